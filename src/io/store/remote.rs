@@ -14,7 +14,8 @@
 //! key's, by its id, or a group's, `@` and its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by
 //! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
 //! (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds
-//! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
+//! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `host:spared` stands
+//! for those whose time is over that the ledger was away for.
 
 mod audit;
 mod calls;
@@ -85,6 +86,8 @@ pub struct Remote {
     epoch: Option<String>,
     /// SHA-1 of the scripts, by which the server knows them.
     hashes: [String; SCRIPTS.len()],
+    /// It could not be reached, or another node has it now, and this host has not come back to it yet.
+    was_away: bool,
     /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
     odd: Vec<String>,
     clock: Clock,
@@ -164,7 +167,8 @@ impl Remote {
         let pem = ca_file.map(|path| files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error)));
         let nodes = Nodes::new(url, pem.transpose()?).map_err(|error| failed(error.to_string()))?;
         let hashes = SCRIPTS.map(|code| redis::Script::new(&nodes.guarded(code)).get_hash().to_string());
-        Ok(Remote { nodes, connection: None, name, epoch: None, hashes, odd: Vec::new(), clock: Clock::new() })
+        let (odd, clock) = (Vec::new(), Clock::new());
+        Ok(Remote { nodes, connection: None, name, epoch: None, hashes, was_away: false, odd, clock })
     }
 
     /// Whether there is a connection, as far as is known.
@@ -178,8 +182,10 @@ impl Remote {
     }
 
     fn failed(&mut self, error: &RedisError) -> StoreError {
+        let is_same = is_interrupted(error) || error.code() == Some("NOSCRIPT");
+        self.was_away |= !is_same;
         // Another node has the ledger, or the server has forgotten the scripts: connecting anew is all that it takes.
-        if is_interrupted(error) || error.code() == Some("NOSCRIPT") || self.nodes.follow(error) {
+        if is_same || self.nodes.follow(error) {
             return StoreError::Interrupted(self.name.clone());
         }
         let why = match error.code() {
@@ -333,8 +339,16 @@ impl Remote {
     }
 
     /// Comes under `speaker.host`, holding `holds`; what was held under `old` ends. See the script.
+    ///
+    /// Grants end by the ledger's clock while the ledger is away, and hosts that have used them cannot tell. Whoever is
+    /// back first has them count on, for as long as a host that is not heard of holds anything.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
         self.connect()?;
+        if self.was_away {
+            let name = self.named("host:spared");
+            self.query::<()>(redis::cmd("SET").arg(&name).arg(1).arg("PX").arg(limits::LEASE.as_millis() as u64))?;
+            self.was_away = false;
+        }
         let mut cmd = self.script(ANNOUNCE, &[self.named("wins")]);
         cmd.arg(self.nodes.prefix()).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
         for ((account, window, period), (reserved, count)) in holds {
