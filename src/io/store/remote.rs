@@ -14,8 +14,8 @@
 //! key's, by its id, or a group's, `@` and its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by
 //! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
 //! (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds
-//! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `host:spared` stands
-//! for those whose time is over that the ledger was away for.
+//! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `host:spared` and
+//! `host:<writer>` are there after the ledger was away, see `spared.rs`.
 
 mod audit;
 mod calls;
@@ -23,6 +23,7 @@ mod commit;
 mod epoch;
 mod nodes;
 mod notes;
+mod spared;
 mod values;
 
 use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine};
@@ -43,6 +44,7 @@ use crate::policy::window::DAY_MS;
 use nodes::Nodes;
 use redis::{Cmd, Connection, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, ServerError, Value};
 use ring::rand::{SecureRandom, SystemRandom};
+use spared::Spared;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
@@ -86,8 +88,7 @@ pub struct Remote {
     epoch: Option<String>,
     /// SHA-1 of the scripts, by which the server knows them.
     hashes: [String; SCRIPTS.len()],
-    /// It could not be reached, or another node has it now, and this host has not come back to it yet.
-    was_away: bool,
+    spared: Spared,
     /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
     odd: Vec<String>,
     clock: Clock,
@@ -168,7 +169,7 @@ impl Remote {
         let nodes = Nodes::new(url, pem.transpose()?).map_err(|error| failed(error.to_string()))?;
         let hashes = SCRIPTS.map(|code| redis::Script::new(&nodes.guarded(code)).get_hash().to_string());
         let (odd, clock) = (Vec::new(), Clock::new());
-        Ok(Remote { nodes, connection: None, name, epoch: None, hashes, was_away: false, odd, clock })
+        Ok(Remote { nodes, connection: None, name, epoch: None, hashes, spared: Spared::default(), odd, clock })
     }
 
     /// Whether there is a connection, as far as is known.
@@ -183,7 +184,9 @@ impl Remote {
 
     fn failed(&mut self, error: &RedisError) -> StoreError {
         let is_same = is_interrupted(error) || error.code() == Some("NOSCRIPT");
-        self.was_away |= !is_same;
+        if !is_same {
+            self.spared.broke(self.clock.mono());
+        }
         // Another node has the ledger, or the server has forgotten the scripts: connecting anew is all that it takes.
         if is_same || self.nodes.follow(error) {
             return StoreError::Interrupted(self.name.clone());
@@ -339,16 +342,9 @@ impl Remote {
     }
 
     /// Comes under `speaker.host`, holding `holds`; what was held under `old` ends. See the script.
-    ///
-    /// Grants end by the ledger's clock while the ledger is away, and hosts that have used them cannot tell. Whoever is
-    /// back first has them count on, for as long as a host that is not heard of holds anything.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
         self.connect()?;
-        if self.was_away {
-            let name = self.named("host:spared");
-            self.query::<()>(redis::cmd("SET").arg(&name).arg(1).arg("PX").arg(limits::LEASE.as_millis() as u64))?;
-            self.was_away = false;
-        }
+        self.spare(speaker)?;
         let mut cmd = self.script(ANNOUNCE, &[self.named("wins")]);
         cmd.arg(self.nodes.prefix()).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
         for ((account, window, period), (reserved, count)) in holds {
@@ -426,7 +422,7 @@ impl Remote {
         StoreError::Shared(self.name.clone(), "an answer that makes no sense".to_string())
     }
 
-    fn ask_command(&self, speaker: &Speaker, ask: &Ask) -> Cmd {
+    fn ask_command(&mut self, speaker: &Speaker, ask: &Ask) -> Cmd {
         let (prefix, mut keys) = (self.nodes.prefix(), vec![self.named("wins")]);
         for (account, window, _) in accounts(&ask.key, &ask.lease) {
             keys.extend(["live", "due", "use", "cost"].map(|what| format!("{prefix}{what}:{account}")));
@@ -436,6 +432,7 @@ impl Remote {
         cmd.arg(&speaker.host).arg(self.named("host:")).arg(reserved.tokens).arg(reserved.nano);
         cmd.arg(u8::from(ask.admits));
         let Wish { part, number, requests, amount, waits, known, by: _ } = ask.wish;
+        self.spared.asked(number);
         let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
         cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
         cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(self.named(CALLS)).arg(u8::from(known));

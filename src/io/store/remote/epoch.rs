@@ -98,9 +98,11 @@ impl Remote {
         self.ask_clock()
     }
 
-    /// Windows and periods go by the ledger's clock, whatever this host's says.
+    /// Windows and periods go by the ledger's clock, whatever this host's says. Called now and then while all that was
+    /// done with grants is told.
     pub fn follow_clock(&mut self) -> Result<(), StoreError> {
-        self.until_heard(Remote::ask_clock)
+        self.until_heard(Remote::ask_clock)?;
+        self.tell_over()
     }
 
     fn ask_clock(&mut self) -> Result<(), StoreError> {

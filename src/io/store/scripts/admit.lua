@@ -27,9 +27,18 @@ local function granted(name)
     return string.find(name, 'g', 1, true) ~= nil
 end
 
--- After the ledger was away what was granted counts beyond its time, until hosts have come back and told what they used.
+-- After the ledger was away what was granted counts beyond its time, until its host has come back and told what it has
+-- used of all grants up to a number.
+local spared = {}
 local function holds(name)
-    return lives(name) or granted(name) and lives('spared')
+    if lives(name) or not granted(name) or not lives('spared') then
+        return lives(name)
+    end
+    if spared[name] == nil then
+        local writer, number = string.match(name, '^(%x+)g(%d+)$')
+        spared[name] = tonumber(redis.call('GET', ARGV[2] .. (writer or '')) or '0') < tonumber(number or '0')
+    end
+    return spared[name]
 end
 
 -- What a host holds counts as long as the host's own lease does, what was granted as long as the grant's.
