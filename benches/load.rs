@@ -1,7 +1,8 @@
 //! The load generator of `scripts/bench`: N keep-alive connections, an exact number of requests, latency percentiles.
 //! Opens and warms its connections, says `ready`, waits for a line on standard input, runs, and prints one JSON line;
 //! so whoever measures a process reads its counters between `ready` and the line, and after the result. Checks every
-//! answer's status and length, and counts events.
+//! answer's status and length, and counts events. With `--delays` it tells how old the stamped events of streams were
+//! when they came, while all streams were under way.
 
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -14,6 +15,12 @@ use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+#[path = "common/stamp.rs"]
+mod stamp;
+
+/// What has begun last has settled after so long.
+const SETTLED: Duration = Duration::from_millis(500);
 
 struct Args {
     addr: SocketAddr,
@@ -40,6 +47,8 @@ struct Args {
     hold: bool,
     /// Authorities in PEM: everything goes over TLS, with a full handshake for every connection.
     tls: Option<String>,
+    /// Look at the moments in events.
+    delays: bool,
 }
 
 fn args() -> Args {
@@ -60,6 +69,7 @@ fn args() -> Args {
         gap: Duration::ZERO,
         hold: false,
         tls: None,
+        delays: false,
     };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
@@ -80,6 +90,7 @@ fn args() -> Args {
             "--get" => all.get = true,
             "--expect" => all.expect = value(),
             "--hold" => all.hold = true,
+            "--delays" => all.delays = true,
             "--tls" => all.tls = Some(value()),
             other => panic!("{other} is not understood"),
         }
@@ -273,6 +284,9 @@ struct Tally {
     bytes: u64,
     latencies: Vec<u32>,
     firsts: Vec<u32>,
+    /// From when on the age of events is looked at, until the first stream ends.
+    steady: Option<Instant>,
+    delays: Vec<u32>,
 }
 
 impl Conn {
@@ -329,13 +343,15 @@ impl Conn {
                 *left == 0
             }
             _ => {
-                for &byte in data {
-                    if byte == b'\n' && self.tail[4] == b'\n' {
-                        tally.events += 1;
-                    }
-                    self.tail.rotate_left(1);
-                    self.tail[4] = byte;
+                if tally.done == 0 && tally.steady.is_some_and(|from| Instant::now() >= from) {
+                    tally.delays.extend(stamp::age(data, b"\"content\":\"").map(nanos));
                 }
+                let before = [self.tail[4]].into_iter().chain(data.iter().copied());
+                tally.events += before.zip(data).filter(|pair| *pair == (b'\n', &b'\n')).count() as u64;
+                let kept = data.len().min(self.tail.len());
+                self.tail.rotate_left(kept);
+                let from = self.tail.len() - kept;
+                self.tail[from..].copy_from_slice(&data[data.len() - kept..]);
                 self.tail == *b"0\r\n\r\n"
             }
         }
@@ -358,6 +374,7 @@ struct World {
     /// What each answer begins with.
     expected: Vec<u8>,
     scratch: Vec<u8>,
+    delays: bool,
 }
 
 impl World {
@@ -386,7 +403,7 @@ impl World {
             });
         }
         let expected = format!("HTTP/1.1 {}", args.expect).into_bytes();
-        Ok(World { poll, conns, requests, expected, scratch: vec![0; 65536] })
+        Ok(World { poll, conns, requests, expected, scratch: vec![0; 65536], delays: args.delays })
     }
 
     /// Exactly `total` requests, at most `at_once` of them under way, each begun `gap` after the one before it or later.
@@ -405,6 +422,9 @@ impl World {
                 next_at += gap;
                 self.conns[number].begin();
                 self.conns[number].write(&self.requests);
+                if self.delays && begun == total {
+                    tally.steady = Some(Instant::now() + SETTLED);
+                }
             }
             let wait = if gap.is_zero() || begun == total { Duration::from_secs(60) } else { Duration::from_millis(1) };
             self.poll.poll(&mut events, Some(wait))?;
@@ -478,9 +498,11 @@ fn main() -> io::Result<()> {
     let seconds = began.elapsed().as_secs_f64();
     tally.latencies.sort_unstable();
     tally.firsts.sort_unstable();
+    tally.delays.sort_unstable();
     println!(
         "{{\"requests\":{},\"failed\":{},\"events\":{},\"bytes\":{},\"wire_bytes\":{},\"seconds\":{seconds:.6},\"request_bytes\":{},\
-         \"p50_us\":{:.1},\"p99_us\":{:.1},\"first_p50_us\":{:.1},\"first_p99_us\":{:.1}}}",
+         \"p50_us\":{:.1},\"p99_us\":{:.1},\"first_p50_us\":{:.1},\"first_p99_us\":{:.1},\
+         \"delays\":{},\"delay_p50_us\":{:.1},\"delay_p99_us\":{:.1}}}",
         tally.done,
         tally.failed,
         tally.events,
@@ -491,6 +513,9 @@ fn main() -> io::Result<()> {
         percentile(&tally.latencies, 99.0),
         percentile(&tally.firsts, 50.0),
         percentile(&tally.firsts, 99.0),
+        tally.delays.len(),
+        percentile(&tally.delays, 50.0),
+        percentile(&tally.delays, 99.0),
     );
     if args.hold {
         while io::stdin().lock().read_line(&mut String::new())? > 0 {}

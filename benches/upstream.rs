@@ -1,7 +1,7 @@
 //! The common upstream of `scripts/bench`: answers as fast as one mio loop can, always the same. A request that says
 //! `"stream":true` gets `--events` events, one every `--pace-ms`; any other a fixed answer of 622 bytes. In the
-//! shape that the path names. Never parses more than it must; stands in no test of correctness (that is `tollgate
-//! provider`).
+//! shape that the path names. With `--stamp yes` the text of a chat's event is the moment at which it was sent. Never
+//! parses more than it must; stands in no test of correctness (that is `tollgate provider`).
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -9,6 +9,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
+
+#[path = "common/stamp.rs"]
+mod stamp;
 
 const LISTENER: Token = Token(usize::MAX);
 /// Of the numbers that a response's events have: five digits, and so have all that follow.
@@ -35,6 +38,8 @@ struct Plan {
     event: [Vec<u8>; PATHS.len()],
     first: [Vec<u8>; PATHS.len()],
     last: [Vec<u8>; PATHS.len()],
+    /// Where a chat's event has the moment at which it is sent.
+    stamp: Option<usize>,
 }
 
 fn http(content_type: &str, body: &str) -> Vec<u8> {
@@ -53,7 +58,7 @@ fn padded(frame: impl Fn(&str) -> String) -> String {
     frame(&words[..room])
 }
 
-fn plan(events: u32, pace: Duration) -> Plan {
+fn plan(events: u32, pace: Duration, stamped: bool) -> Plan {
     let chat = padded(|text| {
         format!(
             "{{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion\",\"created\":1790000000,\
@@ -130,13 +135,17 @@ fn plan(events: u32, pace: Duration) -> Plan {
              \"model\":\"upstream-model-2026-11-01\",\"usage\":{{\"prompt_tokens\":271,\"total_tokens\":271}}}}"
         )
     });
+    let word = if stamped { std::str::from_utf8(stamp::BLANK).unwrap() } else { " patient" };
+    let chat_delta = chat_event(&format!("{{\"content\":\"{word}\"}}"), "null");
     let first = |text: &str| [head.as_bytes(), &chunk(text)].concat();
     let last = |text: &str| [&chunk(text)[..], b"0\r\n\r\n"].concat();
+    let stamp = stamped.then(|| position(&chunk(&chat_delta), stamp::BLANK).unwrap());
     Plan {
+        stamp,
         events,
         pace,
         whole: [&chat, &messages, &whole, &vector].map(|body| http("application/json", body)),
-        event: [chunk(&chat_event("{\"content\":\" patient\"}", "null")), chunk(delta), chunk(&text), Vec::new()],
+        event: [chunk(&chat_delta), chunk(delta), chunk(&text), Vec::new()],
         first: [
             first(&chat_event("{\"role\":\"assistant\",\"content\":\"\"}", "null")),
             first(start),
@@ -164,8 +173,12 @@ fn request(rx: &[u8]) -> Option<(usize, usize)> {
     (rx.len() >= head + length).then_some((head, head + length))
 }
 
+fn position(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
+    position(haystack, needle).is_some()
 }
 
 fn flush(conn: &mut Conn) -> io::Result<()> {
@@ -222,9 +235,12 @@ fn tick(conn: &mut Conn, at: Instant, slot: usize, plan: &Plan, due: &mut Due) -
         let begin = conn.tx.len();
         conn.tx.extend_from_slice(event);
         // Each event of a response has a number of its own.
-        if let Some(number) = event.windows(5).position(|digits| digits == FIRST_NUMBER.to_string().as_bytes()) {
+        if let Some(number) = position(event, FIRST_NUMBER.to_string().as_bytes()) {
             let own = FIRST_NUMBER + (plan.events - conn.events_left) % FIRST_NUMBER;
             conn.tx[begin + number..][..5].copy_from_slice(own.to_string().as_bytes());
+        }
+        if let Some(at) = plan.stamp {
+            conn.tx[begin + at..][..stamp::BLANK.len()].copy_from_slice(stamp::now().as_bytes());
         }
         conn.events_left -= 1;
         due.push(Reverse((at + plan.pace, slot, conn.generation)));
@@ -233,7 +249,7 @@ fn tick(conn: &mut Conn, at: Instant, slot: usize, plan: &Plan, due: &mut Due) -
 }
 
 fn main() -> io::Result<()> {
-    let (mut listen, mut events, mut pace) = ("127.0.0.1:9000".to_owned(), 100, 20);
+    let (mut listen, mut events, mut pace, mut stamped) = ("127.0.0.1:9000".to_owned(), 100, 20, false);
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
         let value = args.next().unwrap_or_default();
@@ -241,10 +257,11 @@ fn main() -> io::Result<()> {
             "--listen" => listen = value,
             "--events" => events = value.parse().unwrap(),
             "--pace-ms" => pace = value.parse().unwrap(),
+            "--stamp" => stamped = value == "yes",
             other => panic!("{other} is not understood"),
         }
     }
-    let plan = plan(events, Duration::from_millis(pace));
+    let plan = plan(events, Duration::from_millis(pace), stamped);
     let mut poll = Poll::new()?;
     let mut listener = TcpListener::bind(listen.parse().unwrap())?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;

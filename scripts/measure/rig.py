@@ -12,7 +12,7 @@ NAMED = TARGET / "release" / "tollgate.named"
 PROGRAMS = {}
 CORES = sorted(os.sched_getaffinity(0))
 FIRST, SECOND = CORES[0], CORES[-1]
-PORTS = {"up": 19000, "slow": 19001, "near": 19002, "tls": 19443, "gateway": 18080, "admin": 18081, "ungoverned": 18082,
+PORTS = {"up": 19000, "slow": 19001, "near": 19002, "talk": 19003, "tls": 19443, "gateway": 18080, "admin": 18081, "ungoverned": 18082,
          "ungoverned_admin": 18083, "grouped": 18084, "grouped_admin": 18085,
          "nginx": 18090, "nginx_tls": 18091, "haproxy": 18095, "bare": 18096}
 KEYS = 1000

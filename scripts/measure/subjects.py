@@ -3,11 +3,14 @@ from .rig import FIRST, GATEWAY, PORTS, PROGRAMS, SECOND, WORK, child_of, start,
 from .setup import fresh_ledger, ledgers
 
 
+CONFIGS = {"gateway": "tollgate.toml", "grouped": "grouped.toml", "ungoverned": "ungoverned.toml", "nginx": "nginx.conf"}
+
+
 class Subject:
     """A process between load and upstream: how it is started, and where its ways lead."""
 
-    def __init__(self, name, config="tollgate.toml"):
-        self.name, self.config, self.process, self.pid = name, config, None, None
+    def __init__(self, name, config=None):
+        self.name, self.config, self.process, self.pid = name, config or CONFIGS.get(name), None, None
 
     def start(self, wrap=(), gateway=None, ledger=True):
         if self.name == "gateway":
@@ -20,15 +23,15 @@ class Subject:
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log", "wb"))
         elif self.name == "grouped":
             fresh_ledger("grouped")
-            command = [gateway or GATEWAY, "serve", "--config", WORK / "grouped.toml"]
+            command = [gateway or GATEWAY, "serve", "--config", WORK / self.config]
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log-grouped", "wb"))
         elif self.name == "ungoverned":
-            command = [PROGRAMS["ungoverned"], "--config", WORK / "ungoverned.toml"]
+            command = [PROGRAMS["ungoverned"], "--config", WORK / self.config]
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log-ungoverned", "wb"))
         elif self.name == "nginx":
             # Under a tool there is no master, so that the tool sees the worker alone.
             single = ["-g", "master_process off;"] if wrap else []
-            self.process = start([*wrap, "nginx", "-c", WORK / "nginx.conf", "-e", WORK / "nginx" / "e", *single], FIRST)
+            self.process = start([*wrap, "nginx", "-c", WORK / self.config, "-e", WORK / "nginx" / "e", *single], FIRST)
         elif self.name == "bare":
             ways = ["--listen", f"127.0.0.1:{PORTS['bare']}", "--upstream", f"127.0.0.1:{PORTS['up']}"]
             self.process = start([*wrap, PROGRAMS["bare"], *ways], FIRST)

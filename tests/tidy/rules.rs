@@ -34,6 +34,7 @@ const LAYERS: [Layer; 8] = [
             "command_fds",
             "listenfd",
             "mio",
+            "nix",
             "redis",
             "ring",
             "rlimit",

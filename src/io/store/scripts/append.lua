@@ -28,10 +28,51 @@ local function try(command, name, ...)
     end
     return done
 end
-local function less(hash, field, amount)
-    if amount ~= '0' and (try('HINCRBY', hash, field, '-' .. amount) or 1) <= 0 then
-        redis.call('HDEL', hash, field)
+
+-- Adds to fields of one hash, each of which is followed by how much in `changes`; what is taken from and has nothing left
+-- is deleted. Two commands however many fields: to call one costs more than what it does. Numbers are exact up to 2^53
+-- here; where one comes near, is none, or is named twice, the server adds. Gives the sums by field.
+local function increase(hash, changes)
+    local sums = {}
+    for first = 1, #changes, 1000 do
+        local fields, set, gone, rest = {}, {}, {}, {}
+        for i = first, math.min(first + 999, #changes), 2 do
+            fields[#fields + 1] = changes[i]
+        end
+        local had = #fields > 1 and try('HMGET', hash, unpack(fields))
+        if #fields > 1 and not had then
+            return sums
+        end
+        for i, field in ipairs(fields) do
+            local more = changes[first + 2 * i - 1]
+            local was = had and (had[i] or '0')
+            local is_exact = was and #was < 16 and #more < 16 and string.find(was, '^%-?%d+$')
+            if not is_exact or sums[field] then
+                rest[#rest + 1], rest[#rest + 2] = field, more
+            else
+                sums[field] = was + more
+                if sums[field] <= 0 and more + 0 < 0 then
+                    gone[#gone + 1] = field
+                else
+                    set[#set + 1], set[#set + 2] = field, string.format('%.0f', sums[field])
+                end
+            end
+        end
+        if #set > 0 then
+            try('HSET', hash, unpack(set))
+        end
+        if #gone > 0 then
+            try('HDEL', hash, unpack(gone))
+        end
+        for i = 1, #rest, 2 do
+            local sum = try('HINCRBY', hash, rest[i], rest[i + 1])
+            sums[rest[i]] = sum or nil
+            if sum and sum <= 0 and rest[i + 1] + 0 < 0 then
+                redis.call('HDEL', hash, rest[i])
+            end
+        end
     end
+    return sums
 end
 
 -- Of the users, and of the sessions, of a day the largest stay by name; the others are one, called "\1".
@@ -101,9 +142,18 @@ local function list(each, take)
     end
     at = behind
 end
+local names, changes = {}, {}
 list(3, function(name, field, amount)
-    try('HINCRBY', prefix .. name, field, amount)
+    local of = changes[name]
+    if not of then
+        of = {}
+        changes[name], names[#names + 1] = of, name
+    end
+    of[#of + 1], of[#of + 2] = field, amount
 end)
+for _, name in ipairs(names) do
+    increase(prefix .. name, changes[name])
+end
 list(1, function(day)
     try('ZADD', KEYS[3], day, day)
 end)
@@ -116,44 +166,46 @@ list(1, function(day)
         trim(hash)
     end
 end)
-local function change(hash, field, amount)
-    if string.sub(amount, 1, 1) == '-' then
-        less(hash, field, string.sub(amount, 2))
-    elseif amount ~= '0' then
-        try('HINCRBY', hash, field, amount)
+local function is_there(name)
+    return redis.call('EXISTS', prefix .. 'host:' .. name) == 1
+end
+local function put(changes, field, amount)
+    if amount ~= '0' and amount ~= '-0' then
+        changes[#changes + 1], changes[#changes + 2] = field, amount
     end
 end
 for i = at, #ARGV, 14 do
-    local live, due = prefix .. 'live:' .. ARGV[i], prefix .. 'due:' .. ARGV[i]
     local window, period, requests, tokens = prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1], ':' .. ARGV[i + 3],
         ARGV[i + 4], ARGV[i + 5]
-    local is_first = requests ~= '0' and try('HINCRBY', window, 'q', requests) == tonumber(requests)
-    if is_first or ARGV[i + 6] == '1' then
-        try('ZADD', KEYS[4], now + ARGV[i + 2], window)
-        try('PEXPIRE', window, ARGV[i + 2])
-    end
+    local in_window, live, due = {}, {}, {}
     local open = requests ~= '0' or redis.call('EXISTS', window) == 1
-    if open and tokens ~= '0' then
-        try('HINCRBY', window, 't', tokens)
+    put(in_window, 'q', requests)
+    if open then
+        put(in_window, 't', tokens)
     end
     if lives == 1 and ARGV[i + 6] == '0' then
-        change(live, 'n:' .. host, ARGV[i + 7])
-        change(live, 'r:' .. host .. period, ARGV[i + 8])
-        change(due, 'r:' .. host .. period, ARGV[i + 9])
+        put(live, 'n:' .. host, ARGV[i + 7])
+        put(live, 'r:' .. host .. period, ARGV[i + 8])
+        put(due, 'r:' .. host .. period, ARGV[i + 9])
         if open then
-            change(window, 'r:' .. host, ARGV[i + 8])
+            put(in_window, 'r:' .. host, ARGV[i + 8])
         end
     end
     local grant = ARGV[i + 10]
-    local function lives(name)
-        return redis.call('EXISTS', prefix .. 'host:' .. name) == 1
-    end
     -- One that is over is counted for a while after the ledger was away.
-    if grant ~= '' and (lives(grant) or lives('spared')) then
-        less(window, 'q:' .. grant, ARGV[i + 11])
-        less(window, 'r:' .. grant, ARGV[i + 12])
-        less(live, 'r:' .. grant .. period, ARGV[i + 12])
-        less(due, 'r:' .. grant .. period, ARGV[i + 13])
+    if grant ~= '' and (is_there(grant) or is_there('spared')) then
+        put(in_window, 'q:' .. grant, '-' .. ARGV[i + 11])
+        put(in_window, 'r:' .. grant, '-' .. ARGV[i + 12])
+        put(live, 'r:' .. grant .. period, '-' .. ARGV[i + 12])
+        put(due, 'r:' .. grant .. period, '-' .. ARGV[i + 13])
+    end
+    local is_first = increase(window, in_window).q == tonumber(requests) and requests ~= '0'
+    increase(prefix .. 'live:' .. ARGV[i], live)
+    increase(prefix .. 'due:' .. ARGV[i], due)
+    -- Last: what has gone to nothing has no time to end at.
+    if is_first or ARGV[i + 6] == '1' then
+        try('ZADD', KEYS[4], now + ARGV[i + 2], window)
+        try('PEXPIRE', window, ARGV[i + 2])
     end
 end
 try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
