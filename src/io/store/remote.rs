@@ -14,8 +14,8 @@
 //! key's, by its id, or a group's, `@` and its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by
 //! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
 //! (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds
-//! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `host:spared` and
-//! `host:<writer>` are there after the ledger was away, see `spared.rs`.
+//! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
+//! `host:spared` and `host:<writer>` are there after the ledger was away, see `spared.rs`.
 
 mod audit;
 mod calls;
