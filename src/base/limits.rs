@@ -129,6 +129,8 @@ pub const SLICE_REST: Duration = Duration::from_micros(100);
 pub const ROWS_PER_COMMIT: usize = 4096;
 /// How long a shared ledger is given to take a connection.
 pub const SHARED_CONNECT: Duration = Duration::from_secs(1);
+/// How long replicas of it are given to have what was written, where that is waited for.
+pub const SHARED_REPLICAS: Duration = Duration::from_secs(1);
 /// Nodes of a cluster that are remembered, and tried one after the other until one has the ledger.
 pub const SHARED_NODES_MAX: usize = 64;
 /// How long it is given to answer.

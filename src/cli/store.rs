@@ -102,7 +102,7 @@ fn unconnected(high: &Config) -> Result<Remote, StoreError> {
     let StoreUrl::Redis(url) = &high.store.url else {
         return Err(StoreError::Shared(name, "not a shared ledger".to_string()));
     };
-    Remote::new(url, high.store.ca_file.as_deref(), name)
+    Ok(Remote::new(url, high.store.ca_file.as_deref(), name)?.with_replicas(high.store.replicas))
 }
 
 #[cfg(test)]

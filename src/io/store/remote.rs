@@ -23,6 +23,7 @@ mod commit;
 mod epoch;
 mod nodes;
 mod notes;
+mod replicas;
 mod spared;
 mod values;
 
@@ -92,6 +93,8 @@ pub struct Remote {
     /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
     odd: Vec<String>,
     clock: Clock,
+    /// So many replicas must have what is written.
+    replicas: u32,
 }
 
 /// One thing of many that are sent in one go.
@@ -168,8 +171,17 @@ impl Remote {
         let pem = ca_file.map(|path| files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error)));
         let nodes = Nodes::new(url, pem.transpose()?).map_err(|error| failed(error.to_string()))?;
         let hashes = SCRIPTS.map(|code| redis::Script::new(&nodes.guarded(code)).get_hash().to_string());
-        let (odd, clock) = (Vec::new(), Clock::new());
-        Ok(Remote { nodes, connection: None, name, epoch: None, hashes, spared: Spared::default(), odd, clock })
+        Ok(Remote {
+            nodes,
+            connection: None,
+            name,
+            epoch: None,
+            hashes,
+            odd: Vec::new(),
+            clock: Clock::new(),
+            spared: Spared::default(),
+            replicas: 0,
+        })
     }
 
     /// Whether there is a connection, as far as is known.
@@ -351,9 +363,9 @@ impl Remote {
             cmd.arg(account.to_string()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
             cmd.arg(reserved.tokens).arg(*count).arg(reserved.nano);
         }
-        let done: Value = self.run(|connection| cmd.query(connection))?;
+        let done: Value = self.query(&cmd)?;
         self.read_done(&done);
-        Ok(())
+        self.replicated()
     }
 
     /// Makes the host's lease last from now on. False if it has ended.
@@ -373,12 +385,15 @@ impl Remote {
     /// are sent again under the same number, everything else was held under a name that is given up.
     pub fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
         self.connect()?;
-        let mut pipe = Pipeline::with_capacity(commands.len());
+        let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);
         for command in commands {
             pipe.add_command(match command {
                 Command::Ask(ask) => self.ask_command(speaker, ask),
                 Command::Release(releases) => self.release_command(speaker, releases),
-                Command::Rows(number, rows, uses) => self.rows_command(speaker, *number, rows, uses),
+                Command::Rows(number, rows, uses) => {
+                    let numbers = (*number, std::mem::replace(&mut before, *number));
+                    self.rows_command(speaker, numbers, rows, uses)
+                }
                 Command::Return(number) => {
                     let mut cmd = redis::cmd("DEL");
                     cmd.arg(self.named("host:") + &grant_name(&speaker.writer, *number));
@@ -386,8 +401,12 @@ impl Remote {
                 }
             });
         }
-        let (bytes, count) = (pipe.get_packed_pipeline(), commands.len());
-        let answers = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, count))?;
+        let (wait, count) = (self.wait(), commands.len());
+        let sent = count + usize::from(wait.is_some());
+        wait.into_iter().for_each(|wait| _ = pipe.add_command(wait));
+        let bytes = pipe.get_packed_pipeline();
+        let mut answers = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, sent))?;
+        let have = answers.split_off(answers.len().min(count)).pop();
         let mut done = Vec::with_capacity(count);
         for (command, answer) in commands.iter().zip(answers) {
             done.push(self.read_answer(command, answer).inspect_err(|_| self.connection = None)?);
@@ -396,6 +415,7 @@ impl Remote {
             self.connection = None;
             return Err(self.nonsense());
         }
+        self.judge_wait(have)?;
         Ok(done)
     }
 

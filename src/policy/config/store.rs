@@ -43,6 +43,9 @@ section! {
         pub on_outage: OnOutage = OnOutage::Refuse, OneOf(&OnOutage::ALL, OnOutage::as_str), Restart;
         /// Hosts that share the store.
         pub hosts: u32 = 1, Whole(1..=10_000), Restart;
+        /// Replicas of a shared store that must have what is written before it counts as written: rows of a commit,
+        /// what was admitted, changes of keys. With fewer the store counts as away.
+        pub replicas: u32 = 0, Whole(0..=5), Restart;
         /// How long rows are kept, at least 32 days; their sums by day stay.
         ///
         /// `None` keeps them for ever.

@@ -321,6 +321,7 @@ fn values_of_the_store_table_are_checked() {
         ("on_outage = \"allow\"", "store.on_outage", "one of refuse, local"),
         ("on_outage = \"local\"\ndurability = \"before-reply\"", "store.on_outage", "before-reply"),
         ("hosts = 0", "store.hosts", "from 1"),
+        ("replicas = 6", "store.replicas", "from 0 to 5"),
         ("max_commit_lag = \"0s\"", "store.max_commit_lag", "duration"),
         ("retention = \"7d\"", "store.retention", "from \"32d\""),
         ("ca_file = \"none.pem\"", "store.ca_file", "cannot read"),

@@ -526,7 +526,7 @@ fn a_server_that_does_not_answer_is_said_not_to_answer() {
 }
 
 /// Certificate and key of a server, and the authority that vouches for it.
-fn certificates(folder: &Path) -> [String; 3] {
+pub fn certificates(folder: &Path) -> [String; 3] {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     let write = |name: &str, text: String| {

@@ -46,7 +46,7 @@ fn a_row_of_a_shared_ledger_keeps_its_trace() {
     assert!(all[0].done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
-fn row(user: Option<&str>, out: u64) -> Row {
+pub fn row(user: Option<&str>, out: u64) -> Row {
     let text = format!(
         r#"{{"r":"{:032x}","k":"abcdefABCDEF","a":86400123,"m":"m","t":"p/m","e":"chat","s":true,"c":200,
         "u":[1,0,0,{out}],"f":"provider","n":{out},"x":1,"d":7}}"#,

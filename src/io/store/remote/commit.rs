@@ -194,8 +194,15 @@ impl<'a> Totals<'a> {
 }
 
 impl Remote {
-    /// A batch of rows under its number, and what was done with grants before.
-    pub(super) fn rows_command(&self, speaker: &Speaker, number: u64, rows: &[Row], uses: &[Use]) -> Cmd {
+    /// A batch of rows under its number, and what was done with grants before. `before`: number of the one that goes
+    /// before it in the same pipeline, 0 for none; where that is not done, this is not either: else it would seem done.
+    pub(super) fn rows_command(
+        &self,
+        speaker: &Speaker,
+        (number, before): (u64, u64),
+        rows: &[Row],
+        uses: &[Use],
+    ) -> Cmd {
         let seq = format!("seq:{}", speaker.writer);
         let keys = [&*seq, "rows", "days", "wins"].map(|name| self.named(name));
         let mut cmd = self.script(APPEND, &keys);
@@ -204,6 +211,7 @@ impl Remote {
             .arg(number)
             .arg(&speaker.host)
             .arg(serde_json::to_string(rows).unwrap_or_default());
+        cmd.arg(before);
         let (none, mut totals) = (Lease::default(), Totals::default());
         for one in uses {
             if let Use::Took(grant, key, lease) = one {

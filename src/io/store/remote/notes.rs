@@ -49,12 +49,16 @@ impl Remote {
         let [audit, answer] = self.places(once);
         let mut cmd = self.script(EDIT, &[self.named("keys"), self.named("keys:version"), audit, answer]);
         cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key));
-        if self.run(|connection| cmd.query(connection))? {
-            return Ok(true);
+        let mut done: bool = self.query(&cmd)?;
+        if !done {
+            // An interrupted try may have stored it.
+            let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
+            done = found.as_deref() == Some(new);
         }
-        // An interrupted try may have stored it.
-        let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
-        Ok(found.as_deref() == Some(new))
+        if done {
+            self.replicated()?;
+        }
+        Ok(done)
     }
 
     /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.

@@ -1,16 +1,21 @@
 -- Appends a batch of rows as one entry, adds what they come to to every sum and gives their leases back: all of it once,
 -- however often it is sent, for a batch has a number.
 -- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry
--- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, then four lists, each behind its length:
+-- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, 5 number of the batch that goes before it
+--       in the same pipeline, 0 for none, then four lists, each behind its length:
 --       increments: name of the hash, field, by how much; days; names of groups; days with users or sessions. Then what
 --       was admitted by a grant and what has ended, for each account, window, period, grant: name, "<start>:<end>" of the
 --       window, how long its counts are kept from now on (ms), start of the period (ms), requests, tokens used, "1" if the
 --       host admitted alone, by how much what the host holds is more or less: requests, tokens, nano-dollars; name of the
 --       grant or "", and what was taken of it: requests, tokens, nano-dollars
--- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before; with it the names of what was passed over
+-- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before, 3 not done since the one before was not;
+--          with it the names of what was passed over
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
-if tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(number) then
+local last = tonumber(redis.call('GET', KEYS[1]) or '0')
+if last >= tonumber(number) then
     return { 2 }
+elseif last < tonumber(ARGV[5]) then
+    return { 3 }
 end
 local lives = redis.call('EXISTS', prefix .. 'host:' .. host)
 local now = redis.call('TIME')[1] * 1000
@@ -129,11 +134,13 @@ local function trim(hash)
     end
 end
 
--- The first write: where the rows themselves are not what they should be, nothing has been done.
+-- The first writes: where the rows themselves are not what they should be, or memory is full, nothing has been done. A
+-- script that has written is refused nothing any more.
 if ARGV[4] ~= '[]' then
     redis.call('XADD', KEYS[2], '*', 'rows', ARGV[4])
 end
-local at = 5
+redis.call('SET', KEYS[1], number, 'EX', 604800)
+local at = 6
 -- Hands what stands at `at` to `take`: its length, then so many times `each` values.
 local function list(each, take)
     local behind = at + 1 + each * ARGV[at]
@@ -209,5 +216,4 @@ for i = at, #ARGV, 14 do
     end
 end
 try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
-redis.call('SET', KEYS[1], number, 'EX', 604800)
 return { lives, unpack(odd) }

@@ -1,0 +1,53 @@
+//! Waits until replicas have what was written, where that is demanded: then a failover to one of them loses nothing of
+//! what was answered.
+
+use super::Remote;
+use super::values::integer;
+use crate::base::limits;
+use crate::io::store::api::StoreError;
+use redis::{Cmd, ConnectionLike, Value};
+
+impl Remote {
+    /// What is admitted, granted, written or edited from here on counts only once so many replicas have it. Where they
+    /// do not have it in time that is an outage: what was sent is sent again, and counts once.
+    pub fn with_replicas(mut self, replicas: u32) -> Remote {
+        self.replicas = replicas;
+        self
+    }
+
+    /// The command that stands behind others, and waits for all that this connection has written.
+    pub(super) fn wait(&self) -> Option<Cmd> {
+        let mut cmd = redis::cmd("WAIT");
+        cmd.arg(self.replicas).arg(limits::SHARED_REPLICAS.as_millis() as u64);
+        (self.replicas > 0).then_some(cmd)
+    }
+
+    /// Fails where too few replicas have what was written: `have` is the answer to [`Remote::wait`], if that was sent.
+    pub(super) fn judge_wait(&mut self, have: Option<Value>) -> Result<(), StoreError> {
+        let Some(have) = have else { return Ok(()) };
+        let why = match have {
+            Value::ServerError(error) => self.failed(&error.into()),
+            have if integer(&have).is_some_and(|have| have >= u64::from(self.replicas)) => return Ok(()),
+            have => {
+                self.spared.broke(self.clock.mono());
+                let (have, of) = (integer(&have).unwrap_or(0), self.replicas);
+                let text = format!("{have} of {of} replicas have what was written (store.replicas)");
+                StoreError::Shared(self.name.clone(), text)
+            }
+        };
+        self.connection = None;
+        Err(why)
+    }
+
+    /// Waits for everything that was written before, by whichever connection: for each waits for its own writes only,
+    /// so it writes something first.
+    pub(super) fn replicated(&mut self) -> Result<(), StoreError> {
+        let Some(wait) = self.wait() else { return Ok(()) };
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(self.named("waited")).arg(0).add_command(wait);
+        let bytes = pipe.get_packed_pipeline();
+        let mut told = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, 2))?;
+        let (have, set) = (told.pop(), told.pop());
+        self.judge_wait(set.filter(|set| matches!(set, Value::ServerError(_))).or(have))
+    }
+}
