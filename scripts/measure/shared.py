@@ -1,5 +1,5 @@
 """What several hosts pay for one ledger: the gateway on Redis beside the gateway on its own file. CPU of a request in the
-gateway and in the server, latency at one connection, and memory of the server.
+gateway and in the server, of two gateways on one Redis beside one, latency at one connection, and memory of the server.
 
 Gateway and server are on the first core, load and upstream on the second. Plans have limits of every kind but
 `concurrency`, for which each request asks. With many keys each is asked for seldom: the price is the highest there."""
@@ -10,7 +10,8 @@ from statistics import median
 from .report import Rounds, spread
 from .rig import FIRST, GATEWAY, PORTS, WORK, Run, cpu, start, stop, wait_for
 
-PORTS.update({"redis": 18120, "shared": 18121, "shared_admin": 18122, "alone": 18125, "alone_admin": 18126})
+PORTS.update({"redis": 18120, "shared": 18121, "shared_admin": 18122, "second": 18123, "second_admin": 18124,
+              "alone": 18125, "alone_admin": 18126})
 REQUESTS, SOME, MANY = 30_000, 8, 500
 
 
@@ -41,16 +42,20 @@ def issue(name, count):
     (WORK / f"keys-{name}-some").write_text("".join(lines[:SOME]))
 
 
-def measure(name, pids, connections, keys, requests=REQUESTS):
-    """Microseconds of each process for a request, and the median latency."""
-    run = Run(PORTS[name], connections=connections, requests=requests, warm=200, model="bench", keys=WORK / keys)
+def measure(names, pids, connections, keys, requests=REQUESTS):
+    """Microseconds of each process for a request, and the median latency; where there are two gateways they serve half of
+    the requests each, at once."""
+    count = len(names)
+    runs = [Run(PORTS[name], connections=connections // count, requests=requests // count, warm=200,
+                model="bench", keys=WORK / keys) for name in names]
     before = [cpu(pid)[0] for pid in pids]
-    result = run.go()
+    [run.go(wait=False) for run in runs]
+    results = [run.result() for run in runs]
     # What is still owed for these requests belongs to them.
     time.sleep(0.1)
     after = [cpu(pid)[0] for pid in pids]
-    run.end()
-    return [(end - begin) / requests / 1000 for begin, end in zip(before, after)], result
+    [run.end() for run in runs]
+    return [(end - begin) / requests / 1000 for begin, end in zip(before, after)], results[0]
 
 
 def shared(rounds, table):
@@ -61,19 +66,22 @@ def shared(rounds, table):
     for ledger in WORK.glob("alone.db*"):
         ledger.unlink()
     configured("alone", f"sqlite:{WORK}/alone.db")
-    configured("shared", f"redis://127.0.0.1:{PORTS['redis']}/0")
+    for name in ("shared", "second"):
+        configured(name, f"redis://127.0.0.1:{PORTS['redis']}/0")
     issue("alone", MANY)
     issue("shared", MANY)
-    subjects = {name: gateway(name) for name in ("alone", "shared")}
+    subjects = {name: gateway(name) for name in ("alone", "shared", "second")}
     pid, found = {name: process.pid for name, process in subjects.items()}, Rounds()
     for _ in range(rounds):
         for some, count in (("", MANY), ("-some", SOME)):
-            own, _ = measure("alone", [pid["alone"]], 32, f"keys-alone{some}")
-            both, _ = measure("shared", [pid["shared"], server.pid], 32, f"keys-shared{some}")
-            for what, value in (("alone", own[0]), ("shared", both[0]), ("server", both[1])):
+            own, _ = measure(["alone"], [pid["alone"]], 32, f"keys-alone{some}")
+            one, _ = measure(["shared"], [pid["shared"], server.pid], 32, f"keys-shared{some}")
+            two, _ = measure(["shared", "second"], [pid["shared"], pid["second"], server.pid], 32, f"keys-shared{some}")
+            for what, value in (("alone", own[0]), ("shared", one[0]), ("server", one[1]), ("second", two[2]),
+                                ("two", sum(two) / sum(one))):
                 found.add(what, count, value)
-        _, alone = measure("alone", [pid["alone"]], 1, "keys-alone-some", REQUESTS // 10)
-        _, result = measure("shared", [pid["shared"]], 1, "keys-shared-some", REQUESTS // 10)
+        _, alone = measure(["alone"], [pid["alone"]], 1, "keys-alone-some", REQUESTS // 10)
+        _, result = measure(["shared"], [pid["shared"]], 1, "keys-shared-some", REQUESTS // 10)
         found.add("latency", SOME, result["p50_us"] - alone["p50_us"])
     for count in (SOME, MANY):
         of = found.get("server", count)
@@ -82,11 +90,17 @@ def shared(rounds, table):
         of = [a / b for a, b in zip(found.get("shared", count), found.get("alone", count))]
         table.add("18", f"shared ledger, {count} keys: CPU of the gateway, ratio to a file", "<= 1.25", spread(of),
                   value=median(of), limit=1.25)
+        of = found.get("two", count)
+        table.add("18", f"two gateways on one ledger, {count} keys: CPU per request with the server's, ratio to one", "",
+                  spread(of), value=median(of))
+        of = found.get("second", count)
+        table.add("18", f"two gateways on one ledger, {count} keys: CPU of the server per request, us", "<= 5", spread(of),
+                  value=median(of), limit=5)
     of = found.get("latency", SOME)
     table.add("18", "shared ledger: added latency, one connection, us", "<= 10", spread(of, 1), value=median(of), limit=10)
     command = ["redis-cli", "-p", str(PORTS["redis"])]
     size = subprocess.run([*command, "MEMORY", "USAGE", "tollgate:rows", "SAMPLES", "0"], capture_output=True, text=True)
-    rows = rounds * (2 * (REQUESTS + 32 * 200) + REQUESTS // 10 + 200)
+    rows = rounds * (2 * 2 * (REQUESTS + 32 * 200) + REQUESTS // 10 + 200)
     table.add("18", "shared ledger: memory of the server per row, bytes", "", f"{int(size.stdout) / rows:.0f}")
     for process in [*subjects.values(), server]:
         stop(process)

@@ -35,6 +35,13 @@ impl Cx {
         self.give_back_grants(numbers);
     }
 
+    /// The ledger has been begun anew.
+    #[cold]
+    pub(crate) fn begin_anew(&mut self) {
+        self.forget_grants();
+        self.meter.begin_anew();
+    }
+
     /// Limits may be others now, or the ledger is another: what was granted under those before is given back.
     pub(crate) fn forget_grants(&mut self) {
         let numbers = self.grants.give_up(|_, _| true);

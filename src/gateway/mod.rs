@@ -364,6 +364,7 @@ impl Core for Gateway {
             Notice::Committed(rows) => self.committed(rows),
             Notice::Answered(answer) => self.ruled(&answer),
             Notice::CalledIn(account) => self.cx.called_in(&account),
+            Notice::BegunAnew => self.cx.begin_anew(),
             Notice::LookedUp(key, answer) => self.looked_up(key, answer),
             Notice::StoreFailed(why) => {
                 self.cx.log_event(|out| {

@@ -216,6 +216,8 @@ pub enum Notice {
     /// Another host wants what is granted to this one in an account: of the key of this id, or of the group of this
     /// name behind an `@`.
     CalledIn(String),
+    /// A shared ledger has been begun anew on purpose: nothing has been used yet.
+    BegunAnew,
     /// What the ledger says of a key that was looked up.
     LookedUp(KeyId, KeyAnswer),
     /// The ledger cannot be written, and why; admission stops.

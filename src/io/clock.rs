@@ -74,14 +74,18 @@ pub fn watch() -> Mono {
 /// Milliseconds of wall-clock time at the beginning of [`watch`], by the clock of a shared ledger; 0: by our own.
 static FOLLOWED: AtomicU64 = AtomicU64::new(0);
 
-/// Goes by another clock from here on, which said `unix` at some moment between two looks at [`watch`]. A difference
-/// that the way of the answer alone may have made changes nothing.
+/// Goes by another clock from here on, which said `unix` at some moment between two looks at [`watch`].
 pub fn follow(unix: Unix, asked: Mono, heard: Mono) {
-    let (way, present) = (heard.micros_since(asked) / 1000, FOLLOWED.load(Ordering::Relaxed));
+    FOLLOWED.store(followed(FOLLOWED.load(Ordering::Relaxed), unix, asked, heard), Ordering::Relaxed);
+}
+
+/// Milliseconds of wall-clock time at the beginning of the monotonic clock, by one that said `unix` between two looks
+/// at that; `present` is what it was taken to be, 0 for nothing. A difference that the way of the answer alone may
+/// have made changes nothing.
+pub fn followed(present: u64, unix: Unix, asked: Mono, heard: Mono) -> u64 {
+    let way = heard.micros_since(asked) / 1000;
     let begun = unix.0.saturating_sub((asked.0 / 1000).saturating_add(way / 2)).max(1);
-    if begun.abs_diff(present) > way + FOLLOW_SLACK_MS {
-        FOLLOWED.store(begun, Ordering::Relaxed);
-    }
+    if begun.abs_diff(present) > way + FOLLOW_SLACK_MS { begun } else { present }
 }
 
 /// Wall-clock time; the epoch itself on a machine whose clock stands before it. With a shared ledger it is that one's,

@@ -271,6 +271,11 @@ impl Meter {
         }
     }
 
+    /// A shared ledger has been begun anew on purpose: what was counted with the one before refuses nobody.
+    pub fn begin_anew(&mut self) {
+        self.accounts.iter_mut().chain(self.tree.every()).for_each(Account::begin_anew);
+    }
+
     /// One request more is known in the window of each account of `lease`, where a shared ledger has said how many
     /// there were.
     pub fn learn_of_one(&mut self, key: KeyIx, lease: &Lease) {

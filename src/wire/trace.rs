@@ -8,6 +8,9 @@ use crate::base::digest::{hex_into, unhex};
 const LENGTH: usize = 55;
 /// Bytes of `tracestate`, all its headers together; what is longer is dropped whole.
 pub const STATE_MAX: usize = 512;
+/// Members of it, bytes of the key of one, and of its value.
+const STATE_MEMBERS_MAX: usize = 32;
+const STATE_PART_MAX: usize = 256;
 /// The flag that the caller records its trace.
 pub const SAMPLED: u8 = 1;
 
@@ -49,7 +52,7 @@ fn parse(value: &[u8]) -> Option<Caller> {
 }
 
 /// What a head says in `tracestate`, several headers joined in their order; empty where that is nothing, more than
-/// [`STATE_MAX`] bytes, or no visible ASCII.
+/// [`STATE_MAX`] bytes, or malformed.
 pub fn state(head: &[u8]) -> Box<[u8]> {
     let mut all = Vec::new();
     for value in values(head, "tracestate").filter(|value| !value.is_empty()) {
@@ -61,8 +64,30 @@ pub fn state(head: &[u8]) -> Box<[u8]> {
             return Box::default();
         }
     }
-    let fits = all.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
-    if fits { all.into() } else { Box::default() }
+    if is_list(&all) { all.into() } else { Box::default() }
+}
+
+/// Whether it is a list of members as the specification has them, each key once. It may have empty members.
+fn is_list(all: &[u8]) -> bool {
+    let mut keys: Vec<&[u8]> = Vec::new();
+    for member in all.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|member| !member.is_empty()) {
+        let Some(end) = member.iter().position(|byte| *byte == b'=') else { return false };
+        let (key, value) = (&member[..end], &member[end + 1..]);
+        let begins = key.first().is_some_and(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'));
+        let in_key = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'*' | b'/' | b'@');
+        let in_value = |byte: &u8| matches!(byte, b' '..=b'~') && *byte != b'=';
+        let is_one = begins
+            && key.len().max(value.len()) <= STATE_PART_MAX
+            && key.iter().all(in_key)
+            && key.iter().filter(|byte| **byte == b'@').count() <= 1
+            && !value.is_empty()
+            && value.iter().all(in_value);
+        if !is_one || keys.contains(&key) || keys.len() == STATE_MEMBERS_MAX {
+            return false;
+        }
+        keys.push(key);
+    }
+    !keys.is_empty()
 }
 
 /// Appends the headers of a request that `span` sends, each with its line break behind it.
@@ -143,9 +168,20 @@ mod tests {
     fn a_state_has_a_bound_and_its_headers_their_order() {
         let state = |lines: &str| String::from_utf8(state(head(lines).as_bytes()).into_vec()).unwrap();
         assert_eq!(state("tracestate: a=1, b=2\r\nhost2: x\r\nTraceState: c=3\r\ntracestate:\r\n"), "a=1, b=2,c=3");
-        assert_eq!(state(&format!("tracestate: {}\r\n", "x".repeat(STATE_MAX))).len(), STATE_MAX);
-        for dropped in [format!("tracestate: {}\r\n", "x".repeat(STATE_MAX + 1)), "tracestate: \u{e9}\r\n".into()] {
-            assert_eq!(state(&dropped), "");
+        let long = |length: usize| "x".repeat(length);
+        let of = |length| format!("a={},b={},c={}", long(100), long(200), long(length - 308));
+        assert_eq!(state(&format!("tracestate: {}\r\n", of(STATE_MAX))).len(), STATE_MAX);
+        let many = |count: usize| {
+            let members: Vec<String> = (0..count).map(|number| format!("k{number}=v")).collect();
+            members.join(",")
+        };
+        assert!(!state(&format!("tracestate: {}\r\n", many(STATE_MEMBERS_MAX))).is_empty());
+        assert_eq!(state("tracestate: ,t61@ro-1/*_=a b~, ,\r\n"), ",t61@ro-1/*_=a b~, ,");
+        let long = format!("{}=1", long(STATE_PART_MAX + 1));
+        let (wide, all) = (of(STATE_MAX + 1), many(STATE_MEMBERS_MAX + 1));
+        let wrong = ["\u{e9}=1", "noequals", "=b", ",", "a=", "a =1", "A=1", "a=1,a=2", "-a=1", "a@b@c=1", "a=b=c"];
+        for dropped in wrong.iter().copied().chain([&*long, &*wide, &*all, "words of a text"]) {
+            assert_eq!(state(&format!("tracestate: {dropped}\r\n")), "", "{dropped}");
         }
     }
 }

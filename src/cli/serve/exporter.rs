@@ -31,14 +31,18 @@ pub(super) struct Exporter {
     ended: Receiver<()>,
 }
 
+/// Spans, and the configuration of the requests they tell of: they are for its collector, whatever comes after it.
+struct Given {
+    config: Arc<Config>,
+    spans: Vec<u8>,
+}
+
 /// What both threads have.
 #[derive(Clone)]
 struct Ends {
-    queue: BatchQueue<Vec<u8>>,
+    queue: BatchQueue<Vec<Given>>,
     /// Spans that found no room and have not been told of.
     dropped: Arc<AtomicU64>,
-    /// The configuration that the last spans came with.
-    config: Arc<Mutex<Arc<Config>>>,
     security: Arc<Mutex<Security>>,
     mailbox: Mailbox<Note<Gateway>>,
 }
@@ -50,13 +54,8 @@ fn count(spans: &[u8]) -> u64 {
 
 impl Exporter {
     /// Starts the thread. `security` is what the loop uses at present.
-    pub(super) fn start(
-        config: &Arc<Config>,
-        security: Arc<Mutex<Security>>,
-        mailbox: Mailbox<Note<Gateway>>,
-    ) -> io::Result<Exporter> {
-        let config = Arc::new(Mutex::new(config.clone()));
-        let ends = Ends { queue: BatchQueue::default(), dropped: Arc::default(), config, security, mailbox };
+    pub(super) fn start(security: Arc<Mutex<Security>>, mailbox: Mailbox<Note<Gateway>>) -> io::Result<Exporter> {
+        let ends = Ends { queue: BatchQueue::default(), dropped: Arc::default(), security, mailbox };
         let (theirs, (alive, ended)) = (ends.clone(), channel());
         std::thread::Builder::new().name("spans".into()).spawn(move || {
             theirs.serve();
@@ -69,11 +68,15 @@ impl Exporter {
     pub(super) fn give(&self, config: &Arc<Config>, mut spans: Vec<u8>) -> Vec<u8> {
         let ends = &self.ends;
         let waiting = ends.queue.put(false, |waiting| {
-            let fits = waiting.len() + spans.len() <= limits::SPANS_BYTES_MAX;
-            if fits {
-                waiting.extend_from_slice(&spans);
+            let size = waiting.iter().map(|given| given.spans.len()).sum::<usize>() + spans.len();
+            if size > limits::SPANS_BYTES_MAX {
+                return None;
             }
-            fits.then_some(waiting.len())
+            match waiting.last_mut() {
+                Some(last) if Arc::ptr_eq(&last.config, config) => last.spans.extend_from_slice(&spans),
+                _ => waiting.push(Given { config: config.clone(), spans: spans.clone() }),
+            }
+            Some(size)
         });
         match waiting {
             None => drop(ends.dropped.fetch_add(count(&spans), Ordering::Relaxed)),
@@ -82,10 +85,6 @@ impl Exporter {
                 ends.queue.put(true, |_| ());
             }
             Some(_) => {}
-        }
-        let mut last = ends.config.lock().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(&last, config) {
-            last.clone_from(config);
         }
         spans.clear();
         spans
@@ -104,26 +103,26 @@ impl Exporter {
 
 impl Ends {
     fn serve(&self) {
-        let (mut idle, mut spans) = (IdlePolicy::new(limits::SPANS_TICK), Vec::new());
+        let (mut idle, mut given) = (IdlePolicy::new(limits::SPANS_TICK), Vec::new());
         let mut failing = false;
         loop {
-            match self.queue.poll(&mut spans, &mut idle, Duration::from_secs(3600), Vec::is_empty) {
-                Polled::Found => self.send_all(&spans, &mut failing),
+            match self.queue.poll(&mut given, &mut idle, Duration::from_secs(3600), Vec::is_empty) {
+                Polled::Found => given.drain(..).for_each(|given| self.send_all(&given, &mut failing)),
                 Polled::Nothing => {}
                 Polled::Closed => return,
             }
-            spans.clear();
         }
     }
 
     /// Sends spans, in batches, one after the other.
-    fn send_all(&self, mut spans: &[u8], failing: &mut bool) {
+    fn send_all(&self, given: &Given, failing: &mut bool) {
+        let mut spans = &given.spans[..];
         while !spans.is_empty() {
             let ends = spans.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
             let end = ends.take(limits::SPANS_PER_BATCH).last().unwrap_or(spans.len());
             let (batch, rest) = spans.split_at(end);
             spans = rest;
-            let sent = self.send(batch);
+            let sent = self.send(&given.config, batch);
             let refused = *sent.as_ref().unwrap_or(&count(batch));
             let lost = refused + self.dropped.swap(0, Ordering::Relaxed);
             let is_news = std::mem::replace(failing, sent.is_err()) != sent.is_err();
@@ -136,11 +135,10 @@ impl Ends {
     }
 
     /// Sends one batch; how many of it the collector has refused, or why it has not taken it.
-    fn send(&self, batch: &[u8]) -> Result<u64, String> {
+    fn send(&self, config: &Config, batch: &[u8]) -> Result<u64, String> {
         let mut tries = 0;
         loop {
-            let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // It may have been taken out of the configuration meanwhile.
+            // Without one nobody makes spans.
             let Some(collector) = &config.telemetry.collector else { return Ok(0) };
             let security = self.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let more = config.telemetry.headers.iter().map(|header| (&*header.name, header.value.expose()));

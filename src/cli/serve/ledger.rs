@@ -185,6 +185,7 @@ impl Opened {
                     SharedNotice::Store(notice) => tell(notice),
                     SharedNotice::Answered(answer) => answered(Notice::Answered(*answer)),
                     SharedNotice::CalledIn(account) => answered(Notice::CalledIn(account)),
+                    SharedNotice::BegunAnew => answered(Notice::BegunAnew),
                 };
                 shared::spawn(*remote, duties, tell).map(LedgerHandle::Shared)
             }

@@ -146,7 +146,7 @@ impl Helpers {
     fn export(&self, config: Arc<Config>, mut spans: Vec<u8>) -> Order {
         let start = || {
             let (reloader, (_, mailbox)) = (self.reloader.get()?, self.worker.get()?);
-            Exporter::start(&config, reloader.security(), mailbox.clone()).ok()
+            Exporter::start(reloader.security(), mailbox.clone()).ok()
         };
         match self.exporter.get_or_init(start) {
             Some(exporter) if !spans.is_empty() => spans = exporter.give(&config, spans),

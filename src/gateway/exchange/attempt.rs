@@ -118,7 +118,7 @@ impl Exchange {
         loop {
             at.attempts += 1;
             at.addresses = 0;
-            at.begun = cx.now.mono;
+            (at.begun, at.first) = (cx.now.mono, Mono::NEVER);
             if self.diagnosis.is_some() {
                 self.note_begun(&at);
             }

@@ -266,9 +266,9 @@ pub(crate) struct Attempt {
     pub(super) flies: bool,
     /// When the present one began; once the first event of its stream has come, when that did.
     pub(super) begun: Mono,
-    /// When the request had left; `NEVER` before.
+    /// When the request had left, to the last target that it was sent to; `NEVER` before.
     pub(super) sent: Mono,
-    /// When the first answer began; `NEVER` before.
+    /// When the present attempt's answer began; `NEVER` before.
     pub(super) first: Mono,
     /// The first event of a stream has come.
     pub(super) has_events: bool,

@@ -189,6 +189,11 @@ impl Remote {
         self.connection.is_some()
     }
 
+    /// What the ledger is known by, once it has been found.
+    pub fn epoch(&self) -> Option<&str> {
+        self.epoch.as_deref()
+    }
+
     /// Connects unless that is done; an error where the ledger is not the one that was known.
     pub fn connect(&mut self) -> Result<(), StoreError> {
         self.until_heard(|remote| remote.connect_to(false))

@@ -6,13 +6,14 @@
 //! ledger cannot be reached. After every failure the host comes under a new name with what it still holds; so nothing
 //! stays held that was lent in an answer that never arrived.
 
+mod handle;
 mod lents;
+mod seam;
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
-use super::super::clock::{self, Clock};
-use super::api::{Batch, Leftover, StoreError, answer};
+use super::api::{Batch, StoreError, answer};
 use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
-use super::{DIED, Duties, End, StoreNotice};
+use super::{DIED, End, StoreNotice};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
@@ -20,19 +21,26 @@ use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
+pub use handle::{SharedHandle, spawn};
 use lents::Lents;
 use ring::rand::{SecureRandom, SystemRandom};
+pub use seam::SharedStore;
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What is handed over.
-enum Task {
+#[derive(Debug)]
+pub enum Task {
+    /// A row.
     Row(Row),
+    /// A question.
     Ask(Ask),
+    /// A lease that no row will give back.
     Release(Release),
+    /// Something was done with a grant.
     Use(Use),
+    /// A key is to be looked up.
     LookUp(KeyId),
     /// What is granted in this account is called in.
     Called(String),
@@ -47,112 +55,8 @@ pub enum SharedNotice {
     Answered(Box<Answer>),
     /// What is granted in this account is to be given back.
     CalledIn(String),
-}
-
-/// The handing-over end. Dropping it sends what is left and waits for the thread.
-pub struct SharedHandle {
-    queue: BatchQueue<Vec<Task>>,
-    urgent: bool,
-    thread: Option<JoinHandle<Vec<Batch>>>,
-}
-
-impl SharedHandle {
-    /// Hands over rows and returns the vector empty for reuse.
-    pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
-        self.put(self.urgent, &mut rows, Task::Row);
-        rows
-    }
-
-    /// Hands over questions, which are always urgent, and leaves the vector empty.
-    pub fn ask(&self, asks: &mut Vec<Ask>) {
-        self.put(true, asks, Task::Ask);
-    }
-
-    /// Has a key looked up, at once.
-    pub fn look_up(&self, id: KeyId) {
-        self.queue.put(true, |tasks| tasks.push(Task::LookUp(id)));
-    }
-
-    /// Hands over leases that are given back, and leaves the vector empty.
-    pub fn release(&self, releases: &mut Vec<Release>) {
-        self.put(false, releases, Task::Release);
-    }
-
-    /// Hands over what was done with grants, and leaves the vector empty. What is given back is waited for.
-    pub fn used(&self, uses: &mut Vec<Use>) {
-        let urgent = uses.iter().any(|one| matches!(one, Use::Returned(_)));
-        self.put(urgent, uses, Task::Use);
-    }
-
-    fn put<T>(&self, urgent: bool, items: &mut Vec<T>, task: impl Fn(T) -> Task) {
-        if !items.is_empty() {
-            self.queue.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
-        }
-    }
-
-    /// Sends what is left and ends the thread; returns what is not known to have arrived.
-    pub fn finish(mut self) -> Leftover {
-        self.end()
-    }
-
-    fn end(&mut self) -> Leftover {
-        self.queue.close();
-        let Some(thread) = self.thread.take() else { return Leftover::default() };
-        let (mut batches, died) = thread.join().map_or((Vec::new(), true), |batches| (batches, false));
-        // What a thread that has died had not taken yet has never been sent.
-        let tasks = self.queue.put(false, std::mem::take);
-        let rows = tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
-        if let Ok(writer) = fresh_name() {
-            batches.extend(batches_of(Vec::new(), rows.collect(), &writer, &mut 0));
-        }
-        Leftover { batches, died }
-    }
-}
-
-impl Drop for SharedHandle {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Starts the thread on `remote`; `tell` puts its notices into the loop's mailbox.
-pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send + 'static) -> io::Result<SharedHandle> {
-    let queue = BatchQueue::<Vec<Task>>::default();
-    let theirs = queue.clone();
-    let speaker = Speaker { host: fresh_name()?, writer: fresh_name()? };
-    let (calls, called) = (remote.calls(), queue.clone());
-    let listener = std::thread::Builder::new().name("calls".into());
-    listener.spawn(move || {
-        let tell = |account| called.put(true, |tasks| tasks.push(Task::Called(account)));
-        calls.listen(|| called.is_closed(), tell);
-    })?;
-    let thread = std::thread::Builder::new().name("store".into());
-    let thread = thread.spawn(move || {
-        let mut thread = SharedThread {
-            remote,
-            tell,
-            speaker,
-            clock: Clock::new(),
-            retention: duties.retention,
-            batches: VecDeque::new(),
-            numbered: 0,
-            releases: Vec::new(),
-            lookups: Vec::new(),
-            holds: Holds::new(),
-            lents: Lents::default(),
-            waiting: Vec::new(),
-            went_on: false,
-            returned: Vec::new(),
-            announced: false,
-            failed: false,
-            known: None,
-            seen_version: None,
-            warned: HashSet::new(),
-            next: Due::default(),
-        };
-        thread.serve(&theirs)
-    })?;
-    Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
+    /// The ledger is another than before, which was taken over on purpose.
+    BegunAnew,
 }
 
 /// A name that no other process has.
@@ -212,11 +116,11 @@ struct Due {
     fold: Mono,
 }
 
-struct SharedThread<F: Fn(SharedNotice)> {
-    remote: Remote,
+/// The thread's work. Does not rest and does not wait by itself.
+pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
+    remote: S,
     tell: F,
     speaker: Speaker,
-    clock: Clock,
     retention: Option<Duration>,
     /// Rows that are not in the ledger yet, oldest first.
     batches: VecDeque<Batch>,
@@ -236,6 +140,8 @@ struct SharedThread<F: Fn(SharedNotice)> {
     returned: Vec<u64>,
     /// The ledger knows this host under its present name.
     announced: bool,
+    /// What the ledger is known by.
+    epoch: Option<String>,
     failed: bool,
     known: Option<Vec<KeyRecord>>,
     seen_version: Option<i64>,
@@ -244,7 +150,7 @@ struct SharedThread<F: Fn(SharedNotice)> {
     next: Due,
 }
 
-impl<F: Fn(SharedNotice)> Drop for SharedThread<F> {
+impl<S: SharedStore, F: Fn(SharedNotice)> Drop for SharedThread<S, F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -253,21 +159,53 @@ impl<F: Fn(SharedNotice)> Drop for SharedThread<F> {
     }
 }
 
-impl<F: Fn(SharedNotice)> SharedThread<F> {
-    fn serve(&mut self, queue: &BatchQueue<Vec<Task>>) -> Vec<Batch> {
+impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
+    /// One that has not come yet; `tell` takes its notices.
+    pub fn new(remote: S, speaker: Speaker, retention: Option<Duration>, tell: F) -> Self {
+        SharedThread {
+            remote,
+            tell,
+            speaker,
+            retention,
+            batches: VecDeque::new(),
+            numbered: 0,
+            releases: Vec::new(),
+            lookups: Vec::new(),
+            holds: Holds::new(),
+            lents: Lents::default(),
+            waiting: Vec::new(),
+            went_on: false,
+            returned: Vec::new(),
+            announced: false,
+            epoch: None,
+            failed: false,
+            known: None,
+            seen_version: None,
+            warned: HashSet::new(),
+            next: Due::default(),
+        }
+    }
+
+    fn serve(mut self, queue: &BatchQueue<Vec<Task>>) -> Vec<Batch> {
         let (mut tasks, mut idle) = (Vec::new(), IdlePolicy::new(limits::COMMIT_TICK));
+        let mut wait = limits::KEYS_LOOK;
         loop {
-            let wait = match (self.waiting.is_empty(), self.went_on) {
-                (true, _) => limits::KEYS_LOOK,
-                (false, true) => Duration::ZERO,
-                (false, false) => limits::CALL_TICK,
-            };
             let polled = queue.poll(&mut tasks, &mut idle, wait, Vec::is_empty);
-            let asks = self.take(&mut tasks);
-            self.work(asks);
+            wait = self.round(&mut tasks);
             if polled == Polled::Closed {
                 return self.leave();
             }
+        }
+    }
+
+    /// Does what was handed over and what is due; until when the next round may wait where nothing is urgent.
+    pub fn round(&mut self, tasks: &mut Vec<Task>) -> Duration {
+        let asks = self.take(tasks);
+        self.work(asks);
+        match (self.waiting.is_empty(), self.went_on) {
+            (true, _) => limits::KEYS_LOOK,
+            (false, true) => Duration::ZERO,
+            (false, false) => limits::CALL_TICK,
         }
     }
 
@@ -297,7 +235,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
 
     /// One round: come back if that is needed, send what there is, look after keys, lease and old rows.
     fn work(&mut self, mut asks: Vec<Ask>) {
-        let (back, now) = (self.come_back(), clock::watch());
+        let (back, now) = (self.come_back(), self.remote.watch());
         asks.iter_mut().for_each(|ask| ask.wish.waits = true);
         self.went_on = false;
         let later = self.waiting.split_off(self.waiting.len().min(limits::CALLS_AT_ONCE));
@@ -332,7 +270,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
 
     /// Connects and announces this host where that has not been done.
     fn come_back(&mut self) -> Result<(), StoreError> {
-        let now = self.clock.mono();
+        let now = self.remote.watch();
         if self.remote.is_connected() && self.announced {
             return Ok(());
         }
@@ -347,14 +285,19 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
     fn come_back_at_once(&mut self) -> Result<(), StoreError> {
         self.announced = false;
         let old = self.speaker.host.clone();
-        if let Ok(name) = fresh_name() {
+        if let Ok(name) = self.remote.fresh_name() {
             self.speaker.host = name;
         }
         self.remote.announce(&self.speaker, &old, &self.holds)?;
         self.announced = true;
+        let epoch = self.remote.epoch().map(str::to_owned);
+        let known = std::mem::replace(&mut self.epoch, epoch);
+        if known.is_some() && known != self.epoch {
+            (self.tell)(SharedNotice::BegunAnew);
+        }
         // What was given back while the ledger was unreachable is not among the holds announced.
         self.releases.clear();
-        self.next.renew = self.clock.mono().after(limits::LEASE / 3);
+        self.next.renew = self.remote.watch().after(limits::LEASE / 3);
         Ok(())
     }
 
@@ -375,7 +318,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             return Ok(());
         }
         let (mut rest, mut first, mut interrupted) = (asks, true, false);
-        let until = self.clock.mono().after(limits::SHARED_ANSWER);
+        let until = self.remote.watch().after(limits::SHARED_ANSWER);
         while first || !rest.is_empty() || !self.batches.is_empty() || !self.releases.is_empty() {
             first = false;
             let (releases, returned) = (std::mem::take(&mut self.releases), std::mem::take(&mut self.returned));
@@ -396,7 +339,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             if commands.is_empty() {
                 return Ok(());
             }
-            let asked = clock::watch();
+            let asked = self.remote.watch();
             match self.remote.send(&self.speaker, &commands) {
                 Ok(done) => {
                     rest = &mut rest[now..];
@@ -410,7 +353,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
                     releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
                     // What was interrupted may have been done: so all of it is sent again under a new name.
                     let again =
-                        matches!(error, StoreError::Interrupted(_)) && (!interrupted || self.clock.mono() < until);
+                        matches!(error, StoreError::Interrupted(_)) && (!interrupted || self.remote.watch() < until);
                     if !again || self.come_back_at_once().is_err() {
                         self.answer_none(rest);
                         return Err(error);
@@ -468,7 +411,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
     }
 
     fn heard(&mut self, answer: &Answer, asked: Mono) {
-        let (ask, now) = (&answer.ask, clock::watch());
+        let (ask, now) = (&answer.ask, self.remote.watch());
         let until = asked.after(limits::GRANT - limits::GRANT_MARGIN);
         self.lents.answered(answer, until, now);
         self.went_on |= ask.wish.by > Mono(0) && answer.ruling != Ruling::Called;
@@ -525,7 +468,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         if !self.is_ready() {
             return Ok(false);
         }
-        let now = self.clock.mono();
+        let now = self.remote.watch();
         if now >= self.next.renew {
             self.announced &= self.remote.renew(&self.speaker)?;
             self.next.renew = now.after(limits::LEASE / 3);
@@ -537,7 +480,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         }
         if let Some(retention) = self.retention.filter(|_| now >= self.next.fold) {
             let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-            let before = Unix(clock::unix().0.saturating_sub(age));
+            let before = Unix(self.remote.unix().0.saturating_sub(age));
             let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
             let more = count as usize >= limits::ROWS_PER_SHARED_FOLD;
             self.next.fold = now.after(if more { limits::FOLD_PAUSE } else { limits::FOLD_REST });

@@ -319,6 +319,13 @@ impl Account {
         before
     }
 
+    /// Nothing has been used any more: the ledger that said so is no more. What runs goes on.
+    pub(super) fn begin_anew(&mut self) {
+        (self.window.requests, self.window.used, self.window.others) = (0, 0, (0, 0));
+        (self.left, self.days, self.shared) = Default::default();
+        self.period.used = Amount::default();
+    }
+
     /// The period that `at` lies in.
     pub(super) fn period_of(&self, at: Unix) -> Bounds {
         self.calendar.bounds(at)

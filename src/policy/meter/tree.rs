@@ -80,6 +80,11 @@ impl Tree {
         true
     }
 
+    /// Sees all accounts as they are.
+    pub(super) fn every(&mut self) -> impl Iterator<Item = &mut Account> {
+        self.nodes.iter_mut().map(|node| &mut node.account)
+    }
+
     /// The path of this text; that of no group for one more than can be kept.
     pub(super) fn path(&mut self, text: &str) -> PathIx {
         if text.is_empty() {

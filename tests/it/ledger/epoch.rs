@@ -47,6 +47,23 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
 }
 
 #[test]
+fn what_was_spent_of_a_ledger_that_is_gone_refuses_nobody_of_the_next() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("[[groups]]\nname = \"labs\"\nrequests = 3\nwindow = \"31d\"\n");
+    let all = std::slice::from_ref(&h);
+    let key = key_of(all, &["--plan", "open", "--group", "labs"]);
+    let asked = [0; 5].map(|_| status(&h, &key));
+    assert_eq!(asked, [200, 200, 200, 429, 429]);
+    server.say(&[b"FLUSHALL"]);
+    all_refuse(all, &key);
+    h.done(&["ledger", "adopt"]);
+    let fresh = h.issue(&["--plan", "open", "--group", "labs"]);
+    wait_for("service", || (h.status_of(&fresh) == 200).then_some(()));
+    let asked = [0; 5].map(|_| status(&h, &fresh));
+    assert_eq!(asked, [200, 200, 200, 429, 429], "the group begins anew");
+}
+
+#[test]
 fn a_ledger_that_has_lost_its_epoch_is_refused_at_the_start_too() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");

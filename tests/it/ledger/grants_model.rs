@@ -1,10 +1,12 @@
 //! The scripts of a shared ledger against a model: hosts that ask, use what they were granted, tell of it, give it back
-//! and write rows, in any order. Seeded, so that a failure can be repeated.
+//! and write rows, in any order. Seeded, so that a failure can be repeated. What each script decides is what the ledger
+//! of the simulated fleet decides (`sim/fleet/server.rs`), answer by answer.
 
+use super::super::sim::fleet::server::Server as Model;
 use super::shared::Server;
 use tollgate::base::rng::Rng;
 use tollgate::base::time::Unix;
-use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
+use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use tollgate::policy::ask::{Answer, Ask, Limits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
@@ -30,8 +32,11 @@ struct Host {
     batch: u64,
 }
 
-struct World {
+struct World<'a> {
+    server: &'a Server,
     remote: Remote,
+    /// The same ledger in memory.
+    model: Model,
     rng: Rng,
     hosts: Vec<Host>,
     keys: Vec<KeyId>,
@@ -44,7 +49,7 @@ struct World {
     by_grant: u64,
 }
 
-impl World {
+impl World<'_> {
     fn lease(&self, reserved: Amount) -> Lease {
         let bounds = window(self.moment, std::time::Duration::from_secs(86_400));
         let groups = [GroupLease { name: "labs".into(), window: bounds, period: bounds }].into();
@@ -52,7 +57,54 @@ impl World {
     }
 
     fn send(&mut self, host: usize, command: &Command<'_>) -> Done {
-        self.remote.send(&self.hosts[host].speaker, std::slice::from_ref(command)).unwrap().remove(0)
+        let speaker = &self.hosts[host].speaker;
+        let done = self.remote.send(speaker, std::slice::from_ref(command)).unwrap().remove(0);
+        assert_eq!(self.model.command(speaker, command), done, "what the model says of it, and what the scripts do");
+        // What ends by time ends when this says so, at both.
+        if let Done::Answer(Answer { grant: Some(grant), .. }) = &done {
+            let name = format!("{}g{}", speaker.writer, grant.number);
+            self.server.say(&[b"PERSIST", format!("tollgate:host:{name}").as_bytes()]);
+        }
+        done
+    }
+
+    /// The time of something is over, of a grant or a host.
+    fn end_by_itself(&mut self, name: &str) {
+        self.server.say(&[b"DEL", format!("tollgate:host:{name}").as_bytes()]);
+        self.model.end(name);
+    }
+
+    /// All that a host was granted ends without being given back.
+    fn expire(&mut self, host: usize) {
+        self.commit(host);
+        let writer = self.hosts[host].speaker.writer.clone();
+        for (number, ..) in std::mem::take(&mut self.hosts[host].grants) {
+            self.end_by_itself(&format!("{writer}g{number}"));
+        }
+    }
+
+    /// A host that was not heard of for too long comes under another name with what it holds.
+    fn come_again(&mut self, host: usize) {
+        self.expire(host);
+        let mut holds = Holds::new();
+        for (key, lease) in &self.hosts[host].running {
+            for place in accounts(key, lease) {
+                let held = holds.entry(place).or_default();
+                *held = (held.0.plus(lease.reserved), held.1 + 1);
+            }
+        }
+        let old = self.hosts[host].speaker.host.clone();
+        self.end_by_itself(&old);
+        self.serial += 1;
+        self.hosts[host].speaker.host = format!("{old}{}", self.serial);
+        self.announce(host, &old, &holds);
+    }
+
+    fn announce(&mut self, host: usize, old: &str, holds: &Holds) {
+        let speaker = &self.hosts[host].speaker;
+        self.remote.announce(speaker, old, holds).unwrap();
+        self.model.announce(speaker, old, holds);
+        self.server.say(&[b"PERSIST", format!("tollgate:host:{}", speaker.host).as_bytes()]);
     }
 
     /// Tells what was used and ended.
@@ -168,7 +220,6 @@ fn run(server: &Server, seed: u64) -> u64 {
     let hosts: Vec<Host> = (0..3)
         .map(|n| {
             let speaker = Speaker { host: format!("a{n}"), writer: format!("b{n}") };
-            remote.announce(&speaker, "", &Holds::new()).unwrap();
             let (grants, uses, running, rows) = Default::default();
             Host { speaker, grants, serial: 0, uses, running, rows, batch: 0 }
         })
@@ -188,14 +239,29 @@ fn run(server: &Server, seed: u64) -> u64 {
     };
     let moment = Unix(20_000 * DAY_MS + 5);
     let (rng, none) = (Rng::from_u64(seed), Amount::default());
-    let mut world =
-        World { remote, rng, hosts, keys, moment, serial: 0, limits, admitted: 0, reserved: none, by_grant: 0 };
+    let mut world = World {
+        server,
+        remote,
+        model: Model::default(),
+        rng,
+        hosts,
+        keys,
+        moment,
+        serial: 0,
+        limits,
+        admitted: 0,
+        reserved: none,
+        by_grant: 0,
+    };
+    (0..3).for_each(|host| world.announce(host, "", &Holds::new()));
     for _ in 0..300 {
         let host = world.rng.below(3) as usize;
-        match world.rng.below(10) {
-            0 => world.commit(host),
-            1 => world.give_back(host),
-            2 | 3 => world.end(host),
+        match world.rng.below(20) {
+            0 | 1 => world.commit(host),
+            2 | 3 => world.give_back(host),
+            4..=7 => world.end(host),
+            8 => world.expire(host),
+            9 if world.rng.below(4) == 0 => world.come_again(host),
             _ => {
                 let tokens = 1 + world.rng.below(MOST);
                 world.admit(host, tokens, true);

@@ -9,6 +9,8 @@ mod commit;
 mod epoch;
 mod files;
 #[cfg(feature = "redis")]
+mod fleet;
+#[cfg(feature = "redis")]
 mod full;
 #[cfg(feature = "redis")]
 mod grants;

@@ -15,6 +15,8 @@
 
 mod check;
 mod clients;
+#[cfg(feature = "redis")]
+pub mod fleet;
 mod ledger;
 mod net;
 mod pair;
@@ -60,26 +62,18 @@ fn wider(seed: u64, steps: u64) -> Wider {
     if WIDER { Wider::of(seed, steps) } else { Wider::default() }
 }
 
-/// (seed, steps) of every line `seed STEPS # words` in `tests/regressions/*.seeds`.
-fn pinned() -> Vec<(u64, u64)> {
+/// (seed, steps) of every line `seed STEPS # words` of a file in `tests/regressions/`.
+fn pinned(file: &str) -> Vec<(u64, u64)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/regressions");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|file| file.extension().is_some_and(|end| end == "seeds"));
-    files.sort();
-    let mut seeds = Vec::new();
-    for file in files {
-        let text = std::fs::read_to_string(&file).unwrap();
-        for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
-            let mut words = line.split_whitespace().map(|word| word.parse::<u64>().unwrap());
-            seeds.extend(words.next().zip(words.next()));
-        }
-    }
-    seeds
+    let text = std::fs::read_to_string(folder.join(file)).unwrap();
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    let numbers = lines.map(|line| line.split_whitespace().map(|word| word.parse::<u64>().unwrap()));
+    numbers.filter_map(|mut words| words.next().zip(words.next())).collect()
 }
 
 #[test]
 fn pinned_seeds_hold() {
-    for (seed, steps) in pinned() {
+    for (seed, steps) in pinned("simulator.seeds") {
         run(seed, steps, Way::File, Wider::default()).unwrap();
     }
 }
@@ -158,4 +152,25 @@ fn every_upgrade_holds_whatever_becomes_of_the_successor_and_its_predecessor() {
     );
     assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures[..failures.len().min(5)].join("\n"));
     assert!(seeds.count() == 1 || sum.is_rich(), "something never happened: {sum:?}");
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn three_hosts_on_one_ledger_hold_its_limits_whatever_befalls_them() {
+    let (mut sum, mut failures) = (fleet::Tally::default(), Vec::new());
+    let (steps, count) = (number("SIM_STEPS").unwrap_or(fleet::STEPS), number("SIM_SEEDS").unwrap_or(SEEDS) / 4);
+    let seeds: Vec<_> = match number("SIM_SEED") {
+        Some(seed) => vec![(seed, steps)],
+        None => pinned("fleet.seeds").into_iter().chain((0..count).map(|seed| (seed, steps))).collect(),
+    };
+    for (seed, steps) in &seeds {
+        match catch_unwind(AssertUnwindSafe(|| fleet::run(*seed, *steps, &mut sum))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failures.push(format!("seed {seed}, {steps} steps: {error}")),
+            Err(_) => failures.push(format!("seed {seed}, {steps} steps: a panic")),
+        }
+    }
+    println!("fleets: {} seeds, {} violations, {sum:?}", seeds.len(), failures.len());
+    assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures[..failures.len().min(5)].join("\n"));
+    assert!(number("SIM_SEED").is_some() || sum.is_rich(), "something never happened: {sum:?}");
 }

@@ -124,24 +124,24 @@ impl Disk {
 }
 
 /// A client with one request.
-struct Caller {
+pub(super) struct Caller {
     conn: Conn,
     request: Vec<u8>,
     answer: Vec<u8>,
 }
 
 /// A connection to the provider.
-struct Call {
+pub(super) struct Call {
     conn: Conn,
     heard: Vec<u8>,
     answer: Vec<u8>,
 }
 
 /// A gateway, its clients and providers, and the thread of its ledger.
-struct Process {
-    gateway: Gateway,
-    callers: Vec<Caller>,
-    calls: Vec<Call>,
+pub(super) struct Process {
+    pub(super) gateway: Gateway,
+    pub(super) callers: Vec<Caller>,
+    pub(super) calls: Vec<Call>,
     accepts: bool,
     exit: bool,
     /// Rows that the thread has not committed.
@@ -152,15 +152,15 @@ struct Process {
     /// The ledger is to come back, which it does when it can be written.
     returns: bool,
     /// What clients have heard whose connections have been closed.
-    heard: Vec<Vec<u8>>,
+    pub(super) heard: Vec<Vec<u8>>,
     starts_successor: bool,
-    orders: Vec<Order>,
+    pub(super) orders: Vec<Order>,
     /// Requests that have begun to reach the provider since this was looked at last.
     admitted: usize,
 }
 
 impl Process {
-    fn new(gateway: Gateway) -> Process {
+    pub(super) fn new(gateway: Gateway) -> Process {
         Process {
             gateway,
             callers: Vec::new(),
@@ -179,7 +179,7 @@ impl Process {
     }
 
     /// Performs everything that the gateway asks for; orders are left to be looked at.
-    fn settle(&mut self, now: Now) -> Result<(), String> {
+    pub(super) fn settle(&mut self, now: Now) -> Result<(), String> {
         for _ in 0..200 {
             self.gateway.dirty().clear();
             let mut busy = self.exchange(now);
@@ -255,18 +255,23 @@ impl Process {
     }
 
     /// A new client, if one is let in.
-    fn call(&mut self, key: &str, now: Now) {
+    pub(super) fn call(&mut self, key: &str, now: Now) {
         if self.exit || self.callers.len() > 6 || !self.accepts || !self.gateway.wants_clients(0) {
             return;
         }
-        let Some(conn) = self.gateway.accepted(0, "192.0.2.7:9".parse().unwrap(), now) else { return };
         let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer";
         let request = format!("{head} {key}\r\ncontent-length: {}\r\n\r\n{BODY}", BODY.len()).into_bytes();
+        self.ask(request, now);
+    }
+
+    /// A new client with this request.
+    pub(super) fn ask(&mut self, request: Vec<u8>, now: Now) {
+        let Some(conn) = self.gateway.accepted(0, "192.0.2.7:9".parse().unwrap(), now) else { return };
         self.callers.push(Caller { conn, request, answer: Vec::new() });
     }
 
     /// A client says a part of its request, or all of it.
-    fn say(&mut self, which: u64, all: bool, now: Now) {
+    pub(super) fn say(&mut self, which: u64, all: bool, now: Now) {
         if self.callers.is_empty() {
             return;
         }
@@ -280,7 +285,7 @@ impl Process {
     }
 
     /// The provider says a part of an answer.
-    fn provide(&mut self, which: u64, now: Now) {
+    pub(super) fn provide(&mut self, which: u64, now: Now) {
         if self.calls.is_empty() {
             return;
         }

@@ -1,0 +1,93 @@
+//! The handing-over end of a shared ledger's thread, and its start.
+
+use super::super::remote::{Remote, Speaker};
+use super::super::{Duties, api::Batch, api::Leftover};
+use super::{SharedNotice, SharedThread, Task, batches_of, fresh_name};
+use crate::io::batch_queue::BatchQueue;
+use crate::policy::ask::{Ask, Release, Use};
+use crate::policy::keys::KeyId;
+use crate::policy::row::Row;
+use std::io;
+use std::thread::JoinHandle;
+
+/// The handing-over end. Dropping it sends what is left and waits for the thread.
+pub struct SharedHandle {
+    queue: BatchQueue<Vec<Task>>,
+    urgent: bool,
+    thread: Option<JoinHandle<Vec<Batch>>>,
+}
+
+impl SharedHandle {
+    /// Hands over rows and returns the vector empty for reuse.
+    pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        self.put(self.urgent, &mut rows, Task::Row);
+        rows
+    }
+
+    /// Hands over questions, which are always urgent, and leaves the vector empty.
+    pub fn ask(&self, asks: &mut Vec<Ask>) {
+        self.put(true, asks, Task::Ask);
+    }
+
+    /// Has a key looked up, at once.
+    pub fn look_up(&self, id: KeyId) {
+        self.queue.put(true, |tasks| tasks.push(Task::LookUp(id)));
+    }
+
+    /// Hands over leases that are given back, and leaves the vector empty.
+    pub fn release(&self, releases: &mut Vec<Release>) {
+        self.put(false, releases, Task::Release);
+    }
+
+    /// Hands over what was done with grants, and leaves the vector empty. What is given back is waited for.
+    pub fn used(&self, uses: &mut Vec<Use>) {
+        let urgent = uses.iter().any(|one| matches!(one, Use::Returned(_)));
+        self.put(urgent, uses, Task::Use);
+    }
+
+    fn put<T>(&self, urgent: bool, items: &mut Vec<T>, task: impl Fn(T) -> Task) {
+        if !items.is_empty() {
+            self.queue.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
+        }
+    }
+
+    /// Sends what is left and ends the thread; returns what is not known to have arrived.
+    pub fn finish(mut self) -> Leftover {
+        self.end()
+    }
+
+    fn end(&mut self) -> Leftover {
+        self.queue.close();
+        let Some(thread) = self.thread.take() else { return Leftover::default() };
+        let (mut batches, died) = thread.join().map_or((Vec::new(), true), |batches| (batches, false));
+        // What a thread that has died had not taken yet has never been sent.
+        let tasks = self.queue.put(false, std::mem::take);
+        let rows = tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
+        if let Ok(writer) = fresh_name() {
+            batches.extend(batches_of(Vec::new(), rows.collect(), &writer, &mut 0));
+        }
+        Leftover { batches, died }
+    }
+}
+
+impl Drop for SharedHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Starts the thread on `remote`; `tell` puts its notices into the loop's mailbox.
+pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send + 'static) -> io::Result<SharedHandle> {
+    let queue = BatchQueue::<Vec<Task>>::default();
+    let theirs = queue.clone();
+    let speaker = Speaker { host: fresh_name()?, writer: fresh_name()? };
+    let (calls, called) = (remote.calls(), queue.clone());
+    let listener = std::thread::Builder::new().name("calls".into());
+    listener.spawn(move || {
+        let tell = |account| called.put(true, |tasks| tasks.push(Task::Called(account)));
+        calls.listen(|| called.is_closed(), tell);
+    })?;
+    let thread = std::thread::Builder::new().name("store".into());
+    let thread = thread.spawn(move || SharedThread::new(remote, speaker, duties.retention, tell).serve(&theirs))?;
+    Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
+}

@@ -1,0 +1,96 @@
+//! What the thread of a shared ledger asks of it, and of the clocks. The real one is [`Remote`]; tests give one that is
+//! slow, breaks and comes back as they say.
+
+use super::super::api::StoreError;
+use super::super::remote::{Command, Done, Holds, Remote, Speaker};
+use super::fresh_name;
+use crate::base::time::{Mono, Unix};
+use crate::io::clock;
+use crate::policy::keys::{KeyId, KeyRecord};
+use std::io;
+
+/// A shared ledger, as its thread uses it. Each call may fail, and what a call that failed has done is not known; it
+/// connects by itself where it has to. See the methods of [`Remote`].
+#[allow(missing_docs, reason = "each is the method of `Remote` that it is called after")]
+pub trait SharedStore {
+    fn is_connected(&self) -> bool;
+    fn epoch(&self) -> Option<&str>;
+    fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError>;
+    fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError>;
+    fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError>;
+    fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError>;
+    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError>;
+    fn version(&mut self) -> Result<i64, StoreError>;
+    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
+    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
+    fn follow_clock(&mut self) -> Result<(), StoreError>;
+    fn take_odd(&mut self) -> Vec<String>;
+    /// The monotonic clock that grants end by.
+    fn watch(&self) -> Mono;
+    /// Wall-clock time.
+    fn unix(&self) -> Unix;
+    /// A name that no other host has.
+    fn fresh_name(&mut self) -> io::Result<String>;
+}
+
+impl SharedStore for Remote {
+    fn is_connected(&self) -> bool {
+        Remote::is_connected(self)
+    }
+
+    fn epoch(&self) -> Option<&str> {
+        Remote::epoch(self)
+    }
+
+    fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
+        Remote::announce(self, speaker, old, holds)
+    }
+
+    fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError> {
+        Remote::renew(self, speaker)
+    }
+
+    fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError> {
+        Remote::leave(self, speaker)
+    }
+
+    fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
+        Remote::send(self, speaker, commands)
+    }
+
+    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        Remote::find_key(self, id)
+    }
+
+    fn version(&mut self) -> Result<i64, StoreError> {
+        Remote::version(self)
+    }
+
+    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
+        Remote::list_keys(self)
+    }
+
+    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
+        Remote::fold(self, before, max)
+    }
+
+    fn follow_clock(&mut self) -> Result<(), StoreError> {
+        Remote::follow_clock(self)
+    }
+
+    fn take_odd(&mut self) -> Vec<String> {
+        Remote::take_odd(self)
+    }
+
+    fn watch(&self) -> Mono {
+        clock::watch()
+    }
+
+    fn unix(&self) -> Unix {
+        clock::unix()
+    }
+
+    fn fresh_name(&mut self) -> io::Result<String> {
+        fresh_name()
+    }
+}

@@ -1,0 +1,323 @@
+//! One host of the fleet: a gateway with its clients and provider, the real work of the ledger's thread, and what may
+//! befall both of them.
+
+use super::super::pair::Process;
+use super::line::{Fate, Ledger, Line, Store};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use tollgate::base::rng::Rng;
+use tollgate::base::seam::Core;
+use tollgate::base::time::{Mono, Now};
+use tollgate::gateway::Gateway;
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::io::store::StoreNotice;
+use tollgate::io::store::remote::Speaker;
+use tollgate::io::store::shared::{SharedNotice, SharedThread, Task};
+use tollgate::policy::ask::{Ruling, Use};
+use tollgate::policy::keys::KeyRecord;
+use tollgate::policy::meter::Lease;
+
+/// Rest of a thread that gathers rows, as in `io::batch_queue`, in microseconds.
+const TICK: u64 = 25_000;
+/// How long the ledger is given to answer.
+const PATIENCE: u64 = 2_000_000;
+
+thread_local! {
+    static WATCH: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The monotonic clock of the host whose turn it is.
+pub fn watch() -> Mono {
+    Mono(WATCH.get())
+}
+
+/// A round that is under way to the ledger.
+struct Flight {
+    arrives: u64,
+    /// What becomes of it, where that is settled.
+    fate: Option<Fate>,
+    tasks: Vec<Task>,
+}
+
+/// What the world is like for a host at a moment.
+#[derive(Clone, Default, Debug)]
+pub struct Weather {
+    /// The ledger is stopped.
+    pub stopped: bool,
+    /// It is slow by so much, in microseconds.
+    pub slow: u64,
+    /// Nothing passes between this host and the ledger.
+    pub split: bool,
+    /// Answers are lost now and then.
+    pub flaky: bool,
+}
+
+/// What counts for a window: of the account that alone has limits.
+type Windows = BTreeMap<(u64, u64), i64>;
+
+pub struct Host {
+    pub process: Process,
+    thread: SharedThread<Store, Box<dyn Fn(SharedNotice)>>,
+    pub line: Rc<Line>,
+    ledger: Rc<RefCell<Ledger>>,
+    pub writer: String,
+    told: Rc<RefCell<Vec<SharedNotice>>>,
+    tasks: Vec<Task>,
+    notices: VecDeque<(u64, SharedNotice)>,
+    flight: Option<Flight>,
+    /// When the next round is due, and from when on there may be one.
+    next: u64,
+    free: u64,
+    durable: bool,
+    pub paused: u64,
+    /// What it takes for the present moment in its next turn.
+    pub stale: Option<u64>,
+    /// When and in which window each request was admitted by a grant that was not told yet, and how many were before.
+    pub untold: VecDeque<(u64, (u64, u64))>,
+    taken: u64,
+    pub admitted: Windows,
+    pub rows: Vec<[u8; 16]>,
+    /// The longest that a use had not been told when another followed.
+    pub oldest: u64,
+    pub took: u64,
+    pub failures: u64,
+}
+
+/// The window of the account with limits.
+fn window(lease: &Lease) -> (u64, u64) {
+    let (start, end) = lease.groups.first().map_or(lease.window, |group| group.window);
+    (start.0, end.0)
+}
+
+fn notice(told: SharedNotice) -> Option<Notice> {
+    Some(match told {
+        SharedNotice::Answered(answer) => Notice::Answered(*answer),
+        SharedNotice::CalledIn(account) => Notice::CalledIn(account),
+        SharedNotice::BegunAnew => Notice::BegunAnew,
+        SharedNotice::Store(StoreNotice::Keys(keys)) => Notice::Keys(keys),
+        SharedNotice::Store(StoreNotice::LookedUp(key, answer)) => Notice::LookedUp(key, answer),
+        SharedNotice::Store(StoreNotice::Committed { rows }) => Notice::Committed(rows),
+        SharedNotice::Store(StoreNotice::Failed(why)) => Notice::StoreFailed(why),
+        SharedNotice::Store(StoreNotice::Outgrown(why)) => Notice::StoreOutgrown(why),
+        SharedNotice::Store(StoreNotice::Recovered) => Notice::StoreRecovered,
+        SharedNotice::Store(StoreNotice::Warning(_)) => return None,
+    })
+}
+
+impl Host {
+    /// One that has just been started; `make` gives its gateway.
+    pub fn new(
+        ledger: &Rc<RefCell<Ledger>>,
+        line: Rc<Line>,
+        keys: Vec<KeyRecord>,
+        durable: bool,
+        at: u64,
+        make: impl FnOnce(Now) -> Gateway,
+    ) -> Host {
+        let names = || ledger.borrow_mut().name();
+        let speaker = Speaker { host: names(), writer: names() };
+        let (writer, told) = (speaker.writer.clone(), Rc::new(RefCell::new(Vec::new())));
+        let heard = told.clone();
+        let tell: Box<dyn Fn(SharedNotice)> = Box::new(move |one| heard.borrow_mut().push(one));
+        // It has asked for the keys before it serves, and so for the clock.
+        line.followed.set(ledger.borrow().server.now.saturating_sub(line.mono(at).0 / 1000).max(1));
+        let epoch = ledger.borrow().epoch.clone();
+        let store = Store { line: line.clone(), ledger: ledger.clone(), keys, epoch, connected: false };
+        let process = Process::new(make(Now { mono: line.mono(at), unix: line.unix(at) }));
+        Host {
+            process,
+            thread: SharedThread::new(store, speaker, None, tell),
+            line,
+            ledger: ledger.clone(),
+            writer,
+            told,
+            tasks: Vec::new(),
+            notices: VecDeque::new(),
+            flight: None,
+            next: at,
+            free: at,
+            durable,
+            paused: 0,
+            stale: None,
+            untold: VecDeque::new(),
+            taken: 0,
+            admitted: Windows::new(),
+            rows: Vec::new(),
+            oldest: 0,
+            took: 0,
+            failures: 0,
+        }
+    }
+
+    /// What it takes for the present moment.
+    fn now(&self, at: u64) -> Now {
+        let at = self.stale.unwrap_or(at);
+        Now { mono: self.line.mono(at), unix: self.line.unix(at) }
+    }
+
+    /// Whether something has come in for it, or is due.
+    pub fn is_awake(&self, at: u64) -> bool {
+        let is_due = self.process.gateway.next_deadline().is_some_and(|due| due <= self.line.mono(at));
+        is_due || self.stale.is_some() || self.notices.front().is_some_and(|(due, _)| *due <= at)
+    }
+
+    /// What has come in, then `act`, then what follows from it.
+    pub fn turn(&mut self, at: u64, act: impl FnOnce(&mut Process, Now)) -> Result<(), String> {
+        if self.paused > at {
+            return Ok(());
+        }
+        WATCH.set(self.line.mono(at).0);
+        while self.notices.front().is_some_and(|(due, _)| *due <= at) {
+            let now = self.now(at);
+            let Some((_, told)) = self.notices.pop_front() else { break };
+            if let SharedNotice::Answered(answer) = &told
+                && answer.ruling == Ruling::Admitted
+            {
+                *self.admitted.entry(window(&answer.ask.lease)).or_default() += 1;
+            }
+            self.failures += u64::from(matches!(told, SharedNotice::Store(StoreNotice::Failed(_))));
+            if let Some(notice) = notice(told) {
+                self.process.gateway.notice(notice, now);
+            }
+        }
+        let now = self.now(at);
+        act(&mut self.process, now);
+        self.process.settle(now)?;
+        self.stale = None;
+        let now = self.now(at);
+        for _ in 0..100 {
+            if self.process.gateway.next_deadline().is_none_or(|due| due > now.mono) {
+                break;
+            }
+            self.process.gateway.expire(now);
+            self.process.settle(now)?;
+        }
+        self.process.settle(now)?;
+        self.give(at)
+    }
+
+    /// Hands what the gateway orders to the thread.
+    fn give(&mut self, at: u64) -> Result<(), String> {
+        let orders = std::mem::take(&mut self.process.orders);
+        let mut urgent = false;
+        for order in orders {
+            match order {
+                Order::Uses(uses) => {
+                    for one in uses {
+                        urgent |= matches!(one, Use::Returned(_));
+                        self.used(&one, at)?;
+                        self.tasks.push(Task::Use(one));
+                    }
+                }
+                Order::Rows(rows) => {
+                    urgent |= self.durable;
+                    self.rows.extend(rows.iter().map(|row| row.request));
+                    self.tasks.extend(rows.into_iter().map(Task::Row));
+                }
+                Order::Asks(asks) => {
+                    urgent = true;
+                    self.tasks.extend(asks.into_iter().map(Task::Ask));
+                }
+                Order::Releases(releases) => self.tasks.extend(releases.into_iter().map(Task::Release)),
+                Order::LookUp(id) => {
+                    urgent = true;
+                    self.tasks.push(Task::LookUp(id));
+                }
+                other => return Err(format!("nobody has asked for {other:?}")),
+            }
+        }
+        if !self.tasks.is_empty() {
+            self.next = self.next.min(if urgent { at } else { at + TICK });
+        }
+        Ok(())
+    }
+
+    /// What is done with grants: none is used that is over.
+    fn used(&mut self, one: &Use, at: u64) -> Result<(), String> {
+        let Use::Took(number, _, lease) = one else { return Ok(()) };
+        let ledger = self.ledger.borrow();
+        let now = ledger.server.now;
+        match ledger.granted.get(&(self.writer.clone(), *number)) {
+            Some(until) if now < *until => {}
+            until => return Err(format!("grant {number} of {} is used at {now}: it ends {until:?}", self.writer)),
+        }
+        let told = ledger.told.get(&self.writer).copied().unwrap_or(0);
+        while self.taken < told && self.untold.pop_front().is_some() {
+            self.taken += 1;
+        }
+        self.oldest = self.oldest.max(self.untold.front().map_or(0, |(since, _)| at - since));
+        self.untold.push_back((at, window(lease)));
+        *self.admitted.entry(window(lease)).or_default() += 1;
+        self.took += 1;
+        Ok(())
+    }
+
+    /// Requests that were admitted by grants and never told, by window.
+    pub fn lost(&mut self) -> Windows {
+        let told = self.ledger.borrow().told.get(&self.writer).copied().unwrap_or(0);
+        let mut lost = Windows::new();
+        for (_, window) in self.untold.iter().skip((told - self.taken.min(told)) as usize) {
+            *lost.entry(*window).or_default() += 1;
+        }
+        lost
+    }
+
+    /// The thread's part of a moment: what it has sent arrives, or it begins a round.
+    pub fn work(&mut self, at: u64, weather: &Weather, rng: &mut Rng) {
+        if self.flight.as_ref().is_some_and(|flight| flight.arrives <= at) {
+            return self.land(at, weather, rng);
+        }
+        if self.paused > at || self.flight.is_some() || at < self.free || at < self.next {
+            return;
+        }
+        self.line.asked.set(at);
+        let tasks = std::mem::take(&mut self.tasks);
+        let way = weather.slow / 2 + 50 + rng.below(400);
+        self.flight = Some(Flight { arrives: at + way, fate: None, tasks });
+    }
+
+    /// The process stops for a while. What it was about to send may leave only afterwards.
+    pub fn pause(&mut self, at: u64, until: u64, rng: &mut Rng) {
+        self.paused = until;
+        self.stale = (rng.below(2) == 0).then_some(at);
+        if let Some(flight) = &mut self.flight
+            && rng.below(2) == 0
+        {
+            flight.arrives = flight.arrives.max(until);
+        }
+    }
+
+    fn land(&mut self, at: u64, weather: &Weather, rng: &mut Rng) {
+        let Some(mut flight) = self.flight.take() else { return };
+        let fate = match flight.fate {
+            Some(fate) => fate,
+            None if weather.stopped => Fate::Nowhere,
+            None if weather.split => {
+                let arrives = at.max(self.line.asked.get() + PATIENCE);
+                self.flight = Some(Flight { arrives, fate: Some(Fate::Nowhere), ..flight });
+                return;
+            }
+            None if weather.flaky && rng.below(4) == 0 => Fate::Unheard(rng.below(4)),
+            None if self.paused > at && rng.below(2) == 0 => Fate::Interrupted,
+            None => Fate::Answered,
+        };
+        let heard = (at + weather.slow / 2 + 50 + rng.below(400)).max(self.paused);
+        self.line.heard.set(heard);
+        self.line.is_heard.set(false);
+        self.line.fate.set(fate);
+        let wait = self.thread.round(&mut flight.tasks);
+        let told = std::mem::take(&mut *self.told.borrow_mut());
+        self.notices.extend(told.into_iter().map(|one| (heard, one)));
+        (self.free, self.next) = (heard, heard + wait.as_micros() as u64);
+        if !self.tasks.is_empty() {
+            self.next = heard;
+        }
+    }
+
+    /// Others want what was granted in an account.
+    pub fn call_in(&mut self, account: &str, at: u64) {
+        self.tasks.push(Task::Called(account.to_string()));
+        self.next = self.next.min(at);
+    }
+}

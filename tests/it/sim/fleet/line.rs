@@ -1,0 +1,244 @@
+//! The way from one host's thread to the ledger: connections, the ledger's epoch, what becomes of a round, and the
+//! clocks of the host.
+
+use super::server::Server;
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use tollgate::base::time::{Mono, Unix};
+use tollgate::io::clock;
+use tollgate::io::store::api::StoreError;
+use tollgate::io::store::remote::{Command, Done, Holds, Speaker};
+use tollgate::io::store::shared::SharedStore;
+use tollgate::policy::keys::{KeyId, KeyRecord};
+
+/// What becomes of what is sent in a round.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It is done and answered.
+    Answered,
+    /// So many commands arrive, and no answer.
+    Unheard(u64),
+    /// It is done; the process was stopped while it waited for the answer, and sends it again.
+    Interrupted,
+    /// It does not arrive.
+    Nowhere,
+}
+
+/// The ledger and what is known about it beside it.
+#[derive(Default)]
+pub struct Ledger {
+    pub server: Server,
+    /// What it is known by; `None` while it is emptied.
+    pub epoch: Option<String>,
+    /// What hosts may take over.
+    pub adopted: Option<String>,
+    /// When grants end that were given, in milliseconds, by writer and number.
+    pub granted: BTreeMap<(String, u64), u64>,
+    /// Uses of grants that have been told, by writer.
+    pub told: BTreeMap<String, u64>,
+    /// Times that somebody was refused for the epoch.
+    pub strange: u64,
+    /// Times that an account was called in.
+    pub called: u64,
+    names: u64,
+}
+
+/// The clocks of one host, and what becomes of its present round.
+pub struct Line {
+    /// By how much its monotonic clock is ahead, in microseconds.
+    pub ahead: u64,
+    /// What the clock of the wall says at the true moment 0, in milliseconds.
+    pub wall: Cell<u64>,
+    /// True moments of the present round: when it began, and when its answer is heard.
+    pub asked: Cell<u64>,
+    pub heard: Cell<u64>,
+    pub is_heard: Cell<bool>,
+    /// As in `io::clock`.
+    pub followed: Cell<u64>,
+    pub fate: Cell<Fate>,
+}
+
+impl Line {
+    pub fn mono(&self, at: u64) -> Mono {
+        Mono(at + self.ahead)
+    }
+
+    pub fn unix(&self, at: u64) -> Unix {
+        match self.followed.get() {
+            0 => Unix(self.wall.get() + at / 1000),
+            followed => Unix(followed + self.mono(at).0 / 1000),
+        }
+    }
+
+    fn moment(&self) -> u64 {
+        if self.is_heard.get() { self.heard.get() } else { self.asked.get() }
+    }
+}
+
+/// What one host's thread has of it.
+pub struct Store {
+    pub line: Rc<Line>,
+    pub ledger: Rc<RefCell<Ledger>>,
+    pub keys: Vec<KeyRecord>,
+    pub epoch: Option<String>,
+    pub connected: bool,
+}
+
+fn error(why: &str) -> StoreError {
+    StoreError::Shared("the ledger".to_string(), why.to_string())
+}
+
+impl Store {
+    /// The ledger, if it can be reached and is the one that is known.
+    fn reach(&mut self) -> Result<RefMut<'_, Ledger>, StoreError> {
+        self.line.is_heard.set(true);
+        if self.line.fate.get() == Fate::Nowhere {
+            self.connected = false;
+            return Err(error("no answer in time"));
+        }
+        let mut ledger = self.ledger.borrow_mut();
+        let known = match (&self.epoch, &ledger.epoch) {
+            (Some(known), Some(epoch)) => known == epoch || (!self.connected && ledger.adopted.as_ref() == Some(epoch)),
+            (known, epoch) => known.is_none() && epoch.is_some(),
+        };
+        if !known {
+            ledger.strange += 1;
+            self.connected = false;
+            return Err(error("emptied or replaced"));
+        }
+        if !self.connected {
+            (self.connected, self.epoch) = (true, ledger.epoch.clone());
+            follow(&self.line, &ledger);
+        }
+        Ok(ledger)
+    }
+
+    /// Does something that is one command.
+    fn call<T>(&mut self, call: impl FnOnce(&mut Ledger) -> T) -> Result<T, StoreError> {
+        let fate = self.line.fate.get();
+        let mut ledger = self.reach()?;
+        if fate == Fate::Unheard(0) {
+            drop(ledger);
+            return Err(self.lose());
+        }
+        let done = call(&mut ledger);
+        drop(ledger);
+        if let Fate::Unheard(_) = fate { Err(self.lose()) } else { Ok(done) }
+    }
+
+    fn lose(&mut self) -> StoreError {
+        self.connected = false;
+        self.line.fate.set(Fate::Nowhere);
+        error("broken")
+    }
+}
+
+fn follow(line: &Line, ledger: &Ledger) {
+    let (asked, heard) = (line.mono(line.asked.get()), line.mono(line.heard.get()));
+    line.followed.set(clock::followed(line.followed.get(), Unix(ledger.server.now), asked, heard));
+}
+
+impl SharedStore for Store {
+    fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    fn epoch(&self) -> Option<&str> {
+        self.epoch.as_deref()
+    }
+
+    fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
+        self.call(|ledger| ledger.server.announce(speaker, old, holds))
+    }
+
+    fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError> {
+        self.call(|ledger| ledger.server.renew(&speaker.host))
+    }
+
+    fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError> {
+        self.call(|ledger| ledger.server.end(&speaker.host))
+    }
+
+    fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
+        let fate = self.line.fate.get();
+        let mut ledger = self.reach()?;
+        let most = if let Fate::Unheard(most) = fate { most as usize } else { commands.len() };
+        let mut all = Vec::new();
+        for command in commands.iter().take(most) {
+            let done = ledger.server.command(speaker, command);
+            let now = ledger.server.now;
+            match (command, &done) {
+                (_, Done::Answer(answer)) => {
+                    if let Some(grant) = answer.grant {
+                        ledger.granted.insert((speaker.writer.clone(), grant.number), now + 2000);
+                    }
+                }
+                (Command::Return(number), _) => drop(ledger.granted.remove(&(speaker.writer.clone(), *number))),
+                (Command::Rows(_, _, uses), Done::Done | Done::Ended) => {
+                    *ledger.told.entry(speaker.writer.clone()).or_default() += uses.len() as u64;
+                }
+                _ => {}
+            }
+            all.push(done);
+        }
+        drop(ledger);
+        match fate {
+            Fate::Unheard(_) => Err(self.lose()),
+            Fate::Interrupted => {
+                self.connected = false;
+                self.line.fate.set(Fate::Answered);
+                Err(StoreError::Interrupted("the ledger".to_string()))
+            }
+            _ => Ok(all),
+        }
+    }
+
+    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        let found = self.keys.iter().find(|key| key.id == *id).cloned();
+        self.call(|_| found)
+    }
+
+    fn version(&mut self) -> Result<i64, StoreError> {
+        self.call(|_| 1)
+    }
+
+    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
+        let keys = self.keys.clone();
+        self.call(|_| keys)
+    }
+
+    fn fold(&mut self, _: Unix, _: usize) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    fn follow_clock(&mut self) -> Result<(), StoreError> {
+        let line = self.line.clone();
+        self.call(|ledger| follow(&line, ledger))
+    }
+
+    fn take_odd(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn watch(&self) -> Mono {
+        self.line.mono(self.line.moment())
+    }
+
+    fn unix(&self) -> Unix {
+        self.line.unix(self.line.moment())
+    }
+
+    fn fresh_name(&mut self) -> io::Result<String> {
+        Ok(self.ledger.borrow_mut().name())
+    }
+}
+
+impl Ledger {
+    /// A name that no other host has.
+    pub fn name(&mut self) -> String {
+        self.names += 1;
+        format!("{:024x}", self.names)
+    }
+}
