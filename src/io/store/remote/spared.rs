@@ -1,7 +1,8 @@
 //! Grants end by the ledger's clock while the ledger is away, and hosts that have used them cannot tell it. Whoever
-//! comes back first would be admitted the same once more. So it has grants count on that are over (`host:spared`, for as
-//! long as a host that is not heard of holds anything), until each host has told what it has used of its own, and up to
-//! which number that is all (`host:<writer>`). A host that has died meanwhile is waited for that long, too.
+//! comes back first would be admitted the same once more. So it has grants count on that are over (`host:spared`,
+//! for as long as a host that is not heard of holds anything), until each host has told what it has used of its
+//! own, and up to which number that is all (`host:<writer>`). A host that has died meanwhile is waited for that
+//! long, too.
 
 use crate::base::limits;
 use crate::base::time::Mono;
