@@ -15,6 +15,7 @@
 //! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
 //! (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds
 //! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
+//! `host:spared` and `host:<writer>` are there after the ledger was away, see `spared.rs`.
 
 mod audit;
 mod calls;
@@ -23,6 +24,7 @@ mod epoch;
 mod nodes;
 mod notes;
 mod replicas;
+mod spared;
 mod values;
 
 use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine};
@@ -43,6 +45,7 @@ use crate::policy::window::DAY_MS;
 use nodes::Nodes;
 use redis::{Cmd, Connection, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, ServerError, Value};
 use ring::rand::{SecureRandom, SystemRandom};
+use spared::Spared;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
@@ -86,6 +89,7 @@ pub struct Remote {
     epoch: Option<String>,
     /// SHA-1 of the scripts, by which the server knows them.
     hashes: [String; SCRIPTS.len()],
+    spared: Spared,
     /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
     odd: Vec<String>,
     clock: Clock,
@@ -175,6 +179,7 @@ impl Remote {
             hashes,
             odd: Vec::new(),
             clock: Clock::new(),
+            spared: Spared::default(),
             replicas: 0,
         })
     }
@@ -195,8 +200,12 @@ impl Remote {
     }
 
     fn failed(&mut self, error: &RedisError) -> StoreError {
+        let is_same = is_interrupted(error) || error.code() == Some("NOSCRIPT");
+        if !is_same {
+            self.spared.broke(self.clock.mono());
+        }
         // Another node has the ledger, or the server has forgotten the scripts: connecting anew is all that it takes.
-        if is_interrupted(error) || error.code() == Some("NOSCRIPT") || self.nodes.follow(error) {
+        if is_same || self.nodes.follow(error) {
             return StoreError::Interrupted(self.name.clone());
         }
         let why = match error.code() {
@@ -352,6 +361,7 @@ impl Remote {
     /// Comes under `speaker.host`, holding `holds`; what was held under `old` ends. See the script.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
         self.connect()?;
+        self.spare(speaker)?;
         let mut cmd = self.script(ANNOUNCE, &[self.named("wins")]);
         cmd.arg(self.nodes.prefix()).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
         for ((account, window, period), (reserved, count)) in holds {
@@ -437,7 +447,7 @@ impl Remote {
         StoreError::Shared(self.name.clone(), "an answer that makes no sense".to_string())
     }
 
-    fn ask_command(&self, speaker: &Speaker, ask: &Ask) -> Cmd {
+    fn ask_command(&mut self, speaker: &Speaker, ask: &Ask) -> Cmd {
         let (prefix, mut keys) = (self.nodes.prefix(), vec![self.named("wins")]);
         for (account, window, _) in accounts(&ask.key, &ask.lease) {
             keys.extend(["live", "due", "use", "cost"].map(|what| format!("{prefix}{what}:{account}")));
@@ -447,6 +457,7 @@ impl Remote {
         cmd.arg(&speaker.host).arg(self.named("host:")).arg(reserved.tokens).arg(reserved.nano);
         cmd.arg(u8::from(ask.admits));
         let Wish { part, number, requests, amount, waits, known, by: _ } = ask.wish;
+        self.spared.asked(number);
         let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
         cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
         cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(self.named(CALLS)).arg(u8::from(known));

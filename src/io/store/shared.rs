@@ -14,7 +14,6 @@ use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::api::{Batch, StoreError, answer};
 use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
-use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
@@ -23,10 +22,8 @@ use crate::policy::meter::Lease;
 use crate::policy::row::Row;
 pub use handle::{SharedHandle, spawn};
 use lents::Lents;
-use ring::rand::{SecureRandom, SystemRandom};
 pub use seam::SharedStore;
 use std::collections::{HashSet, VecDeque};
-use std::io;
 use std::time::Duration;
 
 /// What is handed over.
@@ -57,13 +54,6 @@ pub enum SharedNotice {
     CalledIn(String),
     /// The ledger is another than before, which was taken over on purpose.
     BegunAnew,
-}
-
-/// A name that no other process has.
-fn fresh_name() -> io::Result<String> {
-    let mut random = [0u8; 12];
-    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
-    Ok(hex(&random))
 }
 
 /// Gives rows, and what was done with grants, numbers that stay theirs until they are in the ledger, after the one

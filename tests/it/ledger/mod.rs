@@ -34,5 +34,7 @@ mod shared_clock;
 mod shared_notes;
 #[cfg(feature = "redis")]
 mod shared_people;
+#[cfg(feature = "redis")]
+mod spared;
 
 use super::e2e::{client, harness, process};

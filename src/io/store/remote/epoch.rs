@@ -3,7 +3,7 @@
 //! not counted on. Only `tollgate ledger adopt` makes hosts take over another.
 
 use super::values::{list, text};
-use super::{BEGIN, FORMAT, FORMERS, Remote, SCRIPTS};
+use super::{BEGIN, FORMAT, FORMERS, Remote, SCRIPTS, Speaker};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -98,9 +98,29 @@ impl Remote {
         self.ask_clock()
     }
 
-    /// Windows and periods go by the ledger's clock, whatever this host's says.
+    /// Windows and periods go by the ledger's clock, whatever this host's says. Called now and then while all that was
+    /// done with grants is told.
     pub fn follow_clock(&mut self) -> Result<(), StoreError> {
-        self.until_heard(Remote::ask_clock)
+        self.until_heard(Remote::ask_clock)?;
+        let Some(number) = self.spared.is_over(self.clock.mono()) else { return Ok(()) };
+        self.keep_for_a_lease(&self.spared.writer.clone(), number)?;
+        self.spared.told();
+        Ok(())
+    }
+
+    /// Before anything is asked for again after the ledger was away.
+    pub(super) fn spare(&mut self, speaker: &Speaker) -> Result<(), StoreError> {
+        self.spared.writer.clone_from(&speaker.writer);
+        if self.spared.is_away {
+            self.keep_for_a_lease("spared", 1)?;
+            self.spared.is_away = false;
+        }
+        Ok(())
+    }
+
+    fn keep_for_a_lease(&mut self, name: &str, number: u64) -> Result<(), StoreError> {
+        let name = self.named("host:") + name;
+        self.query(redis::cmd("SET").arg(name).arg(number).arg("PX").arg(limits::LEASE.as_millis() as u64))
     }
 
     fn ask_clock(&mut self) -> Result<(), StoreError> {

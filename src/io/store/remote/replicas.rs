@@ -29,6 +29,7 @@ impl Remote {
             Value::ServerError(error) => self.failed(&error.into()),
             have if integer(&have).is_some_and(|have| have >= u64::from(self.replicas)) => return Ok(()),
             have => {
+                self.spared.broke(self.clock.mono());
                 let (have, of) = (integer(&have).unwrap_or(0), self.replicas);
                 let text = format!("{have} of {of} replicas have what was written (store.replicas)");
                 StoreError::Shared(self.name.clone(), text)

@@ -27,12 +27,26 @@ local function granted(name)
     return string.find(name, 'g', 1, true) ~= nil
 end
 
+-- After the ledger was away what was granted counts beyond its time, until its host has come back and told what it has
+-- used of all grants up to a number.
+local spared = {}
+local function holds(name)
+    if lives(name) or not granted(name) or not lives('spared') then
+        return lives(name)
+    end
+    if spared[name] == nil then
+        local writer, number = string.match(name, '^(%x+)g(%d+)$')
+        spared[name] = tonumber(redis.call('GET', ARGV[2] .. (writer or '')) or '0') < tonumber(number or '0')
+    end
+    return spared[name]
+end
+
 -- What a host holds counts as long as the host's own lease does, what was granted as long as the grant's.
 local function held(hash, period)
     local running, promised, lent, all = 0, 0, 0, redis.call('HGETALL', hash)
     for i = 1, #all, 2 do
         local kind, name, start = string.match(all[i], '^(%a):(%w+):?(%d*)$')
-        if not lives(name) then
+        if not holds(name) then
             redis.call('HDEL', hash, all[i])
         elseif kind == 'n' then
             running = running + tonumber(all[i + 1])
@@ -73,7 +87,7 @@ for n = 0, count - 1 do
             used = value
         else
             local of = string.sub(name, 3)
-            if not lives(of) then
+            if not holds(of) then
                 redis.call('HDEL', KEYS[k + 4], name)
             elseif string.sub(name, 1, 1) == 'q' then
                 requests_lent = requests_lent + value

@@ -173,6 +173,9 @@ list(1, function(day)
         trim(hash)
     end
 end)
+local function is_there(name)
+    return redis.call('EXISTS', prefix .. 'host:' .. name) == 1
+end
 local function put(changes, field, amount)
     if amount ~= '0' and amount ~= '-0' then
         changes[#changes + 1], changes[#changes + 2] = field, amount
@@ -196,7 +199,8 @@ for i = at, #ARGV, 14 do
         end
     end
     local grant = ARGV[i + 10]
-    if grant ~= '' and redis.call('EXISTS', prefix .. 'host:' .. grant) == 1 then
+    -- One that is over is counted for a while after the ledger was away.
+    if grant ~= '' and (is_there(grant) or is_there('spared')) then
         put(in_window, 'q:' .. grant, '-' .. ARGV[i + 11])
         put(in_window, 'r:' .. grant, '-' .. ARGV[i + 12])
         put(live, 'r:' .. grant .. period, '-' .. ARGV[i + 12])

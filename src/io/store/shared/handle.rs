@@ -2,7 +2,8 @@
 
 use super::super::remote::{Remote, Speaker};
 use super::super::{Duties, api::Batch, api::Leftover};
-use super::{SharedNotice, SharedThread, Task, batches_of, fresh_name};
+use super::seam::fresh_name;
+use super::{SharedNotice, SharedThread, Task, batches_of};
 use crate::io::batch_queue::BatchQueue;
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::keys::KeyId;

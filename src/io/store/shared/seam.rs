@@ -3,10 +3,11 @@
 
 use super::super::api::StoreError;
 use super::super::remote::{Command, Done, Holds, Remote, Speaker};
-use super::fresh_name;
+use crate::base::digest::hex;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock;
 use crate::policy::keys::{KeyId, KeyRecord};
+use ring::rand::{SecureRandom, SystemRandom};
 use std::io;
 
 /// A shared ledger, as its thread uses it. Each call may fail, and what a call that failed has done is not known; it
@@ -31,6 +32,13 @@ pub trait SharedStore {
     fn unix(&self) -> Unix;
     /// A name that no other host has.
     fn fresh_name(&mut self) -> io::Result<String>;
+}
+
+/// A name that no other process has.
+pub(super) fn fresh_name() -> io::Result<String> {
+    let mut random = [0u8; 12];
+    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
+    Ok(hex(&random))
 }
 
 impl SharedStore for Remote {

@@ -1,0 +1,107 @@
+//! Grants that end while the ledger is away: what hosts have used of them and could not tell is not admitted again by
+//! whoever is back first (contract section 17).
+
+use super::process::wait_for;
+use super::shared::Server;
+use std::time::Duration;
+use tollgate::base::time::Unix;
+use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
+use tollgate::policy::ask::{Answer, Ask, Grant, Limits, Ruling, Use, Wish};
+use tollgate::policy::keys::KeyId;
+use tollgate::policy::meter::{Amount, Lease};
+use tollgate::policy::window::window;
+
+const LIMIT: u64 = 40;
+
+struct Host {
+    remote: Remote,
+    speaker: Speaker,
+    ask: Ask,
+}
+
+impl Host {
+    fn new(server: &Server, name: &str) -> Host {
+        let mut remote = Remote::new(&server.url(), None, "the server".to_owned()).unwrap();
+        let speaker = Speaker { host: format!("a{name}"), writer: format!("b{name}") };
+        remote.announce(&speaker, "", &Holds::new()).unwrap();
+        let now = Unix(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64);
+        let day = window(now, Duration::from_secs(86_400));
+        let reserved = Amount { tokens: 1, nano: 0 };
+        let lease = Lease { window: day, period: day, reserved, shared: true, ..Lease::default() };
+        let limits = Limits { requests: LIMIT, tokens: LIMIT, ..Limits::default() };
+        let (key, groups) = (KeyId::parse("0123456789ab").unwrap(), Box::default());
+        Host {
+            remote,
+            speaker,
+            ask: Ask { number: (0, 0), key, lease, limits, groups, admits: true, wish: Wish::default() },
+        }
+    }
+
+    fn send(&mut self, command: &Command<'_>) -> Done {
+        self.remote.send(&self.speaker, std::slice::from_ref(command)).unwrap().remove(0)
+    }
+
+    fn admit(&mut self) -> (Ruling, Option<Grant>) {
+        let ask = self.ask.clone();
+        let Done::Answer(Answer { ruling, grant, .. }) = self.send(&Command::Ask(&ask)) else { panic!("no answer") };
+        (ruling, grant)
+    }
+
+    /// How many are admitted, one after the other, until there are no more.
+    fn drain(&mut self) -> u64 {
+        std::iter::repeat_with(|| self.admit().0).take_while(|ruling| *ruling == Ruling::Admitted).count() as u64
+    }
+
+    /// The connection is gone, which is found out, and the host comes back under another name.
+    fn come_back(&mut self) {
+        let old = self.speaker.host.clone();
+        self.speaker.host += "0";
+        assert!(self.remote.announce(&self.speaker, &old, &Holds::new()).is_err());
+        self.remote.announce(&self.speaker, &old, &Holds::new()).unwrap();
+    }
+}
+
+#[test]
+fn what_was_granted_before_an_outage_counts_until_its_host_has_told_what_it_has_used() {
+    let Some(server) = Server::start() else { return };
+    let (mut one, mut other) = (Host::new(&server, "1"), Host::new(&server, "2"));
+    // The second outage begins while what was told after the first is still known.
+    for (number, key) in [(1, "0123456789ab"), (2, "abcdefABCDEF")] {
+        let key = KeyId::parse(key).unwrap();
+        (one.ask.key, other.ask.key) = (key, key);
+        let amount = Amount { tokens: 8, nano: 0 };
+        one.ask.wish = Wish { part: 4, number, requests: 8, amount, ..Wish::default() };
+        let (ruling, grant) = one.admit();
+        let requests = grant.expect("a grant").requests;
+        assert_eq!((ruling, requests), (Ruling::Admitted, 8));
+        // All connections break, and when the ledger is back the grant's time is over.
+        server.say(&[b"DEL", format!("tollgate:host:b1g{number}").as_bytes()]);
+        server.say(&[b"CLIENT", b"KILL", b"TYPE", b"normal"]);
+        other.come_back();
+        assert_eq!(other.drain(), LIMIT - 1 - requests, "what was granted may have been used");
+        // All but one were, and that is told last.
+        one.come_back();
+        let uses: Vec<Use> = (1..requests).map(|_| Use::Took(number, key, one.ask.lease.clone())).collect();
+        assert_eq!(one.send(&Command::Rows(number, &[], &uses)), Done::Done);
+        assert_eq!(one.send(&Command::Rows(number, &[], &uses)), Done::Before, "once, however often");
+        one.remote.follow_clock().unwrap();
+        assert_eq!(other.drain(), 0, "more may be told");
+        // What was not used is there again when it is over by its host's clock, too.
+        let rest = || {
+            one.remote.follow_clock().unwrap();
+            Some(other.drain()).filter(|rest| *rest > 0)
+        };
+        assert_eq!(wait_for("the rest", rest), 1);
+        assert!(server.number(&["PTTL", "tollgate:host:spared"]) > 0, "not for ever");
+    }
+}
+
+#[test]
+fn nothing_is_spared_where_the_ledger_was_not_away() {
+    let Some(server) = Server::start() else { return };
+    let (mut one, mut other) = (Host::new(&server, "1"), Host::new(&server, "2"));
+    one.ask.wish = Wish { part: 4, number: 1, requests: 8, amount: Amount { tokens: 8, nano: 0 }, ..Wish::default() };
+    assert!(one.admit().1.is_some());
+    server.say(&[b"DEL", format!("tollgate:host:{}g1", one.speaker.writer).as_bytes()]);
+    assert_eq!(other.drain(), LIMIT - 1, "a host that has died is not waited for");
+}
