@@ -5,6 +5,8 @@
 use std::process::Command;
 
 const LUA: &str = "src/io/store/scripts";
+/// In the order of the numbers that `src/io/store/remote.rs` has for them.
+const SCRIPTS: [&str; 9] = ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "begin", "epoch"];
 const COMPLETIONS: &str = "src/cli/completions";
 
 fn git(args: &[&str]) -> Option<String> {
@@ -52,11 +54,9 @@ fn main() {
     pack("completions", &completions.map(|text| format!("\0{}", text.expect("each shell has its file"))).concat());
     // What a ledger in Redis is told, without the words for people.
     println!("cargo:rerun-if-changed={LUA}");
-    for entry in std::fs::read_dir(LUA).expect("the ledger's scripts are there").flatten() {
-        let text = std::fs::read_to_string(entry.path()).expect("a script can be read");
-        let place = std::path::Path::new(&out).join(entry.file_name());
-        std::fs::write(place, bare(&text, "--")).expect("there is room for it");
-    }
+    let scripts = SCRIPTS.map(|name| std::fs::read_to_string(format!("{LUA}/{name}.lua")));
+    let bared = scripts.map(|text| format!("{}\0", bare(&text.expect("each script has its file"), "--")));
+    pack("scripts", &bared.concat());
     // What is only tried out is not built again for every commit.
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         for name in ["HEAD", "logs/HEAD"] {

@@ -156,8 +156,9 @@ pub const ODD_ENTRIES_MAX: usize = 1000;
 pub const ENTRIES_PER_READ: usize = 64;
 /// How long a grant of a shared ledger lasts, by that one's clock.
 pub const GRANT: Duration = Duration::from_secs(2);
-/// So much earlier a host takes it to be over: a server's clock goes by milliseconds, and stands still for a script.
-pub const GRANT_MARGIN: Duration = Duration::from_millis(50);
+/// So much earlier a host takes it to be over: what it has admitted must be told before that is granted to others, also
+/// where the host, the server or its disk stands still for a moment.
+pub const GRANT_MARGIN: Duration = Duration::from_secs(1);
 /// Grants that a host has at once; a key beyond them is asked for each time.
 pub const GRANTS_MAX: u64 = 4096;
 /// Requests that a grant is given for at least and at most, as far as there are so many left.

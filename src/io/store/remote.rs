@@ -19,6 +19,7 @@
 
 mod audit;
 mod calls;
+mod code;
 mod commit;
 mod epoch;
 mod nodes;
@@ -67,18 +68,6 @@ const ANNOUNCE: usize = 3;
 const EDIT: usize = 4;
 const FOLD: usize = 5;
 const SNAPSHOT: usize = 6;
-const SCRIPTS: [&str; 7] = [
-    include_str!(concat!(env!("OUT_DIR"), "/admit.lua")),
-    include_str!(concat!(env!("OUT_DIR"), "/append.lua")),
-    include_str!(concat!(env!("OUT_DIR"), "/release.lua")),
-    include_str!(concat!(env!("OUT_DIR"), "/announce.lua")),
-    include_str!(concat!(env!("OUT_DIR"), "/edit.lua")),
-    include_str!(concat!(env!("OUT_DIR"), "/fold.lua")),
-    include_str!(concat!(env!("OUT_DIR"), "/snapshot.lua")),
-];
-/// The one that is run before there is an epoch.
-const BEGIN: &str = include_str!(concat!(env!("OUT_DIR"), "/begin.lua"));
-
 /// A shared ledger. Connects when it is first used and again after a failure.
 pub struct Remote {
     nodes: Nodes,
@@ -88,7 +77,7 @@ pub struct Remote {
     /// That of the ledger, once it has been found.
     epoch: Option<String>,
     /// SHA-1 of the scripts, by which the server knows them.
-    hashes: [String; SCRIPTS.len()],
+    hashes: Vec<String>,
     spared: Spared,
     /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
     odd: Vec<String>,
@@ -170,7 +159,8 @@ impl Remote {
         let failed = |why: String| StoreError::Shared(name.clone(), why);
         let pem = ca_file.map(|path| files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error)));
         let nodes = Nodes::new(url, pem.transpose()?).map_err(|error| failed(error.to_string()))?;
-        let hashes = SCRIPTS.map(|code| redis::Script::new(&nodes.guarded(code)).get_hash().to_string());
+        let hash = |code: &String| redis::Script::new(code).get_hash().to_string();
+        let hashes = code::scripts(nodes.is_cluster()).iter().map(hash).collect();
         Ok(Remote {
             nodes,
             connection: None,

@@ -2,8 +2,9 @@
 //! host remembers that of the ledger it has found first, and every script asks for it: what is missing, or another, is
 //! not counted on. Only `tollgate ledger adopt` makes hosts take over another.
 
+use super::code::{self, SCRIPTS};
 use super::values::{list, text};
-use super::{BEGIN, FORMAT, FORMERS, Remote, SCRIPTS, Speaker};
+use super::{FORMAT, FORMERS, Remote, Speaker};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -43,11 +44,11 @@ impl Remote {
     fn open_here(&mut self) -> RedisResult<(Connection, Found)> {
         let mut connection = self.nodes.connect()?;
         let mut pipe = redis::pipe();
-        for code in SCRIPTS {
-            pipe.cmd("SCRIPT").arg("LOAD").arg(self.nodes.guarded(code));
+        for code in code::scripts(self.nodes.is_cluster()) {
+            pipe.cmd("SCRIPT").arg("LOAD").arg(code);
         }
         pipe.cmd("MGET").arg(&["format", "epoch", "adopted"].map(|name| self.named(name)));
-        let count = SCRIPTS.len() + 1 + usize::from(self.nodes.is_cluster());
+        let count = SCRIPTS + 1 + usize::from(self.nodes.is_cluster());
         if self.nodes.is_cluster() {
             pipe.cmd("CLUSTER").arg("SLOTS");
         }
@@ -138,7 +139,7 @@ impl Remote {
         filled.map_err(|_| std::io::Error::other("no entropy is available"))?;
         let kept = if adopts { limits::ADOPTED_KEPT.as_secs() } else { 0 };
         let mut cmd = redis::cmd("EVAL");
-        cmd.arg(BEGIN).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
+        cmd.arg(code::begin()).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
         let told = connection.req_command(cmd.arg(hex(&random)).arg(FORMAT).arg(kept))?;
         // An error is its own; whatever else is no text is no epoch of ours.
         match told {

@@ -13,9 +13,6 @@ use super::values::{list, text};
 use crate::base::limits;
 use redis::{Client, Connection, ConnectionAddr, RedisError, RedisResult, TlsCertificates, Value};
 
-/// What stands before each script: it asks for the epoch.
-const GUARD: &str = include_str!(concat!(env!("OUT_DIR"), "/epoch.lua"));
-
 /// What every name begins with: on one server, and in a cluster.
 const PREFIXES: [&str; 2] = ["tollgate:", "{tollgate}:"];
 /// Where a node of a cluster listens, unless something else is said.
@@ -60,11 +57,6 @@ impl Nodes {
     /// What a script names behind all else.
     pub(super) fn never(&self) -> Option<String> {
         self.is_cluster().then(|| format!("{}never", self.prefix()))
-    }
-
-    /// A script with what stands before it.
-    pub(super) fn guarded(&self, code: &str) -> String {
-        [if self.is_cluster() { "table.remove(KEYS)\n" } else { "" }, GUARD, code].concat()
     }
 
     /// Connects to the server, or to the node that is to be tried.
@@ -194,7 +186,6 @@ mod tests {
     fn a_url_names_one_server_or_nodes_of_a_cluster() {
         let one = nodes("redis://h:1/3");
         assert_eq!((one.is_cluster(), one.prefix(), one.never()), (false, "tollgate:", None));
-        assert_eq!(one.guarded("return 1"), format!("{GUARD}return 1"));
         let many = nodes("rediss+cluster://u:p@h:1,[::1]:2,other,[::2]/0?protocol=resp3");
         let told: Vec<String> = many.places.iter().map(|(host, port)| format!("{host} {port}")).collect();
         assert_eq!(told, ["h 1", "::1 2", "other 6379", "::2 6379"]);
@@ -203,7 +194,6 @@ mod tests {
         assert!(matches!(info.addr(), ConnectionAddr::TcpTls { insecure: false, .. }));
         assert_eq!((info.redis_settings().username(), info.redis_settings().password()), (Some("u"), Some("p")));
         // What a script names last is taken away before it runs.
-        assert!(many.guarded("").starts_with("table.remove(KEYS)\n"));
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! What this host was granted, as its thread knows it: how fast that is used, and so how much more is to be wished for.
 //! Decides nothing about requests.
 
-use crate::base::limits::{GRANT_AHEAD, GRANT_REQUESTS, GRANTS_MAX};
+use crate::base::limits::{GRANT, GRANT_AHEAD, GRANT_MARGIN, GRANT_REQUESTS, GRANTS_MAX};
 use crate::base::time::Mono;
 use crate::policy::ask::{Answer, Ask, Wish};
 use crate::policy::meter::{Amount, Lease};
-use std::time::Duration;
 
 /// What is left of one, as far as uses have been told.
 struct Lent {
@@ -155,7 +154,7 @@ impl Lents {
         let due = |lent: &&Lent| {
             let (rests, lasts) = (now.micros_since(lent.since), lent.until.micros_since(now));
             let is_used = lent.used > 0 && lent.until > now && rests >= (GRANT_AHEAD / 2).as_micros() as u64;
-            is_used && (lent.left < lent.target(now) / 2 || lasts < Duration::from_secs(1).as_micros() as u64)
+            is_used && (lent.left < lent.target(now) / 2 || lasts < ((GRANT - GRANT_MARGIN) / 2).as_micros() as u64)
         };
         let renewal = |lent: &Lent| {
             let wish = lent.wish(lent.ask.wish.part, Amount::default(), now);

@@ -1,0 +1,43 @@
+//! The scripts of a shared ledger, which `scripts/build.rs` packs in the order of their numbers.
+
+use crate::base::packed::Packed;
+
+const CODE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/scripts")));
+
+/// So many are loaded.
+pub(super) const SCRIPTS: usize = 7;
+/// The one that is run before there is an epoch.
+const BEGIN: usize = 7;
+/// What stands before each of those that are loaded: it asks for the epoch.
+const GUARD: usize = 8;
+
+fn texts() -> Vec<String> {
+    CODE.text().split('\0').map(str::to_string).collect()
+}
+
+/// Those that are loaded, each with what stands before it. In a cluster each is given a name more than it uses.
+pub(super) fn scripts(is_cluster: bool) -> Vec<String> {
+    let (texts, more) = (texts(), if is_cluster { "table.remove(KEYS)\n" } else { "" });
+    texts[..SCRIPTS].iter().map(|one| [more, &texts[GUARD], one].concat()).collect()
+}
+
+/// What is run before there is an epoch.
+pub(super) fn begin() -> String {
+    texts().swap_remove(BEGIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_script_asks_for_the_epoch_first() {
+        let (one, many, guard) = (scripts(false), scripts(true), texts().swap_remove(GUARD));
+        assert_eq!((one.len(), texts().len()), (SCRIPTS, GUARD + 2), "the last is empty");
+        for (one, many) in one.iter().zip(&many) {
+            assert!(one.starts_with(&guard) && one.len() > guard.len());
+            assert_eq!(*many, format!("table.remove(KEYS)\n{one}"));
+        }
+        assert!(begin().contains("SET"));
+    }
+}
