@@ -5,7 +5,7 @@
 use std::process::Command;
 
 const LUA: &str = "src/io/store/scripts";
-/// In the order of the numbers that `src/io/store/remote.rs` has for them.
+/// In the order of the numbers that `src/io/store/remote.rs` has for them, and then `remote/code.rs`.
 const SCRIPTS: [&str; 9] = ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "begin", "epoch"];
 const COMPLETIONS: &str = "src/cli/completions";
 

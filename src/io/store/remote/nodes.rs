@@ -193,7 +193,6 @@ mod tests {
         let info = many.client.get_connection_info();
         assert!(matches!(info.addr(), ConnectionAddr::TcpTls { insecure: false, .. }));
         assert_eq!((info.redis_settings().username(), info.redis_settings().password()), (Some("u"), Some("p")));
-        // What a script names last is taken away before it runs.
     }
 
     #[test]
