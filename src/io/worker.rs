@@ -17,9 +17,22 @@ pub struct Worker {
 impl Worker {
     /// Starts the thread.
     pub fn start() -> io::Result<Worker> {
+        Worker::start_with(|| {})
+    }
+
+    /// Starts the thread so that it has what time others leave: for jobs that nobody who is served waits for. On a
+    /// single core such a job would otherwise keep the loop waiting for as long as the scheduler's slice.
+    pub fn start_idle() -> io::Result<Worker> {
+        Worker::start_with(yield_to_all)
+    }
+
+    fn start_with(begin: fn()) -> io::Result<Worker> {
         let (jobs, theirs) = channel();
         let thread = std::thread::Builder::new().name("worker".into());
-        let thread = thread.spawn(move || serve(&theirs))?;
+        let thread = thread.spawn(move || {
+            begin();
+            serve(&theirs);
+        })?;
         Ok(Worker { jobs: Some(jobs), thread: Some(thread) })
     }
 
@@ -38,6 +51,21 @@ impl Drop for Worker {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// Puts this thread into the scheduler's class for what is to run when nothing else wants to (sched(7), `SCHED_IDLE`).
+/// A niceness would not do: it makes the share small, but whoever wakes still waits for the end of the slice. Where a
+/// system does not let it, the thread stays as it is.
+fn yield_to_all() {
+    #[cfg(target_os = "linux")]
+    {
+        use thread_priority::{
+            NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
+            thread_native_id,
+        };
+        let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+        let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle);
     }
 }
 
@@ -62,5 +90,23 @@ mod tests {
         }
         drop((worker, tell));
         assert_eq!(told.iter().collect::<Vec<u32>>(), (0..100).map(|n| n * 2).collect::<Vec<u32>>());
+    }
+
+    /// The class is the 41st field of what the kernel tells of a thread (proc_pid_stat(5)); 0 is the ordinary one, 5 is
+    /// the idle one.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_worker_has_its_class() {
+        let class = |worker: io::Result<Worker>| {
+            let (tell, told) = channel();
+            worker.unwrap().give(Box::new(move || {
+                let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+                let after_name = stat.rsplit_once(')').unwrap().1;
+                tell.send(after_name.split_whitespace().nth(38).unwrap().to_owned()).unwrap();
+            }));
+            told.recv().unwrap()
+        };
+        assert_eq!(class(Worker::start()), "0");
+        assert_eq!(class(Worker::start_idle()), "5");
     }
 }

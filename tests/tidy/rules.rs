@@ -44,6 +44,7 @@ const LAYERS: [Layer; 8] = [
             "serde_json",
             "signal_hook",
             "socket2",
+            "thread_priority",
             "webpki_roots",
         ],
     },

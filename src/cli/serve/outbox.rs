@@ -55,7 +55,7 @@ impl DeskEnd {
         let mailbox = self.mailbox.clone();
         // A full box means that the loop is gone.
         let tell = move |said| drop(mailbox.send(Note::Notice(Notice::Desk(said))));
-        match self.worker.get_or_init(|| Worker::start().ok()) {
+        match self.worker.get_or_init(|| Worker::start_idle().ok()) {
             Some(worker) => worker.give(Box::new(move || tell(desk::answer(ask)))),
             None => tell(desk::unanswered(&ask)),
         }
