@@ -76,8 +76,8 @@ def looked(rounds, table):
     os.sched_setaffinity(0, {SECOND})
     million()
     rounds_of(rounds, table, "cores as they are")
-    # Somebody who looks keeps the cores from sleeping, and so makes all answers faster: here they never sleep, and what is
-    # left is what it costs to take a core from the report.
+    # Somebody who looks keeps the cores from sleeping, and so makes all answers faster. Here they never sleep, and what
+    # is left is what it costs to take a core from the report.
     with awake():
         rounds_of(rounds, table, "cores kept awake")
 

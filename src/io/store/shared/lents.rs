@@ -1,7 +1,7 @@
 //! What this host was granted, as its thread knows it: how fast that is used, and so how much more is to be wished for.
 //! Decides nothing about requests.
 
-use crate::base::limits::{GRANT, GRANT_AHEAD, GRANT_MARGIN, GRANT_REQUESTS, GRANTS_MAX};
+use crate::base::limits::{GRANT, GRANT_AHEAD, GRANT_MARGIN, GRANT_REQUESTS, GRANT_REST, GRANTS_MAX};
 use crate::base::time::Mono;
 use crate::policy::ask::{Answer, Ask, Wish};
 use crate::policy::meter::{Amount, Lease};
@@ -153,7 +153,7 @@ impl Lents {
     pub(super) fn renewals(&mut self, now: Mono) -> Vec<Ask> {
         let due = |lent: &&Lent| {
             let (rests, lasts) = (now.micros_since(lent.since), lent.until.micros_since(now));
-            let is_used = lent.used > 0 && lent.until > now && rests >= (GRANT_AHEAD / 2).as_micros() as u64;
+            let is_used = lent.used > 0 && lent.until > now && rests >= GRANT_REST.as_micros() as u64;
             is_used && (lent.left < lent.target(now) / 2 || lasts < ((GRANT - GRANT_MARGIN) / 2).as_micros() as u64)
         };
         let renewal = |lent: &Lent| {
