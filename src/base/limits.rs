@@ -141,7 +141,7 @@ pub const ASK_PATIENCE: Duration = Duration::from_secs(4);
 /// What a host holds in a shared ledger ends so long after the host was heard of last.
 pub const LEASE: Duration = Duration::from_secs(15);
 /// Rows of one commit in a shared ledger, which serves nobody else meanwhile.
-pub const ROWS_PER_SCRIPT: usize = 512;
+pub const ROWS_PER_SCRIPT: usize = 1024;
 /// Commands sent to a shared ledger in one go.
 pub const COMMANDS_PER_PIPELINE: usize = 256;
 /// Rows that wait for their ledger; beyond it nothing is admitted.
@@ -153,7 +153,7 @@ pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
 /// Entries of a shared ledger that are not what they should be and are named one by one; what is beyond is not told.
 pub const ODD_ENTRIES_MAX: usize = 1000;
 /// Entries read from a shared ledger at a time, each of [`ROWS_PER_SCRIPT`] rows at most.
-pub const ENTRIES_PER_READ: usize = 64;
+pub const ENTRIES_PER_READ: usize = 32;
 /// How long a grant of a shared ledger lasts, by that one's clock.
 pub const GRANT: Duration = Duration::from_secs(2);
 /// So much earlier a host takes it to be over: what it has admitted must be told before that is granted to others, also

@@ -49,17 +49,18 @@ local function increase(hash, changes)
             return sums
         end
         for i, field in ipairs(fields) do
-            local more = changes[first + 2 * i - 1]
-            local was = had and (had[i] or '0')
-            local is_exact = was and #was < 16 and #more < 16 and string.find(was, '^%-?%d+$')
-            if not is_exact or sums[field] then
+            local more, was = changes[first + 2 * i - 1], had and (had[i] or '0')
+            local number = was and #was < 16 and #more < 16 and tonumber(was)
+            if not number or number % 1 ~= 0 or sums[field] then
                 rest[#rest + 1], rest[#rest + 2] = field, more
             else
-                sums[field] = was + more
-                if sums[field] <= 0 and more + 0 < 0 then
+                local sum = number + more
+                sums[field] = sum
+                if sum <= 0 and more + 0 < 0 then
                     gone[#gone + 1] = field
                 else
-                    set[#set + 1], set[#set + 2] = field, string.format('%.0f', sums[field])
+                    -- The server writes a number with as many digits as it has.
+                    set[#set + 1], set[#set + 2] = field, sum
                 end
             end
         end
@@ -173,9 +174,6 @@ list(1, function(day)
         trim(hash)
     end
 end)
-local function is_there(name)
-    return redis.call('EXISTS', prefix .. 'host:' .. name) == 1
-end
 local function put(changes, field, amount)
     if amount ~= '0' and amount ~= '-0' then
         changes[#changes + 1], changes[#changes + 2] = field, amount
@@ -199,8 +197,8 @@ for i = at, #ARGV, 14 do
         end
     end
     local grant = ARGV[i + 10]
-    -- One that is over is counted for a while after the ledger was away.
-    if grant ~= '' and (is_there(grant) or is_there('spared')) then
+    -- Of one that is over nothing is left that counts, but for a while after the ledger was away: then all of it.
+    if grant ~= '' then
         put(in_window, 'q:' .. grant, '-' .. ARGV[i + 11])
         put(in_window, 'r:' .. grant, '-' .. ARGV[i + 12])
         put(live, 'r:' .. grant .. period, '-' .. ARGV[i + 12])
