@@ -1,0 +1,86 @@
+//! What a request becomes on its way to a provider, and what a provider's whole answer becomes on its way back: in its
+//! own shape and translated. With `parse`, `admit`, `stream` and `turn` every stage of the page "What a request costs"
+//! that can be called by itself.
+
+mod common;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::hint::black_box;
+use tollgate::dialect::{
+    AnswerMoulds, Capabilities, PromptTokens, RequestScan, ResponseIdentity, Target, TranslationState, reply, rewrite,
+    translate, whole,
+};
+use tollgate::wire::Dialect;
+use tollgate::wire::head::parse_response;
+
+const ME: ResponseIdentity<'static> = ResponseIdentity {
+    id: b"req_0123456789abcdef0123456789abcdef",
+    model: "bench",
+    created: 1_790_000_000,
+    prompt: PromptTokens::Counted(9),
+    hides: &[],
+};
+
+fn request(c: &mut Criterion) {
+    let (body, mut scan) = (common::chat("bench", 1200, false), RequestScan::new());
+    scan.reset(Dialect::Chat);
+    scan.finish(body.as_bytes()).expect("the body is valid");
+    let fields = scan.fields();
+    let capabilities = Capabilities::default();
+    let target =
+        |shape| Target { model: "upstream-model-2026-11-01", shape, capabilities: &capabilities, cache_key: None };
+    let (mut text, mut pieces, same) = (Vec::new(), Vec::new(), target(Dialect::Chat));
+    c.bench_function("request: body for a provider of its shape", |b| {
+        b.iter(|| {
+            rewrite(Dialect::Chat, black_box(body.as_bytes()), fields, &same, &mut text, &mut pieces)
+                .expect("it is sound")
+        });
+    });
+    let other = target(Dialect::Messages);
+    c.bench_function("request: body for a provider of another shape", |b| {
+        b.iter(|| {
+            text.clear();
+            translate(Dialect::Chat, black_box(body.as_bytes()), fields, &other, &mut text).expect("it is sound");
+            text.len()
+        });
+    });
+    c.bench_function("request: prompt counted", |b| {
+        b.iter(|| scan.prompt_tokens(black_box(body.as_bytes())).count());
+    });
+}
+
+fn answer(c: &mut Criterion) {
+    let answer = common::answer();
+    c.bench_function("answer: head", |b| {
+        b.iter(|| parse_response(black_box(&answer), &mut 0, 16384, false).ok().flatten().map(|head| head.len));
+    });
+    let head = parse_response(&answer, &mut 0, 16384, false).expect("the head is sound").expect("it is whole");
+    let (body, mut out, mut moulds) = (&answer[head.len as usize..], Vec::new(), AnswerMoulds::default());
+    c.bench_function("answer: whole, same shape, like one before it", |b| {
+        b.iter(|| {
+            out.clear();
+            moulds.whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("it is sound");
+            out.len()
+        });
+    });
+    c.bench_function("answer: whole, same shape, like none before it", |b| {
+        b.iter(|| {
+            out.clear();
+            whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("it is sound");
+            out.len()
+        });
+    });
+    let state = TranslationState::default();
+    for (way, to) in [("messages", Dialect::Messages), ("responses", Dialect::Responses)] {
+        c.bench_function(&format!("answer: whole, chat to {way}"), |b| {
+            b.iter(|| {
+                out.clear();
+                reply((Dialect::Chat, to), black_box(body), &state, &ME, &mut out).expect("it is sound");
+                out.len()
+            });
+        });
+    }
+}
+
+criterion_group!(benches, request, answer);
+criterion_main!(benches);
