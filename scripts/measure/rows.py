@@ -11,7 +11,7 @@ def compare(rounds_wanted, wanted, table):
     """Rows 1, 2, 3, 6, 8 and 9: everything that is noisy, in alternation."""
     rounds = Rounds()
     scenes = []
-    if wanted & {1}:
+    if wanted & {1, 8}:
         scenes.append(("cpu32", "whole", dict(connections=32, requests=20000)))
     if wanted & {2, 8, 11}:
         scenes.append(("cpu256", "whole", dict(connections=256, requests=20000)))
