@@ -165,8 +165,8 @@ pub const GRANTS_MAX: u64 = 4096;
 pub const GRANT_REQUESTS: (u64, u64) = (64, 1 << 16);
 /// A key is granted something if it has asked before within this time.
 pub const GRANT_BUSY: Duration = Duration::from_secs(1);
-/// A grant lasts so long at the rate at which it was used, where a limit leaves room for so much; once half of it is used
-/// it is enlarged. So a key asks four times a second, and as often as [`GRANT_REST`] allows where a limit is near.
+/// A grant lasts so long at the rate at which it was used, where a limit leaves room for so much; once half of it is
+/// used it is enlarged. So a key asks four times a second, and as often as [`GRANT_REST`] allows where a limit is near.
 pub const GRANT_AHEAD: Duration = Duration::from_millis(500);
 /// Between two enlargements of a grant.
 pub const GRANT_REST: Duration = Duration::from_millis(50);
