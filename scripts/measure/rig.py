@@ -5,7 +5,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "bench"
-GATEWAY = TARGET / "release" / "tollgate"
+# Where the binary that is shipped is built; and a copy of it, since other builds for a measurement put theirs there, too.
+BUILT = TARGET / "release" / "tollgate"
+GATEWAY = WORK / "gateway"
 # The same with its symbols.
 NAMED = TARGET / "release" / "tollgate.named"
 # The programs around the gateway, by name, once they are built.

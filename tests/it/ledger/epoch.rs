@@ -1,9 +1,9 @@
 //! A shared ledger that was emptied or replaced under the hosts that use it: they refuse rather than counting from zero,
 //! until somebody begins anew on purpose. And rows of many requests in one entry.
 
-use super::harness::{Harness, chat};
+use super::harness::{Harness, chat, chat_request, streamed};
 use super::process::wait_for;
-use super::shared::{Server, agree, key_of, used};
+use super::shared::{Server, agree, key_of, sums, used};
 use std::time::Duration;
 
 fn status(h: &Harness, key: &str) -> u16 {
@@ -30,6 +30,9 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
     let all = server.three();
     let key = key_of(&all, &["--plan", "requests"]);
     assert_eq!(status(&all[0], &key), 200);
+    let mut running = all[0].client();
+    running.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=400 pace=20"))));
+    assert_eq!(running.head().unwrap().status, 200);
     server.say(&[b"FLUSHALL"]);
     all_refuse(&all, &key);
     // A key that is issued now begins a ledger, but not for hosts that know of another one.
@@ -44,6 +47,11 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
     // One that starts afterwards finds a ledger like any other.
     let late = server.gateway("");
     assert_eq!(status(&late, &fresh), 200);
+    // What began under the old one is written into the new one, which knows nothing of its key.
+    while running.chunk().unwrap().is_some() {}
+    wait_for("the row", || (sums(&late, &key).0 >= 1).then_some(()));
+    let said = late.done(&["ledger", "verify"]);
+    assert!(said.starts_with("ok:"), "{said}");
 }
 
 #[test]

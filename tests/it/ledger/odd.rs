@@ -85,6 +85,28 @@ fn a_counter_of_the_wrong_type_blocks_its_own_key_alone_and_costs_no_row() {
 }
 
 #[test]
+fn a_counter_that_is_no_whole_number_admits_nobody() {
+    let Some(server) = Server::start() else { return };
+    let all = server.three();
+    let (odd, other) = (key_of(&all, &["--plan", "allowance"]), key_of(&all, &[]));
+    assert_eq!((status(&all[0], &odd), status(&all[1], &other)), (200, 200));
+    wait_for("the row", || (sums(&all[0], &odd).0 == 1).then_some(()));
+    // As the server would not add to it, it would not count what is used.
+    let day = (std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() / (24 * 3600)).to_string();
+    let counter = format!("tollgate:use:{}", id_of(&odd));
+    for value in ["1.5", "400.0", "1e5", " 7", "020", "0x10", "+20", ""] {
+        server.say(&[b"HSET", counter.as_bytes(), day.as_bytes(), value.as_bytes()]);
+        for h in &all {
+            wait_for("the refusal", || (status(h, &odd) == 503).then_some(()));
+            assert_eq!((status(h, &odd), status(h, &other)), (503, 200), "{value:?}");
+        }
+    }
+    warned_of(&all[0], id_of(&odd));
+    server.say(&[b"HSET", counter.as_bytes(), day.as_bytes(), b"1"]);
+    assert_eq!(status(&all[0], &odd), 200);
+}
+
+#[test]
 fn a_window_of_the_wrong_type_blocks_no_other_key_after_an_outage_either() {
     let Some(mut server) = Server::start() else { return };
     let h = server.gateway("");

@@ -41,6 +41,15 @@ local function holds(name)
     return spared[name]
 end
 
+-- What is counted is a whole number as the server writes it. By anything else, which nothing could be added to either,
+-- nobody is admitted.
+local function number(text)
+    if text ~= '0' and not string.find(text, '^%-?[1-9]%d*$') then
+        error('what is counted is not an integer')
+    end
+    return tonumber(text)
+end
+
 -- What a host holds counts as long as the host's own lease does, what was granted as long as the grant's.
 local function held(hash, period)
     local running, promised, lent, all = 0, 0, 0, redis.call('HGETALL', hash)
@@ -49,11 +58,11 @@ local function held(hash, period)
         if not holds(name) then
             redis.call('HDEL', hash, all[i])
         elseif kind == 'n' then
-            running = running + tonumber(all[i + 1])
+            running = running + number(all[i + 1])
         elseif start == period then
-            promised = promised + tonumber(all[i + 1])
+            promised = promised + number(all[i + 1])
             if granted(name) then
-                lent = lent + tonumber(all[i + 1])
+                lent = lent + number(all[i + 1])
             end
         end
     end
@@ -64,7 +73,7 @@ local function spent(hash, days)
     local sum = 0
     for _, part in ipairs(redis.call('HMGET', hash, unpack(days))) do
         if part then
-            sum = sum + tonumber(part)
+            sum = sum + number(part)
         end
     end
     return sum
@@ -80,7 +89,7 @@ for n = 0, count - 1 do
     local requests, used, reserved, requests_lent, reserved_lent = 0, 0, 0, 0, 0
     local window = redis.call('HGETALL', KEYS[k + 4])
     for i = 1, #window, 2 do
-        local name, value = window[i], tonumber(window[i + 1])
+        local name, value = window[i], number(window[i + 1])
         if name == 'q' then
             requests = value
         elseif name == 't' then
