@@ -69,7 +69,7 @@ impl Remote {
         let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(|name| self.named(name));
         let mut cmd = self.script(SNAPSHOT, &names);
         cmd.arg(self.nodes.prefix());
-        let (last, folds, days, folded, mut uses, mut costs, windows, people): Raw =
+        let (last, folds, days, folded, uses, costs, windows, people): Raw =
             self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);
@@ -94,7 +94,6 @@ impl Remote {
             return Ok(None);
         }
         counted.rows.values_mut().for_each(|rows| order::by_key(rows, |(at, tokens)| (*at, u128::from(*tokens))));
-        let strange = self.strangers(&counted, &mut uses, &mut costs)?;
         let mut stored = day_sums(&days);
         verdict.compare_people(&people_totals(&people), &counted.people, &stored, &folded_days);
         let former = stored.keys().filter(|key| key.endpoint.is_empty());
@@ -107,28 +106,8 @@ impl Remote {
         // Hosts of the first format have counted no money.
         let knows = |key: &str, day: u64| !former.iter().any(|place| place.key == key && place.day == day);
         compare_use(&mut verdict, "nano-dollars", &costs, &counted, |used| used.nano, knows);
-        compare_windows(&mut verdict, self.nodes.prefix(), &windows, &counted, &strange);
+        compare_windows(&mut verdict, self.nodes.prefix(), &windows, &counted);
         Ok(Some(verdict))
-    }
-
-    /// Adds the counters of accounts that rows name and the ledger does not know, and gives their names: what gateways
-    /// had still to tell when they took over a ledger that has begun anew.
-    fn strangers(
-        &mut self,
-        counted: &Recount,
-        uses: &mut Vec<Hash>,
-        costs: &mut Vec<Hash>,
-    ) -> Result<BTreeSet<String>, StoreError> {
-        let known: BTreeSet<&String> = order::gathered(uses.iter().map(|(account, _)| account));
-        let strange = counted.rows.keys().filter(|account| !known.contains(account));
-        let strange: BTreeSet<String> = order::gathered(strange.cloned());
-        for account in &strange {
-            for (what, hashes) in [("use", &mut *uses), ("cost", &mut *costs)] {
-                let fields = self.query(redis::cmd("HGETALL").arg(self.named(&format!("{what}:{account}"))))?;
-                hashes.push((account.clone(), fields));
-            }
-        }
-        Ok(strange)
     }
 
     /// Hands every row up to the one named `last` to `take`, in the order of their commits, until it says false.
@@ -258,13 +237,7 @@ fn compare_use(
     }
 }
 
-fn compare_windows(
-    verdict: &mut Verdict,
-    prefix: &str,
-    windows: &[Hash],
-    counted: &Recount,
-    strange: &BTreeSet<String>,
-) {
+fn compare_windows(verdict: &mut Verdict, prefix: &str, windows: &[Hash], counted: &Recount) {
     for (name, flat) in windows {
         // The name of a group may have colons.
         let mut parts = name.strip_prefix(prefix).unwrap_or(name).rsplitn(3, ':');
@@ -276,8 +249,7 @@ fn compare_windows(
         let place = |moment: u64| of_key.partition_point(|(at, _)| *at < moment);
         let inside = &of_key[place(start)..place(end)];
         let (rows, tokens) = (inside.len() as u64, inside.iter().map(|(_, tokens)| tokens).sum());
-        // What was admitted in another ledger is told to that one alone.
-        if flat.is_empty() || strange.contains(key) {
+        if flat.is_empty() {
             continue;
         }
         let what = |what: &str| format!("{what} of {key} in the window {start}:{end}");
