@@ -29,7 +29,9 @@ def configure():
         + provider("answers", "responses", f"http://{local('up')}/v1")
         + provider("secure", "chat", f"https://localhost:{PORTS['tls']}/v1", tls)
         + model("bench", "plain") + model("slow", "slow") + model("near", "near") + model("crossed", "crossed")
-        + model("answers", "answers") + model("secure", "secure") + equals + vectors + f'[[plans]]\nname = "team"\n{limits}[[plans]]\nname = "spent"\ntokens = 1\n')
+        + model("answers", "answers") + model("secure", "secure") + equals + vectors + f'[[plans]]\nname = "team"\n{limits}'
+        # Whoever is compared with itself without limits has none at all.
+        + ('[[plans]]\nname = "spent"\ntokens = 1\n' if limits else ''))
     text = config("gateway", "admin", limits)
     (WORK / "tollgate.toml").write_text(text)
     (WORK / "ungoverned.toml").write_text(config("ungoverned", "ungoverned_admin", ""))
