@@ -6,7 +6,8 @@
 //! What "as many as one would" means then, for a limit of N:
 //! - At most N are answered, and beside them what the two hosts had admitted in memory and not told: of the one killed
 //!   what it answered in the last [`WINDOW`] and while it was written for [`COMMITS`], of the one stopped that, too, and
-//!   one request per connection that was under way. `before-reply` answers nothing that is not told: the one killed adds nothing there.
+//!   one request per connection that was under way. `before-reply` answers nothing that is not told: the one killed adds
+//!   nothing there.
 //! - At least N, once the grants have ended, less what the one killed had been lent when it died: that is settled by
 //!   nobody, and ends with the lease of its host.
 
