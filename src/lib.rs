@@ -17,6 +17,9 @@
 //! | [`gateway`] | the sans-I/O core; the only place where the others meet | all above |
 //! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | the seam, policy's data |
 //!
+//! Below all of them `src/lanes` is a crate of its own: sixteen bytes of text looked at together, which a debug build
+//! has optimised, too. Those that look through text may use it: wire and dialect.
+//!
 //! [`simulator`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together. The
 //! manuals (API, configuration, operations, threats) are in [`docs`].
 //!

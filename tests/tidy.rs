@@ -111,14 +111,14 @@ fn a_forbidden_crate_is_found() {
     complains("src/dialect/a.rs", "fn a() { let _ = toml::from_str(b); }", "dialect must not use the crate toml");
     passes("src/io/a.rs", "use mio::Poll;");
     passes("src/gateway/a.rs", "fn a() { base::ring::b(); ringing::c(); }");
-    complains("src/policy/a.rs", "use wide::u8x16;", "policy must not use the crate wide");
+    complains("src/policy/a.rs", "use lanes::skip;", "policy must not use the crate lanes");
     complains("src/policy/a.rs", "use webpki_roots::A;", "policy must not use the crate webpki_roots");
 }
 
 #[test]
 fn no_crate_is_forgotten() {
     let crates = rules::crates();
-    for name in ["mio", "wide", "webpki_roots", "httpdate", "redis"] {
+    for name in ["mio", "lanes", "webpki_roots", "httpdate", "redis"] {
         assert!(crates.iter().any(|known| known == name), "{name}: {crates:?}");
     }
     assert!(!crates.iter().any(|name| ["criterion", "default", "rcgen"].contains(&name.as_str())), "{crates:?}");

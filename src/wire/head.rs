@@ -16,7 +16,7 @@ pub use parts::{COUNT, Expect, Field, Framing, HeadError, Method, RequestHead, R
 pub use request::parse_request;
 pub use response::parse_response;
 
-use super::skip::to_either;
+use lanes::skip::to_either;
 
 /// The lines behind the first of a head that has been parsed; a carriage return may be the last byte of each.
 pub fn field_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {

@@ -14,8 +14,8 @@ pub use view::{Items, Kind, Members, Raw};
 pub use write::{compact, item, key, write_count, write_escaped, write_inside, write_string};
 
 use super::Span;
-use super::skip::to_special;
 use crate::base::limits::JSON_DEPTH_MAX;
+use lanes::skip::to_special;
 use std::fmt;
 use unescape::hex4;
 

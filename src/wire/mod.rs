@@ -5,7 +5,6 @@ pub mod head;
 pub mod inbound;
 pub mod json;
 pub mod percent;
-mod skip;
 pub mod sse;
 pub mod trace;
 

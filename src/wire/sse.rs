@@ -4,7 +4,7 @@
 //! of several lines. Must never look into the data. Called by `dialect::stream`.
 
 use super::Span;
-use super::skip::to_either;
+use lanes::skip::to_either;
 
 /// One event, as offsets into the bytes it was cut from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

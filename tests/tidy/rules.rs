@@ -18,8 +18,8 @@ struct Layer {
 
 const LAYERS: [Layer; 8] = [
     Layer { name: "base", layers: &[], crates: &["slab", "ahash", "miniz_oxide", "ring"] },
-    Layer { name: "wire", layers: &["base"], crates: &["httparse", "serde", "serde_json", "wide"] },
-    Layer { name: "dialect", layers: &["base", "wire"], crates: &["serde", "serde_json", "wide"] },
+    Layer { name: "wire", layers: &["base"], crates: &["httparse", "serde", "serde_json", "lanes"] },
+    Layer { name: "dialect", layers: &["base", "wire"], crates: &["serde", "serde_json", "lanes"] },
     Layer {
         name: "policy",
         layers: &["base", "wire"],
@@ -293,12 +293,12 @@ pub fn orphans(files: &[(String, String)]) -> Vec<String> {
     for (path, _) in files.iter().filter(|(path, _)| path.starts_with("src/")) {
         let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
         let Some((parent, name)) = module.rsplit_once('/') else { continue };
-        if path == "src/lib.rs" || path == "src/main.rs" {
+        if path.ends_with("/lib.rs") || path == "src/main.rs" {
             continue;
         }
         let parents = match parent {
             "src" => vec!["src/lib.rs".to_owned()],
-            _ => vec![format!("{parent}.rs"), format!("{parent}/mod.rs")],
+            _ => vec![format!("{parent}.rs"), format!("{parent}/mod.rs"), format!("{parent}/lib.rs")],
         };
         let declared = parents
             .iter()

@@ -1,7 +1,7 @@
 //! Both kinds of head, what they are made of, and the search for where one ends. Called by the parsers beside it.
 
 use crate::wire::Span;
-use crate::wire::skip::to_control;
+use lanes::skip::to_control;
 
 /// Methods this program tells apart (RFC 9110 section 9). Method names are case-sensitive.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@
 use super::parts::{COUNT, Expect, Field, Framing, Method, RequestHead, ResponseHead, is_allowance, session_rank};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
-use crate::wire::skip::{to_control, to_no_name};
+use lanes::skip::{to_control, to_no_name};
 use std::ops::Range;
 
 /// Digits of a length; more of them are left to the strict parser.

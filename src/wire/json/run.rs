@@ -6,7 +6,7 @@
 
 use super::{Expect, Nest, Scanner, Stop, Token, Visitor, escape, multibyte};
 use crate::wire::Span;
-use crate::wire::skip::{to_special, to_special_near, to_special_wide};
+use lanes::skip::{to_special, to_special_near, to_special_wide};
 
 /// Where the fast way stands. Everything before `at` is done with.
 struct Run {

@@ -2,7 +2,7 @@
 //!
 //! Owns the reading of escapes that the scanner has checked. Must never be given what has not been scanned.
 
-use crate::wire::skip::to_either;
+use lanes::skip::to_either;
 
 /// The character an escape stands for, and the escape's length. The escape must be valid.
 fn escaped_char(bytes: &[u8]) -> (char, usize) {

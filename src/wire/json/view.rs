@@ -4,7 +4,7 @@
 //! nothing useful. Called by `dialect` where a value is read rather than merely passed on.
 
 use super::unescape::{eq_unescaped, unescape};
-use crate::wire::skip::{to_quote, to_structure};
+use lanes::skip::{to_quote, to_structure};
 use std::borrow::Cow;
 
 /// What a value is.

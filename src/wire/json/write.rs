@@ -4,7 +4,7 @@
 //! `dialect`.
 
 use crate::base::text::push_number;
-use crate::wire::skip::{needs_no_escape, to_either, to_escaped};
+use lanes::skip::{needs_no_escape, to_either, to_escaped};
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
 #[inline]

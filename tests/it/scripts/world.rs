@@ -302,7 +302,14 @@ impl World {
                 }
             }
             self.take_orders()?;
-            let labels: Vec<String> = self.ends.keys().cloned().collect();
+            let due = |end: &End| {
+                end.closed.is_none()
+                    && (!end.waiting.is_empty()
+                        || end.ending.is_some()
+                        || end.reads && !self.gateway.unsent(end.conn).is_empty())
+            };
+            let labels: Vec<String> =
+                self.ends.iter().filter(|(_, end)| due(end)).map(|(label, _)| label.clone()).collect();
             for label in labels {
                 busy |= self.drain(&label)?;
                 busy |= self.deliver(&label)?;

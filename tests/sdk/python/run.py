@@ -3,11 +3,16 @@
 Arguments name suites (openai, anthropic, footprint); without any, those of the two SDKs run.
 """
 
+import functools
 import importlib
+import ssl
 import sys
 import unittest
 
 import gateway
+
+# Every client of an SDK reads all authorities again, which takes longer than its tests do: once is enough.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 SUITES = ["openai", "anthropic", "responses", "relayed", "open", "matrix", "agents", "played", "traces"]
 

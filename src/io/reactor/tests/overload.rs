@@ -16,16 +16,21 @@ fn a_connection_that_stands_is_told_before_what_else_waits_for_its_turn() {
     let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
     world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None, tunnel: None }));
     drop(stand);
-    let mut before = 0;
-    loop {
-        match world.next() {
-            Heard::Bytes(..) => before += 1,
-            heard => break assert_eq!(heard, Heard::Reply(Reply::Dialed(conn))),
+    // Where the machine is full the kernel takes its time to connect: what comes until then does not count.
+    listener.accept().unwrap();
+    let early: Vec<_> = world.heard.try_iter().collect();
+    let (mut seen, mut before) = (0, 0);
+    for (number, heard) in early.iter().cloned().chain(std::iter::repeat_with(|| world.next())).enumerate() {
+        if heard == Heard::Reply(Reply::Dialed(conn)) {
+            break;
         }
+        assert!(matches!(heard, Heard::Bytes(..)), "{heard:?}");
+        seen += 1;
+        before += u32::from(number >= early.len());
     }
-    // One in the turn that dials, one in the turn that finds it done, and one more should the kernel take its time.
+    // One in the turn that dials, one in the turn that finds it done, and one for how long a thread takes to look.
     assert!(before <= 3, "{before} of 20 came first");
-    (before..20).for_each(|_| assert!(matches!(world.next(), Heard::Bytes(..))));
+    (seen..20).for_each(|_| assert!(matches!(world.next(), Heard::Bytes(..))));
 }
 
 /// The whole process runs out of descriptors here, so it has to be one of its own.

@@ -13,8 +13,8 @@ const FILLER: u8 = b'a';
 /// Offset of the first byte from `at` on that cannot be passed over in a JSON string without a second look: a quote, a
 /// control character, one that is not ASCII, or a backslash but for the short escapes that nearly all texts are full
 /// of. Else the end.
-#[inline]
-pub(super) fn to_special(buf: &[u8], mut at: usize) -> usize {
+#[cfg_attr(not(debug_assertions), inline)]
+pub fn to_special(buf: &[u8], mut at: usize) -> usize {
     loop {
         let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else {
             return find(buf, at, |bytes| must_be_escaped(bytes) | bytes);
@@ -35,8 +35,8 @@ pub(super) fn to_special(buf: &[u8], mut at: usize) -> usize {
 
 /// Like [`to_special`], but for any backslash, within the first sixteen bytes: else their end, and `at` itself where
 /// there are fewer.
-#[inline(always)]
-pub(super) fn to_special_near(buf: &[u8], at: usize) -> usize {
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub fn to_special_near(buf: &[u8], at: usize) -> usize {
     let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else { return at };
     let bytes = u8x16::new(*block);
     let marks = (must_be_escaped(bytes) | bytes).to_bitmask() | 1 << LANES;
@@ -46,7 +46,7 @@ pub(super) fn to_special_near(buf: &[u8], at: usize) -> usize {
 /// Like [`to_special`], 64 bytes at a time: which of them are escaped is worked out for all at once, by the carry of an
 /// addition that runs through odd and even rows of backslashes (Langdale and Lemire, "Parsing Gigabytes of JSON per
 /// Second", section 3.1.1).
-pub(super) fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
+pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
     while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
         let slashes = wide_mask(block, |bytes| is(bytes, b'\\'));
         let ends = wide_mask(block, |bytes| is(bytes, b'"') | is_control(bytes) | bytes);
@@ -89,7 +89,7 @@ fn escapes_of(slashes: u64) -> (u64, u64) {
 
 /// Offset of the quote that ends the valid JSON string whose inside begins at `at`; else the end. What is escaped is
 /// passed over as in [`to_special_wide`], whatever it is.
-pub(super) fn to_quote(buf: &[u8], mut at: usize) -> usize {
+pub fn to_quote(buf: &[u8], mut at: usize) -> usize {
     if let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) {
         let bytes = u8x16::new(*block);
         let (quotes, slashes) = (is(bytes, b'"').to_bitmask(), is(bytes, b'\\').to_bitmask());
@@ -123,8 +123,8 @@ pub(super) fn to_quote(buf: &[u8], mut at: usize) -> usize {
 }
 
 /// Offset of the first quote or bracket from `at` on; else the end.
-#[inline(always)]
-pub(super) fn to_structure(buf: &[u8], at: usize) -> usize {
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub fn to_structure(buf: &[u8], at: usize) -> usize {
     // Braces and brackets differ in one bit.
     let folded = |bytes: u8x16| bytes | u8x16::splat(0x20);
     find(buf, at, |bytes| is(bytes, b'"') | is(folded(bytes), b'{') | is(folded(bytes), b'}'))
@@ -132,13 +132,13 @@ pub(super) fn to_structure(buf: &[u8], at: usize) -> usize {
 
 /// Offset of the first byte from `at` on that cannot stand for itself in a JSON string: a quote, a backslash or a
 /// control character. Else the end.
-#[inline]
-pub(super) fn to_escaped(buf: &[u8], at: usize) -> usize {
+#[cfg_attr(not(debug_assertions), inline)]
+pub fn to_escaped(buf: &[u8], at: usize) -> usize {
     find(buf, at, must_be_escaped)
 }
 
 /// Whether every byte can stand for itself in a JSON string. Of names, which are short, two looks at most are taken.
-pub(super) fn needs_no_escape(buf: &[u8]) -> bool {
+pub fn needs_no_escape(buf: &[u8]) -> bool {
     let both = |front: &[u8], back: &[u8]| {
         let mut block = [FILLER; LANES];
         block[..front.len()].copy_from_slice(front);
@@ -159,21 +159,21 @@ pub(super) fn needs_no_escape(buf: &[u8]) -> bool {
 }
 
 /// Offset of the first `a` or `b` from `at` on; else the end.
-#[inline]
-pub(super) fn to_either(buf: &[u8], at: usize, a: u8, b: u8) -> usize {
+#[cfg_attr(not(debug_assertions), inline)]
+pub fn to_either(buf: &[u8], at: usize, a: u8, b: u8) -> usize {
     find(buf, at, |bytes| is(bytes, a) | is(bytes, b))
 }
 
 /// Offset of the first control character from `at` on, DEL included; else the end.
-#[inline]
-pub(super) fn to_control(buf: &[u8], at: usize) -> usize {
+#[cfg_attr(not(debug_assertions), inline)]
+pub fn to_control(buf: &[u8], at: usize) -> usize {
     find(buf, at, |bytes| is_control(bytes) | is(bytes, 0x7f))
 }
 
 /// Offset of the first byte from `at` on that is none of the letters, digits, dashes and underscores of ordinary names;
 /// else the end.
-#[inline(always)]
-pub(super) fn to_no_name(buf: &[u8], at: usize) -> usize {
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub fn to_no_name(buf: &[u8], at: usize) -> usize {
     let within = |offsets: u8x16, most: u8| offsets.min(u8x16::splat(most)).simd_eq(offsets);
     find(buf, at, |bytes| {
         let letter = within((bytes | u8x16::splat(0x20)) - u8x16::splat(b'a'), 25);
