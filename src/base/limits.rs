@@ -237,10 +237,6 @@ pub const COPIED_MAX: usize = 4 << 20;
 /// Blocks from this size on are surely extended by moving pages, not by copying (glibc: above the largest
 /// `M_MMAP_THRESHOLD`, 32 MiB).
 pub const EXTENDED_MIN: usize = 34 << 20;
-/// Entries of the timer heap above [`TIMERS_EACH`] per connection at which the stale ones are taken out.
-pub const TIMERS_SPARE: usize = 64;
-/// Entries of the timer heap that a connection may leave behind.
-pub const TIMERS_EACH: usize = 4;
 /// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.
 pub const WORK_MIN: usize = 512 * 1024;
 /// Time one turn of the loop spends on connections before it writes what has come of it and polls again; so that no

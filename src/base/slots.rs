@@ -85,6 +85,11 @@ impl<T, N> Slots<T, N> {
         self.generations.get(slot as usize).map(|generation| Id::new(slot, *generation))
     }
 
+    /// The present tenant of `slot` and its name.
+    pub fn tenant(&self, slot: u32) -> Option<(Id<N>, &T)> {
+        Some((self.named(slot)?, self.slab.get(slot as usize)?))
+    }
+
     /// Takes the tenant of `id` out; its name is stale from here on.
     #[inline]
     pub fn remove(&mut self, id: Id<N>) -> Option<T> {

@@ -1,93 +1,120 @@
-//! Deadlines: one live heap entry per connection, moved only when its earliest deadline gets earlier.
+//! Deadlines: at most one heap entry per connection, moved only when its earliest deadline gets earlier.
 
-use super::limits::{TIMERS_EACH, TIMERS_SPARE};
-use super::seam::Conn;
+use super::seam::{Conn, Side};
 use super::time::Mono;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
-/// When the heap will wake its owner; inside the connection it belongs to, which knows when it wants to be woken.
+/// Whose entry it is: a side's slot. Entries go with their connections, so that no generation is needed to tell one
+/// tenant of a slot from the next.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Owner(u32);
+
+impl Owner {
+    fn of(conn: Conn) -> Owner {
+        Owner(conn.slot << 1 | conn.side as u32)
+    }
+
+    /// Which side of the core the connection belongs to.
+    pub fn side(self) -> Side {
+        if self.0 & 1 == Side::Client as u32 { Side::Client } else { Side::Upstream }
+    }
+
+    /// Its slot there.
+    pub fn slot(self) -> u32 {
+        self.0 >> 1
+    }
+}
+
+/// When somebody is woken; of two at once the one that was armed first.
 #[derive(Copy, Clone, Debug)]
-pub struct Alarm {
-    entry: Mono,
+struct Entry {
+    at: Mono,
+    sequence: u32,
+    owner: Owner,
 }
 
-impl Default for Alarm {
-    fn default() -> Self {
-        Alarm { entry: Mono::NEVER }
+impl Entry {
+    fn is_before(&self, other: &Entry) -> bool {
+        (self.at, self.sequence) < (other.at, other.sequence)
     }
 }
 
-impl Alarm {
-    /// Whether it would wake its owner too late for a deadline at `at`.
-    pub fn is_after(&self, at: Mono) -> bool {
-        self.entry > at
-    }
+/// Not in the heap.
+const NONE: u32 = u32::MAX;
 
-    /// Whether the heap's entry at `at` is the live one.
-    pub fn is_at(&self, at: Mono) -> bool {
-        self.entry == at
-    }
-}
-
-/// A min-heap with lazy re-arming: pushing a deadline back (an idle timeout at every token) touches no heap.
+/// A binary min-heap that knows where the entry of each connection is. Re-arming is lazy: pushing a deadline back (an
+/// idle timeout at every token) touches nothing; whoever is woken too early is armed again where it belongs.
 ///
 /// Ties fall in the order of arming, so that a simulated run repeats exactly.
 #[derive(Debug, Default)]
 pub struct Timers {
-    heap: BinaryHeap<Reverse<(Mono, u32, Conn)>>,
+    heap: Vec<Entry>,
+    /// Where in the heap the entry of each slot is, for either side.
+    places: [Vec<u32>; 2],
     /// Begins anew after 2^32 armings: it orders what falls due in the same microsecond, no more.
     sequence: u32,
 }
 
 impl Timers {
-    /// Room for the alarms of so many connections; see [`super::slots::Slots::with_room`].
+    /// Room for the alarms of so many connections on either side; see [`super::slots::Slots::with_room`].
     pub fn with_room(connections: usize) -> Timers {
-        Timers { heap: BinaryHeap::with_capacity(connections), sequence: 0 }
+        let places = || Vec::with_capacity(connections);
+        Timers { heap: Vec::with_capacity(2 * connections), places: [places(), places()], sequence: 0 }
     }
 
-    /// Wakes `conn` at `due` or before; an entry that comes too early arms it again, see [`Timers::fired`].
-    pub fn arm(&mut self, alarm: &mut Alarm, conn: Conn, due: Mono) {
-        if due < alarm.entry {
-            alarm.entry = due;
-            self.sequence = self.sequence.wrapping_add(1);
-            self.heap.push(Reverse((due, self.sequence, conn)));
+    /// Whether `conn` would be woken too late for a deadline at `at`.
+    #[inline]
+    pub fn is_late(&self, conn: Conn, at: Mono) -> bool {
+        self.place(conn).is_none_or(|place| self.heap[place].at > at)
+    }
+
+    /// Wakes `conn` at `due` or before.
+    #[inline]
+    pub fn arm(&mut self, conn: Conn, due: Mono) {
+        if due != Mono::NEVER && self.is_late(conn, due) {
+            self.set(conn, due);
         }
     }
 
-    /// The earliest heap entry; its connection's own alarm may lie later, see [`Timers::fired`].
-    pub fn next(&self) -> Option<(Mono, Conn)> {
-        self.heap.peek().map(|Reverse((at, _, conn))| (*at, *conn))
-    }
-
-    /// Takes the earliest entry off the heap. The owner passes it to [`Timers::fired`] with the connection's alarm.
-    pub fn pop(&mut self) -> Option<(Mono, Conn)> {
-        self.heap.pop().map(|Reverse((at, _, conn))| (at, conn))
-    }
-
-    /// Says whether a popped entry means that `conn`, which wants to be woken at `due`, is due. A superseded entry is
-    /// forgotten; one that was pushed back is armed again where it belongs. The stale entries of one connection stay
-    /// few, since a new one is only pushed when it lies before the live one.
-    pub fn fired(&mut self, alarm: &mut Alarm, conn: Conn, at: Mono, due: Mono, now: Mono) -> bool {
-        if alarm.entry != at {
-            return false;
+    fn set(&mut self, conn: Conn, at: Mono) {
+        self.sequence = self.sequence.wrapping_add(1);
+        let entry = Entry { at, sequence: self.sequence, owner: Owner::of(conn) };
+        let place = self.place(conn).unwrap_or(self.heap.len());
+        match self.heap.get_mut(place) {
+            Some(other) => *other = entry,
+            None => self.heap.push(entry),
         }
-        alarm.entry = Mono::NEVER;
-        if due > now && due != Mono::NEVER {
-            self.arm(alarm, conn, due);
+        self.rise(place);
+    }
+
+    /// Whose entry is the earliest, and when that is. Its owner may have pushed its deadline back meanwhile.
+    #[inline]
+    pub fn next(&self) -> Option<(Mono, Owner)> {
+        self.heap.first().map(|entry| (entry.at, entry.owner))
+    }
+
+    /// Says whether `conn`, whose entry has come and which wants to be woken at `due`, is due. If not, it is armed
+    /// again where it belongs.
+    pub fn fired(&mut self, conn: Conn, due: Mono, now: Mono) -> bool {
+        self.forget(conn);
+        if due > now {
+            self.arm(conn, due);
         }
         due <= now
     }
 
-    /// Takes stale entries out once there are far more than `connections` have: each connection that ended early leaves
-    /// one behind until it is due. `is_live` says of an entry whether its connection is there and it the live one.
-    pub fn forget_stale(&mut self, connections: usize, is_live: impl Fn(Mono, Conn) -> bool) {
-        if self.heap.len() > TIMERS_SPARE + TIMERS_EACH * connections {
-            self.heap.retain(|Reverse((at, _, conn))| is_live(*at, *conn));
+    /// `conn` is not woken any more.
+    pub fn forget(&mut self, conn: Conn) {
+        let Some(place) = self.place(conn) else { return };
+        self.note(Owner::of(conn), NONE);
+        let Some(last) = self.heap.pop() else { return };
+        if place < self.heap.len() {
+            self.heap[place] = last;
+            self.sink(place);
+            self.rise(place);
         }
     }
 
-    /// Entries in the heap, live and stale.
+    /// Entries in the heap.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
@@ -96,79 +123,158 @@ impl Timers {
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
+
+    #[inline]
+    fn place(&self, conn: Conn) -> Option<usize> {
+        let place = *self.places[conn.side as usize].get(conn.slot as usize)?;
+        (place != NONE).then_some(place as usize)
+    }
+
+    fn note(&mut self, owner: Owner, place: u32) {
+        let (places, slot) = (&mut self.places[owner.side() as usize], owner.slot() as usize);
+        if places.len() <= slot {
+            places.resize(slot + 1, NONE);
+        }
+        places[slot] = place;
+    }
+
+    /// Puts the entry at `place` before all that are due later than it.
+    fn rise(&mut self, mut place: usize) {
+        let entry = self.heap[place];
+        while place > 0 {
+            let above = (place - 1) / 2;
+            if !entry.is_before(&self.heap[above]) {
+                break;
+            }
+            self.put(place, self.heap[above]);
+            place = above;
+        }
+        self.put(place, entry);
+    }
+
+    /// Puts the entry at `place` behind all that are due before it.
+    fn sink(&mut self, mut place: usize) {
+        let entry = self.heap[place];
+        loop {
+            let below = 2 * place + 1;
+            let Some(mut least) = self.heap.get(below).copied() else { break };
+            let mut at = below;
+            if let Some(other) = self.heap.get(below + 1).filter(|other| other.is_before(&least)) {
+                (least, at) = (*other, below + 1);
+            }
+            if !least.is_before(&entry) {
+                break;
+            }
+            self.put(place, least);
+            place = at;
+        }
+        self.put(place, entry);
+    }
+
+    fn put(&mut self, place: usize, entry: Entry) {
+        self.heap[place] = entry;
+        self.note(entry.owner, place as u32);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::seam::Side;
+    use crate::base::rng::Rng;
+    use std::collections::BTreeMap;
 
     fn conn(slot: u32) -> Conn {
         Conn { side: Side::Client, slot, generation: 0 }
     }
 
+    fn woken(timers: &mut Timers) -> Option<(Mono, u32)> {
+        let (at, owner) = timers.next()?;
+        timers.forget(conn(owner.slot()));
+        Some((at, owner.slot()))
+    }
+
     #[test]
     fn pushing_a_deadline_back_costs_no_entry_and_fires_late() {
-        let (mut timers, mut alarm) = (Timers::default(), Alarm::default());
-        timers.arm(&mut alarm, conn(1), Mono(100));
-        for due in 101..200 {
-            timers.arm(&mut alarm, conn(1), Mono(due));
+        let mut timers = Timers::default();
+        for due in 100..200 {
+            timers.arm(conn(1), Mono(due));
         }
-        assert_eq!(timers.len(), 1);
-        let (at, who) = timers.pop().unwrap();
-        assert!(!timers.fired(&mut alarm, who, at, Mono(199), Mono(100)));
-        let (at, who) = timers.pop().unwrap();
-        assert_eq!(at, Mono(199));
-        assert!(timers.fired(&mut alarm, who, at, Mono(199), Mono(200)));
+        assert_eq!((timers.len(), timers.next().map(|(at, _)| at)), (1, Some(Mono(100))));
+        assert!(!timers.fired(conn(1), Mono(199), Mono(100)));
+        assert_eq!(timers.next().map(|(at, _)| at), Some(Mono(199)));
+        assert!(timers.fired(conn(1), Mono(199), Mono(200)));
         assert!(timers.is_empty());
     }
 
     #[test]
-    fn an_earlier_deadline_supersedes_and_the_stale_entry_is_forgotten() {
-        let (mut timers, mut alarm) = (Timers::default(), Alarm::default());
-        timers.arm(&mut alarm, conn(1), Mono(100));
-        timers.arm(&mut alarm, conn(1), Mono(50));
-        let (at, who) = timers.pop().unwrap();
-        assert_eq!(at, Mono(50));
-        assert!(timers.fired(&mut alarm, who, at, Mono(50), Mono(50)));
-        let (at, who) = timers.pop().unwrap();
-        assert!(!timers.fired(&mut alarm, who, at, Mono(50), Mono(100)));
+    fn an_earlier_deadline_takes_the_place_of_the_later() {
+        let mut timers = Timers::default();
+        timers.arm(conn(1), Mono(100));
+        assert!(timers.is_late(conn(1), Mono(50)) && !timers.is_late(conn(1), Mono(100)));
+        timers.arm(conn(1), Mono(50));
+        assert_eq!((timers.len(), timers.next().map(|(at, _)| at)), (1, Some(Mono(50))));
+        assert!(timers.fired(conn(1), Mono(50), Mono(50)));
         assert!(timers.is_empty());
     }
 
     #[test]
     fn who_wants_to_be_woken_no_more_is_not() {
-        let (mut timers, mut alarm) = (Timers::default(), Alarm::default());
-        timers.arm(&mut alarm, conn(1), Mono(100));
-        let (at, who) = timers.pop().unwrap();
-        assert!(!timers.fired(&mut alarm, who, at, Mono::NEVER, Mono(100)));
+        let mut timers = Timers::default();
+        timers.arm(conn(1), Mono(100));
+        assert!(!timers.fired(conn(1), Mono::NEVER, Mono(100)));
         assert!(timers.is_empty());
-        timers.arm(&mut alarm, conn(1), Mono(120));
-        assert_eq!(timers.next(), Some((Mono(120), conn(1))));
+        timers.arm(conn(1), Mono(120));
+        timers.forget(conn(1));
+        timers.forget(conn(7));
+        assert_eq!(timers.next(), None);
     }
 
     #[test]
-    fn stale_entries_are_taken_out_before_they_pile_up() {
-        let (mut timers, mut alarm) = (Timers::default(), Alarm::default());
-        timers.arm(&mut alarm, conn(0), Mono(7));
-        for slot in 1..10_000 {
-            timers.arm(&mut Alarm::default(), conn(slot), Mono(7));
-            timers.forget_stale(1, |at, conn| conn.slot == 0 && alarm.is_at(at));
-            assert!(timers.len() <= TIMERS_SPARE + TIMERS_EACH);
-        }
-        timers.forget_stale(0, |at, conn| conn.slot == 0 && alarm.is_at(at));
-        let mut left = std::iter::from_fn(|| timers.pop());
-        assert!(left.any(|(at, who)| (at, who) == (Mono(7), conn(0))), "the live one stays");
+    fn both_sides_have_slots_of_their_own() {
+        let mut timers = Timers::default();
+        let provider = Conn { side: Side::Upstream, slot: 1, generation: 9 };
+        timers.arm(conn(1), Mono(7));
+        timers.arm(provider, Mono(6));
+        let owner = timers.next().unwrap().1;
+        assert_eq!((owner.side(), owner.slot()), (Side::Upstream, 1));
+        timers.forget(provider);
+        assert_eq!(timers.next().unwrap().1.side(), Side::Client);
     }
 
     #[test]
     fn ties_fall_in_the_order_of_arming() {
         let mut timers = Timers::default();
-        let mut alarms = [Alarm::default(); 3];
         for slot in [2u32, 0, 1] {
-            timers.arm(&mut alarms[slot as usize], conn(slot), Mono(5));
+            timers.arm(conn(slot), Mono(5));
         }
-        let order: Vec<u32> = std::iter::from_fn(|| timers.pop()).map(|(_, c)| c.slot).collect();
+        let order: Vec<u32> = std::iter::from_fn(|| woken(&mut timers)).map(|(_, slot)| slot).collect();
         assert_eq!(order, [2, 0, 1]);
+    }
+
+    #[test]
+    fn whatever_is_armed_and_forgotten_wakes_in_order() {
+        let (mut rng, mut timers, mut known) = (Rng::new([5; 32]), Timers::default(), BTreeMap::new());
+        for step in 0..20_000 {
+            let (slot, at) = (rng.below(60) as u32, Mono(rng.below(1000)));
+            match rng.below(4) {
+                0 => {
+                    timers.forget(conn(slot));
+                    known.remove(&slot);
+                }
+                1 => {
+                    let (first, found) = (known.values().min().copied(), woken(&mut timers));
+                    assert_eq!(found.map(|(at, _)| at), first);
+                    assert_eq!(found.and_then(|(_, slot)| known.remove(&slot)), first);
+                }
+                _ => {
+                    timers.arm(conn(slot), at);
+                    let due = known.entry(slot).or_insert(at);
+                    *due = at.min(*due);
+                }
+            }
+            assert_eq!(timers.len(), known.len(), "step {step}");
+        }
+        let left: Vec<Mono> = std::iter::from_fn(|| woken(&mut timers)).map(|(at, _)| at).collect();
+        assert!(left.is_sorted() && left.len() == known.len());
     }
 }

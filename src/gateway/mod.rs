@@ -56,7 +56,7 @@ use client::limits::{PeerKey, Verdict};
 use client::peer::mapped;
 use cx::{Cx, CxStart, Setup};
 use exchange::{Event, Exchange};
-use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn};
+use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn, provider_conn};
 use lifecycle::{inheritance, listing, reload, upgrade};
 use orders::{Notice, Order};
 use std::collections::VecDeque;
@@ -166,7 +166,7 @@ impl Gateway {
             cx,
             client_listeners: start.client_listeners,
             process: start.process,
-            timers: Timers::with_room(2 * room),
+            timers: Timers::with_room(room),
             queue: VecDeque::new(),
             dirty: Vec::new(),
             walks: 0,
@@ -176,15 +176,6 @@ impl Gateway {
     /// Counts on from where a predecessor has come.
     pub fn count_on(&mut self, counters: &Counters) {
         self.cx.add_counters(counters);
-    }
-
-    /// For every connection that begins: those that have ended may have left alarms that are due much later.
-    fn forget_stale_timers(&mut self) {
-        let (clients, providers) = (&self.clients, &self.providers);
-        self.timers.forget_stale(clients.len() + providers.len(), |at, conn| match conn.side {
-            Side::Client => clients.get(client_id(conn)).is_some_and(|client| client.alarm.is_at(at)),
-            Side::Upstream => providers.get(provider_id(conn)).is_some_and(|provider| provider.alarm.is_at(at)),
-        });
     }
 
     /// When stopping or handing over goes on by itself, or a place may come free; `NEVER` where nothing does.
@@ -285,7 +276,6 @@ impl Core for Gateway {
             self.cx.limits.admin_lives(id, false);
         }
         self.arm(id);
-        self.forget_stale_timers();
         Some(client_conn(id))
     }
 
@@ -423,20 +413,19 @@ impl Core for Gateway {
             self.settle_down();
         }
         let due = self.timers.next().filter(|(at, _)| *at <= now.mono);
-        let Some((at, conn)) = due.and_then(|_| self.timers.pop()) else { return false };
-        match conn.side {
+        let Some((_, owner)) = due else { return false };
+        match owner.side() {
             Side::Client => {
-                let Some(client) = self.clients.get_mut(client_id(conn)) else { return true };
+                let Some((id, client)) = self.clients.tenant(owner.slot()) else { return false };
                 let due = earliest(client, &self.exchanges);
-                if self.timers.fired(&mut client.alarm, conn, at, due, now.mono) {
-                    self.client_expired(client_id(conn));
+                if self.timers.fired(client_conn(id), due, now.mono) {
+                    self.client_expired(id);
                 }
             }
             Side::Upstream => {
-                let Some(provider) = self.providers.get_mut(provider_id(conn)) else { return true };
-                let due = provider.wait;
-                if self.timers.fired(&mut provider.alarm, conn, at, due, now.mono) {
-                    self.close_provider(provider_id(conn));
+                let Some((id, provider)) = self.providers.tenant(owner.slot()) else { return false };
+                if self.timers.fired(provider_conn(id), provider.wait, now.mono) {
+                    self.close_provider(id);
                 }
             }
         }

@@ -10,7 +10,6 @@ use crate::base::buf::{Buf, Pool};
 use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
-use crate::base::timers::Alarm;
 use crate::wire::head::{Expect, Field, Method, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
 use crate::wire::{Dialect, Relay};
@@ -38,7 +37,6 @@ pub(super) struct Shared {
 pub(super) struct Link {
     inbound: Inbound,
     tx: Buf,
-    pub(super) alarm: Alarm,
     /// The request whose body is being read.
     head: Option<RequestHead>,
     answer: Option<Box<Answer>>,

@@ -131,12 +131,13 @@ impl Simulator {
             return self.close(conn, shut);
         }
         let due = link.due();
-        self.timers.arm(&mut link.alarm, conn, due);
+        self.timers.arm(conn, due);
         self.dirty.push(conn);
     }
 
     fn close(&mut self, conn: Conn, shut: Shut) {
         if let Some(mut link) = self.links.remove(id(conn)) {
+            self.timers.forget(conn);
             link.clear(&mut self.shared);
             self.actions.push(Action::Close { conn, shut });
         }
@@ -193,10 +194,10 @@ impl Core for Simulator {
         if self.next_deadline().is_none_or(|due| due > now.mono) {
             return false;
         }
-        let Some((at, conn)) = self.timers.pop() else { return false };
-        let Some(link) = self.links.get_mut(id(conn)) else { return true };
-        let due = link.due();
-        if self.timers.fired(&mut link.alarm, conn, at, due, now.mono) {
+        let Some((_, owner)) = self.timers.next() else { return false };
+        let Some((id, link)) = self.links.tenant(owner.slot()) else { return false };
+        let conn = Conn { side: Side::Client, slot: id.slot, generation: id.generation };
+        if self.timers.fired(conn, link.due(), now.mono) {
             self.step(conn, |link, shared| link.expired(shared, now));
         }
         true

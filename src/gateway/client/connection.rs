@@ -17,7 +17,6 @@ use crate::base::buf::{Buf, Pool};
 use crate::base::limits::{HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Ending, Shut};
 use crate::base::time::Mono;
-use crate::base::timers::Alarm;
 use crate::gateway::budget::Promise;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::config::Server;
@@ -126,7 +125,6 @@ pub(crate) struct Connection {
     phase: Phase,
     /// The request in hand.
     pub(crate) exchange: Option<ExchangeId>,
-    pub(crate) alarm: Alarm,
     /// When the reading side is late.
     wait: Mono,
     /// When the client has read nothing for too long.
@@ -156,7 +154,6 @@ impl Connection {
             queue: SendQueue::default(),
             phase: Phase::Head,
             exchange: None,
-            alarm: Alarm::default(),
             wait: by,
             stall: Mono::NEVER,
             reading: false,
@@ -414,31 +411,31 @@ impl Connection {
         self.queue.is_empty().then_some(Shut::Clean)
     }
 
-    /// Appends to the unsent bytes. True if they had been none and its timer would not notice that it reads nothing.
+    /// Appends to the unsent bytes. If they had been none: when it is noticed that it reads nothing.
     pub(crate) fn send(
         &mut self,
         server: &Server,
         pool: &mut Pool,
         now: Mono,
         write: impl FnOnce(&mut Vec<u8>),
-    ) -> bool {
+    ) -> Option<Mono> {
         self.queue.edit(pool, write);
         self.watch(server, now)
     }
 
     /// Appends a large buffer to the unsent bytes, without a copy.
-    pub(crate) fn send_bulk(&mut self, server: &Server, pool: &mut Pool, now: Mono, bulk: Buf) -> bool {
+    pub(crate) fn send_bulk(&mut self, server: &Server, pool: &mut Pool, now: Mono, bulk: Buf) -> Option<Mono> {
         self.queue.follow(pool, bulk);
         self.watch(server, now)
     }
 
     #[inline]
-    fn watch(&mut self, server: &Server, now: Mono) -> bool {
+    fn watch(&mut self, server: &Server, now: Mono) -> Option<Mono> {
         let begins = self.stall == Mono::NEVER && !self.queue.is_empty();
         if begins {
             self.stall = now.after(server.write_stall);
         }
-        begins && self.alarm.is_after(self.stall)
+        begins.then_some(self.stall)
     }
 
     /// The world has written `count` bytes.

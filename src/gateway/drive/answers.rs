@@ -194,10 +194,10 @@ impl Gateway {
     pub(crate) fn send(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let server = &self.cx.setup.config.server;
-        let arms = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
+        let stall = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
         charge_unread(client, &mut self.cx.budget);
-        if arms {
-            self.arm(id);
+        if let Some(stall) = stall {
+            self.timers.arm(client_conn(id), stall);
         }
         self.dirty.push(client_conn(id));
     }
@@ -205,10 +205,10 @@ impl Gateway {
     fn send_bulk(&mut self, id: ClientId, mut bulk: Buf) {
         let Some(client) = self.clients.get_mut(id) else { return bulk.release(&mut self.cx.pool) };
         let server = &self.cx.setup.config.server;
-        let arms = client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk);
+        let stall = client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk);
         charge_unread(client, &mut self.cx.budget);
-        if arms {
-            self.arm(id);
+        if let Some(stall) = stall {
+            self.timers.arm(client_conn(id), stall);
         }
         self.dirty.push(client_conn(id));
     }

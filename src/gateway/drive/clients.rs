@@ -174,6 +174,7 @@ impl Gateway {
     /// Forgets a client. Its exchange, if it had one, has been ended before.
     pub(crate) fn close_client(&mut self, id: ClientId, shut: Shut) {
         let Some(mut client) = self.clients.remove(id) else { return };
+        self.timers.forget(client_conn(id));
         debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
         match client.admin {
             true => {
@@ -191,7 +192,7 @@ impl Gateway {
     pub(crate) fn arm(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let due = earliest(client, &self.exchanges);
-        self.timers.arm(&mut client.alarm, client_conn(id), due);
+        self.timers.arm(client_conn(id), due);
     }
 }
 

@@ -32,7 +32,6 @@ impl Gateway {
         let proxy = config.and_then(|config| config.provider(provider)?.proxy.as_ref());
         let tunnel = proxy.map(|proxy| proxy.tunnel.clone());
         self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority, tunnel });
-        self.forget_stale_timers();
     }
 
     /// A dial has succeeded.
@@ -48,6 +47,7 @@ impl Gateway {
     /// A dial has failed; the world has given the connection up already.
     pub(crate) fn dial_failed(&mut self, id: ProviderId, why: DialError) {
         let Some(mut provider) = self.providers.remove(id) else { return };
+        self.timers.forget(provider_conn(id));
         provider.release(&mut self.cx.pool);
         if let Some(exchange) = provider.exchange {
             self.tell(exchange, Event::DialFailed(why));
@@ -260,6 +260,7 @@ impl Gateway {
     /// Closes a connection to a provider, whatever it was doing.
     pub(crate) fn close_provider(&mut self, id: ProviderId) {
         let Some(mut provider) = self.providers.remove(id) else { return };
+        self.timers.forget(provider_conn(id));
         let idle = provider.is_idle();
         if idle {
             self.cx.idle.forget(provider.provider as usize, id);
@@ -274,7 +275,7 @@ impl Gateway {
     fn arm_provider(&mut self, id: ProviderId, due: Mono) {
         if let Some(provider) = self.providers.get_mut(id) {
             provider.wait = due;
-            self.timers.arm(&mut provider.alarm, provider_conn(id), due);
+            self.timers.arm(provider_conn(id), due);
         }
     }
 

@@ -452,9 +452,9 @@ mod tests {
     #[test]
     fn what_a_stream_under_way_holds_is_small() {
         assert!(size_of::<Exchange>() <= 320, "{}", size_of::<Exchange>());
-        assert!(size_of::<provider::Connection>() <= 104, "{}", size_of::<provider::Connection>());
+        assert!(size_of::<provider::Connection>() <= 80, "{}", size_of::<provider::Connection>());
         assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
-        assert!(size_of::<client::Connection>() <= 136, "{}", size_of::<client::Connection>());
+        assert!(size_of::<client::Connection>() <= 128, "{}", size_of::<client::Connection>());
     }
 
     type Table<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;

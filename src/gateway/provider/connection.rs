@@ -19,7 +19,6 @@
 use crate::base::buf::{Buf, Pool};
 use crate::base::seam::Ending;
 use crate::base::time::Mono;
-use crate::base::timers::Alarm;
 use crate::gateway::ids::ExchangeId;
 use crate::wire::body::{BodyError, Piece, Reader};
 use crate::wire::head::{self, ResponseHead};
@@ -123,7 +122,6 @@ pub(crate) struct Connection {
     received: Buf,
     /// Requests this connection has carried.
     used: u32,
-    pub(crate) alarm: Alarm,
     /// Its own deadline: how long it is kept idle, or its tail awaited. Its exchange has deadlines of its own.
     pub(crate) wait: Mono,
     /// How the provider has ended it, while its exchange did not take what came.
@@ -142,7 +140,6 @@ impl Connection {
             queue: Buf::default(),
             received: Buf::default(),
             used: 0,
-            alarm: Alarm::default(),
             wait: Mono::NEVER,
             ended: None,
         }

@@ -1,10 +1,6 @@
 //! What must hold of the gateway's vitals, whoever drives it.
 
-use tollgate::base::limits::{TIMERS_EACH, TIMERS_SPARE};
 use tollgate::gateway::Vitals;
-
-/// Connections at a time in every world that is driven here.
-const CONNECTIONS_MAX: usize = 24;
 
 /// What must hold of the gateway at every moment.
 pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
@@ -23,9 +19,8 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
     if vitals.buffered > budget {
         return Err(format!("more than {budget} bytes are buffered: {vitals:?}"));
     }
-    // Stale ones are taken out when a connection begins, so those of as many as there were then may be left.
     let connections = vitals.clients + vitals.upstreams;
-    if vitals.timers > TIMERS_SPARE + TIMERS_EACH * CONNECTIONS_MAX + 16 * connections {
+    if vitals.timers > connections {
         return Err(format!("timers pile up: {vitals:?}"));
     }
     Ok(())
