@@ -90,6 +90,12 @@ impl<T, N> Slots<T, N> {
         Some((self.named(slot)?, self.slab.get(slot as usize)?))
     }
 
+    /// The same, to be changed.
+    #[inline]
+    pub fn tenant_mut(&mut self, slot: u32) -> Option<(Id<N>, &mut T)> {
+        Some((self.named(slot)?, self.slab.get_mut(slot as usize)?))
+    }
+
     /// Takes the tenant of `id` out; its name is stale from here on.
     #[inline]
     pub fn remove(&mut self, id: Id<N>) -> Option<T> {

@@ -382,6 +382,7 @@ impl Cx {
     }
 
     /// Whether there may be more room than there was, or less, or an answer that waits for it.
+    #[inline]
     pub(crate) fn may_have_room(&self) -> bool {
         self.turns.alone.is_some()
             || !self.turns.is_empty()

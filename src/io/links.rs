@@ -187,9 +187,8 @@ impl Links {
     /// The same with the link itself.
     #[inline]
     pub fn find_mut(&mut self, conn: Conn) -> Option<(Id<Link>, &mut Link)> {
-        let id = self.links.named(*self.by_conn[conn.side as usize].get(conn.slot as usize)?)?;
-        let link = self.links.get_mut(id)?;
-        (link.conn() == conn).then_some((id, link))
+        let slot = *self.by_conn[conn.side as usize].get(conn.slot as usize)?;
+        self.links.tenant_mut(slot).filter(|(_, link)| link.conn() == conn)
     }
 
     /// The link called `id`, unless it is gone.

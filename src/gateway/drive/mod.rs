@@ -140,8 +140,17 @@ impl Gateway {
     }
 
     /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, and
-    /// stopping.
+    /// stopping. Nearly all of a stream leaves nothing.
+    #[inline]
     pub(crate) fn settle_down(&mut self) {
+        let (lifecycle, cx) = (&self.cx.lifecycle, &self.cx);
+        let is_quiet = self.queue.is_empty() && !cx.may_have_room() && !cx.queues.is_any_waiting();
+        if !is_quiet || lifecycle.is_stopping() || lifecycle.handover.is_under_way() {
+            self.go_on();
+        }
+    }
+
+    fn go_on(&mut self) {
         loop {
             while let Some(next) = self.queue.pop_front() {
                 match next {
