@@ -1,7 +1,7 @@
 //! The next byte that matters, looked for sixteen bytes at a time: most of what passes through is text in which
 //! nothing does. Called by the JSON scanner and by the search for a head's end.
 
-use wide::u8x16;
+use wide::{i8x16, u8x16};
 
 /// Bytes looked at together.
 const LANES: usize = 16;
@@ -49,7 +49,9 @@ pub fn to_special_near(buf: &[u8], at: usize) -> usize {
 pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
     while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
         let slashes = wide_mask(block, |bytes| is(bytes, b'\\'));
-        let ends = wide_mask(block, |bytes| is(bytes, b'"') | is_control(bytes) | bytes);
+        let quotes = wide_mask(block, |bytes| is(bytes, b'"'));
+        let odd = if has_odd(block) { wide_mask(block, |bytes| is_control(bytes) | bytes) } else { 0 };
+        let ends = quotes | odd;
         if slashes == 0 {
             if ends != 0 {
                 return at + ends.trailing_zeros() as usize;
@@ -58,7 +60,8 @@ pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
             continue;
         }
         let (escaped, escapes) = escapes_of(slashes);
-        let short = wide_mask(block, |bytes| is(bytes, b'n') | is(bytes, b'"') | is(bytes, b'\\') | is(bytes, b't'));
+        let letters = wide_mask(block, |bytes| is(bytes, b'n') | is(bytes, b't'));
+        let short = quotes | slashes | letters;
         // The last byte's escape reaches beyond: the next block begins with it.
         let last = escapes >> 63;
         let marks = ((ends & !escaped) | (escaped & !short) >> 1) & (u64::MAX >> last);
@@ -76,6 +79,14 @@ fn wide_mask(block: &[u8; WIDE], matters: impl Fn(u8x16) -> u8x16) -> u64 {
     let lanes: &[[u8; LANES]] = block.as_chunks().0;
     let part = |index: usize| u64::from(matters(u8x16::new(lanes[index])).to_bitmask()) << (index * LANES);
     part(0) | part(1) | part(2) | part(3)
+}
+
+/// Whether a block has a control character, or one that is not ASCII: as signed numbers both are below a blank.
+#[inline(always)]
+fn has_odd(block: &[u8; WIDE]) -> bool {
+    let lanes: &[[u8; LANES]] = block.as_chunks().0;
+    let odd = |index: usize| i8x16::new(lanes[index].map(u8::cast_signed)).simd_lt(i8x16::splat(0x20));
+    (odd(0) | odd(1) | odd(2) | odd(3)).to_bitmask() != 0
 }
 
 /// Which bytes are escaped, and which backslashes escape: a backslash does what is behind it, unless it is escaped
@@ -137,25 +148,17 @@ pub fn to_escaped(buf: &[u8], at: usize) -> usize {
     find(buf, at, must_be_escaped)
 }
 
-/// Whether every byte can stand for itself in a JSON string. Of names, which are short, two looks at most are taken.
-pub fn needs_no_escape(buf: &[u8]) -> bool {
-    let both = |front: &[u8], back: &[u8]| {
-        let mut block = [FILLER; LANES];
-        block[..front.len()].copy_from_slice(front);
-        block[LANES - back.len()..].copy_from_slice(back);
-        must_be_escaped(u8x16::new(block)).to_bitmask() == 0
-    };
-    if let (Some(front), Some(back)) = (buf.first_chunk::<LANES>(), buf.last_chunk::<LANES>()) {
-        let marks = must_be_escaped(u8x16::new(*front)) | must_be_escaped(u8x16::new(*back));
-        return marks.to_bitmask() == 0 && (buf.len() <= 2 * LANES || to_escaped(buf, LANES) == buf.len());
+/// Whether every byte of two pieces of at most sixteen can stand for itself in a JSON string: one look at both.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub fn are_plain<const N: usize>(front: &[u8; N], back: &[u8; N]) -> bool {
+    let (mut first, mut second) = ([FILLER; LANES], [FILLER; LANES]);
+    first[..N].copy_from_slice(front);
+    if 2 * N <= LANES {
+        first[N..2 * N].copy_from_slice(back);
+        return must_be_escaped(u8x16::new(first)).to_bitmask() == 0;
     }
-    if let (Some(front), Some(back)) = (buf.first_chunk::<8>(), buf.last_chunk::<8>()) {
-        return both(front, back);
-    }
-    if let (Some(front), Some(back)) = (buf.first_chunk::<4>(), buf.last_chunk::<4>()) {
-        return both(front, back);
-    }
-    buf.iter().all(|byte| *byte >= 0x20 && !matches!(byte, b'"' | b'\\'))
+    second[..N].copy_from_slice(back);
+    (must_be_escaped(u8x16::new(first)) | must_be_escaped(u8x16::new(second))).to_bitmask() == 0
 }
 
 /// Offset of the first `a` or `b` from `at` on; else the end.
@@ -258,18 +261,23 @@ mod tests {
         }
     }
 
-    #[test]
-    fn whether_a_text_needs_escapes_is_seen_at_every_place_and_length() {
-        for length in 0..70 {
-            for place in 0..length {
-                for byte in 0..=255u8 {
-                    let mut text = vec![b'a'; length];
-                    text[place] = byte;
-                    assert_eq!(needs_no_escape(&text), to_escaped(&text, 0) == length, "{byte} at {place} of {length}");
-                }
+    fn pieces_are_seen<const N: usize>() {
+        for place in 0..2 * N {
+            for byte in 0..=255u8 {
+                let mut text = vec![b'a'; 2 * N];
+                text[place] = byte;
+                let (front, back) = (text.first_chunk::<N>().unwrap(), text.last_chunk::<N>().unwrap());
+                let plain = byte >= 0x20 && byte != b'"' && byte != b'\\';
+                assert_eq!(are_plain(front, back), plain, "{byte} at {place} of {N}");
             }
-            assert!(needs_no_escape(&vec![b'a'; length]));
         }
+    }
+
+    #[test]
+    fn a_byte_to_be_escaped_is_seen_at_every_place_of_both_pieces() {
+        pieces_are_seen::<4>();
+        pieces_are_seen::<8>();
+        pieces_are_seen::<16>();
     }
 
     #[test]

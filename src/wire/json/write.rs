@@ -4,7 +4,7 @@
 //! `dialect`.
 
 use crate::base::text::push_number;
-use lanes::skip::{needs_no_escape, to_either, to_escaped};
+use lanes::skip::{are_plain, to_either, to_escaped};
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
 #[inline]
@@ -44,12 +44,37 @@ pub fn write_inside(out: &mut Vec<u8>, inside: &[u8]) {
 /// Appends `text` as a JSON string, quotes included.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
     let text = text.as_bytes();
-    if needs_no_escape(text) {
-        return write_inside(out, text);
+    // Nearly all are names.
+    let is_written = match text.len() {
+        16..=32 => write_halves::<16>(out, text),
+        8..=15 => write_halves::<8>(out, text),
+        4..=7 => write_halves::<4>(out, text),
+        _ => false,
+    };
+    if !is_written {
+        out.reserve(text.len() + 2);
+        out.push(b'"');
+        write_escaped(out, text);
+        out.push(b'"');
     }
+}
+
+/// Appends a text of `N` to twice as many bytes as a JSON string by its two halves, which may overlap: their lengths
+/// the compiler knows. False where it needs escapes, and nothing is written.
+#[inline(always)]
+fn write_halves<const N: usize>(out: &mut Vec<u8>, text: &[u8]) -> bool {
+    let (Some(front), Some(back)) = (text.first_chunk::<N>(), text.last_chunk::<N>()) else { return false };
+    if !are_plain(front, back) {
+        return false;
+    }
+    out.reserve(2 * N + 2);
     out.push(b'"');
-    write_escaped(out, text);
+    let end = out.len() + text.len();
+    out.extend_from_slice(front);
+    out.truncate(end - N);
+    out.extend_from_slice(back);
     out.push(b'"');
+    true
 }
 
 /// Appends `text` (UTF-8) as the inside of a JSON string.
