@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-/// The numbers below a thousand: three digits, the first the lowest byte, and how many are no noughts before it.
+/// The numbers below a thousand without noughts in front, the first digit the lowest byte, and how many digits they are.
 static SMALL: [u32; 1000] = small();
 
 const fn small() -> [u32; 1000] {
@@ -20,18 +20,23 @@ const fn small() -> [u32; 1000] {
             1
         };
         let nought = b'0' as u32;
-        table[value as usize] =
-            (digits[0] + nought) | (digits[1] + nought) << 8 | (digits[2] + nought) << 16 | count << 24;
+        let three = (digits[0] + nought) | (digits[1] + nought) << 8 | (digits[2] + nought) << 16;
+        table[value as usize] = three >> (8 * (3 - count)) | count << 24;
         value += 1;
     }
     table
 }
 
 /// Appends a number in decimal digits.
+#[inline]
 pub fn push_number(out: &mut Vec<u8>, value: u64) {
-    if value < 1000 {
-        return push_small(out, value);
+    match value {
+        ..1000 => push_small(out, value),
+        _ => push_large(out, value),
     }
+}
+
+fn push_large(out: &mut Vec<u8>, value: u64) {
     if value < 1_000_000 {
         push_small(out, value / 1000);
         return push_three(out, value % 1000);
@@ -39,36 +44,36 @@ pub fn push_number(out: &mut Vec<u8>, value: u64) {
     match value / 1_000_000 {
         high @ ..1000 => push_small(out, high),
         // Of ten digits and more at most three times over.
-        high => push_number(out, high),
+        high => push_large(out, high),
     }
-    let [a, b, c, _] = SMALL[(value / 1000 % 1000) as usize].to_le_bytes();
-    let [d, e, f, _] = SMALL[(value % 1000) as usize].to_le_bytes();
+    let [a, b, c] = three_digits(value / 1000 % 1000);
+    let [d, e, f] = three_digits(value % 1000);
     out.extend_from_slice(&[a, b, c, d, e, f]);
 }
 
-/// The digits of a number below 1000 without noughts in front, and how many they are.
+/// The digits of a number below 1000, with noughts in front.
 #[inline(always)]
-fn small_digits(value: usize) -> ([u8; 4], usize) {
-    let entry = SMALL[value];
-    let count = (entry >> 24) as usize;
-    (((entry & 0x00ff_ffff) >> (8 * (3 - count))).to_le_bytes(), count)
+fn three_digits(value: u64) -> [u8; 3] {
+    let entry = SMALL[value as usize];
+    let noughts = 8 * (3 - (entry >> 24));
+    let [a, b, c, _] = ((entry << noughts) | (0x0030_3030 & ((1 << noughts) - 1))).to_le_bytes();
+    [a, b, c]
 }
 
 /// Appends a number below 1000 without noughts in front.
 #[inline]
 fn push_small(out: &mut Vec<u8>, value: u64) {
-    let (digits, count) = small_digits(value as usize);
-    let length = out.len() + count;
+    let entry = SMALL[value as usize];
+    let length = out.len() + (entry >> 24) as usize;
     // A copy whose length the compiler knows, and off with what is too much.
-    out.extend_from_slice(&digits);
+    out.extend_from_slice(&entry.to_le_bytes());
     out.truncate(length);
 }
 
 /// Appends a number below 1000 with noughts in front.
 #[inline]
 fn push_three(out: &mut Vec<u8>, value: u64) {
-    let [a, b, c, _] = SMALL[value as usize].to_le_bytes();
-    out.extend_from_slice(&[a, b, c]);
+    out.extend_from_slice(&three_digits(value));
 }
 
 /// Appends so many parts of `unit`, a power of ten, as a decimal number with a place for each nought of that.
@@ -102,7 +107,7 @@ static OCTETS: [u32; 256] = {
     let (mut table, mut value) = ([0; 256], 0);
     while value < table.len() {
         let count = SMALL[value] >> 24;
-        table[value] = (SMALL[value] & 0x00ff_ffff) >> (8 * (3 - count)) | (b'.' as u32) << (8 * count);
+        table[value] = (SMALL[value] & 0x00ff_ffff) | (b'.' as u32) << (8 * count);
         value += 1;
     }
     table
