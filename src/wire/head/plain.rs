@@ -75,6 +75,36 @@ struct RequestFields {
     framing: PlainFraming,
 }
 
+/// Whether a name of letters, digits, dashes and underscores is `lower`, which has none of the last: as many bytes, all
+/// but for the bit by which letters are small.
+#[inline(always)]
+fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
+    let Some(name) = name.first_chunk::<N>() else { return false };
+    let mut differs = 0;
+    let mut at = 0;
+    // By words of eight, the last of which may overlap; what is shorter by fours.
+    while at < N {
+        if N >= 8 {
+            let from = at.min(N - 8);
+            differs |= (word::<8>(name, from) | 0x2020_2020_2020_2020) ^ word::<8>(lower, from);
+            at += 8;
+        } else {
+            let from = at.min(N.saturating_sub(4));
+            differs |= (word::<4>(name, from) | 0x2020_2020) ^ word::<4>(lower, from);
+            at += 4;
+        }
+    }
+    differs == 0
+}
+
+/// `W` bytes from `at` on as a number.
+#[inline(always)]
+fn word<const W: usize>(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word[..W].copy_from_slice(&bytes[at..at + W]);
+    u64::from_le_bytes(word)
+}
+
 impl RequestFields {
     fn has(&self, field: Field) -> bool {
         self.seen & 1 << field as u32 != 0
@@ -82,31 +112,30 @@ impl RequestFields {
 
     #[inline(always)]
     fn take(&mut self, buf: &[u8], name: &[u8], value: Range<usize>) -> Option<()> {
-        let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
         let field = match name.len() {
-            4 if is("host") => {
+            4 if is(name, b"host") => {
                 if !buf[value.clone()].iter().all(|byte| HOST[usize::from(*byte)]) {
                     return None;
                 }
                 Field::Host
             }
-            6 if is("origin") => Field::Origin,
-            6 if is("expect") => return None,
-            9 if is("x-api-key") => Field::XApiKey,
-            10 if is("user-agent") => Field::UserAgent,
-            10 if is("connection") => return self.framing.connection(&buf[value]),
-            11 if is("traceparent") => {
+            6 if is(name, b"origin") => Field::Origin,
+            6 if is(name, b"expect") => return None,
+            9 if is(name, b"x-api-key") => Field::XApiKey,
+            10 if is(name, b"user-agent") => Field::UserAgent,
+            10 if is(name, b"connection") => return self.framing.connection(&buf[value]),
+            11 if is(name, b"traceparent") => {
                 self.traced = true;
                 return Some(());
             }
-            12 if is("content-type") => Field::ContentType,
-            12 if is("x-request-id") => Field::XRequestId,
-            13 if is("authorization") => Field::Authorization,
-            14 if is("content-length") => return self.framing.length(&buf[value]),
-            14 if is("anthropic-beta") => Field::AnthropicBeta,
-            16 if is("content-encoding") => Field::ContentEncoding,
-            17 if is("transfer-encoding") => return None,
-            17 if is("anthropic-version") => Field::AnthropicVersion,
+            12 if is(name, b"content-type") => Field::ContentType,
+            12 if is(name, b"x-request-id") => Field::XRequestId,
+            13 if is(name, b"authorization") => Field::Authorization,
+            14 if is(name, b"content-length") => return self.framing.length(&buf[value]),
+            14 if is(name, b"anthropic-beta") => Field::AnthropicBeta,
+            16 if is(name, b"content-encoding") => Field::ContentEncoding,
+            17 if is(name, b"transfer-encoding") => return None,
+            17 if is(name, b"anthropic-version") => Field::AnthropicVersion,
             10 | 12 | 18 | 24 => {
                 self.session(name, value);
                 return Some(());
@@ -177,14 +206,13 @@ struct ResponseFields {
 impl ResponseFields {
     #[inline(always)]
     fn take(&mut self, buf: &[u8], name: &[u8], value: Range<usize>) -> Option<()> {
-        let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
         let slot = match name.len() {
-            10 if is("connection") => return self.framing.connection(&buf[value]),
-            11 if is("retry-after") => &mut self.retry_after,
-            12 if is("content-type") => &mut self.content_type,
-            14 if is("content-length") => return self.framing.length(&buf[value]),
-            16 if is("content-encoding") => &mut self.content_encoding,
-            17 if is("transfer-encoding") => {
+            10 if is(name, b"connection") => return self.framing.connection(&buf[value]),
+            11 if is(name, b"retry-after") => &mut self.retry_after,
+            12 if is(name, b"content-type") => &mut self.content_type,
+            14 if is(name, b"content-length") => return self.framing.length(&buf[value]),
+            16 if is(name, b"content-encoding") => &mut self.content_encoding,
+            17 if is(name, b"transfer-encoding") => {
                 let once = !std::mem::replace(&mut self.chunked, true);
                 return (once && buf[value].eq_ignore_ascii_case(b"chunked")).then_some(());
             }
