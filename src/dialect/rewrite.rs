@@ -85,6 +85,12 @@ pub fn rewrite(
     let takes_it = !with.capabilities.drops("stream_options");
     let ask = with.capabilities.stream_usage && takes_it && shape.upstream() == Dialect::Chat && fields.stream;
     let mut writer = Writer { body, cuts: &cuts, text, pieces, total: 0 };
+    if let Some(model) = fields.model.filter(|_| !ask && goes_as_it_is(shape, fields, with.capabilities)) {
+        writer.body(0, model.start as usize - 1);
+        writer.text(|text| write_string(text, with.model));
+        writer.body(model.end as usize + 1, body.len());
+        return Ok(writer.total);
+    }
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return Ok(writer.total);
     };
@@ -142,6 +148,17 @@ pub fn rewrite(
     Ok(writer.total)
 }
 
+/// Whether nothing of a request becomes another for a target but its model: so it is with nearly all, and then its
+/// members need not be gone through.
+fn goes_as_it_is(shape: Dialect, fields: &Fields, takes: &Capabilities) -> bool {
+    let keeps_bound = fields.max_tokens.is_none() || shape == Dialect::Messages || !takes.max_completion_tokens;
+    !fields.has_odd
+        && shape != Dialect::Responses
+        && keeps_bound
+        && takes.drop_params.is_empty()
+        && takes.params.is_empty()
+}
+
 /// Names of the members that an upstream is not sent: of the same shape those that [`rewrite`] leaves out, of the other
 /// one those that no translation reads. Inside their quotes, escapes still in them. A request without such members
 /// costs one look at each.
@@ -153,6 +170,8 @@ pub fn dropped<'a>(
     with: &'a Target<'_>,
 ) -> impl Iterator<Item = &'a [u8]> {
     let takes = with.capabilities;
+    let none = !translated && goes_as_it_is(shape, fields, takes);
+    let members: &[Member] = if none { &[] } else { &fields.members };
     let may_go = move |member: &&Member| !member.name.is_read(shape) || !takes.drop_params.is_empty();
     let goes = move |member: &&Member| match translated {
         true => {
@@ -161,7 +180,7 @@ pub fn dropped<'a>(
         }
         false => fate(shape, body, fields, member, with, false) == Fate::Drop,
     };
-    fields.members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
+    members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
 }
 
 /// What becomes of a member beside those that the configuration writes.

@@ -293,6 +293,7 @@ impl Checks {
         self.fields.members.push(Member { key, value, name });
         let raw = Raw::new(value.of(buf));
         let class = self.name.class(self.shape);
+        self.fields.has_odd |= name.is_odd(class);
         if class == Class::Specified {
             return match self.shape {
                 _ if token == Token::Null => Ok(()),

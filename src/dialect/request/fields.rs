@@ -95,6 +95,8 @@ pub struct Fields {
     /// How the conversation began.
     pub(in crate::dialect) opening: Opening,
     pub(in crate::dialect) members: Vec<Member>,
+    /// One of them is none that every target of the shape gets as it stands.
+    pub(in crate::dialect) has_odd: bool,
     /// Parts of the body that are not for an upstream of the same shape, in order: reasoning without a signature.
     pub(in crate::dialect) cuts: Vec<Span>,
 }
@@ -136,11 +138,12 @@ impl Fields {
             adds_tools,
             opening,
             members,
+            has_odd,
             cuts,
         } = self;
         (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
-        (*stream, *include_usage, *thread, *adds_tools) = (false, false, false, false);
+        (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);
         members.clear();
         cuts.clear();
     }

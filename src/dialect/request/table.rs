@@ -202,6 +202,14 @@ impl Name {
         }
     }
 
+    /// Whether what becomes of a member of this class on its way to a target of its shape depends on more than that the
+    /// target takes all that is in the tables: it may be left out, or written anew.
+    #[inline]
+    pub(in crate::dialect) fn is_odd(self, class: Class) -> bool {
+        use Name::*;
+        matches!(class, Class::Denied | Class::Unknown) || matches!(self, N | StreamOptions | MaxCompletionTokens)
+    }
+
     /// How a request of chat or messages treats it.
     const fn class_of_talk(self, shape: Dialect) -> Class {
         use Name::*;

@@ -20,6 +20,11 @@ fn unknown(shape: Dialect, unknown: UnknownMembers) -> Case {
     takes(shape, Capabilities { unknown, ..Capabilities::default() })
 }
 
+/// What a scan has found, of a request whose members are all looked at.
+fn every_member(scan: &RequestScan) -> Fields {
+    Fields { has_odd: true, ..scan.fields().clone() }
+}
+
 impl Case {
     fn run(&self, body: &str) -> String {
         self.try_run(body).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0))
@@ -32,6 +37,14 @@ impl Case {
         let with = Target { model: self.model, shape: Dialect::Chat, capabilities: &self.takes, cache_key: None };
         let (mut text, mut pieces) = (b"left over".to_vec(), vec![Piece::Body(Span::new(0, 1))]);
         let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces)?;
+        // The walk over all members comes to the same where it could be spared.
+        let (walked, mut walked_text, mut walked_pieces) = (every_member(&scan), Vec::new(), Vec::new());
+        let of_walk = rewrite(self.shape, body.as_bytes(), &walked, &with, &mut walked_text, &mut walked_pieces);
+        assert_eq!((of_walk, &walked_text, &walked_pieces), (Ok(total), &text, &pieces), "{body}");
+        let names = |fields: &Fields| -> Vec<Vec<u8>> {
+            dropped(self.shape, false, body.as_bytes(), fields, &with).map(<[u8]>::to_vec).collect()
+        };
+        assert_eq!(names(scan.fields()), names(&walked), "{body}");
         let mut out = Vec::new();
         for piece in &pieces {
             match piece {
@@ -496,4 +509,39 @@ fn tools_and_reasoning_are_left_out_of_one_body() {
     let body = format!("\"tools\":[{both}],\"input\":[{ours},{},{ours},{}]", added(&both), added(&both));
     let want = format!("\"tools\":[{FUNCTION}],\"input\":[{},{}]", added(FUNCTION), added(FUNCTION));
     assert_eq!(tools(&[], &body).unwrap(), want);
+}
+
+#[test]
+fn an_ordinary_request_goes_as_it_is_whatever_its_target_takes() {
+    let ordinary = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":5,"seed":1,"stop":null}"#;
+    let late = r#"{ "messages":[{"role":"user","content":"hi"}],"max_tokens":5, "model" : "m" }"#;
+    let odd = [
+        r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"n":2}"#,
+        r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":5,"max_completion_tokens":6}"#,
+        r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":5,"store":true}"#,
+        r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":5,"unheard_of":true}"#,
+        r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":5,"stream":true}"#,
+    ];
+    let param = Param { name: "seed".to_owned(), json: "7".to_owned(), always: true };
+    let targets = [
+        Capabilities::default(),
+        Capabilities { max_completion_tokens: true, ..Capabilities::default() },
+        Capabilities { drop_params: vec!["seed".to_owned()], ..Capabilities::default() },
+        Capabilities { stream_usage: false, unknown: UnknownMembers::Forward, ..Capabilities::default() },
+        Capabilities { params: [param].into(), ..Capabilities::default() },
+    ];
+    for target in targets {
+        for shape in [Dialect::Chat, Dialect::Messages] {
+            for body in odd.into_iter().chain([ordinary, late]).filter(|body| body.contains("max_tokens")) {
+                takes(shape, target.clone()).run(body);
+            }
+        }
+        takes(Dialect::Chat, target.clone()).run(odd[0]);
+    }
+    let scan = |body: &str| {
+        let mut scan = RequestScan::new();
+        scan.finish(body.as_bytes()).unwrap();
+        goes_as_it_is(Dialect::Chat, scan.fields(), &Capabilities::default())
+    };
+    assert!(scan(ordinary) && scan(late) && !odd[..4].iter().any(|body| scan(body)));
 }
