@@ -144,6 +144,12 @@ impl Pool {
     fn take_back(&mut self, mut store: Box<Store>) {
         let capacity = store.data.capacity();
         store.front = 0;
+        // As nearly all are.
+        if capacity == BLOCK && self.free.len() < FREE_MAX {
+            self.lent -= BLOCK;
+            store.data.clear();
+            return self.free.push(store);
+        }
         if capacity >= HEAVY {
             self.heavy.push(std::mem::take(&mut store.data));
         } else {
@@ -153,12 +159,8 @@ impl Pool {
             store.data.clear();
             return self.small.push(store);
         }
-        if capacity == BLOCK {
-            store.data.clear();
-        } else {
-            store.data = Vec::new();
-        }
         if self.free.len() < FREE_MAX {
+            store.data = Vec::new();
             self.free.push(store);
         }
     }
@@ -287,6 +289,7 @@ impl Buf {
     }
 
     /// Empties the buffer and returns its storage.
+    #[inline]
     pub fn release(&mut self, pool: &mut Pool) {
         if let Some(store) = self.0.take() {
             pool.take_back(store);

@@ -261,14 +261,13 @@ impl<C: Core + 'static> Reactor<C> {
         if at_once {
             return Some(Duration::ZERO);
         }
-        let parting = self.parting.front().map(|(until, _)| *until);
+        let parting = self.parting.front().map_or(Mono::NEVER, |(until, _)| *until);
         let knock = match self.listeners.is_knocked() {
-            true => self.listeners.due(|number| self.core.wants_clients(number)),
-            false => None,
+            true => self.listeners.due(|number| self.core.wants_clients(number)).unwrap_or(Mono::NEVER),
+            false => Mono::NEVER,
         };
-        let next = self.core.next_deadline();
-        self.due = next.unwrap_or(Mono::NEVER);
-        let due = [next, knock, parting].into_iter().flatten().min()?;
+        self.due = self.core.next_deadline().unwrap_or(Mono::NEVER);
+        let due = self.due.min(knock).min(parting);
         (due != Mono::NEVER).then(|| Duration::from_micros(due.micros_since(now)))
     }
 
