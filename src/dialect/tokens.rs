@@ -13,7 +13,7 @@
 //! further off, scripts other than Latin and Chinese too.
 
 use crate::wire::Span;
-use lanes::tokens::{BLOCK, Cost, PIECE, block, piece};
+use lanes::tokens::{BLOCK, Cost, PIECE, block, packed, piece};
 
 /// Tokens that one image counts for; providers charge by area, 765 to 1600 for an ordinary one.
 pub const IMAGE_TOKENS: u64 = 1000;
@@ -34,9 +34,14 @@ const HEX_EXCESS: u64 = 110;
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Estimator {
     parts: u64,
+    /// Text that is not counted yet, as [`packed`] in two halves, the first the lower: pieces of a stream are shorter
+    /// than what is counted at once.
+    waiting: [u64; 2],
     /// Escapes with hexadecimal digits; four thousand million are as many as are counted.
     hex: u32,
-    /// The byte before; 0 where a text begins.
+    /// Bytes that wait.
+    length: u8,
+    /// The byte before those; 0 where a text begins.
     last: u8,
 }
 
@@ -57,41 +62,65 @@ impl Estimator {
         for sample in raw.chunks_exact(step).map(|part| &part[..SAMPLE]) {
             let mut counted = Estimator::new();
             counted.count(sample);
-            let parts = counted.net_parts().saturating_mul(step as u64) / SAMPLE as u64;
+            let (_, net) = counted.parts();
+            let parts = net.saturating_mul(step as u64) / SAMPLE as u64;
             self.parts = self.parts.saturating_add(parts);
         }
         self.cut();
     }
 
+    #[inline]
     fn count(&mut self, raw: &[u8]) {
-        let before = self.last;
-        let mut escapes = false;
-        // Most texts are as short as a role or the news of an event, and pay for one block.
-        if raw.len() <= BLOCK {
-            escapes = self.take(raw, block);
-        } else {
-            for part in raw.chunks(PIECE) {
-                escapes |= self.take(part, piece);
-            }
-        }
-        if escapes {
-            let first = usize::from(before == b'\\' && raw[0] == b'u');
-            let found = first + raw.windows(2).filter(|pair| *pair == b"\\u").count();
-            self.hex = self.hex.saturating_add(found as u32);
+        match raw.len() <= BLOCK {
+            true => self.wait(raw),
+            false => self.count_long(raw),
         }
     }
 
-    /// Counts a part; true if an escape with hexadecimal digits begins in it.
-    #[inline(always)]
-    fn take(&mut self, raw: &[u8], cost: fn(&[u8], u8) -> Cost) -> bool {
-        let Some(last) = raw.last() else { return false };
-        let Cost { parts, has_hex } = cost(raw, self.last);
-        (self.parts, self.last) = (self.parts + parts, *last);
-        has_hex
+    /// A short piece waits until there are enough of them for a block.
+    #[inline]
+    fn wait(&mut self, raw: &[u8]) {
+        if usize::from(self.length) + raw.len() > BLOCK {
+            self.count_waiting();
+        }
+        // A shift by all bits there are would be none: where a block is full nothing is added.
+        let text = packed(raw).checked_shl(8 * u32::from(self.length)).unwrap_or_default();
+        self.waiting[0] |= text as u64;
+        self.waiting[1] |= (text >> 64) as u64;
+        self.length += raw.len() as u8;
+    }
+
+    fn count_waiting(&mut self) {
+        if self.length == 0 {
+            return;
+        }
+        let text = u128::from(self.waiting[0]) | u128::from(self.waiting[1]) << 64;
+        let (bytes, length) = (text.to_le_bytes(), usize::from(self.length));
+        self.take(&bytes[..length], block(text, self.last));
+        (self.waiting, self.length) = ([0; 2], 0);
+    }
+
+    fn count_long(&mut self, raw: &[u8]) {
+        self.count_waiting();
+        for part in raw.chunks(PIECE) {
+            self.take(part, piece(part, self.last));
+        }
+    }
+
+    /// Counts a part that is not empty.
+    #[inline]
+    fn take(&mut self, raw: &[u8], Cost { parts, has_hex }: Cost) {
+        if has_hex {
+            let first = usize::from(self.last == b'\\' && raw[0] == b'u');
+            let found = first + raw.windows(2).filter(|pair| *pair == b"\\u").count();
+            self.hex = self.hex.saturating_add(found as u32);
+        }
+        (self.parts, self.last) = (self.parts.saturating_add(parts), raw[raw.len() - 1]);
     }
 
     /// Ends the word under way: what follows is other text.
     pub fn cut(&mut self) {
+        self.count_waiting();
         self.last = 0;
     }
 
@@ -102,11 +131,15 @@ impl Estimator {
 
     /// Tokens counted so far, rounded to the nearest; never 0 where anything was fed.
     pub fn tokens(&self) -> u64 {
-        (self.net_parts().saturating_add(PARTS / 2) / PARTS).max(u64::from(self.parts > 0))
+        let (parts, net) = self.parts();
+        (net.saturating_add(PARTS / 2) / PARTS).max(u64::from(parts > 0))
     }
 
-    fn net_parts(&self) -> u64 {
-        self.parts.saturating_sub(u64::from(self.hex) * HEX_EXCESS)
+    /// Parts counted, those that wait among them; and without what escapes are counted too high.
+    fn parts(&self) -> (u64, u64) {
+        let mut all = *self;
+        all.count_waiting();
+        (all.parts, all.parts.saturating_sub(u64::from(all.hex) * HEX_EXCESS))
     }
 }
 

@@ -20,10 +20,10 @@ pub struct Cost {
     pub has_hex: bool,
 }
 
-/// What [`BLOCK`] bytes at most cost behind `last`, the byte before them.
+/// What the first [`BLOCK`] bytes at most of a text cost behind `last`, the byte before them: they are given as
+/// [`packed`].
 #[cfg_attr(not(debug_assertions), inline)]
-pub fn block(raw: &[u8], last: u8) -> Cost {
-    let text = packed(raw);
+pub fn block(text: u128, last: u8) -> Cost {
     let old = u8x16::new((text << 8 | u128::from(last)).to_le_bytes());
     let new = u8x16::new(text.to_le_bytes());
     let mut parts = cost(old, new, class_of(old), class_of(new));
@@ -75,9 +75,9 @@ pub fn piece(piece: &[u8], last: u8) -> Cost {
 /// Every other byte of eight.
 const EVERY_OTHER: u64 = 0x00ff_00ff_00ff_00ff;
 
-/// Sixteen bytes at most as a number, the first the lowest; what is not there is [`FILLER`].
+/// Sixteen bytes at most as a number, the first the lowest; what is not there costs nothing.
 #[inline(always)]
-fn packed(raw: &[u8]) -> u128 {
+pub fn packed(raw: &[u8]) -> u128 {
     const { assert!(FILLER == 0) };
     if let (Some(front), Some(back)) = (raw.first_chunk(), raw.last_chunk()) {
         let (front, back) = (u128::from(u64::from_le_bytes(*front)), u128::from(u64::from_le_bytes(*back)));

@@ -41,10 +41,14 @@ enum LineEnd {
 /// Bytes of storage for joined lines that outlive their event: every stream under way may hold so many.
 const JOINED_KEPT: usize = 4096;
 
+#[derive(Debug, Default)]
+struct Joined(Vec<u8>);
+
 /// Cuts a stream into events. Remembers how far it has looked, so that nothing is looked at twice.
 #[derive(Debug)]
 pub struct Splitter {
-    joined: Vec<u8>,
+    /// The data of an event of several lines; boxed, since few streams have such.
+    joined: Option<Box<Joined>>,
     name: Span,
     data: Span,
     /// Where the line under way begins.
@@ -71,7 +75,7 @@ impl Splitter {
     /// At the start of a stream.
     pub fn new() -> Splitter {
         let none = Span::default();
-        let joined = Vec::new();
+        let joined = None;
         let (bom_passed, comment) = (false, false);
         let (begin, line, at, lines) = (0, 0, 0, 0);
         let ended = LineEnd::Lf;
@@ -80,7 +84,7 @@ impl Splitter {
 
     /// Back to the start of a stream; storage is kept.
     pub fn reset(&mut self) {
-        *self = Splitter { joined: std::mem::take(&mut self.joined), ..Splitter::new() };
+        *self = Splitter { joined: self.joined.take(), ..Splitter::new() };
     }
 
     /// The next complete event, `None` if there is none yet. `buf` begins where the last event ended (at first: with
@@ -145,14 +149,19 @@ impl Splitter {
 
     /// The data of an event that [`Splitter::next`] has just returned: its lines joined with a newline.
     pub fn data<'a>(&'a self, event: &Event, buf: &'a [u8]) -> &'a [u8] {
-        if event.lines > 1 { &self.joined } else { event.data.of(buf) }
+        match &self.joined {
+            Some(joined) if event.lines > 1 => &joined.0,
+            _ => event.data.of(buf),
+        }
     }
 
     /// Nothing of `event` is needed any more.
     pub fn done(&mut self, event: &Event) {
-        if event.lines > 1 {
-            self.joined.clear();
-            self.joined.shrink_to(JOINED_KEPT);
+        if event.lines > 1
+            && let Some(joined) = &mut self.joined
+        {
+            joined.0.clear();
+            joined.0.shrink_to(JOINED_KEPT);
         }
     }
 
@@ -206,13 +215,14 @@ impl Splitter {
 
     /// Joins the data of a whole event of several lines. Not as they come: the event under way is held once.
     fn join(&mut self, event: &[u8]) {
-        self.joined.clear();
+        let Joined(joined) = &mut **self.joined.get_or_insert_default();
+        joined.clear();
         let lines = event.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty());
         for (_, value) in lines.map(named).filter(|(name, _)| *name == b"data") {
-            self.joined.extend_from_slice(value);
-            self.joined.push(b'\n');
+            joined.extend_from_slice(value);
+            joined.push(b'\n');
         }
-        self.joined.pop();
+        joined.pop();
     }
 }
 

@@ -44,7 +44,7 @@ fn a_lane_holds_what_its_byte_costs() {
         let one = |times: usize| {
             let mut estimator = Estimator::new();
             estimator.count(text.repeat(times).as_bytes());
-            estimator.parts
+            estimator.parts().0
         };
         assert_eq!(one(1001) - one(1), 1000 * (one(2) - one(1)), "{text}");
     }
