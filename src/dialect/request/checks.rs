@@ -563,6 +563,7 @@ impl Visitor for Checks {
         }
     }
 
+    #[inline(always)] // where it is called the kind of token is mostly known
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         let opens = matches!(token, Token::ObjectOpen | Token::ArrayOpen);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);

@@ -81,7 +81,7 @@ impl Gateway {
                     _ => Refusal::too_large(exchange.map_or(ADMIN_BODY_MAX, |_| server.max_body)),
                 };
                 match exchange {
-                    Some(exchange) => self.tell(exchange, Event::Refused(refusal)),
+                    Some(exchange) => self.tell(exchange, Event::Refused(Box::new(refusal))),
                     None => self.bad_admin_body(id, &refusal),
                 }
             }

@@ -109,7 +109,7 @@ impl Gateway {
             match provider.push(data, &mut self.cx.pool) {
                 None => return,
                 Some(ProviderEvent::Body) => {}
-                Some(ProviderEvent::Head(head)) => return self.provider_head(id, &head),
+                Some(ProviderEvent::Head(head)) => return self.provider_head(id, &head, data),
                 Some(ProviderEvent::Tail) => return self.provider_tail(id, data),
                 Some(ProviderEvent::BadHead(why)) => return self.provider_failed(id, FaultKind::BadHead(why)),
                 Some(ProviderEvent::Unasked) if data.is_empty() => return,
@@ -117,6 +117,11 @@ impl Gateway {
             }
             let Some(xid) = provider.exchange else { return self.provider_tail(id, data) };
             let Some(exchange) = self.exchanges.get_mut(xid) else { return };
+            if provider.is_rest(data) && exchange.reads_at_once(data.len(), &mut self.cx) {
+                // To its end.
+                let _ = provider.read(data);
+                return self.tell(xid, Event::Whole(data));
+            }
             let client = self.clients.get(exchange.request.client);
             let full = client.is_some_and(|client| client.is_full());
             let Some(slice) = exchange.intake(xid, data.len(), full, &mut self.cx) else {
@@ -145,7 +150,7 @@ impl Gateway {
         }
     }
 
-    fn provider_head(&mut self, id: ProviderId, head: &ResponseHead) {
+    fn provider_head(&mut self, id: ProviderId, head: &ResponseHead, came: &[u8]) {
         let Some(provider) = self.providers.get_mut(id) else { return };
         let Some(exchange) = provider.exchange else { return };
         let mut received = provider.take_received();
@@ -153,8 +158,9 @@ impl Gateway {
             // An error needs none of the rest of its request.
             provider.stop_writing();
         }
-        self.tell(exchange, Event::Head(head, received.bytes()));
-        self.provider_bytes(id, received.bytes().get(head.len as usize..).unwrap_or_default());
+        let bytes = if received.is_empty() { came } else { received.bytes() };
+        self.tell(exchange, Event::Head(head, bytes));
+        self.provider_bytes(id, bytes.get(head.len as usize..).unwrap_or_default());
         received.release(&mut self.cx.pool);
     }
 

@@ -496,7 +496,7 @@ impl Exchange {
         let error = Some(refusal.kind);
         let outcome = Outcome { status: refusal.status, error, usage };
         if !self.is_open() {
-            return Effect::Refuse(refusal, outcome);
+            return Effect::Refuse(Box::new(refusal), outcome);
         }
         self.tell_failure(&refusal, cx);
         Effect::End(Default::default(), outcome)

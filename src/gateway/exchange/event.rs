@@ -26,7 +26,7 @@ pub(crate) enum Event<'a> {
         complete: bool,
     },
     /// The body cannot be taken, or does not come.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// A large request has been translated by a helper thread.
     Translated { draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
     /// What it may use is to be counted: a bound does not do any more.
@@ -51,6 +51,8 @@ pub(crate) enum Event<'a> {
     Head(&'a ResponseHead, &'a [u8]),
     /// A piece of the answer's body.
     Data(&'a [u8]),
+    /// All of a whole answer at once, see [`super::state::Exchange::reads_at_once`].
+    Whole(&'a [u8]),
     /// The body has ended as its framing promised.
     BodyEnd,
     /// The connection has ended too early, or says what cannot be understood. `reused`: it had served before.
@@ -106,7 +108,7 @@ pub(crate) enum Effect {
     /// Send this whole answer, which is too large to be copied; it has the end of its one chunk with it.
     AnswerBulk(Outcome, Buf),
     /// Answer with an error of ours.
-    Refuse(Refusal, Outcome),
+    Refuse(Box<Refusal>, Outcome),
     /// Say how the key stands.
     Quota,
     /// Look at the head again.

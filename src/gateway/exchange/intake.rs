@@ -4,7 +4,7 @@
 use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Queued, Reserving, State};
 use crate::base::buf::BLOCK;
 use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
-use crate::gateway::budget::{Promise, Verdict};
+use crate::gateway::budget::{Budget, Promise, Verdict};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ExchangeId;
 
@@ -46,6 +46,22 @@ impl Exchange {
             cx.wait_for(own, None, more, verdict);
         }
         (!answering.paused).then_some(slice)
+    }
+
+    /// Whether a whole answer of so many bytes, none of which came before, is read from where it has come to lie: it is
+    /// short, and there is room for what is sent of it, so that it need not be promised any.
+    pub(crate) fn reads_at_once(&self, bytes: usize, cx: &mut Cx) -> bool {
+        let State::Answering(Answering { paused: false, body: Body::Collect { buf, .. }, draft, .. }) = &self.state
+        else {
+            return false;
+        };
+        let (Some(promise), Some(key), Some(target)) = (draft.answer(), self.request.found.key, self.target()) else {
+            return false;
+        };
+        let total = 2 * bytes + ANSWER_MORE;
+        let is_first = buf.is_empty() && promise.total() == 0 && !cx.may_have_room();
+        let is_short = bytes <= target.limits.max_response && !cx.is_long(bytes);
+        is_first && is_short && cx.budget.share_allows(promise, key, total) && Budget::has_room(total, false, &cx.pool)
     }
 
     /// What waits for it may be read without a look at how much is free: it has been promised its room, or it is the

@@ -13,7 +13,7 @@
 //! | Reserving | Ruled, Counted → Attempting, Queued, Translating or end; Drained → Reserving; Due → Attempting, Queued or end |
 //! | Queued | Place → Attempting, Queued, Translating or end; Count, Drained → Queued; Due → Queued or end |
 //! | Attempting | Named, Dialed, DialFailed, Sent, Renewed, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Renewed, Failed, Due → Translating or end |
-//! | Answering | Data, Sent, Room, Drained, Offloaded, Count, Due → Answering; Data, BodyEnd, Offloaded, Room, Due → Committing or end; BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
+//! | Answering | Data, Sent, Room, Drained, Offloaded, Count, Due → Answering; Data, Whole, BodyEnd, Offloaded, Room, Due → Committing or end; Whole, BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
 
@@ -175,7 +175,7 @@ impl Exchange {
             (State::Identifying { .. }, Event::LookedUp { answered }) => self.looked_up(answered),
             (State::Identifying { .. }, Event::Due { .. }) => self.looked_up(false),
             (State::Reading { .. }, Event::Body { complete }) => self.body(complete, message, cx),
-            (State::Reading { .. }, Event::Refused(refusal)) => self.refuse(refusal),
+            (State::Reading { .. }, Event::Refused(refusal)) => self.refuse(*refusal),
             (State::Translating(_), Event::Translated { draft, built }) => self.translated(draft, built, message, cx),
             (State::Reserving(_), Event::Ruled(ask, ruling)) => self.ruled(ask, ruling, message, cx),
             (State::Reserving(_), Event::Counted) => self.others_counted(message, cx),
@@ -190,6 +190,7 @@ impl Exchange {
             (State::Attempting(_), Event::DialFailed(why)) => self.dial_failed(why, message, cx),
             (State::Attempting(_) | State::Answering(_), Event::Sent) => self.sent(cx),
             (State::Attempting(_), Event::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
+            (State::Answering(_), Event::Whole(body)) => self.whole(body, message, cx),
             (State::Answering(_), Event::BodyEnd) => self.body_end(message, cx),
             (State::Answering(_), Event::Room) => self.room(cx),
             (State::Answering(_), Event::Drained) => self.drained(cx),
@@ -404,7 +405,7 @@ impl Exchange {
     /// Answers with an error before anything was admitted.
     fn refuse(&mut self, refusal: Refusal) -> Effect {
         let outcome = Outcome::refused(&refusal);
-        Effect::Refuse(refusal, outcome)
+        Effect::Refuse(Box::new(refusal), outcome)
     }
 
     /// The client has left.

@@ -29,25 +29,43 @@ impl Exchange {
         self.attempt_failed(Fault::from(FaultKind::TooLarge(bound)), false, message, cx)
     }
 
-    /// All of a whole answer is there: reads it.
-    pub(super) fn whole(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let (Some(asked), Some(to)) = (self.asked, self.dialect()) else { return Effect::Nothing };
-        let from = self.target_provider().map_or(to, |provider| provider.shape);
+    /// All of a whole answer has been collected: reads it.
+    pub(super) fn collected(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
-        let length = buf.len();
-        if cx.is_long(length) {
+        if cx.is_long(buf.len()) {
             return self.offload_reply(message, cx);
         }
+        let mut buf = std::mem::take(buf);
+        let read = self.read_whole(buf.bytes(), message, cx);
+        // What is sent of it takes its place.
+        buf.release(&mut cx.pool);
+        self.reply(read, message, cx)
+    }
+
+    /// A whole answer has come at once.
+    pub(super) fn whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let read = self.read_whole(body, message, cx);
+        self.reply(read, message, cx)
+    }
+
+    /// Reads a whole answer; what is sent of it lies in `cx.out` then.
+    fn read_whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Result<ObservedUsage, Broken> {
+        let (Some(asked), Some(to), State::Answering(answering)) = (self.asked, self.dialect(), &self.state) else {
+            return Err(Broken::NotJson);
+        };
+        let from = self.target_provider().map_or(to, |provider| provider.shape);
         cx.out.clear();
         let prompt = answering.draft.prompt(&asked, message.body);
         let identity = self.request.identity(&asked, prompt, cx.now.unix);
-        let read = match answering.draft.translation() {
-            None => cx.answers.whole(to, buf.bytes(), &identity, &mut cx.out),
-            Some(state) => dialect::reply((from, to), buf.bytes(), state, &identity, &mut cx.out),
-        };
-        // What is sent of it takes its place.
-        buf.release(&mut cx.pool);
+        match answering.draft.translation() {
+            None => cx.answers.whole(to, body, &identity, &mut cx.out),
+            Some(state) => dialect::reply((from, to), body, state, &identity, &mut cx.out),
+        }
+    }
+
+    /// Answers with what has been made of a whole answer.
+    fn reply(&mut self, read: Result<ObservedUsage, Broken>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let usage = match self.whole_accepted(read, message, cx) {
             Ok(usage) => usage,
             Err(fault) => return self.attempt_failed(fault, false, message, cx),

@@ -316,7 +316,7 @@ impl Exchange {
                 let fault = self.status_fault();
                 self.attempt_failed(fault, false, message, cx)
             }
-            Body::Collect { .. } => self.whole(message, cx),
+            Body::Collect { .. } => self.collected(message, cx),
             Body::Stream(_) => self.stream_body_ended(message, cx),
             Body::Offloaded { .. } => Effect::Nothing,
         }

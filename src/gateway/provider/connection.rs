@@ -40,7 +40,8 @@ const HANDSHAKE: u8 = 22;
 /// What bytes have led to.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The head of an answer; its body begins in what [`Connection::take_received`] gives, behind the head.
+    /// The head of an answer; its body begins behind the head, in what [`Connection::take_received`] gives, or where
+    /// that is empty, in the bytes that have just come.
     Head(ResponseHead),
     /// What came is no head, or one that cannot be taken; why, in words for the log.
     BadHead(&'static str),
@@ -211,6 +212,14 @@ impl Connection {
                 _ => Event::Unasked,
             });
         };
+        // Nearly every head comes whole, and is read where it lies.
+        if self.received.is_empty()
+            && let Ok(Some(head)) = head::parse_response(data, &mut 0, HEAD_MAX, false)
+            && head.status >= 200
+        {
+            self.response = ResponseHalf::Body { reader: Reader::new(head.framing), reusable: head.keep_alive };
+            return Some(Event::Head(head));
+        }
         self.received.push(pool, data);
         loop {
             match head::parse_response(self.received.bytes(), scanned, HEAD_MAX, false) {
@@ -235,6 +244,13 @@ impl Connection {
     fn odd_head(&self, reason: &'static str) -> &'static str {
         let is_tls = matches!(self.received.bytes(), [ALERT | HANDSHAKE, 3, ..]);
         if is_tls { "the provider speaks TLS here" } else { reason }
+    }
+
+    /// These bytes are a body of declared length from its first to its last.
+    #[inline]
+    pub(crate) fn is_rest(&self, data: &[u8]) -> bool {
+        let ResponseHalf::Body { reader: Reader::Length(left), .. } = &self.response else { return false };
+        *left == data.len() as u64
     }
 
     /// Looks at the front of the body's bytes; see [`Reader::next`]. Bytes after the end of the body are not the
