@@ -102,10 +102,13 @@ impl<T, N> Slots<T, N> {
         if !self.holds(id) {
             return None;
         }
-        let value = self.slab.try_remove(id.slot as usize)?;
-        let generation = &mut self.generations[id.slot as usize];
-        *generation = (*generation + 1) & 0x7fff_ffff;
-        Some(value)
+        // Handed on as it comes: unpacked it would be copied once more.
+        let value = self.slab.try_remove(id.slot as usize);
+        if value.is_some() {
+            let generation = &mut self.generations[id.slot as usize];
+            *generation = (*generation + 1) & 0x7fff_ffff;
+        }
+        value
     }
 
     /// Number of tenants.

@@ -17,6 +17,18 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
 
+/// What a head has led to.
+enum Passed {
+    /// The body is to be read.
+    Body,
+    /// How the key stands is to be told.
+    Quota,
+    /// The ledger is to be asked for its key.
+    Unknown(KeyId),
+    /// It has been answered.
+    Answered,
+}
+
 /// Charges a key for what waits at a client of its own.
 #[inline]
 pub(super) fn charge_unread(client: &mut client::Connection, budget: &mut Budget) {
@@ -214,8 +226,19 @@ impl Gateway {
     }
 
     /// Looks whether a request may pass on its head, and goes on with it.
+    #[inline(always)] // else the exchange is copied twice more
     pub(crate) fn authorize(&mut self, mut exchange: Exchange, head: &RequestHead) {
-        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        match self.passes(&mut exchange, head) {
+            Passed::Body => self.read_body(exchange, head),
+            Passed::Quota => self.look(exchange),
+            Passed::Unknown(key) => self.identify(exchange, key, head),
+            Passed::Answered => {}
+        }
+    }
+
+    /// Whether it may; what is answered without more ado has been then.
+    fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> Passed {
+        let Some(client) = self.clients.get(exchange.request.client) else { return Passed::Answered };
         let ready = Readiness {
             drained: self.cx.lifecycle.is_over(),
             handed_over: self.cx.lifecycle.has_handed_over(),
@@ -225,15 +248,16 @@ impl Gateway {
         };
         let (bytes, _) = client.message();
         match exchange.authorize(head, bytes, ready, &mut self.cx) {
-            Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => self.read_body(exchange, head),
-            Ok(Endpoint::Preflight) => self.answer_preflight(&mut exchange),
-            Ok(Endpoint::Quota) => self.look(exchange),
-            Ok(endpoint) => self.answer_local(&mut exchange, endpoint),
+            Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => return Passed::Body,
+            Ok(Endpoint::Quota) => return Passed::Quota,
+            Ok(Endpoint::Preflight) => self.answer_preflight(exchange),
+            Ok(endpoint) => self.answer_local(exchange, endpoint),
             Err(refusal) => match self.cx.lookups.unknown.take() {
-                Some(key) if self.cx.lookups.may_wait(&key, self.cx.now.mono) => self.identify(exchange, key, head),
-                _ => self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal)),
+                Some(key) if self.cx.lookups.may_wait(&key, self.cx.now.mono) => return Passed::Unknown(key),
+                _ => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
             },
         }
+        Passed::Answered
     }
 
     /// A key that is not known may have been issued a moment ago: the ledger is asked, and the request waits.

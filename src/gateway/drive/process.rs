@@ -36,7 +36,7 @@ impl Gateway {
                 self.tell(id, Event::Translated { draft, built });
             }
             product => {
-                self.tell(id, Event::Offloaded(product));
+                self.tell(id, Event::Offloaded(product.map(Box::new)));
                 self.resume(id);
             }
         }

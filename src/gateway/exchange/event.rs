@@ -62,7 +62,7 @@ pub(crate) enum Event<'a> {
     /// The client reads again.
     Drained,
     /// What was given to a helper thread is done; `None` if it was lost to a bug.
-    Offloaded(Option<Product>),
+    Offloaded(Option<Box<Product>>),
     /// Its row is safe.
     Committed,
     /// Its row is not safe, and will not be in time.

@@ -194,7 +194,9 @@ impl Exchange {
             (State::Answering(_), Event::BodyEnd) => self.body_end(message, cx),
             (State::Answering(_), Event::Room) => self.room(cx),
             (State::Answering(_), Event::Drained) => self.drained(cx),
-            (State::Answering(_), Event::Offloaded(product)) => self.offloaded(product, message, cx),
+            (State::Answering(_), Event::Offloaded(product)) => {
+                self.offloaded(product.map(|product| *product), message, cx)
+            }
             (State::Attempting(_) | State::Answering(_), Event::Failed { kind, reused }) => {
                 self.attempt_failed(Fault::from(kind), reused, message, cx)
             }
