@@ -114,6 +114,15 @@ impl Timers {
         }
     }
 
+    /// Drops the entry of a connection that is gone: it should have gone with that, and left there it would wake the
+    /// loop again and again. True, since others may be due.
+    #[cold]
+    pub fn strike(&mut self, owner: Owner) -> bool {
+        debug_assert!(false, "an entry without its connection");
+        self.forget(Conn { side: owner.side(), slot: owner.slot(), generation: 0 });
+        true
+    }
+
     /// Entries in the heap.
     pub fn len(&self) -> usize {
         self.heap.len()

@@ -152,6 +152,33 @@ impl SseStream {
         fed
     }
 
+    /// The same for an event at the front of `data` that differs from the one before in its text alone, as nearly all do:
+    /// how many bytes it has. 0 where it is another, and nothing has been done; what follows it is for
+    /// [`SseStream::feed`].
+    #[inline]
+    pub fn feed_alike(&mut self, data: &[u8], pool: &mut Pool, out: &mut Vec<u8>) -> usize {
+        let is_amid = self.end_at.is_none() && !self.inner.finish_seen() && !self.inner.finished();
+        if !is_amid || !self.held.is_empty() {
+            return 0;
+        }
+        let Some(len) = self.alike(data, out) else { return 0 };
+        if let Inner::Translated(convert) = &mut self.inner {
+            convert.charge(pool);
+        }
+        len
+    }
+
+    /// Hands on an event at the front of `buf` that is like the one before; its length.
+    #[inline]
+    fn alike(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        if !self.begun || !self.splitter.is_between() {
+            return None;
+        }
+        let len = self.inner.event_like(&buf[..buf.len().min(self.max_event as usize)], out)?;
+        self.seen += 1;
+        Some(len)
+    }
+
     fn take(
         &mut self,
         data: &[u8],
@@ -265,12 +292,8 @@ impl SseStream {
         let mut used = 0;
         while used < buf.len() && !self.inner.finished() {
             let (buf, before) = (&buf[used..], out.len());
-            // Nearly all events differ from the one before in their text alone; what is so is not looked at further.
-            if self.splitter.is_between()
-                && self.begun
-                && let Some(len) = self.inner.event_like(&buf[..buf.len().min(self.max_event as usize)], out)
-            {
-                (*events, self.seen, used) = (*events + 1, self.seen + 1, used + len);
+            if let Some(len) = self.alike(buf, out) {
+                (*events, used) = (*events + 1, used + len);
                 continue;
             }
             let Some(event) = self.splitter.next(buf) else { break };

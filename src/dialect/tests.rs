@@ -102,7 +102,8 @@ pub(super) fn stream_for(
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut result = Ok(());
     for chunk in chunks {
-        let fed = stream.feed(chunk, &mut pool, me, &mut out);
+        let alike = stream.feed_alike(chunk, &mut pool, &mut out);
+        let fed = stream.feed(&chunk[alike..], &mut pool, me, &mut out);
         if let Err(fault) = fed {
             result = Err(fault);
             break;

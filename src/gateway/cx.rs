@@ -345,6 +345,12 @@ impl Cx {
         self.let_go = Some((provider, complete));
     }
 
+    /// Whether [`Cx::let_go`] has noted something.
+    #[inline]
+    pub(crate) fn lets_go(&self) -> bool {
+        self.let_go.is_some()
+    }
+
     /// What [`Cx::let_go`] has noted.
     pub(crate) fn take_let_go(&mut self) -> Option<(ProviderId, bool)> {
         self.let_go.take()
@@ -388,7 +394,8 @@ impl Cx {
             || !self.turns.is_empty()
             || self.budget.is_eased()
             || self.gate != Gate::Open
-            || Budget::gate(&self.pool, self.gate) != Gate::Open
+            // It is about to close.
+            || self.pool.room() < Budget::narrow(&self.pool)
     }
 
     /// An answer that wants `more` bytes waits.

@@ -416,14 +416,16 @@ impl Core for Gateway {
         let Some((_, owner)) = due else { return false };
         match owner.side() {
             Side::Client => {
-                let Some((id, client)) = self.clients.tenant(owner.slot()) else { return false };
+                let Some((id, client)) = self.clients.tenant(owner.slot()) else { return self.timers.strike(owner) };
                 let due = earliest(client, &self.exchanges);
                 if self.timers.fired(client_conn(id), due, now.mono) {
                     self.client_expired(id);
                 }
             }
             Side::Upstream => {
-                let Some((id, provider)) = self.providers.tenant(owner.slot()) else { return false };
+                let Some((id, provider)) = self.providers.tenant(owner.slot()) else {
+                    return self.timers.strike(owner);
+                };
                 if self.timers.fired(provider_conn(id), provider.wait, now.mono) {
                     self.close_provider(id);
                 }

@@ -461,8 +461,10 @@ impl<C: Core + 'static> Reactor<C> {
             for index in 0..due {
                 self.flush(self.touched[index]);
             }
-            // Those whose room is used up have been added behind; they wait for the next turn.
-            self.touched.drain(..due);
+            if due > 0 {
+                // Those whose room is used up have been added behind; they wait for the next turn.
+                self.touched.drain(..due);
+            }
             self.flush_dirty();
             self.perform_actions();
             if self.replies.is_empty() && self.core.dirty().is_empty() && self.core.actions().is_empty() {

@@ -7,9 +7,6 @@ use wide::{i8x16, u8x16};
 const LANES: usize = 16;
 /// Bytes looked at together in long strings.
 const WIDE: usize = 4 * LANES;
-/// Escapes in a block of those up to which each is looked at by itself: text and code have two or three, while what was
-/// JSON itself, as the arguments of a call are, has a dozen.
-const FEW: usize = 5;
 /// Stands behind the end of what is searched; nobody looks for it.
 const FILLER: u8 = b'a';
 
@@ -46,34 +43,10 @@ pub fn to_special_near(buf: &[u8], at: usize) -> usize {
     at + marks.trailing_zeros() as usize
 }
 
-/// Like [`to_special`], 64 bytes at a time, as long as there are few escapes among them.
+/// Like [`to_special`], 64 bytes at a time: which of them are escaped is worked out for all at once, by the carry of an
+/// addition that runs through odd and even rows of backslashes (Langdale and Lemire, "Parsing Gigabytes of JSON per
+/// Second", section 3.1.1).
 pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
-    while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
-        let mut marks = wide_mask(block, |bytes| must_be_escaped(bytes) | bytes);
-        let mut left = FEW;
-        while marks != 0 {
-            let place = at + marks.trailing_zeros() as usize;
-            let [b'\\', b'n' | b'"' | b'\\' | b't', ..] = buf[place..] else { return place };
-            if left == 0 {
-                return to_special_among_escapes(buf, place);
-            }
-            left -= 1;
-            // Both bytes are done with, also where the second begins the next block.
-            marks &= !(3 << (place - at));
-            if place - at == WIDE - 1 {
-                at += 1;
-                break;
-            }
-        }
-        at += WIDE;
-    }
-    to_special(buf, at)
-}
-
-/// The same where there are many: which bytes are escaped is worked out for all at once, by the carry of an addition
-/// that runs through odd and even rows of backslashes (Langdale and Lemire, "Parsing Gigabytes of JSON per Second",
-/// section 3.1.1).
-fn to_special_among_escapes(buf: &[u8], mut at: usize) -> usize {
     while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
         let slashes = wide_mask(block, |bytes| is(bytes, b'\\'));
         let quotes = wide_mask(block, |bytes| is(bytes, b'"'));

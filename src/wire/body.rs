@@ -53,6 +53,7 @@ impl Reader {
 
     /// Looks at the front of `input` and advances. Called again with what was not consumed until it consumes
     /// nothing or is done; every call yields at most one run of payload.
+    #[inline]
     pub fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
         let piece = match self {
             Reader::Done => Piece { consumed: 0, data: 0..0, done: true },
@@ -96,15 +97,17 @@ pub fn write_chunk(out: &mut Vec<u8>, payload: &[u8]) {
 /// Appends the line that begins a chunk of `length` bytes, which must not be 0. The payload and an empty line follow.
 pub fn write_chunk_size(out: &mut Vec<u8>, length: usize) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut size = [0u8; 16];
-    let (mut at, mut rest) = (size.len(), length);
-    while rest > 0 {
-        at -= 1;
-        size[at] = DIGITS[rest & 15];
-        rest >>= 4;
+    let digit = |place: u32| DIGITS[length >> (4 * place) & 15];
+    match length {
+        // As nearly all are.
+        0x10..0x100 => out.extend_from_slice(&[digit(1), digit(0), b'\r', b'\n']),
+        0x100..0x1000 => out.extend_from_slice(&[digit(2), digit(1), digit(0), b'\r', b'\n']),
+        _ => {
+            let places = (usize::BITS - length.leading_zeros()).div_ceil(4);
+            out.extend((0..places).rev().map(digit));
+            out.extend_from_slice(b"\r\n");
+        }
     }
-    out.extend_from_slice(&size[at..]);
-    out.extend_from_slice(b"\r\n");
 }
 
 /// The end of a chunked body without trailers.

@@ -44,7 +44,10 @@ fn mutate(rng: &mut Rng, text: &str) -> Vec<u8> {
 fn tapped(shape: Dialect, chunks: &[&[u8]]) -> Outcome {
     let mut stream = SseStream::same(shape, false, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
-    let fed = chunks.iter().try_for_each(|chunk| stream.feed(chunk, &mut pool, &ME, &mut out).map(drop));
+    let fed = chunks.iter().try_for_each(|chunk| {
+        let alike = stream.feed_alike(chunk, &mut pool, &mut out);
+        stream.feed(&chunk[alike..], &mut pool, &ME, &mut out).map(drop)
+    });
     let result = fed.and_then(|()| stream.end(&mut pool, &ME, &mut out));
     stream.release(&mut pool);
     Outcome { out: String::from_utf8_lossy(&out).into_owned(), observed: stream.observed(), result }

@@ -4,7 +4,10 @@ use super::Reply;
 use super::clients::charge_unread;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
-use crate::gateway::client::{AfterResponse, response};
+use crate::base::seam::Conn;
+use crate::base::timers::Timers;
+use crate::gateway::client::{self, AfterResponse, response};
+use crate::gateway::cx::Cx;
 use crate::gateway::exchange::{Exchange, Forward, Outcome, Request};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn};
 use crate::gateway::offload::LAST_OF_ONE;
@@ -17,6 +20,43 @@ use std::time::Duration;
 /// Bytes around a chunk, at most.
 const CHUNK_FRAME: usize = 24;
 
+/// What is at hand beside the tables of connections and exchanges while something is written to a client.
+pub(super) struct Sending<'a> {
+    pub(super) cx: &'a mut Cx,
+    pub(super) timers: &'a mut Timers,
+    pub(super) dirty: &'a mut Vec<Conn>,
+}
+
+impl Sending<'_> {
+    /// Appends to a client's unsent bytes.
+    #[inline]
+    fn append(&mut self, client: &mut client::Connection, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
+        let server = &self.cx.setup.config.server;
+        let stall = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
+        charge_unread(client, &mut self.cx.budget);
+        if let Some(stall) = stall {
+            self.timers.arm(client_conn(id), stall);
+        }
+        self.dirty.push(client_conn(id));
+    }
+
+    /// Appends the events in `cx.out`.
+    pub(super) fn pass_on(&mut self, client: &mut client::Connection, request: &Request) {
+        let bytes = std::mem::take(&mut self.cx.out);
+        self.append(client, request.client, |out| {
+            // What waits for a slow client grows by what is needed, not by half as much again.
+            if out.len() >= HIGH_WATER / 4 {
+                out.reserve_exact(bytes.len() + CHUNK_FRAME);
+            }
+            match request.meta.http11 {
+                true => write_chunk(out, &bytes),
+                false => out.extend_from_slice(&bytes),
+            }
+        });
+        self.cx.out = bytes;
+    }
+}
+
 impl Gateway {
     /// Sends the events in `cx.out`.
     pub(crate) fn forward(&mut self, id: ExchangeId, forward: Forward) {
@@ -24,19 +64,11 @@ impl Gateway {
             self.open_stream(id, forward);
         }
         let Some(exchange) = self.exchanges.get(id) else { return };
-        let (cid, http11) = (exchange.request.client, exchange.request.meta.http11);
-        let bytes = std::mem::take(&mut self.cx.out);
-        self.send(cid, |out| {
-            // What waits for a slow client grows by what is needed, not by half as much again.
-            if out.len() >= HIGH_WATER / 4 {
-                out.reserve_exact(bytes.len() + CHUNK_FRAME);
-            }
-            match http11 {
-                true => write_chunk(out, &bytes),
-                false => out.extend_from_slice(&bytes),
-            }
-        });
-        self.cx.out = bytes;
+        let cid = exchange.request.client;
+        if let Some(client) = self.clients.get_mut(cid) {
+            let mut sending = Sending { cx: &mut self.cx, timers: &mut self.timers, dirty: &mut self.dirty };
+            sending.pass_on(client, &exchange.request);
+        }
         if forward.waits {
             self.arm(cid);
         }
@@ -193,13 +225,8 @@ impl Gateway {
     /// Appends to a client's unsent bytes.
     pub(crate) fn send(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let server = &self.cx.setup.config.server;
-        let stall = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
-        charge_unread(client, &mut self.cx.budget);
-        if let Some(stall) = stall {
-            self.timers.arm(client_conn(id), stall);
-        }
-        self.dirty.push(client_conn(id));
+        let mut sending = Sending { cx: &mut self.cx, timers: &mut self.timers, dirty: &mut self.dirty };
+        sending.append(client, id, write);
     }
 
     fn send_bulk(&mut self, id: ClientId, mut bulk: Buf) {

@@ -1,5 +1,6 @@
 //! What comes of providers and goes to them: connections, requests, the heads and bodies of answers.
 
+use super::answers::Sending;
 use crate::base::seam::{Action, DialError, Ending, Shut};
 use crate::base::time::Mono;
 use crate::gateway::Gateway;
@@ -122,8 +123,8 @@ impl Gateway {
                 let _ = provider.read(data);
                 return self.tell(xid, Event::Whole(data));
             }
-            let client = self.clients.get(exchange.request.client);
-            let full = client.is_some_and(|client| client.is_full());
+            let client = self.clients.get_mut(exchange.request.client);
+            let full = client.as_ref().is_some_and(|client| client.is_full());
             let Some(slice) = exchange.intake(xid, data.len(), full, &mut self.cx) else {
                 return provider.hold(data, &mut self.cx.pool);
             };
@@ -137,8 +138,14 @@ impl Gateway {
             if let Some(client) = client.filter(|_| !payload.is_empty()) {
                 let (head, body) = client.message();
                 let message = Message { exchange: xid, head, body, storage: 0 };
-                let effect = exchange.on(Event::Data(payload), &message, &mut self.cx);
-                self.done(xid, effect);
+                let effect = exchange.data(payload, &message, &mut self.cx);
+                if effect.is_mere_news() && !self.cx.lets_go() {
+                    // As nearly all are: both are at hand.
+                    let mut sending = Sending { cx: &mut self.cx, timers: &mut self.timers, dirty: &mut self.dirty };
+                    sending.pass_on(client, &exchange.request);
+                } else {
+                    self.done(xid, effect);
+                }
             }
             data = rest;
             if piece.done {

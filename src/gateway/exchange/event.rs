@@ -49,8 +49,6 @@ pub(crate) enum Event<'a> {
     Sent,
     /// The head of the answer, and the bytes that it points into.
     Head(&'a ResponseHead, &'a [u8]),
-    /// A piece of the answer's body.
-    Data(&'a [u8]),
     /// All of a whole answer at once, see [`super::state::Exchange::reads_at_once`].
     Whole(&'a [u8]),
     /// The body has ended as its framing promised.
@@ -115,6 +113,14 @@ pub(crate) enum Effect {
     Authorize(Box<RequestHead>),
     /// Nobody is there to be answered.
     Gone(Outcome),
+}
+
+impl Effect {
+    /// Events are to be sent, and nothing else follows.
+    #[inline]
+    pub(crate) fn is_mere_news(&self) -> bool {
+        matches!(self, Effect::Forward(Forward { opens: false, commits: false, waits: false }))
+    }
 }
 
 /// How events are sent.

@@ -13,9 +13,12 @@
 //! | Reserving | Ruled, Counted → Attempting, Queued, Translating or end; Drained → Reserving; Due → Attempting, Queued or end |
 //! | Queued | Place → Attempting, Queued, Translating or end; Count, Drained → Queued; Due → Queued or end |
 //! | Attempting | Named, Dialed, DialFailed, Sent, Renewed, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Renewed, Failed, Due → Translating or end |
-//! | Answering | Data, Sent, Room, Drained, Offloaded, Count, Due → Answering; Data, Whole, BodyEnd, Offloaded, Room, Due → Committing or end; Whole, BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
+//! | Answering | Sent, Room, Drained, Offloaded, Count, Due → Answering; Whole, BodyEnd, Offloaded, Room, Due → Committing or end; Whole, BodyEnd, Offloaded, Failed, Due → Attempting, Translating or end |
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
+//!
+//! A piece of an answer's body is no event: it comes by [`Exchange::data`], in Answering alone, and may lead wherever the
+//! end of a body does.
 
 mod affinity;
 mod attempt;
@@ -171,7 +174,6 @@ impl Exchange {
     /// What happens in which state. Nothing else may: a bug ends this exchange, in a debug build all.
     pub(crate) fn on(&mut self, event: Event<'_>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         match (&mut self.state, event) {
-            (State::Answering(_), Event::Data(data)) => self.data(data, message, cx),
             (State::Identifying { .. }, Event::LookedUp { answered }) => self.looked_up(answered),
             (State::Identifying { .. }, Event::Due { .. }) => self.looked_up(false),
             (State::Reading { .. }, Event::Body { complete }) => self.body(complete, message, cx),

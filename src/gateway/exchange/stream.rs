@@ -126,8 +126,11 @@ impl Exchange {
     }
 
     /// A piece of the answer's body.
-    pub(super) fn data(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else { return Effect::Nothing };
+    pub(crate) fn data(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else {
+            debug_assert!(false, "a piece of a body while {:?}", self.state);
+            return self.end(Fault::from(FaultKind::Internal), cx);
+        };
         let stream = match &mut answering.body {
             Body::Stream(stream) => stream,
             Body::Collect { .. } => return self.collect(data, message, cx),
@@ -143,9 +146,15 @@ impl Exchange {
             return self.offload_events(Some(data), message, cx);
         }
         cx.out.clear();
+        let alike = stream.feed_alike(data, &mut cx.pool, &mut cx.out);
+        if alike == data.len() {
+            let forward = self.relayed(false, cx);
+            return self.forward(forward, cx);
+        }
         let prompt = PromptTokens::Counted(asked.counted());
         let identity = self.request.identity(asked, prompt, cx.now.unix);
-        let fed = stream.feed(data, &mut cx.pool, &identity, &mut cx.out);
+        let fed = stream.feed(&data[alike..], &mut cx.pool, &identity, &mut cx.out);
+        let fed = fed.map(|fed| Fed { events: fed.events + u32::from(alike > 0), ..fed });
         self.fed(fed, message, cx)
     }
 
