@@ -486,6 +486,12 @@ impl Core for Gateway {
             }
             None => {}
         }
+        // One that its client did not know of yet has nobody.
+        let is_alone = |exchange: &Exchange| self.clients.get(exchange.request.client).is_none();
+        let alone: Vec<_> = self.exchanges.iter().filter(|(_, one)| is_alone(one)).map(|(id, _)| id).collect();
+        for id in alone {
+            drop(self.exchanges.remove(id));
+        }
         // An exchange that was being moved when the panic came is gone, and its hold with it.
         let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.hold());
         let live: Vec<_> = own.chain(self.cx.lifecycle.inheritance.holds()).map(Hold::id).collect();

@@ -288,6 +288,7 @@ mod tests {
 
     #[test]
     fn a_byte_to_be_escaped_is_seen_at_every_place_of_both_pieces() {
+        pieces_are_seen::<2>();
         pieces_are_seen::<4>();
         pieces_are_seen::<8>();
         pieces_are_seen::<16>();

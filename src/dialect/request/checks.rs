@@ -135,8 +135,10 @@ pub(super) struct Checks {
     /// Bytes of the values of unknown members.
     pub(super) unknown: u32,
     seen: u64,
+    /// The member under way, and how a request of its shape treats it.
     key: Span,
     name: Name,
+    class: Class,
     /// Where the top-level value under way begins, and what it is.
     value_start: u32,
     value_token: Token,
@@ -180,6 +182,7 @@ impl Checks {
             seen: 0,
             key: Span::default(),
             name: Name::Other,
+            class: Class::Unknown,
             value_start: 0,
             value_token: Token::Null,
             items: 0,
@@ -208,6 +211,7 @@ impl Checks {
             seen,
             key,
             name,
+            class,
             value_start,
             value_token,
             items,
@@ -226,7 +230,7 @@ impl Checks {
         tokens.reset();
         *refusal = None;
         (*own_shape, *needs) = (shape, needs_max_tokens);
-        (*unknown, *seen, *key, *name) = (0, 0, Span::default(), Name::Other);
+        (*unknown, *seen, *key, *name, *class) = (0, 0, Span::default(), Name::Other, Class::Unknown);
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
         (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
         (*unsigned, *input) = (Unsigned::default(), Input::default());
@@ -270,12 +274,13 @@ impl Checks {
     fn begin_member(&mut self, buf: &[u8], key: Span) -> Result<(), Stop> {
         self.key = key;
         self.name = Name::of(key.of(buf));
+        self.class = self.name.class(self.shape);
         self.items = 0;
         if self.fields.members.len() >= MEMBERS_MAX {
             self.note(format!("the body: expected at most {MEMBERS_MAX} members"));
             return Err(Stop);
         }
-        if self.name.is_read(self.shape) {
+        if self.name.is_read_as(self.class, self.shape) {
             let bit = 1u64 << self.name as u32;
             if self.seen & bit != 0 {
                 let mut name = Vec::new();
@@ -292,7 +297,7 @@ impl Checks {
         let (key, name) = (self.key, self.name);
         self.fields.members.push(Member { key, value, name });
         let raw = Raw::new(value.of(buf));
-        let class = self.name.class(self.shape);
+        let class = self.class;
         self.fields.has_odd |= name.is_odd(class);
         if class == Class::Specified {
             return match self.shape {

@@ -283,8 +283,14 @@ impl Name {
     /// True if the gateway reads or rewrites it, on some route: such a member may stand in a body but once.
     #[inline]
     pub(in crate::dialect) fn is_read(self, shape: Dialect) -> bool {
+        self.is_read_as(self.class(shape), shape)
+    }
+
+    /// The same of a member whose class is known.
+    #[inline]
+    pub(super) fn is_read_as(self, class: Class, shape: Dialect) -> bool {
         use Name::*;
-        match self.class(shape) {
+        match class {
             Class::Specified => true,
             Class::Denied | Class::Unknown => false,
             Class::Documented => matches!(

@@ -10,7 +10,7 @@ use crate::gateway::client::limits::PeerKey;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{self, Event as ClientEvent, Oddity, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
-use crate::gateway::ids::{ClientId, client_conn, provider_conn};
+use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::gateway::{Gateway, Next, earliest, local};
 use crate::policy::keys::{KeyAnswer, KeyId};
 use crate::policy::refusal::Refusal;
@@ -226,10 +226,13 @@ impl Gateway {
     }
 
     /// Looks whether a request may pass on its head, and goes on with it.
-    #[inline(always)] // else the exchange is copied twice more
+    #[inline(always)] // else the exchange is copied once more
     pub(crate) fn authorize(&mut self, mut exchange: Exchange, head: &RequestHead) {
         match self.passes(&mut exchange, head) {
-            Passed::Body => self.read_body(exchange, head),
+            Passed::Body => {
+                let id = self.exchanges.insert(exchange);
+                self.read_body(id, head);
+            }
             Passed::Quota => self.look(exchange),
             Passed::Unknown(key) => self.identify(exchange, key, head),
             Passed::Answered => {}
@@ -286,15 +289,16 @@ impl Gateway {
         }
     }
 
-    #[inline(always)] // else the exchange is copied once more
-    fn read_body(&mut self, mut exchange: Exchange, head: &RequestHead) {
+    fn read_body(&mut self, id: ExchangeId, head: &RequestHead) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let declared = if let Framing::Length(length) = head.framing { length } else { 0 };
-        if let Err(refusal) = exchange.read_body(head, declared, &mut self.cx) {
-            return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
-        }
+        let promised = exchange.read_body(head, declared, &mut self.cx);
         let (cid, key) = (exchange.request.client, exchange.request.found.key);
         let max_body = exchange.request.setup.config.server.max_body;
-        let id = self.exchanges.insert(exchange);
+        if let Err(refusal) = promised {
+            let Some(mut exchange) = self.exchanges.remove(id) else { return };
+            return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
+        }
         let Some(client) = self.clients.get_mut(cid) else { return };
         let begun = client.begin_body(Some(id), key, head, max_body);
         // Before its own body asks for room: what was sent ahead of its turn counts.

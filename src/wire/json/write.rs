@@ -49,6 +49,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
         16..=32 => write_halves::<16>(out, text),
         8..=15 => write_halves::<8>(out, text),
         4..=7 => write_halves::<4>(out, text),
+        2..=3 => write_halves::<2>(out, text),
         _ => false,
     };
     if !is_written {
