@@ -96,9 +96,9 @@ impl Relayed {
         self.documented.iter().any(|name| eq_unescaped(raw, name))
     }
 
-    /// What an answer reports by its `usage`, else by its `meta`. Without a text of its own it has no completion.
-    pub(super) fn reported(&self, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
-        let mut told = Reported::from_chat(usage);
+    /// What an answer reports by its `usage`, which is `told` as a chat completion's would be, else by its `meta`. Without
+    /// a text of its own it has no completion.
+    pub(super) fn reported(&self, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
         if self.generates {
             return told;
         }

@@ -13,7 +13,7 @@ use super::places::{EDITS_MAX, Edit, Seen};
 use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
-/// The one look at an answer: at its members, and at those of a chat completion's `usage`. What lies deeper is checked
+/// The one look at an answer: at its members, and at those of a `usage` as chat completions have it. What lies deeper is checked
 /// and passed over.
 struct Notes {
     shape: Dialect,
@@ -33,16 +33,20 @@ impl Notes {
         Notes { shape, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None }
     }
 
-    /// A member of a chat completion's `usage` comes: its place is before theirs.
+    /// The members of a `usage` as a chat completion has it come. Of that itself its place is before theirs; of what is
+    /// relayed nothing is written anew.
     fn open_usage(&mut self, span: Span) {
         (self.open, self.usage) = (Some(self.seen.count), ChatUsage::default());
-        self.seen.place(span, Edit::Usage);
+        if self.shape == Dialect::Chat {
+            self.seen.place(span, Edit::Usage);
+        }
     }
 
     fn close_usage(&mut self, token: Token, whole: Span) {
         self.seen.usage = (token == Token::ObjectClose).then_some(whole);
         match (self.shape, self.open.take()) {
-            (Dialect::Messages | Dialect::Responses | Dialect::Relay(_), _) => {}
+            (Dialect::Messages | Dialect::Responses, _) | (Dialect::Relay(_), Some(_)) => {}
+            (Dialect::Relay(_), None) => self.usage = ChatUsage::default(),
             (Dialect::Chat, Some(place)) => {
                 if let Some(slot) = self.seen.places.get_mut(place) {
                     *slot = (whole, Edit::Usage);
@@ -82,6 +86,7 @@ impl Notes {
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
+            _ if self.shape != Dialect::Chat => {}
             K::PromptTokens => self.seen.place(whole, Edit::Prompt),
             K::CompletionTokens => self.seen.place(whole, Edit::Completion),
             K::TotalTokens => self.seen.place(whole, Edit::Total),
@@ -104,7 +109,7 @@ impl Visitor for Notes {
             Token::ObjectOpen | Token::ArrayOpen => {
                 self.starts[depth] = span.start;
                 let is_usage = depth == 1 && self.key == K::Usage && token == Token::ObjectOpen;
-                if is_usage && self.shape == Dialect::Chat {
+                if is_usage && matches!(self.shape, Dialect::Chat | Dialect::Relay(_)) {
                     self.open_usage(span);
                 }
                 return Ok(());
@@ -193,7 +198,7 @@ fn read(
         Dialect::Chat => usage.reported(),
         Dialect::Messages => Reported::from_messages(value(seen.usage)),
         Dialect::Responses => Reported::from_responses(value(seen.usage)),
-        Dialect::Relay(relay) => Relayed::of(relay).reported(value(seen.usage), value(seen.meta)),
+        Dialect::Relay(relay) => Relayed::of(relay).reported(usage.reported(), value(seen.usage), value(seen.meta)),
     };
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
