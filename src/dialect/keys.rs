@@ -19,6 +19,7 @@ macro_rules! names {
 
         impl K {
             /// Which name the inside of a JSON string is.
+            #[inline]
             pub(in crate::dialect) fn of(raw: &[u8]) -> K {
                 const BY_NAME: &[(&str, K)] = &[$(($text, K::$name),)*];
                 $(const $name: &[u8] = $text.as_bytes();)*

@@ -172,7 +172,8 @@ fn read(
 ) -> Result<ObservedUsage, Broken> {
     let mut notes = Notes::new(shape);
     let scanned = Scanner::new().finish(body, &mut notes);
-    let Notes { seen, usage, .. } = notes;
+    // Where it lies: all places taken out would be copied.
+    let (seen, usage) = (&notes.seen, notes.usage);
     if scanned.is_err() && shape == Dialect::Responses {
         // Some stream unasked.
         let response = read_streamed(body).ok_or(Broken::NotJson)?;
@@ -205,12 +206,12 @@ fn read(
     let observed = ObservedUsage { reported, relayed_tokens };
     // The other shapes' counters are passed on as they are; a prompt that nobody asks for is not counted.
     let chat = shape == Dialect::Chat;
-    let counts = if chat { Counts::new(body, &seen, me, &observed) } else { Counts::default() };
+    let counts = if chat { Counts::new(body, seen, me, &observed) } else { Counts::default() };
     if let (true, Some(moulds)) = (counts.total.1, moulds) {
-        moulds.cast(body, &seen, usage);
+        moulds.cast(body, seen, usage);
     }
     let from = out.len();
-    Writer { body, me, seen: &seen, counts, out }.write(shape);
+    Writer { body, me, seen, counts, out }.write(shape);
     if shape == Dialect::Responses {
         hide(me.hides, false, from, out);
     }
