@@ -4,7 +4,8 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-/// The numbers below a thousand without noughts in front, the first digit the lowest byte, and how many digits they are.
+/// The numbers below a thousand without noughts in front, the first digit the lowest byte, and how many digits they
+/// have.
 static SMALL: [u32; 1000] = small();
 
 const fn small() -> [u32; 1000] {

@@ -96,8 +96,8 @@ impl Relayed {
         self.documented.iter().any(|name| eq_unescaped(raw, name))
     }
 
-    /// What an answer reports by its `usage`, which is `told` as a chat completion's would be, else by its `meta`. Without
-    /// a text of its own it has no completion.
+    /// What an answer reports by its `usage`, which is `told` as a chat completion's would be, else by its `meta`.
+    /// Without a text of its own it has no completion.
     pub(super) fn reported(&self, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
         if self.generates {
             return told;

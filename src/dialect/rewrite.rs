@@ -89,11 +89,16 @@ pub fn rewrite(
         writer.body(0, model.start as usize - 1);
         writer.text(|text| write_string(text, with.model));
         writer.body(model.end as usize + 1, body.len());
-        return Ok(writer.total);
+    } else {
+        by_members(&mut writer, shape, fields, with, ask);
     }
-    let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
-        return Ok(writer.total);
-    };
+    Ok(writer.total)
+}
+
+/// Lays out a body member by member. `ask`: usage is to be asked for.
+fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &Target<'_>, ask: bool) {
+    let body = writer.body;
+    let Some((first, last)) = fields.members.first().zip(fields.members.last()) else { return };
     writer.body(0, first.start());
     let (mut wrote, mut has_model, mut asked) = (false, false, !ask);
     // What of the body stays and is not written yet: members that are kept, with what lies between them.
@@ -145,7 +150,6 @@ pub fn rewrite(
         writer.add_params(&mut wrote, shape, fields, with, ask);
     }
     writer.body(last.end(), body.len());
-    Ok(writer.total)
 }
 
 /// Whether nothing of a request becomes another for a target but its model: so it is with nearly all, and then its

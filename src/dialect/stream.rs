@@ -152,8 +152,8 @@ impl SseStream {
         fed
     }
 
-    /// The same for an event at the front of `data` that differs from the one before in its text alone, as nearly all do:
-    /// how many bytes it has. 0 where it is another, and nothing has been done; what follows it is for
+    /// The same for an event at the front of `data` that differs from the one before in its text alone, as nearly all
+    /// do: how many bytes it has. 0 where it is another, and nothing has been done; what follows it is for
     /// [`SseStream::feed`].
     #[inline]
     pub fn feed_alike(&mut self, data: &[u8], pool: &mut Pool, out: &mut Vec<u8>) -> usize {

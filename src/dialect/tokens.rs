@@ -154,7 +154,8 @@ const BYTE_PARTS_MAX: u64 = u8::MAX as u64;
 /// texts lie is kept, up to a bound; what exceeds that is counted as it comes.
 #[derive(Clone, Debug, Default)]
 pub struct CountLater {
-    counted: Estimator,
+    /// Boxed, for few requests have so many texts.
+    counted: Option<Box<Estimator>>,
     /// Each with a mark that says whether the word under way ends with it.
     texts: Vec<(Span, bool)>,
     /// Bytes of all texts.
@@ -167,14 +168,14 @@ impl CountLater {
     /// Back to nothing; storage is kept.
     pub fn reset(&mut self) {
         self.texts.clear();
-        (self.counted, self.bytes, self.added) = (Estimator::default(), 0, 0);
+        (self.counted, self.bytes, self.added) = (None, 0, 0);
     }
 
     /// The text at `span` of `body`, as [`Estimator::feed_json`] takes it. `cut`: what follows is other text.
     #[inline]
     pub fn text(&mut self, body: &[u8], span: Span, cut: bool) {
         if self.texts.len() == LATER_MAX {
-            self.counted = self.counted(body);
+            self.counted = Some(Box::new(self.counted(body)));
             self.texts.clear();
         }
         self.bytes += span.len() as u64;
@@ -186,20 +187,21 @@ impl CountLater {
     pub fn cut(&mut self) {
         match self.texts.last_mut() {
             Some((_, cut)) => *cut = true,
-            None => self.counted.cut(),
+            None => self.counted.iter_mut().for_each(|counted| counted.cut()),
         }
     }
 
     /// Counts whole tokens.
     #[inline]
     pub fn add(&mut self, tokens: u64) {
-        self.counted.add(tokens);
         self.added = self.added.saturating_add(tokens);
     }
 
     /// Tokens of all that has come, all of which lies in `body`.
     pub fn tokens(&self, body: &[u8]) -> u64 {
-        self.counted(body).tokens()
+        let mut counted = self.counted(body);
+        counted.add(self.added);
+        counted.tokens()
     }
 
     /// What [`CountLater::tokens`] does not exceed, known without a look at the texts.
@@ -214,8 +216,9 @@ impl CountLater {
         (self.bytes / TEXT_BYTES_PER_TOKEN).saturating_add(self.added)
     }
 
+    /// The texts.
     fn counted(&self, body: &[u8]) -> Estimator {
-        let mut counted = self.counted;
+        let mut counted = self.counted.as_deref().copied().unwrap_or_default();
         for (span, cut) in &self.texts {
             counted.feed_json(span.of(body));
             if *cut {

@@ -234,8 +234,7 @@ impl Checks {
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
         (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
         (*unsigned, *input) = (Unsigned::default(), Input::default());
-        (*plain_max, *has_messages) = (None, false);
-        (*found, *texts, *query) = (0, Items::Unknown, 0);
+        (*plain_max, *has_messages, *found, *texts, *query) = (None, false, 0, Items::Unknown, 0);
     }
 
     #[cold]
@@ -297,9 +296,8 @@ impl Checks {
         let (key, name) = (self.key, self.name);
         self.fields.members.push(Member { key, value, name });
         let raw = Raw::new(value.of(buf));
-        let class = self.class;
-        self.fields.has_odd |= name.is_odd(class);
-        if class == Class::Specified {
+        self.fields.has_odd |= name.is_odd(self.class);
+        if self.class == Class::Specified {
             return match self.shape {
                 _ if token == Token::Null => Ok(()),
                 Dialect::Relay(relay) if !matches!(self.name, Name::Model | Name::Stream) => {
@@ -308,7 +306,7 @@ impl Checks {
                 _ => self.specified(token, raw, value),
             };
         }
-        if class == Class::Unknown {
+        if self.class == Class::Unknown {
             self.unknown += value.end - value.start;
         }
         match self.name {

@@ -13,8 +13,8 @@ use super::places::{EDITS_MAX, Edit, Seen};
 use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
-/// The one look at an answer: at its members, and at those of a `usage` as chat completions have it. What lies deeper is checked
-/// and passed over.
+/// The one look at an answer: at its members, and at those of a `usage` as chat completions have it. What lies deeper
+/// is checked and passed over.
 struct Notes {
     shape: Dialect,
     seen: Seen,

@@ -17,8 +17,8 @@
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
 //!
-//! A piece of an answer's body is no event: it comes by [`Exchange::data`], in Answering alone, and may lead wherever the
-//! end of a body does.
+//! A piece of an answer's body is no event: it comes by [`Exchange::data`], in Answering alone, and may lead wherever
+//! the end of a body does.
 
 mod affinity;
 mod attempt;
