@@ -279,7 +279,7 @@ impl Checks {
             self.note(format!("the body: expected at most {MEMBERS_MAX} members"));
             return Err(Stop);
         }
-        if self.name.is_read_as(self.class, self.shape) {
+        if self.name.is_single(self.class, self.shape) {
             let bit = 1u64 << self.name as u32;
             if self.seen & bit != 0 {
                 let mut name = Vec::new();

@@ -286,9 +286,16 @@ impl Name {
         self.is_read_as(self.class(shape), shape)
     }
 
-    /// The same of a member whose class is known.
+    /// True if it may stand in a body but once: it is read there, or by what a request says of whom it is for.
     #[inline]
-    pub(super) fn is_read_as(self, class: Class, shape: Dialect) -> bool {
+    pub(super) fn is_single(self, class: Class, shape: Dialect) -> bool {
+        let names_someone = matches!(self, Name::Metadata | Name::SafetyIdentifier | Name::PromptCacheKey);
+        self.is_read_as(class, shape) || (names_someone && shape == Dialect::Chat)
+    }
+
+    /// As [`Name::is_read`], of a member whose class is known.
+    #[inline]
+    fn is_read_as(self, class: Class, shape: Dialect) -> bool {
         use Name::*;
         match class {
             Class::Specified => true,

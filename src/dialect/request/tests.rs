@@ -263,6 +263,11 @@ fn a_repeated_key_that_is_read_is_refused_also_when_it_is_escaped() {
         assert_eq!(refused(chat(rest)), format!("{name}: expected it once, found it repeated"), "{rest}");
     }
     assert_eq!(refused(messages(r#""thinking":{},"thinking":{},"#)), "thinking: expected it once, found it repeated");
+    for name in ["metadata", "safety_identifier", "prompt_cache_key"] {
+        // By them it is told for whom a request is.
+        let rest = format!("\"{name}\":{{}},\"{name}\":{{}},");
+        assert_eq!(refused(chat(&rest)), format!("{name}: expected it once, found it repeated"));
+    }
     // Not read, not rewritten: no concern of ours.
     assert!(chat(r#""seed":1,"seed":2,"#).is_ok());
 }
