@@ -15,6 +15,9 @@ RISE_MAX_OF = {"instructions_per_event": 1.03, "instructions_per_translated_even
                "instructions_per_responses_event": 1.03, "instructions_per_event_of_200_streams": 1.5}
 # Instructions of the loop by which two counts of the same program differ, mostly by how often a second begins.
 NOISE = 30
+# A figure above its bound is counted again so often, by a gateway that has just begun, and the least holds: what else a
+# machine does only ever adds.
+RECOUNTS_MAX = 2
 # Rooms that are named where a figure has risen.
 ROOMS_SHOWN = 5
 # A room has a line on the page that takes so many instructions of any figure.
@@ -52,33 +55,43 @@ def spend(subject):
         **subject.way("whole")).end()
 
 
-def count_all():
-    """Instructions of the loop by room for each figure, and those of the helper threads for a whole request."""
-    counted = Instructions("gateway")
-    found = {}
-    found["request"], helpers = counted.count("whole", 1000)
-    found["request_among_eight"], _ = counted.count("eight", 1000)
-    found["event"], _ = counted.count("stream", 4, stream=True)
-    found["translated_request"], _ = counted.count("crossed", 300)
-    found["translated_event"], _ = counted.count("crossed", 4, stream=True)
-    found["responses_request"], _ = counted.count("answers", 1000)
-    found["responses_event"], _ = counted.count("answers", 4, stream=True)
-    found["embedding"], _ = counted.count("vectors", 1000, body_bytes=1024)
-    found["refused_401"], _ = counted.count("whole", 1000, keys=WORK / "keys-unknown", expect=401)
-    spend(counted.subject)
-    found["refused_429"], _ = counted.count("whole", 1000, keys=WORK / "keys-spent", expect=429)
-    found["quota"], _ = counted.count("whole", 1000, path="/v1/quota", get=True)
+# What is counted for each figure, in this order: how, and how many.
+COUNTED = {
+    "request": ("whole", 1000, {}),
+    "request_among_eight": ("eight", 1000, {}),
+    "event": ("stream", 4, {"stream": True}),
+    "translated_request": ("crossed", 300, {}),
+    "translated_event": ("crossed", 4, {"stream": True}),
+    "responses_request": ("answers", 1000, {}),
+    "responses_event": ("answers", 4, {"stream": True}),
+    "embedding": ("vectors", 1000, {"body_bytes": 1024}),
+    "refused_401": ("whole", 1000, {"keys": WORK / "keys-unknown", "expect": 401}),
+    "refused_429": ("whole", 1000, {"keys": WORK / "keys-spent", "expect": 429}),
+    "quota": ("whole", 1000, {"path": "/v1/quota", "get": True}),
     # Last, since the alarms of so many connections fall due some seconds later, in whatever is counted then.
-    found["event_of_200_streams"], _ = counted.count("stream", 200, connections=200, stream=True)
+    "event_of_200_streams": ("stream", 200, {"connections": 200, "stream": True}),
+}
+
+
+def count_of(names):
+    """Instructions of a new gateway's loop by room for each figure, and those of its helper threads for the first."""
+    counted = Instructions("gateway")
+    spend(counted.subject)
+    found, helpers = {}, []
+    for name, (kind, length, more) in COUNTED.items():
+        if name in names:
+            functions, helping = counted.count(kind, length, **more)
+            found[name] = rooms(functions)
+            helpers.append(helping)
     counted.end()
-    return {name: rooms(functions) for name, functions in found.items()}, helpers
+    return found, helpers[0]
 
 
 def gate(record):
     subject = Subject("gateway").start()
     calls = count_syscalls(subject, "whole", 1, 3000)
     subject.stop()
-    by_room, helpers = count_all()
+    by_room, helpers = count_of(COUNTED)
     found = {f"instructions_per_{name}": sum(counts.values()) for name, counts in by_room.items()}
     found["system_calls_per_request"] = round(sum(calls.values()), 2)
     say(f"gate: {found}, helper threads {helpers:.0f} instructions per request")
@@ -88,18 +101,25 @@ def gate(record):
         return 0
     known = json.loads(GATE.read_text())
     same = known["versions"] == versions()
-    worse = {name for name, figure in known["figures"].items() if same and found[name] > bound(name, figure)}
+    worse = risen(known["figures"], found, same)
+    for _ in range(RECOUNTS_MAX):
+        again = {name for figure in worse for name in (figure.removeprefix("instructions_per_"),) if name in COUNTED}
+        if not again:
+            break
+        say(f"gate: counting again: {', '.join(sorted(again))}")
+        for name, counts in count_of(again | {"request"})[0].items():
+            if sum(counts.values()) < found[f"instructions_per_{name}"]:
+                found[f"instructions_per_{name}"], by_room[name] = sum(counts.values()), counts
+        worse = risen(known["figures"], found, same)
     for name, figure in known["figures"].items():
         verdict = "risen" if name in worse else "not above" if same else "not compared"
         print(f"gate: {name}: {found[name]} against {figure} recorded: {verdict}")
         if name in worse:
             tell_rooms(name.removeprefix("instructions_per_"), known["rooms"], by_room)
-    one, embedding = found["instructions_per_request"], found["instructions_per_embedding"]
-    print(f"gate: an embedding request of 1 kB takes {100 * (embedding / one - 1):.1f} % more than a chat request")
-    if embedding > one:
-        worse.add("instructions_per_embedding")
-    one, eight = found["instructions_per_request"], found["instructions_per_request_among_eight"]
-    print(f"gate: among eight equal targets a request takes {100 * (eight / one - 1):.1f} % more")
+    for what, name in (("an embedding request of 1 kB", "embedding"), ("a request among eight equal targets",
+                                                                      "request_among_eight")):
+        more = found[f"instructions_per_{name}"] - found["instructions_per_request"]
+        print(f"gate: {what} takes {more:+} of {found['instructions_per_request']} of a chat request")
     if not same:
         here = versions()
         other = "; ".join(f"{name} {was}, here {here[name]}" for name, was in known["versions"].items()
@@ -109,6 +129,14 @@ def gate(record):
     passed = len(found) - len(worse) if same else 0
     print(f"{passed} passed, {len(worse)} failed, {0 if same else len(found)} skipped")
     return 1 if worse else 0
+
+
+def risen(known, found, same):
+    """The figures above what they may be: an embedding may take no more than a chat request, whatever was recorded."""
+    worse = {name for name, figure in known.items() if same and found[name] > bound(name, figure)}
+    if found["instructions_per_embedding"] > found["instructions_per_request"]:
+        worse.add("instructions_per_embedding")
+    return worse
 
 
 def table(by_room):
