@@ -41,14 +41,22 @@ impl<T> fmt::Debug for Id<T> {
 /// A slab whose keys are [`Id`]s: stale names answer `None` instead of another tenant. `N` is what its names are of.
 #[derive(Debug)]
 pub struct Slots<T, N = T> {
-    slab: slab::Slab<T>,
-    generations: Vec<u32>,
+    slab: slab::Slab<Tenant<T>>,
+    /// What the next tenant of a slot is called, for each that has had one.
+    next: Vec<u32>,
     names: PhantomData<fn() -> N>,
+}
+
+/// A tenant beside its generation, so that a name is checked where the tenant lies.
+#[derive(Debug)]
+struct Tenant<T> {
+    generation: u32,
+    value: T,
 }
 
 impl<T, N> Default for Slots<T, N> {
     fn default() -> Self {
-        Slots { slab: slab::Slab::new(), generations: Vec::new(), names: PhantomData }
+        Slots { slab: slab::Slab::new(), next: Vec::new(), names: PhantomData }
     }
 }
 
@@ -56,59 +64,61 @@ impl<T, N> Slots<T, N> {
     /// Room for so many tenants at once. It costs memory only as it is used, and up to there growing costs no copy
     /// and leaves no storage behind.
     pub fn with_room(tenants: usize) -> Slots<T, N> {
-        Slots { slab: slab::Slab::with_capacity(tenants), generations: Vec::with_capacity(tenants), names: PhantomData }
+        Slots { slab: slab::Slab::with_capacity(tenants), next: Vec::with_capacity(tenants), names: PhantomData }
     }
 
     /// Stores `value` and names it.
     pub fn insert(&mut self, value: T) -> Id<N> {
-        let slot = self.slab.insert(value);
-        if self.generations.len() <= slot {
-            self.generations.resize(slot + 1, 0);
+        let entry = self.slab.vacant_entry();
+        let slot = entry.key();
+        if self.next.len() <= slot {
+            self.next.resize(slot + 1, 0);
         }
-        Id::new(slot as u32, self.generations[slot])
+        let generation = self.next[slot];
+        entry.insert(Tenant { generation, value });
+        Id::new(slot as u32, generation)
     }
 
     /// The tenant of `id`, unless it has left.
     #[inline]
     pub fn get(&self, id: Id<N>) -> Option<&T> {
-        self.holds(id).then(|| self.slab.get(id.slot as usize)).flatten()
+        match self.slab.get(id.slot as usize) {
+            Some(tenant) if tenant.generation == id.generation => Some(&tenant.value),
+            _ => None,
+        }
     }
 
     /// The tenant of `id`, unless it has left.
     #[inline]
     pub fn get_mut(&mut self, id: Id<N>) -> Option<&mut T> {
-        if self.holds(id) { self.slab.get_mut(id.slot as usize) } else { None }
-    }
-
-    /// The name of the present tenant of `slot`; of the next one where it is free.
-    pub fn named(&self, slot: u32) -> Option<Id<N>> {
-        self.generations.get(slot as usize).map(|generation| Id::new(slot, *generation))
+        match self.slab.get_mut(id.slot as usize) {
+            Some(tenant) if tenant.generation == id.generation => Some(&mut tenant.value),
+            _ => None,
+        }
     }
 
     /// The present tenant of `slot` and its name.
+    #[inline]
     pub fn tenant(&self, slot: u32) -> Option<(Id<N>, &T)> {
-        Some((self.named(slot)?, self.slab.get(slot as usize)?))
+        self.slab.get(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &tenant.value))
     }
 
     /// The same, to be changed.
     #[inline]
     pub fn tenant_mut(&mut self, slot: u32) -> Option<(Id<N>, &mut T)> {
-        Some((self.named(slot)?, self.slab.get_mut(slot as usize)?))
+        self.slab.get_mut(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &mut tenant.value))
     }
 
     /// Takes the tenant of `id` out; its name is stale from here on.
     #[inline]
     pub fn remove(&mut self, id: Id<N>) -> Option<T> {
-        if !self.holds(id) {
-            return None;
-        }
+        self.get(id)?;
         // Handed on as it comes: unpacked it would be copied once more.
-        let value = self.slab.try_remove(id.slot as usize);
-        if value.is_some() {
-            let generation = &mut self.generations[id.slot as usize];
-            *generation = (*generation + 1) & 0x7fff_ffff;
+        let tenant = self.slab.try_remove(id.slot as usize);
+        if tenant.is_some() {
+            self.next[id.slot as usize] = (id.generation + 1) & 0x7fff_ffff;
         }
-        value
+        tenant.map(|tenant| tenant.value)
     }
 
     /// Number of tenants.
@@ -123,11 +133,7 @@ impl<T, N> Slots<T, N> {
 
     /// All tenants with their names, in slot order.
     pub fn iter(&self) -> impl Iterator<Item = (Id<N>, &T)> {
-        self.slab.iter().map(|(slot, value)| (Id::new(slot as u32, self.generations[slot]), value))
-    }
-
-    fn holds(&self, id: Id<N>) -> bool {
-        self.generations.get(id.slot as usize) == Some(&id.generation)
+        self.slab.iter().map(|(slot, tenant)| (Id::new(slot as u32, tenant.generation), &tenant.value))
     }
 }
 

@@ -15,6 +15,12 @@ impl Mono {
         Mono(self.0.saturating_add(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)))
     }
 
+    /// The same for milliseconds, without the arithmetic of a `Duration`: for what is set with every event.
+    #[inline]
+    pub fn after_ms(self, wait: u32) -> Mono {
+        Mono(self.0.saturating_add(u64::from(wait) * 1000))
+    }
+
     /// Microseconds since `earlier`, 0 if `earlier` lies ahead.
     pub fn micros_since(self, earlier: Mono) -> u64 {
         self.0.saturating_sub(earlier.0)

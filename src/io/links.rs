@@ -159,7 +159,7 @@ impl Links {
     /// Stores the socket of `conn`. A link that still bears the same slot is dropped: its connection is stale.
     pub fn insert(&mut self, conn: Conn, transport: Transport, flags: Flags) -> Id<Link> {
         let stale = *self.place(conn);
-        if let Some(stale) = self.links.named(stale) {
+        if let Some((stale, _)) = self.links.tenant(stale) {
             self.links.remove(stale);
         }
         let flags = if conn.side == Side::Upstream { flags.and(Flags::UPSTREAM) } else { flags };
@@ -180,8 +180,8 @@ impl Links {
 
     /// The link of `conn`, unless that name is stale.
     pub fn find(&self, conn: Conn) -> Option<Id<Link>> {
-        let id = self.links.named(*self.by_conn[conn.side as usize].get(conn.slot as usize)?)?;
-        (self.links.get(id)?.conn() == conn).then_some(id)
+        let slot = *self.by_conn[conn.side as usize].get(conn.slot as usize)?;
+        self.links.tenant(slot).filter(|(_, link)| link.conn() == conn).map(|(id, _)| id)
     }
 
     /// The same with the link itself.

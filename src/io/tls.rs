@@ -11,6 +11,7 @@ use super::outcome::{Fill, Sent, Shake};
 use crate::base::limits;
 use crate::base::seam::Ending;
 use mio::net::TcpStream;
+use rustix::net::{RecvFlags, recv};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -386,10 +387,10 @@ fn alert_words(alert: rustls::AlertDescription) -> &'static str {
 
 /// One `recv`; `None` if it would block.
 #[inline]
-pub(super) fn receive(socket: &mut TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
+pub(super) fn receive(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
-        match socket.read(into) {
-            Ok(count) => return Ok(Some(count)),
+        match socket.try_io(|| Ok(recv(socket, &mut *into, RecvFlags::empty())?)) {
+            Ok((count, _)) => return Ok(Some(count)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

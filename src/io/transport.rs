@@ -7,8 +7,9 @@ use super::tls::{Session, receive};
 use crate::base::limits;
 use crate::base::seam::Ending;
 use mio::net::TcpStream;
+use rustix::net::{SendFlags, send};
 use socket2::SockRef;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::time::Duration;
 
@@ -157,12 +158,12 @@ impl Transport {
     }
 }
 
-fn send_plain(socket: &mut TcpStream, data: &[u8]) -> io::Result<Sent> {
+fn send_plain(socket: &TcpStream, data: &[u8]) -> io::Result<Sent> {
     if data.is_empty() {
         return Ok(Sent { taken: 0, blocked: false });
     }
     loop {
-        match socket.write(data) {
+        match socket.try_io(|| Ok(send(socket, data, SendFlags::NOSIGNAL)?)) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(taken) => return Ok(Sent { taken, blocked: taken < data.len() }),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Sent { taken: 0, blocked: true }),

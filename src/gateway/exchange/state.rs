@@ -3,6 +3,7 @@
 use super::authorize::{Endpoint, Identified};
 use super::fault::Fault;
 use crate::base::buf::Buf;
+use crate::base::limits::DONE_GRACE;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ObservedUsage, Param, PromptTokens, ResponseIdentity, SseStream};
 use crate::gateway::access_log::Said;
@@ -178,8 +179,18 @@ pub(super) struct Answering {
     pub(super) last: Buf,
     /// When the provider is late.
     pub(super) by: Mono,
+    /// Milliseconds for which the provider of a stream may be silent; kept here, since each event asks for it.
+    pub(super) idle: u32,
     /// The provider is not read until there is room.
     pub(super) paused: bool,
+}
+
+impl Answering {
+    /// When the provider of a stream is late from here on: soon, once it has said that it has finished.
+    pub(super) fn late(&self, finish_seen: bool, now: Mono) -> Mono {
+        const GRACE: u32 = DONE_GRACE.as_millis() as u32;
+        now.after_ms(if finish_seen { GRACE.min(self.idle) } else { self.idle })
+    }
 }
 
 /// The request that an answer is given to.

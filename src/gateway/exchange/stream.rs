@@ -58,7 +58,10 @@ impl Exchange {
         cx: &mut Cx,
     ) -> Effect {
         let now = cx.now.mono;
-        let first_byte = self.target().map_or(Mono::NEVER, |target| now.after(target.limits.first_byte_timeout));
+        let limits = self.target().map(|target| &target.limits);
+        let first_byte = limits.map_or(Mono::NEVER, |limits| now.after(limits.first_byte_timeout));
+        let idle = limits.map_or(DONE_GRACE, |limits| limits.idle_timeout);
+        let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
         let body = match self.body_for(head, bytes, cx) {
             Ok(body) => body,
             Err(kind) => return self.attempt_failed(Fault::from(kind), false, message, cx),
@@ -77,7 +80,7 @@ impl Exchange {
         };
         let provider = if let Half::Open(provider) = half { Some(provider) } else { None };
         let (draft, last) = (Draft::Kept(draft), Buf::default());
-        self.state = State::Answering(Answering { at, provider, body, draft, last, by, paused: false });
+        self.state = State::Answering(Answering { at, provider, body, draft, last, by, idle, paused: false });
         Effect::Wait
     }
 
@@ -209,13 +212,11 @@ impl Exchange {
     /// Events of an answer are on their way: the commit point. From here on there is no other attempt, so the request
     /// is let go as soon as all of it has been sent.
     fn relayed(&mut self, finish_seen: bool, cx: &mut Cx) -> Forward {
-        let target = self.target();
-        let idle = target.map_or(DONE_GRACE, |target| target.limits.idle_timeout);
         let (Some(admitted), State::Answering(answering)) = (&mut self.admitted, &mut self.state) else {
             return Forward::default();
         };
         let now = cx.now.mono;
-        let by = now.after(if finish_seen { DONE_GRACE.min(idle) } else { idle });
+        let by = answering.late(finish_seen, now);
         let beat = now.after(self.request.setup.config.server.heartbeat_after);
         let waits = by < answering.by || beat < admitted.beat;
         answering.by = by;
@@ -429,14 +430,13 @@ impl Exchange {
 
     /// The client reads again: the provider of a stream has all its time again, from now on.
     pub(super) fn drained(&mut self, cx: &mut Cx) -> Effect {
-        let idle = self.target().map_or(DONE_GRACE, |target| target.limits.idle_timeout);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
-        let wait = match &answering.body {
-            Body::Stream(stream) if stream.finish_seen() => DONE_GRACE.min(idle),
-            Body::Stream(_) | Body::Offloaded { .. } => idle,
+        let finish_seen = match &answering.body {
+            Body::Stream(stream) => stream.finish_seen(),
+            Body::Offloaded { .. } => false,
             Body::Collect { .. } | Body::Error { .. } => return Effect::Nothing,
         };
-        answering.by = cx.now.mono.after(wait);
+        answering.by = answering.late(finish_seen, cx.now.mono);
         Effect::Wait
     }
 
