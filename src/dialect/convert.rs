@@ -155,15 +155,15 @@ impl Convert {
     /// An event at the front of `buf` that is like the one before but for its text; its length.
     #[inline]
     pub(super) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-        let begin = match &self.reader {
-            Reader::Chat(_) => CHUNK_BEGIN,
-            Reader::Messages(_) => DELTA_BEGIN,
+        let data = match &self.reader {
+            Reader::Chat(_) => buf.strip_prefix(CHUNK_BEGIN)?,
+            Reader::Messages(_) => buf.strip_prefix(DELTA_BEGIN)?,
             Reader::Responses(_) => return None,
         };
-        let (text, len) = self.template.event(begin, buf).filter(|(text, _)| !text.is_empty())?;
+        let (text, len) = self.template.event(data).filter(|(text, _)| !text.is_empty())?;
         self.translation.relayed.feed_json(text);
         self.template.render(text, out);
-        Some(len)
+        Some(buf.len() - data.len() + len)
     }
 
     /// Whether a template may stand for an event of this name: learned from one that has the same.

@@ -13,8 +13,8 @@ use std::ops::Range;
 /// The name of the events that carry a message's text.
 pub(super) const DELTA: &[u8] = b"content_block_delta";
 /// What stands before the data of such an event, and of a chunk, as most servers write it.
-pub(super) const DELTA_BEGIN: &[u8] = b"event: content_block_delta\ndata: ";
-pub(super) const CHUNK_BEGIN: &[u8] = b"data: ";
+pub(super) const DELTA_BEGIN: &[u8; 33] = b"event: content_block_delta\ndata: ";
+pub(super) const CHUNK_BEGIN: &[u8; 6] = b"data: ";
 
 /// Bytes of an event's data that is kept as a template.
 const EVENT_MAX: usize = 2048;
@@ -150,15 +150,14 @@ impl EventTemplate {
         Some(text)
     }
 
-    /// The same of an event that lies whole at the front of `buf`: its data behind `begin`, then an empty line. With
-    /// the event's length.
+    /// The same of an event whose data lies whole at the front of `buf`, then an empty line. With the length of both.
     #[inline]
-    pub(super) fn event<'a>(&mut self, begin: &[u8], buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
+    pub(super) fn event<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
         if self.bytes.is_empty() || self.form != Form::Line {
             return None;
         }
         let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
-        let data = buf.strip_prefix(begin)?.strip_prefix(prefix)?;
+        let data = buf.strip_prefix(prefix)?;
         let end = string_end(data, 0)?;
         let behind = data[end..].strip_prefix(&rest[..usize::from(self.suffix)])?.strip_prefix(b"\n\n")?;
         self.misses = 0;

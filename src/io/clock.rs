@@ -1,7 +1,7 @@
 //! Owns the only real clocks of the program. Everything below `io` gets `Now` as an argument.
 
 use crate::base::time::{Mono, Now, Unix};
-use nix::time::ClockId;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,9 +49,8 @@ impl Clock {
 /// a `Duration` needs: as many instructions again, four times a request.
 #[inline]
 fn ticks() -> u64 {
-    // It fails for a clock that the system does not have, and there is none without this one.
-    let at = ClockId::CLOCK_MONOTONIC.now().map_or((0, 0), |at| (at.tv_sec(), at.tv_nsec()));
-    at.0.unsigned_abs() * 1_000_000 + at.1.unsigned_abs() / 1000
+    let at = clock_gettime(ClockId::Monotonic);
+    at.tv_sec.unsigned_abs() * 1_000_000 + at.tv_nsec.unsigned_abs() / 1000
 }
 
 #[inline]

@@ -74,6 +74,8 @@ impl Door {
 pub struct Listeners {
     /// By number; those that have been closed are gone.
     doors: Vec<Option<Door>>,
+    /// One of them may have a connection: each turn asks, so that it is not looked for each time.
+    knocked: bool,
     /// Until then no door is tried. Passed moments mean that all is well.
     rest_until: Mono,
 }
@@ -101,20 +103,25 @@ impl Listeners {
             registry.register(&mut listener, token(number), Interest::READABLE)?;
             doors.push(Some(Door { listener, ready: false, is_unix }));
         }
-        Ok(Listeners { doors, rest_until: Mono(0) })
+        Ok(Listeners { doors, knocked: false, rest_until: Mono(0) })
     }
 
     /// An event came for listener `number`.
     pub fn mark(&mut self, number: usize) {
         if let Some(Some(door)) = self.doors.get_mut(number) {
             door.ready = true;
+            self.knocked = true;
         }
+    }
+
+    fn look_for_knocks(&mut self) {
+        self.knocked = self.doors.iter().flatten().any(|door| door.ready);
     }
 
     /// Whether a connection may be waiting at any of them.
     #[inline]
     pub fn is_knocked(&self) -> bool {
-        self.doors.iter().flatten().any(|door| door.ready)
+        self.knocked
     }
 
     /// Number of listening sockets, those that have been closed included.
@@ -140,6 +147,7 @@ impl Listeners {
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => {
                         door.ready = false;
+                        self.look_for_knocks();
                         return Arrival::Nobody;
                     }
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
@@ -166,6 +174,7 @@ impl Listeners {
             // It was registered when it was opened, and is gone from here on in any case.
             let _ = registry.deregister(&mut door.listener);
         }
+        self.look_for_knocks();
     }
 
     /// The same sockets once more, for another process, in their order.

@@ -215,8 +215,14 @@ impl Tap {
     #[inline]
     pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let (text, len) = match self.dialect {
-            Dialect::Chat | Dialect::Relay(_) => self.template.event(CHUNK_BEGIN, buf)?,
-            Dialect::Messages => self.template.event(DELTA_BEGIN, buf)?,
+            Dialect::Chat | Dialect::Relay(_) => {
+                let (text, len) = self.template.event(buf.strip_prefix(CHUNK_BEGIN)?)?;
+                (text, CHUNK_BEGIN.len() + len)
+            }
+            Dialect::Messages => {
+                let (text, len) = self.template.event(buf.strip_prefix(DELTA_BEGIN)?)?;
+                (text, DELTA_BEGIN.len() + len)
+            }
             Dialect::Responses => {
                 let (text, len) = self.template.passed(buf)?;
                 if self.shift > 0 {

@@ -6,7 +6,7 @@ use crate::base::time::Mono;
 use crate::gateway::Gateway;
 use crate::gateway::budget::Gate;
 use crate::gateway::exchange::fault::FaultKind;
-use crate::gateway::exchange::{Dial, Event, Exchange, Message};
+use crate::gateway::exchange::{Dial, Effect, Event, Exchange, Message};
 use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
 use crate::gateway::provider::connection::{Ended, TAIL_WAIT};
 use crate::gateway::provider::{Connection, Event as ProviderEvent, Parting};
@@ -136,15 +136,22 @@ impl Gateway {
             };
             let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
             if let Some(client) = client.filter(|_| !payload.is_empty()) {
-                let (head, body) = client.message();
-                let message = Message { exchange: xid, head, body, storage: 0 };
-                let effect = exchange.data(payload, &message, &mut self.cx);
-                if effect.is_mere_news() && !self.cx.lets_go() {
+                let effect = match exchange.pass_alike(payload, &mut self.cx) {
+                    Ok(forward) if forward.is_mere_news() => None,
+                    Ok(forward) => Some(Effect::Forward(forward)),
+                    Err(alike) => {
+                        let (head, body) = client.message();
+                        let message = Message { exchange: xid, head, body, storage: 0 };
+                        Some(exchange.data(payload, alike, &message, &mut self.cx))
+                    }
+                };
+                match effect.filter(|effect| !effect.is_mere_news() || self.cx.lets_go()) {
                     // As nearly all are: both are at hand.
-                    let mut sending = Sending { cx: &mut self.cx, timers: &mut self.timers, dirty: &mut self.dirty };
-                    sending.pass_on(client, &exchange.request);
-                } else {
-                    self.done(xid, effect);
+                    None => {
+                        let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
+                        Sending { cx, timers, dirty }.pass_on(client, &exchange.request);
+                    }
+                    Some(effect) => self.done(xid, effect),
                 }
             }
             data = rest;

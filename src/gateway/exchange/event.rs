@@ -119,7 +119,7 @@ impl Effect {
     /// Events are to be sent, and nothing else follows.
     #[inline]
     pub(crate) fn is_mere_news(&self) -> bool {
-        matches!(self, Effect::Forward(Forward { opens: false, commits: false, waits: false }))
+        matches!(self, Effect::Forward(forward) if forward.is_mere_news())
     }
 }
 
@@ -132,6 +132,14 @@ pub(crate) struct Forward {
     pub(crate) commits: bool,
     /// A deadline has become earlier.
     pub(crate) waits: bool,
+}
+
+impl Forward {
+    /// They are sent, and nothing else follows.
+    #[inline]
+    pub(crate) fn is_mere_news(self) -> bool {
+        !self.opens && !self.commits && !self.waits
+    }
 }
 
 /// A connection to be dialed.

@@ -128,8 +128,25 @@ impl Exchange {
         Ok(Body::Stream(stream))
     }
 
-    /// A piece of the answer's body.
-    pub(crate) fn data(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+    /// A piece of a stream that is nothing but an event like the one before: how it is sent, from `cx.out`. Else how
+    /// many of its bytes are such an event, which lies there; the rest is for [`Exchange::data`].
+    #[inline]
+    pub(crate) fn pass_alike(&mut self, data: &[u8], cx: &mut Cx) -> Result<Forward, usize> {
+        let State::Answering(Answering { body: Body::Stream(stream), .. }) = &mut self.state else { return Err(0) };
+        if cx.is_long(stream.held() + data.len()) {
+            return Err(0);
+        }
+        cx.out.clear();
+        let alike = stream.feed_alike(data, &mut cx.pool, &mut cx.out);
+        if alike < data.len() || cx.is_long(cx.out.len()) {
+            return Err(alike);
+        }
+        let forward = self.relayed(false, cx);
+        Ok(Forward { opens: self.open(), ..forward })
+    }
+
+    /// A piece of the answer's body, of which [`Exchange::pass_alike`] has taken so many bytes.
+    pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else {
             debug_assert!(false, "a piece of a body while {:?}", self.state);
             return self.end(Fault::from(FaultKind::Internal), cx);
@@ -147,12 +164,6 @@ impl Exchange {
         };
         if cx.is_long(stream.held() + data.len()) {
             return self.offload_events(Some(data), message, cx);
-        }
-        cx.out.clear();
-        let alike = stream.feed_alike(data, &mut cx.pool, &mut cx.out);
-        if alike == data.len() {
-            let forward = self.relayed(false, cx);
-            return self.forward(forward, cx);
         }
         let prompt = PromptTokens::Counted(asked.counted());
         let identity = self.request.identity(asked, prompt, cx.now.unix);

@@ -56,25 +56,37 @@ impl Chunked {
     }
 
     pub(super) fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
-        let mut at = if self.state == State::SizeStart { self.short_size_line(input) } else { 0 };
+        let mut at = 0;
+        if self.state == State::SizeStart {
+            at = self.short_size_line(input);
+            if at > 0 {
+                return Ok(self.payload(input, at));
+            }
+        }
         while self.state != State::Done {
             let Some(byte) = input.get(at) else { break };
             if self.state == State::Data {
-                let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len() - at);
-                let end = at + take;
-                self.left -= take as u64;
-                if self.left > 0 {
-                    return Ok(Piece { consumed: end, data: at..end, done: false });
-                }
-                // Nearly always the end of the line has come along.
-                let whole = input[end..].starts_with(b"\r\n");
-                self.state = if whole { State::SizeStart } else { State::DataCr };
-                return Ok(Piece { consumed: end + 2 * usize::from(whole), data: at..end, done: false });
+                return Ok(self.payload(input, at));
             }
             self.state = self.step(*byte)?;
             at += 1;
         }
         Ok(Piece { consumed: at, data: at..at, done: self.state == State::Done })
+    }
+
+    /// Takes what has come of a chunk's payload, which begins or goes on at `at`.
+    #[inline]
+    fn payload(&mut self, input: &[u8], at: usize) -> Piece {
+        let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len() - at);
+        let end = at + take;
+        self.left -= take as u64;
+        if self.left > 0 {
+            return Piece { consumed: end, data: at..end, done: false };
+        }
+        // Nearly always the end of the line has come along.
+        let whole = input[end..].starts_with(b"\r\n");
+        self.state = if whole { State::SizeStart } else { State::DataCr };
+        Piece { consumed: end + 2 * usize::from(whole), data: at..end, done: false }
     }
 
     /// Takes a size line of a few digits that has come whole, as nearly all have; how many bytes it has. 0 where it is
