@@ -34,7 +34,7 @@ const LAYERS: [Layer; 8] = [
             "command_fds",
             "listenfd",
             "mio",
-            "nix",
+            "rustix",
             "redis",
             "ring",
             "rlimit",
