@@ -196,11 +196,14 @@ impl<C: Core + 'static> Reactor<C> {
         self.settle();
         let mut now = self.clock.mono();
         while !self.leaving {
-            let wait = self.wait(now);
-            match self.poll.poll(&mut events, wait) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => events.clear(),
-                Err(error) => return Err(error),
+            let mut wait = self.wait(now);
+            // So it ends where the process was stopped and goes on (signal(7)). What has come meanwhile is looked for
+            // before anything fails for its deadline.
+            while let Err(error) = self.poll.poll(&mut events, wait) {
+                if error.kind() != ErrorKind::Interrupted {
+                    return Err(error);
+                }
+                wait = Some(Duration::ZERO);
             }
             now = self.turn(&events);
         }

@@ -192,3 +192,25 @@ fn everything_is_given_back_when_the_work_is_done() {
     let quota = h.client().ask(&request("GET", "/v1/quota", &[("authorization", &bearer(&key))])).json();
     assert_eq!(quota["tokens"]["used"], h.ledger(200).tokens());
 }
+
+/// Whoever stops and goes on (a terminal's ^Z, a paused container) finds all deadlines past, and what the provider has
+/// said meanwhile unread.
+#[test]
+fn a_pause_of_the_process_is_no_silence_of_the_provider() {
+    let more = "[[models]]\nid = \"impatient\"\ncontext = \"256K\"\nidle_timeout = \"2s\"\n\
+                targets = [{ provider = \"sim-chat\", model = \"up-small\" }]\n";
+    let h = Harness::start(&Setup { more: more.to_owned(), ..Setup::default() });
+    let key = h.key();
+    let mut client = h.client();
+    let asked = with(chat("x\n#sim tokens=150 pace=50"), "model", "impatient");
+    client.send(&chat_request(&key, &streamed(asked)));
+    assert_eq!(client.head().unwrap().status, 200);
+    h.gateway.signal("STOP");
+    std::thread::sleep(Duration::from_millis(2600));
+    h.gateway.signal("CONT");
+    let mut text = String::new();
+    while let Ok(Some(chunk)) = client.chunk() {
+        text += std::str::from_utf8(&chunk).unwrap();
+    }
+    assert!(text.ends_with("[DONE]\n\n") && !text.contains("\"error\""), "{text}");
+}
