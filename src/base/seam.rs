@@ -205,8 +205,8 @@ pub trait Core {
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now);
     /// The other side has ended. Bytes that came before it have been delivered, unless `wants_read` was false.
     fn closed(&mut self, conn: Conn, how: Ending, now: Now);
-    /// The first `count` bytes of `unsent` have left.
-    fn wrote(&mut self, conn: Conn, count: usize, now: Now);
+    /// The first `count` bytes of `unsent` have left. False: nothing is left to be written until `dirty` says so.
+    fn wrote(&mut self, conn: Conn, count: usize, now: Now) -> bool;
     /// An answer to an action, or a signal.
     fn reply(&mut self, reply: Reply, now: Now);
     /// A helper thread says something.

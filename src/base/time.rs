@@ -12,7 +12,9 @@ impl Mono {
 
     /// The moment `wait` after this one; saturates at [`Mono::NEVER`].
     pub fn after(self, wait: Duration) -> Mono {
-        Mono(self.0.saturating_add(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)))
+        // `as_micros` goes by 128 bits.
+        let micros = wait.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(wait.subsec_micros()));
+        Mono(self.0.saturating_add(micros))
     }
 
     /// The same for milliseconds, without the arithmetic of a `Duration`: for what is set with every event.

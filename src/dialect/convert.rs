@@ -22,7 +22,7 @@ use super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::delta::{Delta, StopReason, Take};
 use super::errors::ErrorWords;
 use super::naming::{JSON_TOOL, TranslationState};
-use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
+use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind};
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
@@ -156,8 +156,8 @@ impl Convert {
     #[inline]
     pub(super) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let data = match &self.reader {
-            Reader::Chat(_) => buf.strip_prefix(CHUNK_BEGIN)?,
-            Reader::Messages(_) => buf.strip_prefix(DELTA_BEGIN)?,
+            Reader::Chat(_) => behind(CHUNK_BEGIN, buf)?,
+            Reader::Messages(_) => behind(DELTA_BEGIN, buf)?,
             Reader::Responses(_) => return None,
         };
         let (text, len) = self.template.event(data).filter(|(text, _)| !text.is_empty())?;

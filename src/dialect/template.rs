@@ -214,6 +214,12 @@ impl EventTemplate {
     }
 }
 
+/// What follows `begin` in `buf`. `strip_prefix` compares by a call whatever the length.
+#[inline]
+pub(super) fn behind<'a, const N: usize>(begin: &[u8; N], buf: &'a [u8]) -> Option<&'a [u8]> {
+    buf.split_first_chunk().and_then(|(first, rest)| (first == begin).then_some(rest))
+}
+
 fn has_line_end(data: &[u8]) -> bool {
     data.iter().any(|byte| matches!(byte, b'\n' | b'\r'))
 }

@@ -325,13 +325,14 @@ impl Core for Gateway {
         self.settle_down();
     }
 
-    fn wrote(&mut self, conn: Conn, count: usize, now: Now) {
+    fn wrote(&mut self, conn: Conn, count: usize, now: Now) -> bool {
         self.cx.now = now;
-        match conn.side {
+        let may_go_on = match conn.side {
             Side::Client => self.client_wrote(client_id(conn), count),
             Side::Upstream => self.provider_wrote(provider_id(conn), count),
-        }
+        };
         self.settle_down();
+        may_go_on
     }
 
     fn reply(&mut self, reply: Reply, now: Now) {

@@ -117,8 +117,15 @@ impl Link {
     }
 
     /// True if reading may bring something: ready, open, and not told its end.
+    #[inline]
     pub fn may_read(&self) -> bool {
         self.has(Flags::READ) && !self.has(CLOSED_TO_READ)
+    }
+
+    /// True if something comes before reading, or in its place.
+    #[inline]
+    pub fn has_more_to_do(&self) -> bool {
+        self.has(CLOSED_TO_READ)
     }
 
     /// Bytes that may still be written in turn number `turn`.

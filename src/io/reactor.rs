@@ -121,6 +121,20 @@ fn verb<C: Core, R: Default>(core: &mut C, conn: Option<Conn>, now: Now, call: i
     })
 }
 
+/// Puts a link into the queue of those whose turn it is, once.
+#[inline]
+fn line_up(run_queue: &mut VecDeque<Id<Link>>, id: Id<Link>, link: &mut Link) {
+    if link.has(Flags::QUEUED) {
+        return;
+    }
+    link.set(Flags::QUEUED);
+    // The deadline of a dial is running, and the queue may be longer than a turn.
+    match link.has(Flags::DIALING) {
+        true => run_queue.push_front(id),
+        false => run_queue.push_back(id),
+    }
+}
+
 impl<C: Core + 'static> Reactor<C> {
     /// Builds the loop: opens the poll and watches the listeners.
     ///
@@ -300,20 +314,13 @@ impl<C: Core + 'static> Reactor<C> {
             self.touched.push(link.conn());
         }
         if link.has(Flags::READ.and(Flags::DIALING).and(Flags::SHAKING).and(Flags::PARTING)) {
-            self.enqueue(id);
+            line_up(&mut self.run_queue, id, link);
         }
     }
 
     fn enqueue(&mut self, id: Id<Link>) {
-        if let Some(link) = self.links.get_mut(id)
-            && !link.has(Flags::QUEUED)
-        {
-            link.set(Flags::QUEUED);
-            // The deadline of a dial is running, and the queue may be longer than a turn.
-            match link.has(Flags::DIALING) {
-                true => self.run_queue.push_front(id),
-                false => self.run_queue.push_back(id),
-            }
+        if let Some(link) = self.links.get_mut(id) {
+            line_up(&mut self.run_queue, id, link);
         }
     }
 
@@ -378,9 +385,9 @@ impl<C: Core + 'static> Reactor<C> {
         watched
     }
 
-    fn run_link(&mut self, id: Id<Link>) {
+    /// What a link does that is not merely read.
+    fn advance(&mut self, id: Id<Link>) {
         let Some(link) = self.links.get_mut(id) else { return };
-        link.clear(Flags::QUEUED);
         if link.has(Flags::PARTING) {
             self.part(id);
         } else if link.has(Flags::DIALING) {
@@ -389,19 +396,19 @@ impl<C: Core + 'static> Reactor<C> {
             self.preface(id);
         } else if link.has(Flags::SHAKING) {
             self.shake(id);
-        } else if link.has(Flags::ENDED) {
-            if link.has(Flags::ERROR) {
-                self.ended(id, Ending::Broken);
-            }
-        } else {
-            self.read(id);
+        } else if link.has(Flags::ERROR) {
+            self.ended(id, Ending::Broken);
         }
     }
 
-    /// Reads at most one slice, as long as bytes are ready and wanted.
-    fn read(&mut self, id: Id<Link>) {
+    /// A link whose turn it is: reads at most one slice, as long as bytes are ready and wanted.
+    fn run_link(&mut self, id: Id<Link>) {
         let (now, mut room) = (self.now, limits::IO_SLICE);
         let Some(link) = self.links.get_mut(id) else { return };
+        link.clear(Flags::QUEUED);
+        if link.has_more_to_do() {
+            return self.advance(id);
+        }
         while link.may_read() {
             let conn = link.conn();
             if !self.core.wants_read(conn) {
@@ -540,8 +547,10 @@ impl<C: Core + 'static> Reactor<C> {
                     if sent.blocked {
                         link.clear(Flags::WRITE);
                     }
-                    if sent.taken > 0 {
-                        verb(&mut self.core, Some(conn), now, |core| core.wrote(conn, sent.taken, now));
+                    let goes_on = sent.taken == 0
+                        || verb(&mut self.core, Some(conn), now, |core| core.wrote(conn, sent.taken, now));
+                    if !goes_on && !link.transport.owes() {
+                        break;
                     }
                 }
                 // What the peer said before it broke off is read first; the end follows.

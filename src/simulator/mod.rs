@@ -172,8 +172,9 @@ impl Core for Simulator {
         self.close(conn, if busy { Shut::Abort } else { Shut::Clean });
     }
 
-    fn wrote(&mut self, conn: Conn, count: usize, now: Now) {
+    fn wrote(&mut self, conn: Conn, count: usize, now: Now) -> bool {
         self.step(conn, |link, shared| link.wrote(shared, count, now));
+        !self.unsent(conn).is_empty()
     }
 
     fn reply(&mut self, reply: Reply, _: Now) {

@@ -7,7 +7,7 @@ use super::super::convert::{CHUNK, write_failed, write_failure, write_usage_chun
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
-use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
+use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use crate::wire::json::{Raw, Scanner, Token, write_inside, write_string};
@@ -216,11 +216,11 @@ impl Tap {
     pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let (text, len) = match self.dialect {
             Dialect::Chat | Dialect::Relay(_) => {
-                let (text, len) = self.template.event(buf.strip_prefix(CHUNK_BEGIN)?)?;
+                let (text, len) = self.template.event(behind(CHUNK_BEGIN, buf)?)?;
                 (text, CHUNK_BEGIN.len() + len)
             }
             Dialect::Messages => {
-                let (text, len) = self.template.event(buf.strip_prefix(DELTA_BEGIN)?)?;
+                let (text, len) = self.template.event(behind(DELTA_BEGIN, buf)?)?;
                 (text, DELTA_BEGIN.len() + len)
             }
             Dialect::Responses => {

@@ -5,6 +5,7 @@ use super::clients::charge_unread;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
 use crate::base::seam::Conn;
+use crate::base::time::Mono;
 use crate::base::timers::Timers;
 use crate::gateway::client::{self, AfterResponse, response};
 use crate::gateway::cx::Cx;
@@ -33,6 +34,12 @@ impl Sending<'_> {
     fn append(&mut self, client: &mut client::Connection, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         let server = &self.cx.setup.config.server;
         let stall = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
+        self.sent(client, id, stall);
+    }
+
+    /// More is unsent, which is late at `stall`.
+    #[inline(always)] // else nearly every event takes one call more
+    fn sent(&mut self, client: &mut client::Connection, id: ClientId, stall: Option<Mono>) {
         charge_unread(client, &mut self.cx.budget);
         if let Some(stall) = stall {
             self.timers.arm(client_conn(id), stall);
@@ -42,18 +49,19 @@ impl Sending<'_> {
 
     /// Appends the events in `cx.out`.
     pub(super) fn pass_on(&mut self, client: &mut client::Connection, request: &Request) {
-        let bytes = std::mem::take(&mut self.cx.out);
-        self.append(client, request.client, |out| {
+        let Cx { setup, pool, now, out: events, .. } = &mut *self.cx;
+        let (id, http11) = (request.client, request.meta.http11);
+        let stall = client.send(&setup.config.server, pool, now.mono, |out| {
             // What waits for a slow client grows by what is needed, not by half as much again.
             if out.len() >= HIGH_WATER / 4 {
-                out.reserve_exact(bytes.len() + CHUNK_FRAME);
+                out.reserve_exact(events.len() + CHUNK_FRAME);
             }
-            match request.meta.http11 {
-                true => write_chunk(out, &bytes),
-                false => out.extend_from_slice(&bytes),
+            match http11 {
+                true => write_chunk(out, events),
+                false => out.extend_from_slice(events),
             }
         });
-        self.cx.out = bytes;
+        self.sent(client, id, stall);
     }
 }
 
@@ -233,11 +241,8 @@ impl Gateway {
         let Some(client) = self.clients.get_mut(id) else { return bulk.release(&mut self.cx.pool) };
         let server = &self.cx.setup.config.server;
         let stall = client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk);
-        charge_unread(client, &mut self.cx.budget);
-        if let Some(stall) = stall {
-            self.timers.arm(client_conn(id), stall);
-        }
-        self.dirty.push(client_conn(id));
+        let mut sending = Sending { cx: &mut self.cx, timers: &mut self.timers, dirty: &mut self.dirty };
+        sending.sent(client, id, stall);
     }
 }
 

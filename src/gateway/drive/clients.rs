@@ -111,21 +111,27 @@ impl Gateway {
     }
 
     /// The world has written `count` bytes to a client.
-    pub(crate) fn client_wrote(&mut self, id: ClientId, count: usize) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+    pub(crate) fn client_wrote(&mut self, id: ClientId, count: usize) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
         let server = &self.cx.setup.config.server;
         let event = client.wrote(count, server, &mut self.cx.pool, self.cx.now.mono);
-        charge_unread(client, &mut self.cx.budget);
+        // What leaves is no reason to begin with a charge.
+        if client.unread.total() > 0 {
+            charge_unread(client, &mut self.cx.budget);
+        }
         let (drained, exchange) = (client.is_drained(), client.exchange);
         if let Some(event) = event {
             self.client_event(id, event);
-        } else if drained
+            return true;
+        }
+        if drained
             && (self.cx.gate != Gate::Open || self.cx.budget.is_any_over())
             && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(Exchange::provider)
         {
             // It may have waited for that.
             self.dirty.push(provider_conn(provider));
         }
+        !drained
     }
 
     /// A client's first bytes are not what its listener wants. One that owes a PROXY header is not answered: what it

@@ -150,6 +150,7 @@ impl Gateway {
         }
     }
 
+    #[inline(never)]
     fn go_on(&mut self) {
         loop {
             while let Some(next) = self.queue.pop_front() {

@@ -5,6 +5,7 @@ use crate::base::seam::{Action, DialError, Ending, Shut};
 use crate::base::time::Mono;
 use crate::gateway::Gateway;
 use crate::gateway::budget::Gate;
+use crate::gateway::client;
 use crate::gateway::exchange::fault::FaultKind;
 use crate::gateway::exchange::{Dial, Effect, Event, Exchange, Message};
 use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
@@ -93,28 +94,24 @@ impl Gateway {
     }
 
     /// The world has written to a provider: gives it more of the request, or the wait for the answer begins.
-    pub(crate) fn provider_wrote(&mut self, id: ProviderId, count: usize) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
+    /// Whether more may be unsent.
+    pub(crate) fn provider_wrote(&mut self, id: ProviderId, count: usize) -> bool {
+        let Some(provider) = self.providers.get_mut(id) else { return false };
         let wrote = provider.wrote(count, &mut self.cx.pool);
         match (wrote, provider.exchange) {
             (Some(true), Some(exchange)) => self.tell(exchange, Event::Sent),
             (Some(false), Some(exchange)) => self.write_request(exchange, id, false),
             _ => {}
         }
+        true
     }
 
     /// Bytes came from a provider: those of an answer's body are passed on as far as they are taken at the moment.
     pub(crate) fn provider_bytes(&mut self, id: ProviderId, mut data: &[u8]) {
         loop {
             let Some(provider) = self.providers.get_mut(id) else { return };
-            match provider.push(data, &mut self.cx.pool) {
-                None => return,
-                Some(ProviderEvent::Body) => {}
-                Some(ProviderEvent::Head(head)) => return self.provider_head(id, &head, data),
-                Some(ProviderEvent::Tail) => return self.provider_tail(id, data),
-                Some(ProviderEvent::BadHead(why)) => return self.provider_failed(id, FaultKind::BadHead(why)),
-                Some(ProviderEvent::Unasked) if data.is_empty() => return,
-                Some(ProviderEvent::Unasked) => return self.close_provider(id),
+            if !provider.has_answer() {
+                return self.provider_else(id, data);
             }
             let Some(xid) = provider.exchange else { return self.provider_tail(id, data) };
             let Some(exchange) = self.exchanges.get_mut(xid) else { return };
@@ -136,22 +133,14 @@ impl Gateway {
             };
             let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
             if let Some(client) = client.filter(|_| !payload.is_empty()) {
-                let effect = match exchange.pass_alike(payload, &mut self.cx) {
-                    Ok(forward) if forward.is_mere_news() => None,
-                    Ok(forward) => Some(Effect::Forward(forward)),
-                    Err(alike) => {
-                        let (head, body) = client.message();
-                        let message = Message { exchange: xid, head, body, storage: 0 };
-                        Some(exchange.data(payload, alike, &message, &mut self.cx))
-                    }
-                };
-                match effect.filter(|effect| !effect.is_mere_news() || self.cx.lets_go()) {
+                match exchange.pass_alike(payload, &mut self.cx) {
                     // As nearly all are: both are at hand.
-                    None => {
+                    Ok(forward) if forward.is_mere_news() => {
                         let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
                         Sending { cx, timers, dirty }.pass_on(client, &exchange.request);
                     }
-                    Some(effect) => self.done(xid, effect),
+                    Ok(forward) => self.done(xid, Effect::Forward(forward)),
+                    Err(alike) => self.provider_data(xid, payload, alike),
                 }
             }
             data = rest;
@@ -162,6 +151,35 @@ impl Gateway {
                 return;
             }
         }
+    }
+
+    /// Bytes came from a provider that are not of a body, or not only.
+    #[inline(never)]
+    fn provider_else(&mut self, id: ProviderId, data: &[u8]) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        match provider.push(data, &mut self.cx.pool) {
+            None => {}
+            Some(ProviderEvent::Head(head)) => self.provider_head(id, &head, data),
+            Some(ProviderEvent::Tail) => self.provider_tail(id, data),
+            Some(ProviderEvent::BadHead(why)) => self.provider_failed(id, FaultKind::BadHead(why)),
+            Some(ProviderEvent::Unasked) if data.is_empty() => {}
+            Some(ProviderEvent::Unasked) => self.close_provider(id),
+        }
+    }
+
+    /// A piece of a body, of which [`Exchange::pass_alike`] has taken so many bytes.
+    #[inline(never)]
+    fn provider_data(&mut self, xid: ExchangeId, payload: &[u8], alike: usize) {
+        let Some(exchange) = self.exchanges.get_mut(xid) else { return };
+        let Some(client) = self.clients.get_mut(exchange.request.client) else { return };
+        let (head, body) = client.message();
+        let message = Message { exchange: xid, head, body, storage: 0 };
+        let effect = exchange.data(payload, alike, &message, &mut self.cx);
+        if effect.is_mere_news() && !self.cx.lets_go() {
+            let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
+            return Sending { cx, timers, dirty }.pass_on(client, &exchange.request);
+        }
+        self.done(xid, effect);
     }
 
     fn provider_head(&mut self, id: ProviderId, head: &ResponseHead, came: &[u8]) {
@@ -306,11 +324,21 @@ impl Gateway {
         let Some(id) = provider.exchange else { return true };
         let Some(exchange) = self.exchanges.get(id) else { return true };
         let client = self.clients.get(exchange.request.client);
-        let full = client.is_some_and(|client| client.is_full());
-        let takes = !provider.holds_back() && !full && !exchange.is_paused();
+        if provider.holds_back() || exchange.is_paused() || client.is_some_and(|client| client.is_full()) {
+            return false;
+        }
+        // As nearly always.
+        if self.cx.gate == Gate::Open && exchange.is_answering() && !self.cx.budget.is_any_over() {
+            return true;
+        }
+        self.has_turn(id, exchange, client)
+    }
+
+    /// The same where not everybody may be read.
+    #[cold]
+    fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::Connection>) -> bool {
         let drained = || client.is_none_or(|client| client.is_drained());
-        let key = exchange.request.found.key;
-        let share = || match key {
+        let share = || match exchange.request.found.key {
             Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),
             // One answer of its key waits already, and has been read in part.
             Some(key) => !self.cx.budget.is_waited_for(key),
@@ -321,6 +349,6 @@ impl Gateway {
             Gate::Narrow => self.cx.turns.is_empty() && drained() && share(),
             Gate::Shut => false,
         };
-        takes && (reads || exchange.has_own_room(id, &self.cx))
+        reads || exchange.has_own_room(id, &self.cx)
     }
 }

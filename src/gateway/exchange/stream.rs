@@ -132,7 +132,7 @@ impl Exchange {
     /// many of its bytes are such an event, which lies there; the rest is for [`Exchange::data`].
     #[inline]
     pub(crate) fn pass_alike(&mut self, data: &[u8], cx: &mut Cx) -> Result<Forward, usize> {
-        let State::Answering(Answering { body: Body::Stream(stream), .. }) = &mut self.state else { return Err(0) };
+        let State::Answering(Answering { body: Body::Stream(stream), at, .. }) = &mut self.state else { return Err(0) };
         if cx.is_long(stream.held() + data.len()) {
             return Err(0);
         }
@@ -141,8 +141,8 @@ impl Exchange {
         if alike < data.len() || cx.is_long(cx.out.len()) {
             return Err(alike);
         }
-        let forward = self.relayed(false, cx);
-        Ok(Forward { opens: self.open(), ..forward })
+        let opens = !std::mem::replace(&mut at.opened, true);
+        Ok(Forward { opens, ..self.relayed(false, cx) })
     }
 
     /// A piece of the answer's body, of which [`Exchange::pass_alike`] has taken so many bytes.
@@ -222,6 +222,7 @@ impl Exchange {
 
     /// Events of an answer are on their way: the commit point. From here on there is no other attempt, so the request
     /// is let go as soon as all of it has been sent.
+    #[inline]
     fn relayed(&mut self, finish_seen: bool, cx: &mut Cx) -> Forward {
         let (Some(admitted), State::Answering(answering)) = (&mut self.admitted, &mut self.state) else {
             return Forward::default();
@@ -244,6 +245,7 @@ impl Exchange {
     }
 
     /// Part of an answer has been relayed; true if the request's bytes are not needed any more.
+    #[inline(never)]
     fn commit(&mut self, cx: &mut Cx) -> bool {
         let State::Answering(answering) = &mut self.state else { return false };
         let begun = std::mem::take(&mut answering.at.begun_as);

@@ -47,8 +47,6 @@ pub(crate) enum Event {
     BadHead(&'static str),
     /// Bytes that nothing asked for: the connection cannot be trusted.
     Unasked,
-    /// Bytes of the answer's body: they are for [`Connection::read`].
-    Body,
     /// Bytes of an end that is awaited only to keep the connection; they are for [`Connection::read_tail`].
     Tail,
 }
@@ -203,11 +201,11 @@ impl Connection {
         self.response == ResponseHalf::Dialing
     }
 
-    /// Bytes came. Those of a head are kept; for those of a body the caller asks [`Connection::read`].
+    /// Bytes came, of no body: those are for [`Connection::read`]. Those of a head are kept.
     pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<Event> {
+        debug_assert!(!self.has_answer());
         let ResponseHalf::Head { scanned, interim } = &mut self.response else {
             return Some(match self.response {
-                ResponseHalf::Body { .. } => Event::Body,
                 ResponseHalf::Tail { .. } => Event::Tail,
                 _ => Event::Unasked,
             });

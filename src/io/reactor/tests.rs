@@ -108,12 +108,13 @@ impl Core for Puppet {
     fn closed(&mut self, conn: Conn, how: Ending, _: Now) {
         self.tell(Heard::Closed(conn, how));
     }
-    fn wrote(&mut self, conn: Conn, count: usize, _: Now) {
-        let Some(peer) = self.peers.get_mut(&(conn.side, conn.slot)) else { return };
+    fn wrote(&mut self, conn: Conn, count: usize, _: Now) -> bool {
+        let Some(peer) = self.peers.get_mut(&(conn.side, conn.slot)) else { return false };
         peer.unsent.drain(..count);
         if peer.unsent.is_empty() {
             self.tell(Heard::Drained(conn));
         }
+        !self.unsent(conn).is_empty()
     }
     fn reply(&mut self, reply: Reply, _: Now) {
         if let Reply::Dialed(conn) = reply {

@@ -55,14 +55,21 @@ impl Chunked {
         if self.state == State::Data { self.left } else { 0 }
     }
 
+    #[inline]
     pub(super) fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
-        let mut at = 0;
         if self.state == State::SizeStart {
-            at = self.short_size_line(input);
+            let at = self.short_size_line(input);
             if at > 0 {
                 return Ok(self.payload(input, at));
             }
         }
+        self.walk(input)
+    }
+
+    /// The same by steps, whatever comes.
+    #[inline(never)]
+    fn walk(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
+        let mut at = 0;
         while self.state != State::Done {
             let Some(byte) = input.get(at) else { break };
             if self.state == State::Data {
@@ -91,6 +98,7 @@ impl Chunked {
 
     /// Takes a size line of a few digits that has come whole, as nearly all have; how many bytes it has. 0 where it is
     /// another one, which the steps read.
+    #[inline]
     fn short_size_line(&mut self, input: &[u8]) -> usize {
         let Some(line) = input.first_chunk::<SHORT_LINE>() else { return 0 };
         let (mut left, mut digits) = (0u64, 0);

@@ -86,7 +86,9 @@ impl Bench {
             if count == 0 {
                 return all;
             }
-            self.call(|gateway, now| gateway.wrote(conn, count, now));
+            self.call(|gateway, now| {
+                gateway.wrote(conn, count, now);
+            });
             all += count;
         }
     }
