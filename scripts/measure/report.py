@@ -29,14 +29,10 @@ class Table:
         self.rows.append((str(number), what, goal, gateway, nginx, haproxy, met))
         say(f"  {number}: {what}: {gateway} | {nginx} | {haproxy} | {goal} {met}")
 
-    def text(self, only=None):
-        """The rows, or the first of each number in `only`."""
+    def text(self):
+        """The rows in the order of their numbers."""
         head = ("#", "what", "goal", "gateway", "nginx", "haproxy", "met")
         rows = sorted(self.rows, key=lambda row: float(re.match(r"\d+", row[0])[0]))
-        if only:
-            first = {}
-            [first.setdefault(row[0], row) for row in rows]
-            rows = [first[number] for number in only if number in first]
         return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head),
                           *("| " + " | ".join(row) + " |" for row in rows)])
 

@@ -15,6 +15,9 @@ pub mod money {}
 #[doc = include_str!("agents.md")]
 pub mod agents {}
 
+#[doc = include_str!("compare.md")]
+pub mod compare {}
+
 #[doc = include_str!("litellm.md")]
 pub mod litellm {}
 

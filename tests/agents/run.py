@@ -4,7 +4,7 @@
     AGENTS_TIMES=3 run.py          Codex so many times at each provider, in the place of 20
 
 Each runs in a folder of its own with the block that the guide has for it, and may reach 127.0.0.1 alone. What it wrote
-is looked at, and what it said. At the end stands the table that the README has; the last line is
+is looked at, and what it said. At the end it prints the table of src/docs/agents.md; the last line is
 `N passed, N failed, N skipped`.
 """
 
@@ -261,9 +261,9 @@ def main():
     text = table(rows)
     print(text)
     if not wanted and TIMES == 20:
-        _, _, rest = (ROOT / "README.md").read_text().partition(MARKS[0])
+        _, _, rest = (ROOT / "src/docs/agents.md").read_text().partition(MARKS[0])
         same = rest.partition(MARKS[1])[0] == text
-        runs.note("the README's table", "" if same else "it is not the one above")
+        runs.note("the table of src/docs/agents.md", "" if same else "it is not the one above")
     print(f"{runs.passed} passed, {len(runs.failed)} failed, 0 skipped")
     return 1 if runs.failed else 0
 
