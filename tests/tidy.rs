@@ -9,6 +9,8 @@ mod paths;
 mod rooms;
 #[path = "tidy/rules.rs"]
 mod rules;
+#[path = "tidy/words.rs"]
+mod words;
 
 use std::fs;
 use std::path::Path;
@@ -64,6 +66,42 @@ fn every_source_keeps_the_rules_of_the_house() {
     wrong.extend(rooms::extensions(&files));
     wrong.extend(rooms::machines(&files));
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn doc_comments_begin_with_a_noun_or_a_verb() {
+    let files = sources();
+    let product = files.iter().filter(|(path, _)| path.starts_with("src/"));
+    let (all, found) =
+        product.map(|(_, text)| words::openers(text)).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    let percent = 100.0 * found as f64 / all as f64;
+    println!("{found} of {all} doc comments ({percent:.1} %) begin with a relative or pronoun clause");
+    assert!(all > 1000 && percent <= words::OPENERS_PERCENT_MAX, "{percent:.1} % of {all}");
+}
+
+#[test]
+fn private_words_do_not_come_back() {
+    let mut files = sources();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in ["src/docs", "benches", "."] {
+        for entry in fs::read_dir(root.join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") {
+                files.push((format!("{folder}/{name}"), fs::read_to_string(root.join(folder).join(&name)).unwrap()));
+            }
+        }
+    }
+    let readable = files.iter().filter(|(path, _)| !path.starts_with("tests/") && !path.ends_with("glossary.md"));
+    let found: Vec<String> = readable.flat_map(|(path, text)| words::private(path, text)).collect();
+    println!("{} private words", found.len());
+    assert!(found.len() <= words::PRIVATE_MAX, "{} private words:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn an_odd_opening_and_a_private_word_are_found() {
+    assert_eq!(words::openers("/// What it is.\nfn a() {}\n/// Returns\n/// what it is.\n"), (2, 1));
+    assert_eq!(words::openers("//! Whatever comes.\n"), (1, 0));
+    assert_eq!(words::private("a", "It rests, but\nwrestsing and restless do not.").len(), 1);
 }
 
 #[test]

@@ -1,0 +1,70 @@
+//! Plain words: how doc comments begin, and words that only the authors understand.
+
+/// Words that begin a relative or pronoun clause, where a noun or a verb should begin a doc comment.
+const OPENERS: [&str; 20] = [
+    "As", "How", "It", "Its", "Nobody", "Nothing", "Of", "One", "That", "The same", "They", "Those", "What", "When it",
+    "Where", "Whether", "Which", "Who", "Whom", "Whose",
+];
+/// Doc comments of a hundred that may begin with one of them.
+pub const OPENERS_PERCENT_MAX: f64 = 28.2;
+
+/// Private words, each with the term to use.
+const PRIVATE: [(&str, &str); 16] = [
+    ("anew", "again"),
+    ("but for", "except"),
+    ("gives way to", "yields to"),
+    ("is told", "receives"),
+    ("are told", "receive"),
+    ("house rules", "project rules"),
+    ("knock", "readiness event"),
+    ("lies in", "is in"),
+    ("mould", "template"),
+    ("patience", "timeout"),
+    ("rests", "cools down"),
+    ("resting", "cooling down"),
+    ("stands in", "is in"),
+    ("whoever", "anyone"),
+    ("the house", "the project"),
+    ("this house", "this project"),
+];
+/// Uses of private words that are left in sources and manuals.
+pub const PRIVATE_MAX: usize = 604;
+
+/// The first line of each doc comment.
+fn openings(text: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    text.lines().filter_map(move |line| {
+        let line = line.trim_start();
+        let content = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let begins = content.is_some() && !inside;
+        inside = content.is_some();
+        content.filter(|_| begins).map(str::trim)
+    })
+}
+
+/// Doc comments, and those that begin with an opener.
+pub fn openers(text: &str) -> (usize, usize) {
+    let begins = |line: &str| {
+        let after =
+            |opener: &str| line.strip_prefix(opener).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+        OPENERS.iter().any(|opener| after(opener))
+    };
+    openings(text).fold((0, 0), |(all, found), line| (all + 1, found + usize::from(begins(line))))
+}
+
+/// Private words in a text, each with its line and the term to use.
+pub fn private(path: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let lower = line.to_lowercase();
+        for (word, term) in PRIVATE {
+            let whole = |(at, _): &(usize, &str)| {
+                let letter = |character: Option<char>| character.is_some_and(char::is_alphabetic);
+                !letter(lower[..*at].chars().next_back()) && !letter(lower[at + word.len()..].chars().next())
+            };
+            let count = lower.match_indices(word).filter(whole).count();
+            found.extend((0..count).map(|_| format!("{path}:{}: `{word}`: use \"{term}\"", number + 1)));
+        }
+    }
+    found
+}
