@@ -184,7 +184,8 @@ impl Gateway {
         let (lifecycle, never) = (&self.cx.lifecycle, Mono::NEVER);
         let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(never);
         let handover = lifecycle.handover.due().unwrap_or(never);
-        drain.min(handover).min(lifecycle.lead.unwrap_or(never)).min(self.cx.queues.wake()).min(self.cx.discovery.due())
+        let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(never));
+        drain.min(self.cx.queues.wake()).min(self.cx.discovery.due()).min(self.cx.lookups.due())
     }
 
     /// It has ended because a newer version must be started in its place.
@@ -356,7 +357,7 @@ impl Core for Gateway {
             Notice::Answered(answer) => self.ruled(&answer),
             Notice::CalledIn(account) => self.cx.called_in(&account),
             Notice::BegunAnew => self.cx.begin_anew(),
-            Notice::LookedUp(key, answer) => self.looked_up(key, answer),
+            Notice::LookedUp(answers) => answers.into_iter().for_each(|(key, answer)| self.looked_up(key, answer)),
             Notice::StoreFailed(why) => {
                 self.cx.log_event(|out| {
                     out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"failed\",\"error\":");
@@ -407,6 +408,7 @@ impl Core for Gateway {
         self.cx.now = now;
         if self.own_due() <= now.mono {
             self.cx.queues.woken(now.mono);
+            self.cx.lookups.ask(now.mono, &mut self.cx.orders);
             listing::ask(&mut self.cx);
             if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
                 self.terminate();

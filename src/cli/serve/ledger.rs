@@ -166,7 +166,7 @@ impl Opened {
         let say = move |notice| drop(mailbox.send(Note::Notice(notice)));
         let tell = move |notice| match notice {
             StoreNotice::Keys(keys) => say(Notice::Keys(keys)),
-            StoreNotice::LookedUp(key, answer) => say(Notice::LookedUp(key, answer)),
+            StoreNotice::LookedUp(answers) => say(Notice::LookedUp(answers)),
             StoreNotice::Committed { rows } => say(Notice::Committed(rows)),
             StoreNotice::Failed(why) => say(Notice::StoreFailed(why)),
             StoreNotice::Outgrown(why) => say(Notice::StoreOutgrown(why)),
@@ -232,12 +232,12 @@ impl LedgerHandle {
         }
     }
 
-    /// Has a key looked up, at once.
-    pub(super) fn look_up(&self, id: KeyId) {
+    /// Has keys looked up, at once.
+    pub(super) fn look_up(&self, ids: Vec<KeyId>) {
         match self {
-            LedgerHandle::File(handle) => handle.look_up(id),
+            LedgerHandle::File(handle) => handle.look_up(&ids),
             #[cfg(feature = "redis")]
-            LedgerHandle::Shared(handle) => handle.look_up(id),
+            LedgerHandle::Shared(handle) => handle.look_up(ids),
         }
     }
 

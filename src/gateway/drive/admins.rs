@@ -185,6 +185,10 @@ impl Gateway {
         if answer.is_report {
             self.cx.desk.report_written();
         }
+        // What is known already may have been changed since.
+        if let Some(record) = answer.issued.filter(|record| !self.cx.keys.knows(&record.id)) {
+            self.cx.learn_key(*record);
+        }
         let id = answer.client;
         let Some(Waiting { meta, .. }) = self.cx.desk.gone(id) else { return };
         match answer.body {

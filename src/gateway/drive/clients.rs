@@ -277,7 +277,7 @@ impl Gateway {
         if let Some(client) = self.clients.get_mut(cid) {
             client.hold(id);
         }
-        self.cx.lookups.wait(key, id, &mut self.cx.orders);
+        self.cx.lookups.wait(key, id, self.cx.now.mono, &mut self.cx.orders);
     }
 
     /// The ledger has said what it knows of a key, or that it cannot.

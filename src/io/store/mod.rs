@@ -37,8 +37,8 @@ use std::time::Duration;
 pub enum StoreNotice {
     /// The set of keys, all of them: at the start, and after every change by any process.
     Keys(Vec<KeyRecord>),
-    /// What there is of a key that was looked up.
-    LookedUp(KeyId, KeyAnswer),
+    /// What there is of keys that were looked up.
+    LookedUp(Vec<(KeyId, KeyAnswer)>),
     /// So many more rows, in the order they were handed over, are committed.
     Committed {
         /// How many.
@@ -174,9 +174,9 @@ impl StoreHandle {
         rows
     }
 
-    /// Has a key looked up, at once.
-    pub fn look_up(&self, id: KeyId) {
-        self.queue.put(true, |waiting| waiting.lookups.push(id));
+    /// Has keys looked up, at once.
+    pub fn look_up(&self, ids: &[KeyId]) {
+        self.queue.put(true, |waiting| waiting.lookups.extend_from_slice(ids));
     }
 
     /// The way to give the ledger to another process.
@@ -283,9 +283,10 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
 
     /// Does what was found; an error is what was left when the end came.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
-        for id in tasks.lookups.drain(..) {
-            (self.tell)(StoreNotice::LookedUp(id, api::answer(self.db.find_key(&id))));
+        for ids in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
+            (self.tell)(StoreNotice::LookedUp(api::answers(ids, self.db.find_keys(ids))));
         }
+        tasks.lookups.clear();
         let rest = self.commit_all(&tasks.rows, &mut tasks.turn, queue);
         let rest = tasks.rows.split_off(tasks.rows.len() - rest);
         tasks.rows.clear();
@@ -318,8 +319,9 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
-            for id in tasks.lookups.drain(..) {
-                (self.tell)(StoreNotice::LookedUp(id, KeyAnswer::Unavailable));
+            if !tasks.lookups.is_empty() {
+                (self.tell)(StoreNotice::LookedUp(api::unavailable(&tasks.lookups)));
+                tasks.lookups.clear();
             }
             match tasks.turn.take() {
                 Some(Turn::Retake(mut rows, told)) => {

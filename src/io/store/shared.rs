@@ -11,13 +11,13 @@ mod lents;
 mod seam;
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
-use super::api::{Batch, StoreError, answer};
+use super::api::{Batch, StoreError, answers, unavailable};
 use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
 pub use handle::{SharedHandle, spawn};
@@ -37,8 +37,8 @@ pub enum Task {
     Release(Release),
     /// Something was done with a grant.
     Use(Use),
-    /// A key is to be looked up.
-    LookUp(KeyId),
+    /// Keys are to be looked up.
+    LookUp(Vec<KeyId>),
     /// What is granted in this account is called in.
     Called(String),
 }
@@ -216,7 +216,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                 }
                 Task::Called(account) => (self.tell)(SharedNotice::CalledIn(account)),
                 Task::Release(release) => self.releases.push(release),
-                Task::LookUp(id) => self.lookups.push(id),
+                Task::LookUp(ids) => self.lookups.extend(ids),
             }
         }
         self.batches.extend(batches_of(uses, rows, &self.speaker.writer, &mut self.numbered));
@@ -242,8 +242,9 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
         let done =
             back.and_then(|()| self.exchange(&mut asks)).and_then(|()| self.look_up()).and_then(|()| self.look_after());
-        for id in std::mem::take(&mut self.lookups) {
-            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(id, KeyAnswer::Unavailable)));
+        let left = std::mem::take(&mut self.lookups);
+        if !left.is_empty() {
+            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(unavailable(&left))));
         }
         for text in self.remote.take_odd() {
             if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
@@ -438,14 +439,13 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// Looks up the keys that are asked for; what is left of them cannot be.
+    /// Looks up the keys that are asked for; those that are left cannot be.
     fn look_up(&mut self) -> Result<(), StoreError> {
-        while self.is_ready()
-            && let Some(id) = self.lookups.pop()
-        {
-            let found = self.remote.find_key(&id);
+        while self.is_ready() && !self.lookups.is_empty() {
+            let ids: Vec<KeyId> = self.lookups.drain(..self.lookups.len().min(limits::IDS_PER_LOOKUP)).collect();
+            let found = self.remote.find_keys(&ids);
             let failed = found.is_err();
-            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(id, answer(found))));
+            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(answers(&ids, found))));
             if failed {
                 break;
             }

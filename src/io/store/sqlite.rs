@@ -175,11 +175,13 @@ impl Sqlite {
         list().map_err(|error| self.tell(error))
     }
 
-    /// The record of one key; `None` if there is no such key.
-    pub fn find_key(&self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let find = || -> Fallible<Option<KeyRecord>> {
-            let mut query = self.connection.prepare_cached(SELECT_KEY)?;
-            query.query_row([id.as_str()], read_key).optional()
+    /// The records of those of these keys that there are, as of one moment.
+    pub fn find_keys(&self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        let find = || -> Fallible<Vec<KeyRecord>> {
+            let transaction = self.connection.unchecked_transaction()?;
+            let mut query = transaction.prepare_cached(SELECT_KEY)?;
+            let found = ids.iter().map(|id| query.query_row([id.as_str()], read_key).optional());
+            found.filter_map(Result::transpose).collect()
         };
         find().map_err(|error| self.tell(error))
     }
@@ -312,8 +314,8 @@ impl Store for Sqlite {
         Sqlite::list_keys(self)
     }
 
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        Sqlite::find_key(self, id)
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        Sqlite::find_keys(self, ids)
     }
 
     fn version(&mut self) -> Result<i64, StoreError> {

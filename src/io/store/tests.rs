@@ -657,8 +657,8 @@ impl Store for Slow {
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
         self.db.list_keys()
     }
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        self.db.find_key(id)
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        self.db.find_keys(ids)
     }
     fn version(&mut self) -> Result<i64, StoreError> {
         self.db.version()

@@ -30,9 +30,9 @@ impl SharedHandle {
         self.put(true, asks, Task::Ask);
     }
 
-    /// Has a key looked up, at once.
-    pub fn look_up(&self, id: KeyId) {
-        self.queue.put(true, |tasks| tasks.push(Task::LookUp(id)));
+    /// Has keys looked up, at once.
+    pub fn look_up(&self, ids: Vec<KeyId>) {
+        self.queue.put(true, |tasks| tasks.push(Task::LookUp(ids)));
     }
 
     /// Hands over leases that are given back, and leaves the vector empty.

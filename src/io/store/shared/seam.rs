@@ -20,7 +20,7 @@ pub trait SharedStore {
     fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError>;
     fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError>;
     fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError>;
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError>;
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
     fn version(&mut self) -> Result<i64, StoreError>;
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
@@ -66,8 +66,8 @@ impl SharedStore for Remote {
         Remote::send(self, speaker, commands)
     }
 
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        Remote::find_key(self, id)
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        Remote::find_keys(self, ids)
     }
 
     fn version(&mut self) -> Result<i64, StoreError> {

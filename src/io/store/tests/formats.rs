@@ -88,7 +88,7 @@ fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
     });
     let edited = edited.unwrap().unwrap().unwrap();
     assert_eq!((edited.disabled, edited.limits, edited.plan.as_str()), (true, limits, "other"));
-    assert_eq!(db.find_key(&edited.id).unwrap(), Some(edited.clone()));
+    assert_eq!(db.find_keys(&[edited.id]).unwrap(), [edited.clone()]);
     assert_eq!(db.list_keys().unwrap(), [edited]);
     assert_eq!((db.count_rows().unwrap(), db.verify().unwrap().differences), (1, vec![]));
 }
@@ -180,7 +180,7 @@ fn what_a_key_belongs_to_is_stored_and_changed() {
         Ok::<(), ()>(())
     });
     assert_eq!(edited.unwrap().unwrap().unwrap(), record(A, 5));
-    assert_eq!(db.find_key(&of_labs.id).unwrap(), Some(record(A, 5)));
+    assert_eq!(db.find_keys(&[of_labs.id]).unwrap(), [record(A, 5)]);
 }
 
 #[test]

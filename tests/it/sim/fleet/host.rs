@@ -96,7 +96,7 @@ fn notice(told: SharedNotice) -> Option<Notice> {
         SharedNotice::CalledIn(account) => Notice::CalledIn(account),
         SharedNotice::BegunAnew => Notice::BegunAnew,
         SharedNotice::Store(StoreNotice::Keys(keys)) => Notice::Keys(keys),
-        SharedNotice::Store(StoreNotice::LookedUp(key, answer)) => Notice::LookedUp(key, answer),
+        SharedNotice::Store(StoreNotice::LookedUp(answers)) => Notice::LookedUp(answers),
         SharedNotice::Store(StoreNotice::Committed { rows }) => Notice::Committed(rows),
         SharedNotice::Store(StoreNotice::Failed(why)) => Notice::StoreFailed(why),
         SharedNotice::Store(StoreNotice::Outgrown(why)) => Notice::StoreOutgrown(why),
@@ -220,9 +220,9 @@ impl Host {
                     self.tasks.extend(asks.into_iter().map(Task::Ask));
                 }
                 Order::Releases(releases) => self.tasks.extend(releases.into_iter().map(Task::Release)),
-                Order::LookUp(id) => {
+                Order::LookUp(ids) => {
                     urgent = true;
-                    self.tasks.push(Task::LookUp(id));
+                    self.tasks.push(Task::LookUp(ids));
                 }
                 other => return Err(format!("nobody has asked for {other:?}")),
             }

@@ -195,8 +195,8 @@ impl SharedStore for Store {
         }
     }
 
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let found = self.keys.iter().find(|key| key.id == *id).cloned();
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        let found = self.keys.iter().filter(|key| ids.contains(&key.id)).cloned().collect();
         self.call(|_| found)
     }
 
