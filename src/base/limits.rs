@@ -120,6 +120,10 @@ pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 pub const LOOKUP_PAUSE: Duration = Duration::from_millis(1);
 /// Ids of one look-up: their answers must not hold up the loop.
 pub const IDS_PER_LOOKUP: usize = 128;
+/// By so much the wall clock may be behind the newest usage record and the build date; beyond it nothing is admitted.
+pub const CLOCK_BEHIND_MAX: Duration = Duration::from_secs(300);
+/// Time between two looks at a clock that is behind.
+pub const CLOCK_LOOK: Duration = Duration::from_secs(1);
 /// Requests that wait for a look-up; those beyond are refused at once.
 pub const LOOKUPS_WAITING_MAX: usize = 1000;
 /// How long the gateway remembers that a key does not exist.
@@ -191,6 +195,8 @@ pub const ROWS_PER_FOLD: usize = 2000;
 pub const ROWS_PER_SHARED_FOLD: usize = 500;
 /// Rest between two such goes.
 pub const FOLD_PAUSE: Duration = Duration::from_millis(200);
+/// Nothing is folded while the newest usage record is older than the retention and this: the clock may be wrong.
+pub const FOLD_GAP: Duration = Duration::from_secs(365 * 86_400);
 /// Rest when nothing is left to fold.
 pub const FOLD_REST: Duration = Duration::from_secs(600);
 /// Rest of the store thread after a failed commit.

@@ -2,6 +2,7 @@
 
 pub use super::admin::{DeskAnswer, DeskAsk, Part, Writer};
 pub use super::offload::{Done, Work};
+use crate::base::time::Unix;
 use crate::policy::ask::{Answer, Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
@@ -220,6 +221,13 @@ pub enum Notice {
     BegunAnew,
     /// What the ledger says of keys that were looked up.
     LookedUp(Vec<(KeyId, KeyAnswer)>),
+    /// The newest usage record that the ledger knows.
+    Newest {
+        /// When it was admitted.
+        at: Unix,
+        /// An operator has accepted the present time: earlier records do not count any more.
+        accepted: bool,
+    },
     /// The ledger cannot be written, and why; admission stops.
     StoreFailed(String),
     /// A successor of a newer version has changed the ledger and has died: why it cannot be read here any more.

@@ -1,6 +1,7 @@
 //! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
+use super::moments::Moments;
 use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
@@ -66,6 +67,10 @@ pub trait Store: Send + 'static {
     fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
+    /// What it knows of the clocks that it was written by.
+    fn moments(&mut self) -> Result<Moments, StoreError>;
+    /// Has it remember [`Moments::held`].
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
     /// Lets another gateway have the ledger, even where this fails: then not everything is as it should be there.
     /// Nothing is asked of it from here on but [`Store::retake`].
     fn release(&mut self) -> Result<(), StoreError>;

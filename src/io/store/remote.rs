@@ -15,13 +15,15 @@
 //! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
 //! (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds
 //! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
-//! `host:spared` and `host:<writer>` are there after the ledger was away, see `spared.rs`.
+//! `clock` is what is known of the clocks that wrote it, see `moments.rs`. `host:spared` and `host:<writer>` are there
+//! after the ledger was away, see `spared.rs`.
 
 mod audit;
 mod calls;
 mod code;
 mod commit;
 mod epoch;
+mod moments;
 mod nodes;
 mod notes;
 mod replicas;

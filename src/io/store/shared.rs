@@ -12,6 +12,7 @@ mod seam;
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::api::{Batch, StoreError, answers, unavailable};
+use super::moments::FoldGuard;
 use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
 use crate::base::limits;
@@ -111,7 +112,7 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     remote: S,
     tell: F,
     speaker: Speaker,
-    retention: Option<Duration>,
+    folding: FoldGuard,
     /// Rows that are not in the ledger yet, oldest first.
     batches: VecDeque<Batch>,
     /// The number given last.
@@ -151,12 +152,12 @@ impl<S: SharedStore, F: Fn(SharedNotice)> Drop for SharedThread<S, F> {
 
 impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
     /// One that has not come yet; `tell` takes its notices.
-    pub fn new(remote: S, speaker: Speaker, retention: Option<Duration>, tell: F) -> Self {
+    pub fn new(remote: S, speaker: Speaker, folding: FoldGuard, tell: F) -> Self {
         SharedThread {
             remote,
             tell,
             speaker,
-            retention,
+            folding,
             batches: VecDeque::new(),
             numbered: 0,
             releases: Vec::new(),
@@ -363,6 +364,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let batches: Vec<Batch> = self.batches.drain(..sent).collect();
         for (batch, done) in batches.iter().zip(done) {
             committed += batch.rows.len() as u64;
+            self.folding.wrote(&batch.rows);
             for one in &batch.uses {
                 if let Use::Took(_, key, lease) = one {
                     self.hold(key, lease);
@@ -464,13 +466,15 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             self.next.renew = now.after(limits::LEASE / 3);
         }
         if now >= self.next.look {
+            let before = self.remote.unix();
             self.remote.follow_clock()?;
             self.look_at_keys()?;
+            self.look_at_clock(before)?;
             self.next.look = now.after(limits::KEYS_LOOK);
         }
-        if let Some(retention) = self.retention.filter(|_| now >= self.next.fold) {
-            let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-            let before = Unix(self.remote.unix().0.saturating_sub(age));
+        if now >= self.next.fold
+            && let Some(before) = self.folding.before(self.remote.unix())
+        {
             let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
             let more = count as usize >= limits::ROWS_PER_SHARED_FOLD;
             self.next.fold = now.after(if more { limits::FOLD_PAUSE } else { limits::FOLD_REST });
@@ -482,12 +486,39 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let version = self.remote.version()?;
         if self.seen_version != Some(version) {
             let keys = self.remote.list_keys()?;
+            self.look_at_moments()?;
             self.seen_version = Some(version);
             if self.known.as_ref() != Some(&keys) {
                 self.known = Some(keys.clone());
                 (self.tell)(SharedNotice::Store(StoreNotice::Keys(keys)));
             }
         }
+        Ok(())
+    }
+
+    /// Looks what the ledger knows of the clocks that wrote it.
+    fn look_at_moments(&mut self) -> Result<(), StoreError> {
+        let (moments, known) = (self.remote.moments()?, self.folding.moments.newest);
+        let accepted = self.folding.learn(moments);
+        if accepted || moments.newest > known {
+            (self.tell)(SharedNotice::Store(StoreNotice::Newest { at: moments.newest, accepted }));
+        }
+        Ok(())
+    }
+
+    /// Looks whether the ledger's clock has jumped since it said `before`, and whether rows may be folded by it.
+    fn look_at_clock(&mut self, before: Unix) -> Result<(), StoreError> {
+        let now = self.remote.unix();
+        let jumped = now.0.abs_diff(before.0) > limits::CLOCK_BEHIND_MAX.as_millis() as u64;
+        // Others may have written since this host has looked.
+        if jumped || self.folding.gap(now) != self.folding.moments.held {
+            self.look_at_moments()?;
+        }
+        let judged = self.folding.judge(now);
+        if let Some(held) = judged.remember {
+            self.remote.hold_fold(held)?;
+        }
+        judged.warning.into_iter().for_each(|text| (self.tell)(SharedNotice::Store(StoreNotice::Warning(text))));
         Ok(())
     }
 

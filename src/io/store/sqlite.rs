@@ -11,6 +11,7 @@
 mod audit;
 mod groups;
 mod handover;
+mod moments;
 mod notes;
 mod pace;
 mod people;
@@ -22,6 +23,7 @@ mod value;
 use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
+use super::moments::Moments;
 use super::note::{Answered, AuditLine, Change, Note};
 use crate::base::digest::hex;
 use crate::base::limits;
@@ -163,6 +165,37 @@ impl Sqlite {
     /// The last `most` lines of the audit, the newest first.
     pub fn audit(&self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
         notes::audit(&self.connection, most).map_err(|error| self.tell(error))
+    }
+
+    /// See [`Moments`].
+    pub fn moments(&self) -> Result<Moments, StoreError> {
+        moments::read(&self.connection).map_err(|error| self.tell(error))
+    }
+
+    /// Has the ledger remember [`Moments::held`].
+    pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        self.change(&mut |transaction| moments::hold_fold(transaction, held))
+    }
+
+    /// The present time is accepted, with a line of the audit: rows that are there do not count as newer.
+    pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
+        self.change(&mut |transaction| moments::accept_clock(transaction, now, line))
+    }
+
+    /// Folding goes on behind this usage record, with a line of the audit.
+    pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
+        self.change(&mut |transaction| moments::confirm_fold(transaction, newest, line))
+    }
+
+    /// Changes something within one transaction.
+    fn change(&mut self, change: &mut dyn FnMut(&Connection) -> Fallible<()>) -> Result<(), StoreError> {
+        let mut done = || -> Fallible<()> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            change(&transaction)?;
+            transaction.commit()
+        };
+        let done = done();
+        done.map_err(|error| self.tell(error))
     }
 
     /// All keys, also expired and revoked ones, in the order of their creation.
@@ -325,6 +358,14 @@ impl Store for Sqlite {
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.check()?;
         Sqlite::fold(self, before, max)
+    }
+
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        Sqlite::moments(self)
+    }
+
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        Sqlite::hold_fold(self, held)
     }
 
     fn release(&mut self) -> Result<(), StoreError> {

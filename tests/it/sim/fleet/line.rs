@@ -9,6 +9,7 @@ use std::rc::Rc;
 use tollgate::base::time::{Mono, Unix};
 use tollgate::io::clock;
 use tollgate::io::store::api::StoreError;
+use tollgate::io::store::moments::Moments;
 use tollgate::io::store::remote::{Command, Done, Holds, Speaker};
 use tollgate::io::store::shared::SharedStore;
 use tollgate::policy::keys::{KeyId, KeyRecord};
@@ -211,6 +212,14 @@ impl SharedStore for Store {
 
     fn fold(&mut self, _: Unix, _: usize) -> Result<u64, StoreError> {
         Ok(0)
+    }
+
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        self.call(|_| Moments::default())
+    }
+
+    fn hold_fold(&mut self, _: Option<Unix>) -> Result<(), StoreError> {
+        Ok(())
     }
 
     fn follow_clock(&mut self) -> Result<(), StoreError> {
