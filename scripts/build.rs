@@ -1,6 +1,6 @@
-//! What a binary says of itself: the commit that it was built from, and for which target; and the texts that it serves,
-//! packed: the page, and the APIs' documents as machines read them, without the spaces that people like; what shells
-//! complete by; and the scripts of a shared ledger, without their comments.
+//! What a binary says of itself: the commit that it was built from, the date of that, and for which target; and the texts
+//! that it serves, packed: the page, and the APIs' documents as machines read them, without the spaces that people like;
+//! what shells complete by; and the scripts of a shared ledger, without their comments.
 
 use std::process::Command;
 
@@ -31,6 +31,17 @@ fn dense(json: &str) -> String {
 fn bare(text: &str, comment: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(comment));
     lines.collect::<Vec<&str>>().join("\n") + "\n"
+}
+
+/// The build date in seconds since 1970: the same each time that the same source is built. It is `SOURCE_DATE_EPOCH` if
+/// that is set, otherwise the date of the commit. A source archive has no commit, and its binary no date: 0.
+fn built(own: bool) -> u64 {
+    println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");
+    let of_commit = || git(&["log", "-1", "--format=%ct"]).filter(|_| own)?.parse().ok();
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => text.trim().parse().expect("SOURCE_DATE_EPOCH is a number of seconds since 1970"),
+        Err(_) => of_commit().unwrap_or(0),
+    }
 }
 
 fn main() {
@@ -71,5 +82,6 @@ fn main() {
     let own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty());
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| own).unwrap_or_else(|| "no commit".to_owned());
     println!("cargo:rustc-env=TOLLGATE_COMMIT={commit}");
+    println!("cargo:rustc-env=TOLLGATE_BUILT={}", built(own));
     println!("cargo:rustc-env=TOLLGATE_TARGET={}", std::env::var("TARGET").unwrap_or_default());
 }

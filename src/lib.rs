@@ -96,6 +96,7 @@
 //! | nothing is let through unmetered | `gateway::ledger`, `exchange::reserve` |
 //! | no answer is complete before its row is safe (`before-reply`) | `exchange::finish::await_row` |
 //! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
+//! | nothing is admitted by a clock that must be wrong, and nothing folded | `gateway::clock`, `io::store::moments` |
 //! | a key works from the moment it was issued | `gateway::lookups` |
 //! | several hosts admit no more than one would | `io::store::remote`, its scripts |
 //! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME}` |

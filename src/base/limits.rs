@@ -115,12 +115,21 @@ pub const ASKED_BYTES_MAX: usize = 4 << 20;
 pub const LIST_PAGES_MAX: usize = 16;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
-/// How often in a second the ledger is asked for a key that is not known; those beyond are refused at once.
-pub const LOOKUPS_PER_SECOND: u32 = 50;
-/// Requests that wait for such an answer; those beyond are refused at once.
+/// Time between two look-ups of keys that are not known: the ledger is asked at most 1,000 times a second. Ids that
+/// come meanwhile share the next look-up, so strangers cannot use up the look-ups of a key that was just issued.
+pub const LOOKUP_PAUSE: Duration = Duration::from_millis(1);
+/// Ids of one look-up: their answers must not hold up the loop.
+pub const IDS_PER_LOOKUP: usize = 128;
+/// By so much the wall clock may be behind the newest usage record and the build date; beyond it nothing is admitted.
+pub const CLOCK_BEHIND_MAX: Duration = Duration::from_secs(300);
+/// Time between two looks at a clock that is behind.
+pub const CLOCK_LOOK: Duration = Duration::from_secs(1);
+/// Requests that wait for a look-up; those beyond are refused at once.
 pub const LOOKUPS_WAITING_MAX: usize = 1000;
-/// How long it is remembered that a key is not there.
+/// How long the gateway remembers that a key does not exist.
 pub const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
+/// Ids that it remembers so; beyond it the oldest is forgotten.
+pub const UNKNOWN_MAX: usize = 8192;
 /// Rows that are packed, or sums that are brought up to date, in one go.
 pub const ROWS_PER_SLICE: usize = 64;
 /// Rest between two such slices: as long as the loop needs for some requests.
@@ -186,6 +195,8 @@ pub const ROWS_PER_FOLD: usize = 2000;
 pub const ROWS_PER_SHARED_FOLD: usize = 500;
 /// Rest between two such goes.
 pub const FOLD_PAUSE: Duration = Duration::from_millis(200);
+/// Nothing is folded while the newest usage record is older than the retention and this: the clock may be wrong.
+pub const FOLD_GAP: Duration = Duration::from_secs(365 * 86_400);
 /// Rest when nothing is left to fold.
 pub const FOLD_REST: Duration = Duration::from_secs(600);
 /// Rest of the store thread after a failed commit.

@@ -9,6 +9,7 @@ use crate::base::time::Unix;
 use crate::gateway::orders::{DeskAnswer, DeskAsk, Writer};
 use crate::io::clock::unix;
 use crate::policy::config::Config;
+use crate::policy::keys::KeyRecord;
 use crate::policy::plan::Plan;
 use crate::wire::json::{self, Kind, Raw};
 use crate::wire::percent;
@@ -23,13 +24,14 @@ type Wrong = (u16, String);
 
 /// Answers a request. It may take as long as a command takes.
 pub(super) fn answer(ask: Box<DeskAsk>) -> Box<DeskAnswer> {
-    let told = catch_unwind(AssertUnwindSafe(|| told(&ask)));
+    let mut issued = None;
+    let told = catch_unwind(AssertUnwindSafe(|| told(&ask, &mut issued)));
     let (status, body) = match told {
         Ok(Ok(text)) => (200, Ok(text.into_bytes())),
         Ok(Err((status, message))) => (status, Err(message)),
         Err(_) => (500, Err("an internal error".to_string())),
     };
-    ask.answer(status, body)
+    ask.answer(status, body).with_issued(issued)
 }
 
 /// Said where no thread can be begun.
@@ -37,7 +39,7 @@ pub(super) fn unanswered(ask: &DeskAsk) -> Box<DeskAnswer> {
     ask.answer(503, Err("no thread can be started".to_string()))
 }
 
-fn told(ask: &DeskAsk) -> Result<String, Wrong> {
+fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Wrong> {
     let (high, now) = (&*ask.config, unix());
     // Each by itself, so that a name may have a slash.
     let parts: Vec<String> = ask.path.split('/').map(|part| percent::decoded(part.as_bytes())).collect();
@@ -57,13 +59,20 @@ fn told(ask: &DeskAsk) -> Result<String, Wrong> {
             let (from, to) = (from.min(lines.len()), to.min(lines.len()));
             Ok(list(&ledger::audit_json(&lines[from..to]), (to < lines.len()).then_some(to)))
         }
-        (_, [_, name @ ..]) => change(ask, high, name, now),
+        (_, [_, name @ ..]) => change(ask, high, name, now, issued),
         _ => Err(nothing()),
     }
 }
 
-/// Does what changes a key, once under the name that the request has for it. `name`: what follows `keys`.
-fn change(ask: &DeskAsk, high: &Config, name: &[&str], now: Unix) -> Result<String, Wrong> {
+/// Does what changes a key, once under the name that the request has for it. `name`: what follows `keys`. `issued`
+/// takes the record of a new key.
+fn change(
+    ask: &DeskAsk,
+    high: &Config,
+    name: &[&str],
+    now: Unix,
+    issued: &mut Option<Box<KeyRecord>>,
+) -> Result<String, Wrong> {
     let asked = [ask.method.as_bytes(), b" ", ask.path.as_bytes(), b"\n", &ask.body].concat();
     let once = ask.once.as_deref().map(|name| (name, sha256(&asked)));
     if let Some((name, digest)) = once {
@@ -85,7 +94,9 @@ fn change(ask: &DeskAsk, high: &Config, name: &[&str], now: Unix) -> Result<Stri
         ("POST", []) => {
             let SetArgs { name, options, .. } = options(&ask.body, false)?;
             let name = name.ok_or_else(|| expected("name", "a string"))?;
-            json(&keys::api::issued(name, options, high, &by, now).map_err(failed)?)
+            let (record, fresh) = keys::api::issued(name, options, high, &by, now).map_err(failed)?;
+            *issued = Some(Box::new(record));
+            json(&fresh)
         }
         ("POST", [id, _]) => json(&keys::api::rotated(id, grace(&ask.body)?, high, &by, now).map_err(failed)?),
         ("PATCH", [id]) => json(&keys::api::changed(id, &options(&ask.body, true)?, high, &by, now).map_err(failed)?),

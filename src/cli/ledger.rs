@@ -1,5 +1,7 @@
-//! `tollgate ledger`: verify that every counter is what the rows say, export everything as JSON Lines, and begin anew
-//! where a shared ledger was lost.
+//! `tollgate ledger`: verify that every counter is what the rows say, export everything as JSON Lines, begin anew where
+//! a shared ledger was lost, and confirm a clock that contradicts the ledger.
+
+mod clock;
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
@@ -17,6 +19,7 @@ use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::{self, DAY_MS};
 use crate::wire::json::{self, Raw};
 use clap::{Args, Subcommand};
+pub use clock::ConfirmArgs;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::io::{ErrorKind, Write};
@@ -33,6 +36,10 @@ pub enum LedgerCommand {
     Export(ExportArgs),
     /// Have every host go on with a shared ledger that was emptied or replaced, counting from what is in it
     Adopt(AdoptArgs),
+    /// Compare the clock with the newest usage record and the build date; exit code 1 if it is behind
+    Clock(ConfirmArgs),
+    /// Show whether retention may fold old rows; exit code 1 if the clock seems to have jumped ahead
+    Fold(ConfirmArgs),
 }
 
 impl LedgerCommand {
@@ -43,6 +50,7 @@ impl LedgerCommand {
             LedgerCommand::Audit(args) => &mut args.config,
             LedgerCommand::Export(args) => &mut args.config,
             LedgerCommand::Adopt(args) => &mut args.config,
+            LedgerCommand::Clock(args) | LedgerCommand::Fold(args) => &mut args.config,
         }
     }
 }
@@ -98,6 +106,8 @@ pub fn run(command: &LedgerCommand) -> Result<(), Failure> {
             let epoch = store::adopt(&load::load(&args.config, Secrets::Optional)?)?;
             print(&format!("adopted: the ledger's epoch is {epoch}; hosts that run go on with it within a second\n"))
         }
+        LedgerCommand::Clock(args) => clock::clock(args),
+        LedgerCommand::Fold(args) => clock::fold(args),
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod args;
 mod asker;
+mod build;
 pub mod check;
 mod cold;
 pub mod completions;

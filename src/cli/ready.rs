@@ -27,6 +27,11 @@ pub fn run(args: &ReadyArgs) -> Result<(), Failure> {
     let listener = Listener::find(&args.admin, &args.config)?;
     match listener.get("/readyz", PATIENCE) {
         Ok(answer) if answer.status == 200 => print("ready\n"),
+        Ok(answer) if answer.body.ends_with(b": clock\n") => Err(Failure::failed(format!(
+            "not ready: {listener} says {}: the clock is behind the newest usage record or the build date; see \
+             `tollgate ledger clock`",
+            answer.status
+        ))),
         Ok(answer) => Err(Failure::failed(format!("not ready: {listener} says {}", answer.status))),
         Err(NoAnswer::Refused(_)) => Err(Failure::failed(format!("not ready: nothing listens at {listener}"))),
         Err(_) => Err(Failure::failed(format!("not ready: no answer from {listener}"))),

@@ -130,7 +130,7 @@ pub(crate) fn step(
         }
         "/readyz" if view.ready => out.extend_from_slice(b"ready\n"),
         "/readyz" => {
-            out.extend_from_slice(b"not ready\n");
+            out.extend_from_slice(if view.clock { b"not ready\n" } else { b"not ready: clock\n" });
             return Answer::text(503);
         }
         // Whoever may read the API may read metrics; and whoever asks, where there is no token for reading.

@@ -7,6 +7,7 @@ use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
+use super::clock::ClockGuard;
 use super::discovery::Discovery;
 use super::exchange::streams::Streams;
 use super::grants::Grants;
@@ -30,20 +31,17 @@ use crate::base::text::push_number;
 use crate::base::time::{Now, Unix};
 use crate::dialect::AnswerMoulds;
 use crate::policy::attribution::HashKey;
-use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
 use crate::policy::plan::Plan;
 use crate::policy::row::Row;
-use crate::policy::window;
 use crate::wire::head::HeadMoulds;
 use crate::wire::json::write_string;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// One configuration and what is worked out of it. An exchange keeps the one that it began with.
 #[derive(Debug)]
@@ -96,6 +94,7 @@ pub(crate) struct Cx {
     pub(crate) plans: KeyPlans,
     pub(crate) meter: Meter,
     pub(crate) ledger: Ledger,
+    pub(crate) clock: ClockGuard,
     pub(crate) grants: Grants,
     pub(crate) stats: Stats,
     /// Requests to the admin listener that are not answered yet.
@@ -184,6 +183,7 @@ impl Cx {
             lookups: Lookups::default(),
             plans,
             ledger: Ledger::default(),
+            clock: ClockGuard::new(Unix(0), Unix(0)),
             grants: Grants::default(),
             stats: Stats::default(),
             desk: Desk::default(),
@@ -480,8 +480,15 @@ impl Cx {
         if self.lifecycle.has_handed_over() {
             self.orders.not_running(&row.request);
         }
+        self.clock.recorded(row.admitted);
         self.orders.row(row);
         self.ledger.gave(self.now.mono)
+    }
+
+    /// Whether the wall clock can be right; nothing is admitted while it cannot.
+    #[inline]
+    pub(crate) fn clock_is_right(&mut self) -> bool {
+        self.clock.is_right(self.now.unix) || self.look_at_clock()
     }
 
     /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
@@ -567,34 +574,5 @@ impl Cx {
                 self.setup = Setup::new(Arc::new(config), self.setup.epoch);
             }
         }
-    }
-
-    /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has
-    /// recovered.
-    pub(crate) fn log_target(&mut self, label: &str, rests: Option<(Cause, Duration)>) {
-        let now = self.now.unix;
-        self.log_event(|out| {
-            out.extend_from_slice(b",\"event\":\"target\",\"outcome\":\"");
-            out.extend_from_slice(if rests.is_some() { b"resting" } else { b"recovered" });
-            out.extend_from_slice(b"\",\"target\":");
-            write_string(out, label);
-            if let Some((cause, cooldown)) = rests {
-                out.extend_from_slice(b",\"cause\":\"");
-                cause.write(out);
-                out.extend_from_slice(b"\",\"until\":\"");
-                // Whole seconds are told: never one in which it still rests.
-                let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
-                window::write_iso(Unix(until.next_multiple_of(1000)), out);
-                out.push(b'"');
-            }
-        });
-    }
-
-    /// One line about handing over.
-    pub(crate) fn log_upgrade(&mut self, outcome: &str) {
-        self.log_event(|out| {
-            out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":");
-            write_string(out, outcome);
-        });
     }
 }

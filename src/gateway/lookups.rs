@@ -1,62 +1,90 @@
 //! Keys that this process does not know although their checksum is right: one may have been issued a moment ago, so the
-//! ledger is asked before it is refused. Owns who waits for which answer, how often is asked, and what was not there.
-//! Must never know what a request wants. Told by `drive`.
+//! ledger is asked before the key is refused. Owns which requests wait for which key, when the ledger is asked, and
+//! which keys do not exist. Must never know what a request wants. Called by `drive`.
 
 use super::ids::ExchangeId;
 use super::orders::{Order, OrderSink};
-use crate::base::limits::{LOOKUPS_PER_SECOND, LOOKUPS_WAITING_MAX, UNKNOWN_KEPT};
+use crate::base::limits::{IDS_PER_LOOKUP, LOOKUP_PAUSE, LOOKUPS_WAITING_MAX, UNKNOWN_KEPT, UNKNOWN_MAX};
 use crate::base::time::Mono;
 use crate::policy::keys::KeyId;
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lookups {
-    /// The key of the request that was looked at last, where it is to be looked up.
+    /// The key of the request that was looked at last, if it is to be looked up.
     pub(crate) unknown: Option<KeyId>,
-    /// Who waits, by key.
+    /// The requests that wait, by key.
     waiting: BTreeMap<KeyId, Vec<ExchangeId>>,
     /// How many they are.
     requests: usize,
-    /// When the second began in which is counted, and how often was asked in it.
-    second: (Mono, u32),
-    /// What was not there, and until when that is remembered; the oldest first.
-    absent: VecDeque<(Mono, KeyId)>,
+    /// Ids that the ledger has not been asked for yet, the oldest first.
+    next: VecDeque<KeyId>,
+    /// When the ledger may be asked again.
+    free: Mono,
+    /// When it is asked; `NEVER` if no id waits for that.
+    due: Mono,
+    /// Ids that do not exist.
+    absent: BTreeSet<KeyId>,
+    /// The same ids and until when each is remembered, the oldest first.
+    ends: VecDeque<(Mono, KeyId)>,
+}
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Lookups {
+            unknown: None,
+            waiting: BTreeMap::new(),
+            requests: 0,
+            next: VecDeque::new(),
+            free: Mono(0),
+            due: Mono::NEVER,
+            absent: BTreeSet::new(),
+            ends: VecDeque::new(),
+        }
+    }
 }
 
 impl Lookups {
     /// Whether a request may wait until the ledger has been asked for `id`; else it is refused at once.
     pub(crate) fn may_wait(&mut self, id: &KeyId, now: Mono) -> bool {
-        while self.absent.front().is_some_and(|(until, _)| *until <= now) {
-            self.absent.pop_front();
+        while let Some((_, id)) = self.ends.front().filter(|(until, _)| *until <= now) {
+            self.absent.remove(id);
+            self.ends.pop_front();
         }
-        if self.requests >= LOOKUPS_WAITING_MAX || self.absent.iter().any(|(_, absent)| absent == id) {
-            return false;
-        }
-        if self.waiting.contains_key(id) {
-            return true;
-        }
-        let (begun, asked) = self.second;
-        if now >= begun.after(Duration::from_secs(1)) {
-            self.second = (now, 0);
-            return true;
-        }
-        asked < LOOKUPS_PER_SECOND
+        self.requests < LOOKUPS_WAITING_MAX && !self.absent.contains(id)
     }
 
-    /// `exchange` waits for the answer about `id`; the first one asks for it.
-    pub(crate) fn wait(&mut self, id: KeyId, exchange: ExchangeId, orders: &mut OrderSink) {
-        let waiting = self.waiting.entry(id).or_insert_with(|| {
-            self.second.1 += 1;
-            orders.0.push(Order::LookUp(id));
-            Vec::new()
-        });
+    /// `exchange` waits for the answer about `id`.
+    pub(crate) fn wait(&mut self, id: KeyId, exchange: ExchangeId, now: Mono, orders: &mut OrderSink) {
+        let waiting = self.waiting.entry(id).or_default();
+        if waiting.is_empty() {
+            self.next.push_back(id);
+            self.due = self.due.min(self.free);
+        }
         waiting.push(exchange);
         self.requests += 1;
+        self.ask(now, orders);
     }
 
-    /// The ledger has answered, or cannot: those who waited. Some may have left meanwhile.
+    /// When the ledger is to be asked next.
+    #[inline]
+    pub(crate) fn due(&self) -> Mono {
+        self.due
+    }
+
+    /// Asks the ledger for the ids that have come since the last look-up, if it may be asked again.
+    pub(crate) fn ask(&mut self, now: Mono, orders: &mut OrderSink) {
+        if now < self.due {
+            return;
+        }
+        let ids = self.next.drain(..self.next.len().min(IDS_PER_LOOKUP)).collect();
+        orders.0.push(Order::LookUp(ids));
+        self.free = now.after(LOOKUP_PAUSE);
+        self.due = if self.next.is_empty() { Mono::NEVER } else { self.free };
+    }
+
+    /// The ledger has answered, or cannot: the requests that waited. Some may have left meanwhile.
     pub(crate) fn answered(&mut self, id: &KeyId) -> Vec<ExchangeId> {
         let waited = self.waiting.remove(id).unwrap_or_default();
         self.requests -= waited.len();
@@ -65,7 +93,14 @@ impl Lookups {
 
     /// There is no such key.
     pub(crate) fn is_absent(&mut self, id: KeyId, now: Mono) {
-        self.absent.push_back((now.after(UNKNOWN_KEPT), id));
+        if self.absent.insert(id) {
+            self.ends.push_back((now.after(UNKNOWN_KEPT), id));
+        }
+        if self.ends.len() > UNKNOWN_MAX
+            && let Some((_, oldest)) = self.ends.pop_front()
+        {
+            self.absent.remove(&oldest);
+        }
     }
 }
 
@@ -77,37 +112,82 @@ mod tests {
         KeyId::parse(&format!("{n:012}")).unwrap()
     }
 
-    #[test]
-    fn fifty_are_asked_for_in_a_second_and_a_thousand_requests_wait() {
-        let (mut lookups, mut orders, now) = (Lookups::default(), OrderSink::default(), Mono(5_000_000));
-        let exchange = |n: usize| ExchangeId::new(n as u32, 0);
-        for n in 0..50 {
-            assert!(lookups.may_wait(&id(n), now), "{n}");
-            lookups.wait(id(n), exchange(n), &mut orders);
-        }
-        assert!(!lookups.may_wait(&id(50), now), "the fifty-first of this second");
-        assert!(lookups.may_wait(&id(7), now), "it is asked for already");
-        for n in 50..1000 {
-            lookups.wait(id(7), exchange(n), &mut orders);
-        }
-        assert_eq!(orders.0.len(), 50);
-        assert!(!lookups.may_wait(&id(7), now), "a thousand wait");
-        let next = now.after(Duration::from_secs(1));
-        assert!(!lookups.may_wait(&id(50), next), "they still do");
-        assert_eq!(lookups.answered(&id(7)).len(), 951);
-        assert_eq!(lookups.answered(&id(7)), []);
-        assert!(lookups.may_wait(&id(50), next));
+    fn exchange(n: usize) -> ExchangeId {
+        ExchangeId::new(n as u32, 0)
+    }
+
+    /// How many ids each look-up has.
+    fn asked(orders: &OrderSink) -> Vec<usize> {
+        let ids = orders.0.iter().map(|order| match order {
+            Order::LookUp(ids) => ids.len(),
+            other => panic!("{other:?}"),
+        });
+        ids.collect()
     }
 
     #[test]
-    fn what_is_not_there_is_remembered_for_a_second() {
+    fn ids_of_one_millisecond_share_a_look_up() {
+        let (mut lookups, mut orders, now) = (Lookups::default(), OrderSink::default(), Mono(5_000_000));
+        for n in 0..300 {
+            assert!(lookups.may_wait(&id(n), now), "{n}");
+            lookups.wait(id(n), exchange(n), now, &mut orders);
+        }
+        assert_eq!((asked(&orders), lookups.due()), (vec![1], Mono(5_001_000)));
+        lookups.ask(Mono(5_000_999), &mut orders);
+        assert_eq!(asked(&orders), [1]);
+        lookups.ask(Mono(5_001_000), &mut orders);
+        assert_eq!((asked(&orders), lookups.due()), (vec![1, 128], Mono(5_002_000)));
+        lookups.ask(Mono(5_002_000), &mut orders);
+        lookups.ask(Mono(5_003_000), &mut orders);
+        assert_eq!((asked(&orders), lookups.due()), (vec![1, 128, 128, 43], Mono::NEVER));
+    }
+
+    #[test]
+    fn the_ledger_is_asked_a_thousand_times_a_second() {
+        let (mut lookups, mut orders) = (Lookups::default(), OrderSink::default());
+        for n in 0..10_000 {
+            let now = Mono(5_000_000 + 100 * n as u64);
+            assert!(lookups.may_wait(&id(n), now), "{n}");
+            lookups.wait(id(n), exchange(n), now, &mut orders);
+            lookups.answered(&id(n));
+        }
+        let asked = asked(&orders);
+        assert!(asked.len() <= 1000, "{}", asked.len());
+        assert!(asked.iter().sum::<usize>() > 9_990, "{asked:?}");
+    }
+
+    #[test]
+    fn a_request_is_refused_while_a_thousand_wait() {
+        let (mut lookups, mut orders, now) = (Lookups::default(), OrderSink::default(), Mono(5_000_000));
+        for n in 0..1000 {
+            assert!(lookups.may_wait(&id(n % 50), now), "{n}");
+            lookups.wait(id(n % 50), exchange(n), now, &mut orders);
+        }
+        lookups.ask(now.after(LOOKUP_PAUSE), &mut orders);
+        assert_eq!(asked(&orders), [1, 49], "each id is asked for once");
+        assert!(!lookups.may_wait(&id(7), now) && !lookups.may_wait(&id(50), now));
+        assert_eq!(lookups.answered(&id(7)).len(), 20);
+        assert_eq!(lookups.answered(&id(7)), []);
+        assert!(lookups.may_wait(&id(50), now));
+    }
+
+    #[test]
+    fn a_missing_key_is_remembered_for_a_second() {
         let (mut lookups, mut orders, now) = (Lookups::default(), OrderSink::default(), Mono(5_000_000));
         assert!(lookups.may_wait(&id(1), now));
-        lookups.wait(id(1), ExchangeId::new(1, 0), &mut orders);
+        lookups.wait(id(1), exchange(1), now, &mut orders);
         lookups.answered(&id(1));
         lookups.is_absent(id(1), now);
         assert!(!lookups.may_wait(&id(1), Mono(now.0 + 999_999)));
         assert!(lookups.may_wait(&id(2), now));
         assert!(lookups.may_wait(&id(1), Mono(now.0 + 1_000_000)));
+    }
+
+    #[test]
+    fn the_oldest_missing_key_is_forgotten_when_there_are_too_many() {
+        let (mut lookups, now) = (Lookups::default(), Mono(5_000_000));
+        (0..=UNKNOWN_MAX).for_each(|n| lookups.is_absent(id(n), now));
+        assert!(lookups.may_wait(&id(0), now) && !lookups.may_wait(&id(1), now));
+        assert_eq!((lookups.ends.len(), lookups.absent.len()), (UNKNOWN_MAX, UNKNOWN_MAX));
     }
 }

@@ -16,10 +16,12 @@ mod admin;
 mod budget;
 mod budget_news;
 mod client;
+mod clock;
 mod cx;
 mod diagnosis;
 mod discovery;
 mod drive;
+mod event_log;
 mod exchange;
 mod granted;
 mod grants;
@@ -54,6 +56,7 @@ pub use budget::worst_case_bytes;
 use budget::{Budget, Gate};
 use client::limits::{PeerKey, Verdict};
 use client::peer::mapped;
+use clock::ClockGuard;
 use cx::{Cx, CxStart, Setup};
 use exchange::{Event, Exchange};
 use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn, provider_conn};
@@ -81,6 +84,10 @@ pub struct Start {
     pub days: Vec<Past>,
     /// Requests since the beginning of the longest window. What they have used is in `days` too.
     pub recent: Vec<Past>,
+    /// When the newest usage record was admitted; the clock must not be more than five minutes behind it.
+    pub newest: Unix,
+    /// The build date, which the same holds for.
+    pub built: Unix,
     /// What a predecessor still serves; `None` if there is none.
     pub running: Option<Vec<Running>>,
     /// What the system says of this process, asked for at every look at the metrics; must not block. `None`: nothing.
@@ -143,6 +150,7 @@ impl Gateway {
         let records = start.has_admin && cx.setup.config.server.record_requests;
         cx.recorder = records.then(Box::default);
         cx.grants.watch = start.watch;
+        cx.clock = ClockGuard::new(start.newest, start.built);
         for Past { key, group, at, used } in &start.days {
             let path = cx.meter.path(group);
             cx.meter.restore_groups_day(path, now.unix, *at, *used);
@@ -159,6 +167,7 @@ impl Gateway {
         cx.look_up_all();
         cx.discovery.restart(&cx.setup.config, now.mono);
         cx.warn_of_missing();
+        cx.look_at_clock();
         Gateway {
             clients: Slots::with_room(room),
             exchanges: Slots::with_room(room),
@@ -184,7 +193,9 @@ impl Gateway {
         let (lifecycle, never) = (&self.cx.lifecycle, Mono::NEVER);
         let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(never);
         let handover = lifecycle.handover.due().unwrap_or(never);
-        drain.min(handover).min(lifecycle.lead.unwrap_or(never)).min(self.cx.queues.wake()).min(self.cx.discovery.due())
+        let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(never));
+        let keys_and_clock = self.cx.lookups.due().min(self.cx.clock.due());
+        drain.min(self.cx.queues.wake()).min(self.cx.discovery.due()).min(keys_and_clock)
     }
 
     /// It has ended because a newer version must be started in its place.
@@ -356,7 +367,11 @@ impl Core for Gateway {
             Notice::Answered(answer) => self.ruled(&answer),
             Notice::CalledIn(account) => self.cx.called_in(&account),
             Notice::BegunAnew => self.cx.begin_anew(),
-            Notice::LookedUp(key, answer) => self.looked_up(key, answer),
+            Notice::LookedUp(answers) => answers.into_iter().for_each(|(key, answer)| self.looked_up(key, answer)),
+            Notice::Newest { at, accepted } => {
+                self.cx.clock.told(at, accepted);
+                self.cx.look_at_clock();
+            }
             Notice::StoreFailed(why) => {
                 self.cx.log_event(|out| {
                     out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"failed\",\"error\":");
@@ -407,6 +422,10 @@ impl Core for Gateway {
         self.cx.now = now;
         if self.own_due() <= now.mono {
             self.cx.queues.woken(now.mono);
+            self.cx.lookups.ask(now.mono, &mut self.cx.orders);
+            if self.cx.clock.due() <= now.mono {
+                self.cx.look_at_clock();
+            }
             listing::ask(&mut self.cx);
             if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
                 self.terminate();

@@ -2,6 +2,7 @@
 
 pub use super::admin::{DeskAnswer, DeskAsk, Part, Writer};
 pub use super::offload::{Done, Work};
+use crate::base::time::Unix;
 use crate::policy::ask::{Answer, Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
@@ -26,8 +27,8 @@ pub enum Order {
     Releases(Vec<Release>),
     /// What was done with grants of a shared ledger. Rows of the same hand-over go after it.
     Uses(Vec<Use>),
-    /// A key that is not known is looked up in the ledger; answered by [`Notice::LookedUp`].
-    LookUp(KeyId),
+    /// Keys that are not known are looked up in the ledger at once; answered by a [`Notice::LookedUp`] or several.
+    LookUp(Vec<KeyId>),
     /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
     Work(Box<Work>),
     /// Answer a request to the admin listener; answered by [`Notice::Desk`].
@@ -218,8 +219,15 @@ pub enum Notice {
     CalledIn(String),
     /// A shared ledger has been begun anew on purpose: nothing has been used yet.
     BegunAnew,
-    /// What the ledger says of a key that was looked up.
-    LookedUp(KeyId, KeyAnswer),
+    /// What the ledger says of keys that were looked up.
+    LookedUp(Vec<(KeyId, KeyAnswer)>),
+    /// The newest usage record that the ledger knows.
+    Newest {
+        /// When it was admitted.
+        at: Unix,
+        /// An operator has accepted the present time: earlier records do not count any more.
+        accepted: bool,
+    },
     /// The ledger cannot be written, and why; admission stops.
     StoreFailed(String),
     /// A successor of a newer version has changed the ledger and has died: why it cannot be read here any more.

@@ -513,11 +513,14 @@ impl Keys {
         ix
     }
 
-    /// The id in `presented` if that has the form of a key, checksum included, and no key of that id is known: it may
-    /// have been issued a moment ago.
+    /// The id in `presented` if that has the form of a key and is not known: it may have been issued since.
     pub fn unknown(&self, presented: &[u8], prefix: &str) -> Option<KeyId> {
-        let id = claimed(presented, prefix).filter(|id| !self.by_id.contains_key(id))?;
-        well_formed(presented, prefix).map(|_| id)
+        well_formed(presented, prefix).filter(|id| !self.knows(id))
+    }
+
+    /// Whether the ledger had this key when it was read last.
+    pub fn knows(&self, id: &KeyId) -> bool {
+        self.by_id.get(id).is_some_and(|ix| self.present[ix.0 as usize])
     }
 
     /// Whose key `presented` is, if it is one, known, neither revoked nor expired. A mistyped key is refused by its

@@ -98,6 +98,7 @@ enum About {
     Places,
     Queue,
     Ledger,
+    Clock,
     Stopping,
 }
 
@@ -117,6 +118,7 @@ impl About {
             About::Places => "places",
             About::Queue => "queue",
             About::Ledger => "ledger",
+            About::Clock => "clock",
             About::Stopping => "stopping",
         }
     }
@@ -372,6 +374,12 @@ impl Refusal {
             .because(About::Ledger, "")
     }
 
+    /// 503: the wall clock is behind what is known to be past, so keys and limits cannot be judged by it.
+    pub fn clock() -> Refusal {
+        Refusal::unavailable("the clock of the gateway is wrong, try again shortly", RETRY_SOON)
+            .because(About::Clock, "behind")
+    }
+
     /// 400: not JSON by its own word.
     pub fn content_type() -> Refusal {
         Refusal::invalid(400, "content-type: expected application/json")
@@ -587,6 +595,7 @@ mod tests {
             Refusal::no_connections(),
             Refusal::no_buffers(),
             Refusal::store(),
+            Refusal::clock(),
         ];
         for refusal in all.into_iter().chain([Refusal::key_buffers()]) {
             assert_eq!((refusal.status, refusal.kind), (503, RefusalKind::Upstream));

@@ -345,7 +345,7 @@ impl World {
             5 if what >> 3 > 20 => {
                 let Some(id) = self.looks.pop() else { return };
                 let answer = if what >> 3 > 26 { KeyAnswer::Absent } else { KeyAnswer::Unavailable };
-                Notice::LookedUp(id, answer)
+                Notice::LookedUp(vec![(id, answer)])
             }
             5 => Notice::StoreRecovered,
             6 if self.reloading => {
@@ -421,7 +421,7 @@ impl World {
                     Order::Log(lines) | Order::Spans(_, lines) => assert!(lines.ends_with(b"\n")),
                     Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
-                    Order::LookUp(id) => self.looks.push(id),
+                    Order::LookUp(ids) => self.looks.extend(ids),
                     Order::LetServe(_)
                     | Order::Counted(_)
                     | Order::Acknowledge(_)

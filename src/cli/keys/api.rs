@@ -8,19 +8,21 @@ use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;
 use crate::cli::output::Failure;
 use crate::policy::config::Config;
+use crate::policy::keys::KeyRecord;
 use std::time::Duration;
 
-/// Issues a key, for the admin API.
+/// Issues a key, for the admin API: its record, and the answer.
 pub(in crate::cli) fn issued(
     name: String,
     options: KeyOptions,
     high: &Config,
     by: &By<'_>,
     now: Unix,
-) -> Result<Fresh, Failure> {
+) -> Result<(KeyRecord, Fresh), Failure> {
     let args = IssueArgs { config: ConfigArg::default(), name, options, json: true };
     let (record, text) = make(&args, high, by, now)?;
-    Ok(Fresh::new(Some(text), &record, high, now))
+    let fresh = Fresh::new(Some(text), &record, high, now);
+    Ok((record, fresh))
 }
 
 /// Gives a key a new secret, for the admin API.

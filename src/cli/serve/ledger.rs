@@ -3,6 +3,7 @@
 
 use crate::base::digest::{hex, sha256};
 use crate::base::time::{Now, Unix};
+use crate::cli::build;
 #[cfg(feature = "redis")]
 use crate::cli::store::remote;
 use crate::gateway::orders::Notice;
@@ -12,6 +13,7 @@ use crate::io::clock::watch;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::io::store::api::{Leftover, StoreError};
+use crate::io::store::moments::Moments;
 #[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
 #[cfg(feature = "redis")]
@@ -31,6 +33,8 @@ use std::sync::Arc;
 /// An open ledger.
 pub(super) struct Opened {
     kind: Kind,
+    /// What was found of the clocks that wrote it.
+    moments: Moments,
     /// What an operator should know.
     pub(super) warnings: Vec<String>,
 }
@@ -96,7 +100,7 @@ impl Opened {
                 let durable = config.store.durability == Durability::BeforeReply;
                 store::open_owner(path, durable).and_then(|mut db| {
                     let warnings = spills.read(|batch| db.append_missing(&batch.rows).map(drop))?;
-                    Ok(Opened { kind: Kind::File(Box::new(db), None), warnings })
+                    Ok(Opened { kind: Kind::File(Box::new(db), None), moments: Moments::default(), warnings })
                 })
             }
             #[cfg(not(feature = "redis"))]
@@ -105,7 +109,7 @@ impl Opened {
             StoreUrl::Redis(_) => remote(config).and_then(|mut remote| {
                 let mut warnings = remote.warnings()?;
                 warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
-                Ok(Opened { kind: Kind::Shared(Box::new(remote)), warnings })
+                Ok(Opened { kind: Kind::Shared(Box::new(remote)), moments: Moments::default(), warnings })
             }),
         };
         opened.map_err(failed)
@@ -121,18 +125,23 @@ impl Opened {
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
                 let (keys, hash_key) = (remote.list_keys().map_err(failed)?, remote.hash_key().map_err(failed)?);
-                return Ok(Start { seed, hash_key, keys, watch: Some(watch), ..Start::default() });
+                self.moments = remote.moments().map_err(failed)?;
+                let (newest, built) = (self.moments.newest, build::date());
+                return Ok(Start { seed, hash_key, keys, newest, built, watch: Some(watch), ..Start::default() });
             }
         };
+        // A clock that is behind will be set forward: what was used before the build date counts in nothing then.
+        let now = now.unix.max(build::date());
         // Windows of different lengths do not nest, so the longest need not begin first.
         let limits = config.plans.iter().chain(config.groups.iter().map(|group| &group.limits));
-        let starts = limits.map(|limits| window::window(now.unix, limits.window).0);
-        let window = starts.min().unwrap_or(now.unix);
-        let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
+        let starts = limits.map(|limits| window::window(now, limits.window).0);
+        let window = starts.min().unwrap_or(now);
+        let since = Unix(now.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
         let days = db.day_sums(since).map_err(failed)?;
         // The version comes first: a change in between is then found by the thread.
         let version = db.version().map_err(failed)?;
         let keys = db.list_keys().map_err(failed)?;
+        self.moments = db.moments().map_err(failed)?;
         *known = Some((version, store::fingerprint(&keys)));
         let recent = db.rows_since(window).map_err(failed)?;
         db.rest().map_err(failed)?;
@@ -143,6 +152,8 @@ impl Opened {
             has_admin: false,
             keys,
             days: days.into_iter().map(|sum| past(sum.key, sum.group, sum.day, sum.tokens, sum.cost_nano)).collect(),
+            newest: self.moments.newest,
+            built: build::date(),
             running: None,
             work_min: None,
             process: None,
@@ -159,14 +170,15 @@ impl Opened {
         warn: impl Fn(String) + Send + 'static,
     ) -> Result<LedgerHandle, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
-        let duties = Duties { urgent, retention: config.store.retention, known: None };
+        let duties = Duties { urgent, retention: config.store.retention, known: None, moments: self.moments };
         // A message that cannot be delivered finds the loop gone.
         #[cfg(feature = "redis")]
         let answers = mailbox.clone();
         let say = move |notice| drop(mailbox.send(Note::Notice(notice)));
         let tell = move |notice| match notice {
             StoreNotice::Keys(keys) => say(Notice::Keys(keys)),
-            StoreNotice::LookedUp(key, answer) => say(Notice::LookedUp(key, answer)),
+            StoreNotice::LookedUp(answers) => say(Notice::LookedUp(answers)),
+            StoreNotice::Newest { at, accepted } => say(Notice::Newest { at, accepted }),
             StoreNotice::Committed { rows } => say(Notice::Committed(rows)),
             StoreNotice::Failed(why) => say(Notice::StoreFailed(why)),
             StoreNotice::Outgrown(why) => say(Notice::StoreOutgrown(why)),
@@ -232,12 +244,12 @@ impl LedgerHandle {
         }
     }
 
-    /// Has a key looked up, at once.
-    pub(super) fn look_up(&self, id: KeyId) {
+    /// Has keys looked up, at once.
+    pub(super) fn look_up(&self, ids: Vec<KeyId>) {
         match self {
-            LedgerHandle::File(handle) => handle.look_up(id),
+            LedgerHandle::File(handle) => handle.look_up(&ids),
             #[cfg(feature = "redis")]
-            LedgerHandle::Shared(handle) => handle.look_up(id),
+            LedgerHandle::Shared(handle) => handle.look_up(ids),
         }
     }
 

@@ -93,7 +93,11 @@ impl Helpers {
                 self.store().ledger.iter().for_each(|store| store.used(&mut uses));
                 return Some(Order::Uses(uses));
             }
-            Order::LookUp(id) => self.store().ledger.iter().for_each(|store| store.look_up(id)),
+            Order::LookUp(ids) => {
+                if let Some(store) = &self.store().ledger {
+                    store.look_up(ids);
+                }
+            }
             Order::Releases(mut releases) => {
                 self.store().ledger.iter().for_each(|store| store.release(&mut releases));
                 return Some(Order::Releases(releases));

@@ -7,6 +7,7 @@ use crate::base::time::Mono;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::ids::ClientId;
 use crate::policy::config::Config;
+use crate::policy::keys::KeyRecord;
 use crate::wire::head::RequestHead;
 use std::sync::Arc;
 
@@ -92,6 +93,8 @@ pub struct DeskAnswer {
     pub(crate) status: u16,
     /// The body, or what is wrong.
     pub(crate) body: Result<Vec<u8>, String>,
+    /// The key that was issued: its first request needs no look-up here.
+    pub(crate) issued: Option<Box<KeyRecord>>,
 }
 
 impl DeskAsk {
@@ -102,7 +105,15 @@ impl DeskAsk {
 
     /// Its answer: a status, and the body or what is wrong.
     pub fn answer(&self, status: u16, body: Result<Vec<u8>, String>) -> Box<DeskAnswer> {
-        Box::new(DeskAnswer { client: self.client, is_report: self.is_report(), status, body })
+        Box::new(DeskAnswer { client: self.client, is_report: self.is_report(), status, body, issued: None })
+    }
+}
+
+impl DeskAnswer {
+    /// The same, of a request that has issued a key.
+    pub fn with_issued(mut self: Box<Self>, issued: Option<Box<KeyRecord>>) -> Box<DeskAnswer> {
+        self.issued = issued;
+        self
     }
 }
 

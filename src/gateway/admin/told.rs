@@ -16,6 +16,8 @@ use crate::wire::json::{item, key, write_string};
 pub(crate) struct View {
     /// Requests are taken.
     pub(crate) ready: bool,
+    /// The wall clock can be right.
+    pub(crate) clock: bool,
     pub(crate) gauges: Gauges,
     /// Requests that have a slot.
     pub(crate) exchanges: usize,

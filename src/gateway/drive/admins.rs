@@ -40,9 +40,10 @@ impl Gateway {
     #[cold]
     #[inline(never)]
     pub(crate) fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
+        let clock = self.cx.clock_is_right();
         let lifecycle = &self.cx.lifecycle;
-        let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
-        let view = View { ready, gauges: self.gauges(), exchanges: self.exchanges.len() };
+        let ready = clock && self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
+        let view = View { ready, clock, gauges: self.gauges(), exchanges: self.exchanges.len() };
         let (keep, peer) = (self.cx.limits.keeps_admin(), self.cx.peers.socket(id));
         let Some(client) = self.clients.get_mut(id) else { return };
         if !keep {
@@ -184,6 +185,10 @@ impl Gateway {
     pub(crate) fn desk_answered(&mut self, answer: DeskAnswer) {
         if answer.is_report {
             self.cx.desk.report_written();
+        }
+        // What is known already may have been changed since.
+        if let Some(record) = answer.issued.filter(|record| !self.cx.keys.knows(&record.id)) {
+            self.cx.learn_key(*record);
         }
         let id = answer.client;
         let Some(Waiting { meta, .. }) = self.cx.desk.gone(id) else { return };

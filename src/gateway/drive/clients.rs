@@ -247,8 +247,10 @@ impl Gateway {
 
     /// Whether it may; what is answered without more ado has been then.
     fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> Passed {
+        let clock = self.cx.clock_is_right();
         let Some(client) = self.clients.get(exchange.request.client) else { return Passed::Answered };
         let ready = Readiness {
+            clock,
             drained: self.cx.lifecycle.is_over(),
             handed_over: self.cx.lifecycle.has_handed_over(),
             crowded: client.oddity == Some(Oddity::Crowded),
@@ -277,7 +279,7 @@ impl Gateway {
         if let Some(client) = self.clients.get_mut(cid) {
             client.hold(id);
         }
-        self.cx.lookups.wait(key, id, &mut self.cx.orders);
+        self.cx.lookups.wait(key, id, self.cx.now.mono, &mut self.cx.orders);
     }
 
     /// The ledger has said what it knows of a key, or that it cannot.

@@ -64,6 +64,8 @@ pub(crate) struct Readiness {
     pub(crate) crowded: bool,
     /// There is room for one more request.
     pub(crate) buffers: bool,
+    /// The wall clock can be right.
+    pub(crate) clock: bool,
     /// The ledger takes rows.
     pub(crate) store: bool,
 }
@@ -298,6 +300,9 @@ fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
     }
     if !context.ready.buffers {
         return Err(Refusal::no_buffers());
+    }
+    if !context.ready.clock {
+        return Err(Refusal::clock());
     }
     if !context.ready.store {
         return Err(Refusal::store());

@@ -37,6 +37,9 @@ impl Exchange {
         if let Err(refusal) = self.still_welcome(cx) {
             return self.refuse(refusal);
         }
+        if !cx.clock_is_right() {
+            return self.refuse(Refusal::clock());
+        }
         let State::Reading { mut draft } = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };

@@ -1,6 +1,7 @@
 //! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
+use super::moments::Moments;
 use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
@@ -60,12 +61,16 @@ pub trait Store: Send + 'static {
     fn check(&self) -> Result<(), StoreError>;
     /// All keys, also expired and revoked ones.
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
-    /// The record of one key; `None` if there is no such key.
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError>;
+    /// The records of those of these keys that there are, in any order.
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
     /// Changes whenever another process has changed the keys; compare with an earlier value.
     fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
+    /// What it knows of the clocks that it was written by.
+    fn moments(&mut self) -> Result<Moments, StoreError>;
+    /// Has it remember [`Moments::held`].
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
     /// Lets another gateway have the ledger, even where this fails: then not everything is as it should be there.
     /// Nothing is asked of it from here on but [`Store::retake`].
     fn release(&mut self) -> Result<(), StoreError>;
@@ -87,13 +92,19 @@ pub struct Batch {
     pub rows: Vec<Row>,
 }
 
-/// What a ledger's thread says of a key that it was asked for.
-pub fn answer(found: Result<Option<KeyRecord>, StoreError>) -> KeyAnswer {
-    match found {
-        Ok(Some(record)) => KeyAnswer::Known(Box::new(record)),
-        Ok(None) => KeyAnswer::Absent,
-        Err(_) => KeyAnswer::Unavailable,
-    }
+/// What a ledger's thread says of keys that it was asked for.
+pub fn answers(ids: &[KeyId], found: Result<Vec<KeyRecord>, StoreError>) -> Vec<(KeyId, KeyAnswer)> {
+    let Ok(mut found) = found else { return unavailable(ids) };
+    let answer = |id: &KeyId| match found.iter().position(|record| record.id == *id) {
+        Some(at) => KeyAnswer::Known(Box::new(found.swap_remove(at))),
+        None => KeyAnswer::Absent,
+    };
+    ids.iter().copied().zip(ids.iter().map(answer)).collect()
+}
+
+/// The same if the ledger cannot be asked.
+pub fn unavailable(ids: &[KeyId]) -> Vec<(KeyId, KeyAnswer)> {
+    ids.iter().map(|id| (*id, KeyAnswer::Unavailable)).collect()
 }
 
 /// What is left when the thread of a ledger has ended.

@@ -1,6 +1,7 @@
 //! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
 
 use super::api::{Query, StoreError, Taker, UsageLine, Verdict};
+use super::moments::Moments;
 use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
@@ -61,6 +62,33 @@ impl Ledger {
             Ledger::Sqlite(db) => db.audit(most),
             #[cfg(feature = "redis")]
             Ledger::Remote(db) => db.audit(most),
+        }
+    }
+
+    /// What it knows of the clocks that it was written by.
+    pub fn moments(&mut self) -> Result<Moments, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.moments(),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.moments(),
+        }
+    }
+
+    /// The present time is accepted, with a line of the audit.
+    pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.accept_clock(now, line),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.accept_clock(now, line),
+        }
+    }
+
+    /// Folding goes on in spite of the gap behind this usage record, with a line of the audit.
+    pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.confirm_fold(newest, line),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.confirm_fold(newest, line),
         }
     }
 

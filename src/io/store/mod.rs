@@ -10,6 +10,7 @@ pub mod counters;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
+pub mod moments;
 pub mod note;
 #[cfg(feature = "redis")]
 pub mod remote;
@@ -26,6 +27,7 @@ use crate::base::time::{Mono, Unix};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};
+use moments::{FoldGuard, Moments};
 use sqlite::Sqlite;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -37,8 +39,15 @@ use std::time::Duration;
 pub enum StoreNotice {
     /// The set of keys, all of them: at the start, and after every change by any process.
     Keys(Vec<KeyRecord>),
-    /// What there is of a key that was looked up.
-    LookedUp(KeyId, KeyAnswer),
+    /// What there is of keys that were looked up.
+    LookedUp(Vec<(KeyId, KeyAnswer)>),
+    /// The newest usage record that the ledger knows.
+    Newest {
+        /// When it was admitted.
+        at: Unix,
+        /// An operator has accepted the present time since it was told last.
+        accepted: bool,
+    },
     /// So many more rows, in the order they were handed over, are committed.
     Committed {
         /// How many.
@@ -174,9 +183,9 @@ impl StoreHandle {
         rows
     }
 
-    /// Has a key looked up, at once.
-    pub fn look_up(&self, id: KeyId) {
-        self.queue.put(true, |waiting| waiting.lookups.push(id));
+    /// Has keys looked up, at once.
+    pub fn look_up(&self, ids: &[KeyId]) {
+        self.queue.put(true, |waiting| waiting.lookups.extend_from_slice(ids));
     }
 
     /// The way to give the ledger to another process.
@@ -216,6 +225,8 @@ pub struct Duties {
     pub retention: Option<Duration>,
     /// The keys that the loop has from the start: the ledger's version when they were read, and their [`fingerprint`].
     pub known: Option<(i64, u64)>,
+    /// What the loop knows of the clocks that wrote the ledger.
+    pub moments: Moments,
 }
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
@@ -225,9 +236,9 @@ pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send +
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
         let _ending = Ending(theirs.clone());
-        let retention = duties.retention;
+        let folding = FoldGuard::new(duties.retention, duties.moments);
         let (seen_version, known) = duties.known.unzip();
-        let mut thread = StoreThread { db, tell, known, seen_version, failed: false, refused: false, retention };
+        let mut thread = StoreThread { db, tell, known, seen_version, failed: false, refused: false, folding };
         thread.serve(&theirs)
     })?;
     Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
@@ -243,7 +254,7 @@ struct StoreThread<B: Store, F: Fn(StoreNotice)> {
     failed: bool,
     /// The ledger was to be given away while it failed.
     refused: bool,
-    retention: Option<Duration>,
+    folding: FoldGuard,
 }
 
 impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
@@ -283,9 +294,10 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
 
     /// Does what was found; an error is what was left when the end came.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
-        for id in tasks.lookups.drain(..) {
-            (self.tell)(StoreNotice::LookedUp(id, api::answer(self.db.find_key(&id))));
+        for ids in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
+            (self.tell)(StoreNotice::LookedUp(api::answers(ids, self.db.find_keys(ids))));
         }
+        tasks.lookups.clear();
         let rest = self.commit_all(&tasks.rows, &mut tasks.turn, queue);
         let rest = tasks.rows.split_off(tasks.rows.len() - rest);
         tasks.rows.clear();
@@ -318,8 +330,9 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
-            for id in tasks.lookups.drain(..) {
-                (self.tell)(StoreNotice::LookedUp(id, KeyAnswer::Unavailable));
+            if !tasks.lookups.is_empty() {
+                (self.tell)(StoreNotice::LookedUp(api::unavailable(&tasks.lookups)));
+                tasks.lookups.clear();
             }
             match tasks.turn.take() {
                 Some(Turn::Retake(mut rows, told)) => {
@@ -385,9 +398,8 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Folds a batch of rows whose time is over. Returns when to go on: after a pause, so that folding much does not
     /// keep rows waiting, or later when nothing is left.
     fn fold(&mut self, now: Mono) -> Mono {
-        let Some(retention) = self.retention else { return Mono::NEVER };
-        let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        let before = Unix(clock::unix().0.saturating_sub(age));
+        // While the clock may be wrong it is asked again with each look at the ledger.
+        let Some(before) = self.folding.before(clock::unix()) else { return now.after(limits::KEYS_LOOK) };
         match self.db.fold(before, limits::ROWS_PER_FOLD) {
             Ok(1..) => now.after(limits::FOLD_PAUSE),
             // What failed is tried again as late as what is done: nothing depends on it.
@@ -401,8 +413,10 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         let (mut rest, mut end) = (rows, End::default());
         while !rest.is_empty() {
             let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
+            self.judge_clock();
             let Err(error) = self.db.append(group) else {
                 rest = later;
+                self.folding.wrote(group);
                 self.succeeded();
                 (self.tell)(StoreNotice::Committed { rows: group.len() as u64 });
                 continue;
@@ -439,6 +453,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             Ok(()) => {
                 self.succeeded();
                 self.look_at_keys();
+                self.judge_clock();
             }
             Err(error) => self.failed_with(&error),
         }
@@ -451,13 +466,28 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         if self.seen_version == Some(version) {
             return;
         }
-        let Ok(keys) = self.db.list_keys() else { return };
+        let (Ok(keys), Ok(moments)) = (self.db.list_keys(), self.db.moments()) else { return };
+        if self.folding.learn(moments) {
+            (self.tell)(StoreNotice::Newest { at: moments.newest, accepted: true });
+        }
         self.seen_version = Some(version);
         let known = Some(fingerprint(&keys));
         if self.known != known {
             self.known = known;
             (self.tell)(StoreNotice::Keys(keys));
         }
+    }
+}
+
+impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
+    /// Looks whether the clock has run far ahead of the newest row.
+    fn judge_clock(&mut self) {
+        let judged = self.folding.judge(clock::unix());
+        if let Some(held) = judged.remember {
+            // Where it cannot be written, this process knows it all the same.
+            let _ = self.db.hold_fold(held);
+        }
+        judged.warning.into_iter().for_each(|text| (self.tell)(StoreNotice::Warning(text)));
     }
 }
 

@@ -64,7 +64,7 @@ pub struct Answered {
 }
 
 /// One line of the audit.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AuditLine {
     /// When.
     pub at: Unix,
@@ -72,7 +72,7 @@ pub struct AuditLine {
     pub who: String,
     /// What was done.
     pub what: String,
-    /// The id of the key.
+    /// The id of the key; empty for what concerns the whole ledger.
     pub key: String,
     /// Its record before, without secrets, as JSON; `None` for a new one.
     pub before: Option<String>,

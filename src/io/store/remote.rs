@@ -15,13 +15,15 @@
 //! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
 //! (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds
 //! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
-//! `host:spared` and `host:<writer>` are there after the ledger was away, see `spared.rs`.
+//! `clock` is what is known of the clocks that wrote it, see `moments.rs`. `host:spared` and `host:<writer>` are there
+//! after the ledger was away, see `spared.rs`.
 
 mod audit;
 mod calls;
 mod code;
 mod commit;
 mod epoch;
+mod moments;
 mod nodes;
 mod notes;
 mod replicas;
@@ -324,10 +326,13 @@ impl Remote {
         Ok(keys)
     }
 
-    /// The record of one key; `None` if there is no such key.
-    pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
-        Ok(found.as_deref().and_then(record_from))
+    /// The records of those of these keys that there are.
+    pub fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(self.named("keys"));
+        ids.iter().for_each(|id| _ = cmd.arg(id.as_str()));
+        let found = self.read(&cmd)?;
+        Ok(list(&found).iter().filter_map(text).filter_map(record_from).collect())
     }
 
     /// Counts the changes of the keys.

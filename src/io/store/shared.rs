@@ -11,13 +11,14 @@ mod lents;
 mod seam;
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
-use super::api::{Batch, StoreError, answer};
+use super::api::{Batch, StoreError, answers, unavailable};
+use super::moments::FoldGuard;
 use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
 pub use handle::{SharedHandle, spawn};
@@ -37,8 +38,8 @@ pub enum Task {
     Release(Release),
     /// Something was done with a grant.
     Use(Use),
-    /// A key is to be looked up.
-    LookUp(KeyId),
+    /// Keys are to be looked up.
+    LookUp(Vec<KeyId>),
     /// What is granted in this account is called in.
     Called(String),
 }
@@ -111,7 +112,7 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     remote: S,
     tell: F,
     speaker: Speaker,
-    retention: Option<Duration>,
+    folding: FoldGuard,
     /// Rows that are not in the ledger yet, oldest first.
     batches: VecDeque<Batch>,
     /// The number given last.
@@ -151,12 +152,12 @@ impl<S: SharedStore, F: Fn(SharedNotice)> Drop for SharedThread<S, F> {
 
 impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
     /// One that has not come yet; `tell` takes its notices.
-    pub fn new(remote: S, speaker: Speaker, retention: Option<Duration>, tell: F) -> Self {
+    pub fn new(remote: S, speaker: Speaker, folding: FoldGuard, tell: F) -> Self {
         SharedThread {
             remote,
             tell,
             speaker,
-            retention,
+            folding,
             batches: VecDeque::new(),
             numbered: 0,
             releases: Vec::new(),
@@ -216,7 +217,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                 }
                 Task::Called(account) => (self.tell)(SharedNotice::CalledIn(account)),
                 Task::Release(release) => self.releases.push(release),
-                Task::LookUp(id) => self.lookups.push(id),
+                Task::LookUp(ids) => self.lookups.extend(ids),
             }
         }
         self.batches.extend(batches_of(uses, rows, &self.speaker.writer, &mut self.numbered));
@@ -242,8 +243,9 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
         let done =
             back.and_then(|()| self.exchange(&mut asks)).and_then(|()| self.look_up()).and_then(|()| self.look_after());
-        for id in std::mem::take(&mut self.lookups) {
-            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(id, KeyAnswer::Unavailable)));
+        let left = std::mem::take(&mut self.lookups);
+        if !left.is_empty() {
+            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(unavailable(&left))));
         }
         for text in self.remote.take_odd() {
             if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
@@ -362,6 +364,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let batches: Vec<Batch> = self.batches.drain(..sent).collect();
         for (batch, done) in batches.iter().zip(done) {
             committed += batch.rows.len() as u64;
+            self.folding.wrote(&batch.rows);
             for one in &batch.uses {
                 if let Use::Took(_, key, lease) = one {
                     self.hold(key, lease);
@@ -438,14 +441,13 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// Looks up the keys that are asked for; what is left of them cannot be.
+    /// Looks up the keys that are asked for; those that are left cannot be.
     fn look_up(&mut self) -> Result<(), StoreError> {
-        while self.is_ready()
-            && let Some(id) = self.lookups.pop()
-        {
-            let found = self.remote.find_key(&id);
+        while self.is_ready() && !self.lookups.is_empty() {
+            let ids: Vec<KeyId> = self.lookups.drain(..self.lookups.len().min(limits::IDS_PER_LOOKUP)).collect();
+            let found = self.remote.find_keys(&ids);
             let failed = found.is_err();
-            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(id, answer(found))));
+            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(answers(&ids, found))));
             if failed {
                 break;
             }
@@ -464,13 +466,15 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             self.next.renew = now.after(limits::LEASE / 3);
         }
         if now >= self.next.look {
+            let before = self.remote.unix();
             self.remote.follow_clock()?;
             self.look_at_keys()?;
+            self.look_at_clock(before)?;
             self.next.look = now.after(limits::KEYS_LOOK);
         }
-        if let Some(retention) = self.retention.filter(|_| now >= self.next.fold) {
-            let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-            let before = Unix(self.remote.unix().0.saturating_sub(age));
+        if now >= self.next.fold
+            && let Some(before) = self.folding.before(self.remote.unix())
+        {
             let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
             let more = count as usize >= limits::ROWS_PER_SHARED_FOLD;
             self.next.fold = now.after(if more { limits::FOLD_PAUSE } else { limits::FOLD_REST });
@@ -482,12 +486,39 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let version = self.remote.version()?;
         if self.seen_version != Some(version) {
             let keys = self.remote.list_keys()?;
+            self.look_at_moments()?;
             self.seen_version = Some(version);
             if self.known.as_ref() != Some(&keys) {
                 self.known = Some(keys.clone());
                 (self.tell)(SharedNotice::Store(StoreNotice::Keys(keys)));
             }
         }
+        Ok(())
+    }
+
+    /// Looks what the ledger knows of the clocks that wrote it.
+    fn look_at_moments(&mut self) -> Result<(), StoreError> {
+        let (moments, known) = (self.remote.moments()?, self.folding.moments.newest);
+        let accepted = self.folding.learn(moments);
+        if accepted || moments.newest > known {
+            (self.tell)(SharedNotice::Store(StoreNotice::Newest { at: moments.newest, accepted }));
+        }
+        Ok(())
+    }
+
+    /// Looks whether the ledger's clock has jumped since it said `before`, and whether rows may be folded by it.
+    fn look_at_clock(&mut self, before: Unix) -> Result<(), StoreError> {
+        let now = self.remote.unix();
+        let jumped = now.0.abs_diff(before.0) > limits::CLOCK_BEHIND_MAX.as_millis() as u64;
+        // Others may have written since this host has looked.
+        if jumped || self.folding.gap(now) != self.folding.moments.held {
+            self.look_at_moments()?;
+        }
+        let judged = self.folding.judge(now);
+        if let Some(held) = judged.remember {
+            self.remote.hold_fold(held)?;
+        }
+        judged.warning.into_iter().for_each(|text| (self.tell)(SharedNotice::Store(StoreNotice::Warning(text))));
         Ok(())
     }
 

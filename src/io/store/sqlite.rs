@@ -11,6 +11,7 @@
 mod audit;
 mod groups;
 mod handover;
+mod moments;
 mod notes;
 mod pace;
 mod people;
@@ -22,6 +23,7 @@ mod value;
 use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
+use super::moments::Moments;
 use super::note::{Answered, AuditLine, Change, Note};
 use crate::base::digest::hex;
 use crate::base::limits;
@@ -165,6 +167,37 @@ impl Sqlite {
         notes::audit(&self.connection, most).map_err(|error| self.tell(error))
     }
 
+    /// See [`Moments`].
+    pub fn moments(&self) -> Result<Moments, StoreError> {
+        moments::read(&self.connection).map_err(|error| self.tell(error))
+    }
+
+    /// Has the ledger remember [`Moments::held`].
+    pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        self.change(&mut |transaction| moments::hold_fold(transaction, held))
+    }
+
+    /// The present time is accepted, with a line of the audit: rows that are there do not count as newer.
+    pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
+        self.change(&mut |transaction| moments::accept_clock(transaction, now, line))
+    }
+
+    /// Folding goes on behind this usage record, with a line of the audit.
+    pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
+        self.change(&mut |transaction| moments::confirm_fold(transaction, newest, line))
+    }
+
+    /// Changes something within one transaction.
+    fn change(&mut self, change: &mut dyn FnMut(&Connection) -> Fallible<()>) -> Result<(), StoreError> {
+        let mut done = || -> Fallible<()> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            change(&transaction)?;
+            transaction.commit()
+        };
+        let done = done();
+        done.map_err(|error| self.tell(error))
+    }
+
     /// All keys, also expired and revoked ones, in the order of their creation.
     pub fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         let list = || -> Fallible<Vec<KeyRecord>> {
@@ -175,11 +208,13 @@ impl Sqlite {
         list().map_err(|error| self.tell(error))
     }
 
-    /// The record of one key; `None` if there is no such key.
-    pub fn find_key(&self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let find = || -> Fallible<Option<KeyRecord>> {
-            let mut query = self.connection.prepare_cached(SELECT_KEY)?;
-            query.query_row([id.as_str()], read_key).optional()
+    /// The records of those of these keys that there are, as of one moment.
+    pub fn find_keys(&self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        let find = || -> Fallible<Vec<KeyRecord>> {
+            let transaction = self.connection.unchecked_transaction()?;
+            let mut query = transaction.prepare_cached(SELECT_KEY)?;
+            let found = ids.iter().map(|id| query.query_row([id.as_str()], read_key).optional());
+            found.filter_map(Result::transpose).collect()
         };
         find().map_err(|error| self.tell(error))
     }
@@ -312,8 +347,8 @@ impl Store for Sqlite {
         Sqlite::list_keys(self)
     }
 
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        Sqlite::find_key(self, id)
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        Sqlite::find_keys(self, ids)
     }
 
     fn version(&mut self) -> Result<i64, StoreError> {
@@ -323,6 +358,14 @@ impl Store for Sqlite {
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.check()?;
         Sqlite::fold(self, before, max)
+    }
+
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        Sqlite::moments(self)
+    }
+
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        Sqlite::hold_fold(self, held)
     }
 
     fn release(&mut self) -> Result<(), StoreError> {

@@ -1,7 +1,7 @@
 //! The ledger in a real file, and the thread that writes it.
 
 use super::api::{By, DaySum, Entry, Query, Recent, UsageLine};
-use super::note::{Note, edited};
+use super::note::{AuditLine, Note, edited};
 use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
@@ -657,14 +657,20 @@ impl Store for Slow {
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
         self.db.list_keys()
     }
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        self.db.find_key(id)
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        self.db.find_keys(ids)
     }
     fn version(&mut self) -> Result<i64, StoreError> {
         self.db.version()
     }
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.db.fold(before, max)
+    }
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        self.db.moments()
+    }
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        self.db.hold_fold(held)
     }
     fn release(&mut self) -> Result<(), StoreError> {
         self.db.release()
@@ -951,4 +957,86 @@ fn whoever_waits_for_a_thread_that_has_died_does_not_wait_for_ever_and_rows_are_
     handle.write(rows_of(3..4));
     let left = handle.finish();
     assert_eq!((left.rows(), left.died), (3, true));
+}
+
+/// The thread of a ledger that keeps rows for 32 days, with what it says.
+fn folding(place: &Place, moments: Moments) -> (StoreHandle, Receiver<StoreNotice>) {
+    let (tell, told) = channel();
+    let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), moments, ..Duties::default() };
+    (spawn(place.owner(), duties, move |notice| drop(tell.send(notice))).unwrap(), told)
+}
+
+/// Waits until the thread has said this often that nothing is folded.
+fn warned(told: &Receiver<StoreNotice>) {
+    let warning =
+        |notice: &StoreNotice| matches!(notice, StoreNotice::Warning(text) if text.contains("fold --confirm"));
+    while !warning(&next(told)) {}
+}
+
+#[test]
+fn retention_folds_nothing_behind_a_gap_until_it_is_confirmed() {
+    let place = Place::new("gap");
+    let now = crate::io::clock::unix();
+    let newest = Unix(now.0 - (32 + 366) * DAY);
+    place.owner().append(&[row(A, newest.0 - DAY, "m", 1), row(A, newest.0, "m", 1)]).unwrap();
+    let (handle, told) = folding(&place, place.shared().moments().unwrap());
+    warned(&told);
+    assert_eq!((place.shared().count_rows().unwrap(), place.shared().moments().unwrap().held), (2, Some(newest)));
+    // Records of the clock that is in doubt change nothing, nor does a restart.
+    handle.write(vec![row(A, now.0, "m", 1)]);
+    drop(handle);
+    let (handle, told) = folding(&place, place.shared().moments().unwrap());
+    warned(&told);
+    std::thread::sleep(2 * limits::KEYS_LOOK);
+    assert_eq!(place.shared().count_rows().unwrap(), 3);
+    let line = AuditLine { what: "fold".to_string(), ..AuditLine::default() };
+    place.shared().confirm_fold(newest, &line).unwrap();
+    let began = Instant::now();
+    while place.shared().count_rows().unwrap() > 1 {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(handle);
+    let db = place.shared();
+    assert_eq!((db.audit(1).unwrap()[0].what.as_str(), db.moments().unwrap().held), ("fold", None));
+    assert_eq!(place.shared().verify().unwrap().differences, []);
+}
+
+#[test]
+fn records_from_before_the_present_time_was_accepted_do_not_count() {
+    let place = Place::new("accepted");
+    let mut db = place.owner();
+    let newest = |db: &Sqlite| db.moments().unwrap().newest.0 / DAY;
+    assert_eq!(newest(&db), 0);
+    db.append(&[row(A, 10 * DAY, "m", 1), row(A, 900 * DAY, "m", 1)]).unwrap();
+    assert_eq!(newest(&db), 900);
+    let line = AuditLine { what: "clock".to_string(), ..AuditLine::default() };
+    place.shared().accept_clock(Unix(20 * DAY), &line).unwrap();
+    assert_eq!((newest(&db), db.moments().unwrap().accepted), (20, Some(Unix(20 * DAY))));
+    db.append(&[row(A, 30 * DAY, "m", 1)]).unwrap();
+    assert_eq!(newest(&db), 30);
+    // What is folded away counts as it did; numbers of rows come again once the last one has gone.
+    db.fold(Unix(31 * DAY), 100).unwrap();
+    assert_eq!((newest(&db), db.count_rows().unwrap()), (30, 2));
+    db.fold(Unix(1000 * DAY), 100).unwrap();
+    assert_eq!((newest(&db), db.count_rows().unwrap()), (30, 0));
+    db.append(&[row(A, 40 * DAY, "m", 1)]).unwrap();
+    assert_eq!(newest(&db), 40);
+    drop(db);
+    assert_eq!(newest(&place.owner()), 40);
+    assert_eq!(place.shared().verify().unwrap().differences, []);
+}
+
+#[test]
+fn the_thread_tells_the_loop_that_the_present_time_is_accepted() {
+    let place = Place::new("told");
+    place.owner().append(&[row(A, 900 * DAY, "m", 1)]).unwrap();
+    let (_handle, told) = folding(&place, place.shared().moments().unwrap());
+    place.shared().accept_clock(Unix(20 * DAY), &AuditLine::default()).unwrap();
+    loop {
+        match next(&told) {
+            StoreNotice::Newest { at, accepted } => break assert_eq!((at, accepted), (Unix(20 * DAY), true)),
+            _ => continue,
+        }
+    }
 }

@@ -321,3 +321,16 @@ fn a_scope_is_stored_so_that_what_was_all_of_it_once_stays_all_of_it() {
     let marked = Scope::from_stored("chat,messages,models,quota,no-responses", None);
     assert_eq!(marked.endpoints_text(), "chat,messages,models,quota", "as it was marked before");
 }
+
+#[test]
+fn a_key_that_a_stale_list_lacks_is_unknown_again() {
+    let issued = issue("tg_", filler(5));
+    let mut keys = Keys::new(1);
+    let known = |keys: &Keys| keys.unknown(issued.text.as_bytes(), "tg_");
+    assert_eq!(known(&keys), Some(issued.id));
+    keys.learn(record(&issued));
+    assert_eq!((known(&keys), keys.knows(&issued.id)), (None, true));
+    keys.load(Vec::new());
+    assert_eq!((known(&keys), keys.knows(&issued.id)), (Some(issued.id), false));
+    assert_eq!(keys.identify(issued.text.as_bytes(), "tg_", Unix(1)), None);
+}

@@ -1,12 +1,19 @@
-//! The wall clock jumps while the gateway runs: the core alone, on a clock of the test's. Deadlines follow the other
-//! clock, which does not jump.
+//! The wall clock jumps while the gateway runs, or is wrong at its start: the core alone, on a clock of the test's.
+//! Deadlines follow the other clock, which does not jump. At the end the real binary with a ledger from the future.
 
+use super::client::get;
+use super::harness::{CREDENTIAL, Harness, chat};
+use super::process::{Process, wait_for};
 use crate::support::setting::{KeyRing, Setting, begin};
 use std::sync::Arc;
 use tollgate::base::seam::{Action, Conn, Core, Reply, Side};
 use tollgate::base::time::{Mono, Now, Unix};
+use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::window::parse_moment;
+use tollgate::io::clock::unix;
+use tollgate::io::store::sqlite::{Mode, Sqlite};
+use tollgate::policy::row::Row;
+use tollgate::policy::window::{iso, parse_moment};
 
 const ANSWER: &str = r#"{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}"#;
 
@@ -18,12 +25,17 @@ struct World {
 
 impl World {
     fn new(plan: &[&str]) -> World {
+        World::with(plan, Start::default(), begin())
+    }
+
+    /// One whose newest usage record and build date are those of `start`.
+    fn with(plan: &[&str], start: Start, now: Now) -> World {
         let (mut setting, mut keys) = (Setting::default(), KeyRing::default());
         plan.iter().for_each(|line| setting.set("plan team", line));
         keys.issue("k", &[]);
-        let start = Start { client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
-        let gateway = Gateway::new(Arc::new(setting.high()), start, begin());
-        World { gateway, key: keys.texts["k"].clone(), now: begin() }
+        let start = Start { client_listeners: 1, keys: keys.records.clone(), ..start };
+        let gateway = Gateway::new(Arc::new(setting.high()), start, now);
+        World { gateway, key: keys.texts["k"].clone(), now }
     }
 
     /// The wall clock is set; the other one goes on by a second.
@@ -41,9 +53,17 @@ impl World {
 
     /// One request on a connection of its own; the head of its answer.
     fn ask(&mut self, request: &str) -> String {
-        let peer = ([127, 0, 0, 1], 1).into();
-        let client = self.gateway.accepted(0, peer, self.now).unwrap();
+        let client = self.connect(0);
         self.gateway.bytes(client, request.as_bytes(), self.now);
+        self.answer(client)
+    }
+
+    fn connect(&mut self, listener: usize) -> Conn {
+        self.gateway.accepted(listener, ([127, 0, 0, 1], 1).into(), self.now).unwrap()
+    }
+
+    /// Has the provider answer; the head and body that a client gets.
+    fn answer(&mut self, client: Conn) -> String {
         let actions: Vec<Action> = self.gateway.actions().drain(..).collect();
         for action in actions {
             if let Action::Dial { conn, .. } = action {
@@ -64,14 +84,40 @@ impl World {
         answer
     }
 
-    fn chat(&mut self) -> u16 {
+    fn request(&self) -> String {
         let body = r#"{"model":"small","messages":[{"role":"user","content":"x"}]}"#;
-        let request = format!(
+        format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n{body}",
             self.key,
             body.len()
-        );
+        )
+    }
+
+    fn chat(&mut self) -> u16 {
+        let request = self.request();
         self.ask(&request)[9..12].parse().unwrap()
+    }
+
+    /// What `/readyz` says.
+    fn ready(&mut self) -> String {
+        let admin = self.connect(1);
+        self.gateway.bytes(admin, b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n", self.now);
+        let answer = self.written(admin);
+        answer[9..12].to_string() + " " + answer.split_once("\r\n\r\n").unwrap().1
+    }
+
+    /// Lines of the log about the clock since the last look.
+    fn said(&mut self) -> Vec<serde_json::Value> {
+        let orders: Vec<Order> = self.gateway.orders().drain(..).collect();
+        let lines = orders.iter().filter_map(|order| if let Order::Log(lines) = order { Some(lines) } else { None });
+        let lines = lines.flat_map(|lines| std::str::from_utf8(lines).unwrap().lines());
+        let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.filter(|line| line["event"] == "clock").collect()
+    }
+
+    /// An operator has accepted the present time.
+    fn accept(&mut self) {
+        self.gateway.notice(Notice::Newest { at: self.now.unix, accepted: true }, self.now);
     }
 
     /// As many 200s as there are in `n` requests; all others are 429.
@@ -88,29 +134,91 @@ impl World {
     }
 }
 
+fn moment(text: &str) -> Unix {
+    parse_moment(text).unwrap()
+}
+
 #[test]
 fn a_clock_that_jumps_back_neither_frees_a_key_nor_blocks_it_beyond_its_window() {
     let mut world = World::new(&["requests = 5"]);
     assert_eq!(world.admitted(7), 5);
-    world.set_clock("2026-11-20T08:30:40Z");
+    world.set_clock("2026-11-20T08:57:40Z");
     assert_eq!(world.admitted(3), 0, "what was spent is spent");
-    assert_eq!(world.quota()["rate_limit"]["reset_at"], "2026-11-20T08:31:00Z");
-    world.set_clock("2026-11-20T08:31:00Z");
+    assert_eq!(world.quota()["rate_limit"]["reset_at"], "2026-11-20T08:58:00Z");
+    world.set_clock("2026-11-20T08:58:00Z");
     assert_eq!(world.admitted(7), 5, "and is free when the window ends that the clock says it is");
     world.set_clock("2026-11-20T09:00:40Z");
     assert_eq!(world.admitted(3), 0, "the window that was spent before the jump");
 }
 
 #[test]
-fn a_clock_that_jumps_forward_frees_one_window_and_finds_the_old_one_when_it_is_set_right() {
+fn a_clock_that_jumps_forward_frees_one_window_and_finds_the_old_one_when_it_is_accepted() {
     let mut world = World::new(&["requests = 5"]);
     assert_eq!(world.admitted(3), 3);
     world.set_clock("2028-01-01T00:00:00Z");
     assert_eq!(world.admitted(7), 5);
     world.set_clock("2026-11-20T09:00:50Z");
+    assert_eq!(world.chat(), 503);
+    world.accept();
     assert_eq!(world.admitted(7), 2);
     world.set_clock("2026-11-20T09:01:00Z");
     assert_eq!(world.admitted(7), 5);
+}
+
+#[test]
+fn nothing_is_admitted_while_the_clock_is_behind_the_newest_record() {
+    let mut world = World::new(&["requests = 5"]);
+    assert_eq!((world.admitted(3), world.ready()), (3, "200 ready\n".to_string()));
+    world.set_clock("2026-11-20T08:55:00Z");
+    for _ in 0..2 {
+        let answer = world.ask(&world.request());
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("the clock of the gateway is wrong"), "{answer}");
+        assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
+    }
+    assert_eq!(world.ready(), "503 not ready: clock\n");
+    let said = world.said();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0]["outcome"], "behind");
+    assert_eq!(said[0]["newest_record"], iso(begin().unix));
+    // It is looked at each second, whether anybody asks or not.
+    let due = world.gateway.next_deadline().unwrap();
+    assert!(due.micros_since(world.now.mono) <= 1_000_000, "{due:?}");
+    world.now = Now { mono: due, unix: moment("2026-11-20T08:55:01Z") };
+    while world.gateway.expire(world.now) {}
+    assert_eq!((world.said(), world.chat()), (vec![], 503));
+    world.now = Now { mono: Mono(due.0 + 1_000_000), unix: moment("2026-11-20T09:00:45Z") };
+    while world.gateway.expire(world.now) {}
+    assert_eq!(world.said()[0]["outcome"], "right");
+    assert_eq!((world.ready(), world.admitted(3)), ("200 ready\n".to_string(), 2), "nothing is lost");
+}
+
+#[test]
+fn a_host_that_boots_in_1970_admits_nothing_and_loses_nothing() {
+    let newest = begin().unix;
+    for start in [Start { newest, ..Start::default() }, Start { built: newest, ..Start::default() }] {
+        let boot = Now { mono: Mono(0), unix: Unix(10_000) };
+        let mut world = World::with(&["requests = 5"], start, boot);
+        assert_eq!(world.said()[0]["outcome"], "behind", "it says so at once");
+        assert_eq!((world.chat(), world.ready()), (503, "503 not ready: clock\n".to_string()));
+        assert_eq!(world.gateway.vitals().holds, 0);
+        world.now = Now { mono: Mono(3_000_000), unix: begin().unix };
+        assert_eq!((world.chat(), world.ready()), (200, "200 ready\n".to_string()));
+        assert_eq!(world.admitted(5), 4);
+    }
+}
+
+#[test]
+fn a_request_whose_body_arrives_after_the_clock_went_back_is_refused() {
+    let mut world = World::new(&["requests = 5"]);
+    assert_eq!(world.chat(), 200);
+    let (request, client) = (world.request(), world.connect(0));
+    let (first, rest) = request.as_bytes().split_at(request.len() - 5);
+    world.gateway.bytes(client, first, world.now);
+    world.set_clock("2026-11-20T08:30:00Z");
+    world.gateway.bytes(client, rest, world.now);
+    assert!(world.answer(client).starts_with("HTTP/1.1 503"));
+    world.set_clock("2026-11-20T09:00:50Z");
+    assert_eq!(world.admitted(7), 4);
 }
 
 #[test]
@@ -134,4 +242,47 @@ fn a_jump_neither_ends_a_request_nor_keeps_it_from_ending() {
     assert_eq!(world.gateway.next_deadline(), before);
     assert!(!world.gateway.expire(world.now), "nothing is due by the wall clock");
     assert_eq!(world.admitted(5), 5);
+}
+
+/// A usage record of a request that was admitted then.
+pub fn record_of(admitted: Unix) -> Row {
+    let text = format!(
+        r#"{{"r":"000102030405060708090a0b0c0d0e0f","k":"abcdefABCDEF","a":{},"m":"small","t":"sim-chat/up-small","e":"chat",
+        "s":false,"c":200,"u":[1,0,0,1],"f":"provider","n":0,"x":1,"d":1}}"#,
+        admitted.0
+    );
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn a_ledger_whose_clock_ran_ahead_is_refused_until_the_present_time_is_accepted() {
+    let mut h = Harness::usual();
+    let key = h.key();
+    h.gateway.stop("TERM");
+    let ahead = Unix(unix().0 + 3_600_000);
+    Sqlite::open(&h.folder.path().join("tollgate.db"), Mode::Shared).unwrap().append(&[record_of(ahead)]).unwrap();
+    h.gateway = Process::start(h.folder.path(), "ahead", &["serve"], &[CREDENTIAL]);
+    let not_ready = wait_for("an answer", || get(h.admin, "/readyz").ok());
+    assert_eq!((not_ready.status(), not_ready.text()), (503, "not ready: clock\n"));
+    assert_eq!(h.chat(&key, &chat("x")).status(), 503);
+    let ready = h.command(&["ready"]);
+    assert!(ready.code == 1 && ready.err.contains("the clock is behind"), "{}", ready.err);
+    let shown = h.command(&["ledger", "clock"]);
+    assert!(shown.code == 1 && shown.err.contains(&iso(ahead)), "{}", shown.err);
+    assert_eq!(h.chat(&key, &chat("x")).status(), 503, "showing confirms nothing");
+    h.done(&["ledger", "clock", "--confirm"]);
+    let began = std::time::Instant::now();
+    wait_for("admission", || (h.chat(&key, &chat("x\n#sim tokens=1")).status() == 200).then_some(()));
+    println!("admission goes on {:?} after the confirmation", began.elapsed());
+    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    let audit: serde_json::Value = serde_json::from_str(&h.done(&["ledger", "audit", "--json"])).unwrap();
+    assert_eq!((&audit[0]["what"], &audit[0]["who"]), (&"clock".into(), &"command".into()));
+    assert_eq!(audit[0]["before"]["newest_record"], iso(ahead));
+    assert!(h.done(&["ledger", "audit"]).lines().nth(1).is_some_and(|line| line.contains("clock")));
+    assert!(h.done(&["ledger", "clock"]).starts_with("ok: "));
+    h.ledger(2);
+    h.gateway.stop("TERM");
+    h.start_again();
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200, "a restart does not forget it");
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }

@@ -19,6 +19,7 @@ mod grants_model;
 #[cfg(feature = "redis")]
 mod handover;
 mod kills;
+mod lookups;
 #[cfg(feature = "redis")]
 mod odd;
 #[cfg(feature = "redis")]

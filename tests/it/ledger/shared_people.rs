@@ -107,7 +107,7 @@ fn a_shared_ledger_of_the_first_format_is_read_as_before_and_an_older_host_is_re
     }
     let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
     let id = known_key(&server);
-    let found = remote.find_key(&id).unwrap().unwrap();
+    let found = remote.find_keys(&[id]).unwrap().remove(0);
     assert!(found.group.is_none() && found.labels.is_empty());
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     remote.send(&speaker, &[Command::Rows(1, &[row(Some("ann"), 9)], &[])]).unwrap();

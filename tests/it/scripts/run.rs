@@ -229,7 +229,7 @@ impl Player<'_> {
             }
             ["look-fails"] => {
                 let id = world.looks.pop().ok_or("no key is asked for")?;
-                return world.notice(Notice::LookedUp(id, KeyAnswer::Unavailable));
+                return world.notice(Notice::LookedUp(vec![(id, KeyAnswer::Unavailable)]));
             }
             ["renews", count] if world.renewals.to_string() == **count => {}
             ["renews", count] => return Err(format!("{} secrets are asked for instead of {count}", world.renewals)),

@@ -379,7 +379,7 @@ impl World {
                 Order::Renew(_) => self.renewals += 1,
                 Order::List(asked) => self.lists.push((asked.epoch, asked.provider)),
                 Order::Asks(asks) => self.asks.extend(asks),
-                Order::LookUp(id) => self.looks.push(id),
+                Order::LookUp(ids) => self.looks.extend(ids),
                 Order::Releases(releases) => self.released += releases.len(),
                 Order::Uses(_) => return Err("nothing is granted in a script".to_string()),
                 Order::HandOver(running) => {
@@ -404,7 +404,7 @@ impl World {
             for id in std::mem::take(&mut self.looks) {
                 let found = self.untold.iter().find(|record| record.id == id).cloned();
                 let answer = found.map_or(KeyAnswer::Absent, |record| KeyAnswer::Known(Box::new(record)));
-                self.gateway.notice(Notice::LookedUp(id, answer), self.now);
+                self.gateway.notice(Notice::LookedUp(vec![(id, answer)]), self.now);
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

@@ -319,7 +319,7 @@ impl World {
         }
         if let Some(id) = self.looks.pop() {
             let answer = if self.steps.is_multiple_of(4) { KeyAnswer::Unavailable } else { KeyAnswer::Absent };
-            self.gateway.notice(Notice::LookedUp(id, answer), self.now);
+            self.gateway.notice(Notice::LookedUp(vec![(id, answer)]), self.now);
         }
         match self.rng.below(8) {
             0..=4 => self.answer_dial(),
@@ -497,7 +497,7 @@ impl World {
                     }
                     Order::TakeBack => self.take_back()?,
                     Order::Work(work) => self.works.push(*work),
-                    Order::LookUp(id) => self.looks.push(id),
+                    Order::LookUp(ids) => self.looks.extend(ids),
                     Order::Reload(_) => self.reloading = true,
                     Order::Spans(_, spans) => self.traces.take(&spans)?,
                     Order::Log(_) | Order::Counted(_) | Order::Renew(_) | Order::List(_) => {}

@@ -16,10 +16,16 @@ const BETWEEN: char = '\u{1f}';
 /// The arguments of the script that are about these: a line of the audit and how many are kept, the answer and for how
 /// many milliseconds.
 fn arguments(note: &Note<'_>, before: Option<&KeyRecord>, after: &KeyRecord) -> [String; 4] {
-    let AuditLine { at, who, what, key, before, after: shown } = note.line(before, after);
-    let line = [at.0.to_string(), who, what, key, before.unwrap_or_default(), shown].join(&BETWEEN.to_string());
+    let line = line_text(&note.line(before, after));
     let answer = note.once.as_ref().map(|once| format!("{}{}", hex(&once.digest), (once.answer)(after)));
     [line, AUDIT_MAX.to_string(), answer.unwrap_or_default(), ANSWERS_KEPT_MS.to_string()]
+}
+
+/// A line of the audit as it is kept.
+pub(super) fn line_text(line: &AuditLine) -> String {
+    let AuditLine { at, who, what, key, before, after } = line;
+    let at = at.0.to_string();
+    [&at, who, what, key, before.as_deref().unwrap_or_default(), after].map(String::from).join(&BETWEEN.to_string())
 }
 
 impl Remote {

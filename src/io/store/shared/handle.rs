@@ -1,5 +1,6 @@
 //! The handing-over end of a shared ledger's thread, and its start.
 
+use super::super::moments::FoldGuard;
 use super::super::remote::{Remote, Speaker};
 use super::super::{Duties, api::Batch, api::Leftover};
 use super::seam::fresh_name;
@@ -30,9 +31,9 @@ impl SharedHandle {
         self.put(true, asks, Task::Ask);
     }
 
-    /// Has a key looked up, at once.
-    pub fn look_up(&self, id: KeyId) {
-        self.queue.put(true, |tasks| tasks.push(Task::LookUp(id)));
+    /// Has keys looked up, at once.
+    pub fn look_up(&self, ids: Vec<KeyId>) {
+        self.queue.put(true, |tasks| tasks.push(Task::LookUp(ids)));
     }
 
     /// Hands over leases that are given back, and leaves the vector empty.
@@ -89,6 +90,7 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
         calls.listen(|| called.is_closed(), tell);
     })?;
     let thread = std::thread::Builder::new().name("store".into());
-    let thread = thread.spawn(move || SharedThread::new(remote, speaker, duties.retention, tell).serve(&theirs))?;
+    let folding = FoldGuard::new(duties.retention, duties.moments);
+    let thread = thread.spawn(move || SharedThread::new(remote, speaker, folding, tell).serve(&theirs))?;
     Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }

@@ -2,6 +2,7 @@
 //! slow, breaks and comes back as they say.
 
 use super::super::api::StoreError;
+use super::super::moments::Moments;
 use super::super::remote::{Command, Done, Holds, Remote, Speaker};
 use crate::base::digest::hex;
 use crate::base::time::{Mono, Unix};
@@ -20,10 +21,12 @@ pub trait SharedStore {
     fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError>;
     fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError>;
     fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError>;
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError>;
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
     fn version(&mut self) -> Result<i64, StoreError>;
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
+    fn moments(&mut self) -> Result<Moments, StoreError>;
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
     fn follow_clock(&mut self) -> Result<(), StoreError>;
     fn take_odd(&mut self) -> Vec<String>;
     /// The monotonic clock that grants end by.
@@ -66,8 +69,8 @@ impl SharedStore for Remote {
         Remote::send(self, speaker, commands)
     }
 
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        Remote::find_key(self, id)
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        Remote::find_keys(self, ids)
     }
 
     fn version(&mut self) -> Result<i64, StoreError> {
@@ -80,6 +83,14 @@ impl SharedStore for Remote {
 
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         Remote::fold(self, before, max)
+    }
+
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        Remote::moments(self)
+    }
+
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        Remote::hold_fold(self, held)
     }
 
     fn follow_clock(&mut self) -> Result<(), StoreError> {

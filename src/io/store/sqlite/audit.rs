@@ -4,7 +4,7 @@
 use super::super::api::{DayKey, DaySums, Entry, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people};
 use super::tally::{self, Tally};
 use super::value::{Fallible, int, uint};
-use super::{Sqlite, groups, people};
+use super::{Sqlite, groups, moments, people};
 use crate::base::time::Unix;
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -37,18 +37,25 @@ impl Sqlite {
             // Only rows that the sums hold may go.
             self.tally.settle(&transaction)?;
             let (mut folded, mut gone, mut count) = (Tally::default(), Vec::new(), 0);
+            let (upto, mut newest) = (moments::accepted_upto(&transaction)?, Unix(0));
             groups::each(&transaction, OLD, [int(before.0), int(max as u64)], |first, rows| {
                 if count > 0 && count + rows.len() > max {
                     return false;
                 }
                 count += rows.len();
                 folded.add_sums(&rows);
+                if first > upto {
+                    newest = rows.iter().map(|row| row.admitted).fold(newest, Unix::max);
+                }
                 gone.push(first);
                 true
             })?;
             folded.write(&transaction, "folded")?;
             for first in gone {
                 transaction.execute("DELETE FROM groups WHERE first = ?1", [first])?;
+            }
+            if count > 0 {
+                moments::folded(&transaction, newest)?;
             }
             tally::mark_all(&transaction)?;
             transaction.commit()?;

@@ -24,14 +24,20 @@ pub(super) fn write(
     before: Option<&KeyRecord>,
     after: &KeyRecord,
 ) -> Fallible<()> {
-    let AuditLine { at, who, what, key, before, after: shown } = note.line(before, after);
-    let sql = "INSERT INTO audit (at, who, what, key, before, after) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    connection.execute(sql, params![int(at.0), who, what, key, before, shown])?;
-    connection.execute("DELETE FROM audit WHERE number <= last_insert_rowid() - ?1", [int(AUDIT_MAX)])?;
-    let Some(once) = &note.once else { return Ok(()) };
+    write_line(connection, &note.line(before, after))?;
+    let (Some(once), at) = (&note.once, note.at) else { return Ok(()) };
     connection.execute("DELETE FROM answers WHERE at <= ?1", [int(at.0.saturating_sub(ANSWERS_KEPT_MS))])?;
     let sql = "INSERT INTO answers (once, at, digest, answer) VALUES (?1, ?2, ?3, ?4)";
     connection.execute(sql, params![once.name, int(at.0), once.digest, (once.answer)(after)])?;
+    Ok(())
+}
+
+/// Writes a line of the audit.
+pub(super) fn write_line(connection: &Connection, line: &AuditLine) -> Fallible<()> {
+    let AuditLine { at, who, what, key, before, after } = line;
+    let sql = "INSERT INTO audit (at, who, what, key, before, after) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    connection.execute(sql, params![int(at.0), who, what, key, before, after])?;
+    connection.execute("DELETE FROM audit WHERE number <= last_insert_rowid() - ?1", [int(AUDIT_MAX)])?;
     Ok(())
 }
 

@@ -88,7 +88,7 @@ fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
     });
     let edited = edited.unwrap().unwrap().unwrap();
     assert_eq!((edited.disabled, edited.limits, edited.plan.as_str()), (true, limits, "other"));
-    assert_eq!(db.find_key(&edited.id).unwrap(), Some(edited.clone()));
+    assert_eq!(db.find_keys(&[edited.id]).unwrap(), std::slice::from_ref(&edited));
     assert_eq!(db.list_keys().unwrap(), [edited]);
     assert_eq!((db.count_rows().unwrap(), db.verify().unwrap().differences), (1, vec![]));
 }
@@ -148,7 +148,7 @@ fn a_ledger_of_the_fifth_version_keeps_its_sums_and_tells_endpoints_as_far_as_th
     assert_eq!((before.len(), behind[0]), (4 * 6, 8), "it is as it was made");
     let mut db = place.owner();
     assert_eq!(line(every), before);
-    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 8);
+    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 9);
     assert_eq!(db.verify().unwrap().differences, []);
     let endpoint = |name: &str| line(&format!("SELECT {{}} FROM parts WHERE endpoint = '{name}'"))[0];
     assert_eq!([endpoint(""), endpoint("chat"), endpoint("messages")], [5, 2, 3]);
@@ -180,7 +180,7 @@ fn what_a_key_belongs_to_is_stored_and_changed() {
         Ok::<(), ()>(())
     });
     assert_eq!(edited.unwrap().unwrap().unwrap(), record(A, 5));
-    assert_eq!(db.find_key(&of_labs.id).unwrap(), Some(record(A, 5)));
+    assert_eq!(db.find_keys(&[of_labs.id]).unwrap(), [record(A, 5)]);
 }
 
 #[test]
@@ -252,4 +252,20 @@ fn a_ledger_of_the_seventh_version_takes_rows_with_a_trace_and_shows_it() {
     assert_eq!(db.verify().unwrap().differences, []);
     let people = db.usage(&Query::by(By::User)).unwrap();
     assert!(people.iter().any(|line| line.name == "ann" && line.requests == 1), "{people:?}");
+}
+
+#[test]
+fn a_ledger_of_the_eighth_version_knows_its_newest_record() {
+    let place = Place::new("eighth");
+    let mut db = place.owner();
+    db.append(&[row(A, 5 * DAY + 7, "small", 1)]).unwrap();
+    db.fold(Unix(6 * DAY), 100).unwrap();
+    drop(db);
+    let old = Connection::open(place.file()).unwrap();
+    old.execute_batch("DROP TABLE moments; PRAGMA user_version = 8").unwrap();
+    drop(old);
+    let mut db = place.owner();
+    assert_eq!(db.moments().unwrap().newest, Unix(5 * DAY), "of folded rows the day is known");
+    db.append(&[row(A, 5 * DAY + 8, "small", 1)]).unwrap();
+    assert_eq!(db.moments().unwrap().newest, Unix(5 * DAY + 8));
 }

@@ -12,6 +12,7 @@ use tollgate::base::time::{Mono, Now};
 use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::io::store::StoreNotice;
+use tollgate::io::store::moments::FoldGuard;
 use tollgate::io::store::remote::Speaker;
 use tollgate::io::store::shared::{SharedNotice, SharedThread, Task};
 use tollgate::policy::ask::{Ruling, Use};
@@ -96,7 +97,8 @@ fn notice(told: SharedNotice) -> Option<Notice> {
         SharedNotice::CalledIn(account) => Notice::CalledIn(account),
         SharedNotice::BegunAnew => Notice::BegunAnew,
         SharedNotice::Store(StoreNotice::Keys(keys)) => Notice::Keys(keys),
-        SharedNotice::Store(StoreNotice::LookedUp(key, answer)) => Notice::LookedUp(key, answer),
+        SharedNotice::Store(StoreNotice::LookedUp(answers)) => Notice::LookedUp(answers),
+        SharedNotice::Store(StoreNotice::Newest { at, accepted }) => Notice::Newest { at, accepted },
         SharedNotice::Store(StoreNotice::Committed { rows }) => Notice::Committed(rows),
         SharedNotice::Store(StoreNotice::Failed(why)) => Notice::StoreFailed(why),
         SharedNotice::Store(StoreNotice::Outgrown(why)) => Notice::StoreOutgrown(why),
@@ -127,7 +129,7 @@ impl Host {
         let process = Process::new(make(Now { mono: line.mono(at), unix: line.unix(at) }));
         Host {
             process,
-            thread: SharedThread::new(store, speaker, None, tell),
+            thread: SharedThread::new(store, speaker, FoldGuard::default(), tell),
             line,
             ledger: ledger.clone(),
             writer,
@@ -220,9 +222,9 @@ impl Host {
                     self.tasks.extend(asks.into_iter().map(Task::Ask));
                 }
                 Order::Releases(releases) => self.tasks.extend(releases.into_iter().map(Task::Release)),
-                Order::LookUp(id) => {
+                Order::LookUp(ids) => {
                     urgent = true;
-                    self.tasks.push(Task::LookUp(id));
+                    self.tasks.push(Task::LookUp(ids));
                 }
                 other => return Err(format!("nobody has asked for {other:?}")),
             }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use tollgate::base::time::{Mono, Unix};
 use tollgate::io::clock;
 use tollgate::io::store::api::StoreError;
+use tollgate::io::store::moments::Moments;
 use tollgate::io::store::remote::{Command, Done, Holds, Speaker};
 use tollgate::io::store::shared::SharedStore;
 use tollgate::policy::keys::{KeyId, KeyRecord};
@@ -195,8 +196,8 @@ impl SharedStore for Store {
         }
     }
 
-    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let found = self.keys.iter().find(|key| key.id == *id).cloned();
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        let found = self.keys.iter().filter(|key| ids.contains(&key.id)).cloned().collect();
         self.call(|_| found)
     }
 
@@ -211,6 +212,14 @@ impl SharedStore for Store {
 
     fn fold(&mut self, _: Unix, _: usize) -> Result<u64, StoreError> {
         Ok(0)
+    }
+
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        self.call(|_| Moments::default())
+    }
+
+    fn hold_fold(&mut self, _: Option<Unix>) -> Result<(), StoreError> {
+        Ok(())
     }
 
     fn follow_clock(&mut self) -> Result<(), StoreError> {

@@ -1,0 +1,98 @@
+//! `tollgate ledger clock` and `tollgate ledger fold`: show what the clock is compared with, and record that an
+//! operator says it is right. A running gateway follows within a second.
+
+use crate::base::limits::CLOCK_BEHIND_MAX;
+use crate::base::time::Unix;
+use crate::cli::args::ConfigArg;
+use crate::cli::load::{self, Secrets};
+use crate::cli::output::{Failure, print, remark};
+use crate::cli::{build, store};
+use crate::io::clock::unix;
+use crate::io::store::ledger::Ledger;
+use crate::io::store::moments::Moments;
+use crate::io::store::note::AuditLine;
+use crate::policy::config::Config;
+use crate::policy::window::iso;
+use clap::Args;
+
+/// `tollgate ledger clock` and `tollgate ledger fold`.
+#[derive(Args, Debug)]
+pub struct ConfirmArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Say that the clock is right; the audit records it
+    #[arg(long)]
+    pub confirm: bool,
+}
+
+/// A ledger, what it knows, and the present time by its clock.
+fn look(args: &ConfirmArgs) -> Result<(Ledger, Moments, Unix, Config), Failure> {
+    let high = load::load(&args.config, Secrets::Optional)?;
+    let Some(mut ledger) = store::open_existing(&high)? else {
+        return Err(Failure::failed("there is no ledger yet"));
+    };
+    let moments = ledger.moments().map_err(Failure::failed)?;
+    // A shared ledger has been asked for the time by now.
+    Ok((ledger, moments, unix(), high))
+}
+
+fn line(what: &str, now: Unix, (before, newest): (&str, Unix), after: &str) -> AuditLine {
+    AuditLine {
+        at: now,
+        who: "command".to_string(),
+        what: what.to_string(),
+        key: String::new(),
+        before: Some(format!("{{\"{before}\":\"{}\"}}", iso(newest))),
+        after: format!("{{\"{after}\":\"{}\"}}", iso(now)),
+    }
+}
+
+/// Shows what the clock is compared with; with `--confirm` accepts the present time.
+pub(super) fn clock(args: &ConfirmArgs) -> Result<(), Failure> {
+    let (mut ledger, moments, now, _) = look(args)?;
+    let is_behind = |date: Unix| now.0.saturating_add(CLOCK_BEHIND_MAX.as_millis() as u64) < date.0;
+    if is_behind(build::date()) {
+        return Err(Failure::failed(format!(
+            "the clock says {}, which is before the build date, {}: nothing is admitted; set the clock",
+            iso(now),
+            iso(build::date())
+        )));
+    }
+    let known = format!("the clock says {}, the newest usage record is from {}", iso(now), iso(moments.newest));
+    match (is_behind(moments.newest), args.confirm) {
+        (false, _) => print(&format!("ok: {known}\n")),
+        (true, false) => Err(Failure::failed(format!(
+            "{known}: nothing is admitted; set the clock, or if it is right, accept it with --confirm"
+        ))),
+        (true, true) => {
+            let line = line("clock", now, ("newest_record", moments.newest), "accepted");
+            ledger.accept_clock(now, &line).map_err(Failure::failed)?;
+            remark(&format!("accepted: {} is the present time; gateways that run admit within a second", iso(now)));
+            Ok(())
+        }
+    }
+}
+
+/// Shows whether `retention` may fold; with `--confirm` lets it.
+pub(super) fn fold(args: &ConfirmArgs) -> Result<(), Failure> {
+    let (mut ledger, moments, now, high) = look(args)?;
+    let Some(retention) = high.store.retention else {
+        return print("store.retention is not set: nothing is folded\n");
+    };
+    let Some(newest) = moments.gap(now, retention) else {
+        return print("ok: retention folds old rows\n");
+    };
+    if !args.confirm {
+        return Err(Failure::failed(format!(
+            "the clock says {}, and the newest usage record before that is from {}: retention folds nothing; set the \
+             clock, or if it is right, let it fold with --confirm",
+            iso(now),
+            iso(newest)
+        )));
+    }
+    let line = line("fold", now, ("newest_record", newest), "confirmed");
+    ledger.confirm_fold(newest, &line).map_err(Failure::failed)?;
+    remark("confirmed: gateways that run fold old rows again");
+    Ok(())
+}

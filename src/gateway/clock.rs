@@ -1,0 +1,116 @@
+//! Whether the wall clock can be right. It cannot be if it is more than five minutes behind the newest usage record or
+//! the build date: then nothing is admitted, since keys and limits are judged by it. Owns what is known of both dates.
+//! Must never read a clock.
+
+use crate::base::limits::{CLOCK_BEHIND_MAX, CLOCK_LOOK};
+use crate::base::time::{Mono, Now, Unix};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct ClockGuard {
+    /// When the newest usage record was admitted.
+    newest: Unix,
+    /// The build date.
+    built: Unix,
+    /// No earlier moment is believed.
+    earliest: Unix,
+    /// The clock was behind when it was looked at last.
+    behind: bool,
+    /// When it is looked at again; `NEVER` while it is right.
+    due: Mono,
+}
+
+impl ClockGuard {
+    /// Of a clock that has not been looked at.
+    pub(crate) fn new(newest: Unix, built: Unix) -> ClockGuard {
+        let mut guard = ClockGuard { newest, built, earliest: Unix(0), behind: false, due: Mono::NEVER };
+        guard.bound();
+        guard
+    }
+
+    fn bound(&mut self) {
+        let newest = self.newest.max(self.built).0;
+        self.earliest = Unix(newest.saturating_sub(CLOCK_BEHIND_MAX.as_millis() as u64));
+    }
+
+    /// A usage record was made of a request that was admitted then.
+    #[inline]
+    pub(crate) fn recorded(&mut self, admitted: Unix) {
+        if admitted > self.newest {
+            self.newest = admitted;
+            self.bound();
+        }
+    }
+
+    /// The newest usage record that the ledger knows. `accepted`: an operator has accepted the present time, so earlier
+    /// records no longer count.
+    pub(crate) fn told(&mut self, newest: Unix, accepted: bool) {
+        self.newest = if accepted { newest } else { self.newest.max(newest) };
+        self.bound();
+    }
+
+    /// Whether the clock can be right, as far as that is known without a look.
+    #[inline]
+    pub(crate) fn is_right(&self, now: Unix) -> bool {
+        now >= self.earliest && !self.behind
+    }
+
+    /// When it is to be looked at again.
+    #[inline]
+    pub(crate) fn due(&self) -> Mono {
+        self.due
+    }
+
+    /// Looks at the clock; true if it is behind and was not before, or the other way round.
+    pub(crate) fn look(&mut self, now: Now) -> bool {
+        let behind = now.unix < self.earliest;
+        self.due = if behind { now.mono.after(CLOCK_LOOK) } else { Mono::NEVER };
+        std::mem::replace(&mut self.behind, behind) != behind
+    }
+
+    /// Whether it was behind when it was looked at last.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind
+    }
+
+    /// The newest usage record and the build date.
+    pub(crate) fn dates(&self) -> [Unix; 2] {
+        [self.newest, self.built]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000;
+
+    fn at(minutes: u64) -> Now {
+        Now { mono: Mono(7), unix: Unix(minutes * MINUTE) }
+    }
+
+    #[test]
+    fn a_clock_is_behind_when_more_than_five_minutes_are_missing() {
+        for (newest, built) in [(100, 0), (100, 30), (30, 100)] {
+            let mut guard = ClockGuard::new(Unix(newest * MINUTE), Unix(built * MINUTE));
+            assert!(guard.is_right(Unix(95 * MINUTE)) && !guard.is_right(Unix(95 * MINUTE - 1)));
+            assert!(!guard.look(at(95)) && guard.due() == Mono::NEVER);
+            assert!(guard.look(at(94)) && guard.is_behind() && guard.due() == Mono(1_000_007));
+            assert!(!guard.look(at(0)) && !guard.is_right(Unix(100 * MINUTE)));
+            assert!(guard.look(at(95)) && guard.is_right(Unix(95 * MINUTE)) && guard.due() == Mono::NEVER);
+        }
+    }
+
+    #[test]
+    fn only_an_accepted_time_is_earlier_than_the_newest_record() {
+        let mut guard = ClockGuard::new(Unix(0), Unix(10 * MINUTE));
+        guard.recorded(Unix(200 * MINUTE));
+        guard.recorded(Unix(100 * MINUTE));
+        guard.told(Unix(150 * MINUTE), false);
+        assert!(guard.look(at(194)));
+        guard.told(Unix(100 * MINUTE), true);
+        assert!(guard.look(at(95)));
+        guard.told(Unix(0), true);
+        assert!(guard.look(at(4)), "the build date counts in any case");
+    }
+}

@@ -1,0 +1,62 @@
+//! Lines of the log about the gateway itself that several places write: targets, upgrades, the clock.
+
+use super::cx::Cx;
+use crate::base::time::Unix;
+use crate::policy::cause::Cause;
+use crate::policy::window;
+use crate::wire::json::write_string;
+use std::time::Duration;
+
+impl Cx {
+    /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has
+    /// recovered.
+    pub(crate) fn log_target(&mut self, label: &str, rests: Option<(Cause, Duration)>) {
+        let now = self.now.unix;
+        self.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"target\",\"outcome\":\"");
+            out.extend_from_slice(if rests.is_some() { b"resting" } else { b"recovered" });
+            out.extend_from_slice(b"\",\"target\":");
+            write_string(out, label);
+            if let Some((cause, cooldown)) = rests {
+                out.extend_from_slice(b",\"cause\":\"");
+                cause.write(out);
+                out.extend_from_slice(b"\",\"until\":\"");
+                // Whole seconds are told: never one in which it still rests.
+                let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
+                window::write_iso(Unix(until.next_multiple_of(1000)), out);
+                out.push(b'"');
+            }
+        });
+    }
+
+    /// One line about handing over.
+    pub(crate) fn log_upgrade(&mut self, outcome: &str) {
+        self.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":");
+            write_string(out, outcome);
+        });
+    }
+
+    /// Looks at the clock, and says so in the log if it is behind or no longer is. True if it can be right.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look_at_clock(&mut self) -> bool {
+        let (is_news, behind, [newest, built]) =
+            (self.clock.look(self.now), self.clock.is_behind(), self.clock.dates());
+        if is_news {
+            self.log_event(|out| {
+                out.extend_from_slice(b",\"event\":\"clock\",\"outcome\":\"");
+                out.extend_from_slice(if behind { b"behind" } else { b"right" });
+                out.push(b'"');
+                for (name, date) in [("newest_record", newest), ("built", built)] {
+                    if date > Unix(0) {
+                        out.extend_from_slice(format!(",\"{name}\":\"").as_bytes());
+                        window::write_iso(date, out);
+                        out.push(b'"');
+                    }
+                }
+            });
+        }
+        !behind
+    }
+}

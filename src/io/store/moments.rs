@@ -1,0 +1,151 @@
+//! What a ledger knows of the clocks that it was written by, and whether old rows may be folded by the present one.
+//! Data and rules; reads neither a ledger nor a clock.
+
+use crate::base::limits::FOLD_GAP;
+use crate::base::time::Unix;
+use crate::policy::row::Row;
+use crate::policy::window;
+use std::time::Duration;
+
+/// What a ledger knows of the clocks that it was written by.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Moments {
+    /// When the newest usage record was admitted. Records from before the present time was last accepted do not count;
+    /// that moment does.
+    pub newest: Unix,
+    /// When an operator has last accepted the present time.
+    pub accepted: Option<Unix>,
+    /// Folding has stopped since the clock ran far ahead of this usage record, the newest then.
+    pub held: Option<Unix>,
+    /// An operator has confirmed folding in spite of the gap behind this usage record.
+    pub confirmed: Option<Unix>,
+}
+
+impl Moments {
+    /// The usage record that folding waits behind: the newest, if it is older than the retention and a year. Those that
+    /// were written since the clock has jumped do not end the wait.
+    pub fn gap(&self, now: Unix, retention: Duration) -> Option<Unix> {
+        let newest = self.held.unwrap_or(self.newest);
+        let most = (retention + FOLD_GAP).as_millis() as u64;
+        let waits = newest > Unix(0) && now.0.saturating_sub(newest.0) > most && self.confirmed != Some(newest);
+        waits.then_some(newest)
+    }
+}
+
+/// What follows from a look at the clock.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub struct Judged {
+    /// What the ledger is to remember as [`Moments::held`], if that changes.
+    pub remember: Option<Option<Unix>>,
+    /// What an operator is to be told.
+    pub warning: Option<String>,
+}
+
+/// Decides whether a ledger's thread may fold.
+#[derive(Debug, Default)]
+pub struct FoldGuard {
+    retention: Option<Duration>,
+    /// What the ledger knows.
+    pub moments: Moments,
+    told: Option<Unix>,
+}
+
+impl FoldGuard {
+    /// `retention`: rows older than this are folded; `None` keeps them for ever.
+    pub fn new(retention: Option<Duration>, moments: Moments) -> FoldGuard {
+        FoldGuard { retention, moments, told: None }
+    }
+
+    /// These rows have been written.
+    pub fn wrote(&mut self, rows: &[Row]) {
+        let newest = rows.iter().map(|row| row.admitted).max();
+        self.moments.newest = self.moments.newest.max(newest.unwrap_or_default());
+    }
+
+    /// The ledger's moments were read again; true if an operator has accepted the present time meanwhile.
+    pub fn learn(&mut self, moments: Moments) -> bool {
+        let accepted = self.moments.accepted != moments.accepted;
+        self.moments = moments;
+        accepted
+    }
+
+    /// Rows from before this moment may be folded; `None` if none may.
+    pub fn before(&self, now: Unix) -> Option<Unix> {
+        let retention = self.retention?;
+        let before = Unix(now.0.saturating_sub(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX)));
+        self.gap(now).is_none().then_some(before)
+    }
+
+    /// See [`Moments::gap`].
+    pub fn gap(&self, now: Unix) -> Option<Unix> {
+        self.moments.gap(now, self.retention?)
+    }
+
+    /// Looks at the clock; to be called before rows are written that it has dated.
+    pub fn judge(&mut self, now: Unix) -> Judged {
+        let gap = self.gap(now);
+        if self.retention.is_none() || (gap == self.moments.held && gap == self.told) {
+            return Judged::default();
+        }
+        let warning = gap.filter(|_| gap != self.told).map(|newest| {
+            format!(
+                "retention folds nothing: the newest usage record is from {}, and the clock says {}; if the clock is \
+                 right, run `tollgate ledger fold --confirm`",
+                window::iso(newest),
+                window::iso(now)
+            )
+        });
+        let remember = (gap != self.moments.held).then_some(gap);
+        (self.told, self.moments.held) = (gap, gap);
+        Judged { remember, warning }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 86_400_000;
+    const RETENTION: Duration = Duration::from_secs(32 * 86_400);
+
+    #[test]
+    fn folding_stops_when_the_newest_record_is_older_than_retention_and_a_year() {
+        let guard = FoldGuard::new(Some(RETENTION), Moments { newest: Unix(DAY), ..Moments::default() });
+        let edge = DAY + (32 + 365) * DAY;
+        assert_eq!(guard.before(Unix(edge)), Some(Unix(edge - 32 * DAY)));
+        assert_eq!(guard.before(Unix(edge + 1)), None);
+        assert_eq!(FoldGuard::new(None, guard.moments).before(Unix(DAY)), None, "without retention nothing is folded");
+        let empty = FoldGuard::new(Some(RETENTION), Moments::default());
+        assert!(empty.before(Unix(edge + 1)).is_some(), "an empty ledger has no gap");
+    }
+
+    #[test]
+    fn folding_waits_for_a_confirmation_or_for_the_clock_to_be_set_back() {
+        let newest = Unix(100 * DAY);
+        let mut guard = FoldGuard::new(Some(RETENTION), Moments { newest, ..Moments::default() });
+        let far = Unix(20_000 * DAY);
+        assert_eq!(guard.judge(Unix(101 * DAY)), Judged::default());
+        let judged = guard.judge(far);
+        assert!(judged.remember == Some(Some(newest)) && judged.warning.is_some(), "{judged:?}");
+        assert_eq!(guard.judge(far), Judged::default(), "it is told once");
+        // Records that the clock has dated do not make it right.
+        guard.moments.newest = far;
+        assert_eq!(guard.before(far), None);
+        let mut again = FoldGuard::new(Some(RETENTION), guard.moments);
+        let judged = again.judge(far);
+        assert!(judged.remember.is_none() && judged.warning.is_some(), "a process that starts says it again");
+        assert_eq!(again.judge(Unix(101 * DAY)).remember, Some(None));
+        assert!(again.before(Unix(101 * DAY)).is_some());
+        guard.learn(Moments { held: None, confirmed: Some(newest), newest: far, accepted: None });
+        assert!(guard.before(far).is_some());
+    }
+
+    #[test]
+    fn a_confirmation_is_for_one_gap() {
+        let confirmed = Some(Unix(100 * DAY));
+        let moments = Moments { newest: Unix(100 * DAY), confirmed, ..Moments::default() };
+        assert_eq!(moments.gap(Unix(1000 * DAY), RETENTION), None);
+        let later = Moments { newest: Unix(200 * DAY), ..moments };
+        assert_eq!(later.gap(Unix(1000 * DAY), RETENTION), Some(Unix(200 * DAY)));
+    }
+}

@@ -1,0 +1,105 @@
+//! What a shared ledger knows of the clocks that it was written by: see [`Moments`]. It is in the hash `clock`, with
+//! the entry of `rows` up to which records are from before the present time was accepted.
+
+use super::Remote;
+use super::values::{list, text};
+use crate::base::time::Unix;
+use crate::io::store::api::StoreError;
+use crate::io::store::moments::Moments;
+use crate::io::store::note::{AUDIT_MAX, AuditLine};
+use crate::policy::row::Row;
+use crate::policy::window::DAY_MS;
+use redis::{Pipeline, Value};
+
+/// Entries of rows that are looked at for the newest record: the last commits of hosts that go by the same clock.
+const ENTRIES: usize = 4;
+
+/// An entry's place in a stream.
+fn place(id: &str) -> (u64, u64) {
+    let (moment, number) = id.split_once('-').unwrap_or((id, "0"));
+    (moment.parse().unwrap_or(0), number.parse().unwrap_or(0))
+}
+
+/// The newest record of an entry.
+fn newest_of(fields: &[Value]) -> Option<Unix> {
+    let rows: Vec<Row> = fields.chunks_exact(2).find_map(|pair| match (text(&pair[0])?, text(&pair[1])?) {
+        ("rows", rows) => serde_json::from_str(rows).ok(),
+        // One that an older host has written alone.
+        ("row", row) => Some(vec![serde_json::from_str(row).ok()?]),
+        _ => None,
+    })?;
+    rows.iter().map(|row| row.admitted).max()
+}
+
+impl Remote {
+    /// See [`Moments`]. After all rows were folded away the newest is the day of their last sums.
+    pub fn moments(&mut self) -> Result<Moments, StoreError> {
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(self.named("clock")).arg(&["accepted", "held", "confirmed", "accepted_upto"]);
+        let known = self.read(&cmd)?;
+        let field = |at: usize| list(&known).get(at).and_then(text);
+        let moment = |at: usize| Some(Unix(field(at)?.parse().ok()?));
+        let (accepted, held, confirmed) = (moment(0), moment(1), moment(2));
+        let upto = field(3).map(place);
+        let mut cmd = redis::cmd("XREVRANGE");
+        cmd.arg(self.named("rows")).arg("+").arg("-").arg("COUNT").arg(ENTRIES);
+        let entries = self.read(&cmd)?;
+        let newest = list(&entries).iter().filter_map(|entry| match list(entry) {
+            [id, fields] if upto.is_none_or(|upto| text(id).is_some_and(|id| place(id) > upto)) => {
+                newest_of(list(fields))
+            }
+            _ => None,
+        });
+        let newest = newest.max().max(accepted);
+        let newest = if newest.is_some() { newest } else { self.last_day()? };
+        Ok(Moments { newest: newest.unwrap_or_default(), accepted, held, confirmed })
+    }
+
+    /// The last day that there are sums of.
+    fn last_day(&mut self) -> Result<Option<Unix>, StoreError> {
+        let days = self.read(redis::cmd("ZRANGE").arg(self.named("days")).arg(-1).arg(-1))?;
+        let day = list(&days).first().and_then(text).and_then(|day| day.parse::<u64>().ok());
+        Ok(day.map(|day| Unix(day.saturating_mul(DAY_MS))))
+    }
+
+    /// Has the ledger remember [`Moments::held`].
+    pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        let name = self.named("clock");
+        let mut cmd = redis::cmd(if held.is_some() { "HSET" } else { "HDEL" });
+        cmd.arg(name).arg("held").arg(held.map(|at| at.0));
+        self.read(&cmd).map(drop)
+    }
+
+    /// The present time is accepted, with a line of the audit: records that are there do not count as newer.
+    pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
+        let mut cmd = redis::cmd("XREVRANGE");
+        cmd.arg(self.named("rows")).arg("+").arg("-").arg("COUNT").arg(1);
+        let last = self.read(&cmd)?;
+        let last = list(&last).first().and_then(|entry| text(list(entry).first()?)).unwrap_or("0-0").to_string();
+        let name = self.named("clock");
+        self.decide(line, |pipe| {
+            pipe.cmd("HSET").arg(&name).arg("accepted").arg(now.0).arg("accepted_upto").arg(last).ignore();
+        })
+    }
+
+    /// Folding goes on behind this usage record, with a line of the audit.
+    pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
+        let name = self.named("clock");
+        self.decide(line, |pipe| {
+            pipe.cmd("HSET").arg(&name).arg("confirmed").arg(newest.0).ignore();
+            pipe.cmd("HDEL").arg(&name).arg("held").ignore();
+        })
+    }
+
+    /// Writes what an operator has decided, in one step; hosts see it by the version of the keys.
+    fn decide(&mut self, line: &AuditLine, write: impl FnOnce(&mut Pipeline)) -> Result<(), StoreError> {
+        let (audit, version) = (self.named("keys:audit"), self.named("keys:version"));
+        let mut pipe = redis::pipe();
+        write(pipe.atomic());
+        pipe.cmd("LPUSH").arg(&audit).arg(super::notes::line_text(line)).ignore();
+        pipe.cmd("LTRIM").arg(&audit).arg(0).arg(AUDIT_MAX - 1).ignore();
+        pipe.cmd("INCR").arg(version).ignore();
+        self.run(|connection| pipe.query::<()>(connection))?;
+        self.replicated()
+    }
+}

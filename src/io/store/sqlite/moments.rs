@@ -1,0 +1,90 @@
+//! What the file knows of the clocks that it was written by: see [`Moments`].
+
+use super::super::moments::Moments;
+use super::super::note::AuditLine;
+use super::value::{Fallible, int, uint};
+use super::{groups, notes};
+use crate::base::time::Unix;
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// From version 8 to 9. `accepted`, `held` and `confirmed` are those of [`Moments`], `folded` is the newest row that
+/// was folded away, and rows up to the number `accepted_upto` are from before the present time was accepted.
+pub(super) const TABLE: &str = "
+CREATE TABLE IF NOT EXISTS moments (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT OR IGNORE INTO moments SELECT 'folded', day * 86400000 FROM folded ORDER BY day DESC LIMIT 1;
+";
+
+const ACCEPTED: &str = "accepted";
+const ACCEPTED_UPTO: &str = "accepted_upto";
+const HELD: &str = "held";
+const CONFIRMED: &str = "confirmed";
+const FOLDED: &str = "folded";
+
+fn value(connection: &Connection, name: &str) -> Fallible<Option<u64>> {
+    let mut query = connection.prepare_cached("SELECT value FROM moments WHERE name = ?1")?;
+    query.query_row([name], |row| uint(row, 0)).optional()
+}
+
+fn set(connection: &Connection, name: &str, value: Option<u64>) -> Fallible<()> {
+    match value {
+        Some(value) => {
+            let sql = "INSERT INTO moments VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2";
+            connection.execute(sql, params![name, int(value)])?
+        }
+        None => connection.execute("DELETE FROM moments WHERE name = ?1", [name])?,
+    };
+    Ok(())
+}
+
+/// See [`Moments`].
+pub(super) fn read(connection: &Connection) -> Fallible<Moments> {
+    let moment = |name| Fallible::Ok(value(connection, name)?.map(Unix));
+    let newest = |row: &rusqlite::Row<'_>| row.get::<_, Option<i64>>(0);
+    let newest = match value(connection, ACCEPTED_UPTO)? {
+        None => connection.query_row("SELECT MAX(newest) FROM groups", [], newest)?,
+        Some(upto) => connection.query_row("SELECT MAX(newest) FROM groups WHERE first > ?1", [int(upto)], newest)?,
+    };
+    let newest = newest.and_then(|at| u64::try_from(at).ok()).map(Unix);
+    let accepted = moment(ACCEPTED)?;
+    let newest = newest.max(accepted).max(moment(FOLDED)?).unwrap_or_default();
+    Ok(Moments { newest, accepted, held: moment(HELD)?, confirmed: moment(CONFIRMED)? })
+}
+
+/// The number of the last row from before the present time was accepted.
+pub(super) fn accepted_upto(connection: &Connection) -> Fallible<i64> {
+    Ok(value(connection, ACCEPTED_UPTO)?.map_or(0, int))
+}
+
+/// Rows were folded away; `newest` is the newest of those from after the present time was accepted. Numbers begin again
+/// once the last row has gone.
+pub(super) fn folded(connection: &Connection, newest: Unix) -> Fallible<()> {
+    let known = value(connection, FOLDED)?.unwrap_or(0);
+    if newest.0 > known {
+        set(connection, FOLDED, Some(newest.0))?;
+    }
+    if groups::last(connection)? == 0 {
+        set(connection, ACCEPTED_UPTO, None)?;
+    }
+    Ok(())
+}
+
+/// Has the ledger remember [`Moments::held`].
+pub(super) fn hold_fold(connection: &Connection, held: Option<Unix>) -> Fallible<()> {
+    set(connection, HELD, held.map(|at| at.0))
+}
+
+/// The present time is accepted, with a line of the audit: rows that are there do not count as newer.
+pub(super) fn accept_clock(connection: &Connection, now: Unix, line: &AuditLine) -> Fallible<()> {
+    set(connection, ACCEPTED, Some(now.0))?;
+    let upto = u64::try_from(groups::last(connection)?).ok().filter(|upto| *upto > 0);
+    set(connection, ACCEPTED_UPTO, upto)?;
+    set(connection, FOLDED, None)?;
+    notes::write_line(connection, line)
+}
+
+/// Folding goes on behind this usage record, with a line of the audit.
+pub(super) fn confirm_fold(connection: &Connection, newest: Unix, line: &AuditLine) -> Fallible<()> {
+    set(connection, CONFIRMED, Some(newest.0))?;
+    set(connection, HELD, None)?;
+    notes::write_line(connection, line)
+}

@@ -1,0 +1,120 @@
+//! Keys that were issued a moment ago open at once, however many there are and however many strangers ask at the same
+//! time: contract section 23.
+
+use super::client::{Client, post, request};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer};
+#[cfg(feature = "redis")]
+use super::shared::Server;
+use ring::rand::{SecureRandom, SystemRandom};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+use tollgate::base::time::Unix;
+use tollgate::io::store::sqlite::{Mode, Sqlite};
+use tollgate::policy::keys::{Issued, KeyRecord, Scope, issue};
+use tollgate::policy::plan::LimitOverrides;
+
+const KEYS: usize = 500;
+const STRANGERS: usize = 900;
+/// How many issue keys at a time, and as many are strangers.
+const THREADS: usize = 5;
+
+/// A key with random digits, which no ledger has.
+fn fresh() -> Issued {
+    issue("tg_", |out| SystemRandom::new().fill(out).unwrap())
+}
+
+/// The status of a key's request.
+fn status(client: &mut Client, key: &str) -> u16 {
+    client.ask(&request("GET", "/v1/models", &[("authorization", &bearer(key))])).status()
+}
+
+/// Issues keys by `make` and uses each at once at `at`, while strangers ask there too; all of them must be served and
+/// the strangers refused.
+fn burst(at: SocketAddr, make: impl Fn(usize) -> String + Sync) {
+    let (make, wrong, slowest) = (&make, Mutex::new(Vec::new()), Mutex::new(Duration::ZERO));
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (wrong, slowest) = (&wrong, &slowest);
+            scope.spawn(move || {
+                let mut client = Client::connect(at);
+                for n in 0..KEYS / THREADS {
+                    let key = make(thread * KEYS + n);
+                    let issued = Instant::now();
+                    let status = status(&mut client, &key);
+                    let mut slowest = slowest.lock().unwrap();
+                    *slowest = issued.elapsed().max(*slowest);
+                    if status != 200 {
+                        wrong.lock().unwrap().push(status);
+                    }
+                }
+            });
+            scope.spawn(move || {
+                let mut client = Client::connect(at);
+                for _ in 0..STRANGERS / THREADS {
+                    assert_eq!(status(&mut client, &fresh().text), 401);
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    println!("{KEYS} keys beside {STRANGERS} strangers, the slowest answer: {:?}", slowest.into_inner().unwrap());
+    assert!(wrong.is_empty(), "{} of {KEYS}: {wrong:?}", wrong.len());
+}
+
+const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
+
+/// Issues a key by the admin API.
+fn by_api(admin: SocketAddr, n: usize) -> String {
+    let token = bearer(CREDENTIAL.1);
+    let body = format!(r#"{{"name":"burst {n}"}}"#);
+    let answer = Client::connect(admin).ask(&post("/admin/v1/keys", &[("authorization", &token)], &body));
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    answer.json()["secret"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn every_key_of_a_burst_by_the_admin_api_opens_at_once() {
+    let h = Harness::start(&Setup { server: WRITE, ..Setup::default() });
+    burst(h.at, |n| by_api(h.admin, n));
+}
+
+/// What `keys issue` writes, without the start of 500 processes.
+#[test]
+fn every_key_of_a_burst_by_command_opens_at_once() {
+    let h = Harness::usual();
+    let ledger = Mutex::new(Sqlite::open(&h.folder.path().join("tollgate.db"), Mode::Shared).unwrap());
+    ledger.lock().unwrap().set_durable(false).unwrap();
+    burst(h.at, |n| {
+        let issued = fresh();
+        let record = KeyRecord {
+            id: issued.id,
+            digest: issued.digest,
+            name: format!("burst {n}"),
+            plan: "open".to_owned(),
+            scope: Scope::default(),
+            created: Unix(0),
+            expires: None,
+            revoked: None,
+            disabled: false,
+            limits: LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
+            former: Vec::new(),
+        };
+        ledger.lock().unwrap().insert_key(&record).unwrap();
+        issued.text
+    });
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn every_key_of_a_burst_opens_at_once_at_another_host() {
+    let Some(server) = Server::start() else { return };
+    let store = format!("url = \"{}\"", server.url());
+    let host = || Harness::start(&Setup { server: WRITE, store: store.clone(), ..Setup::default() });
+    let hosts = [host(), host()];
+    burst(hosts[1].at, |n| by_api(hosts[0].admin, n));
+    burst(hosts[0].at, |n| by_api(hosts[0].admin, n));
+}
