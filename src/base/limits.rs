@@ -47,6 +47,10 @@ pub const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 pub const ERROR_MESSAGE_MAX: usize = 2048;
 /// Bytes of a word that a client or a provider chose, in the log.
 pub const TOLD_BYTES_MAX: usize = 64;
+/// Characters of one value in a table that a command prints; `--json` prints all of them.
+pub const CELL_CHARS_MAX: usize = 120;
+/// The same in the last column, which makes no other column move.
+pub const LAST_CELL_CHARS_MAX: usize = 4096;
 /// Keys of one change in the ledger that are told one by one in the log.
 pub const KEYS_TOLD_MAX: usize = 100;
 /// Paths of groups that are remembered: those configured, and those that were or that rows since the beginning of the
