@@ -62,6 +62,8 @@ pub trait Store: Send + 'static {
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
     /// The record of one key; `None` if there is no such key.
     fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError>;
+    /// What was passed over since this was called last because it is not what it should be, as texts for an operator.
+    fn take_odd(&mut self) -> Vec<String>;
     /// Changes whenever another process has changed the keys; compare with an earlier value.
     fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.

@@ -27,6 +27,7 @@ use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};
 use sqlite::Sqlite;
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::thread::JoinHandle;
@@ -227,7 +228,8 @@ pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send +
         let _ending = Ending(theirs.clone());
         let retention = duties.retention;
         let (seen_version, known) = duties.known.unzip();
-        let mut thread = StoreThread { db, tell, known, seen_version, failed: false, refused: false, retention };
+        let (failed, refused, warned) = (false, false, HashSet::new());
+        let mut thread = StoreThread { db, tell, known, seen_version, failed, refused, retention, warned };
         thread.serve(&theirs)
     })?;
     Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
@@ -244,6 +246,8 @@ struct StoreThread<B: Store, F: Fn(StoreNotice)> {
     /// The ledger was to be given away while it failed.
     refused: bool,
     retention: Option<Duration>,
+    /// What was said in warnings.
+    warned: HashSet<String>,
 }
 
 impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
@@ -449,14 +453,33 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         // An error here is no news: committing will meet it too, and says so.
         let Ok(version) = self.db.version() else { return };
         if self.seen_version == Some(version) {
-            return;
+            return self.tell_odd();
         }
-        let Ok(keys) = self.db.list_keys() else { return };
+        let keys = match self.db.list_keys() {
+            Ok(keys) => keys,
+            // Committing may go on: it does not read the keys.
+            Err(error) => return self.warn(format!("{error}: changes of keys cannot be read")),
+        };
+        self.tell_odd();
         self.seen_version = Some(version);
         let known = Some(fingerprint(&keys));
         if self.known != known {
             self.known = known;
             (self.tell)(StoreNotice::Keys(keys));
+        }
+    }
+}
+
+impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
+    /// Names the records that were passed over, those among them that were read at the start.
+    fn tell_odd(&mut self) {
+        self.db.take_odd().into_iter().for_each(|text| self.warn(text));
+    }
+
+    /// Says something once.
+    fn warn(&mut self, text: String) {
+        if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
+            (self.tell)(StoreNotice::Warning(text));
         }
     }
 }
