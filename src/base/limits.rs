@@ -207,6 +207,14 @@ pub const COMMIT_RETRY: Duration = Duration::from_millis(250);
 pub const LAST_COMMITS: Duration = Duration::from_secs(5);
 /// How long a ledger that another process is writing to is waited for.
 pub const STORE_BUSY: Duration = Duration::from_secs(5);
+/// How long the lock on a ledger's file is tried for: a command may look for a moment who has it.
+pub const LOCK_WAIT: Duration = Duration::from_millis(100);
+/// Rest between two such tries.
+pub const LOCK_LOOK: Duration = Duration::from_millis(5);
+/// How long a command waits for a gateway that starts to have locked all files of the ledger.
+pub const SEEN_WAIT: Duration = Duration::from_millis(500);
+/// Files of ledgers that a process keeps open for their locks, those that were replaced included.
+pub const LOCKED_FILES_MAX: usize = 1024;
 /// Tokens of one kind in one row; larger reports are absurd and would overflow sums for ever after.
 pub const ROW_TOKENS_MAX: u64 = 1 << 40;
 /// Cost of one row in nano-dollars, for the same reason.

@@ -129,8 +129,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn a_worker_has_its_class() {
         let class = |worker: io::Result<Worker>| {
-            let (tell, told) = channel();
-            worker.unwrap().give(Box::new(move || {
+            let (worker, (tell, told)) = (worker.unwrap(), channel());
+            worker.give(Box::new(move || {
                 let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
                 let after_name = stat.rsplit_once(')').unwrap().1;
                 tell.send(after_name.split_whitespace().nth(38).unwrap().to_owned()).unwrap();

@@ -23,6 +23,10 @@ pub enum StoreError {
     File(PathBuf, io::Error),
     /// The path no longer leads to the file that is open: what is written there would be lost with it.
     Moved(PathBuf),
+    /// A file of the ledger's log is shorter than it was, or overwritten.
+    Cut(PathBuf),
+    /// A file of the ledger's log is not the one that the gateway has open.
+    Unseen(PathBuf),
     /// Not a ledger, or one of a newer version.
     Foreign(PathBuf, &'static str),
     /// SQLite says so.
@@ -41,6 +45,15 @@ impl fmt::Display for StoreError {
             StoreError::File(path, error) => write!(f, "{}: {error}", path.display()),
             StoreError::Moved(path) => {
                 write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())
+            }
+            StoreError::Cut(path) => {
+                let what = "the log of the ledger was cut or overwritten; put it back, or restart the gateway";
+                write!(f, "{}: {what}", path.display())
+            }
+            StoreError::Unseen(path) => {
+                let what = "the running gateway has another file open in this place, and sees nothing that is written \
+                            here; put the file back, or restart the gateway and look at the keys";
+                write!(f, "{}: {what}", path.display())
             }
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
             StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),

@@ -10,6 +10,7 @@ pub mod counters;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
+mod log_files;
 pub mod note;
 #[cfg(feature = "redis")]
 pub mod remote;
@@ -288,7 +289,8 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Does what was found; an error is what was left when the end came.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         for id in tasks.lookups.drain(..) {
-            (self.tell)(StoreNotice::LookedUp(id, api::answer(self.db.find_key(&id))));
+            let found = self.db.check().and_then(|()| self.db.find_key(&id));
+            (self.tell)(StoreNotice::LookedUp(id, api::answer(found)));
         }
         let rest = self.commit_all(&tasks.rows, &mut tasks.turn, queue);
         let rest = tasks.rows.split_off(tasks.rows.len() - rest);
@@ -451,7 +453,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Tells the keys if another connection has committed since the last look and the set has changed by it.
     fn look_at_keys(&mut self) {
         // An error here is no news: committing will meet it too, and says so.
-        let Ok(version) = self.db.version() else { return };
+        let Ok(version) = self.db.check().and_then(|()| self.db.version()) else { return };
         if self.seen_version == Some(version) {
             return self.tell_odd();
         }

@@ -21,7 +21,7 @@ mod value;
 
 use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
-use super::lock::FileLock;
+use super::lock::{self, FileLock};
 use super::note::{Answered, AuditLine, Change, Note};
 use crate::base::digest::hex;
 use crate::base::limits;
@@ -82,7 +82,10 @@ impl Sqlite {
         create_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         let lock = match mode {
             Mode::Owner => Some(FileLock::take(path)?),
-            Mode::Shared => None,
+            Mode::Shared => {
+                lock::check_seen(path)?;
+                None
+            }
         };
         let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
         let mut connection = Connection::open(path).map_err(failed)?;
@@ -100,6 +103,7 @@ impl Sqlite {
         store.set_durable(true)?;
         if mode == Mode::Owner {
             store.settle()?;
+            store.lock.iter_mut().try_for_each(FileLock::take_log)?;
         }
         Ok(store)
     }
@@ -112,6 +116,11 @@ impl Sqlite {
     /// Fails if the path no longer leads to the file that an owner has open.
     pub fn check(&self) -> Result<(), StoreError> {
         self.lock.as_ref().map_or(Ok(()), FileLock::check)
+    }
+
+    /// Fails if a gateway does not see what a command has just written: see [`lock::check_seen`].
+    fn check_seen(&self) -> Result<(), StoreError> {
+        if self.lock.is_some() { Ok(()) } else { lock::check_seen(&self.path) }
     }
 
     /// Brings the sums of the days up to date with all rows.
@@ -156,7 +165,8 @@ impl Sqlite {
             transaction.commit()
         };
         let issued = issue();
-        issued.map_err(|error| self.tell(error))
+        issued.map_err(|error| self.tell(error))?;
+        self.check_seen()
     }
 
     /// What was answered under a name within the last day.
@@ -225,8 +235,9 @@ impl Sqlite {
             transaction.commit()?;
             Ok(Some(key))
         };
-        let edited = edit();
-        edited.map_err(|error| self.tell(error))
+        let edited = edit().map_err(|error| self.tell(error))?;
+        self.check_seen()?;
+        Ok(edited)
     }
 
     /// Appends rows, all of them in one transaction or none. The sums of their days follow at once, or when there are
@@ -302,6 +313,13 @@ impl Sqlite {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
+        if self.lock.as_ref().is_some_and(FileLock::is_cut) {
+            // Closing would copy out of it into the file. The next process that opens the file reads what is left.
+            if let Ok(other) = Connection::open_in_memory() {
+                std::mem::forget(std::mem::replace(&mut self.connection, other));
+            }
+            return;
+        }
         if !self.tally.is_empty() {
             // Nothing depends on it: the next process that opens the file does what is left.
             let _ = self.settle();

@@ -3,6 +3,7 @@
 //! and at the start of a gateway.
 
 use super::super::api::StoreError;
+use super::super::lock::check_seen;
 use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
 use super::{Odd, SELECT_KEYS, Sqlite, groups, read_keys};
 use crate::base::limits;
@@ -19,6 +20,7 @@ impl Sqlite {
         if !path.try_exists().map_err(|error| StoreError::File(path.to_path_buf(), error))? {
             return Ok(());
         }
+        check_seen(path)?;
         let look = || -> rusqlite::Result<Option<&'static str>> {
             let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             connection.busy_timeout(limits::STORE_BUSY)?;
@@ -38,6 +40,7 @@ impl Sqlite {
 
     /// The keys of a file, which is not changed for this, nor brought up to date.
     pub fn peek_keys(path: &Path) -> Result<Vec<KeyRecord>, StoreError> {
+        check_seen(path)?;
         let peek = || -> rusqlite::Result<Option<Vec<KeyRecord>>> {
             let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             connection.busy_timeout(limits::STORE_BUSY)?;
