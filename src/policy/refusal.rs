@@ -3,7 +3,7 @@
 //! writes it in the shape of the endpoint. Never a provider's key, an upstream model's name or a path of the host.
 
 use super::cause::Cause;
-use super::meter::{Limit, LimitKind};
+use super::meter::{Limit, LimitKind, Whose};
 use crate::base::time::Unix;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -148,6 +148,8 @@ pub struct Refusal {
     what: &'static str,
     /// For the operator alone: the limit that refused.
     pub limit: Option<LimitKind>,
+    /// Whose limit that is.
+    pub whose: Option<Box<Whose>>,
     /// The conversation is longer than the model can read.
     too_long: bool,
 }
@@ -176,6 +178,7 @@ impl Refusal {
             about: None,
             what: "",
             limit: None,
+            whose: None,
             too_long: false,
         }
     }
@@ -461,6 +464,7 @@ impl Refusal {
             should_retry: limit.kind.is_of_period().then_some(false),
             reset: Some(limit.reset),
             limit: Some(limit.kind),
+            whose: Some(Box::new(limit.whose.clone())),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
         }
     }
