@@ -207,8 +207,8 @@ fn is_locked(opened: &[Opened], id: FileId) -> io::Result<bool> {
     }
 }
 
-/// For a command, before it reads and after it has written: where a gateway has the ledger at `path` open, the files that
-/// the path leads to are the gateway's, and whole. Else what is written is seen by nobody.
+/// For a command, before it reads and after it has written: where a gateway has the ledger at `path` open, the files
+/// that the path leads to are the gateway's, and whole. Else what is written is seen by nobody.
 pub fn check_seen(path: &Path) -> Result<(), StoreError> {
     let clock = Clock::new();
     let until = clock.mono().after(limits::SEEN_WAIT);
