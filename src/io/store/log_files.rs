@@ -1,6 +1,6 @@
 //! The files of a ledger's log, `-wal` and `-shm`: whether they are those that were there when the ledger was opened,
-//! and whole. SQLite does not look: what is written to a log that was removed or replaced is seen by nobody who opens the
-//! file afterwards. Called by the lock on the ledger's file, which keeps both open.
+//! and whole. SQLite does not look: what is written to a log that was removed or replaced is seen by nobody who opens
+//! the file afterwards. Called by the lock on the ledger's file, which keeps both open.
 //!
 //! What is read of them is SQLite's "WAL-mode File Format": the header of the index, twice, and that of the log.
 
