@@ -47,6 +47,10 @@ pub const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 pub const ERROR_MESSAGE_MAX: usize = 2048;
 /// Bytes of a word that a client or a provider chose, in the log.
 pub const TOLD_BYTES_MAX: usize = 64;
+/// Characters of one value in a table that a command prints; `--json` prints all of them.
+pub const CELL_CHARS_MAX: usize = 120;
+/// The same in the last column, which makes no other column move.
+pub const LAST_CELL_CHARS_MAX: usize = 4096;
 /// Keys of one change in the ledger that are told one by one in the log.
 pub const KEYS_TOLD_MAX: usize = 100;
 /// Paths of groups that are remembered: those configured, and those that were or that rows since the beginning of the
@@ -132,6 +136,14 @@ pub const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
 pub const UNKNOWN_MAX: usize = 8192;
 /// Rows that are packed, or sums that are brought up to date, in one go.
 pub const ROWS_PER_SLICE: usize = 64;
+/// Bytes of one line of a spill file, a row: its names are of a few kilobytes.
+pub const SPILL_LINE_MAX: usize = 256 * 1024;
+/// Bytes of one spill file: [`ROWS_WAITING_ALONE_MAX`] rows of 2 KiB.
+pub const SPILL_BYTES_MAX: u64 = 1 << 30;
+/// Files that are passed over although their names are those of spill files, and that are named one by one.
+pub const SPILLS_NAMED_MAX: u64 = 100;
+/// Milliseconds since 1970 of the last moment that a ledger can hold: the end of the year 9999.
+pub const MOMENT_MAX: u64 = 253_402_300_799_999;
 /// Rest between two such slices: as long as the loop needs for some requests.
 pub const SLICE_REST: Duration = Duration::from_micros(100);
 /// Rows of one commit; the rest goes into the next.

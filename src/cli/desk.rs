@@ -74,21 +74,41 @@ fn change(
     issued: &mut Option<Box<KeyRecord>>,
 ) -> Result<String, Wrong> {
     let asked = [ask.method.as_bytes(), b" ", ask.path.as_bytes(), b"\n", &ask.body].concat();
-    let once = ask.once.as_deref().map(|name| (name, sha256(&asked)));
-    if let Some((name, digest)) = once {
-        if name.is_empty() || name.len() > ONCE_MAX || !name.bytes().all(|byte| (0x21..=0x7e).contains(&byte)) {
-            return Err((400, format!("idempotency-key: expected 1 to {ONCE_MAX} printable characters")));
-        }
-        let ledger = store::open_existing(high).map_err(failed)?;
-        let known = ledger.map(|mut ledger| ledger.answered(name, now).map_err(|error| failed(Failure::failed(error))));
-        match known.transpose()?.flatten() {
-            Some(known) if known.digest == digest => return Ok(known.answer),
-            Some(_) => {
-                return Err((409, "idempotency-key: something else was asked for under this name".to_string()));
-            }
-            None => {}
-        }
+    let Some(once) = ask.once.as_deref().map(|name| (name, sha256(&asked))) else {
+        return changed(ask, high, name, None, now, issued);
+    };
+    if once.0.is_empty() || once.0.len() > ONCE_MAX || !once.0.bytes().all(|byte| (0x21..=0x7e).contains(&byte)) {
+        return Err((400, format!("idempotency-key: expected 1 to {ONCE_MAX} printable characters")));
     }
+    if let Some(known) = answered(high, once, now)? {
+        return Ok(known);
+    }
+    match changed(ask, high, name, Some(once), now, issued) {
+        Ok(done) if ask.method != "DELETE" => Ok(done),
+        // Another host or process may have done it meanwhile: then its answer counts. Who revokes a key that has been
+        // revoked is told so, and nothing is written.
+        done => answered(high, once, now)?.map_or(done, Ok),
+    }
+}
+
+/// What was answered to the same request under this name; it is wrong to ask for something else under it.
+fn answered(high: &Config, (name, digest): (&str, [u8; 32]), now: Unix) -> Result<Option<String>, Wrong> {
+    let Some(mut ledger) = store::open_existing(high).map_err(failed)? else { return Ok(None) };
+    match ledger.answered(name, now).map_err(|error| failed(Failure::failed(error)))? {
+        Some(known) if known.digest == digest => Ok(Some(known.answer)),
+        Some(_) => Err((409, "idempotency-key: something else was asked for under this name".to_string())),
+        None => Ok(None),
+    }
+}
+
+fn changed(
+    ask: &DeskAsk,
+    high: &Config,
+    name: &[&str],
+    once: Option<(&str, [u8; 32])>,
+    now: Unix,
+    issued: &mut Option<Box<KeyRecord>>,
+) -> Result<String, Wrong> {
     let by = By { who: ask.writer.map_or("", Writer::name), once };
     match (ask.method.as_str(), name) {
         ("POST", []) => {

@@ -475,6 +475,26 @@ mod tests {
     }
 
     #[test]
+    fn an_id_is_found_before_a_name() {
+        let (high, _folder) = with_ledger("find");
+        assert_eq!(find(&high, "ci"), Err(unknown("ci")), "there is no ledger yet");
+        let (first, text) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        let named = IssueArgs { name: first.id.to_string(), ..args() };
+        assert!(matches!(make(&named, &high, &By::COMMAND, NOW), Err(Failure::Misused(_))), "that is an id");
+        let stranger = IssueArgs { name: "0123456789ab".to_string(), ..args() };
+        let (second, _) = make(&stranger, &high, &By::COMMAND, NOW).unwrap();
+        for (text, id) in
+            [("ci", first.id), (&text, first.id), (first.id.as_str(), first.id), ("0123456789ab", second.id)]
+        {
+            assert_eq!(find(&high, text).unwrap().id, id, "{text}");
+        }
+        let twin = KeyRecord { id: KeyId::parse("0123456789ab").unwrap(), digest: [7; 32], ..second.clone() };
+        let note = By::COMMAND.note("issue", (&|_| String::new(), &|_| String::new()), NOW);
+        store::open(&high).unwrap().issue_key(&twin, &note).unwrap();
+        assert_eq!(find(&high, "0123456789ab").unwrap().id, twin.id, "an id before a name");
+    }
+
+    #[test]
     fn a_rotated_key_opens_with_both_secrets_for_the_grace_and_repeating_it_cuts_nobody_off() {
         let (high, _folder) = with_ledger("rotate");
         let (record, first) = make(&args(), &high, &By::COMMAND, NOW).unwrap();

@@ -1,6 +1,7 @@
 //! The one printer of the command line: tables, JSON, failures. Standard output carries what was asked for and
 //! nothing else; remarks and errors go to standard error.
 
+use crate::base::limits::{CELL_CHARS_MAX, LAST_CELL_CHARS_MAX};
 use crate::policy::config::ConfigError;
 use crate::policy::keys::is_unseen;
 use serde::Serialize;
@@ -135,6 +136,17 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_unseen(c) { '?' } else { c }).collect()
 }
 
+/// `text` without control characters, of at most `most` characters: the last one says that there is more.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => clean(text),
+        Some(_) => {
+            let kept: String = text.chars().take(most.saturating_sub(1)).collect();
+            clean(&kept) + "…"
+        }
+    }
+}
+
 /// On which side of its column a value stands.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Align {
@@ -158,9 +170,11 @@ impl<'a> Table<'a> {
     }
 
     /// Adds a row with one value per column. Control characters are shown as `?`, so that no stored name can play
-    /// with a terminal.
+    /// with a terminal. A long value is cut: it would make the column as wide in every row.
     pub fn row(&mut self, values: Vec<String>) {
-        self.rows.push(values.iter().map(|value| clean(value)).collect());
+        let last = self.heads.len().saturating_sub(1);
+        let most = |column| if column == last { LAST_CELL_CHARS_MAX } else { CELL_CHARS_MAX };
+        self.rows.push(values.iter().enumerate().map(|(column, value)| cut(value, most(column))).collect());
     }
 
     /// The whole as text.
@@ -223,6 +237,19 @@ mod tests {
         table.row(vec!["a".to_string(), "1".to_string()]);
         table.row(vec!["läng-er".to_string(), "12345678".to_string()]);
         assert_eq!(table.text(), "NAME       TOKENS\na               1\nläng-er  12345678\n");
+    }
+
+    #[test]
+    fn long_cells_are_cut_and_never_panic() {
+        let mut table = Table::new(&[("NAME", Align::Left), ("MODELS", Align::Left), ("COST", Align::Right)]);
+        table.row(vec!["é".repeat(1 << 20), "m".repeat(70_000), "1".repeat(70_000)]);
+        table.row(vec!["n".repeat(CELL_CHARS_MAX), "m".to_string(), "2".to_string()]);
+        let text = table.text();
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert_eq!(widest, Some(2 * (CELL_CHARS_MAX + 2) + LAST_CELL_CHARS_MAX));
+        let cells: Vec<&str> = text.lines().nth(1).unwrap().split("  ").collect();
+        assert!(cells.iter().all(|cell| cell.ends_with('…')), "a cut value says so");
+        assert!(text.contains(&format!("\n{}  m ", "n".repeat(CELL_CHARS_MAX))), "a value that fits is whole");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::io::log_writer::LogWriter;
 use crate::io::mailbox::Mailbox;
 use crate::io::process;
 use crate::io::reactor::{Note, Reactor, Security};
-use crate::io::secrets::SecretWatch;
+use crate::io::secrets::{self, SecretWatch};
 use crate::io::signals::Signals;
 use crate::io::store::api::Leftover;
 use crate::io::store::spill::Place;
@@ -85,6 +85,7 @@ pub(super) fn serve(
     }
     crate::io::upgrade::notify_ready();
     let ended = service.reactor.run().map_err(|error| format!("the loop failed: {error}"));
+    secrets::end_programs();
     let left = service.helpers.finish();
     let kept = keep_left(&left, &plan);
     let unsettled = ended.as_ref().map_or(0, |gateway| gateway.vitals().holds);

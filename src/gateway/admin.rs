@@ -9,7 +9,7 @@ mod recorder;
 mod told;
 
 pub(crate) use access::{Role, role};
-pub(crate) use desk::{Begun, Desk, Waiting, Waits};
+pub(crate) use desk::{Begun, Desk, Load, Waiting, Waits};
 pub use desk::{DeskAnswer, DeskAsk, Writer};
 pub use part::Part;
 pub(crate) use recorder::{Passed, Recorder};

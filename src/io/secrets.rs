@@ -10,19 +10,22 @@ use super::clock::Clock;
 use super::files;
 use crate::base::time::Mono;
 use crate::policy::config::Origin;
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::Metadata;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 /// How long a program may take.
 const PROGRAM_WAIT: Duration = Duration::from_secs(30);
 /// Bytes of what it prints; a secret is shorter.
-const PRINTED_MAX: u64 = 64 * 1024;
+const PRINTED_MAX: usize = 64 * 1024;
 /// How often a file is looked at. One look is one system call.
 const LOOK: Duration = Duration::from_secs(1);
 /// Looks in a row that find no file before that is told: until then it is being replaced.
@@ -32,52 +35,113 @@ const NAP: Duration = Duration::from_millis(10);
 /// After a program that has failed it is run again so much later, if it is not due before.
 const AGAIN: Duration = Duration::from_secs(30);
 
+/// The groups of programs that run at the moment, each called by the id of its first process; `None` once no more may
+/// begin. Every id is taken out before its process is reaped, so that no other process can have it.
+static RUNNING: Mutex<Option<Vec<Pid>>> = Mutex::new(Some(Vec::new()));
+
+fn running() -> MutexGuard<'static, Option<Vec<Pid>>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the programs that run, with everything that they have started, and lets no more begin: this process ends.
+pub fn end_programs() {
+    running().take().into_iter().flatten().for_each(kill_group);
+}
+
+/// A group may be empty already.
+fn kill_group(group: Pid) {
+    let _ = kill_process_group(group, Signal::KILL);
+}
+
+/// A program that runs, in a process group of its own: who stops the gateway by its terminal does not stop this. The
+/// group is killed when this is dropped: what the program has started ends with it, and closes its end of the pipe.
+struct Program {
+    child: Child,
+    group: Pid,
+    is_reaped: bool,
+}
+
+impl Program {
+    fn start(program: &[String]) -> io::Result<Program> {
+        let (path, arguments) = program.split_first().ok_or(ErrorKind::InvalidInput)?;
+        let mut command = Command::new(path);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        let mut running = running();
+        let groups = running.as_mut().ok_or_else(|| io::Error::other("the gateway is about to end"))?;
+        let child = command.spawn()?;
+        let group = Pid::from_child(&child);
+        groups.push(group);
+        Ok(Program { child, group, is_reaped: false })
+    }
+
+    /// Whether it has ended. It is not reaped yet, so that its group keeps its id.
+    fn has_ended(&self) -> io::Result<bool> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        Ok(waitid(WaitId::Pid(self.group), options)?.is_some())
+    }
+
+    /// Kills its group; how it has ended.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        let mut running = running();
+        kill_group(self.group);
+        self.is_reaped = true;
+        running.iter_mut().for_each(|groups| groups.retain(|group| *group != self.group));
+        self.child.wait()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // A group that was reaped may be another process's by now.
+        if !self.is_reaped {
+            let _ = self.end();
+        }
+    }
+}
+
 /// What `program` prints, its path first: without a shell, without input, and not beyond 30 s or 64 KiB. What it prints
-/// as its errors is thrown away, since nobody knows what is in it.
+/// as its errors is thrown away, since nobody knows what is in it. What it has started and left behind is killed.
 pub fn run(program: &[String]) -> io::Result<String> {
     run_within(program, PROGRAM_WAIT)
 }
 
 fn run_within(program: &[String], wait: Duration) -> io::Result<String> {
-    let (path, arguments) = program.split_first().ok_or(ErrorKind::InvalidInput)?;
     let clock = Clock::new();
     let by = clock.mono().after(wait);
-    let mut command = Command::new(path);
-    // A group of its own: who stops the gateway by its terminal does not stop this.
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
-    let mut child = command.spawn()?;
-    let (tell, told) = channel();
-    let output = child.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
-    // What it has started may keep the pipe open after it has ended; this thread ends with them.
-    thread::Builder::new().name("secret-pipe".into()).spawn(move || {
-        let mut bytes = Vec::new();
-        let read = output.take(PRINTED_MAX + 1).read_to_end(&mut bytes);
-        // Whoever waited may have given up.
-        let _ = tell.send(read.map(|_| bytes));
-    })?;
-    let ended = loop {
-        match child.try_wait()? {
-            Some(status) => break Some(status),
-            None if clock.mono() >= by => break None,
-            None => thread::sleep(NAP),
+    let mut program = Program::start(program)?;
+    let mut output = program.child.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
+    // A process that has left the group may hold the pipe for ever: reading never waits for it.
+    ioctl_fionbio(&output, true)?;
+    let mut bytes = Vec::new();
+    loop {
+        // In this order: what it has printed before its end lies in the pipe then.
+        let has_ended = program.has_ended()?;
+        read_available(&mut output, &mut bytes)?;
+        if bytes.len() > PRINTED_MAX {
+            return Err(io::Error::new(ErrorKind::FileTooLarge, "it prints more than 64 KiB"));
         }
-    };
-    let late = || io::Error::new(ErrorKind::TimedOut, format!("not done within {} s", wait.as_secs()));
-    let Some(status) = ended else {
-        // It may have ended by itself just now.
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(late());
-    };
-    let bytes = told.recv_timeout(until(by, clock.mono())).map_err(|_| late())??;
-    // Before how it ended: where nobody reads any more, a program may end by that.
-    if bytes.len() as u64 > PRINTED_MAX {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, "it prints more than 64 KiB"));
+        if has_ended {
+            break;
+        }
+        if clock.mono() >= by {
+            return Err(io::Error::new(ErrorKind::TimedOut, format!("not done within {} s", wait.as_secs())));
+        }
+        thread::sleep(NAP);
     }
+    let status = program.end()?;
     if !status.success() {
         return Err(io::Error::other(said(status)));
     }
     String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "what it prints is not UTF-8"))
+}
+
+/// Reads what lies in the pipe, and one byte beyond the bound at most.
+fn read_available(output: &mut ChildStdout, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let room = (PRINTED_MAX + 1).saturating_sub(bytes.len()) as u64;
+    match output.take(room).read_to_end(bytes) {
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn until(due: Mono, now: Mono) -> Duration {
@@ -261,10 +325,63 @@ mod tests {
         let clock = Clock::new();
         let error = run_within(&words("sleep|60"), Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        // It has started something that keeps its pipe open.
-        let error = run_within(&words("sh|-c|sleep 60 & echo x"), Duration::from_millis(200)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(clock.mono() < Mono(0).after(Duration::from_secs(30)), "half of what the programs would take");
+    }
+
+    /// Processes whose command line has `mark` in it.
+    fn processes(mark: &str) -> usize {
+        let lines = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let line = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+            Some(String::from_utf8_lossy(&line).contains(mark))
+        });
+        lines.filter(|has_mark| *has_mark).count()
+    }
+
+    fn is_gone(mark: &str) {
+        let clock = Clock::new();
+        while processes(mark) > 0 {
+            assert!(clock.mono() < Mono(0).after(Duration::from_secs(10)), "a process of {mark} is left");
+            thread::sleep(NAP);
+        }
+    }
+
+    #[test]
+    fn what_a_program_started_ends_with_it() {
+        // The mark is an argument of these processes alone: by it they are found.
+        let mark = format!("610.{}", std::process::id());
+        let script = |then: &str| words(&format!("sh|-c|sleep {mark} & (sleep {mark} &) ; {then}"));
+        let clock = Clock::new();
+        assert_eq!(run(&script("echo x")).unwrap(), "x\n", "although they hold its pipe");
+        is_gone(&mark);
+        assert_eq!(run(&script("exit 3")).unwrap_err().to_string(), "it ended with code 3");
+        is_gone(&mark);
+        let error = run_within(&script("sleep 610"), Duration::from_millis(200)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        is_gone(&mark);
+        let error = run(&script("head -c 70000 /dev/zero; sleep 610")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        is_gone(&mark);
+        assert!(clock.mono() < Mono(0).after(PROGRAM_WAIT), "none of them took its time");
+    }
+
+    #[test]
+    fn a_program_leaves_no_thread_or_descriptor() {
+        let folder = |name: &str| std::fs::read_dir(format!("/proc/self/{name}")).unwrap().filter_map(Result::ok);
+        // It has left the group, so nothing ends it: only its pipe is closed.
+        let mark = format!("5.{}", std::process::id());
+        let printed = run(&words(&format!("sh|-c|setsid sleep {mark} & sleep 0.3; echo x"))).unwrap();
+        assert_eq!(printed, "x\n");
+        assert_eq!(processes(&mark), 1, "the case is what it should be");
+        let threads = folder("task").filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        assert_eq!(threads.filter(|name| name.trim() == "secret-pipe").count(), 0);
+        let of_child = std::fs::read_dir("/proc").unwrap().find_map(|entry| {
+            let path = entry.ok()?.path();
+            let line = std::fs::read(path.join("cmdline")).ok()?;
+            String::from_utf8_lossy(&line).contains(&mark).then(|| std::fs::read_link(path.join("fd/1")).ok())?
+        });
+        let pipe = of_child.unwrap();
+        let open = folder("fd").filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        assert_eq!(open.filter(|target| *target == pipe).count(), 0);
     }
 
     #[test]

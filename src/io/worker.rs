@@ -3,15 +3,21 @@
 
 use super::channel::{Receiver, Sender, channel};
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 /// Something to be done, its end told to whoever wants to know.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// The giving end. Dropping it lets the thread finish what it has, and waits for it.
+/// The giving end. Dropping it lets the thread finish what it has, and waits for it; unless the thread is of the idle
+/// class.
 pub struct Worker {
     jobs: Option<Sender<Job>>,
+    /// `None`: nobody waits for it.
     thread: Option<JoinHandle<()>>,
+    /// What has not begun is dropped.
+    is_over: Arc<AtomicBool>,
 }
 
 impl Worker {
@@ -21,19 +27,23 @@ impl Worker {
     }
 
     /// Starts the thread so that it has what time others leave: for jobs that nobody who is served waits for. On a
-    /// single core such a job would otherwise keep the loop waiting for as long as the scheduler's slice.
+    /// single core such a job would otherwise keep the loop waiting for as long as the scheduler's slice. Dropping this
+    /// end drops the jobs that have not begun and waits for none: one may take minutes where others leave no time.
     pub fn start_idle() -> io::Result<Worker> {
-        Worker::start_with(yield_to_all)
+        let mut worker = Worker::start_with(yield_to_all)?;
+        worker.thread = None;
+        Ok(worker)
     }
 
     fn start_with(begin: fn()) -> io::Result<Worker> {
         let (jobs, theirs) = channel();
-        let thread = std::thread::Builder::new().name("worker".into());
+        let is_over = Arc::<AtomicBool>::default();
+        let (thread, stops) = (std::thread::Builder::new().name("worker".into()), is_over.clone());
         let thread = thread.spawn(move || {
             begin();
-            serve(&theirs);
+            serve(&theirs, &stops);
         })?;
-        Ok(Worker { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Worker { jobs: Some(jobs), thread: Some(thread), is_over })
     }
 
     /// Hands a job over; never waits. How many are under way is bounded by the caller: one per request.
@@ -47,6 +57,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        self.is_over.store(self.thread.is_none(), Ordering::Relaxed);
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -69,8 +80,10 @@ fn yield_to_all() {
     }
 }
 
-fn serve(jobs: &Receiver<Job>) {
-    while let Ok(job) = jobs.recv() {
+fn serve(jobs: &Receiver<Job>, is_over: &AtomicBool) {
+    while let Ok(job) = jobs.recv()
+        && !is_over.load(Ordering::Relaxed)
+    {
         job();
     }
 }
@@ -90,6 +103,24 @@ mod tests {
         }
         drop((worker, tell));
         assert_eq!(told.iter().collect::<Vec<u32>>(), (0..100).map(|n| n * 2).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn an_idle_worker_drops_what_has_not_begun() {
+        let (tell, told) = channel();
+        let (let_go, held) = channel::<()>();
+        let worker = Worker::start_idle().unwrap();
+        let running = tell.clone();
+        worker.give(Box::new(move || {
+            running.send("begun").unwrap();
+            let _ = held.recv();
+        }));
+        assert_eq!(told.recv(), Ok("begun"));
+        worker.give(Box::new(move || tell.send("never").unwrap()));
+        drop(worker);
+        // Dropping it has not waited: only now the first job can end. The second one's end of the channel goes unused.
+        let_go.send(()).unwrap();
+        assert!(told.recv().is_err());
     }
 
     /// The class is the 41st field of what the kernel tells of a thread (proc_pid_stat(5)); 0 is the ordinary one, 5 is

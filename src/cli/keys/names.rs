@@ -32,25 +32,32 @@ pub(super) fn records_in(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
 /// The key that is called `text`: its id, the whole key (one may have been found in a place where it should not be), or
 /// its name where only one key has it, of those that are not revoked if there are any.
 pub(super) fn find(high: &Config, text: &str) -> Result<KeyRecord, Failure> {
-    choose(records_in(high)?, text)
+    let Some(mut ledger) = store::open_existing(high)? else { return Err(unknown(text)) };
+    // By its id it costs the same however many keys there are.
+    match id_in(text).map(|id| ledger.find_key(&id)).transpose().map_err(Failure::failed)?.flatten() {
+        Some(found) => Ok(found),
+        None => choose(ledger.find_named(text).map_err(Failure::failed)?, text),
+    }
+}
+
+/// The id that is written there, alone or in a whole key.
+fn id_in(text: &str) -> Option<KeyId> {
+    KeyId::parse(text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail)))
 }
 
 /// Refuses a name that is the id of a key: by it that one would be meant.
 pub(super) fn is_no_id(high: &Config, name: &str) -> Result<(), Failure> {
-    let id = KeyId::parse(name);
-    match id.is_some() && records_in(high)?.iter().any(|record| Some(record.id) == id) {
+    let Some(id) = KeyId::parse(name) else { return Ok(()) };
+    let ledger = store::open_existing(high)?;
+    let found = ledger.map(|mut ledger| ledger.find_key(&id)).transpose().map_err(Failure::failed)?;
+    match found.flatten().is_some() {
         true => Err(Failure::misused("name: that is the id of a key")),
         false => Ok(()),
     }
 }
 
-fn choose(records: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
-    let tail = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
-    let id = KeyId::parse(tail);
-    if let Some(found) = records.iter().find(|record| Some(record.id) == id) {
-        return Ok(found.clone());
-    }
-    let mut named: Vec<KeyRecord> = records.into_iter().filter(|record| record.name == text).collect();
+/// The one that is meant by the name `text`, of all that have it.
+fn choose(mut named: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
     if named.iter().any(|record| record.revoked.is_none()) {
         named.retain(|record| record.revoked.is_none());
     }
@@ -97,29 +104,31 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_by_its_id_by_itself_and_by_its_name_where_that_is_unique() {
+    fn an_id_is_found_alone_and_in_a_key() {
         let issued = issue("tg_", |out: &mut [u8]| out.iter_mut().zip(0..).for_each(|(b, i)| *b = i));
+        assert_eq!((id_in(issued.id.as_str()), id_in(&issued.text)), (Some(issued.id), Some(issued.id)));
+        assert_eq!((id_in("ann"), id_in("tg_live_ann"), id_in("")), (None, None, None));
+    }
+
+    #[test]
+    fn a_name_means_the_only_key_that_has_it() {
         let all = || {
             vec![
-                record(issued.id.as_str(), "ann", false),
+                record("FFFFFFFFFFFF", "ann", false),
                 record("AAAAAAAAAAAA", "bob", false),
                 record("BBBBBBBBBBBB", "bob", false),
                 record("CCCCCCCCCCCC", "cid", true),
                 record("DDDDDDDDDDDD", "cid", false),
-                record("EEEEEEEEEEEE", "AAAAAAAAAAAA", false),
             ]
         };
-        let found = |text: &str| choose(all(), text).map(|record| record.id.to_string());
-        for text in [issued.id.as_str(), &issued.text, "ann"] {
-            assert_eq!(found(text), Ok(issued.id.to_string()), "{text}");
-        }
+        let named = |text: &str| all().into_iter().filter(|record| record.name == text).collect();
+        let found = |text: &str| choose(named(text), text).map(|record| record.id.to_string());
+        assert_eq!(found("ann"), Ok("FFFFFFFFFFFF".to_string()));
         assert_eq!(found("cid"), Ok("DDDDDDDDDDDD".to_string()), "the other one is revoked");
-        assert_eq!(found("CCCCCCCCCCCC"), Ok("CCCCCCCCCCCC".to_string()));
-        assert_eq!(found("AAAAAAAAAAAA"), Ok("AAAAAAAAAAAA".to_string()), "an id before a name");
         let Err(Failure::Refused(text)) = found("bob") else { panic!("two are called so") };
         assert!(text.contains("AAAAAAAAAAAA, BBBBBBBBBBBB"), "{text}");
-        let stranger = format!("tg_live_FFFFFFFFFFFF{}", "s".repeat(38));
+        let stranger = format!("tg_live_EEEEEEEEEEEE{}", "s".repeat(38));
         let Err(Failure::Absent(text)) = found(&stranger) else { panic!("there is none") };
-        assert!(text.contains("`FFFFFFFFFFFF`") && !text.contains("sss"), "{text}");
+        assert!(text.contains("`EEEEEEEEEEEE`") && !text.contains("sss"), "{text}");
     }
 }

@@ -39,23 +39,29 @@ pub(super) struct Helpers {
     pub(super) safe: OnceLock<Sender<u64>>,
 }
 
-/// The way to the thread that answers what the admin listener is asked: it begins with the first question.
+/// The way to the threads that answer what the admin listener is asked: each begins with its first question. Changes
+/// have one of their own, in the ordinary scheduling class: they wait for nobody who only looks.
 pub(super) struct DeskEnd {
-    worker: OnceLock<Option<Worker>>,
+    changes: OnceLock<Option<Worker>>,
+    reads: OnceLock<Option<Worker>>,
     mailbox: Mailbox<Note<Gateway>>,
 }
 
 impl DeskEnd {
     /// Nobody has asked.
     pub(super) fn new(mailbox: Mailbox<Note<Gateway>>) -> DeskEnd {
-        DeskEnd { worker: OnceLock::new(), mailbox }
+        DeskEnd { changes: OnceLock::new(), reads: OnceLock::new(), mailbox }
     }
 
     fn give(&self, ask: Box<DeskAsk>) {
         let mailbox = self.mailbox.clone();
         // A full box means that the loop is gone.
         let tell = move |said| drop(mailbox.send(Note::Notice(Notice::Desk(said))));
-        match self.worker.get_or_init(|| Worker::start_idle().ok()) {
+        let worker = match ask.is_change() {
+            true => self.changes.get_or_init(|| Worker::start().ok()),
+            false => self.reads.get_or_init(|| Worker::start_idle().ok()),
+        };
+        match worker {
             Some(worker) => worker.give(Box::new(move || tell(desk::answer(ask)))),
             None => tell(desk::unanswered(&ask)),
         }

@@ -3,7 +3,9 @@
 //! there are at most `limits::ADMIN_CONNECTIONS`.
 
 use super::part::Part;
+use crate::base::limits::ADMIN_CONNECTIONS;
 use crate::base::time::Mono;
+use crate::gateway::client::limits::PeerKey;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::ids::ClientId;
 use crate::policy::config::Config;
@@ -13,6 +15,35 @@ use std::sync::Arc;
 
 /// Reports that may be under way: the one that is written, and those that wait for it.
 const REPORTS_MAX: usize = 9;
+/// Lists and reports of one caller that may be under way.
+const READS_PER_CALLER: usize = 9;
+/// Lists and reports of all callers that may be under way.
+const READS_MAX: usize = ADMIN_CONNECTIONS;
+/// Changes that may be under way.
+const CHANGES_MAX: usize = ADMIN_CONNECTIONS;
+
+/// Who asks: a host, with a token or without one.
+pub(crate) type Caller = (PeerKey, bool);
+
+/// What a question to a helper thread counts as until it is answered, also where its caller has left.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Load {
+    /// Something is to be changed. It waits for other changes alone.
+    Change,
+    /// Something is looked at.
+    List(Caller),
+    /// The same, and it may take long.
+    Report(Caller),
+}
+
+impl Load {
+    fn caller(self) -> Option<Caller> {
+        match self {
+            Load::Change => None,
+            Load::List(caller) | Load::Report(caller) => Some(caller),
+        }
+    }
+}
 
 /// Who changes something, as the audit calls it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -59,14 +90,15 @@ pub(crate) struct Begun {
     pub(crate) part: Part,
     /// Who changes something by it.
     pub(crate) writer: Option<Writer>,
+    pub(crate) caller: Caller,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     waiting: Vec<Waiting>,
-    /// Reports that the helper thread has not written, those included whose callers have left.
-    reports: usize,
+    /// What the helper threads have not answered.
+    under_way: Vec<Load>,
 }
 
 /// What a helper thread is asked.
@@ -83,13 +115,14 @@ pub struct DeskAsk {
     pub(crate) once: Option<String>,
     /// Who changes something, where anything is to be changed.
     pub(crate) writer: Option<Writer>,
+    pub(crate) load: Load,
 }
 
 /// What a helper thread says.
 #[derive(Debug)]
 pub struct DeskAnswer {
     pub(crate) client: ClientId,
-    pub(crate) is_report: bool,
+    pub(crate) load: Load,
     pub(crate) status: u16,
     /// The body, or what is wrong.
     pub(crate) body: Result<Vec<u8>, String>,
@@ -98,14 +131,14 @@ pub struct DeskAnswer {
 }
 
 impl DeskAsk {
-    /// Whether it is one of those of which few may be under way.
-    pub(crate) fn is_report(&self) -> bool {
-        self.path == "usage"
+    /// Whether it changes something: nobody who only looks may hold it up.
+    pub fn is_change(&self) -> bool {
+        self.load == Load::Change
     }
 
     /// Its answer: a status, and the body or what is wrong.
     pub fn answer(&self, status: u16, body: Result<Vec<u8>, String>) -> Box<DeskAnswer> {
-        Box::new(DeskAnswer { client: self.client, is_report: self.is_report(), status, body, issued: None })
+        Box::new(DeskAnswer { client: self.client, load: self.load, status, body, issued: None })
     }
 }
 
@@ -135,15 +168,27 @@ impl Desk {
         Some(self.waiting.swap_remove(at))
     }
 
-    /// One more report is asked for; false where there are too many.
-    pub(crate) fn takes_report(&mut self) -> bool {
-        let takes = self.reports < REPORTS_MAX;
-        self.reports += usize::from(takes);
+    /// One more is asked for; false where too many are under way.
+    pub(crate) fn takes(&mut self, load: Load) -> bool {
+        let count = |fits: &dyn Fn(&Load) -> bool| self.under_way.iter().filter(|one| fits(one)).count();
+        let takes = match load {
+            Load::Change => count(&|one| *one == Load::Change) < CHANGES_MAX,
+            Load::Report(_) if count(&|one| matches!(one, Load::Report(_))) >= REPORTS_MAX => false,
+            Load::List(caller) | Load::Report(caller) => {
+                count(&|one| one.caller() == Some(caller)) < READS_PER_CALLER
+                    && count(&|one| one.caller().is_some()) < READS_MAX
+            }
+        };
+        if takes {
+            self.under_way.push(load);
+        }
         takes
     }
 
-    /// A report has been written, or cannot be.
-    pub(crate) fn report_written(&mut self) {
-        self.reports = self.reports.saturating_sub(1);
+    /// One is answered, or cannot be.
+    pub(crate) fn done(&mut self, load: Load) {
+        if let Some(at) = self.under_way.iter().position(|one| *one == load) {
+            self.under_way.swap_remove(at);
+        }
     }
 }

@@ -5,8 +5,8 @@ use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::seam::Shut;
 use crate::base::time::Mono;
 use crate::dialect::errors;
-use crate::gateway::admin::{self, Answer, Begun, DeskAnswer, DeskAsk, Role, Step, View, Waiting, Waits};
-use crate::gateway::client::limits::Verdict;
+use crate::gateway::admin::{self, Answer, Begun, DeskAnswer, DeskAsk, Load, Role, Step, View, Waiting, Waits};
+use crate::gateway::client::limits::{PeerKey, Verdict};
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
 use crate::gateway::exchange::authorize::content_fits;
 use crate::gateway::exchange::{Endpoint, Exchange, is_too_slow};
@@ -60,7 +60,8 @@ impl Gateway {
             Step::Answer(answer) => self.reply_admin(id, meta, answer),
             Step::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
             Step::Ask(part, writer) => {
-                let begun = Begun { head: *head, part, writer };
+                let caller = (PeerKey::of(peer.into()), role > Role::Guest);
+                let begun = Begun { head: *head, part, writer, caller };
                 if admin::has_body(head) {
                     self.read_admin_body(id, meta, begun)
                 } else {
@@ -148,25 +149,33 @@ impl Gateway {
         let Some(client) = self.clients.get(id) else { return };
         let (bytes, body) = client.message();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let Begun { head, part, writer } = begun;
+        let Begun { head, part, writer, caller } = begun;
         let mut names: Vec<String> = values(&bytes[..head.len as usize], "idempotency-key").map(text).collect();
         let (once, twice) = (names.pop(), !names.is_empty());
+        let path = text(admin::inside(head.path.of(bytes)).unwrap_or_default());
+        let load = match path.as_str() {
+            _ if writer.is_some() => Load::Change,
+            "usage" => Load::Report(caller),
+            _ => Load::List(caller),
+        };
         let ask = DeskAsk {
             client: id,
             config: self.cx.setup.config.clone(),
             method: text(if head.method == Method::Head { b"GET" } else { admin::method(bytes) }),
-            path: text(admin::inside(head.path.of(bytes)).unwrap_or_default()),
+            path,
             part,
             body: body.to_vec(),
             once,
             writer,
+            load,
         };
-        let refused = match ask.is_report() {
+        let refused = match load {
             _ if twice => Some(Refusal::of_status(400, "idempotency-key: is there twice")),
-            true if !self.cx.desk.takes_report() => {
-                Some(Refusal::of_status(503, "too many reports are being written; try again"))
+            _ if self.cx.desk.takes(load) => None,
+            Load::Change => Some(Refusal::of_status(503, "too many changes are being made; try again")),
+            Load::List(_) | Load::Report(_) => {
+                Some(Refusal::of_status(503, "too many lists and reports are being written; try again"))
             }
-            _ => None,
         };
         if let Some(refusal) = refused {
             return self.refuse_admin(id, meta, &refusal);
@@ -183,9 +192,7 @@ impl Gateway {
     #[cold]
     #[inline(never)]
     pub(crate) fn desk_answered(&mut self, answer: DeskAnswer) {
-        if answer.is_report {
-            self.cx.desk.report_written();
-        }
+        self.cx.desk.done(answer.load);
         // What is known already may have been changed since.
         if let Some(record) = answer.issued.filter(|record| !self.cx.keys.knows(&record.id)) {
             self.cx.learn_key(*record);

@@ -63,6 +63,8 @@ pub trait Store: Send + 'static {
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
     /// The records of those of these keys that there are, in any order.
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
+    /// Takes the texts that name the key records which were passed over since the last call.
+    fn take_odd(&mut self) -> Vec<String>;
     /// Changes whenever another process has changed the keys; compare with an earlier value.
     fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.

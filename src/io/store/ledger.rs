@@ -38,6 +38,26 @@ impl Ledger {
         }
     }
 
+    /// The record of one key; `None` if there is no such key, or none that can be read.
+    pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        let ids = std::slice::from_ref(id);
+        let found = match self {
+            Ledger::Sqlite(db) => db.find_keys(ids),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.find_keys(ids),
+        };
+        found.map(|mut keys| keys.pop())
+    }
+
+    /// The keys that have this name, in the order of their creation.
+    pub fn find_named(&mut self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.find_named(name),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.list_keys().map(|keys| keys.into_iter().filter(|key| key.name == name).collect()),
+        }
+    }
+
     /// What users and conversations are hashed with.
     pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
         match self {

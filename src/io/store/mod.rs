@@ -29,6 +29,7 @@ use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};
 use moments::{FoldGuard, Moments};
 use sqlite::Sqlite;
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::thread::JoinHandle;
@@ -238,7 +239,8 @@ pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send +
         let _ending = Ending(theirs.clone());
         let folding = FoldGuard::new(duties.retention, duties.moments);
         let (seen_version, known) = duties.known.unzip();
-        let mut thread = StoreThread { db, tell, known, seen_version, failed: false, refused: false, folding };
+        let (failed, refused, warned) = (false, false, HashSet::new());
+        let mut thread = StoreThread { db, tell, known, seen_version, failed, refused, folding, warned };
         thread.serve(&theirs)
     })?;
     Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
@@ -255,6 +257,8 @@ struct StoreThread<B: Store, F: Fn(StoreNotice)> {
     /// The ledger was to be given away while it failed.
     refused: bool,
     folding: FoldGuard,
+    /// The warnings that were given.
+    warned: HashSet<String>,
 }
 
 impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
@@ -464,9 +468,15 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         // An error here is no news: committing will meet it too, and says so.
         let Ok(version) = self.db.version() else { return };
         if self.seen_version == Some(version) {
-            return;
+            return self.tell_odd();
         }
-        let (Ok(keys), Ok(moments)) = (self.db.list_keys(), self.db.moments()) else { return };
+        let read = self.db.list_keys().and_then(|keys| Ok((keys, self.db.moments()?)));
+        let (keys, moments) = match read {
+            Ok(read) => read,
+            // Committing may go on: it does not read the keys.
+            Err(error) => return self.warn(format!("{error}: changes of keys cannot be read")),
+        };
+        self.tell_odd();
         if self.folding.learn(moments) {
             (self.tell)(StoreNotice::Newest { at: moments.newest, accepted: true });
         }
@@ -488,6 +498,18 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             let _ = self.db.hold_fold(held);
         }
         judged.warning.into_iter().for_each(|text| (self.tell)(StoreNotice::Warning(text)));
+    }
+
+    /// Names the records that were passed over, those among them that were read at the start.
+    fn tell_odd(&mut self) {
+        self.db.take_odd().into_iter().for_each(|text| self.warn(text));
+    }
+
+    /// Says something once.
+    fn warn(&mut self, text: String) {
+        if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
+            (self.tell)(StoreNotice::Warning(text));
+        }
     }
 }
 

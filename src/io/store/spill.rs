@@ -11,10 +11,13 @@ use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
 use crate::policy::row::Row;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,6 +57,24 @@ impl Line {
         });
         let lease = lease.map(|lease| (pair(lease.window), pair(lease.period), lease.reserved.tokens, lease.shared));
         Line { row: row.clone(), batch: batch.sent.clone(), lease, lent }
+    }
+
+    /// Whether a ledger can hold it. No gateway writes others, and one of them would make a whole ledger unreadable.
+    fn is_possible(&self) -> bool {
+        let is_moment = |at: &u64| *at <= limits::MOMENT_MAX;
+        let are_moments = |moments: &[u64; 2]| moments.iter().all(is_moment);
+        let row = &self.row;
+        let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        is_moment(&row.admitted.0)
+            && row.bounded() == (row.usage, row.cost_nano)
+            && self.batch.iter().all(|(writer, number)| is_name(writer) && is_moment(number))
+            && self.lease.iter().all(|(window, period, tokens, _)| {
+                are_moments(window) && are_moments(period) && *tokens <= limits::ROW_TOKENS_MAX
+            })
+            && self.lent.iter().all(|(nano, groups)| {
+                let fits = |(_, window, period): &LentBy| are_moments(window) && are_moments(period);
+                *nano <= limits::ROW_COST_MAX && groups.iter().all(fits)
+            })
     }
 
     fn into_row(self) -> (Option<(String, u64)>, Row) {
@@ -111,21 +132,38 @@ impl Place {
     }
 
     /// Hands the rows of every file to `take`, the oldest file first, and removes the files. Returns what an operator
-    /// should know. A file that holds anything else is kept under another name once its rows have been taken.
+    /// should know. A file that holds anything else is kept under another name once its rows have been taken. What is
+    /// not a file of our own user is left alone: others may be able to write to the folder.
     pub fn read(&self, mut take: impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<Vec<String>, StoreError> {
-        let mut notes = Vec::new();
+        let (mut notes, mut passed_over) = (Vec::new(), 0);
         for path in self.files() {
-            let failed = |error| StoreError::File(path.clone(), error);
-            let (rows, strange) = read_lines(&path, &mut take)?;
-            if strange == 0 {
-                std::fs::remove_file(&path).map_err(failed)?;
-                notes.push(format!("{}: {rows} rows of an earlier process are in the ledger now", path.display()));
-            } else {
-                let kept = path.with_extension("unread");
-                std::fs::rename(&path, &kept).map_err(failed)?;
-                let text = format!("{rows} rows were taken from it, {strange} lines could not be read");
-                notes.push(format!("{}: {text}", kept.display()));
+            let name = path.display();
+            let file = match open(&path) {
+                Ok(file) => file,
+                Err(why) => {
+                    passed_over += 1;
+                    if passed_over <= limits::SPILLS_NAMED_MAX {
+                        notes.push(format!("{name}: passed over: {why}"));
+                    }
+                    continue;
+                }
+            };
+            let (rows, strange) = read_lines(file, &mut take)?;
+            let (kept, text) = match strange {
+                0 => (std::fs::remove_file(&path), format!("{rows} rows of an earlier process are in the ledger now")),
+                _ => (
+                    std::fs::rename(&path, path.with_extension("unread")),
+                    format!("{rows} rows were taken from it, {strange} lines could not be read; kept as `.unread`"),
+                ),
+            };
+            match kept {
+                Ok(()) => notes.push(format!("{name}: {text}")),
+                // It is read again at the next start, and its rows count once.
+                Err(error) => notes.push(format!("{name}: {rows} rows were taken from it; it stays: {error}")),
             }
+        }
+        if passed_over > limits::SPILLS_NAMED_MAX {
+            notes.push(format!("{}: {passed_over} files were passed over", self.folder.display()));
         }
         Ok(notes)
     }
@@ -158,12 +196,39 @@ fn write_lines(path: &Path, left: &Leftover) -> io::Result<()> {
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
 }
 
+/// Opens a file to read it, without waiting: a pipe would wait for a writer. The text says why it is not read.
+fn open(path: &Path) -> Result<File, String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+        Errno::LOOP => "it is a link".to_string(),
+        error => io::Error::from(error).to_string(),
+    })?);
+    let found = file.metadata().map_err(|error| error.to_string())?;
+    match oddity(&found, geteuid().as_raw()) {
+        None => Ok(file),
+        Some(why) => Err(why.to_string()),
+    }
+}
+
+/// Why this is nothing that a gateway of the user `own` has written.
+fn oddity(found: &Metadata, own: u32) -> Option<&'static str> {
+    match found {
+        found if !found.is_file() => Some("it is not a regular file"),
+        found if found.uid() != own => Some("it belongs to another user"),
+        found if found.len() > limits::SPILL_BYTES_MAX => Some("it is larger than a spill file can be"),
+        _ => None,
+    }
+}
+
 /// How many rows were taken, and how many lines are no rows.
-fn read_lines(path: &Path, take: &mut impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<(u64, u64), StoreError> {
-    let failed = |error| StoreError::File(path.to_path_buf(), error);
+fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<(u64, u64), StoreError> {
     let (mut batch, mut taken, mut strange) = (Batch::default(), 0, 0);
-    for line in BufReader::new(File::open(path).map_err(failed)?).split(b'\n') {
-        let Ok(line) = serde_json::from_slice::<Line>(&line.map_err(failed)?) else {
+    // It may grow while it is read.
+    let mut lines =
+        Lines { file: BufReader::new(file.take(limits::SPILL_BYTES_MAX)), line: Vec::new(), has_failed: false };
+    while let Some(line) = lines.next() {
+        let line = line.and_then(|line| serde_json::from_slice::<Line>(line).ok());
+        let Some(line) = line.filter(Line::is_possible) else {
             strange += 1;
             continue;
         };
@@ -181,4 +246,153 @@ fn read_lines(path: &Path, take: &mut impl FnMut(&Batch) -> Result<(), StoreErro
         take(&batch)?;
     }
     Ok((taken, strange))
+}
+
+/// The lines of a file, none of them longer than [`limits::SPILL_LINE_MAX`] in memory.
+struct Lines<R> {
+    file: R,
+    line: Vec<u8>,
+    /// Reading has failed.
+    has_failed: bool,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// The next line; the inner `None` is one that is too long or cannot be read. The latter is the last one.
+    fn next(&mut self) -> Option<Option<&[u8]>> {
+        if self.has_failed {
+            return None;
+        }
+        self.line.clear();
+        let most = limits::SPILL_LINE_MAX as u64 + 1;
+        match self.file.by_ref().take(most).read_until(b'\n', &mut self.line) {
+            Ok(0) => None,
+            Ok(_) => {
+                let is_whole = self.line.pop_if(|last| *last == b'\n').is_some();
+                if !is_whole && self.line.len() > limits::SPILL_LINE_MAX {
+                    self.has_failed = self.file.skip_until(b'\n').is_err();
+                    return Some(None);
+                }
+                Some(Some(&self.line))
+            }
+            Err(_) => {
+                self.has_failed = true;
+                Some(None)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::channel::channel;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+    use std::time::Duration;
+
+    const ROW: &str = concat!(
+        r#"{"r":"000102030405060708090a0b0c0d0eff","k":"abcdefABCDEF","a":1800000000123,"m":"m","t":"p/m","#,
+        r#""e":"chat","s":false,"c":200,"u":[1,2,3,4],"f":"partial","n":5,"x":1,"d":7}"#
+    );
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("tollgate-spill-{}-{name}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+
+        fn spill(&self, number: u32) -> PathBuf {
+            self.0.join(format!("t.db.spill-{number}-1.jsonl"))
+        }
+
+        /// Reads the files: how many rows there were, and what was said. It may not hang.
+        fn read(&self) -> (usize, Vec<String>) {
+            let (tell, told) = channel();
+            let place = Place::new(self.0.clone(), "t.db".to_string());
+            std::thread::spawn(move || {
+                let mut rows = 0;
+                let notes = place.read(|batch| {
+                    rows += batch.rows.len();
+                    Ok(())
+                });
+                let _ = tell.send((rows, notes.unwrap()));
+            });
+            told.recv_timeout(Duration::from_secs(20)).expect("reading ends")
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_passed_over() {
+        let folder = Folder::new("strange");
+        let spill = |number| folder.spill(number);
+        let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        pipe(&spill(1));
+        pipe(&folder.0.join("pipe"));
+        std::fs::write(folder.0.join("rows"), ROW).unwrap();
+        for (number, target) in [(2, "/dev/zero"), (3, "pipe"), (4, "rows"), (5, "nothing"), (6, "/dev/stdin")] {
+            symlink(target, spill(number)).unwrap();
+        }
+        std::fs::create_dir(spill(7)).unwrap();
+        let _socket = UnixListener::bind(spill(8)).unwrap();
+        File::create(spill(9)).unwrap().set_len(limits::SPILL_BYTES_MAX + 1).unwrap();
+        std::fs::write(spill(10), format!("{ROW}\n")).unwrap();
+        let (rows, notes) = folder.read();
+        assert_eq!(rows, 1, "those of the last file: {notes:?}");
+        assert_eq!(notes.len(), 10, "each is named: {notes:?}");
+        for (number, note) in (1..10).zip(&notes) {
+            assert!(note.contains(&format!("t.db.spill-{number}-1.jsonl: passed over: ")), "{note}");
+            assert!(std::fs::symlink_metadata(spill(number)).is_ok(), "{number} is left alone");
+        }
+        assert!(!spill(10).exists());
+    }
+
+    #[test]
+    fn another_users_file_is_passed_over() {
+        let folder = Folder::new("owner");
+        std::fs::write(folder.spill(1), ROW).unwrap();
+        let (found, own) = (folder.spill(1).metadata().unwrap(), geteuid().as_raw());
+        assert_eq!(oddity(&found, own), None);
+        assert_eq!(oddity(&found, own + 1), Some("it belongs to another user"));
+    }
+
+    #[test]
+    fn rows_that_no_ledger_can_hold_are_kept() {
+        let folder = Folder::new("rows");
+        let late = format!("\"a\":{}", 1u64 << 63);
+        let mut lines: Vec<String> = [
+            ("\"a\":1800000000123", late.as_str()),
+            ("\"u\":[1,", "\"u\":[1099511627777,"),
+            ("\"n\":5", "\"n\":18446744073709551615"),
+            ("\"d\":7", "\"d\":7,\"batch\":[\"a}b\",1]"),
+            ("\"d\":7", "\"d\":7,\"batch\":[\"ab\",18446744073709551615]"),
+            ("\"d\":7", "\"d\":7,\"lease\":[[0,9223372036854775807],[0,1],1,true]"),
+            ("\"d\":7", "\"d\":7,\"lent\":[18446744073709551615,[]]"),
+            ("\"d\":7", "\"d\":7,\"lent\":[1,[[\"g\",[0,1],[0,18446744073709551615]]]]"),
+        ]
+        .iter()
+        .map(|(from, to)| ROW.replace(from, to))
+        .collect();
+        assert!(lines.iter().all(|line| line != ROW && serde_json::from_str::<Line>(line).is_ok()));
+        lines.push(" ".repeat(2 * limits::SPILL_LINE_MAX) + ROW);
+        lines.push("\u{0}".repeat(limits::SPILL_LINE_MAX));
+        let odd = lines.len();
+        lines.insert(3, ROW.to_string());
+        lines.push(ROW.to_string());
+        std::fs::write(folder.spill(1), lines.join("\n")).unwrap();
+        let (rows, notes) = folder.read();
+        assert_eq!((rows, notes.len()), (2, 1), "{notes:?}");
+        assert!(notes[0].contains(&format!("{odd} lines could not be read")), "{notes:?}");
+        assert!(folder.spill(1).with_extension("unread").exists() && !folder.spill(1).exists());
+    }
 }

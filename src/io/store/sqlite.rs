@@ -34,7 +34,8 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use groups::Packer;
 use ring::rand::{SecureRandom, SystemRandom};
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, Params, TransactionBehavior, params};
+use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -44,6 +45,8 @@ use value::{Fallible, int, key_id, uint};
 
 const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
     disabled, limits, grp, labels FROM keys ORDER BY created, id";
+const SELECT_NAMED: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits, grp, labels FROM keys WHERE name = ?1 ORDER BY created, id";
 const SELECT_KEY: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
     disabled, limits, grp, labels FROM keys WHERE id = ?1";
 const INSERT_KEY: &str =
@@ -68,6 +71,7 @@ pub struct Sqlite {
     path: PathBuf,
     packer: Packer,
     tally: Tally,
+    odd: Odd,
     /// An owner's. Behind the connection, which is to be closed first.
     lock: Option<FileLock>,
 }
@@ -91,8 +95,8 @@ impl Sqlite {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
-        let mut store =
-            Sqlite { connection, path: path.to_path_buf(), packer: Packer::default(), tally: Tally::default(), lock };
+        let (path, packer, tally, odd) = (path.to_path_buf(), Packer::default(), Tally::default(), Odd::default());
+        let mut store = Sqlite { connection, path, packer, tally, odd, lock };
         // What SQLite has opened by name is what is locked.
         store.check()?;
         store.set_durable(true)?;
@@ -198,25 +202,37 @@ impl Sqlite {
         done.map_err(|error| self.tell(error))
     }
 
-    /// All keys, also expired and revoked ones, in the order of their creation.
+    /// All keys, also expired and revoked ones, in the order of their creation. A record that cannot be read is passed
+    /// over: see [`Sqlite::take_odd`].
     pub fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        let list = || -> Fallible<Vec<KeyRecord>> {
-            let mut query = self.connection.prepare_cached(SELECT_KEYS)?;
-            let keys = query.query_map([], read_key)?;
-            keys.collect()
-        };
+        self.read_keys(SELECT_KEYS, [])
+    }
+
+    /// Those of them that have this name.
+    pub fn find_named(&self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
+        self.read_keys(SELECT_NAMED, [name])
+    }
+
+    fn read_keys(&self, sql: &str, values: impl Params) -> Result<Vec<KeyRecord>, StoreError> {
+        let list = || read_keys(&self.connection, sql, values, &self.odd);
         list().map_err(|error| self.tell(error))
     }
 
-    /// The records of those of these keys that there are, as of one moment.
+    /// The records of those of these keys that there are and can be read, as of one moment.
     pub fn find_keys(&self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         let find = || -> Fallible<Vec<KeyRecord>> {
             let transaction = self.connection.unchecked_transaction()?;
-            let mut query = transaction.prepare_cached(SELECT_KEY)?;
-            let found = ids.iter().map(|id| query.query_row([id.as_str()], read_key).optional());
-            found.filter_map(Result::transpose).collect()
+            let found = ids.iter().map(|id| read_keys(&transaction, SELECT_KEY, [id.as_str()], &self.odd));
+            Ok(found.collect::<Fallible<Vec<_>>>()?.into_iter().flatten().collect())
         };
         find().map_err(|error| self.tell(error))
+    }
+
+    /// What was passed over since this was called last, as texts for an operator. Each names a key.
+    pub fn take_odd(&self) -> Vec<String> {
+        let odd = self.odd.take();
+        let text = |id| format!("{}: key {id:?} is passed over: its record cannot be read", self.path.display());
+        odd.into_iter().map(text).collect()
     }
 
     /// What users and conversations are hashed with: made with the ledger, and the same ever after.
@@ -236,10 +252,7 @@ impl Sqlite {
     ) -> Result<Option<KeyRecord>, StoreError> {
         let mut edit = || -> Fallible<Option<KeyRecord>> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let found = {
-                let mut query = transaction.prepare_cached(SELECT_KEY)?;
-                query.query_row([id.as_str()], read_key).optional()?
-            };
+            let found = read_keys(&transaction, SELECT_KEY, [id.as_str()], &self.odd)?.pop();
             let Some(mut key) = found else { return Ok(None) };
             let before = key.clone();
             if !change(&mut key) {
@@ -351,6 +364,10 @@ impl Store for Sqlite {
         Sqlite::find_keys(self, ids)
     }
 
+    fn take_odd(&mut self) -> Vec<String> {
+        Sqlite::take_odd(self)
+    }
+
     fn version(&mut self) -> Result<i64, StoreError> {
         Sqlite::version(self)
     }
@@ -440,6 +457,29 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
             keyform::labels_text(&key.labels),
         ],
     )
+}
+
+/// Ids of keys whose records cannot be read, at most [`limits::ODD_ENTRIES_MAX`].
+type Odd = RefCell<Vec<String>>;
+
+/// The records that `sql` finds, but for those that cannot be read. An error is one of the file: it says nothing of a
+/// record.
+fn read_keys(connection: &Connection, sql: &str, values: impl Params, odd: &Odd) -> Fallible<Vec<KeyRecord>> {
+    let mut query = connection.prepare_cached(sql)?;
+    let (mut found, mut keys) = (query.query(values)?, Vec::new());
+    while let Some(row) = found.next()? {
+        match read_key(row) {
+            Ok(key) => keys.push(key),
+            Err(_) => {
+                let mut odd = odd.borrow_mut();
+                if odd.len() < limits::ODD_ENTRIES_MAX {
+                    let id = row.get_ref(0)?.as_bytes().unwrap_or_default();
+                    odd.push(String::from_utf8_lossy(id).into_owned());
+                }
+            }
+        }
+    }
+    Ok(keys)
 }
 
 fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {

@@ -402,6 +402,47 @@ fn a_key_changed_by_another_process_is_told_within_a_second_and_own_rows_tell_no
 }
 
 #[test]
+fn records_that_cannot_be_read_are_passed_over_and_named() {
+    let place = Place::new("damaged");
+    let ids = [A, B, "CCCCCCCCCCCC", "DDDDDDDDDDDD"];
+    let mut db = place.shared();
+    ids.iter().for_each(|id| db.insert_key(&record(id, 1)).unwrap());
+    let damage = |sql: &str| rusqlite::Connection::open(place.file()).unwrap().execute(sql, []).unwrap();
+    damage(&format!("UPDATE keys SET digest = x'01' WHERE id = '{A}'"));
+    damage(&format!("UPDATE keys SET id = 'no id' WHERE id = '{B}'"));
+    damage("UPDATE keys SET id = CAST(x'ff' AS TEXT) WHERE id = 'CCCCCCCCCCCC'");
+    assert_eq!(db.list_keys().unwrap(), [record(ids[3], 1)]);
+    assert_eq!(db.take_odd().len(), 3);
+    assert_eq!((db.find_keys(&[key(A)]).unwrap(), db.find_named(&record(A, 1).name).unwrap()), (vec![], vec![]));
+    // Found at the start, each is named once; one that is damaged later is named, too.
+    let (handle, told) = started(&place);
+    let mut notices: Vec<StoreNotice> = (0..4).map(|_| next(&told)).collect();
+    let mut warned = Vec::new();
+    let mut warnings = |notices: &mut Vec<StoreNotice>| {
+        notices.retain(|notice| match notice {
+            StoreNotice::Warning(text) => {
+                warned.push(text.clone());
+                false
+            }
+            _ => true,
+        });
+        warned.join("\n")
+    };
+    let text = warnings(&mut notices);
+    assert!([A, "no id", "\u{fffd}"].iter().all(|id| text.contains(&format!("key {id:?} is passed over"))), "{text}");
+    assert_eq!(notices, [StoreNotice::Keys(vec![record(ids[3], 1)])]);
+    revoke(&mut db, ids[3], 5);
+    let revoked = KeyRecord { revoked: Some(Unix(5)), ..record(ids[3], 1) };
+    assert_eq!(next(&told), StoreNotice::Keys(vec![revoked]), "nothing is named again");
+    damage(&format!("UPDATE keys SET digest = x'' WHERE id = '{}'", ids[3]));
+    let mut notices = vec![next(&told), next(&told)];
+    let text = warnings(&mut notices);
+    assert!(text.lines().count() == 4 && text.contains(&format!("key {:?} is passed over", ids[3])), "{text}");
+    assert_eq!(notices, [StoreNotice::Keys(vec![])], "it opens nothing any more");
+    drop(handle);
+}
+
+#[test]
 fn rows_that_cannot_be_committed_are_kept_until_they_can() {
     let place = Place::new("failing");
     let (handle, told) = started(&place);
@@ -659,6 +700,9 @@ impl Store for Slow {
     }
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         self.db.find_keys(ids)
+    }
+    fn take_odd(&mut self) -> Vec<String> {
+        self.db.take_odd()
     }
     fn version(&mut self) -> Result<i64, StoreError> {
         self.db.version()

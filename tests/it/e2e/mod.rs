@@ -6,6 +6,7 @@ mod admin;
 mod auth;
 mod bounds;
 mod causes;
+mod changes;
 pub mod client;
 pub mod collector;
 mod commands;

@@ -6,6 +6,7 @@ use super::harness::{CREDENTIAL, Harness, Setup, chat, with};
 use super::process::{Folder, wait_for};
 use serde_json::Value;
 use std::fs;
+use std::process::{Command, Stdio};
 
 /// A provider called `keyed` with this credential, and a model called `of-keyed`.
 fn keyed(credential: &str) -> Setup {
@@ -64,4 +65,24 @@ fn a_program_is_run_once_more_when_what_it_said_is_refused() {
     let metrics = get(h.admin, "/metrics").unwrap().text().to_owned();
     assert!(metrics.contains("tollgate_upstream_responses_total{target=\"keyed#1/m\",status=\"401\"} 1"), "{metrics}");
     assert!(metrics.contains("{target=\"keyed#2/m\",status=\"200\"}"), "{metrics}");
+}
+
+#[test]
+fn a_running_program_ends_with_the_gateway() {
+    // It is found by the argument of the program that it waits for.
+    let mark = format!("620.{}", std::process::id());
+    let program = format!("test -e slow && sleep {mark}; echo {}", CREDENTIAL.1);
+    let mut h =
+        Harness::start(&keyed(&format!("api_key = {{ command = [\"sh\", \"-c\", \"{program}\"], refresh = \"1s\" }}")));
+    let key = h.key();
+    assert_eq!(status(&h, &key), 200);
+    fs::write(h.folder.path().join("slow"), "").unwrap();
+    let sleeping = format!("sleep {mark}");
+    let runs = || {
+        let mut look = Command::new("pgrep");
+        look.args(["-xf", &sleeping]).stdout(Stdio::null()).status().unwrap().success()
+    };
+    wait_for("the program to run", || runs().then_some(()));
+    assert_eq!(h.gateway.stop("TERM").code(), Some(0));
+    wait_for("the program to have ended", || (!runs()).then_some(()));
 }

@@ -3,6 +3,7 @@
 use super::client::get;
 use super::harness::{CREDENTIAL, Harness, chat};
 use super::process::{Process, free_port, wait_at_most, wait_for};
+use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -91,4 +92,28 @@ fn a_ledger_that_may_not_grow_refuses_and_does_not_end_the_gateway() {
     limit(&h, "unlimited");
     wait_until_ready(&h, 200);
     assert_eq!(h.ledger(served).requests, served);
+}
+
+#[test]
+fn a_damaged_record_stops_neither_revocations_nor_a_start() {
+    let mut h = Harness::usual();
+    let keys = [(); 3].map(|()| h.key());
+    let id = |at: usize| &keys[at][8..20];
+    let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
+    db.execute("UPDATE keys SET digest = x'01' WHERE id = ?1", [id(0)]).unwrap();
+    let named = |h: &Harness| {
+        let named = |line: &Value| {
+            line["event"] == "warning" && line["message"].as_str().is_some_and(|text| text.contains(id(0)))
+        };
+        h.log().iter().any(named).then_some(())
+    };
+    wait_for("the log to name it", || named(&h));
+    assert_eq!(h.status_of(&keys[0]), 401, "it opens nothing");
+    h.done(&["keys", "revoke", id(1)]);
+    wait_for("the revocation", || (h.status_of(&keys[1]) == 401).then_some(()));
+    assert_eq!(h.gateway.stop("TERM").code(), Some(0));
+    h.start_again();
+    wait_for("the log to name it again", || named(&h));
+    assert_eq!([0, 1, 2].map(|at| h.status_of(&keys[at])), [401, 401, 200]);
+    assert_eq!(h.done(&["keys", "list"]).lines().count(), 3);
 }

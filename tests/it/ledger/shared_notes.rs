@@ -1,9 +1,11 @@
 //! Who has changed which key, and what is done once, where several hosts share a ledger.
 
-use super::client::{Client, post};
+use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
+use super::process::wait_for;
 use super::shared::Server;
 use serde_json::Value;
+use std::sync::Barrier;
 
 const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
 
@@ -42,4 +44,63 @@ fn what_one_host_has_done_under_a_name_is_known_to_all_and_stands_in_one_audit()
     assert_eq!(shown, [("command", "revoke"), ("command", "edit"), ("admin_write_token", "issue")]);
     assert_eq!((&lines[1]["before"]["name"], &lines[1]["after"]["name"]), (&"ci".into(), &"ci two".into()));
     assert!(!lines.to_string().contains("digest"), "{lines}");
+}
+
+#[test]
+fn a_name_is_done_once_in_a_race_of_two_hosts() {
+    const ROUNDS: usize = 30;
+    const EACH: usize = 4;
+    let Some(server) = Server::start() else { return };
+    let host = || {
+        let store = format!("url = \"{}\"", server.url());
+        Harness::start(&Setup { store, server: WRITE, ..Setup::default() })
+    };
+    let all = [host(), host()];
+    let token = bearer(CREDENTIAL.1);
+    let ask = |at: usize, path: &str, name: &str, body: &str| {
+        let fields = [("authorization", token.as_str()), ("idempotency-key", name)];
+        let asked = if body.is_empty() { request("DELETE", path, &fields) } else { post(path, &fields, body) };
+        let answer = Client::connect(all[at].admin).ask(&asked);
+        (answer.status(), answer.json())
+    };
+    // All at once, at both hosts; what they are answered.
+    let race = |path: &str, name: &str, body: &str| -> Vec<Value> {
+        let start = Barrier::new(2 * EACH);
+        std::thread::scope(|scope| {
+            let one = |at: usize| {
+                let (start, ask) = (&start, &ask);
+                scope.spawn(move || {
+                    start.wait();
+                    ask(at % 2, path, name, body)
+                })
+            };
+            let threads: Vec<_> = (0..2 * EACH).map(one).collect();
+            let answers = threads.into_iter().map(|thread| thread.join().unwrap());
+            answers
+                .inspect(|(status, answer)| assert_eq!(*status, 200, "{name}: {answer}"))
+                .map(|(_, answer)| answer)
+                .collect()
+        })
+    };
+    for round in 0..ROUNDS {
+        let (name, body) = (format!("issue-{round}"), format!("{{\"name\":\"k{round}\"}}"));
+        let issued = race("/admin/v1/keys", &name, &body);
+        let rotated = race(&format!("/admin/v1/keys/k{round}/rotate"), &format!("rotate-{round}"), r#"{"grace":"0s"}"#);
+        for answers in [&issued, &rotated] {
+            assert!(answers.iter().all(|answer| answer["id"] == issued[0]["id"]), "round {round}: {answers:?}");
+            let secrets = answers.iter().filter(|answer| !answer["secret"].is_null()).count();
+            assert_eq!(secrets, 1, "round {round}: {answers:?}");
+        }
+        let secret = rotated.iter().find_map(|answer| answer["secret"].as_str()).unwrap();
+        assert_eq!(
+            [0, 1].map(|at| wait_for("the new secret", || Some(all[at].status_of(secret)).filter(|s| *s == 200))),
+            [200; 2]
+        );
+        let revoked = race(&format!("/admin/v1/keys/k{round}"), &format!("revoke-{round}"), "");
+        assert!(revoked.iter().all(|answer| *answer == revoked[0]), "round {round}: {revoked:?}");
+        assert_eq!(ask(round % 2, "/admin/v1/keys", &name, "{\"name\":\"other\"}").0, 409);
+    }
+    let list = |args: &[&str]| serde_json::from_str::<Value>(&all[0].done(args)).unwrap();
+    assert_eq!(list(&["keys", "list", "--json"]).as_array().unwrap().len(), ROUNDS);
+    assert_eq!(list(&["ledger", "audit", "--json"]).as_array().unwrap().len(), 3 * ROUNDS, "each is done once");
 }

@@ -13,6 +13,10 @@ use crate::policy::keys::{KeyId, KeyRecord};
 /// What stands between the parts of a line: no part has it.
 const BETWEEN: char = '\u{1f}';
 
+/// What the script says: the record is stored, or something has been done under the name of the answer.
+const STORED: u64 = 1;
+const ANSWERED: u64 = 2;
+
 /// The arguments of the script that are about these: a line of the audit and how many are kept, the answer and for how
 /// many milliseconds.
 fn arguments(note: &Note<'_>, before: Option<&KeyRecord>, after: &KeyRecord) -> [String; 4] {
@@ -55,14 +59,20 @@ impl Remote {
         let [audit, answer] = self.places(once);
         let mut cmd = self.script(EDIT, &[self.named("keys"), self.named("keys:version"), audit, answer]);
         cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key));
-        let mut done: bool = self.query(&cmd)?;
+        let code: u64 = self.query(&cmd)?;
+        let mut done = code == STORED;
         if !done {
             // An interrupted try may have stored it.
             let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
             done = found.as_deref() == Some(new);
         }
-        if done {
-            self.replicated()?;
+        match done {
+            true => self.replicated()?,
+            false if code == ANSWERED => {
+                let why = "something was done under this idempotency key at the same time";
+                return Err(StoreError::Shared(self.name.clone(), why.to_string()));
+            }
+            false => {}
         }
         Ok(done)
     }

@@ -4,7 +4,7 @@
 
 use super::super::api::StoreError;
 use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
-use super::{SELECT_KEYS, Sqlite, groups, read_key};
+use super::{Odd, SELECT_KEYS, Sqlite, groups, read_keys};
 use crate::base::limits;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
@@ -44,8 +44,7 @@ impl Sqlite {
             if marks(&connection)? != (APPLICATION, SCHEMA) {
                 return Ok(None);
             }
-            let mut query = connection.prepare(SELECT_KEYS)?;
-            query.query_map([], read_key)?.collect::<rusqlite::Result<_>>().map(Some)
+            read_keys(&connection, SELECT_KEYS, [], &Odd::default()).map(Some)
         };
         let peeked = peek().map_err(|error| StoreError::Sqlite(path.to_path_buf(), error))?;
         peeked.ok_or_else(|| StoreError::Foreign(path.to_path_buf(), "another version's"))

@@ -1,0 +1,129 @@
+//! Changes of keys come first: nobody who only looks holds them up, nor the end of the process.
+
+use super::client::{Client, get, post, request};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer};
+use super::process::{wait_at_most, wait_for};
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
+/// Sums of days that a report reads, so that each report takes its time.
+const SUMS: u32 = 100_000;
+/// Connections that ask for lists again and again.
+const READERS: u32 = 50;
+/// Reports of one caller that may be under way.
+const REPORTS: usize = 9;
+const REPORT: &str = "usage?by=key,day&limit=1";
+
+/// A gateway whose reports take long.
+fn start() -> Harness {
+    let h = Harness::start(&Setup { server: WRITE, ..Setup::default() });
+    let db = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
+    let sql = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SUMS})
+         INSERT INTO days SELECT 19000 + i % 1000, printf('%012d', i / 1000), 'm', 'p/m', '', 'chat', '', 1, 1, 0, 0, 1, 0
+         FROM n"
+    );
+    db.execute(&sql, []).unwrap();
+    h
+}
+
+fn asked(method: &str, path: &str, body: &str) -> Vec<u8> {
+    let (token, path) = (bearer(CREDENTIAL.1), format!("/admin/v1/{path}"));
+    let fields = [("authorization", token.as_str())];
+    match body {
+        "" => request(method, &path, &fields),
+        body => String::from_utf8(post(&path, &fields, body)).unwrap().replacen("POST", method, 1).into_bytes(),
+    }
+}
+
+/// Asks for this, and does not wait for the answer.
+fn begin(h: &Harness, path: &str) -> Client {
+    let mut client = Client::connect(h.admin);
+    client.send(&asked("GET", path, ""));
+    client
+}
+
+fn is_answered(client: &Client) -> bool {
+    client.socket.set_nonblocking(true).unwrap();
+    let found = client.socket.peek(&mut [0]);
+    client.socket.set_nonblocking(false).unwrap();
+    found.is_ok()
+}
+
+/// Asks for lists again and again, until that is over.
+fn look(h: &Harness, is_over: &AtomicBool, asked: &AtomicU32) {
+    while !is_over.load(Ordering::Relaxed) {
+        // Whoever has no token may be closed to make room for others.
+        if let Ok(answer) = get(h.admin, "/admin/v1/keys?limit=1") {
+            assert!([200, 503].contains(&answer.status()), "{}", answer.text());
+        }
+        asked.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends the readers, also where the test fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_change_is_done_while_reads_wait() {
+    let h = start();
+    let key = h.key();
+    let id = &key[8..20];
+    let (is_over, rounds) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        let ending = Ending(&is_over);
+        for _ in 0..READERS {
+            scope.spawn(|| look(&h, &is_over, &rounds));
+        }
+        wait_for("all of them to have asked", || (rounds.load(Ordering::Relaxed) > 2 * READERS).then_some(()));
+        let paths = [REPORT; REPORTS - 3].into_iter().map(str::to_string);
+        let paths = paths.chain(["keys".to_string(), format!("keys/{id}"), "audit".to_string()]);
+        let mut waiting: Vec<Client> = paths.map(|path| begin(&h, &path)).collect();
+        let others_wait = |waiting: &[Client]| {
+            let last = waiting.last().unwrap();
+            assert!(!is_answered(last), "the change has waited for what was asked before");
+        };
+        for (method, path, body) in [
+            ("POST", "keys".to_string(), "{\"name\":\"fresh\"}"),
+            ("PATCH", format!("keys/{id}"), "{\"name\":\"edited\"}"),
+            ("POST", format!("keys/{id}/rotate"), "{\"grace\":\"1h\"}"),
+            ("DELETE", format!("keys/{id}"), ""),
+        ] {
+            let answer = Client::connect(h.admin).ask(&asked(method, &path, body));
+            assert_eq!(answer.status(), 200, "{method} {path}: {}", answer.text());
+            others_wait(&waiting);
+        }
+        wait_for("the revocation", || (h.status_of(&key) == 401).then_some(()));
+        others_wait(&waiting);
+        h.done(&["keys", "revoke", "fresh"]);
+        others_wait(&waiting);
+        drop(ending);
+        assert_eq!(waiting[0].answer().unwrap().status(), 200, "they are answered all the same");
+    });
+}
+
+#[test]
+fn reports_that_have_not_begun_do_not_hold_up_the_end() {
+    let mut h = start();
+    let mut first = begin(&h, REPORT);
+    let began = std::time::Instant::now();
+    assert_eq!(first.answer().unwrap().status(), 200);
+    let one = began.elapsed();
+    let mut waiting: Vec<Client> = (0..REPORTS).map(|_| begin(&h, REPORT)).collect();
+    // The last of them has been read once this is refused.
+    let refused = || Client::connect(h.admin).ask(&asked("GET", REPORT, "")).status() == 503;
+    wait_for("all to be asked", || refused().then_some(()));
+    h.gateway.signal("TERM");
+    let bound = Duration::from_secs(2).max(one * 3);
+    wait_at_most(bound, "the end", || h.gateway.has_ended().then_some(()));
+    let last = waiting.last_mut().unwrap();
+    assert!(last.socket.read(&mut [0]).map_or(true, |read| read == 0), "it is not answered");
+}
