@@ -460,6 +460,7 @@ pub struct Keys {
     present: Vec<bool>,
     tagging: [ahash::RandomState; 2],
     by_id: HashMap<KeyId, KeyIx, ahash::RandomState>,
+    several_owners: bool,
 }
 
 impl Keys {
@@ -477,6 +478,7 @@ impl Keys {
             present: Vec::new(),
             tagging: [seeded(), seeded()],
             by_id: HashMap::with_hasher(hasher),
+            several_owners: false,
         }
     }
 
@@ -498,6 +500,8 @@ impl Keys {
             Some(ix) => *ix,
             None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
         };
+        let other = self.records.iter().find(|other| other.id != record.id);
+        self.several_owners |= other.is_some_and(|other| record.group.is_none() || other.group != record.group);
         match self.records.get_mut(ix.0 as usize) {
             Some(known) => {
                 *known = record;
@@ -587,6 +591,11 @@ impl Keys {
     /// Number of keys that were ever loaded.
     pub fn len(&self) -> usize {
         self.records.len()
+    }
+
+    /// Whether there were ever keys that are not all of one group.
+    pub fn has_several_owners(&self) -> bool {
+        self.several_owners
     }
 
     /// True when no key was ever loaded.
