@@ -187,7 +187,7 @@ fn streamed_word(shape: Dialect, out: &str) -> String {
         };
         word.as_str().map(str::to_owned)
     });
-    words.last().unwrap_or_default()
+    words.fold(String::new(), |_, word| word)
 }
 
 fn run_whole(case: &Case, to: Dialect) -> Result<String, Broken> {
