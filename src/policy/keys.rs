@@ -500,8 +500,7 @@ impl Keys {
             Some(ix) => *ix,
             None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
         };
-        let other = self.records.iter().find(|other| other.id != record.id);
-        self.several_owners |= other.is_some_and(|other| record.group.is_none() || other.group != record.group);
+        self.note_owner(&record);
         match self.records.get_mut(ix.0 as usize) {
             Some(known) => {
                 *known = record;
@@ -587,22 +586,8 @@ impl Keys {
     pub fn index_of(&self, id: &KeyId) -> Option<KeyIx> {
         self.by_id.get(id).copied()
     }
-
-    /// Number of keys that were ever loaded.
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    /// Whether there were ever keys that are not all of one group.
-    pub fn has_several_owners(&self) -> bool {
-        self.several_owners
-    }
-
-    /// True when no key was ever loaded.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
 }
 
+mod count;
 #[cfg(test)]
 mod tests;
