@@ -1,5 +1,5 @@
-//! How many keys there are, and whether they have one owner: the keys of a group have one, a key without a group has its
-//! own.
+//! How many keys there are, and whether they have one owner: the keys of a group have one, a key without a group has
+//! its own.
 
 use super::{KeyRecord, Keys};
 
