@@ -169,6 +169,10 @@ mod tests {
         let (list, _) = read("", &body).unwrap();
         assert_eq!(named(&list), [("ünder", None), ("good", None)]);
         assert_eq!(list.skipped, Some((6, "x".repeat(TOLD_BYTES_MAX))));
+        for unseen in ["\u{202e}", "\u{9b}2J", "\u{200b}", "\u{feff}", "\u{61c}", "\u{2066}", "\u{7f}"] {
+            let (list, _) = read("", &format!("[{{\"id\":\"gpt{unseen}\"}}]")).unwrap();
+            assert_eq!((list.models.len(), list.skipped.map(|(count, _)| count)), (0, Some(1)), "{unseen:?}");
+        }
         let (list, _) = read(&"p".repeat(125), r#"[{"id":"abc"},{"id":"abcd"}]"#).unwrap();
         assert_eq!((list.models.len(), list.skipped.map(|(count, _)| count)), (1, Some(1)), "with the prefix");
     }

@@ -46,6 +46,18 @@ pub enum StreamFault {
     Incomplete,
 }
 
+impl From<ErrorText> for Broken {
+    fn from(text: ErrorText) -> Broken {
+        Broken::Error(text)
+    }
+}
+
+impl From<ErrorText> for StreamFault {
+    fn from(text: ErrorText) -> StreamFault {
+        StreamFault::Error(text)
+    }
+}
+
 /// One event with its parts in hand.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Frame<'a> {

@@ -102,6 +102,8 @@ pub struct Capabilities {
     pub unknown: UnknownMembers,
     /// Types of tools that run at the provider and may be asked for (responses shape).
     pub hosted_tools: Vec<String>,
+    /// Requests may name objects that are stored in the provider's account.
+    pub stored_objects: bool,
     /// What reasoning of this target's is known by.
     pub mark: Mark,
     /// Members that the configuration writes, each name once; mostly none.
@@ -147,6 +149,7 @@ impl Default for Capabilities {
             stream_usage: true,
             unknown: UnknownMembers::Drop,
             hosted_tools: Vec::new(),
+            stored_objects: false,
             mark: Mark::default(),
             params: Arc::default(),
         }

@@ -16,7 +16,7 @@ mod responses_writer;
 pub(super) use chat_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use messages_reader::write_thinking;
 pub(super) use messages_writer::write_usage as write_messages_usage;
-pub(super) use responses_reader::{call_id, failure, is_failed, kind_of, reason, thoughts, write_kept};
+pub(super) use responses_reader::{call_id, failed, kind_of, reason, thoughts, unfinished, write_kept};
 
 use super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::delta::{Delta, StopReason, Take};

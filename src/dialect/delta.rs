@@ -4,13 +4,56 @@
 //! strings, escapes and all: they pass from one shape to the other without being unescaped.
 
 use super::answer::StreamFault;
+use super::errors::{ErrorText, is_error};
 use super::usage::Reported;
+use crate::wire::json::Raw;
 
 /// Tool calls that one answer may hold. A model asks for a handful; beyond this the stream is refused.
 pub(super) const TOOL_CALLS_MAX: usize = 128;
 /// Bytes of tool arguments that may wait for their turn, over all calls of one answer: a messages stream has one open
 /// block at a time, a chat stream may send fragments of several calls by turns.
 pub(super) const TOOL_HELD_MAX: usize = 4 << 20;
+
+/// Finish reasons, and statuses of a response, of an answer that the upstream did not complete.
+const FAILURES: [&str; 9] = [
+    "error",
+    "failed",
+    "abort",
+    "aborted",
+    "cancelled",
+    "canceled",
+    "in_progress",
+    "queued",
+    "insufficient_system_resource",
+];
+
+/// The inside of a finish reason. `None`: the answer goes on, since some servers write an empty word or `"null"` into
+/// every event. An error if the word means that the answer has failed.
+pub(super) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, ErrorText> {
+    let Some(value) = value else { return Ok(None) };
+    let Some(word) = value.string().filter(|word| !word.is_empty() && *word != b"null") else { return Ok(None) };
+    match FAILURES.iter().any(|failure| value.is(failure)) {
+        true => Err(ErrorText::unfinished(value)),
+        false => Ok(Some(word)),
+    }
+}
+
+/// How many of the choices in a chat event or answer end with it. An error if one of them has failed.
+pub(super) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
+    let (mut choices, mut count) = (choices.items(), 0);
+    while let Some((_, [word, error])) = choices.pick(["finish_reason", "error"]) {
+        count += u32::from(choice_word(word, error)?.is_some());
+    }
+    Ok(count)
+}
+
+/// The inside of the finish reason of a choice, as [`finish_word`]; or the error that stands in the choice.
+pub(super) fn choice_word<'a>(word: Option<Raw<'a>>, error: Option<Raw<'a>>) -> Result<Option<&'a [u8]>, ErrorText> {
+    match error.filter(|error| is_error(*error)) {
+        Some(error) => Err(ErrorText::from_value(error)),
+        None => finish_word(word),
+    }
+}
 
 /// Why an answer ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -25,7 +68,7 @@ pub(super) enum StopReason {
     Tools,
     /// The model or a filter refused.
     Refusal,
-    /// Not said, or a word not known.
+    /// Not said, or a word not known. It becomes the plain end of the other format.
     #[default]
     Unknown,
 }
@@ -74,12 +117,11 @@ impl StopReason {
         }
     }
 
-    /// From what a response says it lacks.
-    pub(super) fn from_responses(word: &[u8]) -> StopReason {
+    /// From what an incomplete response says it lacks. Whatever the reason, it is no end.
+    pub(super) fn from_responses(word: Option<Raw<'_>>) -> StopReason {
         match word {
-            b"max_output_tokens" => StopReason::Length,
-            b"content_filter" => StopReason::Refusal,
-            _ => StopReason::Unknown,
+            Some(word) if word.is("content_filter") => StopReason::Refusal,
+            _ => StopReason::Length,
         }
     }
 

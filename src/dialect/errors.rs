@@ -19,6 +19,11 @@ pub struct ErrorText {
     pub code: Option<String>,
 }
 
+/// What a client learns of an answer that the provider did not complete and did not explain.
+const UNFINISHED: &str = "the model's provider did not complete its response";
+/// Characters of the word by which it says so.
+const ERROR_WORD_MAX: usize = 64;
+
 impl ErrorText {
     fn new(message: Option<Raw<'_>>, object: Option<Raw<'_>>) -> ErrorText {
         let cut = |text: Raw<'_>| text.text().map(|text| text.chars().take(ERROR_BODY_MAX).collect::<String>());
@@ -32,6 +37,12 @@ impl ErrorText {
             kind: member("type").and_then(cut),
             code: member("code").and_then(number),
         }
+    }
+
+    /// Of an answer that says by `word`, its finish reason or its status, that it is not complete.
+    pub(super) fn unfinished(word: Raw<'_>) -> ErrorText {
+        let code = word.text().map(|word| word.chars().take(ERROR_WORD_MAX).collect());
+        ErrorText { message: UNFINISHED.to_owned(), kind: None, code }
     }
 
     /// Reads the value of an `error` member: an object with `message` and `type`, or the message itself.

@@ -68,6 +68,7 @@ mod table {
         Response = "response",
         Results = "results",
         SequenceNumber = "sequence_number",
+        Status = "status",
         StopReason = "stop_reason",
         Store = "store",
         Text = "text",

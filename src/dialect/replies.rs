@@ -52,10 +52,10 @@ pub fn reply(
     let usage = usage.unwrap_or(Raw::NULL);
     let mut answer = match from {
         Dialect::Chat | Dialect::Relay(_) => {
-            read::chat(list, usage, to == Dialect::Responses).ok_or(Broken::NotJson)?
+            read::chat(list, usage, to == Dialect::Responses)?.ok_or(Broken::NotJson)?
         }
-        Dialect::Messages => read::messages(list, usage, [reason, sequence, details]),
-        Dialect::Responses => read::responses(Raw::new(body), list, usage),
+        Dialect::Messages => read::messages(list, usage, [reason, sequence, details])?,
+        Dialect::Responses => read::responses(Raw::new(body), list, usage)?,
     };
     if state.json_tool {
         answer.unwrap_json();

@@ -9,6 +9,7 @@ mod fields;
 mod input;
 mod leave;
 mod names;
+mod stored;
 mod table;
 mod unsigned;
 

@@ -53,6 +53,7 @@ pub fn request(
     target: &Target<'_>,
     out: &mut Vec<u8>,
 ) -> Result<TranslationState, Invalid> {
+    fields.may_name_stored(target.capabilities)?;
     let ask = Ask { body, fields, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = match from {

@@ -70,7 +70,8 @@ struct Writer<'a> {
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
 /// asked for where the target reports it, the bound on completion tokens under the name it goes by there, and the
 /// members that the configuration writes; of a responses request the tools left out that run at the provider. Fills
-/// `text` and `pieces` anew; returns the length of all pieces together. [`Invalid`] where none of its tools is left.
+/// `text` and `pieces` anew; returns the length of all pieces together. [`Invalid`] where none of its tools is left, or
+/// where it names an object that is stored at the provider.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],
@@ -81,6 +82,7 @@ pub fn rewrite(
 ) -> Result<u64, Invalid> {
     text.clear();
     pieces.clear();
+    fields.may_name_stored(with.capabilities)?;
     let cuts = tools::cuts(shape, body, fields, with.capabilities)?;
     let takes_it = !with.capabilities.drops("stream_options");
     let ask = with.capabilities.stream_usage && takes_it && shape.upstream() == Dialect::Chat && fields.stream;

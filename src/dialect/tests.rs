@@ -1,6 +1,7 @@
 //! The translation as a whole: the examples, a fixture for each known bug of others, and properties.
 
 mod answers;
+mod endings;
 mod examples;
 mod hostile;
 mod known;

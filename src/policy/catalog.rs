@@ -1,6 +1,7 @@
 //! The catalog: which models there are, what they cost and where they are served. Built by `config`, read by
 //! `gateway` and `cli`; it never changes after that.
 
+use super::keys::is_unseen;
 use super::limits::{Timeouts, UpstreamLimits};
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
@@ -24,9 +25,10 @@ pub const SHARE: u64 = 1 << 20;
 /// Bytes of an id or an alias.
 pub const ID_MAX: usize = 128;
 
-/// Whether a character may stand in no id: a comma separates ids on the command line, and `?` or `#` would end a path.
+/// Whether a character may stand in no id: a comma separates ids on the command line, `?` or `#` would end a path, and
+/// what cannot be seen would change what stands beside it.
 pub fn is_bad(c: char) -> bool {
-    c.is_whitespace() || c.is_control() || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%')
+    c.is_whitespace() || is_unseen(c) || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%')
 }
 
 /// Whether a model may be called so: `*` means all of them, and at the end of an alias all that begin so.

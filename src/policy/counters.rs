@@ -26,8 +26,8 @@ pub struct Counters {
 /// A model that a provider lists: the provider, its name of the model, and how large its context is, if it says so.
 pub type ListTold = (Arc<str>, String, Option<u64>);
 
-/// A rest that a provider has asked for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A rest that a provider has asked for, or what may lead to one.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RestTold {
     /// The target that rests, or the credential, which has no `/` in its name.
     pub name: Arc<str>,
@@ -35,6 +35,20 @@ pub struct RestTold {
     pub until_ms: u64,
     /// How often it has been doubled.
     pub again: u32,
+    /// Whose requests the provider has refused to a credential since it last served one.
+    #[serde(default)]
+    pub refused: Callers,
+}
+
+/// Whose requests have met something that one of them alone may have provoked.
+#[derive(Debug, Copy, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Callers {
+    /// Key and owner of the first.
+    pub first: Option<(u64, u64)>,
+    /// A request of another key has met it since.
+    pub several_keys: bool,
+    /// One of a key of another owner.
+    pub several_owners: bool,
 }
 
 /// Phases of a request that are measured.

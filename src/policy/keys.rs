@@ -460,6 +460,7 @@ pub struct Keys {
     present: Vec<bool>,
     tagging: [ahash::RandomState; 2],
     by_id: HashMap<KeyId, KeyIx, ahash::RandomState>,
+    several_owners: bool,
 }
 
 impl Keys {
@@ -477,6 +478,7 @@ impl Keys {
             present: Vec::new(),
             tagging: [seeded(), seeded()],
             by_id: HashMap::with_hasher(hasher),
+            several_owners: false,
         }
     }
 
@@ -498,6 +500,7 @@ impl Keys {
             Some(ix) => *ix,
             None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
         };
+        self.note_owner(&record);
         match self.records.get_mut(ix.0 as usize) {
             Some(known) => {
                 *known = record;
@@ -586,17 +589,8 @@ impl Keys {
     pub fn index_of(&self, id: &KeyId) -> Option<KeyIx> {
         self.by_id.get(id).copied()
     }
-
-    /// Number of keys that were ever loaded.
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    /// True when no key was ever loaded.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
 }
 
+mod count;
 #[cfg(test)]
 mod tests;

@@ -26,8 +26,8 @@ section! {
         pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
         /// Targets tried for one request, the first included.
         pub attempts: u32 = 2, Whole(1..=10), Live;
-        /// Failures in a row after which a target rests, of more than one key's requests where there are several keys.
-        /// 0: never.
+        /// Failures in a row after which a target rests: of more than one group, or key without a group, if there are
+        /// several. 0: never.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
         /// How long it rests.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;

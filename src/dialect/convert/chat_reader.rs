@@ -3,7 +3,7 @@
 //! Servers differ in how they number and repeat tool calls; all of that ends here.
 
 use super::super::answer::{Frame, StreamFault};
-use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take};
+use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
@@ -55,7 +55,7 @@ impl ChatReader {
     /// One event with data; true if it counts as life.
     pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
-            if !self.started {
+            if !self.stopped {
                 return Err(StreamFault::Incomplete);
             }
             self.finish(sink)?;
@@ -107,7 +107,8 @@ impl ChatReader {
             sink.take(Delta::Start)?;
         }
         let (mut content, mut refusal, mut thought, mut calls) = (None, None, None, Raw::NULL);
-        let [delta, word, sequence] = choice.pick(["delta", "finish_reason", "stop_reason"]);
+        let [delta, word, sequence, error] = choice.pick(["delta", "finish_reason", "stop_reason", "error"]);
+        let word = choice_word(word, error)?;
         for (key, value) in delta.unwrap_or(Raw::NULL).members() {
             let text = value.string().filter(|text| !text.is_empty());
             if eq_unescaped(key, "content") {
@@ -140,7 +141,7 @@ impl ChatReader {
         for entry in calls.items() {
             self.entry(entry, sink)?;
         }
-        if let Some(word) = word.and_then(Raw::string).filter(|_| !self.stopped) {
+        if let Some(word) = word.filter(|_| !self.stopped) {
             self.stopped = true;
             self.thought(sink)?;
             let sequence = sequence.and_then(Raw::string);

@@ -1,7 +1,7 @@
 //! Reads a messages stream: events to deltas.
 
 use super::super::answer::{Frame, StreamFault};
-use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
+use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
@@ -70,7 +70,7 @@ impl MessagesReader {
             b"content_block_delta" => self.delta(index, delta, sink)?,
             b"content_block_stop" => self.stop(index, sink)?,
             b"message_delta" => self.message_delta(usage, delta, details, sink)?,
-            b"message_stop" if !self.started => return Err(StreamFault::Incomplete),
+            b"message_stop" if !self.started || !self.stopped => return Err(StreamFault::Incomplete),
             b"message_stop" => sink.take(Delta::End)?,
             b"ping" => {
                 sink.take(Delta::Ping)?;
@@ -187,7 +187,7 @@ impl MessagesReader {
             sink.take(Delta::Usage(Reported::from_messages(usage)))?;
         }
         let [word, sequence, own_details] = delta.pick(["stop_reason", "stop_sequence", "stop_details"]);
-        let Some(word) = word.and_then(Raw::string).filter(|_| !self.stopped) else {
+        let Some(word) = finish_word(word)?.filter(|_| !self.stopped) else {
             return Ok(());
         };
         self.stopped = true;

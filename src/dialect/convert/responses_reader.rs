@@ -58,10 +58,9 @@ impl ResponsesReader {
             return Ok(false);
         }
         let response = event.get("response").unwrap_or(Raw::NULL);
-        let ends = matches!(kind, b"response.completed" | b"response.incomplete");
-        if matches!(kind, b"error" | b"response.failed") || kind.is_empty() || (ends && is_failed(response)) {
+        if let Some(text) = failed(kind, event, response) {
             usage(response, sink)?;
-            return Err(StreamFault::Error(failure(event).or_else(|| read_error(frame.data)).unwrap_or_default()));
+            return Err(StreamFault::Error(text));
         }
         if !self.started {
             self.started = true;
@@ -76,9 +75,8 @@ impl ResponsesReader {
             b"response.refusal.delta" => self.more(event, Delta::Refuse, sink)?,
             b"response.reasoning_summary_text.delta" | b"response.reasoning_text.delta" => self.think(event, sink)?,
             b"response.function_call_arguments.delta" => self.arguments(event, sink)?,
-            b"response.completed" | b"response.incomplete" => self.end(response, sink)?,
-            // It is no end, but may be the last that is told.
-            b"response.cancelled" => usage(response, sink)?,
+            b"response.completed" => self.end(response, false, sink)?,
+            b"response.incomplete" => self.end(response, true, sink)?,
             _ => {}
         }
         Ok(true)
@@ -182,14 +180,15 @@ impl ResponsesReader {
     }
 
     /// The response is complete. Items that no event has told, or not to their end, are told by it alone.
-    fn end(&mut self, response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn end(&mut self, response: Raw<'_>, incomplete: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         for (index, item) in (0..).zip(response.get("output").unwrap_or(Raw::NULL).items()) {
             if index >= self.next || self.items.iter().any(|open| open.index == index) {
                 self.item_done(index, item, sink)?;
             }
         }
         usage(response, sink)?;
-        sink.take(Delta::Stop { reason: reason(response, self.calls > 0), sequence: None, explanation: None })?;
+        let reason = reason(response, incomplete, self.calls > 0);
+        sink.take(Delta::Stop { reason, sequence: None, explanation: None })?;
         sink.take(Delta::End)
     }
 }
@@ -216,9 +215,27 @@ fn index_of(event: Raw<'_>) -> u64 {
     event.get("output_index").and_then(Raw::count).unwrap_or(0)
 }
 
-/// Whether a response that has come to its end says that it has failed.
-pub(in crate::dialect) fn is_failed(response: Raw<'_>) -> bool {
-    response.get("status").is_some_and(|status| status.is("failed")) || response.get("error").is_some_and(is_error)
+/// What the status of a response that has come to its end says went wrong: it is another than that of a complete or an
+/// incomplete one.
+pub(in crate::dialect) fn unfinished(status: Raw<'_>) -> Option<ErrorText> {
+    let ends = status.is_null() || status.is("completed") || status.is("incomplete");
+    (!ends).then(|| ErrorText::unfinished(status))
+}
+
+/// What went wrong, if an event of a response says so. `response`: the response in it.
+pub(in crate::dialect) fn failed(kind: &[u8], event: Raw<'_>, response: Raw<'_>) -> Option<ErrorText> {
+    let unfinished = || unfinished(response.get("status").unwrap_or(Raw::NULL));
+    match kind {
+        b"response.completed" | b"response.incomplete" => {
+            let error = response.get("error").filter(|error| is_error(*error));
+            error.map(ErrorText::from_value).or_else(unfinished)
+        }
+        b"error" | b"response.failed" | b"response.cancelled" | b"" => {
+            let text = failure(event).or_else(|| read_error(event.bytes())).or_else(unfinished);
+            Some(text.unwrap_or_default())
+        }
+        _ => None,
+    }
 }
 
 /// Tells what a response has used.
@@ -229,18 +246,17 @@ fn usage(response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
     }
 }
 
-/// Why a response ended.
-pub(in crate::dialect) fn reason(response: Raw<'_>, calls: bool) -> StopReason {
-    let lacks = response.get("incomplete_details").and_then(|details| details.get("reason")).and_then(Raw::string);
-    match (response.get("status"), lacks) {
-        (Some(status), Some(word)) if status.is("incomplete") => StopReason::from_responses(word),
-        _ if calls => StopReason::Tools,
-        _ => StopReason::End,
+/// Why a response ended. `incomplete`: the event that ended it says that it is.
+pub(in crate::dialect) fn reason(response: Raw<'_>, incomplete: bool, calls: bool) -> StopReason {
+    let [status, details] = response.pick(["status", "incomplete_details"]);
+    if incomplete || status.is_some_and(|status| status.is("incomplete")) {
+        return StopReason::from_responses(details.and_then(|details| details.get("reason")));
     }
+    if calls { StopReason::Tools } else { StopReason::End }
 }
 
 /// What a response or an event says went wrong.
-pub(in crate::dialect) fn failure(event: Raw<'_>) -> Option<ErrorText> {
+fn failure(event: Raw<'_>) -> Option<ErrorText> {
     let inner = event.get("response").unwrap_or(event).get("error").or_else(|| event.get("error"));
     let error = inner.filter(|error| error.kind() == Kind::Object || error.string().is_some());
     Some(ErrorText::from_value(error.or_else(|| event.get("message").map(|_| event))?))

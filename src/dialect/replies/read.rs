@@ -1,7 +1,8 @@
 //! Reads a whole answer of each shape.
 
-use super::super::convert::{call_id, reason, thoughts, write_kept, write_thinking};
-use super::super::delta::StopReason;
+use super::super::convert::{call_id, reason, thoughts, unfinished, write_kept, write_thinking};
+use super::super::delta::{StopReason, choice_word, finish_word};
+use super::super::errors::ErrorText;
 use super::super::usage::Reported;
 use super::parts::{Answer, Arguments, Part};
 use crate::wire::json::{Kind, Raw, key, write_inside};
@@ -15,9 +16,11 @@ fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
     inside(object.get(name))
 }
 
-/// `keeps`: the client is given the reasoning to hand it back. `None`: there is no choice.
-pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Option<Answer<'a>> {
-    let (_, [message, sequence, word]) = choices.items().pick(["message", "stop_reason", "finish_reason"])?;
+/// `keeps`: the client is given the reasoning to hand it back. `None`: there is no choice. An error if one has failed.
+pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<Option<Answer<'a>>, ErrorText> {
+    let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
+    let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
+    let word = choice_word(word, error)?.unwrap_or_default();
     let names = ["content", "refusal", "reasoning_content", "reasoning", "tool_calls"];
     let [content, refusal, thought, other_thought, calls] = message.unwrap_or(Raw::NULL).pick(names);
     // A text, or a list of parts that have one.
@@ -53,16 +56,22 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Option<
         parts.push(Part::Call(inside(id), inside(name), arguments));
     }
     let sequence = sequence.and_then(Raw::string);
-    let reason = match StopReason::from_chat(inside(word)) {
+    let reason = match StopReason::from_chat(word) {
         StopReason::End if sequence.is_some() => StopReason::Sequence,
         reason => reason,
     };
     let reported = Reported::from_chat(usage);
-    Some(Answer { parts, reason, sequence, explanation: None, reported })
+    Ok(Some(Answer { parts, reason, sequence, explanation: None, reported }))
 }
 
 /// `end`: the members `stop_reason`, `stop_sequence` and `stop_details`.
-pub(super) fn messages<'a>(content: Raw<'a>, usage: Raw<'a>, end: [Option<Raw<'a>>; 3]) -> Answer<'a> {
+pub(super) fn messages<'a>(
+    content: Raw<'a>,
+    usage: Raw<'a>,
+    end: [Option<Raw<'a>>; 3],
+) -> Result<Answer<'a>, ErrorText> {
+    let [reason, sequence, details] = end;
+    let word = finish_word(reason)?.unwrap_or_default();
     let mut parts = Vec::new();
     let mut blocks = content.items();
     while let Some((block, [kind, text])) = blocks.pick(["type", "text"]) {
@@ -88,17 +97,19 @@ pub(super) fn messages<'a>(content: Raw<'a>, usage: Raw<'a>, end: [Option<Raw<'a
             _ => {}
         }
     }
-    let [reason, sequence, details] = end;
-    Answer {
+    Ok(Answer {
         parts,
-        reason: StopReason::from_messages(inside(reason)),
+        reason: StopReason::from_messages(word),
         sequence: sequence.and_then(Raw::string),
         explanation: details.and_then(|details| details.get("explanation")).and_then(Raw::string),
         reported: Reported::from_messages(usage),
-    }
+    })
 }
 
-pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) -> Answer<'a> {
+pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) -> Result<Answer<'a>, ErrorText> {
+    if let Some(text) = unfinished(answer.get("status").unwrap_or(Raw::NULL)) {
+        return Err(text);
+    }
     let mut parts = Vec::new();
     for item in output.items() {
         match string(item, "type") {
@@ -129,5 +140,5 @@ pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) ->
     }
     let calls = parts.iter().any(|part| matches!(part, Part::Call(..)));
     let reported = Reported::from_responses(usage);
-    Answer { parts, reason: reason(answer, calls), reported, ..Answer::default() }
+    Ok(Answer { parts, reason: reason(answer, false, calls), reported, ..Answer::default() })
 }

@@ -8,6 +8,7 @@ use super::super::tokens::{CountLater, IMAGE_TOKENS, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
 use super::input::{Input, NOT_STORED};
 use super::names::Name;
+use super::stored::{NOTHING_STORED, Stored};
 use super::table::Class;
 use super::unsigned::Unsigned;
 use crate::base::limits::MEMBERS_MAX;
@@ -61,6 +62,7 @@ struct Message {
     block: u32,
     /// The block under way has a `type`.
     typed: bool,
+    stored: Stored,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -165,6 +167,7 @@ const NO_MESSAGE: Message = Message {
     member: Part::Another,
     block: 0,
     typed: false,
+    stored: NOTHING_STORED,
 };
 
 const _: () = assert!((Name::TopK as u32) < 64, "one bit in `seen` for each that is read: those before it");
@@ -238,8 +241,9 @@ impl Checks {
     }
 
     #[cold]
-    fn note(&mut self, words: String) {
+    fn note(&mut self, words: String) -> Stop {
         self.refusal = Some(Box::new(Invalid(words)));
+        Stop
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
@@ -265,8 +269,7 @@ impl Checks {
     }
 
     fn refuse(&mut self, path: std::fmt::Arguments<'_>, expected: &str) -> Result<(), Stop> {
-        self.note(format!("{path}: expected {expected}"));
-        Err(Stop)
+        Err(self.note(format!("{path}: expected {expected}")))
     }
 
     /// A key of the top-level object.
@@ -276,8 +279,7 @@ impl Checks {
         self.class = self.name.class(self.shape);
         self.items = 0;
         if self.fields.members.len() >= MEMBERS_MAX {
-            self.note(format!("the body: expected at most {MEMBERS_MAX} members"));
-            return Err(Stop);
+            return Err(self.note(format!("the body: expected at most {MEMBERS_MAX} members")));
         }
         if self.name.is_single(self.class, self.shape) {
             let bit = 1u64 << self.name as u32;
@@ -319,6 +321,7 @@ impl Checks {
             {
                 self.beside_needed(raw);
             }
+            Name::Audio if self.shape == Dialect::Chat => self.names_voice(raw),
             Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
             _ => {}
         }
@@ -416,15 +419,12 @@ impl Checks {
             Name::System if in_array => self.in_system(buf, token, depth, span)?,
             Name::Input if in_array && self.shape == Dialect::Responses => {
                 let index = self.items.saturating_sub(1);
-                let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields.cuts);
-                if let Err(refusal) = judged {
-                    self.note(refusal);
-                    return Err(Stop);
-                }
+                let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields);
+                judged.map_err(|refusal| self.note(refusal))?;
             }
             Name::Tools if in_array && self.shape == Dialect::Responses => self.in_tools(buf, token, depth, span)?,
-            Name::System | Name::Tools => {}
-            name if name.is_read_by_model(self.shape) => {}
+            Name::Tools if in_array && self.shape == Dialect::Messages => self.in_toolset(buf, token, depth, span),
+            name if matches!(name, Name::System | Name::Tools) || name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),
         }
         if token == Token::Key {

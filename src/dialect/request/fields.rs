@@ -99,6 +99,8 @@ pub struct Fields {
     pub(in crate::dialect) has_odd: bool,
     /// Parts of the body that are not for an upstream of the same shape, in order: reasoning without a signature.
     pub(in crate::dialect) cuts: Vec<Span>,
+    /// It names an object of the provider's account: why that is refused.
+    pub(in crate::dialect) stored: Option<Box<Invalid>>,
 }
 
 impl Fields {
@@ -140,7 +142,9 @@ impl Fields {
             members,
             has_odd,
             cuts,
+            stored,
         } = self;
+        *stored = None;
         (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);

@@ -2,9 +2,11 @@
 //!
 //! Owns what an item must have, and which items are left out on a same-shape route: reasoning that this gateway carries
 //! for targets of another shape. Responses are not stored here (contract section 13), so what names something stored is
-//! refused, in words that say what to send instead.
+//! refused, in words that say what to send instead; what is stored at the provider is noted.
 
+use super::fields::Fields;
 use super::leave::Leave;
+use super::stored::{is_id, name_of};
 use crate::dialect::carrier;
 use crate::wire::Span;
 use crate::wire::json::{Token, eq_unescaped};
@@ -12,8 +14,6 @@ use std::fmt::Display;
 
 /// Why nothing can be asked for that was stored.
 pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
-/// Why no file can be named that was.
-const NO_FILE: &str = "the file itself: files are not stored here";
 const ROLES: &str = "one of user, assistant, system, developer";
 
 /// What an item is, as far as it matters here.
@@ -56,8 +56,11 @@ enum Member {
     Name,
     Id,
     Encrypted,
-    FileId,
+    /// The id of an object at the provider.
+    Stored,
     Tools,
+    /// What a model has written.
+    Arguments,
     Annotations,
     #[default]
     Another,
@@ -74,15 +77,13 @@ impl Member {
             ("name", Member::Name),
             ("id", Member::Id),
             ("encrypted_content", Member::Encrypted),
-            ("file_id", Member::FileId),
+            ("file_id", Member::Stored),
+            ("container_id", Member::Stored),
             ("tools", Member::Tools),
+            ("arguments", Member::Arguments),
             ("annotations", Member::Annotations),
         ];
         known.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Member::Another, |(_, member)| *member)
-    }
-
-    fn text(self) -> &'static str {
-        if self == Member::Output { "output" } else { "content" }
     }
 }
 
@@ -99,11 +100,14 @@ struct Item {
     id: bool,
     ours: bool,
     member: Member,
+    /// Its name, and that of the last key.
+    list: Span,
+    key: Span,
     /// Which member of a part comes next, and which part it is.
     inner: Member,
     part: u32,
-    /// Something inside a part is called `file_id`.
-    is_file: bool,
+    /// Something inside a part is called as an object's id is.
+    is_stored: bool,
 }
 
 /// The items so far.
@@ -126,8 +130,11 @@ impl Input {
         buf: &[u8],
         (token, depth, span): (Token, usize, Span),
         index: u32,
-        cuts: &mut Vec<Span>,
+        fields: &mut Fields,
     ) -> Result<(), String> {
+        if token == Token::Key {
+            self.item.key = span;
+        }
         match (depth, token) {
             (2, Token::ObjectOpen) => {
                 self.item = Item::default();
@@ -136,11 +143,14 @@ impl Input {
             (2, Token::ObjectClose) => {
                 self.judge(index)?;
                 let leaves = self.item.kind == Kind::Reasoning && self.item.ours;
-                self.leave.close(span.end, leaves, cuts);
+                self.leave.close(span.end, leaves, &mut fields.cuts);
             }
-            (3, Token::Key) => self.item.member = Member::of(span.of(buf)),
-            (3, Token::String) if self.item.member == Member::FileId => {
-                return expected(format_args!("input[{index}].file_id"), NO_FILE);
+            (3, Token::Key) => {
+                (self.item.member, self.item.list, self.item.part) = (Member::of(span.of(buf)), span, 0);
+            }
+            (3, Token::String) if self.item.member == Member::Stored => {
+                let key = name_of(self.item.key.of(buf));
+                fields.names_stored(format_args!("input[{index}].{key}"), &key);
             }
             (3, Token::ArrayOpen) if self.item.member == Member::Tools => self.adds_tools = true,
             (3, Token::ObjectClose | Token::ArrayClose) => {}
@@ -148,32 +158,38 @@ impl Input {
             (4, Token::ObjectOpen) => self.item.inner = Member::Another,
             (4, Token::ObjectClose) => self.item.part += 1,
             (4, Token::Key) => self.item.inner = Member::of(span.of(buf)),
-            (4, Token::String) if self.names_file(self.item.inner == Member::FileId) => {
-                let list = self.item.member.text();
-                return expected(format_args!("input[{index}].{list}.file_id"), NO_FILE);
+            (4, Token::String) if self.names_stored(self.item.inner == Member::Stored) => {
+                let (name, key) = (name_of(self.item.list.of(buf)), name_of(self.item.key.of(buf)));
+                fields.names_stored(format_args!("input[{index}].{name}.{key}"), &key);
             }
             (4, _) if self.item.member == Member::Content && self.item.content == Some(true) => {
                 return expected(format_args!("input[{index}].content[{}]", self.item.part), "an object");
             }
             (5, Token::Key) => self.item.inner = Member::of(span.of(buf)),
-            (5, Token::String) if self.names_file(self.item.inner == Member::FileId) => return self.part_file(index),
-            (6.., Token::Key) => self.item.is_file = eq_unescaped(span.of(buf), "file_id"),
-            (6.., Token::String) if self.names_file(self.item.is_file && self.item.inner != Member::Annotations) => {
-                return self.part_file(index);
+            (5, Token::String) if self.names_stored(self.item.inner == Member::Stored) => {
+                self.stored_in_part(buf, index, fields);
+            }
+            (6.., Token::Key) => self.item.is_stored = is_id(span.of(buf)),
+            (6.., Token::String)
+                if self.names_stored(self.item.is_stored && self.item.inner != Member::Annotations) =>
+            {
+                self.stored_in_part(buf, index, fields);
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether a string names a file, if its key says so: what an answer has cited is no more than said again.
-    fn names_file(&self, key: bool) -> bool {
-        key && matches!(self.item.member, Member::Content | Member::Output)
+    /// Whether a string names an object, if its key says so: what an answer has cited is no more than said again, and
+    /// definitions of tools name none.
+    fn names_stored(&self, key: bool) -> bool {
+        key && !matches!(self.item.member, Member::Tools | Member::Arguments)
     }
 
-    fn part_file(&self, index: u32) -> Result<(), String> {
-        let (list, part) = (self.item.member.text(), self.item.part);
-        expected(format_args!("input[{index}].{list}[{part}].file_id"), NO_FILE)
+    fn stored_in_part(&self, buf: &[u8], index: u32, fields: &mut Fields) {
+        let (list, part) = (name_of(self.item.list.of(buf)), self.item.part);
+        let key = name_of(self.item.key.of(buf));
+        fields.names_stored(format_args!("input[{index}].{list}[{part}].{key}"), &key);
     }
 
     /// The array is complete.
@@ -200,15 +216,14 @@ impl Input {
                 item.role = (token != Token::Null).then_some(item.assistant || others.into_iter().any(is));
             }
             Member::Content => {
-                item.part = 0;
                 item.content = (token != Token::Null).then_some(matches!(token, Token::String | Token::ArrayOpen));
             }
-            Member::Output => item.part = 0,
             Member::CallId => item.call_id = string,
             Member::Name => item.name = string,
             Member::Id => item.id = string,
             Member::Encrypted => item.ours = string && carrier::is_ours(span.of(buf)),
-            Member::FileId | Member::Tools | Member::Annotations | Member::Another => {}
+            Member::Output | Member::Stored | Member::Tools | Member::Arguments => {}
+            Member::Annotations | Member::Another => {}
         }
     }
 

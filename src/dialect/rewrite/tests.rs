@@ -469,11 +469,12 @@ fn a_tool_of_the_providers_goes_on_where_it_is_named_and_names_nothing_stored() 
         (r#"{"type":"code_interpreter","container":"cntr_other"}"#, false),
         (r#"{"type":"shell","environment":{"type":"container_auto"}}"#, true),
         (r#"{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_other"}}"#, false),
+        (r#"{"type":"file_search","vector_store_ids":["vs_other"]}"#, false),
         (r#"{"type":"web_search_preview"}"#, false),
     ] {
         let body = format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]");
         let want = if goes { body.clone() } else { format!("\"input\":\"x\",\"tools\":[{FUNCTION}]") };
-        assert_eq!(tools(&["code_interpreter", "shell", "web_search"], &body).unwrap(), want);
+        assert_eq!(tools(&["code_interpreter", "shell", "file_search", "web_search"], &body).unwrap(), want);
     }
 }
 
@@ -544,4 +545,146 @@ fn an_ordinary_request_goes_as_it_is_whatever_its_target_takes() {
         goes_as_it_is(Dialect::Chat, scan.fields(), &Capabilities::default())
     };
     assert!(scan(ordinary) && scan(late) && !odd[..4].iter().any(|body| scan(body)));
+}
+
+/// Members of requests that name an object of the provider's account, each with its path.
+const STORED_OBJECTS: &[(Dialect, &str, &str)] = &[
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"file","file":{"file_id":"file-1"}}]}]}"#,
+        "messages[0].content[1].file.file_id",
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":[{"type":"file","file":{"file\u005fid":"file-1"}}]}]}"#,
+        "messages[0].content[0].file.file\\u005fid",
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":[{"file_id":"file-1"}]}]}"#,
+        "messages[0].content[0].file_id",
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"},{"role":"assistant","audio":{"id":"audio_1"}}]}"#,
+        "messages[1].audio.id",
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"audio":{"voice":{"id":"voice_1"},"format":"wav"}}"#,
+        "audio.voice.id",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":[{"type":"document","source":{"type":"file","file_id":"file_1"}}]}]}"#,
+        "messages[0].content[0].source.file_id",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":[{"type":"container_upload","file_id":"file_1"}]}]}"#,
+        "messages[0].content[0].file_id",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":"image","source":{"type":"file","file_id":"file_1"}}]}]}]}"#,
+        "messages[0].content[0].content.file_id",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":[{"input":{"file_id":"a"},"type":"tool_use","source":{"file_id":"file_1"}}]}]}"#,
+        "messages[0].content[0].source.file_id",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","input_schema":{}},{"type":"mcp_toolset","mcp_server_name":"s"}]}"#,
+        "tools[1].type",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":[{"role":"user","content":[{"type":"input_file","file_id":"file-1"}]}]}"#,
+        "input[0].content[0].file_id",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":[{"type":"code_interpreter_call","id":"ci_1","container_id":"cntr_1"}]}"#,
+        "input[0].container_id",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":[{"type":"file_search_call","results":[{"text":"x"},{"file_id":"file-1"}]}]}"#,
+        "input[0].results[1].file_id",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":[{"type":"shell_call","call_id":"c","environment":{"type":"container_reference","container_id":"cntr_1"}}]}"#,
+        "input[0].environment.container_id",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":[{"type":"computer_call_output","call_id":"c","output":{"type":"computer_screenshot","file_id":"file-1"}}]}"#,
+        "input[0].output.file_id",
+    ),
+];
+
+/// The same names in places where they mean nothing to a provider.
+const NOT_STORED_OBJECTS: &[(Dialect, &str)] = &[
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":[{"type":"file","file":{"file_id":null,"file_data":"x"}}]}]}"#,
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"assistant","content":"x","annotations":[{"file_id":"file-1"}],"tool_calls":[{"id":"c","function":{"name":"f","arguments":{"file_id":"a"}}}]}]}"#,
+    ),
+    (Dialect::Chat, r#"{"messages":[{"role":"user","content":"x"}],"audio":{"voice":"alloy","format":"wav"}}"#),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"default":{"file_id":"a"}}}}]}"#,
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"file_id":"a","deep":{"container_id":"b"}}},{"type":"text","text":"x","citations":[{"file_id":"file_1"}]}]}]}"#,
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"mcp_toolset","input_schema":{"type":"mcp_toolset"}}]}"#,
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":[{"role":"assistant","content":[{"type":"output_text","text":"x","annotations":[{"type":"container_file_citation","container_id":"c","file_id":"f"}]}]}]}"#,
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":[{"type":"tool_search_call","call_id":"c","execution":"client","arguments":{"file_id":"a"}},{"type":"tool_search_output","call_id":"c","execution":"client","tools":[{"type":"function","name":"f","parameters":{"default":{"file_id":"a"}}}]}]}"#,
+    ),
+];
+
+#[test]
+fn stored_objects_are_refused_by_path_unless_allowed() {
+    for (shape, body, path) in STORED_OBJECTS {
+        let refused = case(*shape).try_run(body).unwrap_err().0;
+        assert_eq!(refused.split_once(": ").map(|(path, _)| path), Some(*path), "{refused}: {body}");
+        let allowed = takes(*shape, Capabilities { stored_objects: true, ..Capabilities::default() });
+        assert!(allowed.try_run(body).is_ok(), "{body}");
+        for to in [Dialect::Chat, Dialect::Messages, Dialect::Responses].into_iter().filter(|to| to != shape) {
+            let mut scan = RequestScan::new();
+            scan.reset(*shape);
+            scan.finish(body.as_bytes()).unwrap();
+            let takes = Capabilities::default();
+            let with = Target { model: "m", shape: to, capabilities: &takes, cache_key: None };
+            let translated = super::super::translate(*shape, body.as_bytes(), scan.fields(), &with, &mut Vec::new());
+            assert_eq!(translated.err().map(|why| why.0), Some(refused.clone()), "{body}");
+        }
+    }
+    for (shape, body) in NOT_STORED_OBJECTS {
+        assert!(case(*shape).try_run(body).is_ok(), "{body}");
+    }
+}
+
+#[test]
+fn name_of_a_stored_object_is_cut_in_a_refusal() {
+    let body =
+        format!(r#"{{"messages":[{{"role":"user","content":[{{"{}":{{"file_id":"f"}}}}]}}]}}"#, "x".repeat(9000));
+    let refused = case(Dialect::Chat).try_run(&body).unwrap_err().0;
+    assert!(refused.len() < 200 && refused.ends_with("files are not stored here"), "{refused}");
 }

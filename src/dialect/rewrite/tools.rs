@@ -15,6 +15,8 @@ use std::borrow::Cow;
 const AT_CLIENT: [&str; 5] = ["function", "custom", "namespace", "local_shell", "apply_patch"];
 /// Kinds that the client runs if the tool says so.
 const AT_EITHER: [&str; 2] = ["shell", "tool_search"];
+/// Members that name what is stored at the provider.
+const STORED: [&str; 5] = ["container", "container_id", "file_id", "file_ids", "vector_store_ids"];
 /// Places at which tools may be left out of one request.
 const CUTS_MAX: usize = 256;
 /// What is said of a request whose tools are all left out.
@@ -141,7 +143,7 @@ fn goes_on(tool: Raw<'_>, takes: &Capabilities) -> bool {
     let at_client = AT_CLIENT.iter().any(|known| kind.is(known))
         || (kind.is("tool_search") && only(tool, "execution").is_some_and(|place| place.is("client")))
         || (kind.is("shell") && is_local(tool));
-    at_client || (is_named(kind, takes) && !names_stored(tool))
+    at_client || (is_named(kind, takes) && (takes.stored_objects || !names_stored(tool)))
 }
 
 /// Whether a shell's commands run at the client.
@@ -160,7 +162,7 @@ fn names_stored(tool: Raw<'_>) -> bool {
     let names = |(key, value): (&[u8], Raw<'_>)| {
         let is = |name: &&str| eq_unescaped(key, name);
         let any = value.string().is_some() || value.items().next().is_some();
-        any && ["container", "container_id", "file_id", "file_ids"].iter().any(is)
+        any && STORED.iter().any(is)
     };
     tool.members().any(names) || tool.members().any(|(_, inner)| inner.members().any(names))
 }

@@ -236,6 +236,7 @@ fn a_start_without_id_gets_one_and_unknown_events_pass() {
                 data: {\"type\":\"content_block_stop\",\"index\":0}\n\n\
                 event: ping\ndata: {\"type\": \"ping\"}\n\n\
                 data: [DONE]\n\n\
+                event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n\
                 event: message_stop\ndata: {\"type\":\"message_stop\"}\n\nevent: late\ndata: {}\n\n";
     let outcome = messages(text);
     let want = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"req_5f1c9a7e3b2d4c60\",\
@@ -243,8 +244,9 @@ fn a_start_without_id_gets_one_and_unknown_events_pass() {
                 event: brand_new\nid: 7\ndata: {\"type\":\"brand_new\",\"message\":{\"id\":\"kept\"},\"x\":1.0}\n\n\
                 event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n\
                 event: ping\ndata: {\"type\": \"ping\"}\n\n\
+                event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n\
                 event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
-    assert_eq!((outcome.out.as_str(), outcome.events), (want, 4));
+    assert_eq!((outcome.out.as_str(), outcome.events), (want, 5));
 }
 
 #[test]
@@ -276,7 +278,8 @@ fn a_stream_that_ends_before_its_end_is_incomplete() {
     assert_eq!(chat(&(start.clone() + "data: {\"choi")).result, Err(StreamFault::Incomplete));
     // The last event lacks only its blank line: it is whole all the same.
     assert_eq!(chat((start.clone() + &chunk(FINISH)).trim_end()).result, Ok(()));
-    assert_eq!(chat(&(start + "data: [DONE]")).result, Ok(()));
+    assert_eq!(chat(&(start.clone() + &chunk(FINISH) + "data: [DONE]")).result, Ok(()));
+    assert_eq!(chat(&(start + "data: [DONE]")).result, Err(StreamFault::Incomplete));
     let open = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
     assert_eq!(messages(open).result, Err(StreamFault::Incomplete));
 }
@@ -347,7 +350,8 @@ fn a_stream_can_be_used_again() {
     out.clear();
     let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
-    let text = format!("{start}{stop}");
+    let delta = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n";
+    let text = format!("{start}{delta}{stop}");
     assert!(stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).unwrap().finished);
     assert!(out.ends_with(stop.as_bytes()));
     stream.release(&mut pool);

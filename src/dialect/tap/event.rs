@@ -4,6 +4,7 @@ mod response;
 
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::convert::{CHUNK, write_failed, write_failure, write_usage_chunk};
+use super::super::delta::{finish_word, finishes};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
@@ -59,7 +60,8 @@ struct Seen {
     choices: Option<Span>,
     created: Option<Span>,
     number: Option<Span>,
-    /// Reasons to end; those of an answer with several texts come one by one.
+    /// Values that may be reasons to end, or errors, of choices; then the reasons to end among them. Those of an answer
+    /// with several texts come one by one.
     finishes: u32,
     /// Texts that count as relayed, and the last of them, without its quotes.
     texts: u32,
@@ -152,7 +154,7 @@ pub(in crate::dialect) struct Tap {
     created: u32,
     dialect: Dialect,
     show_usage: bool,
-    /// Part of an answer has come.
+    /// Part of an answer has come; of a chat stream or a completion, the end of one of its choices.
     begun: bool,
     finish_seen: bool,
     finished: bool,
@@ -169,7 +171,6 @@ impl Tap {
     /// At the start of a stream. `show_usage`: the client has asked for the usage chunk (chat only).
     pub(in crate::dialect) fn new(dialect: Dialect, show_usage: bool) -> Tap {
         let (reported, relayed, template) = (Reported::default(), Estimator::new(), EventTemplate::default());
-        let (begun, finish_seen, finished) = (false, false, false);
         Tap {
             reported,
             relayed,
@@ -177,9 +178,9 @@ impl Tap {
             created: 0,
             dialect,
             show_usage,
-            begun,
-            finish_seen,
-            finished,
+            begun: false,
+            finish_seen: false,
+            finished: false,
             opened: false,
             next: u32::from(dialect != Dialect::Responses),
             shift: 0,
@@ -349,7 +350,10 @@ impl Tap {
         let reported = seen.value(seen.usage, data).map(Reported::from_chat);
         self.reported.merge(reported.unwrap_or_default());
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
-        self.begun |= !empty;
+        if seen.finishes > 0 {
+            // An empty word ends nothing: then another event that differs in its text alone is treated alike.
+            seen.finishes = finishes(seen.value(seen.choices, data).unwrap_or(Raw::NULL))?;
+        }
         if self.created == 0 {
             let created = seen.value(seen.created, data).and_then(Raw::count);
             self.created = created.and_then(|created| u32::try_from(created).ok()).unwrap_or_default();
@@ -358,6 +362,7 @@ impl Tap {
             self.texts(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
         } else {
             self.next = self.next.saturating_sub(seen.finishes);
+            self.begun |= seen.finishes > 0;
             self.finish_seen |= seen.finishes > 0 && self.next == 0;
         }
         if empty && seen.usage.is_some() && !self.show_usage {
@@ -381,9 +386,10 @@ impl Tap {
         let mut choices = choices.items();
         while let Some((_, [index, reason, text])) = choices.pick(["index", "finish_reason", "text"]) {
             let bit = index.and_then(Raw::count).and_then(|index| 1u16.checked_shl(index as u32)).unwrap_or(0);
-            if reason.and_then(Raw::string).is_some() {
+            // A choice that has failed has been found before.
+            if finish_word(reason).is_ok_and(|word| word.is_some()) {
                 self.next = self.next.saturating_sub(1);
-                self.opened = true;
+                (self.opened, self.begun) = (true, true);
                 self.shift &= !bit;
             } else if text.and_then(Raw::string).is_some_and(|text| !text.is_empty()) {
                 self.shift |= bit;
@@ -426,8 +432,11 @@ impl Tap {
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let reported = seen.value(seen.usage, data).map(Reported::from_messages);
         self.reported.merge(reported.unwrap_or_default());
-        self.finish_seen |= seen.finishes > 0;
-        if kind.is("message_stop") && !self.begun {
+        if seen.finishes > 0 {
+            let word = Raw::new(data).get("delta").and_then(|delta| delta.get("stop_reason"));
+            self.finish_seen |= finish_word(word)?.is_some();
+        }
+        if kind.is("message_stop") && !(self.begun && self.finish_seen) {
             return Err(StreamFault::Incomplete);
         }
         if kind.is("message_start") && !seen.object.is_empty() {
@@ -514,7 +523,7 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         [K::Object] => seen.kind = Some(whole),
         [K::Choices] => seen.choices = Some(whole),
         [K::Created] => seen.created = Some(whole),
-        [K::Choices, K::Item, K::FinishReason] => seen.finishes += u32::from(token == Token::String),
+        [K::Choices, K::Item, K::FinishReason | K::Error] => seen.finishes += u32::from(token != Token::Null),
         [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
         [K::Choices, K::Item, K::Delta, K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments] => return true,
         _ => {}

@@ -55,6 +55,8 @@ pub(super) struct Seen {
     pub(super) error: Option<Span>,
     pub(super) object_is_error: bool,
     pub(super) listed: bool,
+    /// What says why the answer ended: its choices, its `stop_reason` or its `status`.
+    pub(super) ending: Option<Span>,
 }
 
 impl Seen {
@@ -70,6 +72,7 @@ impl Seen {
             error: None,
             object_is_error: false,
             listed: false,
+            ending: None,
         }
     }
 

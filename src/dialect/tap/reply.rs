@@ -1,6 +1,8 @@
 //! One whole answer that keeps its shape.
 
 use super::super::answer::{Broken, ResponseIdentity};
+use super::super::convert::unfinished;
+use super::super::delta::{finish_word, finishes};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::relay::Relayed;
@@ -73,12 +75,18 @@ impl Notes {
             (Dialect::Chat, K::Created) => seen.place(whole, Edit::Created),
             (Dialect::Relay(_), K::Object) => seen.object_is_error = whole.of(buf) == b"\"error\"",
             (Dialect::Relay(_), K::Meta) => seen.meta = Some(whole),
-            (Dialect::Relay(relay), key) if key == Relayed::of(relay).list => seen.listed = token == Token::ArrayClose,
+            (Dialect::Relay(relay), key) if key == Relayed::of(relay).list => {
+                (seen.listed, seen.ending) = (token == Token::ArrayClose, Some(whole));
+            }
             (Dialect::Responses, K::Store) => seen.place(whole, Edit::Store),
             (Dialect::Responses, K::PreviousResponseId) => seen.place(whole, Edit::Previous),
-            (Dialect::Chat, K::Choices) | (Dialect::Messages, K::Content) | (Dialect::Responses, K::Output) => {
+            (Dialect::Chat, K::Choices) => {
+                (seen.listed, seen.ending) = (token == Token::ArrayClose, Some(whole));
+            }
+            (Dialect::Messages, K::Content) | (Dialect::Responses, K::Output) => {
                 seen.listed = token == Token::ArrayClose
             }
+            (Dialect::Messages, K::StopReason) | (Dialect::Responses, K::Status) => seen.ending = Some(whole),
             _ => {}
         }
     }
@@ -195,6 +203,7 @@ fn read(
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     }
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
+    ends_well(shape, seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body))))?;
     let reported = match shape {
         Dialect::Chat => usage.reported(),
         Dialect::Messages => Reported::from_messages(value(seen.usage)),
@@ -216,6 +225,17 @@ fn read(
         hide(me.hides, false, from, out);
     }
     Ok(observed)
+}
+
+/// An error if an answer says that it is not complete. `ending`: what it says of its end.
+fn ends_well(shape: Dialect, ending: Raw<'_>) -> Result<(), ErrorText> {
+    match shape {
+        Dialect::Chat => finishes(ending).map(drop),
+        Dialect::Messages => finish_word(Some(ending)).map(drop),
+        Dialect::Responses => unfinished(ending).map_or(Ok(()), Err),
+        Dialect::Relay(relay) if Relayed::of(relay).generates => finishes(ending).map(drop),
+        Dialect::Relay(_) => Ok(()),
+    }
 }
 
 /// Tokens of the text that an answer carries, by a second look at it.

@@ -199,7 +199,9 @@ fn any_file_by_its_id_is_refused() {
         let mut scan = RequestScan::new();
         scan.reset(Dialect::Responses);
         let body = value!({"model": "m", "input": [item]}).to_string();
-        scan.finish(body.as_bytes()).err().map(|why| why.0.split_once(':').unwrap().0.to_owned())
+        scan.finish(body.as_bytes()).unwrap();
+        let stored = scan.fields().may_name_stored(&Capabilities::default());
+        stored.err().map(|why| why.0.split_once(':').unwrap().0.to_owned())
     };
     let shot = value!({"type": "computer_screenshot", "file_id": "file-other"});
     for (item, path) in [

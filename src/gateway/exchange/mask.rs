@@ -1,16 +1,25 @@
 //! A provider's words as a client may see them: without its name for the model, without what the provider was told in
-//! confidence, whole, encoded or shortened, and without anything that looks like a key. Pure; called for every message
-//! of a provider.
+//! confidence, in whatever encoding, in pieces or shortened, and without anything that looks like a key. Pure; called
+//! for every message of a provider.
 
+use super::views::{Text, in_base64, in_hex};
 use crate::base::limits::ERROR_MESSAGE_MAX;
+use crate::base::order;
 use crate::base::text::holds_secret;
+use crate::wire::Span;
+use std::collections::BTreeSet;
 
 /// Shorter parts of what was told are words like `Bearer`, or too common to be taken out.
 const PART_MIN: usize = 8;
+/// So many characters of a secret in a row give it away, wherever in it they stand. A shorter secret is taken out as a
+/// whole. Words that share fewer with it are common, such as a prefix of all keys of a service.
+const RUN_MIN: usize = 12;
 /// So many characters at the beginning or the end of a secret, beside stars or dots, are that secret shortened.
 const EDGE_MIN: usize = 3;
 /// What stands in the place of what is taken out.
 const STARS: &str = "***";
+/// Stars or dots that stand for what is left out.
+const GAPS: [&str; 3] = ["*", "\u{2026}", ".."];
 
 /// What a client may see of `message`: `upstream_model` is called `our_model`, and nothing of `secrets` is left; at
 /// most [`ERROR_MESSAGE_MAX`] characters.
@@ -20,64 +29,114 @@ pub(super) fn mask<'a>(
     our_model: &str,
     secrets: impl Iterator<Item = &'a str>,
 ) -> String {
-    let parts: Vec<&str> = secrets.flat_map(str::split_whitespace).filter(|part| part.len() >= PART_MIN).collect();
-    let mut text = message.to_owned();
-    for part in &parts {
-        for form in forms(part) {
-            text = text.replace(&form, STARS);
-        }
-    }
+    let parts = secrets.flat_map(str::split_whitespace).filter(|part| part.len() >= PART_MIN);
+    let parts: Vec<Vec<u8>> = parts.map(|part| part.to_ascii_lowercase().into_bytes()).collect();
+    let mut text = without(message, &parts);
     if !upstream_model.is_empty() {
         text = text.replace(upstream_model, our_model);
     }
-    let mut text = without_keys(&text, &parts);
+    let mut text = without_keys(&text);
     if let Some((cut, _)) = text.char_indices().nth(ERROR_MESSAGE_MAX) {
         text.truncate(cut);
     }
     text
 }
 
-/// A secret as it may stand in a text: as it is, in a URL, in base64 of either alphabet, alone or behind other bytes.
-/// In base64 a character or two at its ends depend on what stands beside it.
-fn forms(part: &str) -> Vec<String> {
-    let upper: String = part.bytes().map(|byte| percent(byte, char::to_ascii_uppercase)).collect();
-    let lower: String = part.bytes().map(|byte| percent(byte, char::to_ascii_lowercase)).collect();
-    let mut all = vec![part.to_string(), upper, lower];
-    for skipped in 0..3 {
-        let plain = base64(&part.as_bytes()[skipped..]);
-        all.push(plain.replace('+', "-").replace('/', "_"));
-        all.push(plain);
+/// A text without these secrets, which are in small letters.
+fn without(message: &str, parts: &[Vec<u8>]) -> String {
+    if parts.is_empty() {
+        return message.to_owned();
     }
-    all
-}
-
-fn percent(byte: u8, digit: impl Fn(&char) -> char) -> String {
-    if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-        return char::from(byte).to_string();
+    let mut spans = Vec::new();
+    let plain = Text::plain(message);
+    // What was encoded twice, such as a query in a URL in a URL.
+    let twice = plain.decoded();
+    for text in [&plain, &twice] {
+        find(text, parts, &mut spans);
+        shortened(text, parts, &mut spans);
+        in_hex(text).iter().chain(&in_base64(text)).for_each(|text| find(text, parts, &mut spans));
     }
-    format!("%{byte:02x}").chars().map(|c| digit(&c)).collect()
-}
-
-/// In base64, as far as the digits stand for whole bytes of `bytes` alone.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bits = |three: &[u8]| three.iter().fold(0usize, |bits, byte| bits << 8 | usize::from(*byte));
-    let mut out = String::with_capacity(bytes.len() / 3 * 4 + 2);
-    for three in bytes.chunks(3) {
-        let whole = bits(three) << (8 * (3 - three.len()));
-        let digits = three.len() * 8 / 6;
-        out.extend((0..digits.max(1)).map(|at| char::from(DIGITS[whole >> (18 - 6 * at) & 63])));
+    order::by_key(&mut spans, |span| (span.start.into(), 0));
+    let (mut out, mut from) = (String::with_capacity(message.len()), 0);
+    for span in spans {
+        let (start, end) = (span.start as usize, span.end as usize);
+        if start > from || (start == from && !out.ends_with(STARS)) {
+            out.push_str(&message[from..start]);
+            out.push_str(STARS);
+        }
+        from = from.max(end);
     }
+    out.push_str(&message[from..]);
     out
 }
 
-/// Providers quote the key they were sent, partly starred: `sk-proj-****abcd`, `"api_key":"sk-ant…"`, `abcd...wxyz`.
-fn without_keys(text: &str, parts: &[&str]) -> String {
+/// Finds runs of the secrets in a text.
+fn find(text: &Text, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
+    let lengths: BTreeSet<usize> = parts.iter().map(|part| part.len().min(RUN_MIN)).collect();
+    for length in lengths {
+        let of_length = parts.iter().filter(|part| part.len().min(RUN_MIN) == length);
+        let runs: BTreeSet<&[u8]> = of_length.flat_map(|part| part.windows(length)).collect();
+        for (at, window) in text.bytes().windows(length).enumerate() {
+            if runs.contains(window) {
+                spans.push(text.span(at, at + length));
+            }
+        }
+    }
+}
+
+/// Finds secrets of which the beginning or the end stands beside stars or dots: `sk-proj-****abcd`, `abcd...wxyz`.
+fn shortened(text: &Text, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
+    let bytes = text.bytes();
+    let gap_at = |at: usize| GAPS.iter().find(|gap| bytes[at..].starts_with(gap.as_bytes())).map(|gap| gap.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let start = at;
+        while let Some(length) = bytes.get(at).and_then(|_| gap_at(at)) {
+            at += length;
+        }
+        if at == start {
+            at += 1;
+            continue;
+        }
+        // A dot more belongs to them.
+        at += bytes[at..].iter().take_while(|byte| **byte == b'.').count();
+        let (before, after) = (&bytes[..start], &bytes[at..]);
+        let begins = parts.iter().filter_map(|part| edge(part, before, false)).max();
+        let ends = parts.iter().filter_map(|part| edge(part, after, true)).max();
+        if begins.or(ends).is_none() {
+            continue;
+        }
+        // All of the word goes, since the rest of it may be of the secret, too.
+        let first = begins.unwrap_or(0).max(before.iter().rev().take_while(|byte| is_of_key(**byte)).count());
+        let last = ends.unwrap_or(0).max(after.iter().take_while(|byte| is_of_key(**byte)).count());
+        spans.push(text.span(start - first, at + last));
+    }
+}
+
+/// How many characters of a secret stand right before a gap, its beginning, or right `behind` it, its end. They begin a
+/// word, or end one.
+fn edge(part: &[u8], text: &[u8], behind: bool) -> Option<usize> {
+    let most = part.len().min(text.len());
+    (EDGE_MIN..=most).rev().find(|length| {
+        let (same, beside) = match behind {
+            true => (text.starts_with(&part[part.len() - length..]), text.get(*length)),
+            false => (text.ends_with(&part[..*length]), text.iter().rev().nth(*length)),
+        };
+        same && !beside.is_some_and(u8::is_ascii_alphanumeric)
+    })
+}
+
+fn is_of_key(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
+/// Providers quote the key they were sent: `"api_key":"sk-ant…"`.
+fn without_keys(text: &str) -> String {
     let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.' | '…');
     let mut out = String::with_capacity(text.len());
     for piece in text.split_inclusive(|c| !is_key(c)) {
         let word = piece.trim_end_matches(|c| !is_key(c));
-        if holds_secret(word) || parts.iter().any(|part| is_shortened(word, part)) {
+        if holds_secret(word) {
             out.push_str(STARS);
             out.push_str(&piece[word.len()..]);
         } else {
@@ -87,20 +146,10 @@ fn without_keys(text: &str, parts: &[&str]) -> String {
     out
 }
 
-/// Whether a word is the beginning or the end of `secret`, with stars or dots for the rest.
-fn is_shortened(word: &str, secret: &str) -> bool {
-    let gap = ["*", "…", ".."];
-    let start = gap.iter().filter_map(|gap| word.find(gap)).min();
-    let end = gap.iter().filter_map(|gap| word.rfind(gap).map(|at| at + gap.len())).max();
-    let Some((start, end)) = start.zip(end) else { return false };
-    let (first, last) = (&word[..start], word[end..].trim_end_matches('.'));
-    let begins = first.len() >= EDGE_MIN && secret.starts_with(first);
-    begins || (last.len() >= EDGE_MIN && secret.ends_with(last))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::rng::Rng;
 
     fn masked(text: &str, secrets: &[&str]) -> String {
         mask(text, "", "m", secrets.iter().copied())
@@ -160,5 +209,108 @@ mod tests {
         let text = format!("{}secretsecret", "x ".repeat(ERROR_MESSAGE_MAX / 2 - 2));
         let text = masked(&text, &["Bearer secretsecret"]);
         assert!(text.ends_with("x ***") && !text.contains("secr"), "{}", &text[text.len() - 20..]);
+    }
+
+    /// Ways in which a secret may be written.
+    fn written(secret: &str) -> Vec<String> {
+        let each = |write: &dyn Fn(u8) -> String| secret.bytes().map(write).collect::<String>();
+        let named = |byte: u8| match byte {
+            b'+' => "&plus;".to_owned(),
+            b'/' => "&sol;".to_owned(),
+            b'=' => "&equals;".to_owned(),
+            b':' => "&colon;".to_owned(),
+            b'_' => "&lowbar;".to_owned(),
+            b'.' => "&period;".to_owned(),
+            b'-' => "&hyphen;".to_owned(),
+            other => char::from(other).to_string(),
+        };
+        let percent = |byte: u8| format!("%{byte:02X}");
+        let mut all = vec![
+            secret.to_owned(),
+            secret.to_ascii_uppercase(),
+            secret.to_ascii_lowercase(),
+            each(&|byte| format!("{byte:02x}")),
+            each(&|byte| format!("{byte:02X}")),
+            each(&percent),
+            each(&|byte| percent(byte).to_ascii_lowercase()),
+            each(&|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { percent(byte) }),
+            each(&|byte| format!("%25{byte:02x}")),
+            each(&|byte| format!("&#{byte};")),
+            each(&|byte| format!("&#x{byte:x};")),
+            each(&|byte| format!("&#0{byte};")),
+            each(&named),
+            each(&|byte| format!("\\u{byte:04x}")),
+        ];
+        for prefix in ["", "u", "us", "user:"] {
+            let encoded = crate::base::base64::encode(format!("{prefix}{secret}").as_bytes());
+            all.push(encoded.replace('+', "-").replace('/', "_").trim_end_matches('=').to_owned());
+            all.push(encoded.bytes().map(percent).collect());
+            all.push(encoded);
+        }
+        all
+    }
+
+    fn secret(rng: &mut Rng) -> String {
+        const OF: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/=:.";
+        let length = 13 + rng.next_u64() as usize % 60;
+        (0..length).map(|_| char::from(OF[rng.next_u64() as usize % OF.len()])).collect()
+    }
+
+    #[test]
+    fn no_run_of_a_secret_is_left_however_it_is_written_and_cut() {
+        let mut rng = Rng::from_u64(41);
+        for _ in 0..12 {
+            let secret = secret(&mut rng);
+            for whole in written(&secret) {
+                for _ in 0..4 {
+                    let from = rng.next_u64() as usize % (whole.len() / 2);
+                    let cut = &whole[from * (rng.next_u64() as usize % 2)..];
+                    let cut = &cut[..cut.len() - rng.next_u64() as usize % (cut.len() / 2)];
+                    let text = masked(&format!("you sent `{cut}` to us"), &[&format!("Bearer {secret}")]);
+                    // As many characters as a run takes in this form, with those of a name before it.
+                    let run = (whole.len() * (RUN_MIN + 8)).div_ceil(secret.len());
+                    let (whole, text) = (whole.to_ascii_lowercase(), text.to_ascii_lowercase());
+                    let left = |run: &[u8]| text.contains(std::str::from_utf8(run).unwrap());
+                    assert!(!whole.as_bytes().windows(run).any(left), "{secret} as {whole} in {text} of {cut}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn text_without_the_secret_is_unchanged() {
+        let mut rng = Rng::from_u64(42);
+        for _ in 0..200 {
+            let (own, other) = (secret(&mut rng), secret(&mut rng));
+            for text in written(&other) {
+                let text = format!("größe {text} \u{202e}...");
+                let looks_like_a_key = without_keys(&text) != text;
+                let (lower, own_lower) = (text.to_ascii_lowercase(), own.to_ascii_lowercase());
+                let edges = [&own_lower[..EDGE_MIN], &own_lower[own.len() - EDGE_MIN..]];
+                let shares = edges.into_iter().any(|edge| lower.contains(edge));
+                if !looks_like_a_key && !shares && text.chars().count() <= ERROR_MESSAGE_MAX {
+                    assert_eq!(masked(&text, &[&own]), text);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shortened_secret_is_masked_whatever_characters_it_has() {
+        let secret = "zq7Secret+Key/9abcdEFGH==";
+        for (text, want) in [
+            ("you sent zq7Secret+Ke...", "you sent ***"),
+            ("you sent zq7Secret%2BKe...", "you sent ***"),
+            ("you sent ZQ7SECRET+K**** to", "you sent *** to"),
+            ("you sent zq7Secret+...FGH==, no", "you sent ***, no"),
+            ("(…EFGH==)", "(***)"),
+            ("key=zq7…", "key=***"),
+            ("middle ret+Key/9abc of it", "middle *** of it"),
+            ("middle ret+Key/9ab of it", "middle ret+Key/9ab of it"),
+            ("a zq... and azq7...", "a zq... and azq7..."),
+        ] {
+            assert_eq!(masked(text, &[secret]), want);
+        }
+        assert_eq!(masked("no user:pass/wo... here", &["Basic user:pass/word.1"]), "no *** here");
     }
 }

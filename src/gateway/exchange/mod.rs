@@ -40,6 +40,7 @@ mod state;
 mod stream;
 pub(crate) mod streams;
 mod verdict;
+mod views;
 
 pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};

@@ -4,7 +4,7 @@
 use super::fault::{Fault, refuses_credential, wants_rest};
 use super::state::{Attempt, Exchange, State};
 use crate::gateway::cx::Cx;
-use crate::gateway::provider::breaker::{Begun, Failure, place_of};
+use crate::gateway::provider::breaker::{Begun, Caller, Failure, place_of};
 use crate::gateway::provider::rest::Said;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
@@ -56,9 +56,11 @@ impl Exchange {
             cx.log_target(&target.label, Some((cause, wait)));
         }
         // What is refused may be the secret before the present one, which rests for nothing.
+        // It may be refused for what the request asks for, but for 401.
+        let caller = (head.status != 401).then(|| self.whose(cx));
         if refuses_credential(head.status)
             && !self.has_newer_secret(at, cx)
-            && let Some(wait) = cx.breakers.refused(target, rested, now)
+            && let Some(wait) = cx.breakers.refused(target, caller, rested, now)
         {
             cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
             if head.status == 401
@@ -86,7 +88,8 @@ impl Exchange {
         let (Begun { trial, rests }, now) = (std::mem::take(&mut at.begun_as), cx.now.mono);
         cx.breakers.ended(target, fault.end());
         if fault.is_targets_own() {
-            let failure = Failure { key: self.request.found.key, many_keys: cx.keys.len() > 1, trial };
+            let (caller, keys) = (self.whose(cx), &cx.keys);
+            let failure = Failure { caller, many_keys: keys.len() > 1, many_owners: keys.has_several_owners(), trial };
             if cx.breakers.failed(target, failure, &target.limits, now) {
                 cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
             }
@@ -97,6 +100,11 @@ impl Exchange {
         } else if cx.breakers.succeeded(target, rests, now) {
             cx.log_target(&target.label, None);
         }
+    }
+
+    /// Whose request it is.
+    fn whose(&self, cx: &Cx) -> Caller {
+        self.request.found.key.map_or_else(Caller::default, |key| Caller::of(cx.keys.record(key)))
     }
 
     /// An attempt ends without a verdict on its target.

@@ -3,8 +3,10 @@
 //! began with, and number their model by its catalog.
 
 use crate::base::hash::mix_bytes;
+use crate::base::limits::TOLD_BYTES_MAX;
 use crate::base::order;
 use crate::base::text::push_number;
+use crate::gateway::client::response::printable;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::orders::{List, Listing, ListingAsked, NoList, Order};
 use crate::policy::config::Config;
@@ -50,7 +52,8 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
                         out.extend_from_slice(b",\"skipped\":");
                         push_number(out, *count as u64);
                         out.extend_from_slice(b",\"first_skipped\":");
-                        write_string(out, first);
+                        let first = printable(first.as_bytes(), TOLD_BYTES_MAX);
+                        write_string(out, &String::from_utf8_lossy(&first));
                     }
                 });
             }

@@ -5,7 +5,7 @@
 //!
 //! | breaker | event → next |
 //! |---|---|
-//! | closed | `breaker_failures` in a row, of more than one key where there are several → open |
+//! | closed | `breaker_failures` in a row, of more than one owner of keys if there are several → open |
 //! | open | `breaker_cooldown` passed, and an attempt begins → trial |
 //! | trial | part of an answer → closed; failure → open; no verdict → open, and the next request tries |
 
@@ -13,8 +13,7 @@ use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
 use crate::base::hash::{lot, mix};
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
-use crate::policy::counters::{AttemptEnd, TargetCounts};
-use crate::policy::keys::KeyIx;
+use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 use crate::policy::limits::UpstreamLimits;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,9 +45,8 @@ struct Breaker {
     place: Box<str>,
     /// Failures in a row.
     failures: u32,
-    /// Whose request failed first, and whether another key's did since.
-    first_key: Option<KeyIx>,
-    several_keys: bool,
+    /// Whose requests have failed.
+    callers: Callers,
     /// While it rests, and until a success after that.
     rests_until: Option<Mono>,
     /// The one request that tries a rested target is under way.
@@ -73,6 +71,8 @@ impl Breaker {
 struct Account {
     name: Box<str>,
     rest: Rest,
+    /// Whose requests it was refused for since it last served one.
+    refused: Callers,
 }
 
 /// Ends of one target that are counted apart.
@@ -124,10 +124,10 @@ pub(crate) fn place_of(label: &str) -> String {
 /// Whose attempt has failed.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Failure {
-    /// The caller.
-    pub(crate) key: Option<KeyIx>,
-    /// There is more than one key that could have called.
+    pub(crate) caller: Caller,
+    /// There is more than one key that could have called, or more than one owner of keys.
     pub(crate) many_keys: bool,
+    pub(crate) many_owners: bool,
     /// It was the attempt that tried a target after its rest.
     pub(crate) trial: bool,
 }
@@ -385,9 +385,22 @@ impl Breakers {
     }
 
     /// The provider refuses the credential, whatever for: it rests for all models. How long, if it did not before.
-    pub(crate) fn refused(&mut self, target: &Target, rested: bool, now: Mono) -> Option<Duration> {
+    /// `caller`: whose request may be the reason; then it rests only once another owner's has been refused, too.
+    pub(crate) fn refused(
+        &mut self,
+        target: &Target,
+        caller: Option<Caller>,
+        rested: bool,
+        now: Mono,
+    ) -> Option<Duration> {
         let account = self.entry(target).account;
-        let rest = &mut self.accounts[account].rest;
+        let Account { rest, refused, .. } = &mut self.accounts[account];
+        if let Some(caller) = caller {
+            refused.meet(caller);
+            if !refused.several_owners {
+                return None;
+            }
+        }
         let before = rest.ends(now).is_some();
         rest.refused(rested, now);
         rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
@@ -420,7 +433,11 @@ impl Breakers {
     fn rest_ended(&mut self, index: usize, rested: bool, now: Mono) -> bool {
         let entry = &mut self.entries[index];
         let model = entry.rest.ended(rested, now);
-        self.accounts[entry.account].rest.ended(rested, now) || model
+        let account = &mut self.accounts[entry.account];
+        if account.refused.first.is_some() {
+            account.refused = Callers::default();
+        }
+        account.rest.ended(rested, now) || model
     }
 
     /// Of targets that all rest after failures, the one that came to rest last.
@@ -450,23 +467,22 @@ impl Breakers {
         self.eased = true;
         let breaker = &mut self.breakers[self.entries[index].breaker];
         breaker.failures = 0;
-        breaker.first_key = None;
-        breaker.several_keys = false;
+        breaker.callers = Callers::default();
         breaker.trial = false;
         breaker.rests_until.take().is_some() || rested
     }
 
     /// The target has failed by its own fault. True if it comes to rest with that.
     pub(crate) fn failed(&mut self, target: &Target, failure: Failure, limits: &UpstreamLimits, now: Mono) -> bool {
-        let Failure { key, many_keys, trial } = failure;
+        let Failure { caller, many_keys, many_owners, trial } = failure;
         self.entry(target).counts.failures += 1;
         let breaker = self.breaker(target);
         breaker.trial &= !trial;
         breaker.failures = breaker.failures.saturating_add(1);
-        breaker.several_keys |= breaker.first_key.is_some() && breaker.first_key != key;
-        breaker.first_key = breaker.first_key.or(key);
+        breaker.callers.meet(caller);
+        let several = if many_owners { breaker.callers.several_owners } else { breaker.callers.several_keys };
         let enough = limits.breaker_failures > 0 && breaker.failures >= limits.breaker_failures;
-        let rests = trial || (enough && (breaker.several_keys || !many_keys));
+        let rests = trial || (enough && (several || !many_keys));
         let rested = breaker.rests_until.is_some_and(|until| until > now);
         if rests {
             breaker.rests_until = Some(now.after(limits.breaker_cooldown));
@@ -513,7 +529,7 @@ impl Breakers {
 
     fn account(&mut self, name: &str) -> usize {
         self.accounts.iter().position(|account| *account.name == *name).unwrap_or_else(|| {
-            self.accounts.push(Account { name: name.into(), rest: Rest::default() });
+            self.accounts.push(Account { name: name.into(), rest: Rest::default(), refused: Callers::default() });
             self.accounts.len() - 1
         })
     }
@@ -537,8 +553,7 @@ impl Breakers {
             self.breakers.push(Breaker {
                 place: place.into(),
                 failures: 0,
-                first_key: None,
-                several_keys: false,
+                callers: Callers::default(),
                 rests_until: None,
                 trial: false,
                 busy: 0,
@@ -561,10 +576,12 @@ impl Breakers {
     }
 }
 
+mod callers;
 mod handover;
 mod standing;
 mod waiting;
 
+pub(crate) use callers::Caller;
 pub(crate) use standing::Standing;
 pub(crate) use waiting::{Seek, Stage};
 

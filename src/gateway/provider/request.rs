@@ -105,6 +105,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
         },
         verbosity: known.verbosity,
         hosted_tools: model.hosted_tools.clone(),
+        stored_objects: provider.is_some_and(|provider| provider.stored_objects),
         mark: dialect::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
         params: params.clone(),
     }

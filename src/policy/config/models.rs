@@ -85,7 +85,7 @@ fn check_aliases(reader: &mut Reader<'_>, ids: &[String], aliases: &[(Field<'_>,
 fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     let id = reader.word(field, ID_MAX)?;
     if !is_id(&id) {
-        reader.error(field, "must not contain spaces or any of , ? # % \" \\ *");
+        reader.error(field, "must not contain spaces, invisible characters or any of , ? # % \" \\ *");
         return None;
     }
     Some(id)

@@ -136,6 +136,7 @@ fn provider(page: &mut Page, provider: &Provider) {
     }
     page.string("unknown_fields", provider.unknown_fields.as_str());
     page.key("stream_usage", provider.stream_usage);
+    page.key("stored_objects", provider.stored_objects);
     match &provider.discover {
         Some(discover) => page.key("discover", format_args!("{{ {} }}", members(Discover::ROWS, discover))),
         None => page.line("# discover: none"),

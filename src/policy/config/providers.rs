@@ -180,6 +180,10 @@ pub struct Provider {
     pub unknown_fields: UnknownFields,
     /// It understands a request for usage in a stream.
     pub stream_usage: bool,
+    /// Requests may name objects that are stored in its account by their ids: files, containers, recordings, voices,
+    /// vector stores. All keys share that account, so a key can then use what another key has stored if it knows the
+    /// id. If false, such a request is 400, or goes to a later target that allows it.
+    pub stored_objects: bool,
     /// Its own list of models fills the catalog with what is not configured: `{ every = "5m", prefix = "", context =
     /// "128K" }`, see below; `{}` for these.
     pub discover: Option<Discover>,
@@ -212,6 +216,7 @@ impl Provider {
             authority: None,
             unknown_fields: UnknownFields::Drop,
             stream_usage: false,
+            stored_objects: false,
             discover: None,
             listed: Vec::new(),
             limits: UpstreamLimits::default(),
@@ -362,6 +367,7 @@ fn read_one(
     let unknown = UnknownFields::ALL.map(|choice| (choice.as_str(), choice));
     let unknown_fields = s.take("unknown_fields").and_then(|field| reader.choice(&field, &unknown)).unwrap_or_default();
     let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
+    let stored_objects = s.take("stored_objects").and_then(|field| reader.boolean(&field)).unwrap_or(false);
     let discover = Discover::read(reader, s);
     let mut limits = *limits;
     limits.read(reader, s, max_buffered);
@@ -386,6 +392,7 @@ fn read_one(
         authority: None,
         unknown_fields,
         stream_usage,
+        stored_objects,
         discover,
         listed: Vec::new(),
         limits,

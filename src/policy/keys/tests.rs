@@ -334,3 +334,20 @@ fn a_key_that_a_stale_list_lacks_is_unknown_again() {
     assert_eq!((known(&keys), keys.knows(&issued.id)), (Some(issued.id), false));
     assert_eq!(keys.identify(issued.text.as_bytes(), "tg_", Unix(1)), None);
 }
+
+#[test]
+fn keys_have_several_owners_unless_all_are_of_one_group() {
+    let of = |groups: &[Option<&str>]| {
+        let keys = groups.iter().enumerate().map(|(seed, group)| KeyRecord {
+            group: group.map(str::to_owned),
+            ..record(&issue("tg_", filler(seed as u64)))
+        });
+        table(keys.collect()).has_several_owners()
+    };
+    assert!(!of(&[]) && !of(&[None]) && !of(&[Some("a")]) && !of(&[Some("a"), Some("a"), Some("a")]));
+    assert!(of(&[None, None]) && of(&[Some("a"), None]) && of(&[None, Some("a")]));
+    assert!(of(&[Some("a"), Some("a"), Some("b")]));
+    let mut keys = table(vec![record(&issue("tg_", filler(1))), record(&issue("tg_", filler(1)))]);
+    keys.learn(record(&issue("tg_", filler(1))));
+    assert!(!keys.has_several_owners(), "one key that was edited");
+}

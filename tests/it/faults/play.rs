@@ -206,6 +206,20 @@ fn play_end(wire: &mut Wire, asked: &Asked) -> bool {
             wire.send(chunked_head(field) + &chunk(&events));
             wire.wait_for_end();
         }
+        "failed" => {
+            let word = |text: String| text.replace("\"stop\"", "\"error\"").replace("\"end_turn\"", "\"error\"");
+            // What it reports with its failure would be charged in full.
+            let end = parts().finish.replace(",\"usage\":{\"output_tokens\":3}", "") + &parts().done;
+            wire.send(match asked.stream {
+                true => chunked_head(field) + &chunk(&(parts().part(2) + &word(end))),
+                false => sized("200 OK", field, &word(body_of(asked))),
+            });
+            wire.wait_for_end();
+        }
+        "no_reason" => {
+            wire.send(chunked_head(field) + &chunk(&(parts().part(2) + &parts().done)));
+            wire.wait_for_end();
+        }
         "no_finish" => {
             wire.send(sized("200 OK", field, &half_of(asked)));
             wire.wait_for_end();

@@ -83,6 +83,7 @@ const UNREACHABLE: &str = "cannot be reached";
 const BROKEN: &str = "broke off";
 const REFUSED: &str = "does not accept";
 const NOT_VALID: &str = "not valid";
+const FAILED: &str = "did not complete";
 const NO_STREAM: &str = "not a stream";
 
 /// All faults but those that are a matter of waiting.
@@ -156,6 +157,8 @@ pub const FAULTS: &[Row] = &[
     row("malformed_mid", Skip, breaks(500, NOT_VALID)),
     row("error_mid", Skip, breaks(500, "overloaded")),
     row("no_finish", Skip, breaks(500, BROKEN)),
+    row("no_reason", Skip, breaks(500, BROKEN)),
+    row("failed", fails(500, FAILED), breaks(500, FAILED)),
     Row { place: "narrow", ..plain(row("too_large", fails(500, "max_response"), breaks(500, "max_event"))) },
     // Before the request was sent.
     long(row("early_good", SERVED, SERVED), 6 << 20),

@@ -449,7 +449,7 @@ impl Player<'_> {
 fn rest(line: &[String]) -> Option<RestTold> {
     let [word, name, seconds] = line else { return None };
     let seconds: u64 = seconds.parse().ok().filter(|_| word == "rest")?;
-    Some(RestTold { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, again: 0 })
+    Some(RestTold { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, ..RestTold::default() })
 }
 
 /// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (of five seconds before).

@@ -1,7 +1,7 @@
 //! What lies inside the messages, the system prompt and the tools of a request.
 
-use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, NO_BLOCK, Part, Role};
-use crate::wire::json::{Stop, Token, eq_unescaped};
+use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, Message, NO_BLOCK, Part, Role};
+use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Dialect, Span};
 
 impl Checks {
@@ -17,6 +17,42 @@ impl Checks {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A tool of a messages request may be a set of tools of a server that the provider knows.
+    pub(super) fn in_toolset(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) {
+        match (depth, token) {
+            (3, Token::Key) => self.block.is_text = eq_unescaped(span.of(buf), "type"),
+            (3, Token::String) if self.block.is_text && eq_unescaped(span.of(buf), "mcp_toolset") => {
+                self.fields.names_stored(format_args!("tools[{}].type", self.items - 1), "mcp_toolset");
+            }
+            _ => {}
+        }
+    }
+
+    /// A voice is named by a word, or as an object of the provider's account by its id.
+    #[cold]
+    pub(super) fn names_voice(&mut self, audio: Raw<'_>) {
+        if audio.get("voice").and_then(|voice| voice.get("id")).is_some_and(|id| id.string().is_some()) {
+            self.fields.names_stored(format_args!("audio.voice.id"), "id");
+        }
+    }
+
+    /// A string inside a message names an object of the provider's account.
+    #[cold]
+    fn stored_in_message(&mut self, buf: &[u8], depth: usize) {
+        let Message { stored, block, member, .. } = self.message;
+        let (index, inner, name) = (self.items - 1, stored.member(buf), stored.name(buf));
+        match (member, depth) {
+            (Part::Content, 5) => {
+                self.fields.names_stored(format_args!("messages[{index}].content[{block}].{name}"), &name)
+            }
+            (Part::Content, 6..) => {
+                let path = format_args!("messages[{index}].content[{block}].{inner}.{name}");
+                self.fields.names_stored(path, &name);
+            }
+            _ => self.fields.names_stored(format_args!("messages[{index}].{inner}.{name}"), &name),
+        }
     }
 
     /// A block of the system prompt: its type is `text`, and it has one.
@@ -56,6 +92,7 @@ impl Checks {
             (2, Token::ObjectClose) => return self.end_message(),
             (3, Token::Key) => {
                 self.message.member = Part::of(span.of(buf));
+                self.message.stored.key(buf, depth, span);
             }
             (3, Token::ArrayClose) if self.message.member == Part::Content && self.shape == Dialect::Messages => {
                 self.unsigned.close_list(&mut self.fields.cuts);
@@ -81,10 +118,16 @@ impl Checks {
             }
             (5, Token::Key) if self.message.member == Part::Content => {
                 self.unsigned.key(span.of(buf));
+                self.message.stored.key(buf, depth, span);
             }
             (5, Token::String) if self.message.member == Part::Content => {
                 self.message.typed |= self.unsigned.string(span.of(buf));
+                if self.message.stored.is_named() {
+                    self.stored_in_message(buf, depth);
+                }
             }
+            (_, Token::Key) => self.message.stored.key(buf, depth, span),
+            (_, Token::String) if self.message.stored.is_named() => self.stored_in_message(buf, depth),
             _ => {}
         }
         Ok(())

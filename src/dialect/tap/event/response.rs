@@ -3,8 +3,8 @@
 //! Events of ours may stand between the upstream's, so that theirs go on behind them.
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::super::super::convert::{failure, is_failed, kind_of};
-use super::super::super::errors::{is_error, read_error};
+use super::super::super::convert::{failed, kind_of};
+use super::super::super::errors::{ErrorText, is_error};
 use super::super::super::keys::K;
 use super::super::super::template::Hole;
 use super::super::super::usage::Reported;
@@ -78,13 +78,12 @@ impl Tap {
         self.reported.merge(reported.unwrap_or_default());
         let ends = matches!(kind, b"response.completed" | b"response.incomplete");
         let response = Raw::new(seen.object.of(data));
-        let failed = matches!(kind, b"error" | b"response.failed") || kind.is_empty() || (ends && is_failed(response));
-        if failed || seen.value(seen.error, data).is_some_and(is_error) {
+        let error = || seen.value(seen.error, data).filter(|error| is_error(*error)).map(ErrorText::from_value);
+        if let Some(text) = failed(kind, Raw::new(data), response).or_else(error) {
             if !seen.object.is_empty() {
                 self.template.hold_failed(response.bytes());
             }
-            let text = failure(Raw::new(data)).or_else(|| read_error(data));
-            return Err(StreamFault::Error(text.unwrap_or_default()));
+            return Err(StreamFault::Error(text));
         }
         self.begun = true;
         if self.opened && matches!(kind, b"response.created" | b"response.in_progress") {

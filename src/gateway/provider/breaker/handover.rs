@@ -4,7 +4,7 @@ use super::{Breakers, Entry};
 use crate::base::time::Mono;
 use crate::base::time::Now;
 use crate::gateway::provider::rest::{ALLOWANCES, Rest};
-use crate::policy::counters::{RestTold, TargetCounts};
+use crate::policy::counters::{Callers, RestTold, TargetCounts};
 use std::time::Duration;
 
 impl Breakers {
@@ -14,25 +14,27 @@ impl Breakers {
         self.entries.iter_mut().map(fresh).collect()
     }
 
-    /// Every rest by a provider's word that has not ended, and every allowance of which nothing is left, for a process
-    /// whose monotonic clock is another.
+    /// Every rest by a provider's word that has not ended, every allowance of which nothing is left, and every
+    /// credential that was refused last, for a process whose monotonic clock is another.
     pub(crate) fn rests(&self, now: Now) -> Vec<RestTold> {
-        let told = |name: &str, until: Mono, again: u32| RestTold {
+        let told = |name: &str, until: Mono, again: u32, refused: Callers| RestTold {
             name: name.into(),
             until_ms: now.unix.0 + until.micros_since(now.mono).div_ceil(1000),
             again,
+            refused,
         };
         let one = [1; ALLOWANCES];
         let entries = self.entries.iter().filter_map(|entry| {
             let spent =
                 entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
             let until = entry.rest.ends(now.mono).max(spent)?;
-            Some(told(&entry.label, until, entry.rest.again()))
+            Some(told(&entry.label, until, entry.rest.again(), Callers::default()))
         });
-        let accounts = self
-            .accounts
-            .iter()
-            .filter_map(|account| Some(told(&account.name, account.rest.ends(now.mono)?, account.rest.again())));
+        let accounts = self.accounts.iter().filter_map(|account| {
+            let ends = account.rest.ends(now.mono);
+            let matters = ends.is_some() || account.refused.first.is_some();
+            matters.then(|| told(&account.name, ends.unwrap_or(now.mono), account.rest.again(), account.refused))
+        });
         entries.chain(accounts).collect()
     }
 
@@ -46,7 +48,11 @@ impl Breakers {
             }
             false => {
                 let index = self.account(&told.name);
-                &mut self.accounts[index].rest
+                let account = &mut self.accounts[index];
+                if told.refused.first.is_some() {
+                    account.refused = told.refused;
+                }
+                &mut account.rest
             }
         };
         if until > now.mono && rest.ends(now.mono) < Some(until) {

@@ -21,7 +21,8 @@ fn limits() -> UpstreamLimits {
 
 fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], many_keys: bool, now: Mono) {
     for key in keys {
-        let failure = Failure { key: Some(KeyIx(*key)), many_keys, trial: false };
+        let caller = Caller::new((*key).into(), (*key).into());
+        let failure = Failure { caller, many_keys, many_owners: many_keys, trial: false };
         breakers.failed(target, failure, &target.limits, now);
     }
 }
@@ -58,7 +59,7 @@ fn a_target_rests_after_failures_of_several_keys_and_one_request_tries_it_again(
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(100))).trial, "one tries");
     assert!(!breakers.begin(&targets, 0, &ask(0, Mono(100))).trial, "and no other at the same time");
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(1), "the others wait for its verdict");
-    let failure = Failure { key: Some(KeyIx(1)), many_keys: true, trial: true };
+    let failure = Failure { caller: Caller::new(1, 1), many_keys: true, many_owners: true, trial: true };
     breakers.failed(first, failure, &targets[0].limits, Mono(101));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(200))), Some(1), "it rests again");
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(201))).trial);
@@ -179,7 +180,7 @@ fn a_credential_that_is_refused_rests_for_all_models_until_it_is_another_one() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1)];
     let others = [account("p#1/n", 0), account("p#2/n", 1)];
     let mut breakers = Breakers::default();
-    assert_eq!(breakers.refused(&targets[0], false, Mono(0)), Some(Duration::from_secs(60)));
+    assert_eq!(breakers.refused(&targets[0], None, false, Mono(0)), Some(Duration::from_secs(60)));
     assert_eq!(breakers.choose(&others, &ask(0, Mono(1))), Some(1));
     assert_eq!(breakers.states(Mono(1)).map(|(_, rests)| rests).collect::<Vec<_>>(), [true, true, false]);
     assert!(breakers.credential_renewed("p#1") && !breakers.credential_renewed("p#1"));
@@ -210,7 +211,7 @@ fn rests_are_told_to_a_process_with_another_clock() {
     let mut before = Breakers::default();
     let now = Now { mono: Mono(5 * SECOND), unix: crate::base::time::Unix(1_800_000_000_000) };
     before.rest(&targets[0], &Said { wait: Some(Duration::from_secs(40)), ..NOTHING }, false, now.mono);
-    before.refused(&targets[1], false, now.mono);
+    before.refused(&targets[1], None, false, now.mono);
     before.heard(&targets[2], &[0; ALLOWANCES], Some(&spent(50)), now.mono);
     let told = before.rests(now);
     assert_eq!(told.len(), 3);
@@ -228,6 +229,54 @@ fn rests_are_told_to_a_process_with_another_clock() {
     let mut late = Breakers::default();
     told.iter().for_each(|rest| late.rest_told(rest, past));
     assert_eq!(late.rests(past), []);
+}
+
+#[test]
+fn keys_of_one_owner_cannot_open_a_breaker_for_others() {
+    let (targets, now) = ([target("a", 1, 1), target("b", 2, 1)], Mono(0));
+    let chosen = |callers: [(u64, u64); 2], many_owners: bool| {
+        let mut breakers = Breakers::default();
+        for (key, owner) in callers.into_iter().cycle().take(8) {
+            let failure = Failure { caller: Caller::new(key, owner), many_keys: true, many_owners, trial: false };
+            breakers.failed(&targets[0], failure, &targets[0].limits, now);
+        }
+        breakers.choose(&targets, &ask(0, Mono(1)))
+    };
+    assert_eq!(chosen([(1, 7), (2, 7)], true), Some(0), "two keys of one group");
+    assert_eq!(chosen([(1, 7), (2, 8)], true), Some(1), "of two");
+    assert_eq!(chosen([(1, 7), (2, 2)], true), Some(1), "of one and of none");
+    assert_eq!(chosen([(1, 7), (2, 7)], false), Some(1), "all keys are of one group");
+    assert_eq!(chosen([(1, 7), (1, 7)], false), Some(0), "one key of several");
+}
+
+#[test]
+fn credential_rests_after_refusals_of_two_owners_without_success_between() {
+    let target = account("p#1/m", 0);
+    let minute = Some(Duration::from_secs(60));
+    let (one, twin, two) = (Caller::new(1, 7), Caller::new(2, 7), Caller::new(3, 8));
+    let mut breakers = Breakers::default();
+    for caller in [one, twin, one] {
+        assert_eq!(breakers.refused(&target, Some(caller), false, Mono(0)), None);
+    }
+    breakers.succeeded(&target, false, Mono(0));
+    assert_eq!(breakers.refused(&target, Some(two), false, Mono(0)), None, "it has served since");
+    assert_eq!(breakers.refused(&target, Some(one), false, Mono(0)), minute);
+    let mut alone = Breakers::default();
+    assert_eq!(alone.refused(&target, Some(one), false, Mono(0)), None);
+    assert_eq!(alone.refused(&target, None, false, Mono(0)), minute, "a wrong credential is nobody's request");
+}
+
+#[test]
+fn refusals_of_one_owner_are_known_to_a_process_that_follows() {
+    let target = account("p#1/m", 0);
+    let now = Now { mono: Mono(0), unix: crate::base::time::Unix(1_800_000_000_000) };
+    let mut before = Breakers::default();
+    assert_eq!(before.refused(&target, Some(Caller::new(1, 7)), false, now.mono), None);
+    let mut after = Breakers::default();
+    before.rests(now).iter().for_each(|rest| after.rest_told(rest, now));
+    assert!(after.is_free(&target, &[1; ALLOWANCES], now.mono));
+    assert_eq!(after.refused(&target, Some(Caller::new(2, 7)), false, now.mono), None);
+    assert!(after.refused(&target, Some(Caller::new(3, 8)), false, now.mono).is_some());
 }
 
 fn kept(number: u64) -> Choice {

@@ -1,0 +1,116 @@
+//! Members of a request that name an object of the provider's account: a file, a container, a recording, a voice. All
+//! clients share that account, so that such an id could be another tenant's.
+//!
+//! Owns which members those are. Must never look into what a model or a tool has written, where the same names mean
+//! nothing to the provider. Called by `checks` and `input`; who may name them is for the configuration to say
+//! (`stored_objects`).
+
+use super::fields::{Fields, Invalid};
+use crate::dialect::capabilities::Capabilities;
+use crate::wire::Span;
+use crate::wire::json::eq_unescaped;
+use std::borrow::Cow;
+use std::fmt::Arguments;
+
+/// What is expected in the place of a file's id.
+const NO_FILE: &str = "the file itself: files are not stored here";
+/// The same of any other object.
+const NO_OBJECT: &str = "no object that is stored at the provider";
+
+/// Names of an object.
+const IDS: [&str; 2] = ["file_id", "container_id"];
+/// Members with what a model has written, or with what an answer has cited, which is no more than said again.
+const FREE: [&str; 4] = ["input", "arguments", "citations", "annotations"];
+/// Bytes of a member's name in a refusal.
+const NAME_MAX: usize = 64;
+
+/// Whether a key names an object.
+pub(super) fn is_id(key: &[u8]) -> bool {
+    IDS.iter().any(|id| eq_unescaped(key, id))
+}
+
+/// A member's name as a refusal has it.
+pub(super) fn name_of(key: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(&key[..key.len().min(NAME_MAX)])
+}
+
+/// Where the message under way may name an object.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Stored {
+    /// The member of the message, or of the block of its content, under way.
+    member: Span,
+    /// The last key, if its value names an object.
+    name: Option<Span>,
+    /// The member of the message is the recording of an answer.
+    is_audio: bool,
+    /// How deep the member lies that is not looked into.
+    free: u8,
+}
+
+/// At the beginning of a message.
+pub(super) const NOTHING_STORED: Stored =
+    Stored { member: Span { start: 0, end: 0 }, name: None, is_audio: false, free: u8::MAX };
+
+impl Stored {
+    /// A key at `depth`: 3 in the message, 5 in a block of its content.
+    #[inline]
+    pub(super) fn key(&mut self, buf: &[u8], depth: usize, span: Span) {
+        let (key, depth) = (span.of(buf), depth.min(usize::from(u8::MAX) - 1) as u8);
+        self.name = None;
+        if depth <= self.free {
+            self.free = u8::MAX;
+            self.named(key, depth, span);
+        }
+    }
+
+    #[inline]
+    fn named(&mut self, key: &[u8], depth: u8, span: Span) {
+        if matches!(depth, 3 | 5) {
+            self.member = span;
+        }
+        if depth == 3 {
+            self.is_audio = eq_unescaped(key, "audio");
+        }
+        match key {
+            b"type" | b"text" | b"role" | b"content" => {}
+            _ if is_id(key) || (depth == 4 && self.is_audio && eq_unescaped(key, "id")) => self.name = Some(span),
+            _ if FREE.iter().any(|name| eq_unescaped(key, name)) => self.free = depth,
+            _ => {}
+        }
+    }
+
+    /// Whether a string that comes now names an object.
+    #[inline]
+    pub(super) fn is_named(&self) -> bool {
+        self.name.is_some()
+    }
+
+    /// The member that it lies in.
+    pub(super) fn member<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
+        name_of(self.member.of(buf))
+    }
+
+    /// Its own name.
+    pub(super) fn name<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
+        name_of(self.name.unwrap_or_default().of(buf))
+    }
+}
+
+impl Fields {
+    /// The member at `path` names an object. The first one is kept.
+    #[cold]
+    pub(super) fn names_stored(&mut self, path: Arguments<'_>, name: &str) {
+        let expected = if name == "file_id" { NO_FILE } else { NO_OBJECT };
+        self.stored.get_or_insert_with(|| Box::new(Invalid(format!("{path}: expected {expected}"))));
+    }
+
+    /// [`Invalid`] where the request names an object of the provider's account and its provider may not be asked for
+    /// those.
+    #[inline]
+    pub(in crate::dialect) fn may_name_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
+        match &self.stored {
+            Some(why) if !takes.stored_objects => Err(Invalid::clone(why)),
+            _ => Ok(()),
+        }
+    }
+}

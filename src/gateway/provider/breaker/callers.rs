@@ -1,0 +1,37 @@
+//! Whose requests have met a failure, or a refusal of a credential (contract sections 4 and 11): what one caller can
+//! provoke must not take a target away from others.
+
+use crate::base::hash::mix_bytes;
+use crate::policy::counters::Callers;
+use crate::policy::keys::KeyRecord;
+
+/// Who has called: a key and its owner. The keys of one group have one owner; a key without a group has its own.
+/// Both are numbers that another process gives the same key.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Caller {
+    key: u64,
+    owner: u64,
+}
+
+impl Caller {
+    /// The caller that has this key.
+    pub(crate) fn of(record: &KeyRecord) -> Caller {
+        let key = mix_bytes(0, record.id.text());
+        let owner = record.group.as_ref().map_or(key, |group| mix_bytes(1, group.as_bytes()));
+        Caller { key, owner }
+    }
+
+    #[cfg(test)]
+    pub(super) fn new(key: u64, owner: u64) -> Caller {
+        Caller { key, owner }
+    }
+}
+
+impl Callers {
+    /// A request of one more has met it.
+    pub(super) fn meet(&mut self, caller: Caller) {
+        let (key, owner) = *self.first.get_or_insert((caller.key, caller.owner));
+        self.several_keys |= key != caller.key;
+        self.several_owners |= owner != caller.owner;
+    }
+}
