@@ -33,11 +33,11 @@ fn what_a_chat_answer_promises_and_lacks_is_added() {
     let (out, observed) = whole_text(Dialect::Chat, body);
     let want = concat!(
         r#"{"id":"req_5f1c9a7e3b2d4c60","object":"chat.completion","created":1795158000,"model":"team-fast","#,
-        r#""usage":{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9},"#,
+        r#""usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10},"#,
         r#""choices":[{"message":{"content":"hello there"}}]}"#
     );
     assert_eq!(out, want);
-    assert_eq!((observed.reported, observed.relayed_tokens), (Reported::default(), 2));
+    assert_eq!((observed.reported, observed.relayed_tokens), (Reported::default(), 3));
 }
 
 #[test]
@@ -185,4 +185,18 @@ fn of_an_answer_that_comes_again_nothing_that_was_said_is_kept() {
     assert!(!kept(&format!("\"content\":\"x\",\"reasoning_content\":\"{long}\"")));
     assert!(!kept(&format!("\"content\":null,\"reasoning\":\"{long}\"")));
     assert!(!kept(&format!("\"content\":[{{\"type\":\"text\",\"text\":\"{long}\"}}]")));
+}
+
+#[test]
+fn completion_without_usage_is_estimated_from_its_text() {
+    let text = "heron stands ".repeat(5000);
+    let relay = Dialect::Relay(crate::wire::Relay::Completions);
+    for body in [
+        format!(r#"{{"choices":[{{"text":"{text}","finish_reason":"stop"}}]}}"#),
+        format!(r#"{{"usage":null,"choices":[{{"text":"{text}","finish_reason":"stop"}}]}}"#),
+        format!(r#"{{"choices":[{{"text":"{text}","finish_reason":"stop"}}],"usage":{{"prompt_tokens":3}}}}"#),
+    ] {
+        let observed = whole_text(relay, &body).1;
+        assert!(observed.relayed_tokens >= text.len() as u64 / 8, "{observed:?}");
+    }
 }
