@@ -233,3 +233,62 @@ fn texts_counted_later_come_out_alike_and_below_their_bound() {
         assert!(tokens <= later.tokens_max(), "round {round}: {tokens}");
     }
 }
+
+/// A row of a table of texts and what three tokenizers count, made by `tests/tokens/count.mjs` and `search.mjs`.
+#[derive(serde::Deserialize)]
+struct Known {
+    o200k: u64,
+    cl100k: u64,
+    anthropic: u64,
+    #[serde(default, alias = "pattern")]
+    text: String,
+    #[serde(default)]
+    kind: String,
+    times: Option<usize>,
+}
+
+fn known(name: &str) -> Vec<(Known, String)> {
+    let path = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokens").join(name);
+    let rows = std::fs::read_to_string(path).unwrap();
+    let row = |row| {
+        let known: Known = serde_json::from_str(row).unwrap();
+        let text = known.text.repeat(known.times.unwrap_or(1));
+        (known, text)
+    };
+    rows.lines().map(row).collect()
+}
+
+/// Estimates of a text as a client may write it: as it is, and with all of it escaped.
+fn both(text: &str) -> [u64; 2] {
+    let mut json = Vec::new();
+    crate::wire::json::write_escaped(&mut json, text.as_bytes());
+    [count(std::str::from_utf8(&json).unwrap()), count(&escaped(text))]
+}
+
+#[test]
+fn kinds_of_text_cost_fifth_of_least_count() {
+    let rows = known("kinds.jsonl");
+    assert!(rows.len() >= 40, "{} kinds", rows.len());
+    let mut cheap = Vec::new();
+    for (row, text) in rows {
+        let least = row.o200k.min(row.cl100k).min(row.anthropic);
+        for tokens in both(&text) {
+            if tokens * 5 < least || tokens * 8 < text.len() as u64 {
+                cheap.push(format!("{}: {tokens} for {least}, {} bytes", row.kind, text.len()));
+            }
+        }
+    }
+    assert!(cheap.is_empty(), "{cheap:#?}");
+}
+
+#[test]
+fn worst_texts_found_cost_eighth_of_least_count() {
+    let rows = known("worst.jsonl");
+    assert!(rows.len() >= 20, "{} texts", rows.len());
+    for (row, text) in rows {
+        let least = row.o200k.min(row.cl100k).min(row.anthropic);
+        for tokens in both(&text) {
+            assert!(tokens * 8 >= least.max(text.len() as u64), "{:?}: {tokens} for {least}", row.text);
+        }
+    }
+}
