@@ -4,18 +4,19 @@
 //! `message_start`, for usage that no upstream reported and for `POST /v1/messages/count_tokens`.
 //!
 //! Every byte of the text costs a part of a token that follows from it and the byte before it alone. So the estimate
-//! does not depend on how a text is cut into pieces, and sixteen bytes are counted at once: a few instructions per byte.
-//! A walk from character to character took three quarters of a request's instructions. JSON escapes are decoded first.
+//! does not depend on how a text is cut into pieces, and sixteen bytes are counted at once: a few instructions per
+//! byte. A walk from character to character took three quarters of a request's instructions. JSON escapes are decoded
+//! first.
 //!
-//! A client must not be able to make its own text cheap. Every byte costs at least an eighth of a token, whatever it is
-//! and wherever it is. A tokenizer of bytes counts at most a token for each byte, so the estimate of any text is at
-//! least an eighth of that count. For ordinary kinds of text it is at least a fifth of the least count of three
+//! A client must not be able to make its own text cheap. Every byte costs at least an eighth of a token, whatever it
+//! is and wherever it is. A tokenizer of bytes counts at most a token for each byte, so the estimate of any text is
+//! at least an eighth of that count. For ordinary kinds of text it is at least a fifth of the least count of three
 //! tokenizers: `tests/fixtures/tokens/kinds.jsonl` has the kinds, `scripts/soak tokens` looks for worse texts.
 //!
-//! The costs above that floor were fitted by least squares to OpenAI's `o200k_base` on English, code, JSON and Chinese.
-//! Against it the committed texts in `tests/fixtures/tokens` come out within 10 % each, as the test below measures;
-//! pieces of 700 characters of other prose, code and JSON were off by 3 to 7 % (root mean square). A text of a few words
-//! may be further off; scripts other than Latin and Chinese come out higher.
+//! The costs above that floor were fitted by least squares to OpenAI's `o200k_base` on English, code, JSON and
+//! Chinese. Against it the committed texts in `tests/fixtures/tokens` come out within 10 % each, as the test below
+//! measures; pieces of 700 characters of other prose, code and JSON were off by 3 to 7 % (root mean square). A text
+//! of a few words may be further off; scripts other than Latin and Chinese come out higher.
 
 use crate::wire::Span;
 use crate::wire::json::{Run, runs};

@@ -406,7 +406,8 @@ impl Checks {
             name if name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),
         }
-        self.count(buf, token, depth, span);
+        let is_talk = matches!(self.name, Name::Messages | Name::System | Name::Input);
+        self.reading.count(buf, (token, depth, span), is_talk, &mut self.tokens);
         Ok(())
     }
 
@@ -466,6 +467,13 @@ impl Checks {
         self.fields.opening.message(self.items, Span::new(text, end), count == 4);
         self.items += 1;
         Some(end + 2)
+    }
+
+    /// A string is arriving; a long one is counted as it comes, unless a part may carry it.
+    pub(super) fn arriving(&mut self, buf: &[u8], span: Span) {
+        if !self.reading.may_carry() {
+            self.tokens.arriving(buf, span);
+        }
     }
 
     fn begin_message(&mut self) {

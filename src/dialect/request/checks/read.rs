@@ -1,12 +1,10 @@
 //! What a model reads of a request, for the estimate: texts, names of members, marks between them, images and files.
 //!
-//! Owns which strings are counted as images, files or sealed reasoning instead of as text. A client chooses the names of
-//! members, so a name alone makes nothing cheap: a string is counted so only in a part of the type that carries it, and
-//! that part must be an item of a conversation. What is anywhere else is text that a model may read.
+//! Owns which strings are counted as images, files or sealed reasoning instead of as text. A client chooses the names
+//! of members, so a name alone makes nothing cheap: a string is counted so only in a part of the type that carries it,
+//! and that part must be an item of a conversation. What is anywhere else is text that a model may read.
 
 use super::super::super::tokens::{CountLater, IMAGE_TOKENS, LATER_BYTES_MAX};
-use super::super::names::Name;
-use super::Checks;
 use crate::wire::Span;
 use crate::wire::json::Token;
 
@@ -130,6 +128,54 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// Counts a token inside a top-level array or object that a model reads. `is_talk`: it is a conversation; elsewhere
+    /// all names are the client's, and there are no images.
+    pub(super) fn count(
+        &mut self,
+        buf: &[u8],
+        (token, depth, span): (Token, usize, Span),
+        is_talk: bool,
+        tokens: &mut CountLater,
+    ) {
+        let is_chosen = !is_talk || self.chosen > 0;
+        let is_text = match token {
+            Token::ObjectOpen | Token::ArrayOpen => {
+                // A message has its tokens.
+                if !is_talk || depth > 2 {
+                    tokens.mark();
+                }
+                if is_talk {
+                    self.open(token, depth);
+                }
+                false
+            }
+            Token::ObjectClose | Token::ArrayClose => {
+                if is_talk {
+                    self.close(buf, token, depth, tokens);
+                }
+                false
+            }
+            _ if is_chosen => {
+                tokens.mark();
+                true
+            }
+            Token::Key => self.name(span.of(buf)),
+            Token::String => self.string(buf, depth, span, tokens),
+            Token::Number | Token::True | Token::False | Token::Null => {
+                self.scalar(depth);
+                true
+            }
+        };
+        if is_text {
+            tokens.text(buf, span, true);
+        }
+    }
+
+    /// Whether a part may carry the string under way, which is counted when that is known.
+    pub(super) fn may_carry(&self) -> bool {
+        self.chosen == 0 && matches!(self.key, Key::Media | Key::Sealed)
+    }
+
     /// The name of a member; true if it is text.
     fn name(&mut self, name: &[u8]) -> bool {
         self.key = match name {
@@ -243,59 +289,4 @@ fn is_text(raw: &[u8]) -> bool {
 /// Whether it may be base64, and is too long for a word.
 fn is_encoded(raw: &[u8]) -> bool {
     raw.len() > 64 && !raw.contains(&b' ')
-}
-
-impl Checks {
-    /// Counts what a model reads inside the top-level array or object under way.
-    pub(super) fn count(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) {
-        // Elsewhere all names are the client's, and there are no images.
-        let is_talk = matches!(self.name, Name::Messages | Name::System | Name::Input);
-        let is_chosen = !is_talk || self.reading.chosen > 0;
-        match token {
-            Token::Key if is_chosen => {
-                self.tokens.mark();
-                self.tokens.text(buf, span, true);
-            }
-            Token::Key => {
-                if self.reading.name(span.of(buf)) {
-                    self.tokens.text(buf, span, true);
-                }
-            }
-            Token::ObjectOpen | Token::ArrayOpen => {
-                // A message has its tokens.
-                if !is_talk || depth > 2 {
-                    self.tokens.mark();
-                }
-                if is_talk {
-                    self.reading.open(token, depth);
-                }
-            }
-            Token::ObjectClose | Token::ArrayClose => {
-                if is_talk {
-                    self.reading.close(buf, token, depth, &mut self.tokens);
-                }
-            }
-            _ if is_chosen => {
-                self.tokens.mark();
-                self.tokens.text(buf, span, true);
-            }
-            Token::String => {
-                if self.reading.string(buf, depth, span, &mut self.tokens) {
-                    self.tokens.text(buf, span, true);
-                }
-            }
-            _ => {
-                self.reading.scalar(depth);
-                self.tokens.text(buf, span, true);
-            }
-        }
-    }
-
-    /// A string is arriving; a long one is counted as it comes, unless a part may carry it.
-    pub(in crate::dialect::request) fn arriving(&mut self, buf: &[u8], span: Span) {
-        let is_carried = self.reading.chosen == 0 && matches!(self.reading.key, Key::Media | Key::Sealed);
-        if !is_carried {
-            self.tokens.arriving(buf, span);
-        }
-    }
 }
