@@ -63,6 +63,9 @@ impl RequestScan {
     /// Looks at what has come: `body` is everything so far, from its first byte on.
     pub fn feed(&mut self, body: &[u8]) -> Result<(), Invalid> {
         let scanned = self.scanner.scan(body, &mut self.checks);
+        if let Some(span) = self.scanner.open_string() {
+            self.checks.arriving(body, span);
+        }
         self.verdict(scanned)
     }
 

@@ -1,5 +1,5 @@
-//! What sixteen bytes of text cost, in parts of a token. Owns the arithmetic; what is made of it, and where it comes
-//! from, is told by the estimate that calls it.
+//! What sixteen bytes of text cost, in parts of a token. Owns the arithmetic; the estimate that calls it says where the
+//! costs come from and what they are used for.
 
 use super::LANES;
 use wide::u8x16;
@@ -8,22 +8,15 @@ use wide::u8x16;
 pub const PIECE: usize = 12 * LANES;
 /// Bytes that [`block`] takes at most.
 pub const BLOCK: usize = LANES;
-/// Costs nothing after anything: fills up the last block.
+/// Parts of a token that a byte costs at least.
+pub const BYTE_PARTS: u8 = 8;
+/// Costs nothing after anything: fills up the last block. No text has it.
 const FILLER: u8 = 0;
 
-/// What bytes cost that came one after the other.
-#[derive(Copy, Clone, Debug)]
-pub struct Cost {
-    /// Parts of a token.
-    pub parts: u64,
-    /// An escape with hexadecimal digits begins among them.
-    pub has_hex: bool,
-}
-
-/// What the first [`BLOCK`] bytes at most of a text cost behind `last`, the byte before them: they are given as
-/// [`packed`].
+/// Parts of a token that the first [`BLOCK`] bytes at most of a text cost behind `last`, the byte before them: they are
+/// given as [`packed`].
 #[cfg_attr(not(debug_assertions), inline)]
-pub fn block(text: u128, last: u8) -> Cost {
+pub fn block(text: u128, last: u8) -> u64 {
     let old = u8x16::new((text << 8 | u128::from(last)).to_le_bytes());
     let new = u8x16::new(text.to_le_bytes());
     let mut parts = cost(old, new, class_of(old), class_of(new));
@@ -36,12 +29,17 @@ pub fn block(text: u128, last: u8) -> Cost {
         (half & EVERY_OTHER) + (half >> 8 & EVERY_OTHER)
     };
     // Four sums of sixteen bits each, added up in the highest.
-    let parts = (pairs(low) + pairs(high)).wrapping_mul(0x0001_0001_0001_0001) >> 48;
-    Cost { parts, has_hex: (is(old, b'\\') & is(new, b'u')).to_bitmask() != 0 }
+    (pairs(low) + pairs(high)).wrapping_mul(0x0001_0001_0001_0001) >> 48
 }
 
-/// What [`PIECE`] bytes at most cost behind `last`, the byte before them.
-pub fn piece(piece: &[u8], last: u8) -> Cost {
+/// Whether there is a backslash among bytes that are given as [`packed`].
+#[inline]
+pub fn has_backslash(text: u128) -> bool {
+    is(u8x16::new(text.to_le_bytes()), b'\\').to_bitmask() != 0
+}
+
+/// Parts of a token that [`PIECE`] bytes at most cost behind `last`, the byte before them.
+pub fn piece(piece: &[u8], last: u8) -> u64 {
     const ROOM: usize = 1 + PIECE;
     // Each byte with the one before it; what fills up the last block costs nothing.
     let mut text = [FILLER; ROOM];
@@ -58,7 +56,7 @@ pub fn piece(piece: &[u8], last: u8) -> Cost {
     }
     let is_ascii = last < 0x80 && highest.to_bitmask() == 0;
     let (after, class) = (classes[..length].as_chunks().0, classes[1..=length].as_chunks().0);
-    let (mut sum, mut hex) = (0, all(0));
+    let mut sum = 0;
     for ((old, new), (after, class)) in old.iter().zip(new).zip(after.iter().zip(class)) {
         let (old, new) = (u8x16::new(*old), u8x16::new(*new));
         let mut parts = cost(old, new, u8x16::new(*after), u8x16::new(*class));
@@ -67,9 +65,8 @@ pub fn piece(piece: &[u8], last: u8) -> Cost {
         }
         // The compiler has one instruction for this sum.
         sum += u64::from(parts.to_array().map(u16::from).iter().sum::<u16>());
-        hex |= is(old, b'\\') & is(new, b'u');
     }
-    Cost { parts: sum, has_hex: hex.to_bitmask() != 0 }
+    sum
 }
 
 /// Every other byte of eight.
@@ -92,33 +89,34 @@ pub fn packed(raw: &[u8]) -> u128 {
 
 /// Parts of a token that sixteen bytes cost, each after the one in `old`, with the classes of both.
 ///
-/// A word is about a token, a long one more; digits go by threes; a run of marks is one; an escape is a quotation mark
-/// or a line feed.
+/// Every byte costs a little, and the first of its class more: a word is about a token, a long one more; digits go by
+/// threes. A letter and a mark cost at least a fifth of what the least favourable ones do.
 #[inline(always)]
 fn cost(old: u8x16, new: u8x16, after: u8x16, class: u8x16) -> u8x16 {
     let (is_same, is_letter) = (after.simd_eq(class), is(class, LETTER));
     let begun = class & !is_same;
-    let each = is_letter & all(6) | is(class, DIGIT) & all(16) | is(class, MARK) & all(1);
-    let is_escaped = is(old, b'\\');
-    let camel = is(old & !new & all(0x20), 0x20) & is_letter & is_same & all(63);
-    let escape = is_escaped & (is(new, b'"') & all(58) | is(new, b'n') & all(45));
-    ((begun + each) & !is_escaped) + camel + escape
+    let more = is_letter & all(2) | is(class, DIGIT) & all(8) | is(class, MARK) & all(5);
+    let capital = is(old & !new & all(0x20), 0x20) & is_letter & is_same & all(16);
+    begun + (all(BYTE_PARTS) & !is(new, FILLER)) + more + capital
 }
 
-/// What is to be added where one of the bytes is not ASCII, modulo 256: an ideograph is a little less than a token, a
-/// letter of another script a third, a picture two; and a letter after one of them begins no word.
+/// What is to be added if one of the bytes is not ASCII, modulo 256: an ideograph is a little less than a token, a
+/// letter of another script a half, a picture two; and a letter after one of them begins no word.
 #[inline(always)]
 fn wide_cost(old: u8x16, new: u8x16) -> u8x16 {
     let from = |least: u8| new.max(all(least)).simd_eq(new);
     let within = old.max(all(0x80)).simd_eq(old) & is(class_of(new), LETTER) & all(LETTER);
-    (from(0xc0) & all(20)) + (from(0xe0) & all(30)) + (from(0xf0) & all(70)) - within
+    (from(0xc0) & all(14)) + (from(0xe0) & all(16)) + (from(0xf0) & all(66)) - within
 }
 
 /// Classes of bytes. The number of a class is also what the first byte of a run of it costs on top.
-const LETTER: u8 = 37;
-const DIGIT: u8 = 64;
-/// Visible ASCII but letters, digits and the backslash, which begins an escape.
-const MARK: u8 = 45;
+const LETTER: u8 = 20;
+const DIGIT: u8 = 101;
+/// Visible ASCII except letters and digits, and what stands for a control character.
+const MARK: u8 = 26;
+/// Line feeds, carriage returns and tabs.
+const LINE: u8 = 17;
+/// Blanks, the filler, and what is not ASCII.
 const NONE: u8 = 0;
 
 /// The class of each byte, by itself.
@@ -127,8 +125,9 @@ fn class_of(bytes: u8x16) -> u8x16 {
     let within = |offsets: u8x16, most: u8| offsets.min(all(most)).simd_eq(offsets);
     let is_letter = within((bytes | all(0x20)) - all(b'a'), 25);
     let is_digit = within(bytes - all(b'0'), 9);
-    let is_mark = within(bytes - all(0x21), 0x5d) & !(is_letter | is_digit | is(bytes, b'\\'));
-    is_letter & all(LETTER) | is_digit & all(DIGIT) | is_mark & all(MARK)
+    let is_mark = within(bytes - all(0x21), 0x5e) & !(is_letter | is_digit);
+    let is_line = within(bytes - all(1), 0x1e);
+    is_letter & all(LETTER) | is_digit & all(DIGIT) | is_mark & all(MARK) | is_line & all(LINE)
 }
 
 #[inline(always)]

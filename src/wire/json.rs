@@ -231,6 +231,11 @@ impl Scanner {
         }
     }
 
+    /// The string that is still to end, up to where it has been scanned: the end of a character.
+    pub fn open_string(&self) -> Option<Span> {
+        matches!(self.expect, Expect::InKey | Expect::InString).then(|| Span::new(self.start, self.at))
+    }
+
     /// Scans the rest: the document must end where `buf` ends.
     pub fn finish<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
         self.scan(buf, visitor)?;

@@ -2,9 +2,10 @@
 
 mod numbers;
 mod parts;
+mod read;
 mod relayed;
 
-use super::super::tokens::{CountLater, IMAGE_TOKENS, MESSAGE_TOKENS};
+use super::super::tokens::{CountLater, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
 use super::input::{Input, NOT_STORED};
 use super::names::Name;
@@ -16,19 +17,8 @@ use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, une
 use crate::wire::{Dialect, Span};
 use numbers::in_range;
 pub(super) use numbers::whole_number;
+use read::Reading;
 use std::num::NonZeroU64;
-
-/// Bytes of one document for each token it counts for; a page of a PDF costs some thousand tokens.
-const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
-
-/// Bytes of reasoning in base64 for each token that it counts for.
-const OPAQUE_BYTES_PER_TOKEN: u64 = 8;
-
-/// How deep the members of a part of a message lie. Those of what lies in it have names that the dialects give them,
-/// and else names that a model has chosen, as the input of a call has.
-const PART_DEPTH: usize = 5;
-const PART_NAMES: [&[u8]; 9] =
-    [b"type", b"name", b"arguments", b"media_type", b"detail", b"text", b"format", b"title", b"cache_control"];
 
 const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
 const MESSAGES_ROLES: &str = "user, assistant, system";
@@ -116,16 +106,6 @@ enum Items {
     Lists,
 }
 
-/// What the string under way is, for the estimate.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Text {
-    Words,
-    MaybeData,
-    Data,
-    /// Reasoning that only its provider can read.
-    Opaque,
-}
-
 /// The state of one request's checks.
 #[derive(Debug)]
 pub(super) struct Checks {
@@ -150,7 +130,7 @@ pub(super) struct Checks {
     block: SystemBlock,
     unsigned: Unsigned,
     input: Input,
-    text: Text,
+    reading: Reading,
     plain_max: Option<NonZeroU64>,
     has_messages: bool,
     /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
@@ -193,7 +173,7 @@ impl Checks {
             block: NO_BLOCK,
             unsigned: Unsigned::default(),
             input: Input::default(),
-            text: Text::Words,
+            reading: Reading::default(),
             plain_max: None,
             has_messages: false,
             found: 0,
@@ -222,7 +202,7 @@ impl Checks {
             block,
             unsigned,
             input,
-            text,
+            reading,
             plain_max,
             has_messages,
             found,
@@ -235,7 +215,7 @@ impl Checks {
         (*own_shape, *needs) = (shape, needs_max_tokens);
         (*unknown, *seen, *key, *name, *class) = (0, 0, Span::default(), Name::Other, Class::Unknown);
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
-        (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
+        (*message, *block, *reading) = (NO_MESSAGE, NO_BLOCK, Reading::default());
         (*unsigned, *input) = (Unsigned::default(), Input::default());
         (*plain_max, *has_messages, *found, *texts, *query) = (None, false, 0, Items::Unknown, 0);
     }
@@ -400,7 +380,6 @@ impl Checks {
 
     /// A value inside the top-level array or object under way: its items and what lies in them.
     fn inside(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
-        let opens = matches!(token, Token::ObjectOpen | Token::ArrayOpen);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let in_array = self.value_token == Token::ArrayOpen;
         if let Dialect::Relay(relay) = self.shape {
@@ -427,11 +406,8 @@ impl Checks {
             name if matches!(name, Name::System | Name::Tools) || name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),
         }
-        if token == Token::Key {
-            self.key_tokens(buf, depth, span);
-        } else if !opens && !closes {
-            self.value_tokens(buf, token, span);
-        }
+        let is_talk = matches!(self.name, Name::Messages | Name::System | Name::Input);
+        self.reading.count(buf, (token, depth, span), is_talk, &mut self.tokens);
         Ok(())
     }
 
@@ -485,7 +461,6 @@ impl Checks {
         }
         self.begin_message();
         self.message = Message { role: who, content: Content::Good, member: Part::Content, ..NO_MESSAGE };
-        self.text = Text::Words;
         for span in [Span::new(role, role + count), Span::new(text, end)] {
             self.tokens.text(buf, span, true);
         }
@@ -494,47 +469,17 @@ impl Checks {
         Some(end + 2)
     }
 
+    /// A string is arriving; a long one is counted as it comes, unless a part may carry it.
+    pub(super) fn arriving(&mut self, buf: &[u8], span: Span) {
+        if !self.reading.may_carry() {
+            self.tokens.arriving(buf, span);
+        }
+    }
+
     fn begin_message(&mut self) {
         self.message = NO_MESSAGE;
         self.tokens.cut();
         self.tokens.add(MESSAGE_TOKENS);
-    }
-
-    fn key_tokens(&mut self, buf: &[u8], depth: usize, span: Span) {
-        // Elsewhere a model reads the names of members, too, and all of their text: there are no pictures.
-        if !matches!(self.name, Name::Messages | Name::System | Name::Input) {
-            self.text = Text::Words;
-            return self.tokens.text(buf, span, false);
-        }
-        self.text = match span.of(buf) {
-            b"data" | b"file_data" => Text::Data,
-            b"url" | b"image_url" => Text::MaybeData,
-            b"encrypted_content" => Text::Opaque,
-            key => {
-                if depth > PART_DEPTH && !PART_NAMES.contains(&key) {
-                    self.tokens.text(buf, span, false);
-                }
-                Text::Words
-            }
-        };
-    }
-
-    fn value_tokens(&mut self, buf: &[u8], token: Token, span: Span) {
-        let raw = span.of(buf);
-        if token != Token::String {
-            self.tokens.text(buf, span, false);
-            return;
-        }
-        let inline = raw.starts_with(b"data:");
-        match self.text {
-            Text::MaybeData if inline || raw.starts_with(b"http") => self.tokens.add(IMAGE_TOKENS),
-            Text::Data if inline || raw.len() > 64 && !raw.contains(&b' ') => {
-                self.tokens
-                    .add(IMAGE_TOKENS.max((raw.len() as u64 / DOCUMENT_BYTES_PER_TOKEN).min(100 * IMAGE_TOKENS)));
-            }
-            Text::Opaque => self.tokens.add(raw.len() as u64 / OPAQUE_BYTES_PER_TOKEN),
-            _ => self.tokens.text(buf, span, true),
-        }
     }
 }
 

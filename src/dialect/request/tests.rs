@@ -1,5 +1,6 @@
 use super::*;
 use crate::base::limits::MEMBERS_MAX;
+use crate::dialect::tokens::IMAGE_TOKENS;
 
 fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
     let mut whole = RequestScan::new();
@@ -424,4 +425,117 @@ fn a_conversation_to_be_held_at_the_provider_is_noticed() {
         assert_eq!(messages(rest).unwrap().thread, thread, "{rest}");
     }
     assert!(!chat(r#""thread":{"type":"create"},"#).unwrap().thread);
+}
+
+/// Tokens of the prompt of a valid body.
+fn prompt(shape: Dialect, body: &str) -> u64 {
+    let mut scan = RequestScan::new();
+    scan.reset(shape);
+    scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
+    let tokens = scan.prompt_tokens(body.as_bytes()).count();
+    assert!(tokens <= scan.prompt_tokens_max());
+    tokens
+}
+
+/// Bodies of one message with these content blocks, or these items.
+fn of_parts(shape: Dialect, parts: &str) -> String {
+    match shape {
+        Dialect::Responses => format!(r#"{{"input":[{parts}]}}"#),
+        _ => format!(r#"{{"max_tokens":5,"messages":[{{"role":"user","content":[{parts}]}}]}}"#),
+    }
+}
+
+#[test]
+fn no_member_name_makes_text_cheap() {
+    let (chat, messages, responses) = (Dialect::Chat, Dialect::Messages, Dialect::Responses);
+    let places = [
+        (chat, r#"{"type":"text","text":"x","KEY":"TEXT"}"#),
+        (chat, r#"{"type":"text","text":"x","source":{"type":"base64","KEY":"TEXT"}}"#),
+        (chat, r#"{"type":"image_url","file":{"content":{"KEY":"TEXT"}}}"#),
+        (messages, r#"{"type":"document","source":{"type":"text","KEY":"TEXT"}}"#),
+        (messages, r#"{"type":"image","source":{"type":"base64","KEY":"TEXT"},"type":"text","text":"x"}"#),
+        (messages, r#"{"type":"image","source":{"type":"base64","KEY":"TEXT"},"type":5,"type":"text"}"#),
+        (messages, r#"{"type":"tool_use","input":{"KEY":"TEXT"}}"#),
+        (messages, r#"{"type":"tool_use","input":{"type":"image","source":{"type":"base64","KEY":"TEXT"}}}"#),
+        (messages, r#"{"type":"tool_use","input":{"content":[{"type":"image","source":{"KEY":"TEXT"}}]}}"#),
+        (messages, r#"{"type":"tool_use","inp\u0075t":{"type":"image","KEY":"TEXT"}}"#),
+        (messages, r#"{"type":"tool_use","input":{"a":{"TEXT":1}}}"#),
+        (messages, r#"{"type":"text","text":"x","TEXT":1}"#),
+        (responses, r#"{"type":"tool_search_call","arguments":{"type":"input_image","KEY":"TEXT"}}"#),
+        (responses, r#"{"type":"local_shell_call","action":{"env":{"TEXT":"x"}}}"#),
+        (responses, r#"{"type":"function_call","call_id":"c","name":"f","arguments":"TEXT"}"#),
+    ];
+    for (shape, place) in places {
+        for key in ["url", "image_url", "data", "file_data", "encrypted_content", "text", "title"] {
+            for front in ["http://h/", "data:image/png;base64,", "data:", ""] {
+                let text = format!("{front}{}", "Heron_wait\\\\u".repeat(2000));
+                let body = of_parts(shape, &place.replace("KEY", key).replace("TEXT", &text));
+                let tokens = prompt(shape, &body);
+                let least = 2000 * 13 / 8;
+                assert!(tokens >= least, "{tokens} of {least}: {key} {front} {place}");
+            }
+        }
+    }
+    let beside = format!(r#"{{"messages":[{{"role":"user","content":"x","url":"http{}"}}]}}"#, "heron/".repeat(2000));
+    assert!(prompt(chat, &beside) >= 1500);
+}
+
+#[test]
+fn images_and_files_are_cheap_in_parts_that_carry_them() {
+    let (chat, messages, responses) = (Dialect::Chat, Dialect::Messages, Dialect::Responses);
+    let image = IMAGE_TOKENS..IMAGE_TOKENS + 60;
+    let pdf = 5000..5060;
+    for (shape, part, tokens) in [
+        (chat, r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,DATA"}}"#, &image),
+        (chat, r#"{"image_url":{"detail":"low","url":"data:image/png;base64,DATA"},"type":"image_url"}"#, &image),
+        (chat, r#"{"type":"image_url","image_url":{"url":"https://h/a.png"}}"#, &image),
+        (chat, r#"{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,DATA"}}"#, &pdf),
+        (chat, r#"{"type":"input_audio","input_audio":{"data":"DATA","format":"wav"}}"#, &pdf),
+        (messages, r#"{"type":"image","source":{"type":"base64","media_type":"image/png","data":"DATA"}}"#, &image),
+        (messages, r#"{"source":{"data":"DATA","media_type":"image/png","type":"base64"},"type":"image"}"#, &image),
+        (messages, r#"{"type":"image","source":{"type":"url","url":"https://h/a.png"}}"#, &image),
+        (messages, r#"{"type":"document","source":{"type":"base64","data":"DATA"}}"#, &pdf),
+        (
+            messages,
+            r#"{"type":"tool_result","tool_use_id":"t","content":[{"source":{"data":"DATA","type":"base64"},"type":"image"}]}"#,
+            &image,
+        ),
+        (
+            responses,
+            r#"{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,DATA"}]}"#,
+            &image,
+        ),
+        (
+            responses,
+            r#"{"type":"function_call_output","call_id":"c","output":[{"type":"input_image","image_url":"data:,DATA"}]}"#,
+            &image,
+        ),
+        // A token for eight bytes of what only its provider can read, and for five of a text.
+        (responses, r#"{"type":"reasoning","summary":[],"encrypted_content":"DATA"}"#, &(12_500..12_560)),
+        (messages, r#"{"type":"redacted_thinking","data":"DATA"}"#, &(12_500..12_560)),
+        (chat, r#"{"type":"file","file":{"file_data":"data:text/plain;base64,DATA"}}"#, &(20_000..20_060)),
+        // An address is at least a text.
+        (chat, r#"{"type":"image_url","image_url":{"url":"http://DATA"}}"#, &(12_500..12_560)),
+    ] {
+        let got = prompt(shape, &of_parts(shape, &part.replace("DATA", &"A".repeat(100_000))));
+        assert!(tokens.contains(&got), "{got}: {part}");
+    }
+}
+
+#[test]
+fn marks_and_names_that_model_reads_are_counted() {
+    let lists = format!("[{}[]]", "[],".repeat(60_000));
+    let named = format!("[{}1]", r#"{"text":"","type":"","data":1},"#.repeat(5000));
+    for (what, least) in [(lists, 60_000 / 5), (named, 5000 * 12 / 5)] {
+        let tools = format!(r#"{{"tools":[{{"x":{what}}}],"messages":[{{"role":"user","content":"x"}}]}}"#);
+        let schema = tools.replace("\"tools\":[", "\"response_format\":").replace("}],", "},");
+        let used = of_parts(Dialect::Messages, &format!(r#"{{"type":"tool_use","input":{{"x":{what}}}}}"#));
+        for (shape, body) in [(Dialect::Chat, &tools), (Dialect::Chat, &schema), (Dialect::Messages, &used)] {
+            let tokens = prompt(shape, body);
+            assert!(tokens >= least, "{tokens} of {least}: {}", &body[..80]);
+        }
+    }
+    let relay = Dialect::Relay(crate::wire::Relay::Rerank);
+    let documents = format!(r#"{{"query":"x","documents":[{{"{}":"x"}}]}}"#, "heron ".repeat(1000));
+    assert!(prompt(relay, &documents) >= 750);
 }

@@ -11,6 +11,7 @@ use super::super::naming::TranslationState;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
+use super::reply::is_said;
 use crate::wire::json::{Raw, Scanner, Token, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
@@ -524,8 +525,7 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         [K::Choices] => seen.choices = Some(whole),
         [K::Created] => seen.created = Some(whole),
         [K::Choices, K::Item, K::FinishReason | K::Error] => seen.finishes += u32::from(token != Token::Null),
-        [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
-        [K::Choices, K::Item, K::Delta, K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments] => return true,
+        [K::Choices, K::Item, K::Delta, rest @ ..] => return is_said(rest),
         _ => {}
     }
     false
@@ -552,7 +552,7 @@ fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> boo
         [K::Type] => seen.kind = Some(whole),
         [K::Delta, K::StopReason] => seen.finishes += u32::from(token == Token::String),
         [K::Delta, K::Text | K::Thinking | K::PartialJson] => return true,
-        [K::ContentBlock, K::Text | K::Thinking | K::Name] => return true,
+        [K::ContentBlock, K::Text | K::Thinking | K::Name | K::Data] | [K::ContentBlock, K::Input, ..] => return true,
         _ => {}
     }
     false

@@ -12,7 +12,9 @@ use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::hidden::hide;
 use super::mould::AnswerMoulds;
 use super::places::{EDITS_MAX, Edit, Seen};
-use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
+use crate::wire::json::{
+    self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside, write_string,
+};
 use crate::wire::{Dialect, Span};
 
 /// The one look at an answer: at its members, and at those of a `usage` as chat completions have it. What lies deeper
@@ -239,7 +241,7 @@ fn ends_well(shape: Dialect, ending: Raw<'_>) -> Result<(), ErrorText> {
 }
 
 /// Tokens of the text that an answer carries, by a second look at it.
-fn estimated(shape: Dialect, body: &[u8]) -> u64 {
+pub(super) fn estimated(shape: Dialect, body: &[u8]) -> u64 {
     let is_text = match shape {
         Dialect::Chat => is_chat_text,
         Dialect::Messages => is_messages_text,
@@ -250,6 +252,11 @@ fn estimated(shape: Dialect, body: &[u8]) -> u64 {
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
         if token == Token::String && is_text(path) {
             relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
+        } else if token == Token::ObjectClose && shape == Dialect::Messages && path == CALLED_WITH {
+            // As a stream has it: JSON in a string.
+            let mut text = Vec::new();
+            write_escaped(&mut text, whole.of(buf));
+            relayed.feed_json(&text);
         }
     });
     // It has been found valid before.
@@ -373,14 +380,22 @@ impl Writer<'_> {
     }
 }
 
-/// Whether the value at `path` is text that a chat completion relays.
+/// Whether the value at `path` is text that a chat completion relays: in one piece or in parts.
 fn is_chat_text(path: &[K]) -> bool {
     match path {
-        [K::Choices, K::Item, K::Message, rest @ ..] => matches!(
-            rest,
-            [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal]
-                | [K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments]
-        ),
+        [K::Choices, K::Item, K::Message, rest @ ..] => is_said(rest),
+        _ => false,
+    }
+}
+
+/// The same of what lies at `path` in the message of a chat completion, or in the delta of a chunk.
+pub(super) fn is_said(path: &[K]) -> bool {
+    match path {
+        [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, .., K::Type] => false,
+        [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, ..] => true,
+        // A function, a tool of another kind, or the call of a function as it once was.
+        [K::ToolCalls, K::Item, K::Function | K::Other, K::Name | K::Arguments | K::Input] => true,
+        [K::Other, K::Name | K::Arguments] => true,
         _ => false,
     }
 }
@@ -395,14 +410,15 @@ fn is_responses_text(path: &[K]) -> bool {
     matches!(
         path,
         [K::Output, K::Item, K::Name | K::Arguments | K::Input]
-            | [K::Output, K::Item, K::Content, K::Item, K::Text | K::Refusal]
+            // Content, or a summary.
+            | [K::Output, K::Item, K::Content | K::Other, K::Item, K::Text | K::Refusal]
     )
 }
 
-/// Whether the value at `path` is text that a message relays.
+/// Whether the value at `path` is text that a message relays, or reasoning that nobody else can read.
 fn is_messages_text(path: &[K]) -> bool {
-    match path {
-        [K::Content, K::Item, rest @ ..] => matches!(rest, [K::Text | K::Thinking | K::Name] | [K::Input, ..]),
-        _ => false,
-    }
+    matches!(path, [K::Content, K::Item, K::Text | K::Thinking | K::Name | K::Data])
 }
+
+/// What a tool is called with in a message: counted with its names and marks.
+const CALLED_WITH: [K; 3] = [K::Content, K::Item, K::Input];

@@ -1,5 +1,7 @@
+use super::event::Tap;
 use super::*;
 use crate::base::rng::Rng;
+use crate::dialect::answer::Frame;
 use crate::dialect::template::{EventTemplate, Hole};
 use crate::dialect::tests::{ME, fixtures};
 use crate::dialect::{Broken, ErrorText, ObservedUsage, Reported};
@@ -33,11 +35,11 @@ fn what_a_chat_answer_promises_and_lacks_is_added() {
     let (out, observed) = whole_text(Dialect::Chat, body);
     let want = concat!(
         r#"{"id":"req_5f1c9a7e3b2d4c60","object":"chat.completion","created":1795158000,"model":"team-fast","#,
-        r#""usage":{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9},"#,
+        r#""usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10},"#,
         r#""choices":[{"message":{"content":"hello there"}}]}"#
     );
     assert_eq!(out, want);
-    assert_eq!((observed.reported, observed.relayed_tokens), (Reported::default(), 2));
+    assert_eq!((observed.reported, observed.relayed_tokens), (Reported::default(), 3));
 }
 
 #[test]
@@ -185,4 +187,59 @@ fn of_an_answer_that_comes_again_nothing_that_was_said_is_kept() {
     assert!(!kept(&format!("\"content\":\"x\",\"reasoning_content\":\"{long}\"")));
     assert!(!kept(&format!("\"content\":null,\"reasoning\":\"{long}\"")));
     assert!(!kept(&format!("\"content\":[{{\"type\":\"text\",\"text\":\"{long}\"}}]")));
+}
+
+#[test]
+fn answers_without_usage_are_estimated_from_all_they_say() {
+    let text = "heron_waits ".repeat(500);
+    let relay = Dialect::Relay(crate::wire::Relay::Completions);
+    for (shape, body) in [
+        (relay, r#"{"choices":[{"text":"TEXT","finish_reason":"stop"}]}"#),
+        (relay, r#"{"usage":null,"choices":[{"text":"TEXT","finish_reason":"stop"}]}"#),
+        (relay, r#"{"choices":[{"text":"TEXT"}],"usage":{"prompt_tokens":3}}"#),
+        (Dialect::Chat, r#"{"choices":[{"message":{"content":"TEXT"}}]}"#),
+        (Dialect::Chat, r#"{"choices":[{"message":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
+        (Dialect::Chat, r#"{"choices":[{"message":{"content":null,"reasoning":"TEXT"}}]}"#),
+        (Dialect::Chat, r#"{"choices":[{"message":{"function_call":{"name":"f","arguments":"TEXT"}}}]}"#),
+        (Dialect::Chat, r#"{"choices":[{"message":{"tool_calls":[{"custom":{"name":"f","input":"TEXT"}}]}}]}"#),
+        (Dialect::Messages, r#"{"content":[{"type":"text","text":"TEXT"}]}"#),
+        (Dialect::Messages, r#"{"content":[{"type":"redacted_thinking","data":"TEXT"}]}"#),
+        (Dialect::Messages, r#"{"content":[{"type":"tool_use","name":"f","input":{"a":{"TEXT":[1]}}}]}"#),
+        (Dialect::Responses, r#"{"output":[{"type":"message","content":[{"type":"output_text","text":"TEXT"}]}]}"#),
+        (Dialect::Responses, r#"{"output":[{"type":"reasoning","summary":[{"type":"summary_text","text":"TEXT"}]}]}"#),
+        (Dialect::Responses, r#"{"output":[{"type":"custom_tool_call","name":"f","input":"TEXT"}]}"#),
+    ] {
+        let observed = whole_text(shape, &body.replace("TEXT", &text)).1;
+        assert!(observed.relayed_tokens * 8 >= text.len() as u64, "{}: {body}", observed.relayed_tokens);
+    }
+}
+
+#[test]
+fn events_without_usage_are_estimated_from_all_they_say() {
+    let text = "heron_waits ".repeat(500);
+    for (shape, name, event) in [
+        (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"content":"TEXT"}}]}"#),
+        (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
+        (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"function_call":{"arguments":"TEXT"}}}]}"#),
+        (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"custom":{"input":"TEXT"}}]}}]}"#),
+        (Dialect::Relay(crate::wire::Relay::Completions), "", r#"{"choices":[{"index":0,"text":"TEXT"}]}"#),
+        (
+            Dialect::Messages,
+            "content_block_start",
+            r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","name":"f","input":{"a":"TEXT"}}}"#,
+        ),
+        (
+            Dialect::Responses,
+            "response.completed",
+            r#"{"type":"response.completed","response":{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"TEXT"}]}]}}"#,
+        ),
+    ] {
+        let data = event.replace("TEXT", &text);
+        let raw = format!("event: {name}\ndata: {data}\n\n");
+        let frame = Frame { name: name.as_bytes(), data: data.as_bytes(), comment: false, raw: raw.as_bytes() };
+        let mut tap = Tap::new(shape, false);
+        tap.event(&frame, &ME, &mut Vec::new()).unwrap_or_else(|_| panic!("{event}"));
+        let tokens = tap.observed().relayed_tokens;
+        assert!(tokens * 8 >= text.len() as u64, "{tokens}: {event}");
+    }
 }

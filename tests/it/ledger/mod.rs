@@ -7,6 +7,7 @@ mod cluster;
 mod commit;
 #[cfg(feature = "redis")]
 mod epoch;
+mod estimates;
 mod files;
 #[cfg(feature = "redis")]
 mod fleet;

@@ -1,7 +1,7 @@
 //! The members of a request that is relayed, by the table of its endpoint.
 
 use super::super::super::relay::{Expected, Relayed};
-use super::super::super::tokens::Estimator;
+use super::super::super::tokens::{Estimator, LATER_BYTES_MAX};
 use super::super::fields::Invalid;
 use super::{Checks, Items, Name, whole_number};
 use crate::wire::json::{Raw, Stop, Token};
@@ -55,10 +55,11 @@ impl Checks {
             self.one_of_texts(buf, token, depth, span)?;
         }
         match token {
-            Token::String => self.tokens.add(tokens_of(span.of(buf))),
-            // A token by its number.
-            Token::Number => self.tokens.add(1),
-            _ => {}
+            // One that is long may have been counted while it arrived.
+            Token::String | Token::Key if span.len() > LATER_BYTES_MAX => self.tokens.text(buf, span, true),
+            Token::String | Token::Key => self.tokens.add(tokens_of(span.of(buf))),
+            // A token by its number, and a word or a bracket in a document.
+            _ => self.tokens.add(u64::from(depth > 2 || token == Token::Number)),
         }
         Ok(())
     }

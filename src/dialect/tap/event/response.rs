@@ -9,10 +9,11 @@ use super::super::super::keys::K;
 use super::super::super::template::Hole;
 use super::super::super::usage::Reported;
 use super::super::hidden::hide;
+use super::super::reply::estimated;
 use super::{Own, Seen, Tap, join_lines};
 use crate::base::order;
-use crate::wire::Span;
 use crate::wire::json::{Raw, Token, write_count};
+use crate::wire::{Dialect, Span};
 
 impl Tap {
     /// An event of ours between the upstream's, whose numbers go on behind it.
@@ -93,6 +94,11 @@ impl Tap {
             return Ok(true);
         }
         (self.finish_seen, self.finished) = (ends, ends);
+        if ends && self.reported.output.is_none() {
+            // Some servers tell the whole answer alone, without its pieces.
+            let whole = estimated(Dialect::Responses, response.bytes());
+            self.relayed.add(whole.saturating_sub(self.relayed.tokens()));
+        }
         if seen.object.is_empty() {
             self.pass(kind, number, frame, out);
             if seen.is_text_alone() {
