@@ -27,6 +27,8 @@ mod people;
 mod races;
 mod relayed;
 #[cfg(feature = "redis")]
+mod reserved;
+#[cfg(feature = "redis")]
 mod shared;
 #[cfg(feature = "redis")]
 mod shared_clock;
