@@ -154,7 +154,7 @@ pub(super) struct Checks {
     /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
     found: u8,
     texts: Items,
-    /// Tokens of a query that is read anew with each document.
+    /// Tokens of a query that is read again with each document, or of a suffix that is with each prompt.
     query: u32,
 }
 
@@ -314,7 +314,7 @@ impl Checks {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
             Name::MaxCompletionTokens if self.shape == Dialect::Chat => self.fields.max_tokens = whole_number(raw),
-            Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf
+            Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf | Name::Suffix
                 if matches!(self.shape, Dialect::Relay(_)) =>
             {
                 self.beside_needed(raw);

@@ -136,7 +136,9 @@ impl Exchange {
         if !model.priced {
             return Err(Refusal::unpriced(&model.id));
         }
-        let Some(shape) = self.dialect() else { return Ok(()) };
+        // A count is sent to nobody.
+        let is_count = matches!(self.request.found.endpoint, Some(Endpoint::CountTokens(_)));
+        let Some(shape) = self.dialect().filter(|_| !is_count) else { return Ok(()) };
         let found = self.takers(index, model).find_map(|to| dialect::surcharge(shape, message.body, fields, &to));
         match found {
             Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),
