@@ -222,6 +222,9 @@ pub const STORE_BUSY: Duration = Duration::from_secs(5);
 pub const ROW_TOKENS_MAX: u64 = 1 << 40;
 /// Cost of one row in nano-dollars, for the same reason.
 pub const ROW_COST_MAX: u64 = 1 << 50;
+/// Tokens of a prompt that one request may reserve, with an answer of the model's `reserve_tokens`, however small a
+/// limit is: without it a limit below the usual reservation would admit nobody.
+pub const RESERVATION_FLOOR: u64 = 4096;
 /// Bytes of what a client calls its user or its conversation that are looked at.
 pub const NAMED_BYTES_MAX: usize = 1024;
 /// Characters of a user's name that are kept in plain.

@@ -29,6 +29,11 @@ pub(in crate::dialect) fn bound_of(value: &[u8]) -> Option<u64> {
     checks::whole_number(Raw::new(value))
 }
 
+/// How many answers `value` asks for; 0: it does not say.
+pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
+    checks::answers(Raw::new(value)).into()
+}
+
 /// Scans one request body, fed as it arrives.
 #[derive(Debug)]
 pub struct RequestScan {
@@ -87,7 +92,7 @@ impl RequestScan {
         PromptTokens::Later(&self.checks.tokens, body)
     }
 
-    /// Bytes of the values of unknown members.
+    /// Bytes of unknown members, their names included.
     #[inline]
     pub fn unknown_bytes(&self) -> u64 {
         self.checks.unknown.into()

@@ -23,6 +23,7 @@ pub use ask::{CacheKey, OwnedTarget, Target};
 pub(super) use params::cut;
 pub(super) use to_chat::write_arguments;
 pub(super) use to_messages::write_input;
+pub use to_responses::BOUND_MIN;
 
 use super::capabilities::Cache;
 use super::naming::TranslationState;

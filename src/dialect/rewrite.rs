@@ -3,7 +3,10 @@
 //! Owns what is left out, replaced and added. Must never touch what it does not name. Called by the gateway when it
 //! writes a request upstream, once for each attempt.
 
+mod billed;
 mod tools;
+
+pub use billed::{Beside, Surcharge, beside, surcharge};
 
 use super::capabilities::{Capabilities, Param, UnknownMembers};
 use super::relay::Relayed;

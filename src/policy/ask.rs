@@ -2,7 +2,7 @@
 //! `gateway` and `io::store`; whether a request passes is decided by the ledger, for all hosts at once.
 
 use super::keys::KeyId;
-use super::meter::{Amount, Lease, LimitKind, SharedCounts};
+use super::meter::{Amount, By, Lease, LimitKind, SharedCounts};
 use crate::base::time::Mono;
 
 /// Limits of a plan or a group, 0 for none.
@@ -85,8 +85,8 @@ pub enum Use {
 pub enum Ruling {
     /// The request is counted and the lease is lent, until its row or a [`Release`] gives it back.
     Admitted,
-    /// A limit stands against it: the key's own (0) or that of a group, counted from the nearest on.
-    Refused(LimitKind, usize),
+    /// A limit stands against it, and why: the key's own (0) or that of a group, counted from the nearest on.
+    Refused(LimitKind, usize, By),
     /// Only how the key stands was asked.
     Looked,
     /// What other hosts have been granted has been called in: it is to be asked again.

@@ -174,7 +174,7 @@ pub struct Model {
     pub shares: bool,
     /// For upstreams that need a bound where the client named none.
     pub default_max_tokens: u64,
-    /// Completion tokens reserved at admission at most.
+    /// Completion tokens reserved at admission at most, for each answer.
     pub reserve_tokens: u64,
     /// Request fields removed before forwarding.
     pub drop_params: Vec<String>,
@@ -205,6 +205,19 @@ pub struct ModelParam {
 }
 
 impl Model {
+    /// Whether its configuration leaves members out of requests, or writes some.
+    #[inline]
+    pub fn edits_requests(&self) -> bool {
+        !(self.drop_params.is_empty() && self.set_params.is_empty() && self.default_params.is_empty())
+    }
+
+    /// The most tokens that a prompt reserves: what the model can read, and a quarter more for what an estimate may be
+    /// too high.
+    #[inline]
+    pub fn prompt_max(&self) -> u64 {
+        self.context + self.context / 4
+    }
+
     /// What it may be asked for, in words.
     #[cold]
     pub fn serves_text(&self) -> String {

@@ -13,7 +13,7 @@ mod tree;
 pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
 pub use budget::{BudgetNews, BudgetOf, BudgetStatus};
 pub use groups::GroupStatus;
-pub use limit::{Limit, LimitKind, Whose};
+pub use limit::{By, Limit, LimitKind, Whose};
 
 use super::keys::KeyIx;
 use super::plan::{Group, Plan, shown};
@@ -22,7 +22,7 @@ use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::Account;
 use budget::{NO_BUDGET, tell};
-use limit::{Counted, Counts, limit};
+use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached};
 use std::sync::Arc;
 use tree::Tree;
 
@@ -197,7 +197,7 @@ impl Meter {
         let account = self.at(payer.key, payer.plan, now);
         let is_free = |account: &Account, plan: &Plan| {
             let counts = Counts::of(account, Counted::Own);
-            counts.is_far(plan, most) && counts.reached(plan).is_none()
+            counts.is_far(plan, most) && !counts.is_reached(plan)
         };
         let mut free = is_free(account, payer.plan);
         if payer.path.is_some() {
@@ -306,16 +306,44 @@ impl Meter {
 
     /// The limit of `kind` as it stands against a key that a shared ledger has refused; `which` is 0 for the key's own,
     /// and counts groups from the nearest on.
-    pub fn limit(&mut self, payer: Payer<'_>, now: Unix, kind: LimitKind, which: usize) -> Limit {
+    pub fn limit(&mut self, payer: Payer<'_>, now: Unix, kind: LimitKind, by: By, which: usize) -> Limit {
         let account = self.at(payer.key, payer.plan, now);
-        let (mut found, mut at) = (limit(kind, account, payer.plan, false, now), 0);
+        let (mut found, mut at) = (limit(kind, by, account, payer.plan, false, now), 0);
         self.tree.each(payer.path, &self.open, now, |node| {
             at += 1;
             if at == which {
-                found = limit(kind, &node.account, &node.limits, true, now);
+                found = limit(kind, by, &node.account, &node.limits, true, now);
             }
         });
         found
+    }
+
+    /// Whether one request may reserve `need`: no more than all of each limit of tokens or money, but up to `floor` in
+    /// any case (contract section 23). Nothing is counted.
+    #[inline]
+    pub fn fits(
+        &mut self,
+        payer: Payer<'_>,
+        now: Unix,
+        need: Amount,
+        floor: impl FnOnce() -> Amount,
+    ) -> Result<(), Limit> {
+        let mut is_more = exceeds(payer.plan, need);
+        if payer.path.is_some() {
+            self.tree.each_as_it_is(payer.path, |node| is_more |= exceeds(&node.share(payer.hosts), need));
+        }
+        if is_more { self.within_share(payer, now, (need, floor())) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn within_share(&mut self, payer: Payer<'_>, now: Unix, amounts: (Amount, Amount)) -> Result<(), Limit> {
+        let account = self.at(payer.key, payer.plan, now);
+        let mut found = oversized(account, payer.plan, false, now, amounts);
+        self.tree.each(payer.path, &self.open, now, |node| {
+            let more = oversized(&node.account, &node.share(payer.hosts), true, now, amounts);
+            found = longest(found.take().into_iter().chain(more));
+        });
+        found.map_or(Ok(()), Err)
     }
 
     /// Takes over a request that another process admitted at `admitted` with `reserved` and still serves. Counts in
@@ -461,34 +489,23 @@ impl Meter {
     /// The limit that stands against one more request; of several the one that lasts longest.
     fn check(&mut self, payer: Payer<'_>, now: Unix, counted: Counted) -> Result<(), Limit> {
         let account = self.at(payer.key, payer.plan, now);
-        let own = Counts::of(account, counted).reached(payer.plan);
-        if own.is_none() && !payer.path.is_some() {
+        let is_reached = Counts::of(account, counted).is_reached(payer.plan);
+        if !is_reached && !payer.path.is_some() {
             return Ok(());
         }
+        let own = if is_reached { reached(account, counted, payer.plan, false, now) } else { None };
         self.check_groups(payer, now, counted, own)
     }
 
-    /// The same of groups. `own`: the limit of the key that is reached, whose account is at `now`.
+    /// The same of groups. `own`: the limit of the key that is reached.
     #[inline(never)]
-    fn check_groups(
-        &mut self,
-        payer: Payer<'_>,
-        now: Unix,
-        counted: Counted,
-        own: Option<LimitKind>,
-    ) -> Result<(), Limit> {
-        let account = &self.accounts[payer.key.0 as usize];
-        let mut found = own.map(|kind| limit(kind, account, payer.plan, false, now));
+    fn check_groups(&mut self, payer: Payer<'_>, now: Unix, counted: Counted, own: Option<Limit>) -> Result<(), Limit> {
+        let mut found = own;
         if payer.path.is_some() {
             self.tree.each(payer.path, &self.open, now, |node| {
-                let counts = Counts::of(&node.account, counted);
-                if payer.hosts == 1 && counts.reached(&node.limits).is_none() {
-                    return;
-                }
-                if let Some(limit) = node.reached(&counts, payer.hosts, now)
-                    && found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after)
-                {
-                    found = Some(limit);
+                if payer.hosts > 1 || Counts::of(&node.account, counted).is_reached(&node.limits) {
+                    let more = reached(&node.account, counted, &node.share(payer.hosts), true, now);
+                    found = longest(found.take().into_iter().chain(more));
                 }
             });
         }

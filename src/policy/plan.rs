@@ -46,8 +46,9 @@ section! {
         /// US dollars per period, at most 1000000000 and nine decimals: what requests cost by the prices of their
         /// models.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
-        /// Whether models without `input_price` or `output_price` may be used where there is a budget: `"refuse"`, they
-        /// are answered 403; `"allow"`, they cost nothing. On the way to a group's root every budget must allow it.
+        /// Whether models without `input_price` or `output_price`, and members that are billed at another price
+        /// (`service_tier`, hosted tools), may be used where there is a budget: `"refuse"`, they are answered 403;
+        /// `"allow"`, they cost nothing more. On the way to a group's root every budget must allow it.
         pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
         /// How much of a model's places each of its keys has where keys wait for them, beside keys of other plans. 1 is
         /// the least.

@@ -3,7 +3,7 @@
 //! writes it in the shape of the endpoint. Never a provider's key, an upstream model's name or a path of the host.
 
 use super::cause::Cause;
-use super::meter::{Limit, LimitKind};
+use super::meter::{By, Limit, LimitKind};
 use crate::base::time::Unix;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -187,10 +187,10 @@ impl Refusal {
     }
 
     /// `error.code` in the responses shape, whose clients decide by it: a spent period must end their tries, a full
-    /// window must not.
+    /// window, or what running requests have reserved, must not.
     pub fn word(&self) -> &'static str {
         match (self.kind, self.status) {
-            (RefusalKind::RateLimit, _) if self.limit.is_some_and(LimitKind::is_of_period) => "insufficient_quota",
+            (RefusalKind::RateLimit, _) if self.should_retry == Some(false) => "insufficient_quota",
             (RefusalKind::RateLimit, _) => "rate_limit_exceeded",
             (RefusalKind::Authentication, _) => "invalid_api_key",
             (RefusalKind::Permission, _) => "permission_denied",
@@ -461,12 +461,27 @@ impl Refusal {
         Refusal::new(RefusalKind::Permission, 403, text).because(About::Budget, "model without a price")
     }
 
-    /// 429 for a limit of the key or of a group. A spent period tells the SDKs not to try again.
+    /// 403: a member of the request is billed at a price that nobody has configured, and a budget applies that does not
+    /// allow it. `word`: the value that it has, or nothing.
+    #[cold]
+    pub fn unpriced_member(path: &str, word: Option<&str>) -> Refusal {
+        let what = word.map_or(Cow::Borrowed("it"), |word| format!("`{}`", shortened(word)).into());
+        let text = format!("{path}: {what} is billed at a price that is not configured, and this key has a budget");
+        Refusal::new(RefusalKind::Permission, 403, text).because(About::Budget, "member without a price")
+    }
+
+    /// 429 for a limit of the key or of a group. A spent period, and a request that needs more than its share, tell the
+    /// SDKs not to try again.
     #[inline]
     pub fn limit(limit: &Limit) -> Refusal {
+        let is_final = match limit.by {
+            By::Spent => limit.kind.is_of_period(),
+            By::Reserved => false,
+            By::Share { .. } => true,
+        };
         Refusal {
             retry_after: Some(limit.retry_after.max(1)),
-            should_retry: limit.kind.is_of_period().then_some(false),
+            should_retry: is_final.then_some(false),
             reset: Some(limit.reset),
             limit: Some(limit.kind),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
@@ -548,6 +563,7 @@ mod tests {
     fn each_row_of_section_7_has_its_status_and_type() {
         let limit = Limit {
             kind: LimitKind::Requests,
+            by: By::Spent,
             whose: Whose::Key,
             value: 2,
             window: Duration::from_secs(60),
@@ -614,6 +630,7 @@ mod tests {
     fn a_spent_period_says_not_to_retry_and_a_window_says_when() {
         let mut limit = Limit {
             kind: LimitKind::TokensPerPeriod,
+            by: By::Spent,
             whose: Whose::Key,
             value: 9,
             window: Duration::from_secs(60),
@@ -622,8 +639,40 @@ mod tests {
         };
         let refusal = Refusal::limit(&limit);
         assert_eq!((refusal.should_retry, refusal.retry_after), (Some(false), Some(1)));
+        assert_eq!(refusal.word(), "insufficient_quota");
         limit.kind = LimitKind::Requests;
         assert_eq!(Refusal::limit(&limit).should_retry, None);
+    }
+
+    #[test]
+    fn reservations_say_to_retry_and_oversized_needs_do_not() {
+        for kind in [LimitKind::TokensPerPeriod, LimitKind::Budget, LimitKind::TokensPerWindow] {
+            let (whose, window) = (Whose::Group("a".into()), Duration::from_secs(60));
+            let limit = Limit { kind, by: By::Reserved, whose, value: 9, window, reset: Unix(0), retry_after: 1 };
+            let reserved = Refusal::limit(&limit);
+            assert_eq!((reserved.should_retry, reserved.word()), (None, "rate_limit_exceeded"));
+            assert!(reserved.message.contains("reserved by running requests") && !reserved.message.contains("spent"));
+            let by = By::Share { need: 16_000_000_000, left: 420_000_000 };
+            let share = Refusal::limit(&Limit { by, retry_after: 60, ..limit });
+            assert_eq!((share.should_retry, share.retry_after), (Some(false), Some(60)));
+            assert_eq!(share.word(), "insufficient_quota");
+            assert!(share.message.starts_with("the request needs up to "), "{}", share.message);
+        }
+    }
+
+    #[test]
+    fn a_need_of_money_is_shown_rounded_up_and_what_is_left_down() {
+        let text = |need, left| {
+            let by = By::Share { need, left };
+            let (kind, whose, window) = (LimitKind::Budget, Whose::Group("research".into()), Duration::from_secs(60));
+            Limit { kind, by, whose, value: 1, window, reset: Unix(0), retry_after: 1 }.message()
+        };
+        let told = |need, left| {
+            format!("the request needs up to ${need} of the budget of group `research`, of which ${left} is left")
+        };
+        assert_eq!(text(16_000_000_000, 420_000_000), told("16.00", "0.42"));
+        assert_eq!(text(1_638_400_001, 1_000_001_999), told("1.638401", "1.000001"));
+        assert_eq!(text(1_000_000_001, 0), told("1.000001", "0.00"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, unescape};
 use crate::wire::{Dialect, Span};
 use numbers::in_range;
-pub(super) use numbers::whole_number;
+pub(super) use numbers::{answers, whole_number};
 use read::Reading;
 use std::num::NonZeroU64;
 
@@ -114,7 +114,7 @@ pub(super) struct Checks {
     pub(super) fields: Fields,
     refusal: Option<Box<Invalid>>,
     pub(super) tokens: CountLater,
-    /// Bytes of the values of unknown members.
+    /// Bytes of unknown members, their names included.
     pub(super) unknown: u32,
     seen: u64,
     /// The member under way, and how a request of its shape treats it.
@@ -289,7 +289,7 @@ impl Checks {
             };
         }
         if self.class == Class::Unknown {
-            self.unknown += value.end - value.start;
+            self.unknown += value.end - key.start;
         }
         match self.name {
             Name::StreamOptions if self.shape.upstream() == Dialect::Chat => {
@@ -303,6 +303,9 @@ impl Checks {
             }
             Name::Audio if self.shape == Dialect::Chat => self.names_voice(raw),
             Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
+            Name::ServiceTier | Name::Speed | Name::InferenceGeo | Name::WebSearchOptions => {
+                self.fields.may_cost_more |= token != Token::Null;
+            }
             _ => {}
         }
         Ok(())
@@ -336,10 +339,7 @@ impl Checks {
                 self.fields.max_tokens = number;
                 return Ok(());
             }
-            (Name::Instructions, Token::String) => return Ok(()),
             (Name::Input, _) => "a string or an array of at least one object",
-            (Name::Instructions, _) => "a string",
-            (Name::MaxOutputTokens, _) => "an integer of at least 1",
             (Name::Model, Token::String) => {
                 self.fields.model = Some(Span { start: value.start + 1, end: value.end - 1 });
                 return Ok(());
@@ -358,14 +358,14 @@ impl Checks {
             }
             (Name::Temperature, Token::Number) if in_range(raw, 2.0) => return Ok(()),
             (Name::TopP, Token::Number) if in_range(raw, 1.0) => return Ok(()),
-            (Name::Tools, Token::ArrayClose) | (Name::User, Token::String) => return Ok(()),
+            (Name::Tools, Token::ArrayClose) | (Name::User | Name::Instructions, Token::String) => return Ok(()),
             (Name::ToolChoice, Token::String | Token::ObjectClose) => return Ok(()),
             (Name::ResponseFormat, Token::ObjectClose) => return Ok(()),
             (Name::Stop | Name::System, Token::String | Token::ArrayClose) => return Ok(()),
-            (Name::Model | Name::User, _) => "a string",
+            (Name::Model | Name::User | Name::Instructions, _) => "a string",
             (Name::Messages, _) => "an array of at least one object",
             (Name::Stream, _) => "true or false",
-            (Name::MaxTokens, _) => "an integer of at least 1",
+            (Name::MaxTokens | Name::MaxOutputTokens, _) => "an integer of at least 1",
             (Name::Temperature, _) => "a number from 0 to 2",
             (Name::TopP, _) => "a number from 0 to 1",
             (Name::Tools, _) => "an array of objects",
@@ -401,9 +401,9 @@ impl Checks {
                 let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields);
                 judged.map_err(|refusal| self.note(refusal))?;
             }
-            Name::Tools if in_array && self.shape == Dialect::Responses => self.in_tools(buf, token, depth, span)?,
-            Name::Tools if in_array && self.shape == Dialect::Messages => self.in_toolset(buf, token, depth, span),
-            name if matches!(name, Name::System | Name::Tools) || name.is_read_by_model(self.shape) => {}
+            Name::Tools if in_array && depth <= 3 => self.in_tools(buf, token, depth, span)?,
+            Name::System | Name::Tools => {}
+            name if name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),
         }
         let is_talk = matches!(self.name, Name::Messages | Name::System | Name::Input);

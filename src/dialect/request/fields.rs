@@ -88,8 +88,10 @@ pub struct Fields {
     /// Texts of a relayed request, or its documents; 0 for one.
     /// `each`: `n`, answers to each of them; `made`: `best_of`, how many are made to choose those from.
     pub(in crate::dialect) texts: u32,
-    pub(in crate::dialect) each: u16,
-    pub(in crate::dialect) made: u16,
+    pub(in crate::dialect) each: u32,
+    pub(in crate::dialect) made: u32,
+    /// A member or a tool of the list may be billed at another price than its tokens'.
+    pub(in crate::dialect) may_cost_more: bool,
     /// An item of the conversation brings tools (responses).
     pub(in crate::dialect) adds_tools: bool,
     /// How the conversation began.
@@ -117,13 +119,25 @@ impl Fields {
 
     /// How many answers are asked for: each ends a stream for itself.
     pub fn choices(&self) -> u32 {
-        self.texts.max(1).saturating_mul(self.each.max(1).into())
+        self.texts.max(1).saturating_mul(self.each.max(1))
+    }
+
+    /// Whether something may be billed at another price than its tokens', so that it has to be looked at.
+    #[inline]
+    pub fn may_cost_more(&self) -> bool {
+        self.may_cost_more || self.adds_tools
+    }
+
+    /// Prompts that are read one by one.
+    #[inline]
+    pub fn prompts(&self) -> u64 {
+        self.texts.max(1).into()
     }
 
     /// How many answers are made, those included that nobody gets.
     #[inline]
     pub fn made(&self) -> u64 {
-        u64::from(self.texts.max(1)) * u64::from(self.made.max(self.each).max(1))
+        self.prompts() * u64::from(self.made.max(self.each).max(1))
     }
 
     pub(super) fn reset(&mut self) {
@@ -137,6 +151,7 @@ impl Fields {
             texts,
             each,
             made,
+            may_cost_more,
             adds_tools,
             opening,
             members,
@@ -148,6 +163,7 @@ impl Fields {
         (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);
+        *may_cost_more = false;
         members.clear();
         cuts.clear();
     }

@@ -8,8 +8,8 @@ use super::talk::{Block, Call, Choice, Effort, Format, Offer, Returned, Role, Sc
 use super::to_chat::FAILED;
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
-/// The least bound on an answer that the shape takes.
-const BOUND_MIN: u64 = 16;
+/// The least bound on an answer that the responses shape takes.
+pub const BOUND_MIN: u64 = 16;
 /// Longest identifier of an end user, and key of the prompt cache.
 const USER_MAX: usize = 64;
 

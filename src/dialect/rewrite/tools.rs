@@ -140,10 +140,25 @@ fn is_offered(tool: Raw<'_>, takes: &Capabilities) -> bool {
 /// Whether a tool goes on.
 fn goes_on(tool: Raw<'_>, takes: &Capabilities) -> bool {
     let Some(kind) = only(tool, "type") else { return false };
-    let at_client = AT_CLIENT.iter().any(|known| kind.is(known))
+    is_clients(tool, kind) || (is_named(kind, takes) && (takes.stored_objects || !names_stored(tool)))
+}
+
+/// Whether the client runs a tool of this kind.
+fn is_clients(tool: Raw<'_>, kind: Raw<'_>) -> bool {
+    AT_CLIENT.iter().any(|known| kind.is(known))
         || (kind.is("tool_search") && only(tool, "execution").is_some_and(|place| place.is("client")))
-        || (kind.is("shell") && is_local(tool));
-    at_client || (is_named(kind, takes) && (takes.stored_objects || !names_stored(tool)))
+        || (kind.is("shell") && is_local(tool))
+}
+
+/// The kind of a tool that goes on and runs at the provider, or of one in a namespace.
+pub(super) fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>> {
+    let kind = only(tool, "type")?;
+    if kind.is("namespace") {
+        let lists = tool.members().filter(|(key, _)| eq_unescaped(key, "tools"));
+        let inner = |tool: Raw<'a>| only(tool, "type").filter(|kind| !is_clients(tool, *kind) && goes_on(tool, takes));
+        return lists.flat_map(|(_, list)| list.items()).find_map(inner);
+    }
+    (!is_clients(tool, kind) && goes_on(tool, takes)).then_some(kind)
 }
 
 /// Whether a shell's commands run at the client.

@@ -7,16 +7,16 @@ use super::build::Built;
 use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
-use crate::base::limits::{ASK_PATIENCE, ROW_COST_MAX, ROW_TOKENS_MAX};
+use crate::base::limits::{ASK_PATIENCE, RESERVATION_FLOOR, ROW_COST_MAX, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{Invalid, OwnedTarget, Target};
+use crate::dialect::{self, BOUND_MIN, Beside, Fields, Invalid, OwnedTarget, Surcharge, Target};
 use crate::gateway::cx::Cx;
 use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling, Wish};
 use crate::policy::catalog::Model;
-use crate::policy::config::{Config, UnknownFields};
-use crate::policy::meter::{Amount, Hold, Lease, Payer};
+use crate::policy::config::Config;
+use crate::policy::meter::{Amount, Hold, Lease, Meter, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::most_nano;
@@ -24,8 +24,9 @@ use crate::wire::Dialect;
 use std::io::Write;
 use std::num::NonZeroU32;
 
-/// Bytes of unknown members for each token that is reserved for them: more than enough for texts in most languages.
-const UNKNOWN_BYTES_PER_TOKEN: u64 = 3;
+/// Bytes, of members that are not counted as the prompt is, for each token that is reserved for them. What a provider
+/// makes of them is not known; so much is more than enough for texts in most languages.
+const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
@@ -114,11 +115,12 @@ impl Exchange {
         if !model.serves.iter().any(|served| Some(*served) == asked) {
             return Err(not_served(model, asked));
         }
-        let payer = if model.priced { None } else { cx.plans.of(key, &cx.setup.config).ok() };
+        let payer =
+            if model.priced && !fields.may_cost_more() { None } else { cx.plans.of(key, &cx.setup.config).ok() };
         if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer)) {
-            return Err(Refusal::unpriced(&model.id));
+            self.has_price(index, model, fields, message)?;
         }
-        let answer = answer_tokens(model, draft);
+        let answer = answer_tokens(model, fields, None);
         self.asked = Some(Asked {
             model: index as u16,
             about: u32::try_from(draft.scan.prompt_tokens_about()).unwrap_or(u32::MAX),
@@ -128,6 +130,32 @@ impl Exchange {
             prompt: None,
         });
         Ok(())
+    }
+
+    /// Where a budget does not allow anything else: the model has a price, and nothing that one of its targets is sent
+    /// is billed at another.
+    #[cold]
+    fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &Message<'_>) -> Result<(), Refusal> {
+        if !model.priced {
+            return Err(Refusal::unpriced(&model.id));
+        }
+        let Some(shape) = self.dialect() else { return Ok(()) };
+        let found = self.takers(index, model).find_map(|to| dialect::surcharge(shape, message.body, fields, &to));
+        match found {
+            Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),
+            None => Ok(()),
+        }
+    }
+
+    /// What each target takes that may be asked.
+    fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = Target<'a>> {
+        let setup = &self.request.setup;
+        let before = if let Some(Dialect::Relay(_)) = self.dialect() { model.targets.len() } else { 0 };
+        self.targets_of(model).iter().enumerate().filter_map(move |(at, target)| {
+            let shape = setup.config.providers.get(target.provider)?.shape;
+            let capabilities = setup.requests.capabilities(index, before + at)?;
+            Some(Target { model: &target.model, shape, capabilities, cache_key: None })
+        })
     }
 
     /// Writes the body for the first target, here or, where it is long, on a helper thread.
@@ -226,7 +254,7 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        if self.admit_bounded(&draft, cx) {
+        if self.admit_bounded(&draft, message, cx) {
             return self.serve(draft, at, message, cx);
         }
         let estimate = self.count_prompt(&draft, message, cx);
@@ -269,12 +297,12 @@ impl Exchange {
 
     /// Admits a request without counting its prompt, where that cannot matter to anybody: far from all limits, and with
     /// an answer that will say what was used. Its body stays until then, so that it can still be counted.
-    fn admit_bounded(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+    fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> bool {
         let is_whole = self.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
         if !is_whole || cx.is_shared() {
             return false;
         }
-        let most = self.amount(draft.scan.prompt_tokens_max(), draft, cx);
+        let most = self.amount(draft.scan.prompt_tokens_max(), draft, message, cx);
         let hold = payer(self, &cx.plans, &cx.setup.config)
             .ok()
             .and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
@@ -291,26 +319,54 @@ impl Exchange {
     }
 
     /// What the request may use with a prompt of so many tokens; of money only where that is limited, or may soon be.
-    fn amount(&self, prompt: u64, draft: &OutgoingRequest, cx: &Cx) -> Amount {
+    fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
-        let completion = answer_tokens(model, draft);
-        let unknown = draft.scan.unknown_bytes();
-        let prompt = if unknown > 0 { prompt + forwarded(unknown, model, &cx.setup.config) } else { prompt };
+        let fields = draft.scan.fields();
+        let mut prompt = prompt.min(model.prompt_max().saturating_mul(fields.prompts()));
+        let mut completion = answer_tokens(model, fields, None);
+        let is_short = fields.max_tokens.is_some_and(|bound| (1..BOUND_MIN).contains(&bound));
+        if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short {
+            let beside = self.beside(model, fields, message);
+            // What the configuration writes is read with each prompt.
+            prompt += (beside.bytes / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
+            completion = answer_tokens(model, fields, Some(&beside));
+        }
         let is_limited =
             payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
         let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
         Amount { tokens: prompt.saturating_add(completion), nano }
     }
 
+    /// What the target that is sent most of it is sent beside what the scan has found.
+    #[cold]
+    fn beside(&self, model: &Model, fields: &Fields, message: &Message<'_>) -> Beside {
+        let (Some(shape), Some(asked)) = (self.dialect(), self.asked) else { return Beside::default() };
+        let of_each = self.takers(asked.model.into(), model);
+        of_each.map(|to| dialect::beside(shape, message.body, fields, &to)).fold(Beside::default(), Beside::max)
+    }
+
+    /// Whether the request takes no more of a limit than its share (contract section 23).
+    #[inline]
+    fn fits(&self, payer: Payer<'_>, need: Amount, now: Unix, meter: &mut Meter) -> Result<(), Refusal> {
+        let floor = || {
+            let (model, prompt) = (self.model(), RESERVATION_FLOOR);
+            model.map_or(Amount::default(), |model| {
+                let nano = most_nano(prompt, model.reserve_tokens, &model.prices);
+                Amount { tokens: prompt.saturating_add(model.reserve_tokens), nano }
+            })
+        };
+        meter.fits(payer, now, need, floor).map_err(|limit| Refusal::limit(&limit))
+    }
+
     /// What the request may use. Where it was admitted by a bound, so much is reserved from here on.
     pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Amount {
         let Some(asked) = &mut self.asked else { return Amount::default() };
         if let Some(counted) = asked.prompt {
-            return self.amount(counted.get().into(), draft, cx);
+            return self.amount(counted.get().into(), draft, message, cx);
         }
         let prompt = draft.scan.prompt_tokens(message.body).count().max(1);
         asked.prompt = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
-        let estimate = self.amount(prompt, draft, cx);
+        let estimate = self.amount(prompt, draft, message, cx);
         if let Some(admitted) = &self.admitted {
             cx.meter.count(&admitted.hold, estimate);
         }
@@ -351,7 +407,9 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let payer = match payer(self, &cx.plans, &cx.setup.config) {
+        let payer = payer(self, &cx.plans, &cx.setup.config)
+            .and_then(|payer| self.fits(payer, reserved, cx.now.unix, &mut cx.meter).map(|()| payer));
+        let payer = match payer {
             Ok(payer) => payer,
             Err(refusal) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
@@ -419,9 +477,9 @@ impl Exchange {
                 self.admitted(hold, Some(lease), asked);
                 return self.serve(draft, at, message, cx);
             }
-            (Ruling::Refused(kind, which), Ok(payer), _) => {
+            (Ruling::Refused(kind, which, by), Ok(payer), _) => {
                 let payer = Payer { path: ask.lease.path, ..payer };
-                Refusal::limit(&cx.meter.limit(payer, cx.now.unix, kind, which))
+                Refusal::limit(&cx.meter.limit(payer, cx.now.unix, kind, by, which))
             }
             (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
             _ => Refusal::internal(),
@@ -462,11 +520,10 @@ impl Exchange {
         let payer = payer(self, &cx.plans, &cx.setup.config)?;
         let shared = cx.is_shared();
         let hosts = if shared { cx.setup.config.store.hosts } else { 1 };
-        let admitted = match hosts {
-            1 => cx.meter.admit(payer, cx.now.unix, estimate),
-            hosts => cx.meter.admit(Payer { plan: &payer.plan.share(hosts), hosts, ..payer }, cx.now.unix, estimate),
-        };
-        let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
+        let share = (hosts > 1).then(|| payer.plan.share(hosts));
+        let payer = Payer { plan: share.as_ref().unwrap_or(payer.plan), hosts, ..payer };
+        self.fits(payer, estimate, cx.now.unix, &mut cx.meter)?;
+        let hold = cx.meter.admit(payer, cx.now.unix, estimate).map_err(|limit| Refusal::limit(&limit))?;
         let lease = shared.then(|| cx.meter.lease(&hold));
         self.admitted(hold, lease, cx.now.unix);
         Ok(())
@@ -510,19 +567,19 @@ fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<P
     Ok(plans.of(key, config)?)
 }
 
-/// Tokens that so many bytes of unknown members may be, if a provider of the model gets them. What it makes of them is
-/// not known, so they are reserved and no part of the prompt.
-#[cold]
-fn forwarded(bytes: u64, model: &Model, config: &Config) -> u64 {
-    let mut providers = model.targets.iter().filter_map(|target| config.provider(target.provider));
-    let forwards = providers.any(|provider| provider.unknown_fields == UnknownFields::Forward);
-    if forwards { bytes / UNKNOWN_BYTES_PER_TOKEN } else { 0 }
-}
-
-/// Tokens that the answer to a request for `model` may take; of several, all of them.
-fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
-    let (most, fields) = (model.reserve_tokens, draft.scan.fields());
-    fields.max_tokens.map_or(most, |max| max.saturating_mul(fields.made()).min(most))
+/// Tokens that the answer to a request for `model` may take; of several, all of them. `beside`: what targets are sent
+/// beside what the scan has found.
+#[inline]
+fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Beside>) -> u64 {
+    let (most, made) = (model.reserve_tokens, fields.made());
+    let each = match (fields.max_tokens, beside) {
+        (Some(bound), None) => bound.min(most),
+        // There is no answer.
+        (Some(0), _) => 0,
+        (Some(bound), Some(beside)) if !beside.is_unbounded => bound.max(beside.bound).min(most),
+        _ => most,
+    };
+    each.saturating_mul(made).saturating_mul(beside.map_or(1, |beside| beside.answers.max(1)))
 }
 
 fn limits_of(plan: &Plan) -> Limits {

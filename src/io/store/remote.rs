@@ -42,7 +42,7 @@ use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use, Wish};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, SharedCounts};
+use crate::policy::meter::{Amount, By, GroupLease, Lease, LimitKind, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use nodes::Nodes;
@@ -536,7 +536,7 @@ fn is_wrong_type(error: &ServerError) -> bool {
 fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
-    let ([code, which, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
+    let ([code, which, waits, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
     let kind = match *code {
         1 => Some(LimitKind::TokensPerPeriod),
         2 => Some(LimitKind::Requests),
@@ -546,7 +546,10 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
         _ => None,
     };
     let ruling = match (code, kind) {
-        (_, Some(kind)) => Ruling::Refused(kind, usize::try_from(*which).ok()?),
+        (_, Some(kind)) => {
+            let by = if *waits > 0 { By::Reserved } else { By::Spent };
+            Ruling::Refused(kind, usize::try_from(*which).ok()?, by)
+        }
         (0, _) => Ruling::Admitted,
         (5, _) => Ruling::Looked,
         (7, _) => Ruling::Called,

@@ -113,8 +113,10 @@ impl SharedCounts {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) bounds: Bounds,
-    /// A window whose counts were carried over into this one; without an end, where there is none.
-    also: Bounds,
+    /// When it was left last, or its end if that was earlier: nothing that counts here was admitted from then on.
+    left_at: Unix,
+    /// The start of a window whose counts were carried over into this one; 0, where there is none.
+    also: Unix,
     pub(super) requests: u64,
     pub(super) used: u64,
     pub(super) reserved: u64,
@@ -123,12 +125,27 @@ pub(super) struct Window {
 }
 
 impl Window {
-    fn counts(&self, other: Bounds) -> bool {
-        self.contains(other) || (self.also.1 > Unix(0) && self.also == other)
+    /// Whether a request counts here that was admitted at `at` in the window `of`.
+    fn counts(&self, at: Unix, of: Bounds) -> bool {
+        self.holds(at) || self.bounds == of || (self.also > Unix(0) && self.also == of.0)
+    }
+
+    fn holds(&self, at: Unix) -> bool {
+        self.bounds.0 <= at && at < self.bounds.1
     }
 
     fn contains(&self, other: Bounds) -> bool {
         self.bounds.0 <= other.0 && other.1 <= self.bounds.1
+    }
+
+    /// Whether requests of `other`, which was left, may have been admitted within the bounds of this one.
+    fn overlaps(&self, other: &Window) -> bool {
+        self.bounds.0 < other.left_at && other.bounds.0 < self.bounds.1
+    }
+
+    /// Requests and tokens that were counted in no other window.
+    fn own(&self) -> (u64, u64) {
+        (self.requests - self.others.0, self.used - self.others.1)
     }
 
     /// A request that counts here has ended.
@@ -140,7 +157,7 @@ impl Window {
 
     /// At start: one request was admitted at `admitted`, in this window or another, and used `tokens`.
     pub(super) fn restore(&mut self, admitted: Unix, tokens: u64) {
-        if self.bounds.0 <= admitted && admitted < self.bounds.1 {
+        if self.holds(admitted) {
             self.requests = self.requests.saturating_add(1);
             self.used = self.used.saturating_add(tokens);
         }
@@ -157,6 +174,7 @@ impl Window {
         let sum = |one: u64, two: u64| one.saturating_add(two);
         Window {
             bounds: (self.bounds.0.min(other.bounds.0), self.bounds.1.max(other.bounds.1)),
+            left_at: self.left_at.max(other.left_at),
             requests: sum(self.requests, other.requests),
             used: sum(self.used, other.used),
             others: (sum(self.others.0, other.others.0), sum(self.others.1, other.others.1)),
@@ -200,37 +218,40 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Moves to the window `bounds`.
+    /// Moves to the window `bounds` at `now`.
     ///
-    /// A window that is remembered goes on where it stood; a later one begins anew. One before all that are
-    /// remembered, or across them, takes over what the present one has counted: the clock was set back, or the length
-    /// of windows was changed, and what was spent stays spent until this window ends. In any case all counts that was
-    /// counted within its bounds.
-    fn enter_window(&mut self, bounds: Bounds, held: Held<'_>) {
-        let present = self.window;
-        let known = || self.left.iter().chain([&present]).map(|window| window.bounds).filter(|(_, end)| *end > Unix(0));
-        let is_later = known().any(|(_, end)| end <= bounds.0) || known().next().is_none();
-        let has_jumped = known().any(|(start, _)| start >= bounds.0);
+    /// A window that is remembered goes on where it stood, a new one begins empty. In any case all counts that may have
+    /// been counted within its bounds: everything of each window that overlaps it, since it is not known when that was.
+    /// So what was spent stays spent when the length of windows changes. A window before all that are remembered takes
+    /// over what the present one has counted: the clock was set back.
+    fn enter_window(&mut self, bounds: Bounds, now: Unix, held: Held<'_>) {
+        let mut present = self.window;
+        let was_there = present.bounds.1 > Unix(0);
+        // A clock that was set back tells nothing of the time that has passed before.
+        let last = if now < present.bounds.0 { present.bounds.1 } else { Unix(now.0.saturating_add(1)) };
+        present.left_at = present.left_at.max(last.min(present.bounds.1));
+        let known = || self.left.iter().chain([&present]).filter(|window| window.bounds.1 > Unix(0));
+        let is_later = !was_there || known().any(|known| known.bounds.1 <= bounds.0);
+        let has_jumped = known().any(|known| known.bounds.0 >= bounds.0);
         let found = self.left.iter().find(|left| left.bounds == bounds).copied();
         let mut next = found.unwrap_or(Window { bounds, ..Window::default() });
-        if has_jumped || !is_later {
-            let own = (next.requests - next.others.0, next.used - next.others.1);
-            let inside = self.left.iter().chain([&present]);
-            let inside = inside.filter(|other| other.bounds != bounds && next.contains(other.bounds));
-            let (mut requests, mut used) = next.others;
-            let counted = inside.fold((0u64, 0u64), |(requests, used), other| {
-                let (own_requests, own_used) = (other.requests - other.others.0, other.used - other.others.1);
+        let others = || known().filter(|other| other.bounds != bounds && next.overlaps(other));
+        if has_jumped || !is_later || others().next().is_some() {
+            let (own, sum) = (next.own(), |(requests, used): (u64, u64), other: &Window| {
+                let (own_requests, own_used) = other.own();
                 (requests.saturating_add(own_requests), used.saturating_add(own_used))
             });
-            (requests, used) = (requests.max(counted.0), used.max(counted.1));
+            let counted = others().fold((0, 0), sum);
+            let (mut requests, mut used) = (next.others.0.max(counted.0), next.others.1.max(counted.1));
             if found.is_none() && !is_later {
                 (requests, used) = (requests.max(present.requests), used.max(present.used));
-                next.also = present.bounds;
+                next.also = present.bounds.0;
             }
             next.others = (requests, used);
             (next.requests, next.used) = (own.0.saturating_add(requests), own.1.saturating_add(used));
-            // In a window that is entered for the first time, as all are unless the clock jumps, nothing is reserved.
-            next.reserved = reserved(held, |open| next.counts(open.window)).tokens;
+            // In a window that is entered for the first time nothing is reserved. All are, unless the clock jumps or
+            // the length of windows changes.
+            next.reserved = reserved(held, |open| next.counts(open.admitted, open.window)).tokens;
         }
         self.window = next;
         self.leave(present, bounds);
@@ -296,7 +317,7 @@ impl Account {
     fn move_on(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
         let bounds = window(now, plan.window);
         if self.window.bounds != bounds {
-            self.enter_window(bounds, held);
+            self.enter_window(bounds, now, held);
         }
         if self.is_past_period(plan.period, now) {
             self.enter_period(plan.period, now, held);
@@ -347,7 +368,7 @@ impl Account {
     pub(super) fn count(&mut self, open: &Open, exact: Amount) {
         self.end_bounded(open.reserved);
         let excess = open.reserved.minus(exact);
-        if self.window.counts(open.window) {
+        if self.window.counts(open.admitted, open.window) {
             self.window.reserved = self.window.reserved.saturating_sub(excess.tokens);
         }
         if self.period.holds(open.admitted) {
@@ -362,7 +383,7 @@ impl Account {
     /// One request more that another process admitted, wherever its admission counts.
     pub(super) fn adopt(&mut self, open: &Open) {
         self.running += 1;
-        if self.window.counts(open.window) {
+        if self.window.counts(open.admitted, open.window) {
             self.window.requests += 1;
             self.window.reserved = self.window.reserved.saturating_add(open.reserved.tokens);
         }
@@ -394,15 +415,23 @@ impl Account {
     /// The same of its tokens, where the window is not the present one.
     #[cold]
     fn end_elsewhere(&mut self, open: &Open, window: Bounds, tokens: u64) {
-        let present = &mut self.window;
-        if present.counts(window) {
+        // Where it was counted, for when that is entered again. Of a group whose windows had another length then
+        // `window` says nothing, but the window was not left before the request was admitted, unless the clock was set
+        // back.
+        let place = |is_it: &dyn Fn(&Window) -> bool| self.left.iter().position(is_it);
+        let was_there = |left: &Window| left.holds(open.admitted) && open.admitted < left.left_at;
+        let is_present = self.window.counts(open.admitted, window);
+        let own = place(&|left| left.bounds == window && was_there(left))
+            .or_else(|| place(&was_there))
+            .or_else(|| if is_present { None } else { place(&|left| left.contains(window)) });
+        let own = own.and_then(|at| self.left.get_mut(at));
+        if is_present {
+            let present = &mut self.window;
             present.end(open, tokens);
-            present.others.1 = present.others.1.saturating_add(tokens);
+            // What is counted nowhere else is the present window's own.
+            present.others.1 = present.others.1.saturating_add(if own.is_some() { tokens } else { 0 });
         }
-        // Where it was counted, for whoever goes back there.
-        let own = self.left.iter().position(|left| left.bounds == window);
-        let own = own.or_else(|| self.left.iter().position(|left| left.contains(window)));
-        if let Some(left) = own.and_then(|at| self.left.get_mut(at)) {
+        if let Some(left) = own {
             left.used = left.used.saturating_add(tokens);
         }
     }

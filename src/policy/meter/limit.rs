@@ -6,6 +6,7 @@ use crate::base::time::Unix;
 use crate::policy::plan::Plan;
 use crate::policy::window::iso;
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,11 +63,29 @@ pub enum Whose {
     Group(Arc<str>),
 }
 
+/// Why a limit refuses a request.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum By {
+    /// All of it is used.
+    Spent,
+    /// What is left of it is reserved by requests that run.
+    Reserved,
+    /// The request may need more than one request may take of it; so much is left by what is settled.
+    Share {
+        /// What the request may need: tokens or nano-dollars.
+        need: u64,
+        /// What is left.
+        left: u64,
+    },
+}
+
 /// A limit that refuses a request: what a 429 is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
     /// Which one.
     pub kind: LimitKind,
+    /// Why.
+    pub by: By,
     /// Whose.
     pub whose: Whose,
     /// Its value: a count, or nano-dollars.
@@ -75,11 +94,26 @@ pub struct Limit {
     pub window: Duration,
     /// For `x-ratelimit-reset`: the end of the limit, for concurrency that of the window.
     pub reset: Unix,
-    /// For `retry-after`: whole seconds, at least 1. A place among those at once can be free at any moment, so 1.
+    /// For `retry-after`: whole seconds, at least 1. A running request can end at any moment, so 1 for what only such
+    /// requests hold.
     pub retry_after: u64,
 }
 
+/// Nano-dollars as people write them: two decimals at least, six at most, rounded down.
+struct Dollars(u64);
+
+impl fmt::Display for Dollars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}.{:06}", self.0 / 1_000_000_000, self.0 % 1_000_000_000 / 1000);
+        let (least, zeros) = (text.len() - 4, text.len() - text.trim_end_matches('0').len());
+        write!(f, "${}", &text[..least.max(text.len() - zeros)])
+    }
+}
+
 impl Limit {
+    /// `retry_after` for what ends when running requests do.
+    pub(super) const SOON: u64 = 1;
+
     /// Names the limit for `error.message`.
     pub fn message(&self) -> String {
         let (value, reset, window) = (self.value, iso(self.reset), self.window.as_secs());
@@ -89,6 +123,35 @@ impl Limit {
             Whose::Group(name) => format!("group `{name}`").into(),
         };
         let is_group = matches!(self.whose, Whose::Group(_));
+        match (self.kind, self.by) {
+            (LimitKind::Budget, By::Reserved) => {
+                return format!("the budget of {whose} is reserved by running requests");
+            }
+            (LimitKind::TokensPerWindow, By::Reserved) => {
+                return format!("{value} tokens per {window} s for {whose} are reserved by running requests");
+            }
+            (_, By::Reserved) => {
+                return format!("the allowance of {whose} is reserved by running requests: {value} tokens per period");
+            }
+            (LimitKind::Budget, By::Share { need, left }) => {
+                // Rounded up, so that what is needed is never shown as no more than there is.
+                let (need, left) = (Dollars(need.div_ceil(1000).saturating_mul(1000)), Dollars(left));
+                return format!("the request needs up to {need} of the budget of {whose}, of which {left} is left");
+            }
+            (LimitKind::TokensPerWindow, By::Share { need, left }) => {
+                return format!(
+                    "the request needs up to {need} tokens of the {value} tokens per {window} s for {whose}, of which \
+                     {left} are left"
+                );
+            }
+            (_, By::Share { need, left }) => {
+                return format!(
+                    "the request needs up to {need} tokens of the allowance of {whose}, of which {left} of {value} are \
+                     left"
+                );
+            }
+            (_, By::Spent) => {}
+        }
         match self.kind {
             LimitKind::Requests => {
                 format!("rate limit reached: {value} requests per {window} s for {whose}; resets at {reset}")
@@ -121,30 +184,32 @@ pub(super) enum Counted {
 
 /// What an account has used of each limit.
 pub(super) struct Counts {
-    pub(super) requests: u64,
-    pub(super) window_tokens: u64,
-    pub(super) period: Amount,
-    pub(super) running: u64,
+    requests: u64,
+    /// Tokens of the window: used and reserved, and used alone.
+    window_tokens: (u64, u64),
+    /// The same of the period.
+    period: (Amount, Amount),
+    running: u64,
 }
 
 impl Counts {
     #[inline]
     pub(super) fn of(account: &Account, counted: Counted) -> Counts {
         if counted == Counted::Settled {
-            let (requests, window_tokens) = account.window_known();
-            return Counts { requests, window_tokens, period: account.period_known(), running: 0 };
+            let ((requests, tokens), period) = (account.window_known(), account.period_known());
+            return Counts { requests, window_tokens: (tokens, tokens), period: (period, period), running: 0 };
         }
         let (window, period) = (&account.window, &account.period);
         let mut counts = Counts {
             requests: window.requests,
-            window_tokens: window.used.saturating_add(window.reserved),
-            period: period.used.plus(period.reserved),
+            window_tokens: (window.used.saturating_add(window.reserved), window.used),
+            period: (period.used.plus(period.reserved), period.used),
             running: u64::from(account.running),
         };
         if counted == Counted::Exact {
             let bounded = account.bounded.1;
-            counts.window_tokens = counts.window_tokens.saturating_sub(bounded.tokens).max(window.used);
-            counts.period = counts.period.minus(bounded).max(period.used);
+            counts.window_tokens.0 = counts.window_tokens.0.saturating_sub(bounded.tokens).max(window.used);
+            counts.period.0 = counts.period.0.minus(bounded).max(period.used);
         }
         counts
     }
@@ -152,35 +217,81 @@ impl Counts {
     /// Whether with `most` more it stays under half of each limit of tokens or money.
     pub(super) fn is_far(&self, plan: &Plan, most: Amount) -> bool {
         let is_far = |limit: u64, count: u64, most: u64| limit == 0 || count.saturating_add(most) < limit / 2;
-        is_far(plan.tokens, self.period.tokens, most.tokens)
-            && is_far(plan.tokens_per_window, self.window_tokens, most.tokens)
-            && is_far(plan.budget, self.period.nano, most.nano)
+        is_far(plan.tokens, self.period.0.tokens, most.tokens)
+            && is_far(plan.tokens_per_window, self.window_tokens.0, most.tokens)
+            && is_far(plan.budget, self.period.0.nano, most.nano)
     }
 
-    /// The first limit that stands against one more request. The period comes first: a key that has spent it gains
-    /// nothing by waiting for a window.
+    /// Whether a limit stands against one more request.
     #[inline]
-    pub(super) fn reached(&self, plan: &Plan) -> Option<LimitKind> {
+    pub(super) fn is_reached(&self, plan: &Plan) -> bool {
         let is_reached = |limit: u64, count: u64| limit > 0 && count >= limit;
-        if is_reached(plan.tokens, self.period.tokens) {
-            Some(LimitKind::TokensPerPeriod)
-        } else if is_reached(plan.budget, self.period.nano) {
-            Some(LimitKind::Budget)
-        } else if is_reached(plan.requests, self.requests) {
-            Some(LimitKind::Requests)
-        } else if is_reached(plan.tokens_per_window, self.window_tokens) {
-            Some(LimitKind::TokensPerWindow)
-        } else if is_reached(plan.concurrency, self.running) {
-            Some(LimitKind::Concurrency)
-        } else {
-            None
-        }
+        is_reached(plan.tokens, self.period.0.tokens)
+            || is_reached(plan.budget, self.period.0.nano)
+            || is_reached(plan.requests, self.requests)
+            || is_reached(plan.tokens_per_window, self.window_tokens.0)
+            || is_reached(plan.concurrency, self.running)
     }
+}
+
+/// The limit that stands longest against one more request, of several the first: a key that has spent its period gains
+/// nothing by waiting for a window.
+#[cold]
+pub(super) fn reached(account: &Account, counted: Counted, plan: &Plan, of_group: bool, now: Unix) -> Option<Limit> {
+    use LimitKind::*;
+    let counts = Counts::of(account, counted);
+    let ((all, used), (tokens, settled)) = (counts.period, counts.window_tokens);
+    let kinds = [
+        (TokensPerPeriod, plan.tokens, all.tokens, used.tokens),
+        (Budget, plan.budget, all.nano, used.nano),
+        (Requests, plan.requests, counts.requests, counts.requests),
+        (TokensPerWindow, plan.tokens_per_window, tokens, settled),
+        (Concurrency, plan.concurrency, counts.running, counts.running),
+    ];
+    let reached = kinds.into_iter().filter(|(_, value, count, _)| *value > 0 && count >= value);
+    longest(reached.map(|(kind, value, _, settled)| {
+        let by = if settled >= value { By::Spent } else { By::Reserved };
+        limit(kind, by, account, plan, of_group, now)
+    }))
+}
+
+/// The limit that lasts longest, of several the first.
+pub(super) fn longest(limits: impl Iterator<Item = Limit>) -> Option<Limit> {
+    limits.reduce(|found, limit| if found.retry_after < limit.retry_after { limit } else { found })
+}
+
+/// Whether `need` is more than all of a limit.
+#[inline]
+pub(super) fn exceeds(plan: &Plan, need: Amount) -> bool {
+    let exceeds = |limit: u64, need: u64| limit > 0 && need > limit;
+    exceeds(plan.tokens, need.tokens) || exceeds(plan.budget, need.nano) || exceeds(plan.tokens_per_window, need.tokens)
+}
+
+/// The limit of which one request that may use `need` takes more than its share: all of it, and `floor` in any case.
+#[cold]
+pub(super) fn oversized(
+    account: &Account,
+    plan: &Plan,
+    of_group: bool,
+    now: Unix,
+    (need, floor): (Amount, Amount),
+) -> Option<Limit> {
+    let (period, (_, window)) = (account.period_known(), account.window_known());
+    let kinds = [
+        (LimitKind::TokensPerPeriod, plan.tokens, need.tokens, floor.tokens, period.tokens),
+        (LimitKind::Budget, plan.budget, need.nano, floor.nano, period.nano),
+        (LimitKind::TokensPerWindow, plan.tokens_per_window, need.tokens, floor.tokens, window),
+    ];
+    let too_much = kinds.into_iter().filter(|(_, limit, need, floor, _)| *limit > 0 && need > limit.max(floor));
+    longest(too_much.map(|(kind, value, need, _, used)| {
+        let by = By::Share { need, left: value.saturating_sub(used) };
+        limit(kind, by, account, plan, of_group, now)
+    }))
 }
 
 /// The limit of this kind of an account under `plan`, which is a group's or else a key's.
 #[inline]
-pub(super) fn limit(kind: LimitKind, account: &Account, plan: &Plan, of_group: bool, now: Unix) -> Limit {
+pub(super) fn limit(kind: LimitKind, by: By, account: &Account, plan: &Plan, of_group: bool, now: Unix) -> Limit {
     let (window, period) = (account.window.bounds.1, account.period.bounds.1);
     let (value, reset) = match kind {
         LimitKind::TokensPerPeriod => (plan.tokens, period),
@@ -190,11 +301,12 @@ pub(super) fn limit(kind: LimitKind, account: &Account, plan: &Plan, of_group: b
         LimitKind::Concurrency => (plan.concurrency, window),
     };
     let wait = reset.0.saturating_sub(now.0).div_ceil(1000).max(1);
-    let retry_after = if kind == LimitKind::Concurrency { 1 } else { wait };
+    let is_soon = kind == LimitKind::Concurrency || by == By::Reserved;
+    let retry_after = if is_soon { Limit::SOON } else { wait };
     let whose = match (of_group, plan.own_budget) {
         (true, _) => Whose::Group(plan.name.clone()),
         (false, true) => Whose::Key,
         (false, false) => Whose::Plan(plan.name.clone()),
     };
-    Limit { kind, whose, value, window: plan.window, reset, retry_after }
+    Limit { kind, by, whose, value, window: plan.window, reset, retry_after }
 }

@@ -1,3 +1,5 @@
+mod lengths;
+mod shares;
 mod trees;
 
 use super::*;

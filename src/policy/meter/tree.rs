@@ -3,12 +3,12 @@
 //! the sum of the rows whose path has its name, whatever has been moved since.
 
 use super::account::{Account, Open, PathIx};
-use super::limit::{Counts, Limit, limit};
 use crate::base::limits::PATHS_MAX;
 use crate::base::slots::Slots;
 use crate::base::time::Unix;
 use crate::policy::plan::{Group, PATH_SEPARATOR, Plan};
 use crate::policy::window::{is_within, window};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -185,12 +185,10 @@ impl Node {
         self.stays = (window.0.max(period.0), window.1.min(period.1));
     }
 
-    /// The limit that is reached with `counts`, of which one of so many hosts has its share.
-    #[cold]
-    pub(super) fn reached(&self, counts: &Counts, hosts: u32, now: Unix) -> Option<Limit> {
-        let share = (hosts > 1).then(|| self.limits.share(hosts));
-        let plan = share.as_ref().unwrap_or(&self.limits);
-        counts.reached(plan).map(|kind| limit(kind, &self.account, plan, true, now))
+    /// Its limits, of which one of so many hosts has its share.
+    #[inline]
+    pub(super) fn share(&self, hosts: u32) -> Cow<'_, Plan> {
+        if hosts > 1 { Cow::Owned(self.limits.share(hosts)) } else { Cow::Borrowed(&self.limits) }
     }
 
     /// `open` as it counts here: in the group's own window.

@@ -348,6 +348,30 @@ fn counts_are_whole_numbers_that_are_not_negative() {
 }
 
 #[test]
+fn integers_are_read_however_they_are_written() {
+    let integer = |text: &str| Raw::new(text.as_bytes()).integer();
+    for (text, value) in [
+        ("128", 128),
+        ("128.0", 128),
+        ("1.28e2", 128),
+        ("12800e-2", 128),
+        ("0.5E+1", 5),
+        ("1e3", 1000),
+        ("0e9", 0),
+        ("0.0", 0),
+        ("18446744073709551615", u64::MAX),
+    ] {
+        assert_eq!(integer(text), Some(value), "{text}");
+    }
+    for text in ["1e400", "0.001e999999999999999999999", "18446744073709551616", "1.8446744073709551616e19"] {
+        assert_eq!(integer(text), Some(u64::MAX), "{text}");
+    }
+    for text in ["-1", "-1e2", "1.5", "1.285e2", "1e-1", "5e-999999999999999999999", "\"1\"", "null", "[1]", ""] {
+        assert_eq!(integer(text), None, "{text}");
+    }
+}
+
+#[test]
 fn escaped_names_are_recognised_without_a_copy() {
     for (raw, text, same) in [
         ("mod\\u0065l", "model", true),

@@ -124,6 +124,49 @@ impl<'a> Raw<'a> {
         Some(value)
     }
 
+    /// [`Raw::count`], however it is written: `1.2e1` is 12, too. For what is asked for: a server may read it so.
+    #[inline]
+    pub fn integer(self) -> Option<u64> {
+        // So many digits fit.
+        if self.0.len() < 20 && self.0.iter().all(u8::is_ascii_digit) && !self.0.is_empty() {
+            return Some(self.0.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')));
+        }
+        self.odd_integer()
+    }
+
+    /// The same of a number with a fraction, an exponent or many digits.
+    #[cold]
+    fn odd_integer(self) -> Option<u64> {
+        if self.kind() != Kind::Number || self.0[0] == b'-' {
+            return None;
+        }
+        let mut parts = self.0.splitn(2, |byte| matches!(byte, b'e' | b'E'));
+        let mut digits = parts.next()?.split(|byte| *byte == b'.');
+        let (whole, fraction) = (digits.next()?, digits.next().unwrap_or_default());
+        // An exponent beyond all bounds is as good as the bound.
+        let exponent: i64 = match parts.next().and_then(|text| std::str::from_utf8(text).ok()) {
+            None => 0,
+            Some(text) => text.parse().unwrap_or(if text.starts_with('-') { i64::MIN } else { i64::MAX }),
+        };
+        let add = |value: u64, digit: u64| value.saturating_mul(10).saturating_add(digit);
+        // So many digits stand before the point once the exponent has moved it.
+        let before = exponent.saturating_add(whole.len() as i64);
+        let (mut value, mut place) = (0u64, 0i64);
+        for digit in whole.iter().chain(fraction).map(|digit| u64::from(digit.saturating_sub(b'0'))) {
+            if place < before {
+                value = add(value, digit);
+            } else if digit > 0 {
+                return None;
+            }
+            place += 1;
+        }
+        while place < before && value > 0 && value < u64::MAX {
+            value = add(value, 0);
+            place += 1;
+        }
+        Some(value)
+    }
+
     /// A number, rounded to what a double can hold: for comparing, never for passing on.
     #[inline]
     pub fn number(self) -> Option<f64> {

@@ -29,6 +29,8 @@ mod people;
 mod races;
 mod relayed;
 #[cfg(feature = "redis")]
+mod reserved;
+#[cfg(feature = "redis")]
 mod shared;
 #[cfg(feature = "redis")]
 mod shared_clock;

@@ -13,14 +13,14 @@ use tollgate::policy::window::window;
 
 const LIMIT: u64 = 40;
 
-struct Host {
+pub struct Host {
     remote: Remote,
     speaker: Speaker,
-    ask: Ask,
+    pub ask: Ask,
 }
 
 impl Host {
-    fn new(server: &Server, name: &str) -> Host {
+    pub fn new(server: &Server, name: &str) -> Host {
         let mut remote = Remote::new(&server.url(), None, "the server".to_owned()).unwrap();
         let speaker = Speaker { host: format!("a{name}"), writer: format!("b{name}") };
         remote.announce(&speaker, "", &Holds::new()).unwrap();
@@ -37,11 +37,11 @@ impl Host {
         }
     }
 
-    fn send(&mut self, command: &Command<'_>) -> Done {
+    pub fn send(&mut self, command: &Command<'_>) -> Done {
         self.remote.send(&self.speaker, std::slice::from_ref(command)).unwrap().remove(0)
     }
 
-    fn admit(&mut self) -> (Ruling, Option<Grant>) {
+    pub fn admit(&mut self) -> (Ruling, Option<Grant>) {
         let ask = self.ask.clone();
         let Done::Answer(Answer { ruling, grant, .. }) = self.send(&Command::Ask(&ask)) else { panic!("no answer") };
         (ruling, grant)

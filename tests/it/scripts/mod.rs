@@ -61,7 +61,7 @@
 //! **Other processes.** `upgrade` (SIGUSR2), `successor-ready`, `admits` (it has not handed over yet), `handed-over 2`
 //! (it has, with so many requests running) · `inherits KEY TOKENS [DOLLARS PATH]` (a predecessor's row that was not announced),
 //! `predecessor-left` · of a ledger that is shared: `asks 2` (questions without an answer), `ask 1 admitted`, `ask 1
-//! refused [budget N]`, `released 1` (leases given back without a row). What the gateway starts from stands before the steps:
+//! refused [budget N [reserved]]`, `released 1` (leases given back without a row). What the gateway starts from stands before the steps:
 //! `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS [PATH]]` (admitted five seconds ago), `start rest TARGET
 //! SECONDS` (which a predecessor has told of); `rests 1` (the successor has been told of so many).
 //!

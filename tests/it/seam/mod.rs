@@ -4,6 +4,7 @@
 
 mod admin;
 mod affinity;
+mod billed;
 mod budget;
 mod drain;
 mod pace;

@@ -27,7 +27,7 @@ impl Rig {
         Rig::with(keys, &[])
     }
 
-    /// The same with some lines of the configuration changed.
+    /// The same with some lines of the configuration changed; with a group in them all keys are in it.
     pub fn with(keys: usize, lines: &[(&str, &str)]) -> Rig {
         let (mut setting, mut ring) = (Setting::default(), KeyRing::default());
         let own = [
@@ -38,7 +38,10 @@ impl Rig {
             ("plan team", "requests = 0"),
         ];
         own.iter().chain(lines).for_each(|(section, line)| setting.set(section, line));
-        (0..keys).for_each(|number| ring.issue(&format!("k{number}"), &[]));
+        let in_group = own.iter().chain(lines).find_map(|(section, _)| section.strip_prefix("group "));
+        let words: Vec<String> = in_group.map(|group| format!("group={group}")).into_iter().collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        (0..keys).for_each(|number| ring.issue(&format!("k{number}"), &words));
         let start = Start { keys: ring.records.clone(), ..Start::default() };
         Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring, config: setting.high(), most: 0 }
     }

@@ -10,7 +10,7 @@ use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::policy::ask::{Answer, Ask, Release, Ruling};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Amount, Lease, LimitKind, SharedCounts};
+use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
 
 /// Which ledger a world has.
@@ -400,7 +400,7 @@ impl Server {
     fn admit(&mut self, ask: &Ask) -> Answer {
         let (key, lease) = (ask.key, &ask.lease);
         self.last = Some((key, lease.window.0.0));
-        let (mut found, mut told) = (None, Vec::new());
+        let (mut found, mut told): (Option<(_, _, _, Unix)>, _) = (None, Vec::new());
         let limits = std::iter::once(&ask.limits).chain(&ask.groups);
         for (index, ((name, window, period), l)) in seats(key, lease).into_iter().zip(limits).enumerate() {
             let (requests, window_used) = self.windows.get(&(name.clone(), window.0.0)).copied().unwrap_or_default();
@@ -413,25 +413,25 @@ impl Server {
                 held().filter(|((_, of, _), _)| *of == window).map(|(_, held)| held.reserved.tokens).sum();
             let theirs = self.theirs.iter().filter(|other| index == 0 && **other == key).count();
             let running = (held().count() + theirs) as u64;
-            let reached = |limit: u64, count: u64| limit > 0 && count >= limit;
-            let refusal = [
-                (reached(l.tokens, promised.tokens), LimitKind::TokensPerPeriod, period.1),
-                (reached(l.budget, promised.nano), LimitKind::Budget, period.1),
-                (reached(l.requests, requests), LimitKind::Requests, window.1),
-                (reached(l.tokens_per_window, window_used + reserved), LimitKind::TokensPerWindow, window.1),
-                (reached(l.concurrency, running), LimitKind::Concurrency, Unix(0)),
+            let limits = [
+                (l.tokens, promised.tokens, period_used.tokens, LimitKind::TokensPerPeriod, period.1),
+                (l.budget, promised.nano, period_used.nano, LimitKind::Budget, period.1),
+                (l.requests, requests, requests, LimitKind::Requests, window.1),
+                (l.tokens_per_window, window_used + reserved, window_used, LimitKind::TokensPerWindow, window.1),
+                (l.concurrency, running, running, LimitKind::Concurrency, Unix(0)),
             ];
-            if let Some((_, kind, till)) = refusal.into_iter().find(|(is_reached, ..)| *is_reached)
-                && found.is_none_or(|(_, _, longest)| longest < till)
-            {
-                found = Some((kind, index, till));
+            for (limit, count, used, kind, end) in limits {
+                let (by, till) = if used >= limit { (By::Spent, end) } else { (By::Reserved, Unix(0)) };
+                if limit > 0 && count >= limit && found.is_none_or(|(.., longest)| longest < till) {
+                    found = Some((kind, index, by, till));
+                }
             }
             told.push(SharedCounts { window, requests, window_used, period, period_used });
         }
         let ruling = match found {
             _ if !ask.admits => Ruling::Looked,
             _ if self.ended => Ruling::Unavailable,
-            Some((kind, which, _)) => Ruling::Refused(kind, which),
+            Some((kind, which, by, _)) => Ruling::Refused(kind, which, by),
             None => Ruling::Admitted,
         };
         if ruling == Ruling::Admitted {

@@ -5,7 +5,14 @@ use crate::wire::json::Raw;
 /// A whole number of 1 or more.
 #[inline]
 pub(in crate::dialect::request) fn whole_number(raw: Raw<'_>) -> Option<u64> {
-    raw.count().filter(|count| *count >= 1 && !raw.bytes().contains(&b'.'))
+    raw.integer().filter(|count| *count >= 1)
+}
+
+/// How many answers are asked for, understood as generously as some servers do, which take `"2"` for a number. 0: it
+/// does not say.
+pub(in crate::dialect::request) fn answers(raw: Raw<'_>) -> u32 {
+    let count = raw.string().map_or(raw, Raw::new).integer().unwrap_or(0);
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// A number from 0 to `most`.

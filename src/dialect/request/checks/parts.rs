@@ -4,30 +4,34 @@ use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, Message, NO_
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Dialect, Span};
 
+/// Kinds of tools that surely run at the client, whatever the shape and whatever else they say.
+const OWN_TOOLS: [&[u8]; 2] = [b"function", b"custom"];
+
 impl Checks {
-    /// A tool of a responses request says what it is.
+    /// A tool says what it is, in a responses request it must. What is none of the client's own kind may run at the
+    /// provider.
     pub(super) fn in_tools(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         match (depth, token) {
             (2, Token::ObjectOpen) => self.block = NO_BLOCK,
             (2, Token::ObjectClose) if !self.block.has_text => {
-                return self.refuse(format_args!("tools[{}].type", self.items - 1), "a string");
+                if self.shape == Dialect::Responses {
+                    return self.refuse(format_args!("tools[{}].type", self.items - 1), "a string");
+                }
+                // In the messages shape it is a tool of the client's.
+                self.fields.may_cost_more |= self.shape == Dialect::Chat;
             }
             (3, Token::Key) => self.block.is_text = eq_unescaped(span.of(buf), "type"),
-            (3, _) if self.block.is_text => self.block.has_text = token == Token::String,
+            (3, _) if self.block.is_text => {
+                self.block.has_text = token == Token::String;
+                self.fields.may_cost_more |= !OWN_TOOLS.contains(&span.of(buf));
+                if self.shape == Dialect::Messages && self.block.has_text && eq_unescaped(span.of(buf), "mcp_toolset") {
+                    // The tools of a server that the provider's account knows.
+                    self.fields.names_stored(format_args!("tools[{}].type", self.items - 1), "mcp_toolset");
+                }
+            }
             _ => {}
         }
         Ok(())
-    }
-
-    /// A tool of a messages request may be a set of tools of a server that the provider knows.
-    pub(super) fn in_toolset(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) {
-        match (depth, token) {
-            (3, Token::Key) => self.block.is_text = eq_unescaped(span.of(buf), "type"),
-            (3, Token::String) if self.block.is_text && eq_unescaped(span.of(buf), "mcp_toolset") => {
-                self.fields.names_stored(format_args!("tools[{}].type", self.items - 1), "mcp_toolset");
-            }
-            _ => {}
-        }
     }
 
     /// A voice is named by a word, or as an object of the provider's account by its id.

@@ -3,7 +3,7 @@
 use super::super::super::relay::{Expected, Relayed};
 use super::super::super::tokens::{Estimator, LATER_BYTES_MAX};
 use super::super::fields::Invalid;
-use super::{Checks, Items, Name, whole_number};
+use super::{Checks, Items, Name, answers, whole_number};
 use crate::wire::json::{Raw, Stop, Token};
 use crate::wire::{Relay, Span};
 use std::num::NonZeroU64;
@@ -109,14 +109,11 @@ impl Checks {
 
     /// A member that is read of some relayed requests, and never refused.
     pub(super) fn beside_needed(&mut self, value: Raw<'_>) {
-        // How many answers there are is understood as generously as some servers do, which take `"2"` for a number.
-        let count = value.string().map_or(value, Raw::new).count().unwrap_or(0);
-        let count = u16::try_from(count).unwrap_or(u16::MAX);
         match self.name {
             Name::MaxTokens => self.plain_max = whole_number(value).and_then(NonZeroU64::new),
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
-            Name::BestOf => self.fields.made = count,
-            _ => self.fields.each = count,
+            Name::BestOf => self.fields.made = answers(value),
+            _ => self.fields.each = answers(value),
         }
     }
 }

@@ -10,8 +10,8 @@
 --       counts are kept from now on (ms), start of the period (ms), its first day, its days, end of the window (ms), end
 --       of the period (ms)
 -- Returns: ruling (0 admitted, 1 period, 2 requests, 3 window, 4 at once, 5 looked, 6 money, 7 called in, 9 the host's
---          lease has ended), the account that refuses, 1 if something is granted, requests, tokens, nano-dollars of it,
---          then for each account: requests in the window, tokens in the window, tokens in the period, nano-dollars in the
+--          lease has ended), the account that refuses, 1 if it is not spent but reserved, 1 if something is granted,
+--          requests, tokens, nano-dollars of it, then for each account: requests in the window, tokens in the window, tokens in the period, nano-dollars in the
 --          period, counted only for a budget
 local host, admits, grant = ARGV[1], ARGV[5] == '1', ARGV[6]
 local known = {}
@@ -81,7 +81,7 @@ end
 
 -- What is left of each limit at the account that has the least left of it; without end where there is none.
 local left = { requests = math.huge, tokens = math.huge, nano = math.huge }
-local ruling, which, lasts, told, stands, calls = 0, 0, -1, {}, false, {}
+local ruling, which, waits, lasts, told, stands, calls = 0, 0, 0, -1, {}, false, {}
 local count = (#KEYS - 1) / 5
 for n = 0, count - 1 do
     local k, a = 2 + 5 * n, 15 + 11 * n
@@ -118,9 +118,9 @@ for n = 0, count - 1 do
         _, due, due_lent = held(KEYS[k + 1], ARGV[a + 6])
     end
     told[#told + 1], told[#told + 2], told[#told + 3], told[#told + 4] = requests, used, tokens, money
-    -- One limit: whether it is reached, and whether only by what was granted.
-    local code, till = 0, 0
-    local function reached(limit, count, lent, what, number, ends)
+    -- One limit: whether it is reached, and whether only by what is reserved, or only by what was granted. Of several
+    -- the one that lasts longest is told; what is reserved may be free at any moment.
+    local function reached(limit, count, held, lent, what, number, ends)
         limit = tonumber(limit)
         if limit == 0 then
             return
@@ -128,24 +128,25 @@ for n = 0, count - 1 do
         if what then
             left[what] = math.min(left[what], limit - count)
         end
-        if count >= limit and code == 0 then
-            code, till = number, tonumber(ends)
-            if count - lent >= limit then
-                stands = true
-            else
-                calls[KEYS[k]] = true
-            end
+        if count < limit then
+            return
+        end
+        if count - lent >= limit then
+            stands = true
+        else
+            calls[KEYS[k]] = true
+        end
+        local reserved = count - held < limit and 1 or 0
+        local till = reserved == 1 and 0 or tonumber(ends)
+        if admits and till > lasts then
+            ruling, which, waits, lasts = number, n, reserved, till
         end
     end
-    reached(ARGV[a], tokens + promised, lent, 'tokens', 1, ARGV[a + 10])
-    reached(ARGV[a + 4], money + due, due_lent, 'nano', 6, ARGV[a + 10])
-    reached(ARGV[a + 1], requests + requests_lent, requests_lent, 'requests', 2, ARGV[a + 9])
-    reached(ARGV[a + 2], used + reserved, reserved_lent, 'tokens', 3, ARGV[a + 9])
-    reached(ARGV[a + 3], running, 0, nil, 4, 0)
-    -- Of several the one that lasts longest is told.
-    if admits and code > 0 and till > lasts then
-        ruling, which, lasts = code, n, till
-    end
+    reached(ARGV[a], tokens + promised, promised, lent, 'tokens', 1, ARGV[a + 10])
+    reached(ARGV[a + 4], money + due, due, due_lent, 'nano', 6, ARGV[a + 10])
+    reached(ARGV[a + 1], requests + requests_lent, 0, requests_lent, 'requests', 2, ARGV[a + 9])
+    reached(ARGV[a + 2], used + reserved, reserved, reserved_lent, 'tokens', 3, ARGV[a + 9])
+    reached(ARGV[a + 3], running, 0, 0, nil, 4, 0)
 end
 if not admits then
     ruling = 5
@@ -220,4 +221,4 @@ if grant ~= '' and (ruling == 0 or ruling == 5) and (ARGV[14] == '0' or lives(gr
         redis.call('SET', ARGV[2] .. grant, '1', 'PX', ARGV[7])
     end
 end
-return { ruling, which, gives, amounts[1], amounts[2], amounts[3], unpack(told) }
+return { ruling, which, waits, gives, amounts[1], amounts[2], amounts[3], unpack(told) }

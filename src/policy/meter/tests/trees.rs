@@ -78,19 +78,28 @@ fn a_budget_is_refused_when_used_and_reserved_reach_it_and_says_whose_it_is() {
     let first = meter.admit(payer, at(NOW), money(99)).unwrap();
     let second = meter.admit(payer, at(NOW), money(60)).unwrap();
     let refused = meter.admit(payer, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of plan `team` is spent until 2026-12-01T00:00:00Z");
-    assert_eq!((refused.kind, refused.retry_after), (LimitKind::Budget, 10 * 86_400 + 14 * 3600 + 59 * 60 + 50));
+    assert_eq!(refused.message(), "the budget of plan `team` is reserved by running requests");
+    assert_eq!((refused.kind, refused.retry_after), (LimitKind::Budget, 1));
     let own = plan.with(&crate::policy::plan::LimitOverrides { budget: Some(100), ..Default::default() });
     let refused = meter.admit(Payer { plan: &own, ..payer }, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of this key is spent until 2026-12-01T00:00:00Z");
+    assert_eq!(refused.message(), "the budget of this key is reserved by running requests");
     let other = Payer { key: KeyIx(1), ..payer };
     let refused = meter.admit(other, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of group `labs` is spent until 2026-12-01T00:00:00Z");
+    assert_eq!(refused.message(), "the budget of group `labs` is reserved by running requests");
     meter.settle(first, money(10));
     meter.refund(second);
     let status = meter.standing(payer, at(NOW)).budget.unwrap();
     assert_eq!((status.used, status.total, status.remaining()), (10, 100, 90), "the tightest");
     assert_eq!(meter.standing(other, at(NOW)).budget, Some(BudgetStatus { used: 0, total: 100 }));
+    let third = meter.admit(payer, at(NOW), money(0)).unwrap();
+    meter.settle(third, money(140));
+    let refused = meter.admit(Payer { plan: &own, ..payer }, at(NOW), money(0)).unwrap_err();
+    assert_eq!(refused.message(), "the budget of this key is spent until 2026-12-01T00:00:00Z");
+    let refused = meter.admit(payer, at(NOW), money(0)).unwrap_err();
+    assert_eq!(refused.message(), "the budget of plan `team` is spent until 2026-12-01T00:00:00Z");
+    assert_eq!((refused.kind, refused.retry_after), (LimitKind::Budget, 10 * 86_400 + 14 * 3600 + 59 * 60 + 50));
+    let refused = meter.admit(other, at(NOW), money(0)).unwrap_err();
+    assert_eq!(refused.message(), "the budget of group `labs` is spent until 2026-12-01T00:00:00Z");
 }
 
 #[test]

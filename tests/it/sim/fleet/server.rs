@@ -6,7 +6,7 @@ use tollgate::base::time::{Mono, Unix};
 use tollgate::io::store::remote::{Command, Done, Holds, Speaker, accounts};
 use tollgate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Amount, Lease, LimitKind, SharedCounts};
+use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::DAY_MS;
 
@@ -80,8 +80,10 @@ fn less(value: &mut i64, amount: i64) {
 /// What is said of one account, and what is left of its limits.
 struct Standing {
     counts: SharedCounts,
-    /// Which limit is reached, when that ends, whether without what was granted too.
-    reached: Option<(LimitKind, i64, bool)>,
+    /// Which limit is reached, why, and when that ends; of several the one that lasts longest.
+    reached: Option<(LimitKind, By, i64)>,
+    /// One of them is reached without what was granted, too.
+    stands: bool,
     is_called: bool,
     left: [Option<i64>; 3],
 }
@@ -150,25 +152,21 @@ impl Server {
                 period_used: Amount { tokens: tokens as u64, nano: money as u64 },
             },
             reached: None,
+            stands: false,
             is_called: false,
             left: [None; 3],
         };
         let (ends, renews) = (window.1 as i64, period.1 as i64);
-        for (limit, count, lent, what, kind, till) in [
-            (limits.tokens, tokens + promised.0, lent.0, Some(1), LimitKind::TokensPerPeriod, renews),
-            (limits.budget, money + due, due_lent, Some(2), LimitKind::Budget, renews),
-            (limits.requests, counts.requests + requests_lent, requests_lent, Some(0), LimitKind::Requests, ends),
-            (
-                limits.tokens_per_window,
-                counts.tokens + reserved,
-                reserved_lent,
-                Some(1),
-                LimitKind::TokensPerWindow,
-                ends,
-            ),
-            (limits.concurrency, running, 0, None, LimitKind::Concurrency, 0),
+        let requests = counts.requests + requests_lent;
+        let window_used = counts.tokens;
+        for (limit, used, held, lent, what, kind, till) in [
+            (limits.tokens, tokens, promised.0, lent.0, Some(1), LimitKind::TokensPerPeriod, renews),
+            (limits.budget, money, due, due_lent, Some(2), LimitKind::Budget, renews),
+            (limits.requests, requests, 0, requests_lent, Some(0), LimitKind::Requests, ends),
+            (limits.tokens_per_window, window_used, reserved, reserved_lent, Some(1), LimitKind::TokensPerWindow, ends),
+            (limits.concurrency, running, 0, 0, None, LimitKind::Concurrency, 0),
         ] {
-            let limit = limit as i64;
+            let (limit, count) = (limit as i64, used + held);
             if limit == 0 {
                 continue;
             }
@@ -176,10 +174,14 @@ impl Server {
                 let left = &mut standing.left[what];
                 *left = Some(left.map_or(limit - count, |least: i64| least.min(limit - count)));
             }
-            if count >= limit && standing.reached.is_none() {
-                let stands = count - lent >= limit;
-                standing.is_called |= !stands;
-                standing.reached = Some((kind, till, stands));
+            if count < limit {
+                continue;
+            }
+            let stands = count - lent >= limit;
+            (standing.stands, standing.is_called) = (standing.stands | stands, standing.is_called | !stands);
+            let (by, till) = if used >= limit { (By::Spent, till) } else { (By::Reserved, 0) };
+            if standing.reached.is_none_or(|(.., longest)| longest < till) {
+                standing.reached = Some((kind, by, till));
             }
         }
         standing
@@ -192,11 +194,11 @@ impl Server {
         for (sum, one) in left.iter_mut().zip(0..3) {
             *sum = told.iter().filter_map(|standing| standing.left[one]).min();
         }
-        let stands = told.iter().any(|standing| standing.reached.is_some_and(|(.., stands)| stands));
+        let stands = told.iter().any(|standing| standing.stands);
         let (mut refused, mut lasts) = (None, -1);
         for (at, standing) in told.iter().enumerate() {
-            if let Some((kind, till, _)) = standing.reached.filter(|(_, till, _)| *till > lasts) {
-                (refused, lasts) = (Some((kind, at)), till);
+            if let Some((kind, by, till)) = standing.reached.filter(|(.., till)| *till > lasts) {
+                (refused, lasts) = (Some((kind, at, by)), till);
             }
         }
         let wish = ask.wish;
@@ -212,7 +214,7 @@ impl Server {
                 }
                 Ruling::Called
             }
-            Some((kind, at)) => Ruling::Refused(kind, at),
+            Some((kind, at, by)) => Ruling::Refused(kind, at, by),
         };
         if (ask.admits || wish.part > 0) && !self.lives(&speaker.host) {
             ruling = Ruling::Unavailable;

@@ -1,0 +1,155 @@
+//! What of a request that goes on as it came a provider may bill beside the prompt and the answer that the scan has
+//! found, and what of it is billed at a price of its own.
+//!
+//! Owns the names. Must never change a body. Asked at admission, and only of requests that have such members or of
+//! models whose configuration changes requests.
+
+use super::super::capabilities::Capabilities;
+use super::super::relay::Relayed;
+use super::super::request::{Class, Fields, Member, Name, answers_of, bound_of};
+use super::super::requests::{BOUND_MIN, Target};
+use super::{Fate, bound, fate_beside, tools};
+use crate::wire::Dialect;
+use crate::wire::json::{Raw, eq_unescaped};
+use std::borrow::Cow;
+
+/// Service tiers that cost no more than the price per token.
+const USUAL_TIERS: [&str; 7] = ["auto", "default", "standard", "standard_only", "on_demand", "flex", "batch"];
+/// How the types of Anthropic's tools begin that the client runs, or that cost their tokens alone.
+const CLIENTS_OWN: [&str; 6] =
+    ["bash_", "browser_toolset_", "computer_", "memory_", "text_editor_", "tool_search_tool_"];
+
+/// What a target is sent beside what the scan has found.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Beside {
+    /// Bytes of unknown members and of those that the configuration writes.
+    pub bytes: u64,
+    /// The least bound on completion tokens that is sent, or the largest number among the unknown members: that may be
+    /// another name of the bound.
+    pub bound: u64,
+    /// How many answers they ask for; 0 or 1: one.
+    pub answers: u64,
+    /// The client's bound is not sent.
+    pub is_unbounded: bool,
+}
+
+impl Beside {
+    /// What covers both.
+    pub fn max(self, other: Beside) -> Beside {
+        Beside {
+            bytes: self.bytes.max(other.bytes),
+            bound: self.bound.max(other.bound),
+            answers: self.answers.max(other.answers),
+            is_unbounded: self.is_unbounded | other.is_unbounded,
+        }
+    }
+}
+
+/// A member that is billed at a price of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Surcharge<'a> {
+    /// Its path.
+    pub path: Cow<'static, str>,
+    /// Its value, where that is a word.
+    pub word: Option<Cow<'a, str>>,
+}
+
+/// What `with` is sent of a request beside what its scan has found.
+pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &Target<'_>) -> Beside {
+    let (takes, translated) = (with.capabilities, with.shape != shape.upstream());
+    let added = takes.params.iter().map(|param| (param.name.len() + param.json.len()) as u64).sum();
+    let name = match with.shape {
+        Dialect::Messages => Name::MaxTokens.text(),
+        Dialect::Responses => Name::MaxOutputTokens.text(),
+        Dialect::Chat | Dialect::Relay(_) => bound(shape, takes),
+    };
+    // The messages shape insists on a bound, so a translation always writes one.
+    let is_unbounded = takes.drops(name) && !(translated && with.shape == Dialect::Messages);
+    let mut found = Beside { bytes: added, is_unbounded, ..Beside::default() };
+    if translated {
+        // A smaller bound becomes this one.
+        found.bound = if with.shape == Dialect::Responses { BOUND_MIN } else { 0 };
+        return found;
+    }
+    for member in fields.members.iter().filter(|member| is_unknown(shape, body, member)) {
+        if fate_beside(shape, body, fields, member, with, false) == Fate::Drop {
+            continue;
+        }
+        let value = member.value.of(body);
+        found.bytes += (member.key.len() + value.len()) as u64;
+        match member.name {
+            Name::N | Name::BestOf => found.answers = found.answers.max(answers_of(value)),
+            _ => found.bound = found.bound.max(bound_of(value).unwrap_or(0)),
+        }
+    }
+    found
+}
+
+/// Whether a member is outside the tables, and goes on only where the configuration says so.
+fn is_unknown(shape: Dialect, body: &[u8], member: &Member) -> bool {
+    let documents = |key| matches!(shape, Dialect::Relay(relay) if Relayed::of(relay).documents(key));
+    member.name.class(shape) == Class::Unknown && !documents(member.key.of(body))
+}
+
+/// The first member that `with` is sent and that is billed at a price of its own.
+pub fn surcharge<'a>(shape: Dialect, body: &'a [u8], fields: &Fields, with: &Target<'_>) -> Option<Surcharge<'a>> {
+    if with.shape != shape.upstream() {
+        return None;
+    }
+    let goes = |member: &&Member| fate_beside(shape, body, fields, member, with, false) != Fate::Drop;
+    let mut members = fields.members.iter().filter(goes);
+    members.find_map(|member| {
+        let value = Raw::new(member.value.of(body));
+        let costs = match member.name {
+            _ if value.is_null() => false,
+            Name::Tools => return hosted(shape, value, with.capabilities),
+            Name::Input if shape == Dialect::Responses && fields.adds_tools => {
+                return hosted_in_items(value, with.capabilities);
+            }
+            Name::ServiceTier => !USUAL_TIERS.iter().any(|tier| value.is(tier)),
+            Name::Speed => !value.is("standard"),
+            Name::InferenceGeo => !value.is("global"),
+            Name::WebSearchOptions => true,
+            _ => false,
+        };
+        let path = || Raw::text_of(member.key.of(body)).into_owned().into();
+        costs.then(|| Surcharge { path: path(), word: value.text() })
+    })
+}
+
+/// The first of the tools that runs at the provider.
+fn hosted<'a>(shape: Dialect, list: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
+    let mut tools = list.items().enumerate();
+    tools.find_map(|(at, tool)| {
+        let kind = match shape {
+            Dialect::Chat => hosted_of_chat(tool),
+            Dialect::Messages => tool.members().find_map(|(key, kind)| {
+                let is_clients = |kind: &str| {
+                    matches!(kind, "" | "custom") || CLIENTS_OWN.iter().any(|start| kind.starts_with(start))
+                };
+                let is_hosted = !kind.is_null() && !kind.text().is_some_and(|kind| is_clients(&kind));
+                (eq_unescaped(key, "type") && is_hosted).then_some(kind)
+            }),
+            _ => tools::hosted(tool, takes),
+        };
+        kind.map(|kind| Surcharge { path: format!("tools[{at}]").into(), word: kind.text() })
+    })
+}
+
+/// A chat tool is the client's if it says so, or has a function.
+fn hosted_of_chat(tool: Raw<'_>) -> Option<Raw<'_>> {
+    let mut kinds = tool.members().filter(|(key, _)| eq_unescaped(key, "type")).map(|(_, kind)| kind).peekable();
+    if kinds.peek().is_none() {
+        return if tool.get("function").is_some() { None } else { Some(tool) };
+    }
+    kinds.find(|kind| !(kind.is("function") || kind.is("custom")))
+}
+
+/// The same of tools that items of the conversation bring.
+fn hosted_in_items<'a>(items: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
+    items.items().enumerate().find_map(|(at, item)| {
+        let lists = item.members().filter(|(key, _)| eq_unescaped(key, "tools"));
+        let kind = lists.flat_map(|(_, list)| list.items()).find_map(|tool| tools::hosted(tool, takes))?;
+        Some(Surcharge { path: format!("input[{at}].tools").into(), word: kind.text() })
+    })
+}

@@ -1,0 +1,101 @@
+//! Why a limit refuses: it is spent, running requests have reserved it, or one request needs more than its share.
+
+use super::super::*;
+use super::{KEY, amount, at, by, plan};
+use crate::policy::plan::Group;
+
+const NOW: &str = "2026-11-20T09:00:10Z";
+
+/// Plans with one limit of 100, and how much of it a request uses.
+fn limits() -> [(Plan, LimitKind); 3] {
+    [
+        (Plan { tokens: 100, ..Plan::unlimited("a") }, LimitKind::TokensPerPeriod),
+        (Plan { tokens_per_window: 100, ..Plan::unlimited("a") }, LimitKind::TokensPerWindow),
+        (Plan { budget: 100, ..Plan::unlimited("a") }, LimitKind::Budget),
+    ]
+}
+
+fn of(both: u64) -> Amount {
+    Amount { tokens: both, nano: both }
+}
+
+/// A meter, and who pays under these limits: a key by its plan, or all keys of a group.
+fn meter<'a>(limits: &'a Plan, free: &'a Plan, in_group: bool) -> (Meter, Payer<'a>) {
+    let mut meter = Meter::new();
+    assert!(meter.configure(&[Group { parent: None, path: "a".into(), limits: limits.clone() }], at(NOW)));
+    let path = if in_group { meter.path_of("a").unwrap() } else { PathIx::NONE };
+    (meter, Payer { key: KEY, plan: if in_group { free } else { limits }, path, hosts: 1 })
+}
+
+#[test]
+fn limits_are_reserved_until_what_is_settled_reaches_them() {
+    for (limits, kind) in limits() {
+        for in_group in [false, true] {
+            let free = plan();
+            let (mut meter, payer) = meter(&limits, &free, in_group);
+            let (one, two) =
+                (meter.admit(payer, at(NOW), of(99)).unwrap(), meter.admit(payer, at(NOW), of(50)).unwrap());
+            let refused = meter.admit(payer, at(NOW), of(1)).unwrap_err();
+            assert_eq!((refused.kind, refused.by, refused.retry_after), (kind, By::Reserved, 1));
+            assert!(refused.message().contains("reserved by running requests"), "{}", refused.message());
+            assert_eq!(meter.spent(payer, at(NOW)).unwrap_err().by, By::Reserved);
+            assert!(meter.spent_settled(payer, at(NOW)).is_ok());
+            meter.settle(one, of(99));
+            assert_eq!(meter.admit(payer, at(NOW), of(1)).unwrap_err().by, By::Reserved, "99 are used, 50 reserved");
+            meter.settle(two, of(1));
+            let refused = meter.admit(payer, at(NOW), of(1)).unwrap_err();
+            assert_eq!((refused.kind, refused.by), (kind, By::Spent));
+            assert!(refused.retry_after > 1 && !refused.message().contains("reserved"), "{}", refused.message());
+        }
+    }
+}
+
+#[test]
+fn spent_limits_are_named_before_reserved_ones() {
+    let plan = Plan { tokens: 100, requests: 1, ..plan() };
+    let mut meter = Meter::new();
+    let hold = meter.admit(by(&plan), at(NOW), amount(500)).unwrap();
+    let refused = meter.admit(by(&plan), at(NOW), amount(1)).unwrap_err();
+    assert_eq!((refused.kind, refused.by, refused.retry_after), (LimitKind::Requests, By::Spent, 50));
+    meter.refund(hold);
+}
+
+#[test]
+fn one_request_fits_up_to_all_of_a_limit_or_the_floor() {
+    for (limits, kind) in limits() {
+        for in_group in [false, true] {
+            let free = plan();
+            let (mut meter, payer) = meter(&limits, &free, in_group);
+            let hold = meter.admit(payer, at(NOW), of(50)).unwrap();
+            meter.settle(hold, of(58));
+            let mut fits = |need, floor| meter.fits(payer, at(NOW), of(need), || of(floor));
+            assert_eq!((fits(100, 0), fits(1, 0), fits(5000, 5000)), (Ok(()), Ok(()), Ok(())));
+            for (need, floor) in [(101, 0), (101, 100), (5001, 5000), (u64::MAX, 5000)] {
+                let limit = fits(need, floor).unwrap_err();
+                assert_eq!((limit.kind, limit.by), (kind, By::Share { need, left: 42 }), "{need} {floor}");
+                assert!(limit.retry_after > 1, "the renewal");
+            }
+        }
+    }
+    let plan = plan();
+    assert_eq!(Meter::new().fits(by(&plan), at(NOW), of(u64::MAX), || of(0)), Ok(()), "no limit has no share");
+}
+
+#[test]
+fn a_share_is_taken_of_each_group_and_of_a_hosts_part() {
+    let free = plan();
+    let mut meter = Meter::new();
+    let group = |name: &str, parent: Option<&str>, path: &str, tokens| Group {
+        parent: parent.map(Into::into),
+        path: path.into(),
+        limits: Plan { tokens, ..Plan::unlimited(name) },
+    };
+    assert!(meter.configure(&[group("a", None, "a", 60), group("b", Some("a"), "a/b", 90)], at(NOW)));
+    let path = meter.path_of("b").unwrap();
+    let payer = Payer { key: KEY, plan: &free, path, hosts: 1 };
+    assert_eq!(meter.fits(payer, at(NOW), of(60), || of(0)), Ok(()));
+    let limit = meter.fits(payer, at(NOW), of(61), || of(0)).unwrap_err();
+    assert_eq!((limit.whose, limit.value), (Whose::Group("a".into()), 60));
+    let limit = meter.fits(Payer { hosts: 2, ..payer }, at(NOW), of(31), || of(0)).unwrap_err();
+    assert_eq!((limit.whose, limit.value), (Whose::Group("a".into()), 30));
+}

@@ -1,0 +1,300 @@
+//! What a request reserves, against the most that a provider may bill for what it was sent. The provider here is a second
+//! reader of the bodies: it counts what they hold and knows nothing of how the gateway counts.
+
+use super::rig::Rig;
+use serde_json::Value;
+use tollgate::base::seam::Ending;
+use tollgate::policy::ask::Ruling;
+use tollgate::policy::meter::Amount;
+
+/// Completion tokens that the model reserves for an answer without a smaller bound: no row asks for longer ones.
+const RESERVE: u64 = 500;
+/// Nano-dollars for a prompt token at its dearest, and for a completion token.
+const PRICES: (u64, u64) = (2000, 4000);
+/// Other names of the bound that some server knows.
+const BOUNDS: [&str; 4] = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"];
+
+const ENDPOINTS: [&str; 6] = ["chat/completions", "messages", "responses", "completions", "embeddings", "rerank"];
+
+/// Members that may make an answer longer, or more of them, beside a prompt.
+const MULTIPLIERS: [&str; 22] = [
+    "",
+    r#","max_tokens":40"#,
+    r#","max_tokens":40.0"#,
+    r#","max_tokens":4e1"#,
+    r#","max_tokens":100000000"#,
+    r#","max_completion_tokens":45.0,"max_tokens":3"#,
+    r#","max_output_tokens":4.0E+1"#,
+    r#","n":3,"max_tokens":40"#,
+    r#","n":3"#,
+    r#","n":"3","max_tokens":40"#,
+    r#","n":3.0,"max_tokens":40"#,
+    r#","\u006e":30e-1,"max_tokens":40"#,
+    r#","best_of":5,"max_tokens":40"#,
+    r#","best_of":5e0,"n":2"#,
+    r#","n":7,"best_of":2,"max_tokens":40"#,
+    r#","use_beam_search":true,"n":4,"max_tokens":40"#,
+    r#","n_predict":300,"max_tokens":1"#,
+    r#","chat_template_kwargs":{"text":"some more words for the model to read and to bill"},"max_tokens":1"#,
+    r#","some_member_with_a_long_name_that_is_sent_on":"with text in it","max_tokens":1"#,
+    r#","n":100000,"max_tokens":1"#,
+    r#","echo":true,"suffix":"a few words behind it","max_tokens":40"#,
+    r#","response_format":{"type":"json_object"},"temperature":0.5,"seed":7,"max_tokens":40"#,
+];
+
+/// The prompts of an endpoint.
+fn prompts(endpoint: &str) -> &'static [&'static str] {
+    match endpoint {
+        "chat/completions" | "messages" => {
+            &[r#""messages":[{"role":"user","content":"internationalization misunderstandings"}]"#]
+        }
+        "responses" => &[
+            r#""input":"internationalization misunderstandings""#,
+            r#""input":[{"role":"user","content":"internationalization misunderstandings"}]"#,
+        ],
+        "completions" => &[
+            r#""prompt":"internationalization misunderstandings""#,
+            r#""prompt":["internationalization misunderstandings","counterrevolutionary characteristically interdisciplinary"]"#,
+            r#""prompt":[1,2,3]"#,
+            r#""prompt":[[1,2],[3],[4,5,6]]"#,
+        ],
+        "embeddings" => &[
+            r#""input":["internationalization misunderstandings","counterrevolutionary characteristically interdisciplinary"]"#,
+            r#""input":[[1,2],[3]]"#,
+        ],
+        _ => &[
+            r#""query":"internationalization misunderstandings","documents":["interdisciplinary misunderstandings","counterrevolutionary",{"text":"characteristically"}]"#,
+        ],
+    }
+}
+
+/// Words of all texts in a value, and numbers in arrays: no tokenizer makes fewer tokens of them.
+fn words(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => text.split_whitespace().count() as u64,
+        Value::Array(items) => items.iter().map(|item| if item.is_number() { 1 } else { words(item) }).sum(),
+        Value::Object(members) => members.values().map(words).sum(),
+        _ => 0,
+    }
+}
+
+/// A count as a generous server reads it.
+fn count(value: &Value) -> u64 {
+    let number = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+    number.filter(|number| number.fract() == 0.0 && *number > 0.0).map_or(0, |number| number as u64)
+}
+
+/// The most that a provider bills for `body`: tokens and nano-dollars.
+fn most(endpoint: &str, body: &Value) -> Amount {
+    let each_text = |name: &str| match &body[name] {
+        Value::Array(items) if items.iter().all(|item| !item.is_number()) => items.len() as u64,
+        _ => 1,
+    };
+    // Roles, types, counts and the like are no text.
+    let outside = ["model", "stream", "stream_options", "response_format", "tools", "include", "store", "n", "best_of"];
+    let members = body.as_object().unwrap().iter().filter(|(name, _)| !outside.contains(&name.as_str()));
+    let content = |value: &Value| match value {
+        Value::Array(items) if items.iter().all(|item| item.get("content").is_some()) => {
+            items.iter().map(|item| words(&item["content"])).sum()
+        }
+        other => words(other),
+    };
+    let mut prompt: u64 = members.map(|(_, value)| content(value)).sum();
+    if endpoint == "rerank" {
+        prompt += words(&body["query"]) * (each_text("documents") - 1);
+    }
+    let texts = if endpoint == "completions" { each_text("prompt") } else { 1 };
+    let answers = texts * count(&body["n"]).max(count(&body["best_of"])).max(1);
+    let bound = BOUNDS.iter().map(|name| count(&body[*name])).max().unwrap_or(0);
+    let each = match endpoint {
+        "embeddings" | "rerank" => 0,
+        _ if bound == 0 => RESERVE,
+        _ => bound.min(RESERVE),
+    };
+    let nano = prompt * PRICES.0 + answers * each * PRICES.1;
+    Amount { tokens: prompt + answers * each, nano }
+}
+
+fn rig(shape: &str, unknown: &str, drops: bool, more: &[(&str, &str)]) -> Rig {
+    let (shape, unknown) = (format!("shape = {shape:?}"), format!("unknown_fields = {unknown:?}"));
+    let serves = if shape.contains("chat") { r#"["chat","completions","embeddings","rerank"]"# } else { r#"["chat"]"# };
+    let (serves, reserve) = (format!("serves = {serves}"), format!("reserve_tokens = {RESERVE}"));
+    let dropped = if drops { r#"drop_params = ["max_tokens","max_output_tokens"]"# } else { "drop_params = []" };
+    let own = [
+        ("provider up", shape.as_str()),
+        ("provider up", unknown.as_str()),
+        ("model small", serves.as_str()),
+        ("model small", reserve.as_str()),
+        ("model small", dropped),
+        ("model small", "cache_write_price = 2.0"),
+        ("server", "max_buffered = \"8MiB\""),
+    ];
+    Rig::with(40, &[&own, more].concat())
+}
+
+fn request(rig: &Rig, key: usize, endpoint: &str, body: &str) -> String {
+    let key = &rig.keys.texts[&format!("k{key}")];
+    format!(
+        "POST /v1/{endpoint} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\nx-api-key: {key}\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// What was asked on a connection.
+fn asked(rig: &Rig, label: &str) -> Value {
+    let got = String::from_utf8_lossy(&rig.world.ends[label].got).into_owned();
+    serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+/// What a request reserved, and the most that the provider may bill for what it was sent; `None` where it was refused.
+fn reserved(rig: &mut Rig, client: &str, endpoint: &str, body: &str) -> Option<(Amount, Amount)> {
+    let sent = request(rig, 0, endpoint, body);
+    rig.send(client, sent);
+    let reserved = rig.world.asks.first()?.lease.reserved;
+    rig.world.rule(1, Ruling::Admitted).unwrap();
+    let label = rig.asked().pop().unwrap_or_else(|| panic!("nobody was asked for {body}"));
+    let most = most(endpoint, &asked(rig, &label));
+    rig.world.finish(client, Ending::Broken).unwrap();
+    Some((reserved, most))
+}
+
+/// The lines of a configuration with a shared ledger, whose questions show what is reserved.
+const SHARED: [(&str, &str); 2] = [("store", "url = \"redis://10.0.0.9/0\""), ("plan team", "budget = 100000000.0")];
+
+#[test]
+fn reservations_cover_what_a_provider_may_bill() {
+    let (mut tried, mut rows, mut multiplied) = (0, 0, 0);
+    for shape in ["chat", "messages", "responses"] {
+        for (unknown, drops) in ["auto", "drop", "forward"].into_iter().flat_map(|u| [(u, false), (u, true)]) {
+            let mut rig = rig(shape, unknown, drops, &SHARED);
+            for endpoint in ENDPOINTS.into_iter().filter(|name| shape == "chat" || ENDPOINTS[..3].contains(name)) {
+                for (multiplier, prompt) in
+                    MULTIPLIERS.iter().flat_map(|m| prompts(endpoint).iter().map(move |p| (m, p)))
+                {
+                    for stream in ["", r#","stream":true"#] {
+                        let bound = if endpoint == "messages" { r#","max_tokens":40"# } else { "" };
+                        let bound = if multiplier.contains("\"max_tokens\"") { "" } else { bound };
+                        let body = format!("{{\"model\":\"small\",{prompt}{multiplier}{bound}{stream}}}");
+                        // What is 400 is not billed.
+                        let client = format!("c{tried}");
+                        tried += 1;
+                        let Some((reserved, most)) = reserved(&mut rig, &client, endpoint, &body) else { continue };
+                        let row = format!("{endpoint} to {shape}, {unknown}, {drops}: {body}");
+                        assert!(reserved.tokens >= most.tokens, "{row}: {reserved:?} of {most:?}");
+                        assert!(reserved.nano >= most.nano, "{row}: {reserved:?} of {most:?}");
+                        rows += 1;
+                        multiplied += u64::from(most.tokens > 2 * RESERVE);
+                    }
+                }
+            }
+        }
+    }
+    assert!(rows > 2500 && multiplied > 100, "{rows} rows, {multiplied} with several answers");
+}
+
+#[test]
+fn chat_requests_are_sent_with_one_answer_however_n_is_spelt() {
+    for n in ["2", "3.0", "1.28e2", "\"4\"", "[5]", "true", "1.0"] {
+        for key in ["n", "\\u006e"] {
+            let mut rig = rig("chat", "forward", false, &[]);
+            let body =
+                format!("{{\"model\":\"small\",\"messages\":[{{\"role\":\"user\",\"content\":\"a\"}}],\"{key}\":{n}}}");
+            let sent = request(&rig, 0, "chat/completions", &body);
+            rig.send("c1", sent);
+            let label = rig.asked().pop().unwrap();
+            assert_eq!(asked(&rig, &label)["n"], 1, "{key}: {n}");
+        }
+    }
+}
+
+/// A whole answer, or a stream, that reports so much.
+fn answer(endpoint: &str, prompt: u64, completion: u64, stream: bool) -> String {
+    let usage = match endpoint {
+        "messages" | "responses" => format!(r#"{{"input_tokens":{prompt},"output_tokens":{completion}}}"#),
+        _ => format!(
+            r#"{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{}}}"#,
+            prompt + completion
+        ),
+    };
+    let text = match (endpoint, stream) {
+        ("messages", false) => format!(
+            r#"{{"id":"x","type":"message","role":"assistant","model":"m","content":[{{"type":"text","text":"a"}}],"stop_reason":"end_turn","usage":{usage}}}"#
+        ),
+        ("messages", true) => format!(
+            "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"x\",\"type\":\"message\",\
+             \"role\":\"assistant\",\"model\":\"m\",\"content\":[],\"usage\":{usage}}}}}\n\nevent: message_delta\ndata: \
+             {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}},\"usage\":{usage}}}\n\nevent: \
+             message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n"
+        ),
+        ("responses", _) => {
+            let whole = format!(
+                r#"{{"id":"x","object":"response","created_at":1,"model":"m","status":"completed","output":[],"usage":{usage}}}"#
+            );
+            if stream {
+                format!(
+                    "event: response.completed\ndata: {{\"type\":\"response.completed\",\"sequence_number\":0,\
+                     \"response\":{whole}}}\n\n"
+                )
+            } else {
+                whole
+            }
+        }
+        (_, false) => {
+            format!(r#"{{"id":"x","created":1,"model":"m","choices":[],"data":[],"results":[],"usage":{usage}}}"#)
+        }
+        (_, true) => {
+            let chunk = |rest: &str| format!("data: {{\"id\":\"x\",\"created\":1,\"model\":\"m\",{rest}}}\n\n");
+            let end = chunk(r#""choices":[{"index":0,"delta":{},"text":"","finish_reason":"stop"}]"#);
+            end + &chunk(&format!("\"choices\":[],\"usage\":{usage}")) + "data: [DONE]\n\n"
+        }
+    };
+    let kind = if stream { "text/event-stream" } else { "application/json" };
+    format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{text}", text.len())
+}
+
+#[test]
+fn races_bill_a_budget_and_its_last_reservation_at_most() {
+    const DOLLAR: u64 = 1_000_000_000;
+    let long: String = (0..40_000).map(|number| format!("w{number} ")).collect();
+    for (endpoint, shape) in ENDPOINTS.into_iter().zip(["chat", "messages", "responses", "chat", "chat", "chat"]) {
+        for stream in [false, true] {
+            if stream && matches!(endpoint, "embeddings" | "rerank") {
+                continue;
+            }
+            // Each costs some 10 to 40 cents.
+            let prompt = match endpoint {
+                "completions" => "\"prompt\":[[1],[2]],\"n\":50,\"max_tokens\":1000".to_owned(),
+                "embeddings" => format!("\"input\":[{:?}]", long),
+                "rerank" => format!("\"query\":\"a b\",\"documents\":[{long:?}]"),
+                "responses" => format!("\"input\":{long:?},\"max_output_tokens\":400"),
+                _ => format!("\"messages\":[{{\"role\":\"user\",\"content\":{long:?}}}],\"max_tokens\":400"),
+            };
+            let body = format!("{{\"model\":\"small\",{prompt},\"stream\":{stream}}}");
+            let large = [("server", "max_body = \"1MiB\""), ("server", "max_buffered = \"256MiB\"")];
+            let mut probe = rig(shape, "auto", false, &[&SHARED[..], &large].concat());
+            let (reservation, _) = reserved(&mut probe, "c1", endpoint, &body).unwrap();
+            // All keys have the budget of their group together.
+            let group = [("group all", "budget = 1.0"), ("server", "max_connections = 100")];
+            let mut rig = rig(shape, "auto", false, &[&group[..], &large].concat());
+            for client in 0..40 {
+                let sent = request(&rig, client, endpoint, &body);
+                rig.send(&format!("c{client}"), sent);
+            }
+            let labels = rig.asked();
+            assert!((1..40).contains(&labels.len()), "{endpoint}: {} were admitted", labels.len());
+            let refused = (0..40).filter(|client| rig.status(&format!("c{client}")) == 429).count();
+            assert_eq!(refused + labels.len(), 40, "{endpoint}");
+            for label in labels {
+                // All that was reserved, of which the completion is what the provider may make of the body.
+                let most = most(endpoint, &asked(&rig, &label));
+                let completion = most.nano.saturating_sub(most.tokens * PRICES.0) / (PRICES.1 - PRICES.0);
+                rig.answer(&label, &answer(endpoint, reservation.tokens - completion, completion, stream));
+            }
+            let billed: u64 = rig.world.rows.iter().map(|row| row.cost_nano).sum();
+            assert!(billed > DOLLAR / 4, "{endpoint} {stream}: {billed} says nothing");
+            assert!(billed < DOLLAR + reservation.nano, "{endpoint} {stream}: {billed}, the last {reservation:?}");
+            assert!(reservation.nano <= DOLLAR, "one takes all of it at most");
+        }
+    }
+}
