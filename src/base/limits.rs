@@ -47,6 +47,12 @@ pub const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 pub const ERROR_MESSAGE_MAX: usize = 2048;
 /// Bytes of a word that a client or a provider chose, in the log.
 pub const TOLD_BYTES_MAX: usize = 64;
+/// Bytes of such a word in which a key is looked for: what the log shows, and a key that begins at its end, each byte
+/// of it written as an escape of six.
+pub const TOLD_LOOKED_AT_MAX: usize = 1024;
+/// Bytes of the name of a model or of a member of a request, escapes included, that are compared with known names; a
+/// longer name is unknown.
+pub const NAME_BYTES_MAX: usize = 1024;
 /// Keys of one change in the ledger that are told one by one in the log.
 pub const KEYS_TOLD_MAX: usize = 100;
 /// Paths of groups that are remembered: those configured, and those that were or that rows since the beginning of the

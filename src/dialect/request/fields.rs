@@ -4,6 +4,7 @@
 //! translation and by the gateway.
 
 use super::names::Name;
+use crate::base::limits::NAME_BYTES_MAX;
 use crate::wire::Span;
 use crate::wire::json::unescape;
 
@@ -102,9 +103,14 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// The model's name; `scratch` is used where the name is written with escapes.
+    /// The beginning of a model's name that is too long for any model.
+    pub fn long_model_name<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
+        self.model.map(|name| name.of(body)).filter(|name| name.len() > NAME_BYTES_MAX)?.get(..NAME_BYTES_MAX)
+    }
+
+    /// The model's name, unless it is too long for any; `scratch` is used if the name is written with escapes.
     pub fn model_name<'a>(&self, body: &'a [u8], scratch: &'a mut Vec<u8>) -> Option<&'a str> {
-        let raw = self.model?.of(body);
+        let raw = self.model.map(|name| name.of(body)).filter(|name| name.len() <= NAME_BYTES_MAX)?;
         if !raw.contains(&b'\\') {
             return std::str::from_utf8(raw).ok();
         }

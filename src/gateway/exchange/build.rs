@@ -1,6 +1,7 @@
 //! The body for a target: written from the client's own, spliced where the target speaks its shape, translated where it
 //! does not; and what of it the target is not sent.
 
+use super::diagnosis::beginning;
 use super::event::Message;
 use super::state::{Attempt, Exchange};
 use crate::base::buf::Pool;
@@ -45,7 +46,7 @@ impl Exchange {
             let mut plain = Vec::new();
             let mut tell = |name: &[u8]| {
                 plain.clear();
-                unescape(name, &mut plain);
+                unescape(beginning(name), &mut plain);
                 self.told(&plain)
             };
             let names = names.take(DROPPED_MAX).map(&mut tell).collect();

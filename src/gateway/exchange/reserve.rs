@@ -89,6 +89,11 @@ impl Exchange {
         if fields.thread {
             return Err(Refusal::no_threads());
         }
+        if let Some(name) = fields.long_model_name(message.body) {
+            let name = String::from_utf8_lossy(name);
+            self.note_asked(&name);
+            return Err(Refusal::unknown_model(&name));
+        }
         cx.out.clear();
         let catalog = &self.request.setup.config.catalog;
         let index = match fields.model_name(message.body, &mut cx.out) {

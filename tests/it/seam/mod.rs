@@ -6,6 +6,7 @@ mod admin;
 mod affinity;
 mod budget;
 mod drain;
+mod fairness;
 mod pace;
 mod pressure;
 mod queue;
