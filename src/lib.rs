@@ -98,6 +98,7 @@
 //! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
 //! | a key works from the moment it was issued | `gateway::lookups` |
 //! | several hosts admit no more than one would | `io::store::remote`, its scripts |
+//! | one key keeps no other out | `gateway::budget`, `gateway::helpers`, [`io::worker`] |
 //! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME}` |
 
 pub mod base;

@@ -204,7 +204,7 @@ impl Exchange {
         let Translating { at, promise, failed, .. } = translating;
         draft.promise = promise;
         let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
-        match (built.and_then(|()| self.promise_names(&mut draft, cx)), failed) {
+        match (built.and_then(|()| self.keep(&mut draft, message, cx)), failed) {
             (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, at, message, cx),
             (Ok(()), _) => match self.still_welcome(cx) {
                 Ok(()) => self.reserve(draft, at, false, message, cx),
