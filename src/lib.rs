@@ -99,6 +99,7 @@
 //! | nothing is admitted by a clock that must be wrong, and nothing folded | `gateway::clock`, `io::store::moments` |
 //! | a key works from the moment it was issued | `gateway::lookups` |
 //! | several hosts admit no more than one would | `io::store::remote`, its scripts |
+//! | one key keeps no other out | `gateway::budget`, `gateway::helpers`, [`io::worker`] |
 //! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME}` |
 
 pub mod base;

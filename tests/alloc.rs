@@ -6,6 +6,9 @@ mod common;
 
 use allocation_counter::measure;
 use common::{STREAM_HEAD, World, answer, chunk, event, stream_end};
+use tollgate::base::limits::{MESSAGES_MAX, PARTS_MAX, TOOLS_MAX};
+use tollgate::dialect::{Capabilities, RequestScan, Target, most_text, structure, translate};
+use tollgate::wire::Dialect;
 
 /// So often that every vector has grown to what it will ever need.
 const WARM: usize = 200;
@@ -81,4 +84,174 @@ fn a_request_that_waits_takes_at_most_two_kibibytes_beside_its_body() {
         println!("a waiter holds {} bytes beside its body of {body}", each - body);
         assert!(each <= body + 2048, "{each} bytes with a body of {body}");
     }
+}
+
+/// Requests of as many tiny items as a translation takes: shape, what they consist of, body.
+fn tiny_items() -> Vec<(Dialect, &'static str, String)> {
+    let list = |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(",");
+    // Lists that grow by doubling are largest just above a power of two.
+    let (tools, messages, parts) = (TOOLS_MAX / 2 + 2, 16_390, 2 * 16_390);
+    assert!(messages < MESSAGES_MAX && parts < PARTS_MAX);
+    let chat = |members: String| (Dialect::Chat, format!("{{\"model\":\"m\",{members}}}"));
+    let message = |members: String| (Dialect::Messages, format!("{{\"model\":\"m\",\"max_tokens\":1,{members}}}"));
+    let response = |members: String| (Dialect::Responses, format!("{{\"model\":\"m\",{members}}}"));
+    let hi = "{\"role\":\"user\",\"content\":\"a\"}";
+    let said = |one: String| format!("\"messages\":[{hi},{one}]");
+    let kinds = [
+        (
+            "tools",
+            chat(format!(
+                "\"messages\":[{hi}],\"tools\":[{}]",
+                list(tools, &|n| format!("{{\"type\":\"function\",\"function\":{{\"name\":\"t{n}\"}}}}"))
+            )),
+        ),
+        (
+            "messages",
+            chat(format!(
+                "\"messages\":[{}]",
+                list(messages, &|n| match n % 2 {
+                    0 => hi.to_string(),
+                    _ => "{\"role\":\"assistant\",\"content\":\"b\"}".to_string(),
+                })
+            )),
+        ),
+        (
+            "results",
+            chat(said(list(messages, &|_| "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"\"}".to_string()))),
+        ),
+        (
+            "parts",
+            chat(said(format!(
+                "{{\"role\":\"user\",\"content\":[{}]}}",
+                list(parts, &|_| "{\"type\":\"text\",\"text\":\"a\"}".to_string())
+            ))),
+        ),
+        (
+            "calls",
+            chat(said(format!(
+                "{{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]}}",
+                list(parts, &|n| format!("{{\"id\":\"c{n}\",\"type\":\"function\",\"function\":{{\"name\":\"f\"}}}}"))
+            ))),
+        ),
+        (
+            "tools",
+            message(format!(
+                "{},\"tools\":[{}]",
+                said(hi.to_string()),
+                list(tools, &|n| format!("{{\"name\":\"t{n}\"}}"))
+            )),
+        ),
+        ("messages", message(format!("\"messages\":[{}]", list(messages, &|_| hi.to_string())))),
+        (
+            "system",
+            message(format!(
+                "{},\"system\":[{}]",
+                said(hi.to_string()),
+                list(messages, &|_| { "{\"type\":\"text\",\"text\":\"a\"}".to_string() })
+            )),
+        ),
+        (
+            "calls and results",
+            message(said(format!(
+                "{{\"role\":\"assistant\",\"content\":[{}]}},{{\"role\":\"user\",\"content\":[{}]}}",
+                list(parts / 2, &|n| format!(
+                    "{{\"type\":\"tool_use\",\"id\":\"c{n}\",\"name\":\"f\",\"input\":{{}}}}"
+                )),
+                list(parts / 2, &|n| format!("{{\"type\":\"tool_result\",\"tool_use_id\":\"c{n}\"}}"))
+            ))),
+        ),
+        (
+            "parts of a result",
+            message(said(format!(
+                "{{\"role\":\"user\",\"content\":[{{\"type\":\"tool_result\",\"tool_use_id\":\"c\",\
+                 \"content\":[{}]}}]}}",
+                list(parts, &|_| "{\"type\":\"text\",\"text\":\"a\"}".to_string())
+            ))),
+        ),
+        (
+            "tools",
+            response(format!(
+                "\"input\":\"a\",\"tools\":[{}]",
+                list(1030, &|n| format!("{{\"type\":\"custom\",\"name\":\"t{n}\"}}"))
+            )),
+        ),
+        (
+            "tools of namespaces",
+            response(format!(
+                "\"input\":\"a\",\"tools\":[{}]",
+                list(350, &|n| format!(
+                    "{{\"type\":\"namespace\",\"name\":\"n{n}\",\"tools\":[{{\"name\":\"a\"}},{{\"name\":\"b\"}}]}}"
+                ))
+            )),
+        ),
+        ("items", response(format!("\"input\":[{}]", list(messages, &|_| hi.to_string())))),
+        (
+            "calls",
+            response(format!(
+                "\"input\":[{hi},{}]",
+                list(messages, &|n| { format!("{{\"type\":\"function_call\",\"call_id\":\"c{n}\",\"name\":\"f\"}}") })
+            )),
+        ),
+        (
+            "calls and outputs",
+            response(format!(
+                "\"input\":[{hi},{}]",
+                list(messages, &|n| match n % 2 {
+                    0 => format!("{{\"type\":\"function_call\",\"call_id\":\"c{n}\",\"name\":\"f\"}}"),
+                    _ => format!("{{\"type\":\"function_call_output\",\"call_id\":\"c{}\",\"output\":\"\"}}", n - 1),
+                })
+            )),
+        ),
+        (
+            "outputs alone",
+            response(format!(
+                "\"input\":[{hi},{}]",
+                list(messages, &|n| {
+                    format!("{{\"type\":\"function_call_output\",\"call_id\":\"c{n}\",\"output\":\"\"}}")
+                })
+            )),
+        ),
+        (
+            "parts",
+            response(format!(
+                "\"input\":[{{\"role\":\"user\",\"content\":[{}]}}]",
+                list(parts, &|_| "{\"type\":\"input_text\",\"text\":\"a\"}".to_string())
+            )),
+        ),
+    ];
+    kinds.into_iter().map(|(what, (from, body))| (from, what, body)).collect()
+}
+
+#[test]
+fn a_translation_builds_no_more_than_is_charged_before() {
+    let capabilities = Capabilities::default();
+    let mut over = Vec::new();
+    for (from, what, body) in tiny_items() {
+        let mut scan = RequestScan::new();
+        scan.reset(from);
+        scan.finish(body.as_bytes()).unwrap_or_else(|why| panic!("{what}: {why:?}"));
+        let fields = scan.fields();
+        let charged = structure(from, fields).unwrap() as u64;
+        let text = most_text(body.as_bytes(), fields);
+        for shape in [Dialect::Chat, Dialect::Messages, Dialect::Responses].into_iter().filter(|to| *to != from) {
+            let target = Target { model: "m", shape, capabilities: &capabilities, cache_key: None };
+            let mut out = Vec::with_capacity(text);
+            let mut made = Ok(());
+            let counted = measure(|| {
+                made = translate(from, body.as_bytes(), fields, &target, &mut out).map(drop);
+            });
+            println!(
+                "{from:?} to {shape:?}, {what}: {} built of {charged}, {} of {text} written from {}",
+                counted.bytes_max,
+                out.len(),
+                body.len()
+            );
+            assert!(made.is_ok() || what == "outputs alone", "{what}: {made:?}");
+            assert!(out.capacity() == text && out.len() <= text, "{what}: {} of {text}", out.len());
+            if counted.bytes_max > charged {
+                over.push((from, shape, what, counted.bytes_max, charged));
+            }
+        }
+    }
+    assert!(over.is_empty(), "{over:?}");
 }

@@ -236,7 +236,13 @@ impl Buf {
         self.edit(pool, |out| out.reserve_exact(more));
     }
 
-    /// Lets `write` append to the buffer; growth is charged to the pool. `write` must not shorten the vector.
+    /// Gives back the storage that nothing lies in.
+    pub fn shrink(&mut self, pool: &mut Pool) {
+        self.edit(pool, Vec::shrink_to_fit);
+    }
+
+    /// Lets `write` append to the buffer; what storage it takes is charged to the pool. `write` must not shorten the
+    /// vector.
     pub fn edit<R>(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let Store { data, front } = &mut **self.0.get_or_insert_with(|| pool.lend());
         if *front > 0 && *front * 2 >= data.len() {
@@ -245,7 +251,7 @@ impl Buf {
         }
         let before = data.capacity();
         let result = write(data);
-        pool.lent += data.capacity() - before;
+        pool.lent = pool.lent - before + data.capacity();
         result
     }
 

@@ -6,6 +6,19 @@ use std::time::Duration;
 pub const HEADERS_MAX: usize = 100;
 /// Nesting of JSON; deeper is 400 (contract section 1).
 pub const JSON_DEPTH_MAX: usize = 128;
+/// Messages of a request, or items of a response's input, that are translated. The conversations of agents have
+/// thousands.
+pub const MESSAGES_MAX: usize = 100_000;
+/// Parts, calls and results in all messages of a request that is translated.
+pub const PARTS_MAX: usize = 100_000;
+/// Tools of a request that is translated, those of namespaces included. Agents with many servers offer hundreds.
+pub const TOOLS_MAX: usize = 4096;
+/// Bytes of the name or the namespace of a tool that is translated. Providers take 128 at most.
+pub const TOOL_NAME_MAX: usize = 1024;
+/// Words that end an answer, of a request that is translated. Providers take a few.
+pub const STOPS_MAX: usize = 1024;
+/// Bytes of a member that is written anew for a provider of the client's own shape: `include`, `stream_options`.
+pub const REWRITTEN_MAX: usize = 64 * 1024;
 /// Members of a request's top-level object that the scanner will look at; beyond it the body is refused.
 pub const MEMBERS_MAX: usize = 4096;
 /// Bytes read from or written to one connection before the next one has its turn.
@@ -18,6 +31,8 @@ pub const LINGER: Duration = Duration::from_secs(2);
 pub const LINGER_BYTES_MAX: u32 = 64 << 20;
 /// Bytes of pipelined requests taken while one is being answered; beyond it the client is not read.
 pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a number that is read; a longer one is none.
+pub const NUMBER_BYTES_MAX: usize = 1024;
 /// Bytes by which the storage of a request's body grows ahead of what has arrived.
 pub const BODY_STEP_MAX: usize = 1 << 20;
 /// Connections beyond `max_connections` that are still accepted, only to be told 503.
@@ -51,6 +66,12 @@ pub const TOLD_BYTES_MAX: usize = 64;
 pub const CELL_CHARS_MAX: usize = 120;
 /// The same in the last column, which makes no other column move.
 pub const LAST_CELL_CHARS_MAX: usize = 4096;
+/// Bytes of such a word in which a key is looked for: what the log shows, and a key that begins at its end, each byte
+/// of it written as an escape of six.
+pub const TOLD_LOOKED_AT_MAX: usize = 1024;
+/// Bytes of the name of a model or of a member of a request, escapes included, that are compared with known names; a
+/// longer name is unknown.
+pub const NAME_BYTES_MAX: usize = 1024;
 /// Keys of one change in the ledger that are told one by one in the log.
 pub const KEYS_TOLD_MAX: usize = 100;
 /// Paths of groups that are remembered: those configured, and those that were or that rows since the beginning of the
@@ -265,6 +286,8 @@ pub const COPIED_MAX: usize = 4 << 20;
 pub const EXTENDED_MIN: usize = 34 << 20;
 /// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.
 pub const WORK_MIN: usize = 512 * 1024;
+/// Threads for such work. Each key has one at a time: so one key alone delays no other.
+pub const WORK_THREADS: usize = 2;
 /// Time one turn of the loop spends on connections before it writes what has come of it and polls again; so that no
 /// crowd of busy connections adds up to a stall.
 pub const TURN_TIME: Duration = Duration::from_millis(2);

@@ -16,12 +16,11 @@ use crate::io::secrets::{self, SecretWatch};
 use crate::io::signals::Signals;
 use crate::io::store::api::Leftover;
 use crate::io::store::spill::Place;
-use crate::io::worker::Worker;
 use crate::policy::config::Config;
 use crate::policy::window;
 use ledger::Opened;
 pub(super) use listeners::Listeners;
-use outbox::{DeskEnd, Helpers, outbox};
+use outbox::{DeskEnd, Helpers, LongWork, outbox};
 use reload::Reloader;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -179,9 +178,10 @@ impl Service {
         let lines = plan.log.lines();
         let warn = move |text: String| drop(lines.write(warning(&text, unix())));
         helpers.store().ledger = Some(ledger.keep(config, reactor.mailbox(), warn)?);
-        let worker = Worker::start().map_err(|error| format!("cannot start the thread for long work: {error}"))?;
+        let long = LongWork::start(reactor.mailbox());
+        let long = long.map_err(|error| format!("cannot start the threads for long work: {error}"))?;
         // The cells are empty: this is their only writer.
-        let _ = helpers.worker.set((worker, reactor.mailbox()));
+        let _ = helpers.worker.set(long);
         let _ = helpers.desk.set(DeskEnd::new(reactor.mailbox()));
         let handover = HandoverSender::new(plan.program.clone(), has_admin, listening, reactor.mailbox());
         reactor.on_upgrade(handover.successor());

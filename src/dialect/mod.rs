@@ -27,7 +27,7 @@ pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
-pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, Target, request as translate};
+pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, Target, most_text, request as translate, structure};
 pub use rewrite::{Beside, Piece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
 pub use stream::{Fed, SseStream, failure, opening};

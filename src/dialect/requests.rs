@@ -6,6 +6,7 @@
 //! passed [`super::RequestScan`] and is valid.
 
 mod ask;
+mod bounds;
 mod echo;
 mod from_chat;
 mod from_messages;
@@ -20,6 +21,7 @@ mod to_responses;
 mod tools;
 
 pub use ask::{CacheKey, OwnedTarget, Target};
+pub use bounds::{most_text, structure};
 pub(super) use params::cut;
 pub(super) use to_chat::write_arguments;
 pub(super) use to_messages::write_input;

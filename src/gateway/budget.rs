@@ -11,9 +11,11 @@
 //! | [`Budget::reserve`], an eighth and one slice | one answer at a time: there is always one that gets on |
 //! | the last [`WORK`] bytes | nobody for long: what one read can add, and refusals |
 //!
-//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, answers under way, answers that its clients do not read. One
-//! request may have its translation, and one answer its room, beyond that: else they could never be served. Where an
-//! answer has to wait for its key's share, further requests of that key are refused; nobody else feels it.
+//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, answers under way, answers that its clients do not read, and
+//! blocks of its requests that wait for the thread that frees them. One request may have its translation, and one
+//! answer its room, beyond that: else they could never be served. With a translation a key never holds more than three
+//! quarters ([`ALONE_SHARES`]): an eighth is left for others beside the reserve. Where an answer has to wait for its
+//! key's share, further requests of that key are refused; nobody else feels it.
 
 use crate::base::buf::{BLOCK, Pool};
 use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX};
@@ -23,6 +25,9 @@ use crate::policy::refusal::Refusal;
 
 /// The part of the budget that one key may hold, as a divisor.
 const KEY_SHARE: u64 = 4;
+/// As many shares a key may hold for one request alone: a body of a share, and a translation of twice its length. Every
+/// budget allows bodies of a share (`max_buffered` is at least four times `max_body`).
+const ALONE_SHARES: u64 = 3;
 /// The part of the budget that is kept for one answer, as a divisor.
 const RESERVE_SHARE: usize = 8;
 /// Bytes that are never promised: one read can add so many, twice a slice where storage doubles.
@@ -86,6 +91,8 @@ struct Account {
     held: u64,
     /// Answers among it: promised, or not read by the client.
     answers: u64,
+    /// Of all of it, blocks that nobody uses any more and that are not freed yet.
+    leaving: u64,
     /// Answers that wait for this key's share.
     waiting: u32,
 }
@@ -206,11 +213,45 @@ impl Budget {
         pool: &mut Pool,
     ) -> Result<(), Refusal> {
         let total = u64::from(promise.total).saturating_add(more as u64);
-        let others = self.account(key).held - u64::from(promise.total);
-        if others > 0 && others + total > self.share {
-            return Err(Refusal::key_buffers());
-        }
+        self.allows_beyond(promise, key, total)?;
         self.request(promise, key, total, pool)
+    }
+
+    /// A request takes `storage` bytes, which are lent: what of it was not promised is charged now. An error: it may
+    /// not keep so much.
+    pub(crate) fn took(
+        &mut self,
+        promise: &mut Promise,
+        key: KeyIx,
+        storage: usize,
+        pool: &mut Pool,
+    ) -> Result<(), Refusal> {
+        self.came(promise, storage, pool);
+        let more = u32::try_from(storage).unwrap_or(u32::MAX).saturating_sub(promise.total);
+        if more == 0 {
+            return Ok(());
+        }
+        self.allows_beyond(promise, key, storage as u64)?;
+        if pool.room() < Budget::narrow(pool) + IO_SLICE {
+            return Err(Refusal::no_buffers());
+        }
+        promise.key = key;
+        promise.total += more;
+        self.add(key, more.into(), promise.is_answer);
+        Ok(())
+    }
+
+    /// Whether a request of `key` may grow from its promise to `total` bytes.
+    fn allows_beyond(&mut self, promise: &Promise, key: KeyIx, total: u64) -> Result<(), Refusal> {
+        let others = self.account(key).held - u64::from(promise.total);
+        let alone = ALONE_SHARES * self.share;
+        if total > alone {
+            return Err(Refusal::too_large_translated(alone));
+        }
+        match others == 0 || others + total <= self.share {
+            true => Ok(()),
+            false => Err(Refusal::key_buffers()),
+        }
     }
 
     #[inline]
@@ -256,7 +297,7 @@ impl Budget {
         promise.key = key;
         promise.total += more;
         promise.open += more;
-        self.add(key, more, promise.is_answer);
+        self.add(key, more.into(), promise.is_answer);
         pool.promise(more as usize);
     }
 
@@ -275,14 +316,14 @@ impl Budget {
         let total = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.forget(charge);
         *charge = Promise { key, total, open: 0, is_answer: true };
-        self.add(key, total, true);
+        self.add(key, total.into(), true);
     }
 
-    fn add(&mut self, key: KeyIx, bytes: u32, is_answer: bool) {
+    fn add(&mut self, key: KeyIx, bytes: u64, is_answer: bool) {
         let (share, account) = (self.share, self.account(key));
         let was_over = account.held > share;
-        account.held += u64::from(bytes);
-        account.answers += if is_answer { u64::from(bytes) } else { 0 };
+        account.held += bytes;
+        account.answers += if is_answer { bytes } else { 0 };
         self.over += u32::from(account.held > share && !was_over);
     }
 
@@ -293,15 +334,29 @@ impl Budget {
         *promise = Promise::default();
     }
 
+    /// Blocks of `key` that nobody uses any more are to be freed.
+    pub(crate) fn leaves(&mut self, key: KeyIx, bytes: usize) {
+        self.account(key).leaving += bytes as u64;
+        self.add(key, bytes as u64, false);
+    }
+
+    /// They have been freed.
+    pub(crate) fn left(&mut self, key: KeyIx, bytes: usize) {
+        self.account(key).leaving -= bytes as u64;
+        self.take(key, bytes as u64, false);
+    }
+
     fn forget(&mut self, promise: &Promise) {
-        if promise.total == 0 {
-            return;
+        if promise.total > 0 {
+            self.take(promise.key, promise.total.into(), promise.is_answer);
         }
-        let total = u64::from(promise.total);
-        let (share, account) = (self.share, self.account(promise.key));
+    }
+
+    fn take(&mut self, key: KeyIx, bytes: u64, is_answer: bool) {
+        let (share, account) = (self.share, self.account(key));
         let was_over = account.held > share;
-        account.held -= total;
-        account.answers -= if promise.is_answer { total } else { 0 };
+        account.held -= bytes;
+        account.answers -= if is_answer { bytes } else { 0 };
         let (is_back, waits) = (was_over && account.held <= share, account.waiting > 0);
         self.over -= u32::from(is_back);
         self.eased |= is_back || waits;
@@ -348,16 +403,17 @@ impl Budget {
         std::mem::take(&mut self.eased)
     }
 
-    /// Counts anew: these are all promises that are left after a panic. Answers that wait do so as before.
+    /// Counts anew: these are all promises that are left after a panic. Answers that wait do so as before, and blocks
+    /// that are being freed still are.
     pub(crate) fn recount<'a>(&mut self, live: impl Iterator<Item = &'a Promise>, pool: &mut Pool) {
         for account in &mut self.keys {
-            (account.held, account.answers) = (0, 0);
+            (account.held, account.answers) = (account.leaving, 0);
         }
-        self.over = 0;
+        self.over = self.keys.iter().filter(|account| account.held > self.share).count() as u32;
         let mut open = 0;
         for promise in live {
             open += promise.open();
-            self.add(promise.key, promise.total, promise.is_answer);
+            self.add(promise.key, promise.total.into(), promise.is_answer);
         }
         pool.redeem(pool.promised());
         pool.promise(open);
@@ -441,5 +497,48 @@ mod tests {
         budget.recount([&kept, &unread].into_iter(), &mut pool);
         assert_eq!((pool.promised(), budget.keys[0].held), (kept.open(), kept.total() as u64));
         assert_eq!((budget.keys[1].held, budget.keys[1].answers), (5000, 5000));
+    }
+
+    #[test]
+    fn one_request_takes_three_quarters_at_most() {
+        let (mut budget, mut pool, mut promise) = (Budget::new(64 * MIB), Pool::new(64 * MIB), Promise::default());
+        assert!(budget.body(&mut promise, KeyIx(0), 15 * MIB as u64, &mut pool).is_ok());
+        assert!(budget.beyond_body(&mut promise, KeyIx(0), 32 * MIB, &mut pool).is_ok(), "its translation, too");
+        let refused = budget.beyond_body(&mut promise, KeyIx(0), MIB, &mut pool).unwrap_err();
+        assert_eq!(refused.status, 413);
+        // Another key still has an eighth, less some slices.
+        assert!(budget.body(&mut Promise::default(), KeyIx(1), 7 * MIB as u64, &mut pool).is_ok());
+    }
+
+    #[test]
+    fn storage_beyond_a_promise_is_kept_only_where_it_is_allowed() {
+        let (mut budget, mut pool, mut promise) = (Budget::new(64 * MIB), Pool::new(64 * MIB), Promise::default());
+        assert!(budget.body(&mut promise, KeyIx(0), 8 * MIB as u64, &mut pool).is_ok());
+        let mut lent = Buf::default();
+        lent.reserve(&mut pool, 20 * MIB);
+        assert!(budget.took(&mut promise, KeyIx(0), 20 * MIB, &mut pool).is_ok(), "it is alone");
+        assert_eq!((promise.total(), promise.open(), budget.keys[0].held), (20 * MIB, 0, 20 * MIB as u64));
+        budget.leaves(KeyIx(0), MIB);
+        let refused = budget.took(&mut promise, KeyIx(0), 21 * MIB, &mut pool).unwrap_err();
+        assert_eq!((refused.status, promise.total()), (503, 20 * MIB));
+        budget.left(KeyIx(0), MIB);
+        lent.reserve(&mut pool, 60 * MIB);
+        assert!(budget.took(&mut promise, KeyIx(0), 21 * MIB, &mut pool).is_err(), "nothing is free");
+        lent.release(&mut pool);
+        budget.release(&mut promise, &mut pool);
+        assert_eq!((budget.keys[0].held, pool.promised()), (0, 0));
+    }
+
+    #[test]
+    fn blocks_that_are_being_freed_count_until_they_are() {
+        let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
+        budget.leaves(KeyIx(0), MIB);
+        assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());
+        assert!(budget.body(&mut Promise::default(), KeyIx(1), MIB as u64 / 2, &mut pool).is_ok());
+        // They are away when a panic comes, and come back.
+        budget.recount([].into_iter(), &mut pool);
+        assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());
+        budget.left(KeyIx(0), MIB);
+        assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
     }
 }

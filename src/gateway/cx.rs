@@ -15,7 +15,7 @@ use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
 use super::lookups::Lookups;
-use super::offload::{OwnedIdentity, Task, Work};
+use super::offload::Away;
 use super::orders::{Order, OrderSink};
 use super::plans::KeyPlans;
 use super::provider::breaker::Breakers;
@@ -40,7 +40,6 @@ use crate::policy::row::Row;
 use crate::wire::head::HeadMoulds;
 use crate::wire::json::write_string;
 use std::collections::VecDeque;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// One configuration and what is worked out of it. An exchange keeps the one that it began with.
@@ -111,8 +110,8 @@ pub(crate) struct Cx {
     pub(crate) hash_key: HashKey,
     /// Bytes of one piece that are looked at on the loop itself.
     pub(crate) offload_min: usize,
-    /// Pieces of work given away so far.
-    pub(crate) offloads: u64,
+    /// Work that is with helper threads.
+    pub(crate) away: Away,
     /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
     pub(crate) out: Vec<u8>,
     /// The answers that wait for room, and the one that has the reserve.
@@ -195,7 +194,7 @@ impl Cx {
             rng,
             hash_key: start.hash_key,
             offload_min: start.offload_min,
-            offloads: 0,
+            away: Away::default(),
             out: Vec::new(),
             turns: Turns::default(),
             let_go: None,
@@ -502,32 +501,6 @@ impl Cx {
     /// Whether the shared ledger is to be asked for a request: not where that is known to be in vain.
     pub(crate) fn asks_ledger(&self) -> bool {
         self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
-    }
-
-    /// The number of the next piece of work that is given away.
-    pub(crate) fn next_offload(&mut self) -> NonZeroU64 {
-        self.offloads += 1;
-        NonZeroU64::new(self.offloads).unwrap_or(NonZeroU64::MIN)
-    }
-
-    /// Gives a task to a helper thread, with storage of `lent` bytes.
-    pub(crate) fn offload(
-        &mut self,
-        exchange: ExchangeId,
-        serial: NonZeroU64,
-        lent: usize,
-        identity: OwnedIdentity,
-        task: Task,
-    ) {
-        let work = Work::new((exchange, serial), (&mut self.pool, lent), identity, task);
-        self.orders.0.push(Order::Work(Box::new(work)));
-    }
-
-    /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that.
-    pub(crate) fn discard_heavy(&mut self) {
-        let (blocks, lent) = self.pool.heavy();
-        let none = ExchangeId::new(u32::MAX, 0);
-        self.offload(none, NonZeroU64::MIN, lent, OwnedIdentity::default(), Task::Discard(blocks));
     }
 
     /// One line about the gateway itself. `write` appends members, each with a comma before it.

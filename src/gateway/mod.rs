@@ -25,6 +25,7 @@ mod event_log;
 mod exchange;
 mod granted;
 mod grants;
+mod helpers;
 mod ids;
 mod ledger;
 mod lifecycle;
@@ -290,11 +291,12 @@ impl Core for Gateway {
         Some(client_conn(id))
     }
 
-    /// Beyond four fifths of the buffers nobody new is let in: what is left is for those who are. While a successor
-    /// takes over, new clients wait for what comes of it. The admin listener is always open.
+    /// Where nothing is begun nobody new is let in: what is left of the buffers is for those who are. No key alone
+    /// brings that about. While a successor takes over, new clients wait for what comes of it. The admin listener is
+    /// always open.
     fn wants_clients(&self, listener: usize) -> bool {
-        let (pool, handover) = (&self.cx.pool, &self.cx.lifecycle.handover);
-        listener >= self.client_listeners || (pool.lent() <= pool.budget() / 5 * 4 && !handover.holds_clients_back())
+        let is_open = self.cx.gate == Gate::Open && !self.cx.lifecycle.handover.holds_clients_back();
+        listener >= self.client_listeners || is_open
     }
 
     fn begins_with_proxy(&self, conn: Conn) -> bool {
@@ -483,7 +485,7 @@ impl Core for Gateway {
     #[inline]
     fn orders(&mut self) -> &mut Vec<Order> {
         if self.cx.pool.has_heavy() {
-            self.cx.discard_heavy();
+            self.cx.discard_heavy(None);
         }
         &mut self.cx.orders.0
     }

@@ -2,8 +2,9 @@
 //! It leaves as an order, with everything it needs; a helper thread (or a test) runs it; it comes back as a
 //! `Notice::Worked`. Meanwhile its exchange waits, its provider is not read, and every other exchange goes on.
 //!
-//! Storage goes along and stays counted: the work's own pool starts from what was lent to it, and is taken into account
-//! again when it returns, whether its exchange still waits for it or not.
+//! Storage goes along and stays counted: the work's own pool starts from what was lent to it, and is taken into
+//! account again when it returns, whether its exchange still waits for it or not. A key pays for its work until it has
+//! returned: by the promise of its exchange while that waits, and else as bytes that are leaving (`gateway::helpers`).
 
 use super::ids::ExchangeId;
 use super::provider::request::OutgoingRequest;
@@ -12,6 +13,7 @@ use crate::dialect::{
     self, Broken, Fed, Invalid, ObservedUsage, OwnedTarget, Param, PromptTokens, ResponseIdentity, SseStream,
     StreamFault, TranslationState,
 };
+use crate::policy::keys::KeyIx;
 use crate::wire::Dialect;
 use crate::wire::inbound::Lent;
 use std::num::NonZeroU64;
@@ -36,14 +38,23 @@ pub struct Done {
     product: Option<Product>,
 }
 
-/// Which exchange waits for it, and the storage that went along.
+/// Which exchange of which key waits for it, and the storage that went along.
 #[derive(Debug)]
 struct Ticket {
     exchange: ExchangeId,
+    key: Option<KeyIx>,
     serial: u64,
     pool: Pool,
     /// What `pool` started from.
     lent: usize,
+}
+
+/// Who waits for a piece of work, and its number.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) exchange: ExchangeId,
+    pub(crate) key: Option<KeyIx>,
+    pub(crate) serial: NonZeroU64,
 }
 
 /// [`ResponseIdentity`] with its own words.
@@ -100,14 +111,21 @@ pub(crate) enum Product {
 }
 
 impl Work {
-    /// A task for a helper thread, which goes along with a part of `pool`: storage of `lent` bytes.
-    pub(crate) fn new(
-        (exchange, serial): (ExchangeId, NonZeroU64),
-        (pool, lent): (&mut Pool, usize),
-        identity: OwnedIdentity,
-        task: Task,
-    ) -> Work {
-        Work { ticket: Ticket { exchange, serial: serial.get(), pool: pool.part(lent), lent }, identity, task }
+    /// A task that goes along with a part of `pool`: storage of `lent` bytes.
+    pub(super) fn new(of: Owner, (pool, lent): (&mut Pool, usize), identity: OwnedIdentity, task: Task) -> Work {
+        let Owner { exchange, key, serial } = of;
+        let ticket = Ticket { exchange, key, serial: serial.get(), pool: pool.part(lent), lent };
+        Work { ticket, identity, task }
+    }
+
+    /// Whose it is, as a number: work of different keys goes side by side.
+    pub fn lane(&self) -> u64 {
+        self.ticket.key.map_or(0, |key| u64::from(key.0) + 1)
+    }
+
+    /// It only frees memory.
+    pub fn is_freeing(&self) -> bool {
+        matches!(self.task, Task::Discard(_))
     }
 
     /// Does it. Takes some milliseconds per megabyte.
@@ -146,6 +164,7 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
             Product::Reply { read, out: Buf::adopt(pool, out) }
         }
         Task::Request { body, mut draft, from, target } => {
+            draft.make_most_room(body.payload(), pool);
             let built = draft.translate(from, body.payload(), &target.borrowed(), pool);
             Product::Request { body, draft, built }
         }
@@ -173,6 +192,11 @@ impl Done {
         (self.ticket.exchange, self.ticket.serial)
     }
 
+    /// Whose it is.
+    pub(crate) fn key(&self) -> Option<KeyIx> {
+        self.ticket.key
+    }
+
     /// Takes the storage that went along into account again, and what has come of the task out of it.
     pub(crate) fn take(self, into: &mut Pool) -> Option<Product> {
         let Done { mut ticket, product } = self;
@@ -195,4 +219,22 @@ impl Done {
         }
         into.reunite(pool, ticket.lent);
     }
+}
+
+/// One piece of work that is away.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) serial: u64,
+    pub(super) key: Option<KeyIx>,
+    pub(super) lent: usize,
+    /// Nobody waits for it: its key is charged for it.
+    pub(super) alone: bool,
+}
+
+/// Work that is with helper threads: one piece for each exchange at most, and blocks that are being freed.
+#[derive(Debug, Default)]
+pub(crate) struct Away {
+    pub(super) pieces: Vec<Piece>,
+    /// Pieces given away so far.
+    pub(super) given: u64,
 }

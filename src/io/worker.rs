@@ -1,65 +1,145 @@
-//! Owns a thread that does what would hold the loop too long. Takes jobs in order, one at a time; knows nothing of what
-//! a job is.
+//! Owns threads that do what would hold the loop too long. Takes jobs in lanes, one for each key: lanes have their
+//! turns, a lane keeps its order and has one thread at a time. So the work of one key delays no other key's while
+//! there is a thread more. Knows nothing of what a job is.
 
-use super::channel::{Receiver, Sender, channel};
+use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// Something to be done, its end told to whoever wants to know.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// The giving end. Dropping it lets the thread finish what it has, and waits for it; unless the thread is of the idle
+/// Whose a job is.
+pub type LaneKey = u64;
+
+/// The jobs of one key that wait, in order.
+struct Lane {
+    key: LaneKey,
+    jobs: VecDeque<Job>,
+    /// A thread does one of them.
+    busy: bool,
+}
+
+/// All lanes, the one whose turn is next first; and whether no more jobs will come.
+#[derive(Default)]
+struct Lanes {
+    lanes: VecDeque<Lane>,
+    closed: bool,
+}
+
+impl Lanes {
+    fn add(&mut self, key: LaneKey, job: Job) {
+        match self.lanes.iter_mut().find(|lane| lane.key == key) {
+            Some(lane) => lane.jobs.push_back(job),
+            None => self.lanes.push_back(Lane { key, jobs: VecDeque::from([job]), busy: false }),
+        }
+    }
+
+    /// The next job; its lane is busy from here on.
+    fn next(&mut self) -> Option<(LaneKey, Job)> {
+        let at = self.lanes.iter().position(|lane| !lane.busy)?;
+        let mut lane = self.lanes.remove(at)?;
+        let (key, job) = (lane.key, lane.jobs.pop_front()?);
+        lane.busy = true;
+        self.lanes.push_back(lane);
+        Some((key, job))
+    }
+
+    /// The job of a lane is done: its turn comes behind all others. A lane without jobs is forgotten.
+    fn done(&mut self, key: LaneKey) {
+        let Some(at) = self.lanes.iter().position(|lane| lane.key == key) else { return };
+        let Some(lane) = self.lanes.remove(at).filter(|lane| !lane.jobs.is_empty()) else { return };
+        self.lanes.push_back(Lane { busy: false, ..lane });
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    lanes: Mutex<Lanes>,
+    wake: Condvar,
+}
+
+impl Shared {
+    fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        let mut lanes = self.lanes();
+        loop {
+            if let Some((key, job)) = lanes.next() {
+                drop(lanes);
+                job();
+                lanes = self.lanes();
+                lanes.done(key);
+                // Another job of that key may have a thread now.
+                self.wake.notify_one();
+            } else if lanes.closed {
+                return;
+            } else {
+                lanes = self.wake.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+/// The giving end. Dropping it lets the threads finish what they have, and waits for them; unless they are of the idle
 /// class.
 pub struct Worker {
-    jobs: Option<Sender<Job>>,
-    /// `None`: nobody waits for it.
-    thread: Option<JoinHandle<()>>,
-    /// What has not begun is dropped.
-    is_over: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    /// Jobs that have not begun are dropped at the end, and no thread is waited for.
+    is_idle: bool,
 }
 
 impl Worker {
-    /// Starts the thread.
-    pub fn start() -> io::Result<Worker> {
-        Worker::start_with(|| {})
+    /// Starts so many threads.
+    pub fn start(threads: usize) -> io::Result<Worker> {
+        Worker::start_with(threads, || {})
     }
 
-    /// Starts the thread so that it has what time others leave: for jobs that nobody who is served waits for. On a
-    /// single core such a job would otherwise keep the loop waiting for as long as the scheduler's slice. Dropping this
-    /// end drops the jobs that have not begun and waits for none: one may take minutes where others leave no time.
+    /// Starts one thread so that it has what time others leave: for jobs that no client waits for. On a single core such
+    /// a job would otherwise keep the loop waiting for as long as the scheduler's slice. Dropping this end drops the jobs
+    /// that have not begun and waits for none: one may take minutes if others leave no time.
     pub fn start_idle() -> io::Result<Worker> {
-        let mut worker = Worker::start_with(yield_to_all)?;
-        worker.thread = None;
+        let mut worker = Worker::start_with(1, yield_to_all)?;
+        worker.is_idle = true;
         Ok(worker)
     }
 
-    fn start_with(begin: fn()) -> io::Result<Worker> {
-        let (jobs, theirs) = channel();
-        let is_over = Arc::<AtomicBool>::default();
-        let (thread, stops) = (std::thread::Builder::new().name("worker".into()), is_over.clone());
-        let thread = thread.spawn(move || {
-            begin();
-            serve(&theirs, &stops);
-        })?;
-        Ok(Worker { jobs: Some(jobs), thread: Some(thread), is_over })
+    fn start_with(threads: usize, begin: fn()) -> io::Result<Worker> {
+        let mut worker = Worker { shared: Arc::default(), threads: Vec::new(), is_idle: false };
+        for _ in 0..threads {
+            let shared = worker.shared.clone();
+            let thread = std::thread::Builder::new().name("worker".into());
+            worker.threads.push(thread.spawn(move || {
+                begin();
+                shared.serve();
+            })?);
+        }
+        Ok(worker)
     }
 
-    /// Hands a job over; never waits. How many are under way is bounded by the caller: one per request.
-    pub fn give(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            // The thread ends only after this sender does.
-            let _ = jobs.send(job);
-        }
+    /// Hands a job of a key over; never waits. How many are under way is bounded by the caller: one per request, and
+    /// all that they hold counts as buffered.
+    pub fn give(&self, key: LaneKey, job: Job) {
+        self.shared.lanes().add(key, job);
+        self.shared.wake.notify_one();
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.is_over.store(self.thread.is_none(), Ordering::Relaxed);
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        let mut lanes = self.shared.lanes();
+        lanes.closed = true;
+        if self.is_idle {
+            lanes.lanes.clear();
+            self.threads.clear();
+        }
+        drop(lanes);
+        self.shared.wake.notify_all();
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -80,26 +160,18 @@ fn yield_to_all() {
     }
 }
 
-fn serve(jobs: &Receiver<Job>, is_over: &AtomicBool) {
-    while let Ok(job) = jobs.recv()
-        && !is_over.load(Ordering::Relaxed)
-    {
-        job();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
     #[test]
-    fn jobs_are_done_in_order_and_all_of_them_before_the_end() {
+    fn jobs_of_a_key_keep_their_order_and_all_are_done() {
         let (tell, told) = channel();
-        let worker = Worker::start().unwrap();
+        let worker = Worker::start(2).unwrap();
         for n in 0..100u32 {
             let tell = tell.clone();
-            worker.give(Box::new(move || tell.send(n * 2).unwrap()));
+            worker.give(7, Box::new(move || tell.send(n * 2).unwrap()));
         }
         drop((worker, tell));
         assert_eq!(told.iter().collect::<Vec<u32>>(), (0..100).map(|n| n * 2).collect::<Vec<u32>>());
@@ -111,16 +183,54 @@ mod tests {
         let (let_go, held) = channel::<()>();
         let worker = Worker::start_idle().unwrap();
         let running = tell.clone();
-        worker.give(Box::new(move || {
+        worker.give(0, Box::new(move || {
             running.send("begun").unwrap();
             let _ = held.recv();
         }));
         assert_eq!(told.recv(), Ok("begun"));
-        worker.give(Box::new(move || tell.send("never").unwrap()));
+        worker.give(0, Box::new(move || tell.send("never").unwrap()));
         drop(worker);
         // Dropping it has not waited: only now the first job can end. The second one's end of the channel goes unused.
         let_go.send(()).unwrap();
         assert!(told.recv().is_err());
+    }
+
+    /// A job that waits until it is let go.
+    fn blocked() -> (Job, std::sync::mpsc::Sender<()>) {
+        let (go, gone) = channel();
+        (
+            Box::new(move || {
+                let _ = gone.recv();
+            }),
+            go,
+        )
+    }
+
+    #[test]
+    fn keys_have_turns_on_one_thread() {
+        let (tell, told) = channel();
+        let worker = Worker::start(1).unwrap();
+        let (first, go) = blocked();
+        worker.give(1, first);
+        for (key, n) in [(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (2, 21)] {
+            let tell = tell.clone();
+            worker.give(key, Box::new(move || tell.send(n).unwrap()));
+        }
+        drop(go);
+        drop((worker, tell));
+        assert_eq!(told.iter().collect::<Vec<u32>>(), [20, 30, 10, 21, 11, 12]);
+    }
+
+    #[test]
+    fn one_key_leaves_a_thread_to_others() {
+        let worker = Worker::start(2).unwrap();
+        let jobs: Vec<_> = (0..3).map(|_| blocked()).collect();
+        let gates: Vec<_> = jobs.into_iter().map(|(job, go)| (worker.give(1, job), go)).collect();
+        let (tell, told) = channel();
+        worker.give(2, Box::new(move || tell.send(()).unwrap()));
+        // It is done although none of the other key's jobs ever is.
+        told.recv().unwrap();
+        drop(gates);
     }
 
     /// The class is the 41st field of what the kernel tells of a thread (proc_pid_stat(5)); 0 is the ordinary one, 5 is
@@ -130,14 +240,17 @@ mod tests {
     fn a_worker_has_its_class() {
         let class = |worker: io::Result<Worker>| {
             let (tell, told) = channel();
-            worker.unwrap().give(Box::new(move || {
-                let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-                let after_name = stat.rsplit_once(')').unwrap().1;
-                tell.send(after_name.split_whitespace().nth(38).unwrap().to_owned()).unwrap();
-            }));
+            worker.unwrap().give(
+                0,
+                Box::new(move || {
+                    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+                    let after_name = stat.rsplit_once(')').unwrap().1;
+                    tell.send(after_name.split_whitespace().nth(38).unwrap().to_owned()).unwrap();
+                }),
+            );
             told.recv().unwrap()
         };
-        assert_eq!(class(Worker::start()), "0");
+        assert_eq!(class(Worker::start(1)), "0");
         assert_eq!(class(Worker::start_idle()), "5");
     }
 }

@@ -412,6 +412,12 @@ impl Refusal {
         Refusal::invalid(413, format!("the request's body is larger than {max_body} bytes"))
     }
 
+    /// 413: a request that takes so much with its translation that it could never be served.
+    pub fn too_large_translated(most: u64) -> Refusal {
+        let text = format!("the request and its translation for the model's provider take more than {most} bytes");
+        Refusal::invalid(413, text)
+    }
+
     // --- the body -------------------------------------------------------------------------------------------------
 
     /// 400 with a validator's words, which name the field by path.

@@ -5,10 +5,11 @@ use super::exporter::Exporter;
 use super::ledger::LedgerHandle;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
+use crate::base::limits::WORK_THREADS;
 use crate::base::order;
 use crate::cli::desk;
 use crate::gateway::Gateway;
-use crate::gateway::orders::{DeskAsk, Notice, Order};
+use crate::gateway::orders::{DeskAsk, Notice, Order, Work};
 use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
 use crate::io::mailbox::Mailbox;
@@ -18,6 +19,7 @@ use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
 use crate::policy::config::Config;
 use crate::policy::row::{Row, Running};
+use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -29,7 +31,7 @@ pub(super) struct Helpers {
     /// Asks again where secrets come from.
     pub(super) secrets: OnceLock<Arc<SecretWatch>>,
     /// Does what is too long for the loop.
-    pub(super) worker: OnceLock<(Worker, Mailbox<Note<Gateway>>)>,
+    pub(super) worker: OnceLock<LongWork>,
     /// Sends spans to their collector; there is none before there are some.
     pub(super) exporter: OnceLock<Option<Exporter>>,
     /// Answers what the admin listener is asked; there is none before it is.
@@ -37,6 +39,28 @@ pub(super) struct Helpers {
     pub(super) handover: OnceLock<HandoverSender>,
     /// Tells a predecessor how many of its rows are safe.
     pub(super) safe: OnceLock<Sender<u64>>,
+}
+
+/// The threads for what is too long for the loop. Freeing has one of its own: it takes milliseconds, and what is not
+/// freed still counts as buffered.
+pub(super) struct LongWork {
+    worker: Worker,
+    freer: Worker,
+    mailbox: Mailbox<Note<Gateway>>,
+}
+
+impl LongWork {
+    /// Starts them.
+    pub(super) fn start(mailbox: Mailbox<Note<Gateway>>) -> io::Result<LongWork> {
+        Ok(LongWork { worker: Worker::start(WORK_THREADS)?, freer: Worker::start(1)?, mailbox })
+    }
+
+    fn give(&self, work: Box<Work>) {
+        let (mailbox, key) = (self.mailbox.clone(), work.lane());
+        let thread = if work.is_freeing() { &self.freer } else { &self.worker };
+        // A full box means that the loop is gone.
+        thread.give(key, Box::new(move || drop(mailbox.send(Note::Notice(Notice::Worked(work.run()))))));
+    }
 }
 
 /// The way to the threads that answer what the admin listener is asked: each begins with its first question. Changes
@@ -58,11 +82,11 @@ impl DeskEnd {
         // A full box means that the loop is gone.
         let tell = move |said| drop(mailbox.send(Note::Notice(Notice::Desk(said))));
         let worker = match ask.is_change() {
-            true => self.changes.get_or_init(|| Worker::start().ok()),
+            true => self.changes.get_or_init(|| Worker::start(1).ok()),
             false => self.reads.get_or_init(|| Worker::start_idle().ok()),
         };
         match worker {
-            Some(worker) => worker.give(Box::new(move || tell(desk::answer(ask)))),
+            Some(worker) => worker.give(0, Box::new(move || tell(desk::answer(ask)))),
             None => tell(desk::unanswered(&ask)),
         }
     }
@@ -109,10 +133,8 @@ impl Helpers {
                 return Some(Order::Releases(releases));
             }
             Order::Work(work) => {
-                if let Some((worker, mailbox)) = self.worker.get() {
-                    let mailbox = mailbox.clone();
-                    // A full box means that the loop is gone.
-                    worker.give(Box::new(move || drop(mailbox.send(Note::Notice(Notice::Worked(work.run()))))));
+                if let Some(long) = self.worker.get() {
+                    long.give(work);
                 }
             }
             Order::Desk(ask) => {
@@ -155,8 +177,8 @@ impl Helpers {
     #[cold]
     fn export(&self, config: Arc<Config>, mut spans: Vec<u8>) -> Order {
         let start = || {
-            let (reloader, (_, mailbox)) = (self.reloader.get()?, self.worker.get()?);
-            Exporter::start(reloader.security(), mailbox.clone()).ok()
+            let (reloader, long) = (self.reloader.get()?, self.worker.get()?);
+            Exporter::start(reloader.security(), long.mailbox.clone()).ok()
         };
         match self.exporter.get_or_init(start) {
             Some(exporter) if !spans.is_empty() => spans = exporter.give(&config, spans),

@@ -12,7 +12,7 @@ use super::names::Name;
 use super::stored::{NOTHING_STORED, Stored};
 use super::table::Class;
 use super::unsigned::Unsigned;
-use crate::base::limits::MEMBERS_MAX;
+use crate::base::limits::{MEMBERS_MAX, REWRITTEN_MAX};
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, unescape};
 use crate::wire::{Dialect, Span};
 use numbers::in_range;
@@ -276,6 +276,7 @@ impl Checks {
     /// A whole value of the top-level object.
     fn end_member(&mut self, buf: &[u8], token: Token, value: Span) -> Result<(), Stop> {
         let (key, name) = (self.key, self.name);
+        self.end_list(token);
         self.fields.members.push(Member { key, value, name });
         let raw = Raw::new(value.of(buf));
         self.fields.has_odd |= name.is_odd(self.class);
@@ -292,6 +293,10 @@ impl Checks {
             self.unknown += value.end - key.start;
         }
         match self.name {
+            // It is written anew for a provider of the same shape.
+            Name::StreamOptions | Name::Include if raw.bytes().len() > REWRITTEN_MAX => {
+                return self.refuse(format_args!("{}", name.text()), &format!("at most {REWRITTEN_MAX} bytes"));
+            }
             Name::StreamOptions if self.shape.upstream() == Dialect::Chat => {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
@@ -397,6 +402,7 @@ impl Checks {
             Name::Messages if in_array => self.in_messages(buf, token, depth, span)?,
             Name::System if in_array => self.in_system(buf, token, depth, span)?,
             Name::Input if in_array && self.shape == Dialect::Responses => {
+                self.in_item(token, depth);
                 let index = self.items.saturating_sub(1);
                 let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields);
                 judged.map_err(|refusal| self.note(refusal))?;
@@ -409,35 +415,6 @@ impl Checks {
         let is_talk = matches!(self.name, Name::Messages | Name::System | Name::Input);
         self.reading.count(buf, (token, depth, span), is_talk, &mut self.tokens);
         Ok(())
-    }
-
-    /// One item of a top-level array.
-    fn item(&mut self, token: Token) -> Result<(), Stop> {
-        let index = self.items;
-        let is_object = token == Token::ObjectOpen;
-        match self.name {
-            Name::Messages if !is_object => self.refuse(format_args!("messages[{index}]"), "an object"),
-            Name::Messages => {
-                self.begin_message();
-                Ok(())
-            }
-            Name::Tools if !is_object && self.shape != Dialect::Messages => {
-                self.refuse(format_args!("tools[{index}]"), "an object")
-            }
-            Name::Input if self.shape != Dialect::Responses => Ok(()),
-            Name::Input if !is_object => self.refuse(format_args!("input[{index}]"), "an object"),
-            Name::Input => {
-                self.begin_message();
-                Ok(())
-            }
-            Name::System if !is_object && self.shape == Dialect::Messages => {
-                self.refuse(format_args!("system[{index}]"), "a text block")
-            }
-            Name::Stop if token != Token::String && self.shape == Dialect::Chat => {
-                self.refuse(format_args!("stop[{index}]"), "a string")
-            }
-            _ => Ok(()),
-        }
     }
 
     /// The commonest message, a role and a text and nothing else, by its form: what its tokens would have led to, and

@@ -4,6 +4,7 @@
 //! translation and by the gateway.
 
 use super::names::Name;
+use crate::base::limits::NAME_BYTES_MAX;
 use crate::wire::Span;
 use crate::wire::json::unescape;
 
@@ -94,6 +95,11 @@ pub struct Fields {
     pub(in crate::dialect) may_cost_more: bool,
     /// An item of the conversation brings tools (responses).
     pub(in crate::dialect) adds_tools: bool,
+    /// Messages, items of the input, and blocks of the system prompt; parts, calls and results in them; tools, as far
+    /// as they are counted: how many a translation has to build.
+    pub(in crate::dialect) messages: u32,
+    pub(in crate::dialect) parts: u32,
+    pub(in crate::dialect) tools: u16,
     /// How the conversation began.
     pub(in crate::dialect) opening: Opening,
     pub(in crate::dialect) members: Vec<Member>,
@@ -106,9 +112,14 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// The model's name; `scratch` is used where the name is written with escapes.
+    /// The beginning of a model's name that is too long for any model.
+    pub fn long_model_name<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
+        self.model.map(|name| name.of(body)).filter(|name| name.len() > NAME_BYTES_MAX)?.get(..NAME_BYTES_MAX)
+    }
+
+    /// The model's name, unless it is too long for any; `scratch` is used if the name is written with escapes.
     pub fn model_name<'a>(&self, body: &'a [u8], scratch: &'a mut Vec<u8>) -> Option<&'a str> {
-        let raw = self.model?.of(body);
+        let raw = self.model.map(|name| name.of(body)).filter(|name| name.len() <= NAME_BYTES_MAX)?;
         if !raw.contains(&b'\\') {
             return std::str::from_utf8(raw).ok();
         }
@@ -158,8 +169,12 @@ impl Fields {
             has_odd,
             cuts,
             stored,
+            messages,
+            parts,
+            tools,
         } = self;
         *stored = None;
+        (*messages, *parts, *tools) = (0, 0, 0);
         (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);

@@ -3,6 +3,7 @@
 
 use super::super::relay::Relayed;
 use super::names::{NAMES, Name};
+use crate::base::limits::NAME_BYTES_MAX;
 use crate::wire::json::unescape;
 use crate::wire::{Dialect, Relay};
 
@@ -162,6 +163,10 @@ impl Name {
     /// another credential or another tenant to a provider that is itself a gateway. Asked only where unknown members
     /// are forwarded.
     pub(in crate::dialect) fn leads_elsewhere(raw: &[u8]) -> bool {
+        // What such a name would come to is not looked at.
+        if raw.len() > NAME_BYTES_MAX {
+            return true;
+        }
         let mut plain = Vec::new();
         unescape(raw, &mut plain);
         plain.retain(u8::is_ascii_alphanumeric);
@@ -172,6 +177,9 @@ impl Name {
     /// Whether a member outside both tables is one that local servers document for their chat endpoint, and harmless.
     /// Asked only of providers on the own network.
     pub(in crate::dialect) fn is_local(raw: &[u8]) -> bool {
+        if raw.len() > NAME_BYTES_MAX {
+            return false;
+        }
         let mut plain = Vec::new();
         unescape(raw, &mut plain);
         let Ok(name) = std::str::from_utf8(&plain) else { return false };

@@ -19,6 +19,8 @@ fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
             assert_eq!((fields.model, fields.stream, fields.max_tokens), (other.model, other.stream, other.max_tokens));
             assert_eq!(whole.prompt_tokens(body.as_bytes()).count(), dripped.prompt_tokens(body.as_bytes()).count());
             assert_eq!(fields.members.len(), other.members.len());
+            let counts = |fields: &Fields| [fields.messages, fields.parts, fields.tools.into()];
+            assert_eq!(counts(fields), counts(other), "{body}");
         }
         (Err(a), Err(b)) => assert_eq!(a, b, "{body}"),
         _ => panic!("whole {result:?}, dripped {fed:?}: {body}"),
@@ -538,4 +540,44 @@ fn marks_and_names_that_model_reads_are_counted() {
     let relay = Dialect::Relay(crate::wire::Relay::Rerank);
     let documents = format!(r#"{{"query":"x","documents":[{{"{}":"x"}}]}}"#, "heron ".repeat(1000));
     assert!(prompt(relay, &documents) >= 750);
+}
+
+#[test]
+fn members_that_are_written_anew_are_bounded() {
+    let long = "x".repeat(64 * 1024);
+    let said = refused(chat(&format!(r#""stream_options":{{"a":"{long}"}},"#)));
+    assert_eq!(said, "stream_options: expected at most 65536 bytes");
+    let said = refused(check(Dialect::Responses, &format!(r#"{{"input":"a","include":["{long}"]}}"#)));
+    assert_eq!(said, "include: expected at most 65536 bytes");
+}
+
+#[test]
+fn items_are_counted_wherever_a_translation_builds_them() {
+    let counts = |shape, body: &str| {
+        let fields = check(shape, body).unwrap();
+        [fields.messages, fields.parts, fields.tools.into()]
+    };
+    let chat = r#"{"messages":[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},
+        {"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f"}},{"id":"d","function":{"name":"f"}}]}],
+        "tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{"a":{}}}}}],"stop":["x","y"]}"#;
+    assert_eq!(counts(Dialect::Chat, chat), [3, 3, 1]);
+    let message = r#"{"max_tokens":1,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[
+        {"type":"tool_result","tool_use_id":"c","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]}]}],
+        "tools":[{"name":"f"},{"name":"g"}],"stop_sequences":["x"]}"#;
+    assert_eq!(counts(Dialect::Messages, message), [2, 3, 2]);
+    let response = r#"{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"additional_tools",
+        "tools":[{"type":"namespace","name":"n","tools":[{"name":"f"}]}]}],
+        "tools":[{"type":"namespace","name":"n","tools":[{"name":"f"},{"name":"g"}]},{"type":"custom","name":"h"}]}"#;
+    assert_eq!(counts(Dialect::Responses, response), [2, 3, 4]);
+}
+
+#[test]
+fn numbers_that_are_too_long_are_none() {
+    let digits = |count: usize| "1".repeat(count);
+    assert!(chat(&format!(r#""max_tokens":{},"#, digits(1024))).is_ok());
+    assert!(
+        refused(chat(&format!(r#""max_tokens":{},"#, digits(1025)))).starts_with("max_tokens: expected an integer")
+    );
+    assert!(chat(&format!(r#""temperature":1.{},"#, digits(1022))).is_ok());
+    assert!(refused(chat(&format!(r#""temperature":1.{},"#, digits(1023)))).starts_with("temperature: expected"));
 }

@@ -2,10 +2,12 @@
 
 use super::super::request::{Invalid, Name};
 use super::ask::{Ask, Message, refuse};
+use super::bounds::{stops, too_many, tool_name_fits};
 use super::media::{chat_file, chat_image};
 use super::schema::SCHEMA_MAX;
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
 use super::talk::{Text, Wishes};
+use crate::base::limits::TOOLS_MAX;
 use crate::wire::json::{Kind, Raw};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,7 +15,7 @@ use std::collections::BTreeSet;
 /// Reads the request; see [`super::request`].
 pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
     let turns = ask.messages().map(|message| turn(ask, message)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Talk { turns, format: format(ask)?, offer: offer(ask)?, wishes: wishes(ask) })
+    Ok(Talk { turns, format: format(ask)?, offer: offer(ask)?, wishes: wishes(ask)? })
 }
 
 fn turn<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
@@ -130,6 +132,7 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
         let Some(name) = name.and_then(Raw::string) else {
             return refuse(format_args!("tools[{at}].function.name"), "a string");
         };
+        tool_name_fits(name, || format!("tools[{at}].function.name"))?;
         tools.push(Tool {
             name: Cow::Borrowed(name),
             description: description.and_then(Raw::string).map(Cow::Borrowed),
@@ -155,7 +158,7 @@ fn choice<'a>(ask: &Ask<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Choice<'a>, In
         _ if kind.is("allowed_tools") => {
             let allowed = choice.get("allowed_tools").unwrap_or(choice);
             let name = |tool: Raw<'a>| tool.get("function").unwrap_or(tool).get("name").and_then(Raw::string);
-            keep(tools, allowed.get("tools").unwrap_or(Raw::NULL).items().filter_map(name).map(Cow::Borrowed));
+            keep(tools, allowed.get("tools").unwrap_or(Raw::NULL).items().filter_map(name).map(Cow::Borrowed))?;
             if allowed.get("mode").is_some_and(|mode| mode.is("required")) { Choice::Any } else { Choice::Auto }
         }
         _ => return refuse("tool_choice", "auto, none, required, allowed_tools or a function for this model"),
@@ -163,22 +166,29 @@ fn choice<'a>(ask: &Ask<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Choice<'a>, In
 }
 
 /// Keeps the tools of these names.
-pub(super) fn keep<'a>(tools: &mut Vec<Tool<'a>>, names: impl Iterator<Item = Text<'a>>) {
+pub(super) fn keep<'a>(tools: &mut Vec<Tool<'a>>, mut names: impl Iterator<Item = Text<'a>>) -> Result<(), Invalid> {
     let mut known = BTreeSet::new();
-    known.extend(names);
+    known.extend(names.by_ref().take(TOOLS_MAX));
+    if names.next().is_some() {
+        return too_many("tool_choice", TOOLS_MAX, " tools");
+    }
     tools.retain(|tool| known.contains(&tool.name));
+    Ok(())
 }
 
-fn wishes<'a>(ask: &Ask<'a>) -> Wishes<'a> {
+fn wishes<'a>(ask: &Ask<'a>) -> Result<Wishes<'a>, Invalid> {
     let stop = ask.get(Name::Stop, "stop").unwrap_or(Raw::NULL);
-    Wishes {
+    Ok(Wishes {
         temperature: ask.get(Name::Temperature, "temperature"),
         top_p: ask.get(Name::TopP, "top_p"),
-        stops: stop.string().into_iter().chain(stop.items().filter_map(Raw::string)).collect(),
+        stops: match stop.string() {
+            Some(word) => vec![word],
+            None => stops(stop.items())?,
+        },
         user: ask.get(Name::User, "user").and_then(Raw::string),
         cache_key: ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string).map(Cow::Borrowed),
         effort: ask.get(Name::ReasoningEffort, "reasoning_effort").and_then(Effort::read),
         verbosity: ask.get(Name::Verbosity, "verbosity").and_then(Raw::string),
         ..Wishes::default()
-    }
+    })
 }

@@ -3,6 +3,7 @@
 use super::super::carrier;
 use super::super::request::{Invalid, Name};
 use super::ask::{Ask, Message, is_blank, refuse};
+use super::bounds::{stops, tool_name_fits};
 use super::media::{messages_document, messages_image, search_result};
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
 use super::talk::{Text, Wishes};
@@ -30,7 +31,7 @@ pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
             add(ask, role, message, &mut turn.blocks)?;
         }
     }
-    Ok(Talk { turns, format: format(ask), offer: offer(ask)?, wishes: wishes(ask) })
+    Ok(Talk { turns, format: format(ask), offer: offer(ask)?, wishes: wishes(ask)? })
 }
 
 fn system<'a>(ask: &Ask<'a>) -> Option<Turn<'a>> {
@@ -144,14 +145,18 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
     let chosen = choice.get("name").and_then(Raw::string);
     let mut tools = Vec::new();
     for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
-        let kind = tool.get("type").and_then(Raw::string).unwrap_or_default();
-        let is_ours = kind.is_empty() || kind == b"custom" || tool.get("input_schema").is_some();
-        match tool.get("name").and_then(Raw::string) {
+        let members = ["type", "name", "description", "input_schema", "strict"];
+        let [kind, name, description, schema, strict] = tool.pick(members);
+        let kind = kind.and_then(Raw::string).unwrap_or_default();
+        let is_ours = kind.is_empty() || kind == b"custom" || schema.is_some();
+        let name = name.and_then(Raw::string);
+        tool_name_fits(name.unwrap_or_default(), || format!("tools[{at}].name"))?;
+        match name {
             Some(name) if is_ours => tools.push(Tool {
                 name: Cow::Borrowed(name),
-                description: tool.get("description").and_then(Raw::string).map(Cow::Borrowed),
-                schema: Schema::Given(tool.get("input_schema").unwrap_or(Raw::NULL)),
-                strict: tool.get("strict").and_then(Raw::bool) == Some(true),
+                description: description.and_then(Raw::string).map(Cow::Borrowed),
+                schema: Schema::Given(schema.unwrap_or(Raw::NULL)),
+                strict: strict.and_then(Raw::bool) == Some(true),
                 mark: None,
             }),
             Some(name) if chosen == Some(name) => {
@@ -177,24 +182,24 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
     Ok(Offer { tools, choice, parallel })
 }
 
-fn wishes<'a>(ask: &Ask<'a>) -> Wishes<'a> {
+fn wishes<'a>(ask: &Ask<'a>) -> Result<Wishes<'a>, Invalid> {
     // The shape only documents these two, so a value that others do not have counts as absent.
     let number = |name, text, most: f64| {
         let fits = |value: &Raw<'_>| value.number().is_some_and(|number| (0.0..=most).contains(&number));
         ask.get(name, text).filter(fits)
     };
-    let stops = ask.get(Name::StopSequences, "stop_sequences").unwrap_or(Raw::NULL);
+    let words = ask.get(Name::StopSequences, "stop_sequences").unwrap_or(Raw::NULL);
     let user = ask.get(Name::Metadata, "metadata").and_then(|metadata| metadata.get("user_id")).and_then(Raw::string);
-    Wishes {
+    Ok(Wishes {
         temperature: number(Name::Temperature, "temperature", 2.0),
         top_p: number(Name::TopP, "top_p", 1.0),
-        stops: stops.items().filter_map(Raw::string).collect(),
+        stops: stops(words.items())?,
         user,
         cache_key: user.and_then(session),
         effort: effort(ask),
         reasons: ask.get(Name::Thinking, "thinking").and_then(thinks),
         ..Wishes::default()
-    }
+    })
 }
 
 /// The session that a user's id names, where it is JSON: the key of the prompt cache.

@@ -17,8 +17,6 @@ use crate::wire::json::{Kind, Raw, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Calls that a conversation may have.
-const CALLS_MAX: usize = 100_000;
 /// What a call came to that the conversation does not tell.
 const NO_OUTPUT: &[u8] = b"[no output was recorded]";
 /// Why a client's wish to compact the conversation is refused.
@@ -35,7 +33,7 @@ pub(super) fn read<'a>(ask: &Ask<'a>, state: &mut TranslationState) -> Result<Ta
     if let Some(text) = ask.get(Name::Instructions, "instructions").and_then(Raw::string) {
         turns.push(Turn { role: Role::System { moves: true }, blocks: vec![Block::Text(Cow::Borrowed(text))] });
     }
-    let mut items = Items { ask, names: &names, last_output: outputs(input), turns, open: None, calls: 0 };
+    let mut items = Items { ask, names: &names, last_output: outputs(input), turns, open: None };
     if let Some(text) = input.string() {
         items.says(Turn { role: Role::User, blocks: vec![Block::Text(Cow::Borrowed(text))] });
     }
@@ -92,7 +90,6 @@ struct Items<'r, 'a> {
     last_output: BTreeMap<&'a [u8], usize>,
     turns: Vec<Turn<'a>>,
     open: Option<Open<'a>>,
-    calls: usize,
 }
 
 impl<'a> Items<'_, 'a> {
@@ -108,20 +105,20 @@ impl<'a> Items<'_, 'a> {
             }
             b"function_call" => {
                 let arguments = Arguments::Json(text("arguments").unwrap_or_default());
-                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments)?;
+                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
             }
             b"custom_tool_call" => {
                 let arguments = Arguments::Free(text("input").unwrap_or_default());
-                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments)?;
+                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
             }
             b"tool_search_call" if text("call_id").is_some() => {
                 let arguments = Arguments::Value(item.get("arguments").unwrap_or(Raw::EMPTY));
-                self.call(at, item, Cow::Borrowed(b"tool_search"), arguments)?;
+                self.call(at, item, Cow::Borrowed(b"tool_search"), arguments);
             }
             kind @ (b"local_shell_call" | b"shell_call" | b"apply_patch_call") => {
                 let action = item.get("action").or_else(|| item.get("operation")).unwrap_or(Raw::EMPTY);
                 let name = &kind[..kind.len() - b"_call".len()];
-                self.call(at, item, Cow::Borrowed(name), Arguments::Value(action))?;
+                self.call(at, item, Cow::Borrowed(name), Arguments::Value(action));
             }
             b"function_call_output"
             | b"custom_tool_call_output"
@@ -174,11 +171,7 @@ impl<'a> Items<'_, 'a> {
         self.open.get_or_insert_default()
     }
 
-    fn call(&mut self, at: usize, item: Raw<'a>, name: Text<'a>, arguments: Arguments<'a>) -> Result<(), Invalid> {
-        self.calls += 1;
-        if self.calls > CALLS_MAX {
-            return refuse("input", "at most 100000 calls for this model");
-        }
+    fn call(&mut self, at: usize, item: Raw<'a>, name: Text<'a>, arguments: Arguments<'a>) {
         let id = item.get("call_id").or_else(|| item.get("id")).and_then(Raw::string).unwrap_or_default();
         let awaited = self.last_output.get(id).is_some_and(|output| *output > at);
         let open = self.assistant();
@@ -186,7 +179,6 @@ impl<'a> Items<'_, 'a> {
         open.said.push(Block::Call(Call { id, name, arguments }));
         open.unanswered.entry(id).or_default().push(open.calls.len());
         open.calls.push((id, None));
-        Ok(())
     }
 
     fn output(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {

@@ -8,16 +8,16 @@ use super::super::carrier;
 use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
 use super::super::request::Invalid;
 use super::ask::{Ask, is_blank, refuse, write_user};
+use super::bounds::too_many;
 use super::schema::{write_closed, write_free, write_input_schema};
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Mark, Offer, Returned, Role, Schema, Talk, Text};
 use super::talk::{Tool, Turn, Wishes};
+use crate::base::limits::MESSAGES_MAX;
 use crate::wire::json::{self, Raw, compact, item, key, write_count, write_inside, write_string};
 use std::borrow::Cow;
 
 /// Longest `metadata.user_id` that is passed on as it is.
 const USER_MAX: usize = 256;
-/// Messages that the messages shape takes.
-const MESSAGES_MAX: usize = 100_000;
 /// User turns whose end is marked for the prompt cache: the one before last is where the last request was marked.
 const MARKED_TURNS: usize = 2;
 /// The least budget for thinking that the shape takes, and what efforts come to.
@@ -97,7 +97,7 @@ impl<'t, 'a> Plan<'t, 'a> {
     fn lay_out(ask: &Ask<'_>, turns: &'t [Turn<'a>]) -> Result<Plan<'t, 'a>, Invalid> {
         let mut plan = Plan::default();
         if turns.len() > MESSAGES_MAX {
-            return refuse(ask.messages_name(), "at most 100000 messages for this model");
+            return too_many(ask.messages_name(), MESSAGES_MAX, " messages");
         }
         let before_assistant = before_assistant(turns);
         for (turn, before_assistant) in turns.iter().zip(before_assistant) {

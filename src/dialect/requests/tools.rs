@@ -6,8 +6,10 @@
 use super::super::naming::{Called, ToolKind, TranslationState, tool_name};
 use super::super::request::{Invalid, Name};
 use super::ask::{Ask, refuse};
+use super::bounds::{too_many, tool_name_fits};
 use super::from_chat::keep;
 use super::talk::{Choice, Offer, Schema, Text, Tool};
+use crate::base::limits::TOOLS_MAX;
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, write_escaped};
 use std::borrow::Cow;
@@ -84,7 +86,12 @@ pub(super) fn read<'a>(
     let offered = ask.get(Name::Tools, "tools").map(|tools| (None, tools));
     // Names that stand alone go before those of a namespace, which can be told by another.
     let lists = || offered.into_iter().chain(added.clone());
-    for tool in lists().flat_map(|(_, tools)| tools.items()).filter(|tool| !is_namespace(*tool)) {
+    let mut count = 0;
+    for tool in lists().flat_map(|(_, tools)| tools.items()) {
+        count += 1;
+        if count > TOOLS_MAX {
+            return too_many("tools", TOOLS_MAX, "");
+        }
         reader.reserve(tool);
     }
     for (item, tools) in lists() {
@@ -124,16 +131,12 @@ impl Place {
     }
 }
 
-fn is_namespace(tool: Raw<'_>) -> bool {
-    tool.get("type").is_some_and(|kind| kind.is("namespace"))
-}
-
 impl<'a> Reader<'_, 'a> {
     /// A name that stands alone stays as it is.
     fn reserve(&mut self, tool: Raw<'a>) {
-        let is = |kind| tool.get("type").is_some_and(|own| own.is(kind));
-        if is("function") || is("custom") {
-            let name = tool.get("name").and_then(Raw::string).unwrap_or_default();
+        let [kind, name] = tool.pick(["type", "name"]);
+        if kind.is_some_and(|kind| kind.is("function") || kind.is("custom")) {
+            let name = name.and_then(Raw::string).unwrap_or_default();
             self.names.taken.insert(Cow::Borrowed(name));
         }
     }
@@ -144,6 +147,7 @@ impl<'a> Reader<'_, 'a> {
             b"function" | b"custom" => self.named(tool, b"", place),
             b"namespace" => {
                 let namespace = inner(text("name"));
+                tool_name_fits(namespace, || place.path())?;
                 for (at, member) in tool.get("tools").unwrap_or(Raw::NULL).items().enumerate() {
                     match member.get("type").and_then(Raw::string) {
                         None | Some(b"function" | b"custom") => {
@@ -173,26 +177,31 @@ impl<'a> Reader<'_, 'a> {
 
     /// A tool that has a name: a function, or one that takes free text.
     fn named(&mut self, tool: Raw<'a>, namespace: &'a [u8], place: Place) -> Result<(), Invalid> {
-        let text = |name| tool.get(name).and_then(Raw::string);
-        let Some(own) = text("name").filter(|name| !name.is_empty()) else {
+        let [name, kind, description, parameters, strict] =
+            tool.pick(["name", "type", "description", "parameters", "strict"]);
+        let Some(own) = name.and_then(Raw::string).filter(|name| !name.is_empty()) else {
             return refuse(place.path(), "a string");
         };
+        tool_name_fits(own, || place.path())?;
+        if self.tools.len() >= TOOLS_MAX {
+            return too_many("tools", TOOLS_MAX, "");
+        }
         if namespace.is_empty() && !self.names.known.contains_key(&(namespace, own)) {
             self.names.taken.remove(own);
         }
         let Some(name) = self.names.take(namespace, own) else { return Ok(()) };
-        let free = tool.get("type").is_some_and(|kind| kind.is("custom"));
+        let free = kind.is_some_and(|kind| kind.is("custom"));
         let kind = if free { ToolKind::Custom } else { ToolKind::Function };
         if free || *name != *own {
             let namespace = (!namespace.is_empty()).then(|| namespace.to_vec());
             self.state.note(name.to_vec(), Called { name: own.to_vec(), namespace, kind });
         }
-        let given = text("description");
+        let given = description.and_then(Raw::string);
         self.tools.push(Tool {
             name,
             description: if free { Some(free_text(tool, given)) } else { given.map(Cow::Borrowed) },
-            schema: if free { Schema::Free } else { Schema::Given(tool.get("parameters").unwrap_or(Raw::NULL)) },
-            strict: tool.get("strict").and_then(Raw::bool) == Some(true),
+            schema: if free { Schema::Free } else { Schema::Given(parameters.unwrap_or(Raw::NULL)) },
+            strict: strict.and_then(Raw::bool) == Some(true),
             mark: self.ask.mark_of(tool),
         });
         Ok(())
@@ -230,11 +239,16 @@ fn choose<'a>(choice: Option<Raw<'a>>, names: &Names<'a>, tools: &mut Vec<Tool<'
         b"auto" => Choice::Auto,
         b"none" => Choice::None,
         b"required" => Choice::Any,
-        b"function" | b"custom" | b"tool_search" if tools.iter().any(|tool| tool.name == named(choice)) => {
-            Choice::One(named(choice))
+        b"function" | b"custom" | b"tool_search" => {
+            // Worked out once: it may be long, and the tools many.
+            let one = named(choice);
+            if !tools.iter().any(|tool| tool.name == one) {
+                return refuse("tool_choice", NOT_OFFERED);
+            }
+            Choice::One(one)
         }
         b"allowed_tools" => {
-            keep(tools, choice.get("tools").unwrap_or(Raw::NULL).items().map(named));
+            keep(tools, choice.get("tools").unwrap_or(Raw::NULL).items().map(named))?;
             if tools.is_empty() {
                 return refuse("tool_choice", NOT_OFFERED);
             }

@@ -688,3 +688,28 @@ fn name_of_a_stored_object_is_cut_in_a_refusal() {
     let refused = case(Dialect::Chat).try_run(&body).unwrap_err().0;
     assert!(refused.len() < 200 && refused.ends_with("files are not stored here"), "{refused}");
 }
+
+#[test]
+fn lists_of_tools_that_are_looked_through_are_bounded() {
+    let list = |count: usize| vec![r#"{"type":"function","name":"f"}"#; count].join(",");
+    let offered = |count| format!(r#"{{"input":"a","tools":[{}]}}"#, list(count));
+    let added = |count| {
+        format!(
+            r#"{{"input":[{{"role":"user","content":"a"}},{{"type":"additional_tools","tools":[{}]}}]}}"#,
+            list(count)
+        )
+    };
+    let choice = |count| {
+        format!(
+            r#"{{"input":"a","tools":[{{"type":"function","name":"f"}},{{"type":"web_search"}}],"tool_choice":
+            {{"type":"allowed_tools","tools":[{}]}}}}"#,
+            list(count)
+        )
+    };
+    let with: [&dyn Fn(usize) -> String; 3] = [&offered, &added, &choice];
+    for body in with {
+        assert!(case(Dialect::Responses).try_run(&body(4096)).is_ok(), "{:.200}", body(2));
+        let said = case(Dialect::Responses).try_run(&body(4097)).unwrap_err().0;
+        assert!(said.starts_with("tools: expected at most 4096"), "{said}");
+    }
+}

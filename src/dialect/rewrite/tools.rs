@@ -6,6 +6,7 @@
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Fields, Invalid, Leave, Name};
+use crate::base::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::base::order;
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::{Dialect, Span};
@@ -32,6 +33,8 @@ struct Tools<'a> {
     /// Tools that may be called.
     kept: usize,
     gone: usize,
+    /// Entries of lists that have been looked at.
+    seen: usize,
 }
 
 /// The parts of the body to leave out, in order.
@@ -56,7 +59,11 @@ fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Spa
         let member = fields.members.iter().find(|member| member.name == name && !takes.drops(text));
         member.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))
     };
-    let mut tools = Tools { body, takes, cuts: Vec::new(), kept: 0, gone: 0 };
+    let mut tools = Tools { body, takes, cuts: Vec::new(), kept: 0, gone: 0, seen: 0 };
+    // Each is looked at here, on the loop.
+    if fields.tools as usize > TOOLS_MAX || (fields.adds_tools && fields.messages as usize > MESSAGES_MAX) {
+        return too_long();
+    }
     tools.list(value(Name::Tools, "tools"), true, goes_on);
     if fields.adds_tools {
         let items = value(Name::Input, "input").items();
@@ -67,6 +74,9 @@ fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Spa
                 tools.list(list, true, goes_on);
             }
         }
+    }
+    if tools.seen > TOOLS_MAX {
+        return too_long();
     }
     if tools.gone == 0 {
         return Ok(tools.cuts);
@@ -82,11 +92,22 @@ fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Spa
     }
 }
 
+/// Refuses a request whose lists are longer than are looked through.
+fn too_long<T>() -> Result<T, Invalid> {
+    Err(Invalid(format!(
+        "tools: expected at most {TOOLS_MAX}, and {MESSAGES_MAX} items of input where some bring tools"
+    )))
+}
+
 impl<'a> Tools<'a> {
     /// One list of tools. `outer`: a namespace may stand in it.
     fn list(&mut self, tools: Raw<'a>, outer: bool, goes_on: fn(Raw<'_>, &Capabilities) -> bool) {
         let mut leave = Leave::default();
         for tool in tools.items() {
+            self.seen += 1;
+            if self.seen > TOOLS_MAX {
+                break;
+            }
             let start = tool.bytes().as_ptr() as usize - self.body.as_ptr() as usize;
             let is_namespace = tool.get("type").is_some_and(|kind| kind.is("namespace"));
             let goes = goes_on(tool, self.takes) && (outer || !is_namespace);
@@ -110,7 +131,11 @@ impl<'a> Tools<'a> {
         let Some(kind) = choice.get("type") else { return Ok(()) };
         let fits = if kind.is("allowed_tools") {
             let kept = self.kept;
+            self.seen = 0;
             self.list(choice.get("tools").unwrap_or(Raw::NULL), true, is_offered);
+            if self.seen > TOOLS_MAX {
+                return too_long();
+            }
             self.kept > kept
         } else {
             is_offered(choice, self.takes)

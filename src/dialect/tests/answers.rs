@@ -237,7 +237,7 @@ fn a_turn_of_many_calls_takes_time_in_proportion() {
 }
 
 /// Nanoseconds for which this thread has run so far.
-fn run_time() -> u64 {
+pub(super) fn run_time() -> u64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     told.split_whitespace().next().unwrap().parse().unwrap()
 }

@@ -1,5 +1,6 @@
 //! The responses shape: the examples 20 to 49, whole and split everywhere.
 
+use super::answers::run_time;
 use super::property::{accumulate_chat, accumulate_messages, answer};
 use super::*;
 use crate::base::rng::Rng;
@@ -386,4 +387,54 @@ fn arguments_that_come_with_the_end_of_a_call_are_passed_on() {
     let outcome = stream_for_every_way((Dialect::Responses, Dialect::Chat), &state, false, &ME, &text);
     let call = accumulate_chat(&outcome.out)["choices"][0]["message"]["tool_calls"][0].clone();
     assert_eq!(call["function"]["arguments"], "{\"a\":\"ü\"}");
+}
+
+#[test]
+fn names_of_tools_are_bounded_where_they_are_translated() {
+    let capabilities = Capabilities::default();
+    let (fits, long) = ("n".repeat(1024), "n".repeat(1025));
+    let of_response = |tool: Value| value!({"input": "a", "tools": [tool]});
+    let hi = value!([{"role": "user", "content": "a"}]);
+    for (from, to, path, body) in [
+        (Dialect::Responses, Dialect::Chat, "tools[0].name", of_response(value!({"type": "function", "name": long}))),
+        (
+            Dialect::Responses,
+            Dialect::Chat,
+            "tools[0].name",
+            of_response(value!({"type": "namespace", "name": long, "tools": [{"name": "f"}]})),
+        ),
+        (
+            Dialect::Chat,
+            Dialect::Messages,
+            "tools[0].function.name",
+            value!({"messages": hi, "tools": [{"type": "function", "function": {"name": long}}]}),
+        ),
+        (
+            Dialect::Messages,
+            Dialect::Chat,
+            "tools[0].name",
+            value!({"max_tokens": 1, "messages": hi, "tools": [{"name": long}]}),
+        ),
+    ] {
+        let text = body.to_string();
+        let said = request_for((from, to), &text, "up", &capabilities).unwrap_err();
+        assert_eq!(said, format!("{path}: expected at most 1024 bytes"));
+        assert!(request_for((from, to), &text.replace(&long, &fits), "up", &capabilities).is_ok(), "{path}");
+    }
+}
+
+#[test]
+fn a_long_choice_is_worked_out_once_for_all_tools() {
+    let tools: Vec<Value> = (0..4000).map(|n| value!({"type": "function", "name": format!("t{n}")})).collect();
+    let ask = |length: usize| {
+        let choice = value!({"type": "function", "name": "f", "namespace": "n".repeat(length)});
+        let body = value!({"input": "a", "tools": tools, "tool_choice": choice}).to_string();
+        let began = run_time();
+        let said = request_for((Dialect::Responses, Dialect::Chat), &body, "up", &Capabilities::default());
+        assert!(said.unwrap_err().starts_with("tool_choice: expected"));
+        run_time() - began
+    };
+    // Hashed once for each tool it takes minutes.
+    let (short, long) = (ask(10), ask(1 << 20));
+    assert!(long < 20 * short, "{short} ns, {long} ns");
 }

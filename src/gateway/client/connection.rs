@@ -198,6 +198,11 @@ impl Connection {
         self.key.map(|key| (key, due))
     }
 
+    /// Whose requests come over it, once one has shown its key.
+    pub(crate) fn key(&self) -> Option<KeyIx> {
+        self.key
+    }
+
     /// Everything has been written.
     pub(crate) fn is_drained(&self) -> bool {
         self.queue.is_empty()

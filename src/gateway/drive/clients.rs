@@ -119,7 +119,8 @@ impl Gateway {
         if client.unread.total() > 0 {
             charge_unread(client, &mut self.cx.budget);
         }
-        let (drained, exchange) = (client.is_drained(), client.exchange);
+        let (drained, exchange, key) = (client.is_drained(), client.exchange, client.key());
+        self.free_heavy(key);
         if let Some(event) = event {
             self.client_event(id, event);
             return true;
@@ -203,6 +204,7 @@ impl Gateway {
         }
         client.release(&mut self.cx.pool);
         self.cx.budget.release(&mut client.unread, &mut self.cx.pool);
+        self.free_heavy(client.key());
         self.cx.actions.push(Action::Close { conn: client_conn(id), shut });
     }
 

@@ -14,7 +14,7 @@ mod providers;
 
 use super::exchange::{Effect, Endpoint, Event, Exchange, Message};
 use super::ids::{ExchangeId, client_conn};
-use super::offload::Task;
+use super::offload::{Owner, Task};
 use super::{Gateway, Next};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
@@ -38,9 +38,18 @@ impl Gateway {
         let (head, body) = client.message();
         // What the body takes is asked for while it comes.
         let storage = if matches!(event, Event::Body { .. }) { client.payload_storage() } else { 0 };
-        let message = Message { exchange: id, head, body, storage };
+        let (message, key) = (Message { exchange: id, head, body, storage }, exchange.request.found.key);
         let effect = exchange.on(event, &message, &mut self.cx);
         self.done(id, effect);
+        self.free_heavy(key);
+    }
+
+    /// Large blocks that nobody uses any more, after something has been done for `key`.
+    #[inline]
+    pub(crate) fn free_heavy(&mut self, key: Option<KeyIx>) {
+        if self.cx.pool.has_heavy() {
+            self.cx.discard_heavy(key);
+        }
     }
 
     /// Does what follows from what an exchange has been told.
@@ -58,7 +67,7 @@ impl Gateway {
 
     fn follow(&mut self, id: ExchangeId, effect: Effect) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let cid = exchange.request.client;
+        let (cid, key) = (exchange.request.client, exchange.request.found.key);
         match effect {
             Effect::Nothing => {}
             Effect::Wait => self.arm(cid),
@@ -72,7 +81,8 @@ impl Gateway {
                 let lent = body.capacity() + draft.storage();
                 exchange.lent(lent, &mut self.cx);
                 let task = Task::Request { body, draft, from: translate.from, target: translate.target };
-                self.cx.offload(id, translate.serial, lent, Default::default(), task);
+                let of = Owner { exchange: id, key, serial: translate.serial };
+                self.cx.offload(of, lent, Default::default(), task);
                 self.arm(cid);
             }
             Effect::CountOthers => {

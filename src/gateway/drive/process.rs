@@ -24,8 +24,11 @@ impl Gateway {
     /// Work has come back.
     pub(crate) fn offloaded(&mut self, done: Done) {
         let (id, serial) = done.owner();
+        let key = done.key();
+        self.cx.returned(serial);
         let Some(exchange) = self.exchanges.get_mut(id).filter(|exchange| exchange.awaits(serial)) else {
-            return done.discard(&mut self.cx.pool);
+            done.discard(&mut self.cx.pool);
+            return self.free_heavy(key);
         };
         let cid = exchange.request.client;
         match done.take(&mut self.cx.pool) {

@@ -1,15 +1,20 @@
 //! The body for a target: written from the client's own, spliced where the target speaks its shape, translated where it
 //! does not; and what of it the target is not sent.
 
+use super::authorize::Endpoint;
+use super::diagnosis::beginning;
 use super::event::Message;
-use super::state::{Attempt, Exchange};
+use super::state::{Attempt, Exchange, Request};
 use crate::base::buf::Pool;
-use crate::dialect::{self, Invalid, TranslationState, rewrite};
+use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::catalog::{Model, Target};
+use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
+use crate::wire::head::Framing;
 use crate::wire::json::unescape;
 
 /// Names of members not passed on that are told of one request.
@@ -45,7 +50,7 @@ impl Exchange {
             let mut plain = Vec::new();
             let mut tell = |name: &[u8]| {
                 plain.clear();
-                unescape(name, &mut plain);
+                unescape(beginning(name), &mut plain);
                 self.told(&plain)
             };
             let names = names.take(DROPPED_MAX).map(&mut tell).collect();
@@ -67,13 +72,19 @@ impl Exchange {
         let translated = provider.shape != dialect.upstream();
         draft.rewind(&mut cx.pool);
         let added = to.capabilities.params_room();
+        let built = match translated {
+            true => {
+                dialect::structure(dialect, draft.scan.fields()).map_err(|Invalid(why)| Refusal::invalid_body(why))?
+            }
+            false => 0,
+        };
         if (translated || added > 0)
             && let Some(key) = self.request.found.key
         {
             // What an earlier attempt was promised for its translation serves for this one.
             let length = message.body.len();
             let room = if translated { OutgoingRequest::room_for(length) } else { REQUEST_BYTES };
-            let wanted = length + room + added + draft.scan.fields().storage();
+            let wanted = length + room + built + added + draft.scan.fields().storage();
             let more = wanted.saturating_sub(draft.promise.total());
             cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
         }
@@ -85,13 +96,11 @@ impl Exchange {
             draft
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
-            self.promise_names(draft, cx)?;
         } else {
             splice(draft, dialect, &to, message.body, &mut cx.pool)?;
         }
-        if translated || added > 0 {
-            let storage = message.storage + draft.storage();
-            cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
+        if translated || added > 0 || draft.text.capacity() > REQUEST_BYTES {
+            self.keep(draft, message, cx)?;
         }
         Ok(Built::Whole)
     }
@@ -109,13 +118,74 @@ impl Exchange {
         Some(dialect::Target { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
 
-    /// What the translation of the answer must know stays when the body has gone.
+    /// The outgoing body is written: it, and what the translation of the answer must know, stay in the buffers, if the
+    /// key may have so much. How much that is was not known before.
     #[inline]
-    pub(super) fn promise_names(&self, draft: &mut OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
-        let names = draft.state.as_ref().map_or(0, TranslationState::storage);
+    pub(super) fn keep(&self, draft: &mut OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Result<(), Refusal> {
+        let storage = message.storage.max(message.body.len()) + draft.storage();
         match self.request.found.key {
-            Some(key) if names > 0 => cx.budget.beyond_body(&mut draft.promise, key, names, &mut cx.pool),
-            _ => Ok(()),
+            Some(key) => cx.budget.took(&mut draft.promise, key, storage, &mut cx.pool),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Promises a long body what its translation takes, as soon as it is certain that it has to be translated: what has no
+/// room is refused before it is read. `length` of it are declared. `model`: the one that it names; `None` before that
+/// has come.
+pub(super) fn promise_translation(
+    request: &Request,
+    draft: &mut OutgoingRequest,
+    length: u64,
+    model: Option<&str>,
+    cx: &mut Cx,
+) -> Result<(), Refusal> {
+    let Some(length) = usize::try_from(length).ok().filter(|length| cx.is_long(*length)) else { return Ok(()) };
+    let Some(key) = request.found.key else { return Ok(()) };
+    let more = (length + OutgoingRequest::room_for(length)).saturating_sub(draft.promise.total());
+    match more > 0 && is_translated(request, model, key, cx) {
+        true => cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool),
+        false => Ok(()),
+    }
+}
+
+/// The same while the body comes and may have named its model.
+#[inline]
+pub(super) fn promise_named(
+    request: &Request,
+    draft: &mut OutgoingRequest,
+    body: &[u8],
+    cx: &mut Cx,
+) -> Result<(), Refusal> {
+    match draft.head.framing {
+        Framing::Length(length) if cx.is_long(length as usize) => {
+            let (fields, mut scratch) = (draft.scan.fields(), Vec::new());
+            let name = fields.model_name(body, &mut scratch).map(str::to_owned);
+            name.map_or(Ok(()), |name| promise_translation(request, draft, length, Some(&name), cx))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether no target of a model takes the client's shape; where the model is not known yet, of none that may be asked
+/// for.
+fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) -> bool {
+    let (config, Some(Endpoint::Generate(dialect))) = (&request.setup.config, request.found.endpoint) else {
+        return false;
+    };
+    let is_foreign = |model: &Model| {
+        let shape = |target: &Target| config.provider(target.provider).map(|provider| provider.shape);
+        !model.targets.iter().any(|target| shape(target) == Some(dialect.upstream()))
+    };
+    if matches!(dialect, Dialect::Relay(_)) {
+        return false;
+    }
+    match model {
+        Some(name) => config.catalog.asked(name).and_then(|at| config.catalog.get(at)).is_some_and(is_foreign),
+        None => {
+            let scope = &cx.keys.record(key).scope;
+            let mut may_be = config.catalog.models().iter().filter(|model| scope.allows_model(&model.id)).peekable();
+            may_be.peek().is_some() && may_be.all(is_foreign)
         }
     }
 }

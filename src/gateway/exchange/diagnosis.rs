@@ -4,7 +4,7 @@
 
 use super::fault::Fault;
 use super::state::{Answering, Attempt, Body, Exchange, State};
-use crate::base::limits::TOLD_BYTES_MAX;
+use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};
 use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Mono;
 use crate::gateway::client::response::printable;
@@ -23,14 +23,20 @@ const STARS: &[u8] = b"***";
 const KEY_MIN: usize = 16;
 
 /// A word of a client's or a provider's as it is told, cut after what is a key has been looked for. `prefix`: what our
-/// own keys begin with.
+/// own keys begin with. A word may be as long as a body: no step looks at more than its beginning.
 pub(super) fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
+    let word = beginning(word);
     // A path has its escapes still in it.
     let hidden = || word.contains(&b'%') && holds_key(&percent::decoded(word), prefix);
     match holds_key(&String::from_utf8_lossy(word), prefix) || hidden() {
         true => STARS.into(),
         false => printable(word, TOLD_BYTES_MAX).into(),
     }
+}
+
+/// As much of a word as [`told`] looks at.
+pub(super) fn beginning(word: &[u8]) -> &[u8] {
+    &word[..word.len().min(TOLD_LOOKED_AT_MAX)]
 }
 
 /// Whether a text has a key in it, in the wrong place: one of ours wherever it stands, or what begins a word as a key

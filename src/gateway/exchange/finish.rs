@@ -209,6 +209,7 @@ impl Exchange {
             }
             State::Translating(mut translating) => {
                 self.no_verdict(&mut translating.at, cx);
+                cx.abandon(translating.serial);
                 cx.budget.release(&mut translating.promise, &mut cx.pool);
             }
             State::Identifying { .. } | State::Reserving(_) | State::Ended => {}

@@ -66,6 +66,7 @@ use crate::policy::row::Running;
 use crate::wire::Dialect;
 use crate::wire::head::{Field, RequestHead};
 use authorize::{AuthContext, Identified, presented};
+use build::{promise_named, promise_translation};
 use diagnosis::told;
 use fault::{Fault, FaultKind};
 use state::{Answering, Attempt, Attempting, Body, Committing, Half, Queued, Reserving, State, Translating};
@@ -159,7 +160,9 @@ impl Exchange {
     pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
         let (Some(key), Some(dialect)) = (self.request.found.key, self.dialect()) else { return Ok(()) };
         let mut draft = cx.requests.take();
-        if let Err(refusal) = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool) {
+        let promised = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool);
+        if let Err(refusal) = promised.and_then(|()| promise_translation(&self.request, &mut draft, declared, None, cx))
+        {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Err(refusal);
         }
@@ -393,6 +396,9 @@ impl Exchange {
         if let Some(key) = self.request.found.key
             && let Err(refusal) = promise_body(draft, key, length, cx)
         {
+            return self.refuse(refusal);
+        }
+        if !complete && let Err(refusal) = promise_named(&self.request, draft, message.body, cx) {
             return self.refuse(refusal);
         }
         let storage = message.storage + draft.storage();

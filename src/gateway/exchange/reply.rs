@@ -7,7 +7,7 @@ use super::stream::NOT_JSON;
 use crate::base::buf::Buf;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, TranslationState};
 use crate::gateway::cx::Cx;
-use crate::gateway::offload::Task;
+use crate::gateway::offload::{Owner, Task};
 use crate::policy::usage::Usage;
 
 impl Exchange {
@@ -99,7 +99,8 @@ impl Exchange {
         let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
         let Body::Collect { buf, .. } = body else { return Effect::Nothing };
         let lent = buf.capacity();
-        cx.offload(message.exchange, serial, lent, identity, Task::Reply { body: buf, from, to, state, chunked });
+        let of = Owner { exchange: message.exchange, key: self.request.found.key, serial };
+        cx.offload(of, lent, identity, Task::Reply { body: buf, from, to, state, chunked });
         Effect::Wait
     }
 

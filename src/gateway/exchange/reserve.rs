@@ -93,6 +93,11 @@ impl Exchange {
         if fields.thread {
             return Err(Refusal::no_threads());
         }
+        if let Some(name) = fields.long_model_name(message.body) {
+            let name = String::from_utf8_lossy(name);
+            self.note_asked(&name);
+            return Err(Refusal::unknown_model(&name));
+        }
         cx.out.clear();
         let catalog = &self.request.setup.config.catalog;
         let index = match fields.model_name(message.body, &mut cx.out) {
@@ -230,7 +235,7 @@ impl Exchange {
         let Translating { at, promise, failed, .. } = translating;
         draft.promise = promise;
         let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
-        match (built.and_then(|()| self.promise_names(&mut draft, cx)), failed) {
+        match (built.and_then(|()| self.keep(&mut draft, message, cx)), failed) {
             (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, at, message, cx),
             (Ok(()), _) => match self.still_welcome(cx) {
                 Ok(()) => self.reserve(draft, at, false, message, cx),

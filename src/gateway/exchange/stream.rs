@@ -12,7 +12,7 @@ use crate::base::time::Mono;
 use crate::dialect::stream::heartbeat;
 use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault, opening};
 use crate::gateway::cx::Cx;
-use crate::gateway::offload::{Product, Task};
+use crate::gateway::offload::{Owner, Product, Task};
 use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::rest::retry_after;
 use crate::wire::Dialect;
@@ -43,7 +43,7 @@ impl Body {
                 cx.streams.put(stream);
             }
             Body::Collect { mut buf, .. } | Body::Error { mut buf, .. } => buf.release(&mut cx.pool),
-            Body::Offloaded { .. } => {}
+            Body::Offloaded { serial, .. } => cx.abandon(serial),
         }
     }
 }
@@ -392,7 +392,8 @@ impl Exchange {
             Some(_) => Task::Events { stream, data: piece },
             None => Task::LastEvent { stream },
         };
-        cx.offload(message.exchange, serial, lent, identity, task);
+        let of = Owner { exchange: message.exchange, key: self.request.found.key, serial };
+        cx.offload(of, lent, identity, task);
         Effect::Wait
     }
 

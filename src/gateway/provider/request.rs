@@ -330,6 +330,10 @@ impl OutgoingRequest {
         self.make_room(body.len(), pool);
         let fields = self.scan.fields();
         let state = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
+        if self.text.capacity() > OutgoingRequest::room_for(body.len()) {
+            // It is longer than most are, and its storage has room for twice as much.
+            self.text.shrink(pool);
+        }
         self.state = Some(state);
         self.charge(pool);
         self.pieces.push(Piece::Text(Span::new(0, self.text.len())));
@@ -341,6 +345,15 @@ impl OutgoingRequest {
     pub(crate) fn make_room(&mut self, length: usize, pool: &mut Pool) {
         if self.text.capacity() < length {
             self.text.reserve(pool, length + length / 16);
+        }
+    }
+
+    /// Takes storage for the longest translation of `body`, so that none of it is copied as it grows. What is not
+    /// written to takes no memory. For a helper thread: all of the body is looked at.
+    pub(crate) fn make_most_room(&mut self, body: &[u8], pool: &mut Pool) {
+        let most = dialect::most_text(body, self.scan.fields());
+        if self.text.capacity() < most {
+            self.text.reserve(pool, most);
         }
     }
 

@@ -62,8 +62,9 @@ section! {
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;
         /// Bytes of a request's body; 413 beyond it.
         pub max_body: u64 = 32 * MIB, Bytes(1024..=1024 * MIB), Live;
-        /// Bytes in all buffers together, at least four times `max_body`; 503 beyond it. One key may hold a quarter. An
-        /// answer of up to an eighth (translated, a sixteenth) always gets on; a larger one may wait for others.
+        /// Bytes in all buffers together, at least four times `max_body`; 503 beyond it. One key may hold a quarter,
+        /// one request with its translation three. An answer of up to an eighth (translated, a sixteenth) always gets
+        /// on; a larger one may wait for others.
         pub max_buffered: usize = 512 << 20, Bytes(MIB..=1024 * 1024 * MIB), Live;
         /// For a head from its first byte, and for a new connection, its TLS handshake included, until that byte.
         pub header_timeout: Duration = Duration::from_secs(10), Time(TIMEOUTS), Live;

@@ -86,8 +86,11 @@ pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
     (raw[0] == b'\\' || text.as_bytes().first() == Some(&raw[0])) && eq_escaped(raw, text)
 }
 
+/// The longest escape of what is one byte of a text: `\u0061`.
+const ESCAPE_MAX: usize = 6;
+
 fn eq_escaped(raw: &[u8], text: &str) -> bool {
-    if !raw.contains(&b'\\') {
+    if raw.len() > ESCAPE_MAX * text.len() || !raw.contains(&b'\\') {
         return false;
     }
     let mut left = text.as_bytes();

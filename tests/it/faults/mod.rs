@@ -12,6 +12,7 @@ mod sides;
 mod soak;
 mod stalls;
 mod table;
+mod tenant;
 mod turns;
 mod wire;
 mod world;

@@ -7,6 +7,7 @@ mod affinity;
 mod billed;
 mod budget;
 mod drain;
+mod fairness;
 mod pace;
 mod pressure;
 mod queue;

@@ -1,6 +1,6 @@
 //! What lies inside the messages, the system prompt and the tools of a request.
 
-use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, Message, NO_BLOCK, Part, Role};
+use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, Message, NO_BLOCK, Name, Part, Role};
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Dialect, Span};
 
@@ -8,9 +8,70 @@ use crate::wire::{Dialect, Span};
 const OWN_TOOLS: [&[u8]; 2] = [b"function", b"custom"];
 
 impl Checks {
+    /// One item of a top-level array.
+    pub(super) fn item(&mut self, token: Token) -> Result<(), Stop> {
+        let index = self.items;
+        let is_object = token == Token::ObjectOpen;
+        match self.name {
+            Name::Messages if !is_object => self.refuse(format_args!("messages[{index}]"), "an object"),
+            Name::Messages => {
+                self.begin_message();
+                Ok(())
+            }
+            Name::Tools if !is_object && self.shape != Dialect::Messages => {
+                self.refuse(format_args!("tools[{index}]"), "an object")
+            }
+            Name::Input if self.shape != Dialect::Responses => Ok(()),
+            Name::Input if !is_object => self.refuse(format_args!("input[{index}]"), "an object"),
+            Name::Input => {
+                self.begin_message();
+                Ok(())
+            }
+            Name::System if !is_object && self.shape == Dialect::Messages => {
+                self.refuse(format_args!("system[{index}]"), "a text block")
+            }
+            Name::Stop if token != Token::String && self.shape == Dialect::Chat => {
+                self.refuse(format_args!("stop[{index}]"), "a string")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A value at the top of the body is complete: if it is a list, so many items it has.
+    #[inline]
+    pub(super) fn end_list(&mut self, token: Token) {
+        if token == Token::ArrayClose {
+            self.count_items();
+        }
+    }
+
+    fn count_items(&mut self) {
+        match self.name {
+            Name::Messages | Name::Input | Name::System => self.fields.messages += self.items,
+            Name::Tools => self.count_tools(self.items),
+            _ => {}
+        }
+    }
+
+    fn count_tools(&mut self, more: u32) {
+        let more = u16::try_from(more).unwrap_or(u16::MAX);
+        self.fields.tools = self.fields.tools.saturating_add(more);
+    }
+
+    /// An object in an item of the input, or in a tool: a part, a call, a result, or one of a namespace's tools.
+    pub(super) fn in_item(&mut self, token: Token, depth: usize) {
+        if token == Token::ObjectOpen && matches!(depth, 4 | 6) {
+            match self.name {
+                Name::Tools => self.count_tools(1),
+                _ => self.fields.parts += 1,
+            }
+        }
+    }
+
     /// A tool says what it is, in a responses request it must. What is none of the client's own kind may run at the
     /// provider.
     pub(super) fn in_tools(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        self.in_item(token, depth);
         match (depth, token) {
             (2, Token::ObjectOpen) => self.block = NO_BLOCK,
             (2, Token::ObjectClose) if !self.block.has_text => {
@@ -102,9 +163,12 @@ impl Checks {
                 self.unsigned.close_list(&mut self.fields.cuts);
             }
             (3, _) if !closes => self.message_value(buf, token, span),
-            (4, Token::ObjectOpen) if self.message.member == Part::Content => {
-                self.message.typed = false;
-                self.unsigned.open(span.start);
+            (4, Token::ObjectOpen) => {
+                self.fields.parts += 1;
+                if self.message.member == Part::Content {
+                    self.message.typed = false;
+                    self.unsigned.open(span.start);
+                }
             }
             (4, Token::ObjectClose) if self.message.member == Part::Content => {
                 if self.shape == Dialect::Messages {
@@ -124,6 +188,8 @@ impl Checks {
                 self.unsigned.key(span.of(buf));
                 self.message.stored.key(buf, depth, span);
             }
+            // In what a tool gave back.
+            (6, Token::ObjectOpen) => self.fields.parts += 1,
             (5, Token::String) if self.message.member == Part::Content => {
                 self.message.typed |= self.unsigned.string(span.of(buf));
                 if self.message.stored.is_named() {

@@ -1,0 +1,77 @@
+//! How many things a translation builds at most, and what they take while it runs.
+//!
+//! A body of thirty megabytes has room for a million tools of thirty bytes; each becomes a structure of some hundred
+//! bytes. So the scan of the body counts them, and their memory is asked for before the first of them is built. Only a
+//! translation builds them: a route whose provider speaks the client's shape passes them on as bytes.
+
+use super::super::request::{Fields, Invalid};
+use super::ask::refuse;
+use crate::base::buf::BLOCK;
+use crate::base::limits::{MESSAGES_MAX, PARTS_MAX, STOPS_MAX, TOOL_NAME_MAX, TOOLS_MAX};
+use crate::wire::Dialect;
+use crate::wire::json::Raw;
+
+/// Bytes that one item takes while a translation runs, in lists that grow by doubling. A test measures them.
+struct Each {
+    /// A message, an item of the input or a block of the system prompt, its one text included.
+    message: usize,
+    /// A part of a message, a call or its result.
+    part: usize,
+    /// A tool, with its names in the tables.
+    tool: usize,
+}
+
+const OF_TALK: Each = Each { message: 512, part: 240, tool: 256 };
+/// Items of the input are put together to turns, and a tool has two names.
+const OF_RESPONSE: Each = Each { message: 704, part: 240, tool: 640 };
+
+/// Bytes that a translation builds beside the text of the new request. [`Invalid`]: there are too many items.
+pub fn structure(from: Dialect, fields: &Fields) -> Result<usize, Invalid> {
+    let (messages, tools, parts) = (fields.messages, u32::from(fields.tools), fields.parts);
+    let list = if from == Dialect::Responses { "input" } else { "messages" };
+    for (count, most, path) in [(messages, MESSAGES_MAX, list), (tools, TOOLS_MAX, "tools")] {
+        if count as usize > most {
+            return too_many(path, most, "");
+        }
+    }
+    if parts as usize > PARTS_MAX {
+        return too_many(list, PARTS_MAX, " parts, calls and results in all of them");
+    }
+    let each = if from == Dialect::Responses { OF_RESPONSE } else { OF_TALK };
+    let all = [(messages, each.message), (tools, each.tool), (parts, each.part)];
+    Ok(all.iter().map(|(count, bytes)| *count as usize * bytes).sum())
+}
+
+/// The words that end an answer.
+pub(super) fn stops<'a>(mut words: impl Iterator<Item = Raw<'a>>) -> Result<Vec<&'a [u8]>, Invalid> {
+    let stops = words.by_ref().take(STOPS_MAX).filter_map(Raw::string).collect();
+    match words.next() {
+        None => Ok(stops),
+        Some(_) => too_many("stop", STOPS_MAX, ""),
+    }
+}
+
+/// Refuses a list.
+pub(super) fn too_many<T>(path: &str, most: usize, what: &str) -> Result<T, Invalid> {
+    refuse(path, &format!("at most {most}{what} for this model"))
+}
+
+/// A tool's name, or that of its namespace, is of a length that providers could take. A namespace is looked at again
+/// with each of its tools.
+pub(super) fn tool_name_fits(name: &[u8], path: impl FnOnce() -> String) -> Result<(), Invalid> {
+    match name.len() <= TOOL_NAME_MAX {
+        true => Ok(()),
+        false => refuse(path(), &format!("at most {TOOL_NAME_MAX} bytes")),
+    }
+}
+
+/// The most bytes that the text of a translated request comes to, but for a few: what is quoted once more doubles its
+/// quotes and backslashes, and each item has some words around it.
+pub fn most_text(body: &[u8], fields: &Fields) -> usize {
+    const AROUND: usize = 160;
+    // With the schema of one that takes free text.
+    const AROUND_TOOL: usize = 320;
+    let items = fields.messages as usize + fields.parts as usize;
+    let doubled = body.iter().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    body.len() + doubled + items * AROUND + fields.tools as usize * AROUND_TOOL + BLOCK
+}

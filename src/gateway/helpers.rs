@@ -1,0 +1,55 @@
+//! The way of long work to the helper threads and back, and who is charged for it meanwhile: the key of the exchange
+//! that waits, by its promise; and by what is leaving, the key of work that nobody waits for any more and of blocks
+//! that are being freed. What the work is: [`super::offload`].
+
+use super::cx::Cx;
+use super::ids::ExchangeId;
+use super::offload::{OwnedIdentity, Owner, Piece, Task, Work};
+use super::orders::Order;
+use crate::policy::keys::KeyIx;
+use std::num::NonZeroU64;
+
+impl Cx {
+    /// The number of the next piece of work that is given away.
+    pub(crate) fn next_offload(&mut self) -> NonZeroU64 {
+        self.away.given += 1;
+        NonZeroU64::new(self.away.given).unwrap_or(NonZeroU64::MIN)
+    }
+
+    /// Gives a task to a helper thread, with storage of `lent` bytes.
+    pub(crate) fn offload(&mut self, of: Owner, lent: usize, identity: OwnedIdentity, task: Task) {
+        let alone = matches!(task, Task::Discard(_));
+        self.away.pieces.push(Piece { serial: of.serial.get(), key: of.key, lent, alone });
+        let work = Work::new(of, (&mut self.pool, lent), identity, task);
+        self.orders.0.push(Order::Work(Box::new(work)));
+    }
+
+    /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that; until
+    /// it is done they are charged to `key`, whose they were.
+    pub(crate) fn discard_heavy(&mut self, key: Option<KeyIx>) {
+        let (blocks, lent) = self.pool.heavy();
+        if let Some(key) = key {
+            self.budget.leaves(key, lent);
+        }
+        let of = Owner { exchange: ExchangeId::new(u32::MAX, 0), key, serial: self.next_offload() };
+        self.offload(of, lent, OwnedIdentity::default(), Task::Discard(blocks));
+    }
+
+    /// The exchange that waited for a piece of work has ended.
+    pub(crate) fn abandon(&mut self, serial: NonZeroU64) {
+        let Some(piece) = self.away.pieces.iter_mut().find(|piece| piece.serial == serial.get()) else { return };
+        piece.alone = true;
+        if let Some(key) = piece.key {
+            self.budget.leaves(key, piece.lent);
+        }
+    }
+
+    /// A piece of work is back.
+    pub(crate) fn returned(&mut self, serial: u64) {
+        let Some(at) = self.away.pieces.iter().position(|piece| piece.serial == serial) else { return };
+        let piece = self.away.pieces.swap_remove(at);
+        if let Some(key) = piece.key.filter(|_| piece.alone) {
+            self.budget.left(key, piece.lent);
+        }
+    }
+}
