@@ -1,7 +1,6 @@
 //! Everything of the gateway that is not a connection or an exchange: what every machine may look at and count in.
 //! Owns the counters, tables and buffers; decides nothing by itself.
 
-use super::access_log;
 use super::admin::{Desk, Recorder};
 use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
@@ -22,28 +21,26 @@ use super::provider::names::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use super::queue::Queues;
+use super::stranger_log::StrangerLog;
 use crate::base::buf::Pool;
 use crate::base::limits::{KEYS_TOLD_MAX, ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::text::push_number;
-use crate::base::time::{Now, Unix};
+use crate::base::time::Now;
 use crate::dialect::AnswerMoulds;
 use crate::policy::attribution::HashKey;
-use crate::policy::cause::Cause;
-use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
+use crate::policy::config::{Config, Durability, OnOutage, Origin, Reach, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
 use crate::policy::plan::Plan;
 use crate::policy::row::Row;
-use crate::policy::window;
 use crate::wire::head::HeadMoulds;
 use crate::wire::json::write_string;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// One configuration and what is worked out of it. An exchange keeps the one that it began with.
 #[derive(Debug)]
@@ -80,6 +77,8 @@ pub(crate) struct Cx {
     /// What is read with what is free of the buffers, as of the end of the last verb.
     pub(crate) gate: Gate,
     pub(crate) limits: ConnectionLimits,
+    /// Who can connect to the admin listener; `None` if there is none.
+    pub(crate) admin: Option<Reach>,
     pub(crate) idle: Idle,
     pub(crate) names: Names,
     pub(crate) discovery: Discovery,
@@ -98,6 +97,7 @@ pub(crate) struct Cx {
     pub(crate) ledger: Ledger,
     pub(crate) grants: Grants,
     pub(crate) stats: Stats,
+    pub(crate) stranger_log: StrangerLog,
     /// Requests to the admin listener that are not answered yet.
     pub(crate) desk: Desk,
     /// The last requests; `None` where nobody could look at them.
@@ -147,6 +147,8 @@ pub(crate) struct CxStart {
     pub(crate) seed: [u8; 32],
     pub(crate) hash_key: HashKey,
     pub(crate) keys: Vec<KeyRecord>,
+    pub(crate) admin: Option<Reach>,
+    pub(crate) descriptors: Option<usize>,
     pub(crate) offload_min: usize,
     pub(crate) now: Now,
 }
@@ -156,9 +158,10 @@ impl Cx {
     pub(crate) fn new(start: CxStart) -> Cx {
         let mut rng = Rng::new(start.seed);
         let mut keys = Keys::new(rng.next_u64());
-        let limits = ConnectionLimits::new(rng.next_u64());
         keys.load(start.keys);
         let (mut plans, config) = (KeyPlans::default(), &start.setup.config);
+        let room = config.server.max_connections.min(ROOM_MAX);
+        let limits = ConnectionLimits::new(rng.next_u64(), room, start.descriptors);
         let mut meter = Meter::with_room(keys.len());
         // As many as a configuration can have there is room for.
         meter.configure(&config.groups, start.now.unix);
@@ -171,6 +174,7 @@ impl Cx {
             budget: Budget::new(config.server.max_buffered),
             gate: Gate::Open,
             limits,
+            admin: start.admin,
             idle: Idle::default(),
             names: Names::default(),
             discovery: Discovery::default(),
@@ -186,12 +190,13 @@ impl Cx {
             ledger: Ledger::default(),
             grants: Grants::default(),
             stats: Stats::default(),
+            stranger_log: StrangerLog::default(),
             desk: Desk::default(),
             recorder: None,
             scratch: Vec::new(),
             lifecycle: Lifecycle::default(),
             date: DateCache::default(),
-            peers: Peers::with_room(config.server.max_connections.min(ROOM_MAX)),
+            peers: Peers::with_room(room),
             rng,
             hash_key: start.hash_key,
             offload_min: start.offload_min,
@@ -523,16 +528,6 @@ impl Cx {
         self.offload(none, NonZeroU64::MIN, lent, OwnedIdentity::default(), Task::Discard(blocks));
     }
 
-    /// One line about the gateway itself. `write` appends members, each with a comma before it.
-    pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let time = self.date.iso(self.now.unix);
-        self.orders.log(|out| {
-            access_log::open(time, out);
-            write(out);
-            out.extend_from_slice(b"}\n");
-        });
-    }
-
     /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.
     pub(crate) fn renew(&mut self, origin: &Origin) {
         if matches!(origin, Origin::Env(_)) {
@@ -567,34 +562,5 @@ impl Cx {
                 self.setup = Setup::new(Arc::new(config), self.setup.epoch);
             }
         }
-    }
-
-    /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has
-    /// recovered.
-    pub(crate) fn log_target(&mut self, label: &str, rests: Option<(Cause, Duration)>) {
-        let now = self.now.unix;
-        self.log_event(|out| {
-            out.extend_from_slice(b",\"event\":\"target\",\"outcome\":\"");
-            out.extend_from_slice(if rests.is_some() { b"resting" } else { b"recovered" });
-            out.extend_from_slice(b"\",\"target\":");
-            write_string(out, label);
-            if let Some((cause, cooldown)) = rests {
-                out.extend_from_slice(b",\"cause\":\"");
-                cause.write(out);
-                out.extend_from_slice(b"\",\"until\":\"");
-                // Whole seconds are told: never one in which it still rests.
-                let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
-                window::write_iso(Unix(until.next_multiple_of(1000)), out);
-                out.push(b'"');
-            }
-        });
-    }
-
-    /// One line about handing over.
-    pub(crate) fn log_upgrade(&mut self, outcome: &str) {
-        self.log_event(|out| {
-            out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":");
-            write_string(out, outcome);
-        });
     }
 }

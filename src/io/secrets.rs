@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -33,18 +34,22 @@ const NAP: Duration = Duration::from_millis(10);
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// What `program` prints, its path first: without a shell, without input, and not beyond 30 s or 64 KiB. What it prints
-/// as its errors is thrown away, since nobody knows what is in it.
-pub fn run(program: &[String]) -> io::Result<String> {
-    run_within(program, PROGRAM_WAIT)
+/// as its errors is thrown away, since nobody knows what is in it. It is given our environment without the variables
+/// `hidden`, which hold other secrets.
+pub fn run(program: &[String], hidden: &[String]) -> io::Result<String> {
+    run_within(program, hidden, PROGRAM_WAIT)
 }
 
-fn run_within(program: &[String], wait: Duration) -> io::Result<String> {
+fn run_within(program: &[String], hidden: &[String], wait: Duration) -> io::Result<String> {
     let (path, arguments) = program.split_first().ok_or(ErrorKind::InvalidInput)?;
     let clock = Clock::new();
     let by = clock.mono().after(wait);
     let mut command = Command::new(path);
     // A group of its own: who stops the gateway by its terminal does not stop this.
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    for name in hidden.iter().filter(|name| !name.is_empty() && !name.contains(['=', '\0'])) {
+        command.env_remove(name);
+    }
     let mut child = command.spawn()?;
     let (tell, told) = channel();
     let output = child.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
@@ -101,8 +106,9 @@ fn stamp(path: &str) -> Stamp {
 
 /// What the thread is told.
 enum Told {
-    /// These are the origins from here on; what they say has been read just now.
-    Watch(Vec<Origin>),
+    /// These are the origins from here on; what they say has been read just now. And the variables that no program is
+    /// given.
+    Watch(Vec<Origin>, Arc<[String]>),
     /// Ask this one at once.
     Ask(Origin),
     /// A program has ended, and well or not.
@@ -140,8 +146,9 @@ impl SecretWatch {
         Ok(SecretWatch(orders))
     }
 
-    /// These are the origins from here on, read just now. Those that cannot change are passed over.
-    pub fn watch(&self, origins: impl Iterator<Item = Origin>) {
+    /// These are the origins from here on, read just now. Those that cannot change are passed over. `hidden` are the
+    /// variables that no program is given.
+    pub fn watch(&self, origins: impl Iterator<Item = Origin>, hidden: Vec<String>) {
         let mut kept: Vec<Origin> = Vec::new();
         for origin in origins.filter(|origin| !matches!(origin, Origin::Env(_))) {
             if !kept.contains(&origin) {
@@ -149,7 +156,7 @@ impl SecretWatch {
             }
         }
         // The thread ends only after this sender does.
-        let _ = self.0.send(Told::Watch(kept));
+        let _ = self.0.send(Told::Watch(kept, hidden.into()));
     }
 
     /// Has an origin asked at once.
@@ -163,7 +170,7 @@ fn serve(
     own: &Sender<Told>,
     tell: &(impl Fn(Origin, Result<String, String>) + Send + Clone + 'static),
 ) {
-    let (clock, mut watched) = (Clock::new(), Vec::<Watched>::new());
+    let (clock, mut watched, mut hidden) = (Clock::new(), Vec::<Watched>::new(), Arc::<[String]>::default());
     loop {
         let due = watched.iter().filter(|one| !one.runs).map(|one| one.due).min();
         let order = match due {
@@ -172,7 +179,10 @@ fn serve(
         };
         let now = clock.mono();
         match order {
-            Ok(Told::Watch(origins)) => watch(&mut watched, origins, now),
+            Ok(Told::Watch(origins, variables)) => {
+                hidden = variables;
+                watch(&mut watched, origins, now);
+            }
             Ok(Told::Ask(origin)) => {
                 if let Some(one) = watched.iter_mut().find(|one| one.origin == origin) {
                     one.due = now;
@@ -191,7 +201,7 @@ fn serve(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         for one in watched.iter_mut().filter(|one| !one.runs && one.due <= now) {
-            ask(one, own, tell, now);
+            ask(one, &hidden, own, tell, now);
         }
     }
 }
@@ -207,6 +217,7 @@ fn watch(watched: &mut Vec<Watched>, origins: Vec<Origin>, now: Mono) {
 
 fn ask(
     one: &mut Watched,
+    hidden: &Arc<[String]>,
     own: &Sender<Told>,
     tell: &(impl Fn(Origin, Result<String, String>) + Send + Clone + 'static),
     now: Mono,
@@ -225,8 +236,9 @@ fn ask(
         Origin::Command { program, .. } => {
             one.runs = true;
             let (origin, program, own, tell) = (one.origin.clone(), program.clone(), own.clone(), tell.clone());
+            let hidden = hidden.clone();
             let runs = thread::Builder::new().name("secret".into()).spawn(move || {
-                let said = run(&program).map_err(|error| error.to_string());
+                let said = run(&program, &hidden).map_err(|error| error.to_string());
                 let well = said.is_ok();
                 tell(origin.clone(), said);
                 let _ = own.send(Told::Ran(origin, well));
@@ -248,23 +260,30 @@ mod tests {
 
     #[test]
     fn a_program_prints_its_secret_without_a_shell_and_not_for_ever() {
-        assert_eq!(run(&words("printf|%s|a b;c")).unwrap(), "a b;c");
+        assert_eq!(run(&words("printf|%s|a b;c"), &[]).unwrap(), "a b;c");
         for (program, why) in [
             ("false", "it ended with code 1"),
             ("/no/such/program", "No such file"),
             ("head|-c|70000|/dev/zero", "more than 64 KiB"),
             ("printf|\\377", "not UTF-8"),
         ] {
-            let error = run(&words(program)).unwrap_err().to_string();
+            let error = run(&words(program), &[]).unwrap_err().to_string();
             assert!(error.contains(why), "{program}: {error}");
         }
         let clock = Clock::new();
-        let error = run_within(&words("sleep|60"), Duration::from_millis(200)).unwrap_err();
+        let error = run_within(&words("sleep|60"), &[], Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         // It has started something that keeps its pipe open.
-        let error = run_within(&words("sh|-c|sleep 60 & echo x"), Duration::from_millis(200)).unwrap_err();
+        let error = run_within(&words("sh|-c|sleep 60 & echo x"), &[], Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(clock.mono() < Mono(0).after(Duration::from_secs(30)), "half of what the programs would take");
+    }
+
+    #[test]
+    fn program_is_not_given_hidden_variables() {
+        let hidden = ["HOME".to_string(), "A=B".to_string(), String::new()];
+        let printed = run(&words("sh|-c|echo ${HOME-none} ${PATH-none}"), &hidden).unwrap();
+        assert!(printed.starts_with("none ") && !printed.contains(" none"), "{printed}");
     }
 
     #[test]
@@ -279,7 +298,7 @@ mod tests {
         let late = Origin::Command { program: words("printf|late"), refresh: Duration::from_secs(3600) };
         let often = Origin::Command { program: words("printf|often"), refresh: Duration::from_millis(100) };
         let wait = Duration::from_secs(10);
-        watch.watch([file.clone(), late.clone(), Origin::Env("X".into())].into_iter());
+        watch.watch([file.clone(), late.clone(), Origin::Env("X".into())].into_iter(), Vec::new());
         std::fs::write(folder.join("new"), "two!").unwrap();
         std::fs::rename(folder.join("new"), &path).unwrap();
         assert_eq!(told.recv_timeout(wait).unwrap(), (file.clone(), Ok("two!".to_string())));
@@ -292,7 +311,7 @@ mod tests {
         assert!(origin == file && said.is_err(), "it is gone, which is told once: {said:?}");
         std::fs::write(&path, "three").unwrap();
         assert_eq!(told.recv_timeout(wait).unwrap(), (file, Ok("three".to_string())));
-        watch.watch([often.clone()].into_iter());
+        watch.watch([often.clone()].into_iter(), Vec::new());
         for _ in 0..3 {
             assert_eq!(told.recv_timeout(wait).unwrap(), (often.clone(), Ok("often".to_string())));
         }

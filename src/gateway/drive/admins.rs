@@ -2,11 +2,9 @@
 
 use super::Reply;
 use crate::base::limits::ADMIN_BODY_MAX;
-use crate::base::seam::Shut;
 use crate::base::time::Mono;
 use crate::dialect::errors;
 use crate::gateway::admin::{self, Answer, Begun, DeskAnswer, DeskAsk, Role, Step, View, Waiting, Waits};
-use crate::gateway::client::limits::Verdict;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
 use crate::gateway::exchange::authorize::content_fits;
 use crate::gateway::exchange::{Endpoint, Exchange, is_too_slow};
@@ -25,17 +23,6 @@ const LIVE_EVERY: Duration = Duration::from_millis(250);
 const LIVE_SILENCE: u64 = 60;
 
 impl Gateway {
-    /// Somebody wants to connect to the admin listener: that one is let in for whom there is room, or can be made.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn admin_comes(&mut self) -> Verdict {
-        let (verdict, goes) = self.cx.limits.admin_room();
-        if let Some(goes) = goes {
-            self.close_client(goes, Shut::Abort);
-        }
-        verdict
-    }
-
     /// A head has come by the admin listener.
     #[cold]
     #[inline(never)]
@@ -43,18 +30,18 @@ impl Gateway {
         let lifecycle = &self.cx.lifecycle;
         let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
         let view = View { ready, gauges: self.gauges(), exchanges: self.exchanges.len() };
-        let (keep, peer) = (self.cx.limits.keeps_admin(), self.cx.peers.socket(id));
+        let keep = self.cx.limits.keeps_admin();
         let Some(client) = self.clients.get_mut(id) else { return };
         if !keep {
             client.end_after_answer();
         }
         let (bytes, _) = client.message();
-        let role = admin::role(head, bytes, peer, &self.cx.setup.config.server);
-        self.cx.limits.admin_lives(id, role > Role::Guest);
+        let role = admin::role(head, bytes, self.cx.admin, &self.cx.setup.config.server);
         let mut out = std::mem::take(&mut self.cx.out);
         out.clear();
-        let step = admin::step(head, bytes, (peer, role), &view, &mut self.cx, &mut out);
+        let step = admin::step(head, bytes, role, &view, &mut self.cx, &mut out);
         self.cx.out = out;
+        self.acts(id, role > Role::Guest);
         match step {
             Step::Answer(answer) => self.reply_admin(id, meta, answer),
             Step::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
@@ -173,9 +160,17 @@ impl Gateway {
         if let Some(client) = self.clients.get_mut(id) {
             client.begin_answer(None);
         }
-        self.cx.limits.admin_waits(id);
+        self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Answer });
         self.cx.orders.0.push(Order::Desk(Box::new(ask)));
+    }
+
+    /// An answer is under way. Without a token, too, its connection keeps its place for that while there are enough.
+    fn keep_while_waiting(&mut self, id: ClientId) {
+        let is_known = self.clients.get(id).is_some_and(|client| client.known);
+        if !is_known && self.cx.limits.may_wait() {
+            self.acts(id, true);
+        }
     }
 
     /// The helper thread has an answer.
@@ -212,7 +207,7 @@ impl Gateway {
         // It ends with the connection.
         client.end_after_answer();
         client.begin_answer(None);
-        self.cx.limits.admin_waits(id);
+        self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
         let reply = Reply { status: 200, framing, content_type: EVENTS, refusal: None, more: b"" };
         self.write_head(&exchange.request, &reply);

@@ -12,4 +12,5 @@ mod queue;
 mod readers;
 mod rig;
 mod stack;
+mod strangers;
 mod vectors;
