@@ -39,6 +39,10 @@ pub const BODY_STEP_MAX: usize = 1 << 20;
 pub const RESERVE_CONNECTIONS: usize = 32;
 /// Connections of one host beyond `max_connections_per_ip` that are still accepted, only to be told 503.
 pub const RESERVE_PER_HOST: usize = 4;
+/// Descriptors that are not for clients and providers: our own files and threads, health, and answers of 503.
+pub const DESCRIPTORS_KEPT: u64 = 96;
+/// Lines of requests without a valid key that are logged in a second; the rest is counted in one line.
+pub const STRANGER_LINES_PER_SECOND: u32 = 100;
 /// Connections to the admin listener at once; they do not count against `max_connections`.
 pub const ADMIN_CONNECTIONS: usize = 64;
 /// Bytes of a body that the admin listener takes (contract section 14).
@@ -268,6 +272,8 @@ pub const SEND_SLICE_MIN: usize = 1024;
 pub const QUIET_WAIT: Duration = Duration::from_secs(2);
 /// Rest between two looks whether such requests are still arriving: each look is at every connection.
 pub const QUIET_LOOK: Duration = Duration::from_millis(5);
+/// Bytes of a line that a successor says: a word, a number or why it cannot go on.
+pub const SUCCESSOR_LINE_MAX: u64 = 64 * 1024;
 /// How long a successor may take to say that it is ready.
 pub const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// How long it may take, once it is given the ledger, to say that it has it; nothing is admitted meanwhile. Longer than

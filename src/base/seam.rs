@@ -94,6 +94,8 @@ pub enum Action {
     },
     /// Everything written to `conn` has left, and nothing follows: say so (close_notify, FIN), and go on reading.
     Finish(Conn),
+    /// Hand over by [`Core::bytes`] what has arrived on `conn`, at most one slice, then call [`Core::heard`].
+    Hear(Conn),
     /// Close the socket of `conn`. The core has forgotten it already.
     Close {
         /// Which one.
@@ -203,6 +205,8 @@ pub trait Core {
     }
     /// Bytes arrived. The core takes all of them.
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now);
+    /// What had arrived when [`Action::Hear`] was performed has been delivered.
+    fn heard(&mut self, _conn: Conn, _now: Now) {}
     /// The other side has ended. Bytes that came before it have been delivered, unless `wants_read` was false.
     fn closed(&mut self, conn: Conn, how: Ending, now: Now);
     /// The first `count` bytes of `unsent` have left. False: nothing is left to be written until `dirty` says so.

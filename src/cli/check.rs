@@ -5,9 +5,10 @@ use super::args::CheckArgs;
 use super::connect;
 use super::load::{self, Secrets};
 use super::output::{Failure, clean, line, print, remark};
-use super::serve::setup;
+use super::serve::{descriptors, setup};
 use super::store;
 use crate::io::clock::unix;
+use crate::io::listen;
 use crate::policy::catalog::Model;
 use crate::policy::config::{Config, effective};
 use crate::policy::refusal::Missing;
@@ -25,6 +26,11 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         // With whole paths it means the same wherever it is kept.
         let whole = std::path::absolute(&path).map_err(Failure::failed)?;
         return print(&effective(&load::read(&whole, Secrets::Needed).map_err(Failure::Config)?));
+    }
+    if let Ok(limit) = listen::raise_descriptor_limit()
+        && let Some(text) = descriptors::warning(&config, limit)
+    {
+        remark(&format!("tollgate: warning: {text}"));
     }
     warn_of_missing(&config);
     queue_remarks(&config)

@@ -2,8 +2,9 @@
 
 use super::args::ConfigArg;
 use super::output::Failure;
-use crate::io::{files, secrets};
+use crate::io::{files, process, secrets};
 use crate::policy::config::{Config, ConfigError, Source};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Names the configuration if no argument does.
@@ -81,8 +82,33 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     let env = |name: &str| std::env::var(name).ok().or_else(stand_in);
     let read = |path: &str| files::read_text(Path::new(path)).or_else(|error| stand_in().ok_or(error));
     // Programs are not run for commands that do not need what they say.
-    let run = |program: &[String]| stand_in().map_or_else(|| secrets::run(program), Ok);
+    let run = |program: &[String], hidden: &[String]| match stand_in() {
+        Some(value) => Ok(value),
+        None => {
+            may_run(path)?;
+            let hidden: Vec<String> = hidden.iter().cloned().chain([INLINE.to_string()]).collect();
+            secrets::run(program, &hidden)
+        }
+    };
     Config::parse(&Source { file: &file, text: &text, env: &env, read: &read, run: &run })
+}
+
+/// Whether programs are run that the file at `path` names. One that lies in the present folder may be anybody's, and
+/// nobody has named it: root runs what only root has written.
+fn may_run(path: &Path) -> std::io::Result<()> {
+    if path != Path::new(USUAL[0]) || !process::is_root() {
+        return Ok(());
+    }
+    let owner = std::fs::metadata(path)?.uid();
+    if owner == 0 {
+        return Ok(());
+    }
+    let text = format!(
+        "root runs no program that the present folder's {} names, a file of user {owner}: give it by its path, \
+         `--config ./{}`",
+        USUAL[0], USUAL[0]
+    );
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text))
 }
 
 /// Finds, reads and checks.

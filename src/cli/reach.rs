@@ -23,6 +23,17 @@ pub struct AdminArg {
     pub admin: Option<AdminListen>,
 }
 
+/// Which gateway, and whether it is shown the token.
+#[derive(clap::Args, Debug)]
+pub struct AskArg {
+    /// Which one.
+    #[command(flatten)]
+    pub at: AdminArg,
+    /// Send the configuration's admin_token to --admin ADDR, even if that is not its admin_listen
+    #[arg(long, requires = "admin")]
+    pub send_token: bool,
+}
+
 fn parse(text: &str) -> Result<AdminListen, String> {
     match text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
         Some(path) => Ok(AdminListen::Unix(path.into())),
@@ -33,7 +44,7 @@ fn parse(text: &str) -> Result<AdminListen, String> {
 /// An admin listener.
 pub(super) struct Listener {
     place: AdminListen,
-    /// The token that reads there, where it is known.
+    /// The token that reads there, if it is to be sent.
     token: Option<String>,
 }
 
@@ -53,22 +64,28 @@ impl Listener {
         Ok(place.reachable())
     }
 
-    /// The one of a configuration, with its token; by another name where one is given.
-    pub(super) fn with_token(named: &AdminArg, config: &ConfigArg) -> Result<Listener, Failure> {
+    /// The one that is named, or that of the configuration, with the token that reads. What is named gets it only if
+    /// it is the configuration's own, or by `send_token`: anybody may listen elsewhere. The token that writes is never
+    /// sent.
+    pub(super) fn with_token(named: &AskArg, config: &ConfigArg) -> Result<Listener, Failure> {
         let own = load::load(config, Secrets::Optional).and_then(|high| Listener::configured(&high.server));
-        let found = match (&named.admin, own) {
-            (None, own) => own?,
-            (Some(place), Ok(own)) => Listener { place: place.clone(), ..own },
-            (Some(place), Err(_)) => Listener { place: place.clone(), token: None },
-        };
-        Ok(found.reachable())
+        let own = own.map(Listener::reachable);
+        let Some(place) = &named.at.admin else { return own };
+        let found = Listener { place: place.clone(), token: None }.reachable();
+        let token = own.ok().filter(|own| own.place == found.place || named.send_token).and_then(|own| own.token);
+        Ok(Listener { token, ..found })
     }
 
     fn configured(server: &Server) -> Result<Listener, Failure> {
         let none = || Failure::failed("the configuration has no admin_listen; name it by --admin ADDR");
-        let token = server.admin_token.as_ref().or(server.admin_write_token.as_ref());
         let place = server.admin_listen.clone().ok_or_else(none)?;
-        Ok(Listener { place, token: token.map(|token| token.expose().to_string()) })
+        let token = server.admin_token.as_ref().map(|token| token.expose().to_string());
+        Ok(Listener { place, token })
+    }
+
+    /// Whether it is shown a token.
+    pub(super) fn shows_token(&self) -> bool {
+        self.token.is_some()
     }
 
     /// What stands for all addresses of a host is asked at its loopback one.

@@ -4,7 +4,7 @@
 use super::args::ConfigArg;
 use super::output::{Align, Failure, clean, grouped, print, remark};
 use super::probe::NoAnswer;
-use super::reach::{AdminArg, Listener};
+use super::reach::{AskArg, Listener};
 use crate::wire::json::{self, Raw};
 use clap::Args;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct RequestsArgs {
     pub config: ConfigArg,
     /// Which gateway.
     #[command(flatten)]
-    pub admin: AdminArg,
+    pub admin: AskArg,
     /// Go on with those that end from now on
     #[arg(long)]
     pub live: bool,
@@ -74,7 +74,13 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     if answer.status != 200 {
         let message = document.get("error").and_then(|error| error.get("message")?.text());
         let message = clean(&message.unwrap_or_default());
-        return Err(Failure::failed(format!("{listener} says {}: {message}", answer.status)));
+        let hint = match answer.status {
+            401 if args.admin.at.admin.is_some() && !listener.shows_token() => {
+                " (--send-token sends the admin_token of the configuration there)"
+            }
+            _ => "",
+        };
+        return Err(Failure::failed(format!("{listener} says {}: {message}{hint}", answer.status)));
     }
     let list = document.get("data").unwrap_or(Raw::new(b"[]"));
     let mut shown: Vec<Raw<'_>> = list.items().filter(|one| args.takes(*one)).take(args.limit).collect();
@@ -180,6 +186,7 @@ fn line(values: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reach::AdminArg;
     use super::*;
 
     #[test]
@@ -191,7 +198,7 @@ mod tests {
         ];
         let args = |key: Option<&str>, failed| RequestsArgs {
             config: ConfigArg::default(),
-            admin: AdminArg { admin: None },
+            admin: AskArg { at: AdminArg { admin: None }, send_token: false },
             live: false,
             failed,
             key: key.map(String::from),

@@ -29,6 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use upgrade::{HandoverReceiver, HandoverSender, Listening, Turn};
 
+pub(super) mod descriptors;
 mod exporter;
 mod ledger;
 mod listeners;
@@ -67,13 +68,14 @@ pub(super) fn serve(
     process::started();
     // The demo has no successor: its ledger ends with it.
     let program = path.as_ref().and_then(|_| program::called());
-    listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
+    let descriptors = listen::raise_descriptor_limit();
+    let descriptors = descriptors.map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
     let security = setup::security(&config, None)?;
     let log = LogWriter::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
     let predecessor = listeners.channel.take().map(HandoverReceiver::new).transpose().map_err(cannot_take_over)?;
     let spills = ledger::spill_place(&config, path.as_deref());
-    let plan = Plan { config: Arc::new(config), path, program, security, spills, log: Rc::new(log) };
+    let plan = Plan { config: Arc::new(config), path, program, descriptors, security, spills, log: Rc::new(log) };
     let service = match predecessor {
         None => Service::prepare(&plan, listeners, signals, Turn::default(), false)?,
         Some(predecessor) => take_over(&plan, listeners, signals, predecessor)?,
@@ -126,6 +128,8 @@ struct Plan {
     config: Arc<Config>,
     path: Option<PathBuf>,
     program: Option<PathBuf>,
+    /// So many may be open.
+    descriptors: u64,
     security: Security,
     spills: Place,
     log: Rc<LogWriter>,
@@ -165,11 +169,13 @@ impl Service {
         warnings.extend(turn.listening.iter().flat_map(|before| listening.warnings(before)));
         let mut start = ledger.start(config, now)?;
         start.client_listeners = listeners.clients.len();
-        start.has_admin = listeners.admin.is_some();
+        start.admin = listeners.door.as_ref().map(|door| door.reach);
+        start.descriptors = Some(descriptors::clients(plan.descriptors));
+        warnings.extend(descriptors::warning(config, plan.descriptors));
         start.running = inherits.then_some(turn.running);
         start.process = Some(process::vitals);
         let gateway = Gateway::new(config.clone(), start, now);
-        let (banner, has_admin) = (banner(config, &listeners, now.unix), listeners.admin.is_some());
+        let (banner, door) = (banner(config, &listeners, now.unix), listeners.door.clone());
 
         let helpers = Arc::<Helpers>::default();
         let setup = setup::setup(listeners, plan.security.clone());
@@ -183,11 +189,12 @@ impl Service {
         // The cells are empty: this is their only writer.
         let _ = helpers.worker.set(long);
         let _ = helpers.desk.set(DeskEnd::new(reactor.mailbox()));
-        let handover = HandoverSender::new(plan.program.clone(), has_admin, listening, reactor.mailbox());
+        let handover = HandoverSender::new(plan.program.clone(), door.is_some(), listening, reactor.mailbox());
         reactor.on_upgrade(handover.successor());
         let _ = helpers.handover.set(handover);
         let secrets = watch_secrets(config, reactor.mailbox())?;
-        let reloader = Reloader::new(plan.path.clone(), plan.security.clone(), secrets.clone(), reactor.mailbox());
+        let reloader =
+            Reloader::new(plan.path.clone(), door, plan.security.clone(), secrets.clone(), reactor.mailbox());
         let _ = helpers.secrets.set(secrets);
         let _ = helpers.reloader.set(reloader);
         reactor.watch(signals).map_err(|error| format!("cannot watch signals: {error}"))?;
@@ -200,7 +207,7 @@ fn watch_secrets(config: &Config, mailbox: Mailbox<Note<Gateway>>) -> Result<Arc
     // A full box means that the loop is gone.
     let tell = move |origin, said| drop(mailbox.send(Note::Notice(Notice::SecretTold(origin, said))));
     let secrets = SecretWatch::start(tell).map_err(|error| format!("cannot start the thread for secrets: {error}"))?;
-    secrets.watch(setup::origins(config));
+    secrets.watch(setup::origins(config), config.secret_variables.clone());
     Ok(Arc::new(secrets))
 }
 
@@ -241,19 +248,13 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         let texts = listeners.iter().filter_map(|l| l.local_addr().ok()).map(|addr| format!("\"{addr}\""));
         texts.collect::<Vec<_>>().join(",")
     };
-    let admin = match (&config.server.admin_listen, addrs(listeners.admin.as_slice())) {
-        // A socket in the file system.
-        (Some(place), text) if text.is_empty() && listeners.admin.is_some() => {
-            serde_json::Value::from(place.to_string()).to_string()
-        }
-        (_, text) => text,
-    };
+    let admin = listeners.door.as_ref().map(|door| serde_json::Value::from(&*door.name).to_string());
     format!(
         "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"tls\":{},\"version\":\"{}\",\
          \"pid\":{},\"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
-        admin,
+        admin.unwrap_or_default(),
         config.server.tls.is_some(),
         env!("CARGO_PKG_VERSION"),
         std::process::id(),

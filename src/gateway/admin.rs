@@ -25,7 +25,6 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, Method, RequestHead};
 use access::{host, knows_host};
 use std::fmt::Write;
-use std::net::Ipv6Addr;
 
 /// The description of what clients are offered (OpenAPI 3.1), and our version in quotes for it.
 const OPENAPI: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/openapi.json")));
@@ -98,19 +97,11 @@ impl Answer {
     }
 }
 
-/// Looks at the request with this head; the body of an answer goes to `out`. `peer`: who is at the other end. `role`:
-/// what that one may do.
-pub(crate) fn step(
-    head: &RequestHead,
-    bytes: &[u8],
-    (peer, role): (Ipv6Addr, Role),
-    view: &View,
-    cx: &mut Cx,
-    out: &mut Vec<u8>,
-) -> Step {
+/// Looks at the request with this head; the body of an answer goes to `out`. `role`: what its caller may do.
+pub(crate) fn step(head: &RequestHead, bytes: &[u8], role: Role, view: &View, cx: &mut Cx, out: &mut Vec<u8>) -> Step {
     let path = std::str::from_utf8(head.path.of(bytes)).unwrap_or_default();
     let host = host(head, bytes);
-    if (path == "/" || path.starts_with("/admin/")) && !knows_host(host, peer, &cx.setup.config.server) {
+    if !answers_to_any_name(path, role) && !knows_host(host, cx.admin, &cx.setup.config.server) {
         return Step::Refuse(Refusal::of_status(403, "this name of the host is not in admin_hosts"));
     }
     if let Some(inside) = inside(path.as_bytes()) {
@@ -133,8 +124,7 @@ pub(crate) fn step(
             out.extend_from_slice(if view.clock { b"not ready\n" } else { b"not ready: clock\n" });
             return Answer::text(503);
         }
-        // Whoever may read the API may read metrics; and whoever asks, where there is no token for reading.
-        "/metrics" if role > Role::Nobody || cx.setup.config.server.admin_token.is_none() => {
+        "/metrics" if role > Role::Nobody => {
             let targets: Vec<_> = cx.breakers.states(cx.now.mono).collect();
             cx.stats.write(&view.gauges, &targets, out);
         }
@@ -153,6 +143,16 @@ pub(crate) fn step(
         }
     }
     Answer::text(200)
+}
+
+/// Whether a request may name the host as it likes: probes of health, and a collector of metrics that has to show a
+/// token, which a page in a browser does not know.
+fn answers_to_any_name(path: &str, role: Role) -> bool {
+    match path {
+        "/" | "/openapi.json" => false,
+        "/metrics" => role != Role::Guest,
+        _ => !path.starts_with("/admin/"),
+    }
 }
 
 /// What a browser is told of the page: it runs the script and the style that stand in it and no others, and talks to

@@ -1,7 +1,6 @@
 //! Everything of the gateway that is not a connection or an exchange: what every machine may look at and count in.
 //! Owns the counters, tables and buffers; decides nothing by itself.
 
-use super::access_log;
 use super::admin::{Desk, Recorder};
 use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
@@ -23,6 +22,7 @@ use super::provider::names::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use super::queue::Queues;
+use super::stranger_log::StrangerLog;
 use crate::base::buf::Pool;
 use crate::base::limits::{KEYS_TOLD_MAX, ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
@@ -31,7 +31,7 @@ use crate::base::text::push_number;
 use crate::base::time::{Now, Unix};
 use crate::dialect::AnswerMoulds;
 use crate::policy::attribution::HashKey;
-use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
+use crate::policy::config::{Config, Durability, OnOutage, Origin, Reach, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
@@ -77,6 +77,8 @@ pub(crate) struct Cx {
     /// What is read with what is free of the buffers, as of the end of the last verb.
     pub(crate) gate: Gate,
     pub(crate) limits: ConnectionLimits,
+    /// Who can connect to the admin listener; `None` if there is none.
+    pub(crate) admin: Option<Reach>,
     pub(crate) idle: Idle,
     pub(crate) names: Names,
     pub(crate) discovery: Discovery,
@@ -96,6 +98,7 @@ pub(crate) struct Cx {
     pub(crate) clock: ClockGuard,
     pub(crate) grants: Grants,
     pub(crate) stats: Stats,
+    pub(crate) stranger_log: StrangerLog,
     /// Requests to the admin listener that are not answered yet.
     pub(crate) desk: Desk,
     /// The last requests; `None` where nobody could look at them.
@@ -145,6 +148,8 @@ pub(crate) struct CxStart {
     pub(crate) seed: [u8; 32],
     pub(crate) hash_key: HashKey,
     pub(crate) keys: Vec<KeyRecord>,
+    pub(crate) admin: Option<Reach>,
+    pub(crate) descriptors: Option<usize>,
     pub(crate) offload_min: usize,
     pub(crate) now: Now,
 }
@@ -154,9 +159,10 @@ impl Cx {
     pub(crate) fn new(start: CxStart) -> Cx {
         let mut rng = Rng::new(start.seed);
         let mut keys = Keys::new(rng.next_u64());
-        let limits = ConnectionLimits::new(rng.next_u64());
         keys.load(start.keys);
         let (mut plans, config) = (KeyPlans::default(), &start.setup.config);
+        let room = config.server.max_connections.min(ROOM_MAX);
+        let limits = ConnectionLimits::new(rng.next_u64(), room, start.descriptors);
         let mut meter = Meter::with_room(keys.len());
         // As many as a configuration can have there is room for.
         meter.configure(&config.groups, start.now.unix);
@@ -169,6 +175,7 @@ impl Cx {
             budget: Budget::new(config.server.max_buffered),
             gate: Gate::Open,
             limits,
+            admin: start.admin,
             idle: Idle::default(),
             names: Names::default(),
             discovery: Discovery::default(),
@@ -185,12 +192,13 @@ impl Cx {
             clock: ClockGuard::new(Unix(0), Unix(0)),
             grants: Grants::default(),
             stats: Stats::default(),
+            stranger_log: StrangerLog::default(),
             desk: Desk::default(),
             recorder: None,
             scratch: Vec::new(),
             lifecycle: Lifecycle::default(),
             date: DateCache::default(),
-            peers: Peers::with_room(config.server.max_connections.min(ROOM_MAX)),
+            peers: Peers::with_room(room),
             rng,
             hash_key: start.hash_key,
             offload_min: start.offload_min,
@@ -501,16 +509,6 @@ impl Cx {
     /// Whether the shared ledger is to be asked for a request: not where that is known to be in vain.
     pub(crate) fn asks_ledger(&self) -> bool {
         self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
-    }
-
-    /// One line about the gateway itself. `write` appends members, each with a comma before it.
-    pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let time = self.date.iso(self.now.unix);
-        self.orders.log(|out| {
-            access_log::open(time, out);
-            write(out);
-            out.extend_from_slice(b"}\n");
-        });
     }
 
     /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.

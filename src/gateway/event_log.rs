@@ -1,6 +1,8 @@
-//! Lines of the log about the gateway itself that several places write: targets, upgrades, the clock.
+//! Lines of the log about the gateway itself, in one form: a time, an event, what became of it.
 
+use super::access_log;
 use super::cx::Cx;
+use crate::base::text::push_number;
 use crate::base::time::Unix;
 use crate::policy::cause::Cause;
 use crate::policy::window;
@@ -8,6 +10,16 @@ use crate::wire::json::write_string;
 use std::time::Duration;
 
 impl Cx {
+    /// One line about the gateway itself. `write` appends members, each with a comma before it.
+    pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let time = self.date.iso(self.now.unix);
+        self.orders.log(|out| {
+            access_log::open(time, out);
+            write(out);
+            out.extend_from_slice(b"}\n");
+        });
+    }
+
     /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has
     /// recovered.
     pub(crate) fn log_target(&mut self, label: &str, rests: Option<(Cause, Duration)>) {
@@ -58,5 +70,26 @@ impl Cx {
             });
         }
         !behind
+    }
+
+    /// Whether the line of a stranger's request is logged.
+    pub(crate) fn takes_stranger_line(&mut self) -> bool {
+        let takes = self.stranger_log.takes(self.now.mono);
+        self.stats.log_suppressed += u64::from(!takes);
+        takes
+    }
+
+    /// Tells of lines that were not written, if that is due or the process is about to end.
+    pub(crate) fn tell_of_suppressed(&mut self, ends: bool) {
+        if self.stranger_log.due() > self.now.mono && !ends {
+            return;
+        }
+        let lines = self.stranger_log.take_suppressed();
+        if lines > 0 {
+            self.log_event(|out| {
+                out.extend_from_slice(b",\"event\":\"suppressed\",\"requests\":");
+                push_number(out, lines);
+            });
+        }
     }
 }

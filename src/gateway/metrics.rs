@@ -169,6 +169,7 @@ impl Stats {
         self.panics += other.panics;
         self.reloads += other.reloads;
         self.spans_dropped += other.spans_dropped;
+        self.log_suppressed += other.log_suppressed;
     }
 
     /// Counts a request that a limit has refused.
@@ -281,6 +282,11 @@ impl Stats {
             ("tollgate_stale_retries_total", "Kept connections found closed and replaced.", self.stale_retries),
             ("tollgate_reloads_total", "Configurations taken over while running.", self.reloads),
             ("tollgate_turned_away_total", "Connections beyond a bound: closed, or told 503.", gauges.turned_away),
+            (
+                "tollgate_log_suppressed_total",
+                "Requests without a valid key that are not in the log, beyond 100 a second.",
+                self.log_suppressed,
+            ),
             ("tollgate_panics_total", "Exchanges lost to a bug.", self.panics),
             ("tollgate_spans_dropped_total", "Spans that did not reach their collector.", self.spans_dropped),
         ] {

@@ -37,6 +37,7 @@ pub mod orders;
 mod plans;
 mod provider;
 mod queue;
+mod stranger_log;
 mod trace;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
@@ -46,7 +47,7 @@ use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
 use crate::policy::ask::Release;
 use crate::policy::attribution::HashKey;
-use crate::policy::config::Config;
+use crate::policy::config::{Config, Reach};
 use crate::policy::counters::Counters;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::Amount;
@@ -55,8 +56,9 @@ use crate::policy::row::Running;
 use crate::wire::json::write_string;
 pub use budget::worst_case_bytes;
 use budget::{Budget, Gate};
-use client::limits::{PeerKey, Verdict};
+use client::limits::Verdict;
 use client::peer::mapped;
+use client::places::PeerKey;
 use clock::ClockGuard;
 use cx::{Cx, CxStart, Setup};
 use exchange::{Event, Exchange};
@@ -76,8 +78,10 @@ pub struct Start {
     pub hash_key: HashKey,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     pub client_listeners: usize,
-    /// There is an admin listener.
-    pub has_admin: bool,
+    /// Who can connect to the admin listener; `None` if there is none.
+    pub admin: Option<Reach>,
+    /// Client connections for which the system has descriptors; `None` for as many as are configured.
+    pub descriptors: Option<usize>,
     /// All keys.
     pub keys: Vec<KeyRecord>,
     /// What was settled per key, path and UTC day (its first moment), since the beginning of the longest period, better
@@ -146,9 +150,10 @@ impl Gateway {
     pub fn new(config: Arc<Config>, start: Start, now: Now) -> Gateway {
         let room = config.server.max_connections.min(ROOM_MAX);
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
-        let Start { seed, hash_key, keys, .. } = start;
-        let mut cx = Cx::new(CxStart { setup: Setup::new(config, 0), seed, hash_key, keys, offload_min, now });
-        let records = start.has_admin && cx.setup.config.server.record_requests;
+        let Start { seed, hash_key, keys, admin, descriptors, .. } = start;
+        let setup = Setup::new(config, 0);
+        let mut cx = Cx::new(CxStart { setup, seed, hash_key, keys, admin, descriptors, offload_min, now });
+        let records = admin.is_some() && cx.setup.config.server.record_requests;
         cx.recorder = records.then(Box::default);
         cx.grants.watch = start.watch;
         cx.clock = ClockGuard::new(start.newest, start.built);
@@ -196,7 +201,8 @@ impl Gateway {
         let handover = lifecycle.handover.due().unwrap_or(never);
         let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(never));
         let keys_and_clock = self.cx.lookups.due().min(self.cx.clock.due());
-        drain.min(self.cx.queues.wake()).min(self.cx.discovery.due()).min(keys_and_clock)
+        let others = self.cx.queues.wake().min(self.cx.discovery.due()).min(self.cx.stranger_log.due());
+        drain.min(others).min(keys_and_clock)
     }
 
     /// It has ended because a newer version must be started in its place.
@@ -273,21 +279,17 @@ impl Core for Gateway {
 
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn> {
         self.cx.now = now;
-        let (admin, peer) = (listener >= self.client_listeners, peer.ip());
-        let verdict = match admin {
-            true => self.admin_comes(),
-            false => self.cx.limits.enter(PeerKey::of(peer), &self.cx.setup.config.server),
-        };
+        let (admin, host) = (listener >= self.client_listeners, PeerKey::of(peer.ip()));
+        let (verdict, goes) = self.cx.limits.welcome(admin, host, &self.cx.setup.config.server);
         if verdict == Verdict::Out {
             return None;
         }
         let by = now.mono.after(self.cx.setup.config.server.header_timeout);
         let id = self.clients.insert(client::Connection::new(admin, verdict == Verdict::Crowded, by));
-        self.cx.peers.connected(id, mapped(peer));
-        if admin {
-            self.cx.limits.admin_lives(id, false);
-        }
+        self.cx.peers.connected(id, mapped(peer.ip()));
+        self.cx.limits.enter(admin, id.slot, host);
         self.arm(id);
+        goes.into_iter().flatten().for_each(|goes| self.make_room(goes));
         Some(client_conn(id))
     }
 
@@ -326,6 +328,12 @@ impl Core for Gateway {
             Side::Client => self.client_bytes(client_id(conn), data),
             Side::Upstream => self.provider_bytes(provider_id(conn), data),
         }
+        self.settle_down();
+    }
+
+    fn heard(&mut self, conn: Conn, now: Now) {
+        self.cx.now = now;
+        self.client_heard(client_id(conn));
         self.settle_down();
     }
 
@@ -429,6 +437,7 @@ impl Core for Gateway {
                 self.cx.look_at_clock();
             }
             listing::ask(&mut self.cx);
+            self.cx.tell_of_suppressed(false);
             if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
                 self.terminate();
             }

@@ -3,13 +3,14 @@
 
 use crate::base::limits;
 use crate::base::time::Mono;
+use crate::policy::config::Reach;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -44,6 +45,25 @@ pub fn bind_unix(path: &Path) -> io::Result<TcpListener> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     socket.listen(limits::BACKLOG)?;
     Ok(socket.into())
+}
+
+/// Who can connect to `listener`, and what it is called in an error. A socket in the file system is its owner's if the
+/// file says so; one that cannot be looked at may be anybody's.
+pub fn reach(listener: &TcpListener) -> io::Result<(Reach, String)> {
+    let address = SockRef::from(listener).local_addr()?;
+    if let Some(address) = address.as_socket() {
+        return Ok((Reach::of(address), address.to_string()));
+    }
+    let refused = |why: String| io::Error::new(ErrorKind::PermissionDenied, why);
+    let path = address.as_pathname().ok_or_else(|| refused("a socket without a file is open to everybody".into()))?;
+    let name = format!("unix:{}", path.display());
+    let mode = std::fs::symlink_metadata(path).map_err(|error| refused(format!("{name}: {error}")))?.mode() & 0o777;
+    match mode & 0o077 {
+        0 => Ok((Reach::Owner, name)),
+        _ => {
+            Err(refused(format!("{name} has mode {mode:04o} and is open to others: 0600 is needed (SocketMode=0600)")))
+        }
+    }
 }
 
 /// Raises the limit of open descriptors to the most this process may have; returns the limit.

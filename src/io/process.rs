@@ -5,6 +5,7 @@ use crate::base::seam::ProcessVitals;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 /// Ticks of `/proc/self/stat` in a second, on every architecture that Linux has today.
@@ -19,6 +20,11 @@ pub fn vitals() -> ProcessVitals {
         open_fds: open_fds(),
         started: started(),
     }
+}
+
+/// Whether this process may do what root may: its own folder there belongs to the user that it runs as.
+pub fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0)
 }
 
 /// To be called first when the process begins.

@@ -355,7 +355,9 @@ impl<C: Core + 'static> Reactor<C> {
 
     fn welcome(&mut self, listener: usize, socket: TcpStream, peer: SocketAddr) {
         // The core may give away a slot whose old socket it has asked to close in this very turn.
-        self.perform_actions();
+        while !self.core.actions().is_empty() {
+            self.perform_actions();
+        }
         let now = self.now;
         let Some(conn) = verb(&mut self.core, None, now, |core| core.accepted(listener, peer, now)) else { return };
         let identity = self.security.identity.as_ref().filter(|_| listener < self.secured);
@@ -562,6 +564,17 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
+    /// Reads what has arrived on a connection, whether or not the poll has said so already.
+    fn hear(&mut self, conn: Conn) {
+        if let Some((id, link)) = self.links.find_mut(conn)
+            && !link.has_more_to_do()
+        {
+            link.set(Flags::READ);
+            self.run_link(id);
+        }
+        verb(&mut self.core, Some(conn), self.now, |core| core.heard(conn, self.now));
+    }
+
     fn perform_actions(&mut self) {
         if self.core.actions().is_empty() {
             return;
@@ -572,6 +585,7 @@ impl<C: Core + 'static> Reactor<C> {
             match action {
                 Action::Dial { conn, addr, authority, tunnel } => self.dial(conn, addr, authority, tunnel),
                 Action::Finish(conn) => self.finish(conn),
+                Action::Hear(conn) => self.hear(conn),
                 Action::Close { conn, shut } => self.close(conn, shut),
                 Action::Resolve { host, port } => self.resolve(host, port),
                 Action::StopAccepting(first) => self.listeners.close(first, self.poll.registry()),

@@ -18,7 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -62,10 +62,13 @@ struct Program {
 }
 
 impl Program {
-    fn start(program: &[String]) -> io::Result<Program> {
+    fn start(program: &[String], hidden: &[String]) -> io::Result<Program> {
         let (path, arguments) = program.split_first().ok_or(ErrorKind::InvalidInput)?;
         let mut command = Command::new(path);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        for name in hidden.iter().filter(|name| !name.is_empty() && !name.contains(['=', '\0'])) {
+            command.env_remove(name);
+        }
         let mut running = running();
         let groups = running.as_mut().ok_or_else(|| io::Error::other("the gateway is about to end"))?;
         let child = command.spawn()?;
@@ -100,15 +103,16 @@ impl Drop for Program {
 }
 
 /// What `program` prints, its path first: without a shell, without input, and not beyond 30 s or 64 KiB. What it prints
-/// as its errors is thrown away, since nobody knows what is in it. What it has started and left behind is killed.
-pub fn run(program: &[String]) -> io::Result<String> {
-    run_within(program, PROGRAM_WAIT)
+/// as its errors is thrown away, since nobody knows what is in it. It is given our environment without the variables
+/// `hidden`, which hold other secrets. What it has started and left behind is killed.
+pub fn run(program: &[String], hidden: &[String]) -> io::Result<String> {
+    run_within(program, hidden, PROGRAM_WAIT)
 }
 
-fn run_within(program: &[String], wait: Duration) -> io::Result<String> {
+fn run_within(program: &[String], hidden: &[String], wait: Duration) -> io::Result<String> {
     let clock = Clock::new();
     let by = clock.mono().after(wait);
-    let mut program = Program::start(program)?;
+    let mut program = Program::start(program, hidden)?;
     let mut output = program.child.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
     // A process that has left the group may hold the pipe for ever: reading never waits for it.
     ioctl_fionbio(&output, true)?;
@@ -165,8 +169,9 @@ fn stamp(path: &str) -> Stamp {
 
 /// What the thread is told.
 enum Told {
-    /// These are the origins from here on; what they say has been read just now.
-    Watch(Vec<Origin>),
+    /// These are the origins from here on; what they say has been read just now. And the variables that no program is
+    /// given.
+    Watch(Vec<Origin>, Arc<[String]>),
     /// Ask this one at once.
     Ask(Origin),
     /// A program has ended, and well or not.
@@ -204,8 +209,9 @@ impl SecretWatch {
         Ok(SecretWatch(orders))
     }
 
-    /// These are the origins from here on, read just now. Those that cannot change are passed over.
-    pub fn watch(&self, origins: impl Iterator<Item = Origin>) {
+    /// These are the origins from here on, read just now. Those that cannot change are passed over. `hidden` are the
+    /// variables that no program is given.
+    pub fn watch(&self, origins: impl Iterator<Item = Origin>, hidden: Vec<String>) {
         let mut kept: Vec<Origin> = Vec::new();
         for origin in origins.filter(|origin| !matches!(origin, Origin::Env(_))) {
             if !kept.contains(&origin) {
@@ -213,7 +219,7 @@ impl SecretWatch {
             }
         }
         // The thread ends only after this sender does.
-        let _ = self.0.send(Told::Watch(kept));
+        let _ = self.0.send(Told::Watch(kept, hidden.into()));
     }
 
     /// Has an origin asked at once.
@@ -227,7 +233,7 @@ fn serve(
     own: &Sender<Told>,
     tell: &(impl Fn(Origin, Result<String, String>) + Send + Clone + 'static),
 ) {
-    let (clock, mut watched) = (Clock::new(), Vec::<Watched>::new());
+    let (clock, mut watched, mut hidden) = (Clock::new(), Vec::<Watched>::new(), Arc::<[String]>::default());
     loop {
         let due = watched.iter().filter(|one| !one.runs).map(|one| one.due).min();
         let order = match due {
@@ -236,7 +242,10 @@ fn serve(
         };
         let now = clock.mono();
         match order {
-            Ok(Told::Watch(origins)) => watch(&mut watched, origins, now),
+            Ok(Told::Watch(origins, variables)) => {
+                hidden = variables;
+                watch(&mut watched, origins, now);
+            }
             Ok(Told::Ask(origin)) => {
                 if let Some(one) = watched.iter_mut().find(|one| one.origin == origin) {
                     one.due = now;
@@ -255,7 +264,7 @@ fn serve(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         for one in watched.iter_mut().filter(|one| !one.runs && one.due <= now) {
-            ask(one, own, tell, now);
+            ask(one, &hidden, own, tell, now);
         }
     }
 }
@@ -271,6 +280,7 @@ fn watch(watched: &mut Vec<Watched>, origins: Vec<Origin>, now: Mono) {
 
 fn ask(
     one: &mut Watched,
+    hidden: &Arc<[String]>,
     own: &Sender<Told>,
     tell: &(impl Fn(Origin, Result<String, String>) + Send + Clone + 'static),
     now: Mono,
@@ -289,8 +299,9 @@ fn ask(
         Origin::Command { program, .. } => {
             one.runs = true;
             let (origin, program, own, tell) = (one.origin.clone(), program.clone(), own.clone(), tell.clone());
+            let hidden = hidden.clone();
             let runs = thread::Builder::new().name("secret".into()).spawn(move || {
-                let said = run(&program).map_err(|error| error.to_string());
+                let said = run(&program, &hidden).map_err(|error| error.to_string());
                 let well = said.is_ok();
                 tell(origin.clone(), said);
                 let _ = own.send(Told::Ran(origin, well));
@@ -312,18 +323,18 @@ mod tests {
 
     #[test]
     fn a_program_prints_its_secret_without_a_shell_and_not_for_ever() {
-        assert_eq!(run(&words("printf|%s|a b;c")).unwrap(), "a b;c");
+        assert_eq!(run(&words("printf|%s|a b;c"), &[]).unwrap(), "a b;c");
         for (program, why) in [
             ("false", "it ended with code 1"),
             ("/no/such/program", "No such file"),
             ("head|-c|70000|/dev/zero", "more than 64 KiB"),
             ("printf|\\377", "not UTF-8"),
         ] {
-            let error = run(&words(program)).unwrap_err().to_string();
+            let error = run(&words(program), &[]).unwrap_err().to_string();
             assert!(error.contains(why), "{program}: {error}");
         }
         let clock = Clock::new();
-        let error = run_within(&words("sleep|60"), Duration::from_millis(200)).unwrap_err();
+        let error = run_within(&words("sleep|60"), &[], Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(clock.mono() < Mono(0).after(Duration::from_secs(30)), "half of what the programs would take");
     }
@@ -351,14 +362,14 @@ mod tests {
         let mark = format!("610.{}", std::process::id());
         let script = |then: &str| words(&format!("sh|-c|sleep {mark} & (sleep {mark} &) ; {then}"));
         let clock = Clock::new();
-        assert_eq!(run(&script("echo x")).unwrap(), "x\n", "although they hold its pipe");
+        assert_eq!(run(&script("echo x"), &[]).unwrap(), "x\n", "although they hold its pipe");
         is_gone(&mark);
-        assert_eq!(run(&script("exit 3")).unwrap_err().to_string(), "it ended with code 3");
+        assert_eq!(run(&script("exit 3"), &[]).unwrap_err().to_string(), "it ended with code 3");
         is_gone(&mark);
-        let error = run_within(&script("sleep 610"), Duration::from_millis(200)).unwrap_err();
+        let error = run_within(&script("sleep 610"), &[], Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         is_gone(&mark);
-        let error = run(&script("head -c 70000 /dev/zero; sleep 610")).unwrap_err();
+        let error = run(&script("head -c 70000 /dev/zero; sleep 610"), &[]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
         is_gone(&mark);
         assert!(clock.mono() < Mono(0).after(PROGRAM_WAIT), "none of them took its time");
@@ -369,7 +380,7 @@ mod tests {
         let folder = |name: &str| std::fs::read_dir(format!("/proc/self/{name}")).unwrap().filter_map(Result::ok);
         // It has left the group, so nothing ends it: only its pipe is closed.
         let mark = format!("5.{}", std::process::id());
-        let printed = run(&words(&format!("sh|-c|setsid sleep {mark} & sleep 0.3; echo x"))).unwrap();
+        let printed = run(&words(&format!("sh|-c|setsid sleep {mark} & sleep 0.3; echo x")), &[]).unwrap();
         assert_eq!(printed, "x\n");
         assert_eq!(processes(&mark), 1, "the case is what it should be");
         let threads = folder("task").filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -385,6 +396,13 @@ mod tests {
     }
 
     #[test]
+    fn program_is_not_given_hidden_variables() {
+        let hidden = ["HOME".to_string(), "A=B".to_string(), String::new()];
+        let printed = run(&words("sh|-c|echo ${HOME-none} ${PATH-none}"), &hidden).unwrap();
+        assert!(printed.starts_with("none ") && !printed.contains(" none"), "{printed}");
+    }
+
+    #[test]
     fn a_file_is_read_when_it_changes_and_a_program_when_it_is_due_or_asked_for() {
         let folder = std::env::temp_dir().join(format!("tollgate-secrets-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -396,7 +414,7 @@ mod tests {
         let late = Origin::Command { program: words("printf|late"), refresh: Duration::from_secs(3600) };
         let often = Origin::Command { program: words("printf|often"), refresh: Duration::from_millis(100) };
         let wait = Duration::from_secs(10);
-        watch.watch([file.clone(), late.clone(), Origin::Env("X".into())].into_iter());
+        watch.watch([file.clone(), late.clone(), Origin::Env("X".into())].into_iter(), Vec::new());
         std::fs::write(folder.join("new"), "two!").unwrap();
         std::fs::rename(folder.join("new"), &path).unwrap();
         assert_eq!(told.recv_timeout(wait).unwrap(), (file.clone(), Ok("two!".to_string())));
@@ -409,7 +427,7 @@ mod tests {
         assert!(origin == file && said.is_err(), "it is gone, which is told once: {said:?}");
         std::fs::write(&path, "three").unwrap();
         assert_eq!(told.recv_timeout(wait).unwrap(), (file, Ok("three".to_string())));
-        watch.watch([often.clone()].into_iter());
+        watch.watch([often.clone()].into_iter(), Vec::new());
         for _ in 0..3 {
             assert_eq!(told.recv_timeout(wait).unwrap(), (often.clone(), Ok("often".to_string())));
         }

@@ -183,10 +183,13 @@ mod tests {
         let (let_go, held) = channel::<()>();
         let worker = Worker::start_idle().unwrap();
         let running = tell.clone();
-        worker.give(0, Box::new(move || {
-            running.send("begun").unwrap();
-            let _ = held.recv();
-        }));
+        worker.give(
+            0,
+            Box::new(move || {
+                running.send("begun").unwrap();
+                let _ = held.recv();
+            }),
+        );
         assert_eq!(told.recv(), Ok("begun"));
         worker.give(0, Box::new(move || tell.send("never").unwrap()));
         drop(worker);

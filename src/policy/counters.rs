@@ -80,6 +80,9 @@ pub struct Stats {
     /// Spans that have not reached their collector.
     #[serde(default)]
     pub spans_dropped: u64,
+    /// Requests without a valid key that are not in the log.
+    #[serde(default)]
+    pub log_suppressed: u64,
 }
 
 /// Answered requests of one kind.

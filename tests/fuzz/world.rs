@@ -446,6 +446,7 @@ impl World {
             Action::Dial { conn, .. } => self.dialing.push(conn),
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StartSuccessor => self.succeeding = Some(Succeeding::Starts),
+            Action::Hear(conn) => self.gateway.heard(conn, self.now),
             Action::StopAccepting(_) | Action::Finish(_) => {}
             Action::Exit => self.exit = true,
             Action::Close { conn, .. } => {

@@ -1,7 +1,7 @@
 //! The listening sockets of a gateway: inherited, or bound as the configuration says. Called at the start.
 
 use crate::io::listen;
-use crate::policy::config::{AdminListen, Config};
+use crate::policy::config::{AdminListen, Config, Reach};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 
@@ -9,8 +9,30 @@ use std::os::unix::net::UnixStream;
 pub(crate) struct Listeners {
     pub(super) clients: Vec<TcpListener>,
     pub(super) admin: Option<TcpListener>,
+    /// Who can connect to that.
+    pub(super) door: Option<AdminDoor>,
     /// To the process before us, which still serves.
     pub(super) channel: Option<UnixStream>,
+}
+
+/// Where the admin listener really is, whatever the configuration says of it: a socket may be inherited.
+#[derive(Clone, Debug)]
+pub(super) struct AdminDoor {
+    pub(super) reach: Reach,
+    /// Its address, or its path behind `unix:`.
+    pub(super) name: String,
+}
+
+impl AdminDoor {
+    fn of(listener: &TcpListener) -> Result<AdminDoor, String> {
+        let (reach, name) = listen::reach(listener).map_err(|error| format!("cannot use the admin socket: {error}"))?;
+        Ok(AdminDoor { reach, name })
+    }
+
+    /// Whether it may be open with these settings.
+    pub(super) fn check(&self, config: &Config) -> Result<(), String> {
+        config.server.allows_admin(self.reach, format_args!("the admin socket {}", self.name))
+    }
 }
 
 impl Listeners {
@@ -27,11 +49,8 @@ impl Listeners {
             rest.server.admin_listen = None;
         }
         let bound = Listeners::bind(&rest)?;
-        Ok(Listeners {
-            clients: inherited.clients.into_iter().chain(bound.clients).collect(),
-            admin: inherited.admin.or(bound.admin),
-            channel: inherited.channel,
-        })
+        let clients = inherited.clients.into_iter().chain(bound.clients).collect();
+        Listeners::new(clients, inherited.admin.or(bound.admin), inherited.channel, config)
     }
 
     /// Binds what the configuration names.
@@ -45,10 +64,20 @@ impl Listeners {
                 listen::bind_unix(path).map_err(|error| format!("cannot listen on {place}: {error}"))
             }
         };
-        Ok(Listeners {
-            clients: config.server.listen.iter().map(bind).collect::<Result<_, _>>()?,
-            admin: config.server.admin_listen.as_ref().map(admin).transpose()?,
-            channel: None,
-        })
+        let clients = config.server.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        let admin = config.server.admin_listen.as_ref().map(admin).transpose()?;
+        Listeners::new(clients, admin, None, config)
+    }
+
+    /// Those sockets, unless the admin one is open to others without a token.
+    fn new(
+        clients: Vec<TcpListener>,
+        admin: Option<TcpListener>,
+        channel: Option<UnixStream>,
+        config: &Config,
+    ) -> Result<Listeners, String> {
+        let door = admin.as_ref().map(AdminDoor::of).transpose()?;
+        door.as_ref().map_or(Ok(()), |door| door.check(config))?;
+        Ok(Listeners { clients, admin, door, channel })
     }
 }

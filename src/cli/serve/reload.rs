@@ -1,6 +1,7 @@
 //! Reads the configuration and its certificates again, on a thread of its own, since files can be slow. Called by the
 //! outbox of the loop; answers by the mailbox. Decides nothing but whether everything is right.
 
+use super::listeners::AdminDoor;
 use super::setup;
 use crate::cli::discover;
 use crate::cli::load::{self, Secrets};
@@ -18,6 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Reloader {
     /// The file; `None` for the demo, which has none.
     path: Option<PathBuf>,
+    /// Where the admin listener is.
+    admin: Option<AdminDoor>,
     /// What the loop uses at present.
     security: Arc<Mutex<Security>>,
     secrets: Arc<SecretWatch>,
@@ -27,11 +30,12 @@ pub(super) struct Reloader {
 impl Reloader {
     pub(super) fn new(
         path: Option<PathBuf>,
+        admin: Option<AdminDoor>,
         security: Security,
         secrets: Arc<SecretWatch>,
         mailbox: Mailbox<Note<Gateway>>,
     ) -> Reloader {
-        Reloader { path, security: Arc::new(Mutex::new(security)), secrets, mailbox }
+        Reloader { path, admin, security: Arc::new(Mutex::new(security)), secrets, mailbox }
     }
 
     /// What the loop uses at present.
@@ -54,7 +58,7 @@ impl Reloader {
                 // The loop has the certificates before the core has what refers to them; both read one box in order.
                 *self.security.lock().unwrap_or_else(PoisonError::into_inner) = security.clone();
                 let _ = self.mailbox.send(Note::Security(Box::new(security)));
-                self.secrets.watch(setup::origins(&config));
+                self.secrets.watch(setup::origins(&config), config.secret_variables.clone());
                 Reloaded::Fresh { config: Arc::new(config), unchanged }
             }
             Err(errors) => Reloaded::Refused(errors),
@@ -92,6 +96,7 @@ impl Reloader {
         let path = self.path.as_ref().ok_or_else(|| vec!["there is no configuration file to read".to_string()])?;
         let read = load::read(path, Secrets::Needed);
         let mut config = read.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        self.admin.as_ref().map_or(Ok(()), |admin| admin.check(&config)).map_err(|error| vec![error])?;
         let unchanged = config.follow(before).map_err(|error| vec![error])?;
         let present = self.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let security = setup::security(&config, Some(&present)).map_err(|error| vec![error])?;

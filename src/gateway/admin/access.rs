@@ -4,10 +4,10 @@
 use super::desk::Writer;
 use crate::base::digest::sha256;
 use crate::gateway::exchange::authorize::bearer_token;
-use crate::policy::config::{AdminListen, Server};
+use crate::policy::config::{Reach, Server};
 use crate::policy::settings::secret::Secret;
 use crate::wire::head::{Field, RequestHead};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// What a caller may do.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -22,9 +22,10 @@ pub(crate) enum Role {
     Writer(Writer),
 }
 
-/// What the caller of a request with this head may do. `peer`: who is at the other end.
-pub(crate) fn role(head: &RequestHead, bytes: &[u8], peer: Ipv6Addr, server: &Server) -> Role {
-    if is_socket(peer) {
+/// What the caller of a request with this head may do. `reach`: who can connect to the listening socket, whatever the
+/// configuration says of it.
+pub(crate) fn role(head: &RequestHead, bytes: &[u8], reach: Option<Reach>, server: &Server) -> Role {
+    if reach == Some(Reach::Owner) {
         return Role::Writer(Writer::Socket);
     }
     let shown = bearer_token(head.field(Field::Authorization).of(bytes));
@@ -35,25 +36,11 @@ pub(crate) fn role(head: &RequestHead, bytes: &[u8], peer: Ipv6Addr, server: &Se
         Role::Writer(Writer::Token)
     } else if is(&server.admin_token) {
         Role::Reader
-    } else if shown.is_empty() && reads_freely(server) {
+    } else if shown.is_empty() && server.admin_token.is_none() && reach == Some(Reach::Host) {
         Role::Guest
     } else {
         Role::Nobody
     }
-}
-
-/// Whether reading needs no token: none is set, and nobody but this host's users can ask.
-fn reads_freely(server: &Server) -> bool {
-    let is_own = match &server.admin_listen {
-        Some(AdminListen::Address(address)) => address.ip().is_loopback(),
-        _ => false,
-    };
-    server.admin_token.is_none() && is_own
-}
-
-/// Whether the other end is a socket in the file system: those have no address.
-fn is_socket(peer: Ipv6Addr) -> bool {
-    peer == Ipv4Addr::UNSPECIFIED.to_ipv6_mapped()
 }
 
 /// The name by which the listener is asked for, without its port; empty where there is none, or what is there has
@@ -74,8 +61,8 @@ pub(crate) fn host<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
 
 /// Whether that name is one of ours: an address, `localhost` or one that is configured. A page elsewhere can have a
 /// name of its own lead to this host, and would be taken for ours by the browser; it cannot do so with these.
-pub(crate) fn knows_host(host: &str, peer: Ipv6Addr, server: &Server) -> bool {
-    is_socket(peer)
+pub(crate) fn knows_host(host: &str, reach: Option<Reach>, server: &Server) -> bool {
+    reach == Some(Reach::Owner)
         || host.parse::<IpAddr>().is_ok()
         || host.eq_ignore_ascii_case("localhost")
         || server.admin_hosts.iter().any(|known| known.eq_ignore_ascii_case(host))

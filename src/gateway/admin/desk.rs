@@ -5,7 +5,7 @@
 use super::part::Part;
 use crate::base::limits::ADMIN_CONNECTIONS;
 use crate::base::time::Mono;
-use crate::gateway::client::limits::PeerKey;
+use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::ids::ClientId;
 use crate::policy::config::Config;

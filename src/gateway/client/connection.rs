@@ -14,7 +14,7 @@
 use super::response::RequestMeta;
 use super::send_queue::SendQueue;
 use crate::base::buf::{Buf, Pool};
-use crate::base::limits::{HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
+use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Ending, Shut};
 use crate::base::time::Mono;
 use crate::gateway::budget::Promise;
@@ -117,6 +117,11 @@ impl AfterResponse {
     }
 }
 
+/// In [`Connection::marks`]: part of a head has come.
+const READING: u8 = 1;
+/// In [`Connection::marks`]: the next answer is the last.
+const LAST: u8 = 2;
+
 /// A client connection. Idle, it holds no storage.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -129,14 +134,14 @@ pub(crate) struct Connection {
     wait: Mono,
     /// When the client has read nothing for too long.
     stall: Mono,
-    /// Part of a head has come.
-    reading: bool,
+    /// [`READING`] and [`LAST`].
+    marks: u8,
     /// It came by the admin listener.
     pub(crate) admin: bool,
+    /// It has shown a credential: a key, or a token of the admin listener.
+    pub(crate) known: bool,
     /// Why it is there only to be told something.
     pub(crate) oddity: Option<Oddity>,
-    /// The next answer is the last.
-    last: bool,
     /// The key whose answers it gets.
     key: Option<KeyIx>,
     /// What that key is charged for those that are not read.
@@ -156,12 +161,26 @@ impl Connection {
             exchange: None,
             wait: by,
             stall: Mono::NEVER,
-            reading: false,
+            marks: 0,
             admin,
+            known: false,
             oddity: crowded.then_some(Oddity::Crowded),
-            last: false,
             key: None,
             unread: Promise::default(),
+        }
+    }
+
+    fn has(&self, mark: u8) -> bool {
+        self.marks & mark != 0
+    }
+
+    /// How long it may be idle between two messages: without a credential no longer than a new connection, and not
+    /// long any more if the process stops.
+    pub(crate) fn idle_timeout(&self, server: &Server, stops: bool) -> Duration {
+        match self.known {
+            _ if stops => DRAIN_IDLE_GRACE,
+            true => server.keepalive_timeout,
+            false => server.keepalive_timeout.min(server.header_timeout),
         }
     }
 
@@ -172,7 +191,7 @@ impl Connection {
 
     /// Between two messages, with nothing received and nothing to be sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.phase == Phase::Head && !self.reading && self.queue.is_empty()
+        self.phase == Phase::Head && !self.has(READING) && self.queue.is_empty()
     }
 
     /// A request may still be on its way to being admitted: its head or body is arriving, or may.
@@ -258,7 +277,7 @@ impl Connection {
             if !self.inbound.discarded() {
                 return None;
             }
-            self.await_head(server.keepalive_timeout, pool, now);
+            self.await_head(self.idle_timeout(server, false), pool, now);
         }
         match self.phase {
             Phase::Head if self.is_full() => None,
@@ -268,8 +287,8 @@ impl Connection {
                     Some(Event::Head(head))
                 }
                 Ok(None) => {
-                    if !self.reading && self.inbound.has_pending() {
-                        self.reading = true;
+                    if !self.has(READING) && self.inbound.has_pending() {
+                        self.marks |= READING;
                         self.wait = now.after(server.header_timeout);
                     }
                     None
@@ -342,7 +361,7 @@ impl Connection {
     /// process asks for its end.
     #[inline]
     pub(crate) fn after_response(&self, meta: RequestMeta, close: bool) -> AfterResponse {
-        let keep = meta.keep_alive && !close && !self.last && self.oddity != Some(Oddity::Crowded);
+        let keep = meta.keep_alive && !close && !self.has(LAST) && self.oddity != Some(Oddity::Crowded);
         let unread = match self.phase {
             Phase::Head | Phase::Held => !meta.bodiless,
             Phase::Body => !self.inbound.body_progress().1,
@@ -395,7 +414,7 @@ impl Connection {
 
     /// The next answer is to be the last: what the client says has no sense any more.
     pub(crate) fn end_after_answer(&mut self) {
-        self.last = true;
+        self.marks |= LAST;
     }
 
     /// The connection waits for its next message.
@@ -404,7 +423,7 @@ impl Connection {
         // A message without a body, or with all of it read, cannot be broken any more.
         let _ = self.inbound.begin_discard(pool);
         self.phase = Phase::Head;
-        self.reading = false;
+        self.marks &= !READING;
         self.wait = now.after(idle);
     }
 
@@ -465,7 +484,7 @@ impl Connection {
             return Some(Event::Lost);
         }
         if how == Ending::Fin && !self.queue.is_empty() {
-            self.last = true;
+            self.marks |= LAST;
             return self.close_when_written(pool).map(Event::Done);
         }
         Some(Event::Done(if how == Ending::Fin { Shut::Clean } else { Shut::Abort }))
@@ -481,7 +500,7 @@ impl Connection {
         }
         self.wait = Mono::NEVER;
         match self.phase {
-            Phase::Head if self.reading => Some(Event::SlowHead),
+            Phase::Head if self.has(READING) => Some(Event::SlowHead),
             Phase::Head if !self.queue.is_empty() => {
                 // It is still reading its last answer; `write_stall` watches over that.
                 self.wait = now.after(idle);
@@ -496,7 +515,7 @@ impl Connection {
 
     /// The process stops: a connection that waits for its next message does not do so for long. True if that is news.
     pub(crate) fn hasten(&mut self, by: Mono) -> bool {
-        let hastens = self.phase == Phase::Head && !self.reading && by < self.wait;
+        let hastens = self.phase == Phase::Head && !self.has(READING) && by < self.wait;
         if hastens {
             self.wait = by;
         }

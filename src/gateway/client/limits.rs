@@ -1,12 +1,10 @@
-//! Who may hold how many connections: all clients together, each host, and the admin listener apart from them, so that
-//! a flood of clients never hides the gateway's health. Where the admin listener has no room left, of its connections
-//! that have shown no token the one that was idle longest goes. Counts; closes nothing itself.
+//! How many connections there may be: of all clients together, of each address, and to the admin listener apart from
+//! them, so that a flood of clients never hides the gateway's health. If there is no room, a connection that has shown
+//! no credential makes some (`client::places`); what has arrived of it is read before. Counts; closes nothing itself.
 
+use super::places::{PeerKey, Places, Seats};
 use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST};
-use crate::gateway::ids::ClientId;
 use crate::policy::config::Server;
-use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 
 /// What a new connection meets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -19,112 +17,119 @@ pub(crate) enum Verdict {
     Out,
 }
 
-/// The name of a peer's host: an IPv4 address, or the 64 bits of an IPv6 address that name its network, since whoever
-/// has one address there has them all.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct PeerKey(u64);
-
-impl PeerKey {
-    /// The host of `ip`.
-    pub(crate) fn of(ip: IpAddr) -> PeerKey {
-        match ip.to_canonical() {
-            IpAddr::V4(ip) => PeerKey(u64::from(u32::from(ip))),
-            IpAddr::V6(ip) => PeerKey((u128::from(ip) >> 64) as u64),
-        }
-    }
-}
+/// What a new connection meets, and the slots of those that make room for it. One is enough unless there are more
+/// connections than there should be.
+pub(crate) type Welcome = (Verdict, [Option<u32>; 2]);
 
 /// Connections open at the moment.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimits {
-    clients: usize,
-    /// Connections to the admin listener, the one that has been idle longest first, and whether each is never closed
-    /// to make room.
-    admins: VecDeque<(ClientId, bool)>,
-    /// Clients by host.
-    hosts: HashMap<PeerKey, usize, ahash::RandomState>,
-    /// Connections refused or told 503 since the start.
+    seats: Seats,
+    clients: Places,
+    admins: Places,
+    /// Client connections for which the system has descriptors.
+    descriptors: usize,
+    /// Connections refused, told 503 or closed to make room, since the start.
     pub(crate) turned_away: u64,
 }
 
 impl ConnectionLimits {
-    /// None open. `seed` keeps strangers from choosing hosts that collide.
-    pub(crate) fn new(seed: u64) -> ConnectionLimits {
+    /// None open, and room for so many. `seed` keeps strangers from choosing addresses that collide. `descriptors`:
+    /// client connections for which the system has some.
+    pub(crate) fn new(seed: u64, room: usize, descriptors: Option<usize>) -> ConnectionLimits {
         let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x646f_6f72);
-        ConnectionLimits { clients: 0, admins: VecDeque::new(), hosts: HashMap::with_hasher(hasher), turned_away: 0 }
+        ConnectionLimits {
+            seats: Seats::with_room(room),
+            clients: Places::new(hasher.clone()),
+            admins: Places::new(hasher),
+            descriptors: descriptors.unwrap_or(usize::MAX),
+            turned_away: 0,
+        }
     }
 
     /// Open client connections, without those to the admin listener.
     pub(crate) fn clients(&self) -> usize {
-        self.clients
+        self.clients.held()
     }
 
-    /// Whether one more admin connection has a place, and the one that has to go for it: of those that are not kept the
-    /// one that was idle longest.
-    pub(crate) fn admin_room(&mut self) -> (Verdict, Option<ClientId>) {
-        let is_full = self.admins.len() >= ADMIN_CONNECTIONS;
-        self.turned_away += u64::from(is_full);
-        let goes = self.admins.iter().find(|(_, kept)| is_full && !kept).map(|(id, _)| *id);
-        (if is_full && goes.is_none() { Verdict::Out } else { Verdict::In }, goes)
+    /// What a new connection from `host` meets.
+    pub(crate) fn welcome(&mut self, admin: bool, host: PeerKey, bounds: &Server) -> Welcome {
+        let welcome = match admin {
+            true => self.admin_welcome(),
+            false => self.client_welcome(host, bounds),
+        };
+        self.turned_away += u64::from(welcome.0 != Verdict::In);
+        welcome
     }
 
-    /// An admin connection has been opened or has asked something. `kept`: with a token, so that it makes room for
-    /// nobody.
-    pub(crate) fn admin_lives(&mut self, id: ClientId, kept: bool) {
-        self.admin_gone(id);
-        self.admins.push_back((id, kept));
+    fn admin_welcome(&mut self) -> Welcome {
+        let more = (self.admins.held() + 1).saturating_sub(ADMIN_CONNECTIONS);
+        let goes = self.next_to_go(true, more, None);
+        (if more > 0 && goes[0].is_none() { Verdict::Out } else { Verdict::In }, goes)
     }
 
-    /// An answer to an admin connection is under way. It is kept for that without a token, too, while half of the
-    /// places are left for whoever asks next.
-    pub(crate) fn admin_waits(&mut self, id: ClientId) {
-        let kept = self.admins.iter().filter(|(_, kept)| *kept).count();
-        let own = self.admins.iter_mut().filter(|(other, _)| *other == id && kept < ADMIN_CONNECTIONS / 2);
-        own.for_each(|(_, kept)| *kept = true);
-    }
-
-    /// An admin connection is gone.
-    pub(crate) fn admin_gone(&mut self, id: ClientId) {
-        self.admins.retain(|(other, _)| *other != id);
-    }
-
-    /// Whether an admin connection may be kept after an answer: half of them never are.
-    pub(crate) fn keeps_admin(&self) -> bool {
-        self.admins.len() <= ADMIN_CONNECTIONS / 2
-    }
-
-    /// Counts a new client connection in, unless it is to stay out.
-    pub(crate) fn enter(&mut self, host: PeerKey, bounds: &Server) -> Verdict {
-        let held = self.hosts.get(&host).copied().unwrap_or(0);
+    fn client_welcome(&mut self, host: PeerKey, bounds: &Server) -> Welcome {
+        let (held, own) = (self.clients.held(), self.clients.held_by(host));
+        let most = bounds.max_connections.min(self.descriptors);
         let share = match bounds.max_connections_per_ip {
             0 => usize::MAX - RESERVE_PER_HOST,
             share => share,
         };
-        if self.clients >= bounds.max_connections + RESERVE_CONNECTIONS || held >= share + RESERVE_PER_HOST {
-            return self.away(Verdict::Out);
-        }
-        self.clients += 1;
-        *self.hosts.entry(host).or_insert(0) += 1;
-        if self.clients > bounds.max_connections || held >= share {
-            return self.away(Verdict::Crowded);
-        }
-        Verdict::In
+        let goes = match own >= share {
+            true => self.next_to_go(false, own + 1 - share, Some(host)),
+            false => self.next_to_go(false, (held + 1).saturating_sub(most), None),
+        };
+        let verdict = match goes[0].is_some() {
+            true => Verdict::In,
+            false if held >= most + RESERVE_CONNECTIONS || own >= share + RESERVE_PER_HOST => Verdict::Out,
+            false if held >= most || own >= share => Verdict::Crowded,
+            false => Verdict::In,
+        };
+        (verdict, goes)
     }
 
-    fn away(&mut self, welcome: Verdict) -> Verdict {
-        self.turned_away += 1;
-        welcome
+    /// The strangers that make room for `more` connections, two at most.
+    fn next_to_go(&mut self, admin: bool, more: usize, host: Option<PeerKey>) -> [Option<u32>; 2] {
+        let (places, seats) = (if admin { &mut self.admins } else { &mut self.clients }, &mut self.seats);
+        let mut goes = [None; 2];
+        for at in 0..more.min(2) {
+            // The only stranger there is comes twice.
+            goes[at] = places.next_to_go(host, seats).filter(|slot| goes[0] != Some(*slot));
+        }
+        goes
     }
 
-    /// Counts a client connection out that was let in, crowded or not.
-    pub(crate) fn leave(&mut self, host: PeerKey) {
-        self.clients -= 1;
-        if let Some(held) = self.hosts.get_mut(&host) {
-            *held -= 1;
-            if *held == 0 {
-                self.hosts.remove(&host);
-            }
-        }
+    fn places(&mut self, admin: bool) -> (&mut Places, &mut Seats) {
+        (if admin { &mut self.admins } else { &mut self.clients }, &mut self.seats)
+    }
+
+    /// A connection from `host` has been let in.
+    pub(crate) fn enter(&mut self, admin: bool, slot: u32, host: PeerKey) {
+        let (places, seats) = self.places(admin);
+        places.enter(slot, host, seats);
+    }
+
+    /// A connection has asked something. `known`: it has shown a credential, so that it makes room for nobody.
+    pub(crate) fn acts(&mut self, admin: bool, slot: u32, known: bool) {
+        let (places, seats) = self.places(admin);
+        places.acts(slot, known, seats);
+    }
+
+    /// A connection is gone that was let in.
+    pub(crate) fn leave(&mut self, admin: bool, slot: u32) {
+        let (places, seats) = self.places(admin);
+        places.leave(slot, seats);
+    }
+
+    /// Whether an answer to an admin connection without a token may keep its place while it is under way: half of the
+    /// places are left for the next to ask.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.admins.known() < ADMIN_CONNECTIONS / 2
+    }
+
+    /// Whether an admin connection may be kept after an answer: half of them never are.
+    pub(crate) fn keeps_admin(&self) -> bool {
+        self.admins.held() <= ADMIN_CONNECTIONS / 2
     }
 }
 
@@ -143,29 +148,80 @@ mod tests {
         assert_eq!(host("::ffff:10.0.0.1"), host("10.0.0.1"));
     }
 
-    #[test]
-    fn one_host_gets_its_share_then_a_few_words_then_nothing_and_others_do_not_feel_it() {
-        let bounds = Server { max_connections: 100, max_connections_per_ip: 2, ..Server::default() };
-        let (mut limits, a, b) = (ConnectionLimits::new(1), host("10.0.0.1"), host("10.0.0.2"));
-        let met: Vec<Verdict> = (0..2 + RESERVE_PER_HOST).map(|_| limits.enter(a, &bounds)).collect();
-        assert!(met[..2].iter().all(|welcome| *welcome == Verdict::In));
-        assert!(met[2..].iter().all(|welcome| *welcome == Verdict::Crowded));
-        assert_eq!(limits.enter(a, &bounds), Verdict::Out);
-        assert_eq!(limits.enter(b, &bounds), Verdict::In);
-        met.iter().for_each(|_| limits.leave(a));
-        assert_eq!(limits.enter(a, &bounds), Verdict::In);
-        limits.leave(a);
-        limits.leave(b);
-        assert!(limits.hosts.is_empty());
+    /// Opens connections until `count` are open, each in the next slot.
+    fn open(
+        limits: &mut ConnectionLimits,
+        host: PeerKey,
+        slots: std::ops::Range<u32>,
+        bounds: &Server,
+    ) -> Vec<Welcome> {
+        let mut met = Vec::new();
+        for slot in slots {
+            let welcome = limits.welcome(false, host, bounds);
+            if welcome.0 != Verdict::Out {
+                limits.enter(false, slot, host);
+            }
+            welcome.1.iter().flatten().for_each(|goes| limits.leave(false, *goes));
+            met.push(welcome);
+        }
+        met
     }
 
     #[test]
-    fn a_full_house_still_answers_about_its_health() {
+    fn strangers_make_room_and_known_ones_do_not() {
+        let bounds = Server { max_connections: 3, ..Server::default() };
+        let (mut limits, a, b) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"), host("10.0.0.2"));
+        open(&mut limits, a, 0..3, &bounds);
+        limits.acts(false, 0, true);
+        assert_eq!(limits.welcome(false, b, &bounds), (Verdict::In, [Some(1), None]));
+        limits.leave(false, 1);
+        limits.enter(false, 1, b);
+        [1, 2].into_iter().for_each(|slot| limits.acts(false, slot, true));
+        let met = open(&mut limits, b, 3..3 + RESERVE_CONNECTIONS as u32, &bounds);
+        assert_eq!(met[0], (Verdict::Crowded, [None, None]));
+        assert_eq!(met[1], (Verdict::In, [Some(3), None]), "one that is told 503 makes room, too");
+        assert_eq!(limits.clients(), 4);
+    }
+
+    #[test]
+    fn full_share_of_an_address_leaves_others_alone() {
+        let bounds = Server { max_connections: 100, max_connections_per_ip: 2, ..Server::default() };
+        let (mut limits, a, b) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"), host("10.0.0.2"));
+        open(&mut limits, b, 0..1, &bounds);
+        let met = open(&mut limits, a, 1..4, &bounds);
+        assert_eq!(met[2], (Verdict::In, [Some(1), None]), "its own idlest stranger goes");
+        for slot in 4..4 + RESERVE_PER_HOST as u32 {
+            (2..slot).for_each(|known| limits.acts(false, known, true));
+            assert_eq!(open(&mut limits, a, slot..slot + 1, &bounds)[0].0, Verdict::Crowded);
+        }
+        limits.acts(false, 3 + RESERVE_PER_HOST as u32, true);
+        assert_eq!(limits.welcome(false, a, &bounds).0, Verdict::Out);
+        assert_eq!(limits.welcome(false, b, &bounds).0, Verdict::In);
+    }
+
+    #[test]
+    fn full_house_has_room_for_health() {
         let bounds = Server { max_connections: 1, ..Server::default() };
-        let (mut limits, a) = (ConnectionLimits::new(1), host("10.0.0.1"));
-        let met: Vec<Verdict> = (0..RESERVE_CONNECTIONS + 2).map(|_| limits.enter(a, &bounds)).collect();
-        assert_eq!((met[0], met[1], met[met.len() - 1]), (Verdict::In, Verdict::Crowded, Verdict::Out));
-        assert_eq!(limits.admin_room(), (Verdict::In, None));
+        let (mut limits, a) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"));
+        let mut met = Vec::new();
+        for slot in 0..RESERVE_CONNECTIONS as u32 + 2 {
+            met.append(&mut open(&mut limits, a, slot..slot + 1, &bounds));
+            (0..=slot.min(RESERVE_CONNECTIONS as u32)).for_each(|slot| limits.acts(false, slot, true));
+        }
+        let verdicts: Vec<Verdict> = met.iter().map(|(verdict, _)| *verdict).collect();
+        assert_eq!(
+            (verdicts[0], verdicts[1], verdicts[verdicts.len() - 1]),
+            (Verdict::In, Verdict::Crowded, Verdict::Out)
+        );
+        assert_eq!(limits.welcome(true, a, &bounds), (Verdict::In, [None, None]));
         assert_eq!(limits.turned_away, RESERVE_CONNECTIONS as u64 + 1);
+    }
+
+    #[test]
+    fn few_descriptors_bound_the_clients() {
+        let bounds = Server { max_connections: 100, ..Server::default() };
+        let (mut limits, a) = (ConnectionLimits::new(1, 0, Some(2)), host("10.0.0.1"));
+        let met = open(&mut limits, a, 0..5, &bounds);
+        assert_eq!((met[1].1[0], met[2].1[0], limits.clients()), (None, Some(0), 2));
     }
 }

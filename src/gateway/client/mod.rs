@@ -5,6 +5,7 @@ pub(crate) mod connection;
 pub(crate) mod cors;
 pub(crate) mod limits;
 pub(crate) mod peer;
+pub(crate) mod places;
 pub(crate) mod response;
 mod send_queue;
 

@@ -2,11 +2,10 @@
 
 use super::Reply;
 use crate::base::limits::ADMIN_BODY_MAX;
-use crate::base::seam::Shut;
 use crate::base::time::Mono;
 use crate::dialect::errors;
 use crate::gateway::admin::{self, Answer, Begun, DeskAnswer, DeskAsk, Load, Role, Step, View, Waiting, Waits};
-use crate::gateway::client::limits::{PeerKey, Verdict};
+use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
 use crate::gateway::exchange::authorize::content_fits;
 use crate::gateway::exchange::{Endpoint, Exchange, is_too_slow};
@@ -25,17 +24,6 @@ const LIVE_EVERY: Duration = Duration::from_millis(250);
 const LIVE_SILENCE: u64 = 60;
 
 impl Gateway {
-    /// Somebody wants to connect to the admin listener: that one is let in for whom there is room, or can be made.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn admin_comes(&mut self) -> Verdict {
-        let (verdict, goes) = self.cx.limits.admin_room();
-        if let Some(goes) = goes {
-            self.close_client(goes, Shut::Abort);
-        }
-        verdict
-    }
-
     /// A head has come by the admin listener.
     #[cold]
     #[inline(never)]
@@ -50,12 +38,12 @@ impl Gateway {
             client.end_after_answer();
         }
         let (bytes, _) = client.message();
-        let role = admin::role(head, bytes, peer, &self.cx.setup.config.server);
-        self.cx.limits.admin_lives(id, role > Role::Guest);
+        let role = admin::role(head, bytes, self.cx.admin, &self.cx.setup.config.server);
         let mut out = std::mem::take(&mut self.cx.out);
         out.clear();
-        let step = admin::step(head, bytes, (peer, role), &view, &mut self.cx, &mut out);
+        let step = admin::step(head, bytes, role, &view, &mut self.cx, &mut out);
         self.cx.out = out;
+        self.acts(id, role > Role::Guest);
         match step {
             Step::Answer(answer) => self.reply_admin(id, meta, answer),
             Step::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
@@ -183,9 +171,17 @@ impl Gateway {
         if let Some(client) = self.clients.get_mut(id) {
             client.begin_answer(None);
         }
-        self.cx.limits.admin_waits(id);
+        self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Answer });
         self.cx.orders.0.push(Order::Desk(Box::new(ask)));
+    }
+
+    /// An answer is under way. Without a token, too, its connection keeps its place for that while there are enough.
+    fn keep_while_waiting(&mut self, id: ClientId) {
+        let is_known = self.clients.get(id).is_some_and(|client| client.known);
+        if !is_known && self.cx.limits.may_wait() {
+            self.acts(id, true);
+        }
     }
 
     /// The helper thread has an answer.
@@ -224,7 +220,7 @@ impl Gateway {
         // It ends with the connection.
         client.end_after_answer();
         client.begin_answer(None);
-        self.cx.limits.admin_waits(id);
+        self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
         let reply = Reply { status: 200, framing, content_type: EVENTS, refusal: None, more: b"" };
         self.write_head(&exchange.request, &reply);

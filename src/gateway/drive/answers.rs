@@ -3,7 +3,7 @@
 use super::Reply;
 use super::clients::charge_unread;
 use crate::base::buf::Buf;
-use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
+use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Conn;
 use crate::base::time::Mono;
 use crate::base::timers::Timers;
@@ -16,7 +16,6 @@ use crate::gateway::{Gateway, Next};
 use crate::policy::meter::QuotaStatus;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::{Framing, Method};
-use std::time::Duration;
 
 /// Bytes around a chunk, at most.
 const CHUNK_FRAME: usize = 24;
@@ -211,22 +210,14 @@ impl Gateway {
 
     /// An answer lies in a client's queue: goes on to what follows it.
     fn answered(&mut self, id: ClientId, after: AfterResponse) {
-        let idle = self.idle_timeout();
         let Some(client) = self.clients.get_mut(id) else { return };
         let (server, now) = (&self.cx.setup.config.server, self.cx.now.mono);
+        let idle = client.idle_timeout(server, self.cx.lifecycle.is_stopping());
         let event = client.answered(after, server, idle, &mut self.cx.pool, now);
         self.dirty.push(client_conn(id));
         match event {
             Some(shut) => self.close_client(id, shut),
             None => self.arm(id),
-        }
-    }
-
-    /// How long a connection may be idle: not long any more where the process stops.
-    pub(crate) fn idle_timeout(&self) -> Duration {
-        match self.cx.lifecycle.is_stopping() {
-            true => DRAIN_IDLE_GRACE,
-            false => self.cx.setup.config.server.keepalive_timeout,
         }
     }
 

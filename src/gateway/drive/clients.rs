@@ -6,7 +6,6 @@ use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::seam::{Action, Ending, Shut, Stray};
 use crate::dialect::errors;
 use crate::gateway::budget::{Budget, Gate};
-use crate::gateway::client::limits::PeerKey;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{self, Event as ClientEvent, Oddity, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
@@ -164,8 +163,9 @@ impl Gateway {
 
     /// The earliest deadline of a client or its exchange has come.
     pub(crate) fn client_expired(&mut self, id: ClientId) {
-        let (idle, now) = (self.idle_timeout(), self.cx.now.mono);
+        let now = self.cx.now.mono;
         let Some(client) = self.clients.get_mut(id) else { return };
+        let idle = client.idle_timeout(&self.cx.setup.config.server, self.cx.lifecycle.is_stopping());
         let (drained, exchange) = (client.is_drained(), client.exchange);
         let event = client.expired(idle, &mut self.cx.pool, now);
         match (event, exchange) {
@@ -182,6 +182,40 @@ impl Gateway {
         self.arm(id);
     }
 
+    /// A connection has asked something. `known`: with a credential.
+    pub(crate) fn acts(&mut self, id: ClientId, known: bool) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.known = known;
+        self.cx.limits.acts(client.admin, id.slot, known);
+    }
+
+    /// A connection that has shown no credential makes room. What has arrived of it is read before; one that does not
+    /// even read what it was answered has nothing more to say.
+    pub(crate) fn make_room(&mut self, slot: u32) {
+        let Some((id, client)) = self.clients.tenant(slot) else { return };
+        match client.is_drained() {
+            true => self.cx.actions.push(Action::Hear(client_conn(id))),
+            false => self.turn_away(id),
+        }
+    }
+
+    /// All that has arrived of a connection that makes room has been read.
+    pub(crate) fn client_heard(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        // It has shown a credential after all, or the ledger is being asked for its key.
+        if client.known || client.exchange.is_some() {
+            return;
+        }
+        if client.close_when_written(&mut self.cx.pool).is_some() {
+            self.turn_away(id);
+        }
+    }
+
+    fn turn_away(&mut self, id: ClientId) {
+        self.cx.limits.turned_away += 1;
+        self.drop_client(id);
+    }
+
     /// Ends a connection that is of no further use, and the exchange that hangs on it.
     pub(crate) fn drop_client(&mut self, id: ClientId) {
         if let Some(exchange) = self.clients.get(id).and_then(|client| client.exchange) {
@@ -195,12 +229,9 @@ impl Gateway {
         let Some(mut client) = self.clients.remove(id) else { return };
         self.timers.forget(client_conn(id));
         debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
-        match client.admin {
-            true => {
-                self.cx.limits.admin_gone(id);
-                self.cx.desk.gone(id);
-            }
-            false => self.cx.limits.leave(PeerKey::of(self.cx.peers.socket(id).into())),
+        self.cx.limits.leave(client.admin, id.slot);
+        if client.admin {
+            self.cx.desk.gone(id);
         }
         client.release(&mut self.cx.pool);
         self.cx.budget.release(&mut client.unread, &mut self.cx.pool);
@@ -260,7 +291,12 @@ impl Gateway {
             store: self.cx.takes_requests(),
         };
         let (bytes, _) = client.message();
-        match exchange.authorize(head, bytes, ready, &mut self.cx) {
+        let is_stranger = !client.known;
+        let passed = exchange.authorize(head, bytes, ready, &mut self.cx);
+        if is_stranger {
+            self.acts(exchange.request.client, exchange.request.found.key.is_some());
+        }
+        match passed {
             Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => return Passed::Body,
             Ok(Endpoint::Quota) => return Passed::Quota,
             Ok(Endpoint::Preflight) => self.answer_preflight(exchange),

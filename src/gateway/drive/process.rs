@@ -322,6 +322,7 @@ impl Gateway {
             for id in self.client_ids() {
                 self.close_client(id, Shut::Clean);
             }
+            self.cx.tell_of_suppressed(true);
             self.cx.actions.push(Action::Exit);
         }
     }

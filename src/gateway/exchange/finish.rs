@@ -259,7 +259,8 @@ impl Exchange {
             let failed = self.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.has_failures());
             outcome.error.is_none() && outcome.status < 400 && !failed
         };
-        let is_logged = logged == RequestLog::All || !went_well() || logged.keeps(&request.id.raw());
+        let is_wanted = logged == RequestLog::All || !went_well() || logged.keeps(&request.id.raw());
+        let is_logged = is_wanted && (request.found.key.is_some() || cx.takes_stranger_line());
         if !is_logged && cx.recorder.is_none() {
             return;
         }

@@ -10,6 +10,7 @@ use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::plan::{Group, Plan};
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
+use crate::policy::settings::secret::variables;
 use std::path::PathBuf;
 
 /// The checked configuration. Share it as `Arc<Config>`; nothing in it changes.
@@ -37,6 +38,8 @@ pub struct Config {
     pub warnings: Vec<ConfigError>,
     /// The files of certificates and keys, each with the place that names it; the message is still blank.
     pub pem_files: Vec<(PathBuf, ConfigError)>,
+    /// Environment variables that hold secrets.
+    pub secret_variables: Vec<String>,
 }
 
 impl Config {
@@ -51,7 +54,10 @@ impl Config {
         let pem_files = reader.take_pem_files();
         let (errors, warnings) = reader.finish();
         match read {
-            Some(config) if errors.is_empty() => Ok(Config { warnings, pem_files, ..config }),
+            Some(config) if errors.is_empty() => {
+                let secret_variables = variables(source.text);
+                Ok(Config { warnings, pem_files, secret_variables, ..config })
+            }
             _ => Err(errors),
         }
     }
@@ -126,5 +132,6 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         groups,
         warnings: Vec::new(),
         pem_files: Vec::new(),
+        secret_variables: Vec::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! The effective configuration as TOML: every default filled in, secrets as references to where they come from. What
-//! it prints parses to the same configuration, unless the password of a store or a proxy had to be
-//! masked.
+//! it prints parses to the same configuration, unless the password of a store or a proxy, or the value of a provider's
+//! header, had to be masked.
 
 use super::document::Config;
 use super::providers::{Auth, Provider};
@@ -112,8 +112,7 @@ fn provider(page: &mut Page, provider: &Provider) {
         Auth::Bearer => page.string("auth", "bearer"),
         Auth::Header(name) => page.string("auth", name),
     }
-    let headers: Vec<String> =
-        provider.headers.iter().map(|(name, value)| format!("{} = {}", quoted(name), quoted(value))).collect();
+    let headers: Vec<String> = provider.headers.iter().map(|(name, _)| format!("{} = \"***\"", quoted(name))).collect();
     let inside = if headers.is_empty() { String::new() } else { format!(" {} ", headers.join(", ")) };
     page.key("headers", format_args!("{{{inside}}}"));
     match &provider.betas {

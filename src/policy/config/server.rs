@@ -34,13 +34,14 @@ section! {
         /// Address of the page, the admin API, `/healthz`, `/readyz`, `/metrics` and `/openapi.json`; always plain
         /// HTTP. Or `"unix:PATH"`: a socket of mode 0600, whose users need no token.
         pub admin_listen: Option<AdminListen> = None, Or(AdminPlace, "none"), Restart;
-        /// Secret that reading the admin API and `/metrics` asks for as a bearer token. Required if `admin_listen` can
-        /// be reached from other hosts.
+        /// Secret that reading the admin API and `/metrics` asks for as a bearer token. Required if other hosts can
+        /// reach the listening socket, wherever that comes from: a start, a reload or an upgrade without it is refused.
         pub admin_token: Option<Secret> = None, Or(Reference, "none"), Live;
         /// Secret that changing anything by the admin API asks for. It reads, too. Without it nothing can be changed
         /// there, but by a socket.
         pub admin_write_token: Option<Secret> = None, Or(Reference, "none"), Live;
-        /// Names by which the page and the admin API may be asked for, beside addresses and `localhost`.
+        /// Names of the host by which the page, the admin API, `/metrics` and `/openapi.json` may be requested, in
+        /// addition to addresses and `localhost`. Requests for `/metrics` with the token may use any name.
         pub admin_hosts: Vec<Arc<str>> = Vec::new(), Hosts, Live;
         /// Requests are recorded for the admin API from the start on, which costs one in a hundred of what a request
         /// does; else from the first time on that somebody looks at them there.
@@ -54,9 +55,11 @@ section! {
         pub cors_origins: Vec<Arc<str>> = Vec::new(), Origins, Live;
         /// Several processes listen on the same addresses (SO_REUSEPORT); needs a shared store.
         pub reuse_port: bool = false, Flag, Restart;
-        /// Client connections at once. 32 more are told 503, those beyond are closed.
+        /// Client connections at once. If there are more, one that has shown no key makes room: the one that has been
+        /// idle longest, of the address with most of them. If all have shown one, 32 more are told 503, those beyond
+        /// are closed.
         pub max_connections: usize = 10_000, Whole(1..=1_000_000), Live;
-        /// The same for one IPv4 address or IPv6 /64; 4 more are told 503. 0: no limit.
+        /// The same for one IPv4 address or IPv6 /64, which makes room by its own; 4 more are told 503. 0: no limit.
         pub max_connections_per_ip: usize = 0, Whole(0..=1_000_000), Live;
         /// Bytes of a request's head; 431 beyond it.
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;
@@ -66,11 +69,12 @@ section! {
         /// one request with its translation three. An answer of up to an eighth (translated, a sixteenth) always gets
         /// on; a larger one may wait for others.
         pub max_buffered: usize = 512 << 20, Bytes(MIB..=1024 * 1024 * MIB), Live;
-        /// For a head from its first byte, and for a new connection, its TLS handshake included, until that byte.
+        /// For a head from its first byte, and for a new connection, its TLS handshake included, until that byte. Also
+        /// for an idle connection that has shown no key.
         pub header_timeout: Duration = Duration::from_secs(10), Time(TIMEOUTS), Live;
         /// Without progress of a body; after it, 16 KiB/s on average are asked for.
         pub body_timeout: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
-        /// For an idle connection between two requests.
+        /// For an idle connection between two requests, once it has shown a key.
         pub keepalive_timeout: Duration = Duration::from_secs(75), Time(TIMEOUTS), Live;
         /// For a client that reads nothing of what is ready for it.
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
@@ -85,7 +89,7 @@ section! {
         /// Connections of `trusted_proxies` begin with a PROXY protocol header (version 1 or 2), before TLS.
         pub proxy_protocol: bool = false, Flag, Live;
         /// Which requests are logged: `"all"`, `"failures"`, or a share of the successes from 0 to 1. Failures always
-        /// are, and what got over a failed attempt.
+        /// are, and what got over a failed attempt. Requests without a valid key are logged up to 100 times a second.
         pub log: RequestLog = RequestLog::All, Logged, Live;
         /// What is kept of users and conversations that clients name: `"hash"`, users as keyed hashes; `"plain"`, in
         /// their own words; `"off"`, nothing, and no class of client either.
@@ -110,6 +114,24 @@ impl fmt::Display for AdminListen {
             AdminListen::Address(address) => address.fmt(f),
             AdminListen::Unix(path) => write!(f, "unix:{}", path.display()),
         }
+    }
+}
+
+/// Who can connect to a listening socket.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// Its owner, by a file that nobody else may use.
+    Owner,
+    /// Processes of this host.
+    Host,
+    /// Other hosts.
+    Network,
+}
+
+impl Reach {
+    /// Of a socket that listens on `address`.
+    pub fn of(address: SocketAddr) -> Reach {
+        if address.ip().to_canonical().is_loopback() { Reach::Host } else { Reach::Network }
     }
 }
 
@@ -146,6 +168,14 @@ impl Server {
         (server, reuse_port.map(|at| (at, section.path_of("reuse_port"))))
     }
 
+    /// Whether an admin listener that `reach` describes may be open with these settings. `place` names it in the error.
+    pub fn allows_admin(&self, reach: Reach, place: impl fmt::Display) -> Result<(), String> {
+        match reach == Reach::Network && self.admin_token.is_none() {
+            true => Err(format!("{place} can be reached from other hosts: set an `admin_token`")),
+            false => Ok(()),
+        }
+    }
+
     fn check_admin(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
         let secret = |token: &Option<Secret>| token.as_ref().map(|token| token.expose().to_string());
         let (reads, writes) = (secret(&self.admin_token), secret(&self.admin_write_token));
@@ -166,8 +196,11 @@ impl Server {
         if admin.port() != 0 && self.listen.contains(admin) {
             reader.report(place, path.clone(), "must differ from `listen`: health and metrics are not for clients");
         }
-        if !admin.ip().is_loopback() && section.place("admin_token").is_none() {
-            let text = format!("{} can be reached from other hosts: set an `admin_token`", admin.ip());
+        // A token that cannot be read has been reported.
+        let is_written = section.place("admin_token").is_some();
+        if let Err(text) = self.allows_admin(Reach::of(*admin), admin.ip())
+            && !is_written
+        {
             reader.report(place, path, text);
         }
     }

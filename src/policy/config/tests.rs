@@ -31,7 +31,7 @@ fn read(path: &str) -> std::io::Result<String> {
 }
 
 fn parse_as(file: &str, text: &str) -> Result<Config, Vec<ConfigError>> {
-    let run = |program: &[String]| match program {
+    let run = |program: &[String], _: &[String]| match program {
         [path, word] if path == "token" => Ok(format!("{word}\n")),
         _ => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
     };
@@ -484,7 +484,7 @@ const RIGHT: &str = "shape = \"chat\"\nbase_url = \"https://h/v1\"\n";
 #[test]
 fn a_program_is_not_run_where_anything_that_is_written_about_it_is_wrong() {
     let ran = std::cell::Cell::new(0);
-    let run = |_: &[String]| {
+    let run = |_: &[String], _: &[String]| {
         ran.set(ran.get() + 1);
         Ok("secret".to_string())
     };

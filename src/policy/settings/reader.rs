@@ -51,6 +51,9 @@ impl fmt::Display for ConfigError {
     }
 }
 
+/// What a program prints: its path and its arguments, and the variables that it is not given.
+pub type RunProgram<'a> = dyn Fn(&[String], &[String]) -> std::io::Result<String> + 'a;
+
 /// A configuration text and the ways to what it refers to.
 pub struct Source<'a> {
     /// Its file name: for errors, and relative paths in it are relative to its folder.
@@ -61,13 +64,13 @@ pub struct Source<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// The content of a file, for secrets and certificates.
     pub read: &'a dyn Fn(&str) -> std::io::Result<String>,
-    /// What a program prints, for secrets: its path and its arguments.
-    pub run: &'a dyn Fn(&[String]) -> std::io::Result<String>,
+    /// What a program prints, for secrets: its path and its arguments, and the variables that it is not given.
+    pub run: &'a RunProgram<'a>,
 }
 
 impl Source<'_> {
     /// For those that run no programs.
-    pub fn no_program(_: &[String]) -> std::io::Result<String> {
+    pub fn no_program(_: &[String], _: &[String]) -> std::io::Result<String> {
         Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "no program is run here"))
     }
 }

@@ -7,6 +7,7 @@ use crate::base::text::looks_secret;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
+use toml::de::{DeTable, DeValue};
 
 /// A word of so many bytes may be a secret.
 const SECRET_MIN: usize = 16;
@@ -107,6 +108,34 @@ pub fn fit(value: &str) -> Option<&str> {
     (!value.is_empty() && value.len() <= SECRET_MAX && sent).then_some(value)
 }
 
+/// The environment variables that a configuration names as secrets, in order, each once: a program that prints one
+/// secret is not given the others.
+pub fn variables(text: &str) -> Vec<String> {
+    fn collect(value: &DeValue<'_>, names: &mut Vec<String>) {
+        match value {
+            DeValue::Array(items) => items.iter().for_each(|item| collect(item.get_ref(), names)),
+            DeValue::Table(table) => collect_in(table, names),
+            _ => {}
+        }
+    }
+    fn collect_in(table: &DeTable<'_>, names: &mut Vec<String>) {
+        for (key, value) in table {
+            match value.get_ref() {
+                DeValue::String(name) if key.get_ref() == "env" => names.push(name.to_string()),
+                value => collect(value, names),
+            }
+        }
+    }
+    let mut names = Vec::new();
+    // What is wrong with the document is said by whoever reads it.
+    if let Ok(document) = DeTable::parse(text) {
+        collect_in(document.get_ref(), &mut names);
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
 impl Reader<'_> {
     /// The secret that `field` must refer to: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused and never
     /// repeated.
@@ -203,7 +232,7 @@ impl Reader<'_> {
         if program[0].contains('/') {
             program[0] = self.resolve(&program[0]).to_string_lossy().into_owned();
         }
-        match (self.source().run)(&program) {
+        match (self.source().run)(&program, &variables(self.source().text)) {
             Ok(value) => Some((value, Origin::Command { program, refresh })),
             Err(error) => {
                 self.report(at, path, format!("the program gives no secret: {error}"));

@@ -143,7 +143,7 @@ fn setting(name: &str) -> Rig {
 
 fn document(gate: &Gate) -> Value {
     let mut stream = super::rig::connect(gate.admin);
-    stream.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let text = rest(&mut stream);
     assert!(text.contains("content-type: application/json"), "{text}");
     serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap()

@@ -26,7 +26,7 @@ fn the_operations_guide_lists_every_metric_and_every_field_of_the_log() {
     gate.ask(&request.replacen("host: h", "connection: close\r\nx-request-id: mine\r\nhost: h", 1));
     gate.ask(&super::rig::get("nothing", "/v1/models"));
     let mut stream = super::rig::connect(gate.admin);
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let metrics = super::rig::rest(&mut stream);
     let known = |name: &str| OPERATIONS.contains(&format!("`{name}`")) || OPERATIONS.contains(&format!("`{name}{{"));
     for line in metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {

@@ -42,7 +42,7 @@ fn the_guides_credentials_are_read_as_it_says() {
         "[[models]]\nid = \"m\"\ncontext = \"1K\"\ntargets = [{ provider = \"openai\" }, { provider = \"vertex\" }]";
     let text = format!("{}\n{model}\n", blocks("toml")[1]);
     let (env, read) = (|name: &str| Some(name.to_owned()), |path: &str| Ok(path.to_owned()));
-    let run = |program: &[String]| Ok(program.join(" "));
+    let run = |program: &[String], _: &[String]| Ok(program.join(" "));
     let config = Config::parse(&Source { file: "t", text: &text, env: &env, read: &read, run: &run }).unwrap();
     let credentials = config.providers.iter().flat_map(|provider| &provider.credentials);
     let secrets: Vec<&str> = credentials.map(|credential| credential.secret.expose()).collect();

@@ -22,7 +22,7 @@ fn metrics() -> String {
     }
     gate.ask(&get(&rig.key, "/v1/nothing"));
     let mut stream = connect(gate.admin);
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     rest(&mut stream).split_once("\r\n\r\n").unwrap().1.to_string()
 }
 

@@ -67,13 +67,19 @@ fn off_means_that_nothing_is_said() {
 fn one_host_has_its_share_of_connections_and_the_admin_listener_another() {
     let rig = Rig::new("per-host", "max_connections_per_ip = 3\n");
     let gate = rig.start();
-    let mut held: Vec<_> = (0..3).map(|_| gate.connect()).collect();
+    let ask = get(&rig.key, "/v1/models").replacen("connection: close\r\n", "", 1);
+    let known = || {
+        let mut client = gate.connect();
+        client.write_all(ask.as_bytes()).unwrap();
+        read_until(&mut client, "\"small\"");
+        client
+    };
+    let mut held: Vec<_> = (0..3).map(|_| known()).collect();
     let crowded = gate.ask(&get(&rig.key, "/v1/models"));
     assert!(crowded.starts_with("HTTP/1.1 503") && crowded.contains("retry-after: 1"), "{crowded}");
     assert_eq!(gate.metric("tollgate_turned_away_total"), 1);
-    let mut more: Vec<_> = (0..4).map(|_| gate.connect()).collect();
-    let mut out = gate.connect();
-    assert_eq!(rest(&mut out), "");
+    let mut more: Vec<_> = (0..5).map(|_| gate.connect()).collect();
+    assert_eq!(rest(&mut more[0]), "", "it has shown no key, and makes room for the last of them");
     drop(held.pop());
     more.clear();
     gate.until("a place is free", |gate| gate.metric("tollgate_client_connections") == 2);

@@ -1,5 +1,6 @@
 //! The gateway at its edges, with the real binary: TLS towards clients, browsers, change at run time, hostile clients.
 
+mod access;
 mod back;
 mod browsers;
 mod peers;

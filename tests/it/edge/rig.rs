@@ -37,12 +37,15 @@ impl Rig {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let mut rig = Rig { folder, provider: provider(), key: String::new() };
+        for what in ["read", "write"] {
+            std::fs::write(rig.path(&format!("{what}.token")), format!("a-token-that-{what}s")).unwrap();
+        }
         rig.configure(server, &rig.models("small"), "");
         rig.key = rig.issue("");
         rig
     }
 
-    /// Writes the configuration anew.
+    /// Writes the configuration anew. `read.token` and `write.token` are there for its tokens.
     pub fn configure(&self, server: &str, models: &str, plans: &str) {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
@@ -65,7 +68,7 @@ impl Rig {
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let mut command = Command::new(crate::e2e::process::binary());
         command.args(args).arg("--config").arg(self.path("tollgate.toml")).stdin(Stdio::null());
         command
     }
@@ -122,7 +125,8 @@ pub fn provider() -> SocketAddr {
 
 fn address_after(line: &str, mark: &str) -> SocketAddr {
     let rest = &line[line.find(mark).unwrap() + mark.len()..];
-    rest[..rest.find('"').unwrap()].parse().unwrap()
+    // A socket in the file system has none.
+    rest[..rest.find('"').unwrap()].parse().unwrap_or(NOWHERE)
 }
 
 /// A running gateway; killed when dropped.
@@ -203,7 +207,10 @@ impl Gate {
     /// The value of a metric without labels.
     pub fn metric(&self, name: &str) -> u64 {
         let mut stream = connect(self.admin);
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+        let secured = std::fs::read_to_string(self.log.with_file_name("tollgate.toml")).unwrap().contains("read.token");
+        let token = if secured { "authorization: Bearer a-token-that-reads\r\n" } else { "" };
+        let ask = format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
+        stream.write_all(ask.as_bytes()).unwrap();
         let text = rest(&mut stream);
         let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_default();
         line.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("no {name} in {text}"))

@@ -47,7 +47,7 @@ fn count(value: &serde_json::Value) -> u64 {
 /// What a series of `/metrics` says; 0 where it is not there.
 fn counter(gate: &Gate, series: &str) -> f64 {
     let mut stream = connect(gate.admin);
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let text = rest(&mut stream);
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.map_or(0.0, |count| count.parse().unwrap())

@@ -11,7 +11,7 @@ use tollgate::base::time::Now;
 use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::ask::{Answer, Ask, Ruling};
-use tollgate::policy::config::Config;
+use tollgate::policy::config::{Config, Reach};
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::meter::SharedCounts;
 use tollgate::policy::row::Row;
@@ -130,7 +130,8 @@ pub struct World {
 impl World {
     pub fn new(config: Config, start: Start, cut: Cut) -> World {
         let now = begin();
-        let start = Start { seed: [9; 32], client_listeners: 1, has_admin: true, ..start };
+        let admin = start.admin.or(Some(Reach::Host));
+        let start = Start { seed: [9; 32], client_listeners: 1, admin, ..start };
         World {
             gateway: Gateway::new(Arc::new(config), start, now),
             now,
@@ -184,7 +185,12 @@ impl World {
 
     /// A client connects, to the admin listener if `admin`.
     pub fn connect(&mut self, label: &str, admin: bool) -> Result<(), String> {
-        let peer = "192.0.2.1:1000".parse().map_err(|_| "address")?;
+        self.connect_from(label, admin, "192.0.2.1:1000")
+    }
+
+    /// The same from an address of its own.
+    pub fn connect_from(&mut self, label: &str, admin: bool, peer: &str) -> Result<(), String> {
+        let peer = peer.parse().map_err(|_| "address")?;
         let accepted = self.gateway.accepted(usize::from(admin), peer, self.now);
         let conn = accepted.ok_or_else(|| format!("{label} was not accepted"))?;
         self.open(label, conn, true);
@@ -327,6 +333,12 @@ impl World {
         for action in actions {
             match action {
                 Action::Dial { conn, .. } => self.dial(conn),
+                Action::Hear(conn) => {
+                    if let Some(label) = self.labels.get(&conn).cloned() {
+                        self.deliver(&label)?;
+                    }
+                    self.gateway.heard(conn, self.now);
+                }
                 Action::Finish(conn) => {
                     let label = self.labels.get(&conn).cloned().ok_or("it finished what was not open")?;
                     if std::mem::replace(&mut self.end(&label)?.finished, true) {

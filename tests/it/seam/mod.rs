@@ -14,4 +14,5 @@ mod queue;
 mod readers;
 mod rig;
 mod stack;
+mod strangers;
 mod vectors;

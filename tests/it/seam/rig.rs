@@ -5,7 +5,7 @@ use crate::scripts::world::{Cut, World};
 use crate::support::setting::{KeyRing, Setting};
 use tollgate::base::seam::Core;
 use tollgate::gateway::Start;
-use tollgate::policy::config::Config;
+use tollgate::policy::config::{Config, Reach};
 
 /// What `max_buffered` is set to. One key may hold a quarter.
 pub const BUDGET: usize = 1 << 20;
@@ -29,6 +29,11 @@ impl Rig {
 
     /// The same with some lines of the configuration changed; with a group in them all keys are in it.
     pub fn with(keys: usize, lines: &[(&str, &str)]) -> Rig {
+        Rig::at(keys, lines, None)
+    }
+
+    /// The same with an admin listener that `admin` describes.
+    pub fn at(keys: usize, lines: &[(&str, &str)], admin: Option<Reach>) -> Rig {
         let (mut setting, mut ring) = (Setting::default(), KeyRing::default());
         let own = [
             ("server", "max_body = \"256KiB\""),
@@ -42,7 +47,7 @@ impl Rig {
         let words: Vec<String> = in_group.map(|group| format!("group={group}")).into_iter().collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         (0..keys).for_each(|number| ring.issue(&format!("k{number}"), &words));
-        let start = Start { keys: ring.records.clone(), ..Start::default() };
+        let start = Start { keys: ring.records.clone(), admin, ..Start::default() };
         Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring, config: setting.high(), most: 0 }
     }
 

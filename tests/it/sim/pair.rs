@@ -211,6 +211,7 @@ impl Process {
             Action::StopAccepting(_) => self.accepts = false,
             Action::StartSuccessor => self.starts_successor = true,
             Action::Exit => self.exit = true,
+            Action::Hear(conn) => self.gateway.heard(conn, now),
             Action::Finish(_) | Action::Resolve { .. } => {}
             Action::Close { conn, .. } => {
                 self.calls.retain(|call| call.conn != conn);

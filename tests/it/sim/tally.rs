@@ -58,6 +58,9 @@ pub struct Tally {
     pub taken_back: u64,
     /// Attempts that spans tell of.
     pub spans: u64,
+    /// Connections of strangers, and those of them that the gateway has closed.
+    pub strangers: u64,
+    pub strangers_closed: u64,
     /// Only where the ledger is shared.
     pub story: Story,
 }
@@ -75,7 +78,7 @@ impl Tally {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 21] {
+    fn fields(&mut self) -> [&mut u64; 23] {
         [
             &mut self.requests,
             &mut self.answers,
@@ -98,6 +101,8 @@ impl Tally {
             &mut self.handovers,
             &mut self.taken_back,
             &mut self.spans,
+            &mut self.strangers,
+            &mut self.strangers_closed,
         ]
     }
 
@@ -187,6 +192,9 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
     ] {
         setting.set(section, line);
     }
+    if wider.strangers {
+        setting.set("server", &format!("max_connections = {CONNECTIONS}"));
+    }
     if wider.places {
         set_targets(&mut setting, &[UP, SECOND], wider);
         let target = format!("{{ provider = \"ant\", model = \"up-large\", concurrency = {PLACES} }}");
@@ -202,6 +210,9 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
     }
     setting
 }
+
+/// Connections where strangers hold those that clients leave.
+pub const CONNECTIONS: usize = 24;
 
 /// Requests at a time at each target, where that is bounded.
 pub const PLACES: usize = 2;

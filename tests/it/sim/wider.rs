@@ -53,6 +53,8 @@ pub struct Wider {
     pub nameless: bool,
     /// Spans are exported.
     pub spans: bool,
+    /// Strangers hold all connections that clients leave.
+    pub strangers: bool,
 }
 
 impl Wider {
@@ -70,6 +72,7 @@ impl Wider {
         let queue = rng.below(4) == 0;
         let relays = rng.below(2) == 0;
         let spans = rng.below(3) == 0;
+        let strangers = rng.below(3) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -79,6 +82,7 @@ impl Wider {
             queue,
             relays,
             spans,
+            strangers,
         }
     }
 

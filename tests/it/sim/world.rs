@@ -19,7 +19,7 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
-use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord, issue};
 use tollgate::policy::row::{Row, Running};
 use tollgate::wire::Dialect;
 
@@ -39,6 +39,8 @@ struct World {
     rng: Rng,
     now: Now,
     clients: Vec<Client>,
+    /// Connections that never show a key.
+    strangers: Vec<Pipe>,
     providers: Vec<Provider>,
     /// Dials without an answer yet.
     dialing: Vec<(Conn, bool)>,
@@ -125,6 +127,7 @@ impl World {
             rng: Rng::from_u64(seed),
             now,
             clients: Vec::new(),
+            strangers: Vec::new(),
             providers: Vec::new(),
             dialing: Vec::new(),
             asked: Vec::new(),
@@ -159,6 +162,9 @@ impl World {
         if self.ledger.way != Way::File && self.rng.below(3) > 0 {
             self.ledger.act(&mut self.rng, &mut self.gateway, self.now);
             self.settle()?;
+        }
+        if self.wider.strangers && self.rng.below(2) == 0 {
+            self.move_stranger()?;
         }
         match self.rng.below(16) {
             0 => self.pass_time()?,
@@ -296,7 +302,9 @@ impl World {
         if self.winding_up || self.draining || waits || self.clients.len() >= CLIENTS_MAX {
             return Ok(());
         }
-        let peer = "192.0.2.7:999".parse().map_err(|_| "address")?;
+        // Beside strangers each client has an address of its own, so that none is ever the one that has to go.
+        let own = if self.wider.strangers { (self.steps % 200) as u8 } else { 7 };
+        let peer = ([192, 0, 2, own], 999).into();
         let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
         let pipe = Pipe::new(conn, self.now);
         let mut supply = Supply {
@@ -308,6 +316,47 @@ impl World {
         };
         self.clients.push(Client::new(pipe, &mut self.rng, &mut supply));
         Ok(())
+    }
+
+    /// A stranger connects, waits, drips, floods, reads or leaves.
+    fn move_stranger(&mut self) -> Result<(), String> {
+        let waits = !self.gateway.wants_clients(0) && self.wider.upgrade.is_some();
+        if self.rng.below(3) == 0 && !self.winding_up && !self.draining && !waits {
+            let address = [198, 51, 100, self.rng.below(2) as u8];
+            let conn = self.gateway.accepted(0, (address, 999).into(), self.now).ok_or("a stranger was not let in")?;
+            self.strangers.push(Pipe::new(conn, self.now));
+            self.tally.strangers += 1;
+            return self.settle();
+        }
+        if self.strangers.is_empty() {
+            return Ok(());
+        }
+        let index = self.rng.below(self.strangers.len() as u64) as usize;
+        let stranger = &mut self.strangers[index];
+        match self.rng.below(12) {
+            0 => stranger.wire.extend_from_slice(b"GET / HTTP/1.1\r\nhost: g\r\n\r\n"),
+            1 => {
+                let key = issue("tg_", |out| out.fill(9)).text;
+                let ask = format!("GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\r\n");
+                stranger.wire.extend_from_slice(ask.as_bytes());
+            }
+            2 => stranger.wire.extend_from_slice(&b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\n\r\n".repeat(20)),
+            3 => stranger.wire.extend_from_slice(b"GET / HT"),
+            4 if self.rng.below(4) == 0 => stranger.ending = Some(Ending::Broken),
+            5..=7 => drop(stranger.take(&mut self.gateway, 1 + self.rng.below(4000) as usize, self.now)),
+            _ => drop(stranger.deliver(&mut self.gateway, 1 + self.rng.below(40) as usize, self.now)),
+        }
+        self.settle()
+    }
+
+    /// What has arrived of a connection is handed over, as a real loop would read it now.
+    fn hear(&mut self, conn: Conn) {
+        let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
+        let mut pipes = clients.chain(&mut self.strangers);
+        if let Some(pipe) = pipes.find(|pipe| pipe.conn == conn) {
+            pipe.deliver(&mut self.gateway, 65_536, self.now);
+        }
+        self.gateway.heard(conn, self.now);
     }
 
     /// Dials, names, the store and the keys.
@@ -481,7 +530,8 @@ impl World {
         for _ in 0..ROUNDS_MAX {
             for conn in std::mem::take(self.gateway.dirty()) {
                 let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
-                let mut pipes = clients.chain(self.providers.iter_mut().map(|provider| &mut provider.pipe));
+                let providers = self.providers.iter_mut().map(|provider| &mut provider.pipe);
+                let mut pipes = clients.chain(providers).chain(&mut self.strangers);
                 if let Some(pipe) = pipes.find(|pipe| pipe.conn == conn) {
                     pipe.stopped_at = None;
                 }
@@ -526,6 +576,7 @@ impl World {
             Action::StartSuccessor if self.wider.upgrade.is_some() => self.successor = Successor::Starts,
             Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
             Action::Exit => self.exit = true,
+            Action::Hear(conn) => self.hear(conn),
             Action::Finish(conn) => {
                 let client = self.clients.iter_mut().find(|client| client.pipe.conn == conn);
                 if client.is_some_and(|client| std::mem::replace(&mut client.pipe.finished, true)) {
@@ -536,7 +587,10 @@ impl World {
                 if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
                     return self.client_closed(index, shut);
                 }
-                if let Some(index) = self.providers.iter().position(|provider| provider.pipe.conn == conn) {
+                if let Some(index) = self.strangers.iter().position(|stranger| stranger.conn == conn) {
+                    self.strangers.swap_remove(index);
+                    self.tally.strangers_closed += 1;
+                } else if let Some(index) = self.providers.iter().position(|provider| provider.pipe.conn == conn) {
                     self.providers.swap_remove(index);
                 } else {
                     let dial = self.dialing.iter().position(|(dialed, _)| *dialed == conn);

@@ -120,7 +120,7 @@ impl Setting {
         };
         let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".to_string());
         // A program prints what it is called.
-        let run = |program: &[String]| Ok(program.join("-"));
+        let run = |program: &[String], _: &[String]| Ok(program.join("-"));
         let source = Source { file: "test.toml", text: &text, env: &env, read: &read, run: &run };
         match Config::parse(&source) {
             Ok(high) => high,

@@ -3,7 +3,7 @@
 //! `gateway::lifecycle::upgrade` decides, and no time-out but those of the last rows is kept here.
 
 use super::{Line, Listening, VERSION};
-use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT};
+use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT, SUCCESSOR_LINE_MAX};
 use crate::base::time::Mono;
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
@@ -16,7 +16,7 @@ use crate::io::upgrade;
 use crate::policy::counters::Counters;
 use crate::policy::row::{Row, Running};
 use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -374,19 +374,51 @@ fn ended(child: &mut Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
+/// The successor's next line, within a bound; `None` at its end.
+fn next_line(channel: &mut impl BufRead) -> Option<Heard> {
+    let mut line = Vec::new();
+    channel.take(SUCCESSOR_LINE_MAX).read_until(b'\n', &mut line).ok().filter(|read| *read > 0)?;
+    let text = std::str::from_utf8(&line).ok().filter(|text| text.ends_with('\n'));
+    Some(text.and_then(Line::read).map_or(Heard::Nonsense, Heard::Line))
+}
+
 /// Has a thread listen to the successor.
 fn listen(channel: &UnixStream, heard: Sender<Message>) -> io::Result<()> {
     channel.set_write_timeout(Some(HANDOVER_STALL))?;
-    let channel = BufReader::new(channel.try_clone()?);
+    let mut channel = BufReader::new(channel.try_clone()?);
     let listen = move || {
-        for line in channel.lines().map_while(Result::ok) {
-            let line = Line::read(&line).map_or(Heard::Nonsense, Heard::Line);
+        while let Some(line) = next_line(&mut channel) {
+            let ends = matches!(line, Heard::Nonsense);
             if heard.send(Message::Heard(line)).is_err() {
                 return;
+            }
+            if ends {
+                break;
             }
         }
         // Nobody listens where the session is over.
         let _ = heard.send(Message::Heard(Heard::End));
     };
     std::thread::Builder::new().name("heard".into()).spawn(listen).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_a_successor_is_read_within_a_bound() {
+        let said = |text: &[u8]| match next_line(&mut BufReader::new(text)) {
+            None => "end",
+            Some(Heard::Line(_)) => "line",
+            Some(_) => "nonsense",
+        };
+        assert_eq!(said(b""), "end");
+        assert_eq!(said(b"\"taken\"\n\"taken\"\n"), "line");
+        assert_eq!(said(b"\"taken\""), "nonsense", "it has died within it");
+        let why = format!("{{\"failed\":\"{}\"}}\n", "x".repeat(60_000));
+        assert_eq!(said(why.as_bytes()), "line");
+        let mut endless = BufReader::new(std::io::repeat(b'x'));
+        assert!(matches!(next_line(&mut endless), Some(Heard::Nonsense)));
+    }
 }

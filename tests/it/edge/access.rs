@@ -1,0 +1,233 @@
+//! Who may look at the admin listener is decided by the socket itself, however it came to this process: at the start,
+//! on a reload, in an upgrade, and for sockets of systemd.
+
+use super::rig::{Gate, PATIENCE, Rig, rest};
+use command_fds::{CommandFdExt, FdMapping};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const READ: &str = "admin_token = { file = \"read.token\" }\n";
+/// What every refusal of a socket without a token says.
+const REASON: &str = "can be reached from other hosts: set an `admin_token`";
+
+/// Where the admin socket is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Place {
+    Loopback,
+    Wide,
+    /// In the file system, with this mode.
+    File(u32),
+}
+
+/// How it comes to the process.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Origin {
+    /// By the configuration.
+    Bound,
+    /// From systemd, where the configuration names a loopback address.
+    Inherited,
+    /// From systemd, where the configuration names none.
+    InheritedAlone,
+}
+
+fn configure(rig: &Rig, listen: &str, token: bool) {
+    let line = if listen.is_empty() { String::new() } else { format!("admin_listen = \"{listen}\"\n") };
+    rig.configure(if token { READ } else { "" }, &rig.models("small"), "");
+    let text = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
+    let own = "admin_listen = \"127.0.0.1:0\"\n";
+    assert!(text.contains(own));
+    std::fs::write(rig.path("tollgate.toml"), text.replace(own, &line)).unwrap();
+}
+
+fn socket_of(rig: &Rig, place: Place) -> OwnedFd {
+    match place {
+        Place::Loopback => TcpListener::bind("127.0.0.1:0").unwrap().into(),
+        Place::Wide => TcpListener::bind("0.0.0.0:0").unwrap().into(),
+        Place::File(mode) => {
+            let socket = UnixListener::bind(rig.path("admin.sock")).unwrap();
+            std::fs::set_permissions(rig.path("admin.sock"), std::fs::Permissions::from_mode(mode)).unwrap();
+            socket.into()
+        }
+    }
+}
+
+fn inherit(command: &mut Command, socket: OwnedFd) {
+    command.fd_mappings(vec![FdMapping { parent_fd: socket, child_fd: 3 }]).unwrap();
+    command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "admin");
+}
+
+/// Status of a request for `path`.
+fn status(to: &Result<SocketAddr, PathBuf>, path: &str, token: bool) -> u16 {
+    let token = if token { "authorization: Bearer a-token-that-reads\r\n" } else { "" };
+    let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
+    let exchange = |mut stream: Box<dyn ReadWrite>| {
+        stream.write_all(ask.as_bytes()).unwrap();
+        rest(&mut stream)
+    };
+    let answer = match to {
+        Ok(address) => exchange(Box::new(TcpStream::connect(address).unwrap())),
+        Err(path) => exchange(Box::new(UnixStream::connect(path).unwrap())),
+    };
+    answer.get(9..12).map_or(0, |status| status.parse().unwrap())
+}
+
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
+
+/// Without a token and with it.
+fn statuses(to: &Result<SocketAddr, PathBuf>, path: &str) -> [u16; 2] {
+    [status(to, path, false), status(to, path, true)]
+}
+
+fn by_loopback(gate: &Gate) -> Result<SocketAddr, PathBuf> {
+    Ok((Ipv4Addr::LOCALHOST, gate.admin.port()).into())
+}
+
+/// Starts a gateway that is to be refused; what it says.
+fn refused(mut command: Command) -> String {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("it was not refused");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn admin_socket_decides_who_may_look_at_the_start() {
+    for origin in [Origin::Bound, Origin::Inherited, Origin::InheritedAlone] {
+        for place in [Place::Loopback, Place::Wide, Place::File(0o600), Place::File(0o660), Place::File(0o666)] {
+            for token in [false, true] {
+                let case = format!("{origin:?} {place:?} {token}");
+                if origin == Origin::Bound && matches!(place, Place::File(0o601..)) {
+                    continue;
+                }
+                let rig = Rig::new("access-start", "");
+                let listen = match (origin, place) {
+                    (Origin::Bound, Place::Wide) => "0.0.0.0:0",
+                    (Origin::Bound, Place::File(_)) => "unix:admin.sock",
+                    (Origin::InheritedAlone, _) => "",
+                    _ => "127.0.0.1:0",
+                };
+                configure(&rig, listen, token);
+                let socket = (origin != Origin::Bound).then(|| socket_of(&rig, place));
+                let why = match place {
+                    Place::Wide if !token => Some(REASON),
+                    Place::File(0o601..) => Some("is open to others: 0600 is needed"),
+                    _ => None,
+                };
+                if let Some(why) = why {
+                    let mut command = rig.command(&["serve"]);
+                    socket.into_iter().for_each(|socket| inherit(&mut command, socket));
+                    let said = refused(command);
+                    assert!(said.contains(why), "{case}: {said}");
+                    continue;
+                }
+                let gate = rig.start_with(|command| socket.into_iter().for_each(|socket| inherit(command, socket)));
+                let to = match place {
+                    Place::File(_) => Err(rig.path("admin.sock")),
+                    _ => by_loopback(&gate),
+                };
+                let expected = match (place, token) {
+                    (Place::File(_), _) => [200, 200],
+                    (_, true) => [401, 200],
+                    // A token that nobody has set is a wrong one.
+                    (_, false) => [200, 401],
+                };
+                for path in ["/metrics", "/admin/v1/status", "/admin/v1/keys", "/admin/v1/requests"] {
+                    assert_eq!(statuses(&to, path), expected, "{case} {path}");
+                }
+            }
+        }
+    }
+}
+
+/// Starts one with a token on `place`, then takes the token away and has that read; the gateway and its log.
+fn taken_away(place: Place, listen: &str, signal: &str, outcome: &str) -> (Rig, Gate, String) {
+    let rig = Rig::new("access-change", "");
+    configure(&rig, if place == Place::Wide { "0.0.0.0:0" } else { "127.0.0.1:0" }, true);
+    let mut gate = rig.start();
+    assert_eq!(statuses(&by_loopback(&gate), "/metrics"), [401, 200]);
+    configure(&rig, listen, false);
+    gate.signal(signal);
+    let line = gate.logged(outcome);
+    (rig, gate, line)
+}
+
+#[test]
+fn reload_that_opens_a_wide_admin_socket_is_refused() {
+    for listen in ["127.0.0.1:0", ""] {
+        let (_rig, gate, line) = taken_away(Place::Wide, listen, "-HUP", "\"event\":\"reload\"");
+        assert!(line.contains("\"outcome\":\"refused\"") && line.contains(REASON), "{line}");
+        for path in ["/metrics", "/admin/v1/status"] {
+            assert_eq!(statuses(&by_loopback(&gate), path), [401, 200], "{path}");
+        }
+    }
+    let (_rig, gate, line) = taken_away(Place::Loopback, "127.0.0.1:0", "-HUP", "\"event\":\"reload\"");
+    assert!(line.contains("\"outcome\":\"done\""), "{line}");
+    assert_eq!(statuses(&by_loopback(&gate), "/metrics"), [200, 401]);
+}
+
+#[test]
+fn successor_refuses_a_wide_admin_socket_without_a_token() {
+    for listen in ["127.0.0.1:0", ""] {
+        let (_rig, gate, _) = taken_away(Place::Wide, listen, "-USR2", "the successor was not ready");
+        assert!(gate.log().contains(REASON), "{}", gate.log());
+        assert_eq!(gate.pids().len(), 1);
+        for path in ["/metrics", "/admin/v1/status"] {
+            assert_eq!(statuses(&by_loopback(&gate), path), [401, 200], "{path}");
+        }
+    }
+    let (_rig, gate, _) = taken_away(Place::Loopback, "127.0.0.1:0", "-USR2", "handed over");
+    gate.until("the successor serves", |gate| status(&by_loopback(gate), "/readyz", false) == 200);
+    assert_eq!(statuses(&by_loopback(&gate), "/metrics"), [200, 401]);
+}
+
+#[test]
+fn token_is_sent_to_the_configured_address_alone() {
+    let rig = Rig::new("access-requests", "");
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = other.local_addr().unwrap();
+    // What it is sent, after which it says 401.
+    let heard = |args: &[&str]| {
+        let mut command = rig.command(&[&["requests", "--admin", &at.to_string()][..], args].concat());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut stream, _) = other.accept().unwrap();
+        let mut head = vec![0; 4096];
+        let count = stream.read(&mut head).unwrap();
+        stream.write_all(b"HTTP/1.1 401 x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").unwrap();
+        drop(stream);
+        let said = child.wait_with_output().unwrap();
+        (String::from_utf8_lossy(&head[..count]).into_owned(), String::from_utf8_lossy(&said.stderr).into_owned())
+    };
+    let write = "admin_write_token = { file = \"write.token\" }\n";
+    let configure = |listen: &str, tokens: &str| {
+        rig.configure(tokens, &rig.models("small"), "");
+        let text = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
+        let text = text.replacen("admin_listen = \"127.0.0.1:0\"", &format!("admin_listen = \"{listen}\""), 1);
+        std::fs::write(rig.path("tollgate.toml"), text).unwrap();
+    };
+    let both = format!("{READ}{write}");
+    configure("127.0.0.1:9", &both);
+    let (head, said) = heard(&[]);
+    assert!(!head.contains("authorization") && said.contains("--send-token"), "{head}{said}");
+    assert!(heard(&["--send-token"]).0.contains("authorization: Bearer a-token-that-reads\r\n"));
+    // It is the configured one.
+    configure(&format!("0.0.0.0:{}", at.port()), &both);
+    assert!(heard(&[]).0.contains("authorization: Bearer a-token-that-reads\r\n"));
+    // The token that writes is not sent, even if there is no other.
+    configure("127.0.0.1:9", write);
+    assert!(!heard(&["--send-token"]).0.contains("authorization"));
+}
