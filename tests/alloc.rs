@@ -64,6 +64,31 @@ fn a_stream_from_its_request_to_its_end_allocates_nothing() {
     assert_eq!(counted.count_total, 0, "{} bytes in 100 streams", counted.bytes_total);
 }
 
+#[test]
+fn small_events_that_come_together_are_written_together() {
+    let mut world = World::new();
+    let events = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n").repeat(100);
+    world.client_sends(&world.request("bench", 1200, true));
+    world.upstream_sends(STREAM_HEAD);
+    (0..WARM).for_each(|_| world.upstream_sends(&events));
+    let before = world.named;
+    world.upstream_sends(&events);
+    assert!(world.named - before <= 2, "named {} times for 100 events", world.named - before);
+}
+
+#[test]
+fn events_that_wait_for_a_slow_client_move_few_bytes() {
+    let mut world = World::new();
+    let event = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n");
+    world.client_sends(&world.request("bench", 1200, true));
+    world.upstream_sends(STREAM_HEAD);
+    (0..WARM).for_each(|_| world.upstream_sends(&event));
+    world.stalls = true;
+    (0..100).for_each(|_| world.upstream_sends(&event));
+    let counted = measure(|| (0..500).for_each(|_| world.upstream_sends(&event)));
+    assert!(counted.count_total <= 50, "storage has grown {} times for 500 events", counted.count_total);
+}
+
 /// What a waiting request and its client take in tables that have their room from the start: bounds of unit tests.
 const IN_TABLES: usize = 320 + 136;
 
