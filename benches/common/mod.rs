@@ -136,7 +136,7 @@ impl World {
         let now = Now { mono: Mono(1_000_000), unix: Unix(1_790_000_000_000) };
         let (mut keys, key) = keys(1000);
         keys.iter_mut().for_each(|key| key.group = group.map(str::to_string));
-        let start = Start { seed: [7; 32], client_listeners: 1, keys, ..Start::default() };
+        let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.into(), ..Start::default() };
         let mut gateway = Gateway::new(Arc::new(config()), start, now);
         let client = gateway.accepted(0, "127.0.0.1:5555".parse().unwrap(), now).expect("the client is let in");
         let (dirty, actions) = (Vec::new(), Vec::new());

@@ -115,6 +115,12 @@ pub const ASKED_BYTES_MAX: usize = 4 << 20;
 pub const LIST_PAGES_MAX: usize = 16;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
+/// Keys that the loop is told of at a time: it takes far less than a millisecond for them.
+pub const KEYS_PER_PIECE: usize = 256;
+/// Keys that a command reads and prints at a time.
+pub const KEYS_PER_PAGE: usize = 1000;
+/// Rest of the store thread between two such pieces while it reads all keys, so that they do not gather at the loop.
+pub const KEYS_REST: Duration = Duration::from_millis(1);
 /// How often in a second the ledger is asked for a key that is not known; those beyond are refused at once.
 pub const LOOKUPS_PER_SECOND: u32 = 50;
 /// Requests that wait for such an answer; those beyond are refused at once.

@@ -84,7 +84,8 @@ impl<T> IndexMut<usize> for Paged<T> {
 pub struct Sparse<T> {
     /// For each index the place of its item and one; 0 for none.
     places: Paged<u32>,
-    items: Paged<T>,
+    /// Each with its index.
+    items: Paged<(u32, T)>,
 }
 
 impl<T> Default for Sparse<T> {
@@ -97,13 +98,13 @@ impl<T: Default> Sparse<T> {
     /// The item of `index`, if it has one.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
-        self.items.get(self.places.get(index)?.checked_sub(1)? as usize)
+        self.items.get(self.places.get(index)?.checked_sub(1)? as usize).map(|(_, item)| item)
     }
 
     /// The same, to be changed.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        self.items.get_mut(self.places.get(index)?.checked_sub(1)? as usize)
+        self.items.get_mut(self.places.get(index)?.checked_sub(1)? as usize).map(|(_, item)| item)
     }
 
     /// The item of `index`, which has one from here on.
@@ -111,7 +112,7 @@ impl<T: Default> Sparse<T> {
     pub fn entry(&mut self, index: usize) -> &mut T {
         let known = self.places.get(index).map_or(0, |place| *place);
         let place = if known == 0 { self.add(index) } else { known as usize - 1 };
-        &mut self.items[place]
+        &mut self.items[place].1
     }
 
     #[cold]
@@ -120,19 +121,19 @@ impl<T: Default> Sparse<T> {
             self.places.push_page();
         }
         let place = self.items.len();
-        self.items.push(T::default());
+        self.items.push((index as u32, T::default()));
         self.places[index] = place as u32 + 1;
         place
     }
 
-    /// All items, in the order in which they were made.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.items.iter()
+    /// All items with their indices, in the order in which they were made.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        self.items.iter().map(|(index, item)| (*index as usize, item))
     }
 
     /// The same, to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.items.iter_mut()
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
+        self.items.iter_mut().map(|(index, item)| (*index as usize, item))
     }
 }
 
@@ -165,7 +166,7 @@ mod tests {
         *sparse.entry(1_000_000) = 7;
         *sparse.entry(3) = 5;
         assert_eq!((sparse.get(3), sparse.get(1_000_000), sparse.get(4)), (Some(&5), Some(&7), None));
-        assert_eq!(sparse.iter().copied().collect::<Vec<_>>(), [7, 5]);
+        assert_eq!(sparse.iter().collect::<Vec<_>>(), [(1_000_000, &7), (3, &5)]);
         *sparse.entry(3) += 1;
         assert_eq!(sparse.get_mut(3), Some(&mut 6));
         assert_eq!(sparse.get_mut(2_000_000), None);

@@ -17,6 +17,7 @@
 
 use crate::base::buf::{BLOCK, Pool};
 use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX};
+use crate::base::paged::Sparse;
 use crate::policy::config::{Config, OnOutage, StoreUrl};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
@@ -70,7 +71,7 @@ const IN_HAND: u64 = 2;
 /// What all keys hold.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    keys: Vec<Account>,
+    keys: Sparse<Account>,
     /// Bytes that one key may hold.
     share: u64,
     /// Keys that hold more.
@@ -145,13 +146,13 @@ pub(crate) enum Gate {
 impl Budget {
     /// For a pool with this budget in bytes.
     pub(crate) fn new(budget: usize) -> Budget {
-        Budget { keys: Vec::new(), share: budget as u64 / KEY_SHARE, over: 0, eased: false }
+        Budget { keys: Sparse::default(), share: budget as u64 / KEY_SHARE, over: 0, eased: false }
     }
 
     /// The same with another budget: what is held stays held.
     pub(crate) fn set_budget(&mut self, budget: usize) {
         self.share = budget as u64 / KEY_SHARE;
-        self.over = self.keys.iter().filter(|account| account.held > self.share).count() as u32;
+        self.over = self.keys.iter().filter(|(_, account)| account.held > self.share).count() as u32;
         self.eased = true;
     }
 
@@ -350,7 +351,7 @@ impl Budget {
 
     /// Counts anew: these are all promises that are left after a panic. Answers that wait do so as before.
     pub(crate) fn recount<'a>(&mut self, live: impl Iterator<Item = &'a Promise>, pool: &mut Pool) {
-        for account in &mut self.keys {
+        for (_, account) in self.keys.iter_mut() {
             (account.held, account.answers) = (0, 0);
         }
         self.over = 0;
@@ -366,11 +367,7 @@ impl Budget {
 
     #[inline]
     fn account(&mut self, key: KeyIx) -> &mut Account {
-        let index = key.0 as usize;
-        if self.keys.len() <= index {
-            self.keys.resize(index + 1, Account::default());
-        }
-        &mut self.keys[index]
+        self.keys.entry(key.0 as usize)
     }
 }
 
@@ -404,7 +401,7 @@ mod tests {
         }
         body.release(&mut pool);
         assert_eq!((pool.promised(), pool.room()), (0, 4 * MIB));
-        assert!(budget.keys.iter().all(|account| account.held == 0 && account.answers == 0));
+        assert!(budget.keys.iter().all(|(_, account)| account.held == 0 && account.answers == 0));
     }
 
     #[test]
@@ -439,7 +436,7 @@ mod tests {
         assert!(budget.body(&mut lost, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
         budget.unread(&mut unread, KeyIx(1), 5000);
         budget.recount([&kept, &unread].into_iter(), &mut pool);
-        assert_eq!((pool.promised(), budget.keys[0].held), (kept.open(), kept.total() as u64));
-        assert_eq!((budget.keys[1].held, budget.keys[1].answers), (5000, 5000));
+        assert_eq!((pool.promised(), budget.keys.get(0).unwrap().held), (kept.open(), kept.total() as u64));
+        assert_eq!((budget.keys.get(1).unwrap().held, budget.keys.get(1).unwrap().answers), (5000, 5000));
     }
 }

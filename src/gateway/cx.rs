@@ -33,7 +33,7 @@ use crate::policy::attribution::HashKey;
 use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
-use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
+use crate::policy::keys::{KeyId, KeyIx, KeyNews, KeyRecord, Keys};
 use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
 use crate::policy::plan::Plan;
 use crate::policy::row::Row;
@@ -91,6 +91,8 @@ pub(crate) struct Cx {
     pub(crate) requests: OutgoingRequests,
     pub(crate) streams: Streams,
     pub(crate) keys: Keys,
+    /// Keys of the present news that something new has been found of.
+    pub(crate) keys_told: usize,
     /// Keys that the ledger is asked for.
     pub(crate) lookups: Lookups,
     pub(crate) plans: KeyPlans,
@@ -146,7 +148,7 @@ pub(crate) struct CxStart {
     pub(crate) setup: Arc<Setup>,
     pub(crate) seed: [u8; 32],
     pub(crate) hash_key: HashKey,
-    pub(crate) keys: Vec<KeyRecord>,
+    pub(crate) keys: Keys,
     pub(crate) offload_min: usize,
     pub(crate) now: Now,
 }
@@ -155,11 +157,11 @@ impl Cx {
     /// Nothing counted yet.
     pub(crate) fn new(start: CxStart) -> Cx {
         let mut rng = Rng::new(start.seed);
-        let mut keys = Keys::new(rng.next_u64());
+        let mut keys = start.keys;
+        keys.seed(rng.next_u64());
         let limits = ConnectionLimits::new(rng.next_u64());
-        keys.load(start.keys);
         let (mut plans, config) = (KeyPlans::default(), &start.setup.config);
-        let mut meter = Meter::with_room(keys.len());
+        let mut meter = Meter::default();
         // As many as a configuration can have there is room for.
         meter.configure(&config.groups, start.now.unix);
         plans.load(&keys, config, &meter);
@@ -181,6 +183,7 @@ impl Cx {
             streams: Streams::default(),
             meter,
             keys,
+            keys_told: 0,
             lookups: Lookups::default(),
             plans,
             ledger: Ledger::default(),
@@ -205,23 +208,34 @@ impl Cx {
         }
     }
 
-    /// Takes over another set of keys, and says what is new.
-    pub(crate) fn load_keys(&mut self, records: Vec<KeyRecord>) {
-        let news = records.iter().filter_map(|record| Some((self.keys.news(record)?, record.id, record.name.clone())));
-        let news: Vec<_> = news.collect();
-        for (outcome, id, name) in news.iter().take(KEYS_TOLD_MAX) {
-            self.tell_of_key(outcome, id, name);
+    /// Takes over what is new of the keys, and says so.
+    pub(crate) fn keys_news(&mut self, news: KeyNews) {
+        let (records, gone, begins, ends) = match news {
+            KeyNews::Changed(records, gone) => (records, gone, true, true),
+            KeyNews::Piece { records, begins, ends } => {
+                if begins {
+                    self.keys.begin();
+                }
+                (records, Vec::new(), begins, ends)
+            }
+        };
+        if begins {
+            self.keys_told = 0;
         }
-        if let Some(more) = news.len().checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
+        for record in records {
+            self.learn_key(record);
+        }
+        gone.iter().for_each(|id| self.keys.forget(id));
+        if !ends {
+            return;
+        }
+        if let Some(more) = self.keys_told.checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
             self.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"key\",\"outcome\":\"more\",\"keys\":");
                 push_number(out, more as u64);
             });
         }
-        self.forget_grants();
-        self.keys.load(records);
-        self.plans.load(&self.keys, &self.setup.config, &self.meter);
-        self.rebudget(0..self.keys.len() as u32);
+        self.tell_of_budgets();
     }
 
     /// Says what is new of a key.
@@ -236,14 +250,23 @@ impl Cx {
         });
     }
 
-    /// Takes over one key more.
+    /// Takes over one key, which may be known.
     pub(crate) fn learn_key(&mut self, record: KeyRecord) {
-        if let Some(outcome) = self.keys.news(&record) {
-            self.tell_of_key(outcome, &record.id, &record.name);
+        let news = self.keys.news(&record);
+        if let Some(outcome) = news {
+            if self.keys_told < KEYS_TOLD_MAX {
+                self.tell_of_key(outcome, &record.id, &record.name);
+            }
+            self.keys_told += 1;
         }
-        let key = self.keys.learn(record);
-        self.plans.add(key, &self.keys, &self.setup.config, &self.meter);
-        self.rebudget(key.0..key.0 + 1);
+        let (key, kind) = self.keys.learn(record);
+        if let Some(kind) = kind {
+            self.plans.add(kind, &self.keys, &self.setup.config, &self.meter);
+        }
+        if news.is_some() {
+            self.give_up_grants_of(key);
+            self.rebudget(key);
+        }
     }
 
     /// Warns of keys whose plan or group the configuration has not: they are refused.
@@ -278,7 +301,7 @@ impl Cx {
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
         self.discovery.restart(&self.setup.config, self.now.mono);
-        self.rebudget(0..self.keys.len() as u32);
+        self.rebudget_all();
         true
     }
 
@@ -299,14 +322,14 @@ impl Cx {
 
     /// The plan of a key, though its group may not be configured; one without limits, where the plan itself is not.
     fn plan_of(&self, key: KeyIx) -> Plan {
-        let record = self.keys.record(key);
-        let plan = self.setup.config.plan(&record.plan).map(|plan| plan.with(&record.limits));
-        plan.unwrap_or_else(|| Plan::unlimited(&record.plan))
+        let kind = self.keys.get(key).kind;
+        let plan = self.setup.config.plan(&kind.plan).map(|plan| plan.with(&kind.limits));
+        plan.unwrap_or_else(|| Plan::unlimited(&kind.plan))
     }
 
     /// How a key and its groups stand.
     pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
-        match self.plans.of(key, &self.setup.config) {
+        match self.plans.of(key, &self.keys, &self.setup.config) {
             Ok(payer) => Some(self.meter.standing(payer, self.now.unix)),
             Err(_) => Some(self.quota_alone(key)),
         }

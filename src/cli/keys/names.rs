@@ -21,36 +21,30 @@ pub struct KeyArgs {
     pub json: bool,
 }
 
-/// All keys; none where there is no ledger yet, which is not made for this.
-pub(super) fn records_in(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
-    match store::open_existing(high)? {
-        Some(mut ledger) => ledger.list_keys().map_err(Failure::failed),
-        None => Ok(Vec::new()),
-    }
-}
-
 /// The key that is called `text`: its id, the whole key (one may have been found in a place where it should not be), or
 /// its name where only one key has it, of those that are not revoked if there are any.
 pub(super) fn find(high: &Config, text: &str) -> Result<KeyRecord, Failure> {
-    choose(records_in(high)?, text)
+    let Some(mut ledger) = store::open_existing(high)? else { return Err(unknown(text)) };
+    let tail = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
+    if let Some(id) = KeyId::parse(tail)
+        && let Some(found) = ledger.find_key(&id).map_err(Failure::failed)?
+    {
+        return Ok(found);
+    }
+    choose(ledger.keys_named(text).map_err(Failure::failed)?, text)
 }
 
 /// Refuses a name that is the id of a key: by it that one would be meant.
 pub(super) fn is_no_id(high: &Config, name: &str) -> Result<(), Failure> {
-    let id = KeyId::parse(name);
-    match id.is_some() && records_in(high)?.iter().any(|record| Some(record.id) == id) {
-        true => Err(Failure::misused("name: that is the id of a key")),
-        false => Ok(()),
+    let (Some(id), Some(mut ledger)) = (KeyId::parse(name), store::open_existing(high)?) else { return Ok(()) };
+    match ledger.find_key(&id).map_err(Failure::failed)? {
+        Some(_) => Err(Failure::misused("name: that is the id of a key")),
+        None => Ok(()),
     }
 }
 
-fn choose(records: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
-    let tail = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
-    let id = KeyId::parse(tail);
-    if let Some(found) = records.iter().find(|record| Some(record.id) == id) {
-        return Ok(found.clone());
-    }
-    let mut named: Vec<KeyRecord> = records.into_iter().filter(|record| record.name == text).collect();
+/// The one that is meant of those called `text`.
+fn choose(mut named: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
     if named.iter().any(|record| record.revoked.is_none()) {
         named.retain(|record| record.revoked.is_none());
     }
@@ -75,13 +69,17 @@ pub(in crate::cli) fn unknown(text: &str) -> Failure {
 mod tests {
     use super::*;
     use crate::base::time::Unix;
+    use crate::io::store::sqlite::{Mode, Sqlite};
+    use crate::policy::config::StoreUrl;
     use crate::policy::keys::{Scope, issue};
     use crate::policy::plan::LimitOverrides;
 
     fn record(id: &str, name: &str, revoked: bool) -> KeyRecord {
+        let mut digest = [0; 32];
+        digest[..id.len()].copy_from_slice(id.as_bytes());
         KeyRecord {
             id: KeyId::parse(id).unwrap(),
-            digest: [0; 32],
+            digest,
             name: name.to_string(),
             plan: String::new(),
             scope: Scope::default(),
@@ -99,17 +97,22 @@ mod tests {
     #[test]
     fn a_key_is_known_by_its_id_by_itself_and_by_its_name_where_that_is_unique() {
         let issued = issue("tg_", |out: &mut [u8]| out.iter_mut().zip(0..).for_each(|(b, i)| *b = i));
-        let all = || {
-            vec![
-                record(issued.id.as_str(), "ann", false),
-                record("AAAAAAAAAAAA", "bob", false),
-                record("BBBBBBBBBBBB", "bob", false),
-                record("CCCCCCCCCCCC", "cid", true),
-                record("DDDDDDDDDDDD", "cid", false),
-                record("EEEEEEEEEEEE", "AAAAAAAAAAAA", false),
-            ]
-        };
-        let found = |text: &str| choose(all(), text).map(|record| record.id.to_string());
+        let folder = std::env::temp_dir().join(format!("tollgate-names-{}", std::process::id()));
+        let mut high = crate::cli::demo_config::tests::parsed();
+        high.store.url = StoreUrl::Sqlite(folder.join("ledger.db"));
+        assert!(matches!(find(&high, "ann"), Err(Failure::Absent(_))), "there is no ledger");
+        let db = Sqlite::open(&folder.join("ledger.db"), Mode::Shared).unwrap();
+        for key in [
+            record(issued.id.as_str(), "ann", false),
+            record("AAAAAAAAAAAA", "bob", false),
+            record("BBBBBBBBBBBB", "bob", false),
+            record("CCCCCCCCCCCC", "cid", true),
+            record("DDDDDDDDDDDD", "cid", false),
+            record("EEEEEEEEEEEE", "AAAAAAAAAAAA", false),
+        ] {
+            db.insert_key(&key).unwrap();
+        }
+        let found = |text: &str| find(&high, text).map(|record| record.id.to_string());
         for text in [issued.id.as_str(), &issued.text, "ann"] {
             assert_eq!(found(text), Ok(issued.id.to_string()), "{text}");
         }
@@ -121,5 +124,8 @@ mod tests {
         let stranger = format!("tg_live_FFFFFFFFFFFF{}", "s".repeat(38));
         let Err(Failure::Absent(text)) = found(&stranger) else { panic!("there is none") };
         assert!(text.contains("`FFFFFFFFFFFF`") && !text.contains("sss"), "{text}");
+        assert_eq!(is_no_id(&high, "AAAAAAAAAAAA"), Err(Failure::misused("name: that is the id of a key")));
+        assert_eq!(is_no_id(&high, "FFFFFFFFFFFF"), Ok(()));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

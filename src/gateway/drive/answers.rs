@@ -117,7 +117,7 @@ impl Gateway {
             let reply = Reply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
             let (server, now) = (&self.cx.setup.config.server, self.cx.now);
             let quota = request.found.key.and_then(|key| {
-                let payer = self.cx.plans.of(key, &self.cx.setup.config).ok()?;
+                let payer = self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config).ok()?;
                 Some(self.cx.meter.standing(payer, now.unix))
             });
             let dates = self.cx.date.of_head(now.unix, quota.map_or(now.unix, |quota| quota.reset_at));

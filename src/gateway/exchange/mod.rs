@@ -305,7 +305,7 @@ impl Exchange {
     pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
         let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
-        let (request, key, group) = (self.request.id.raw(), keys.record(key).id, meter.path_text(&admitted.hold));
+        let (request, key, group) = (self.request.id.raw(), keys.get(key).id(), meter.path_text(&admitted.hold));
         Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }
 

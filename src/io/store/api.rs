@@ -1,6 +1,7 @@
 //! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
+use super::follow::KeySource;
 use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
@@ -52,18 +53,38 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+/// Which names are meant.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Names<'a> {
+    /// They begin so.
+    pub prefix: &'a str,
+    /// And have nothing else.
+    pub whole: bool,
+}
+
+impl<'a> Names<'a> {
+    /// Reads a name, or with a `*` behind it the beginning of one.
+    pub fn of(text: &'a str) -> Names<'a> {
+        match text.strip_suffix('*') {
+            Some(prefix) => Names { prefix, whole: false },
+            None => Names { prefix: text, whole: true },
+        }
+    }
+
+    /// Whether this one is.
+    pub fn takes(self, name: &str) -> bool {
+        name.starts_with(self.prefix) && (!self.whole || name.len() == self.prefix.len())
+    }
+}
+
 /// What the store thread asks of a ledger.
-pub trait Store: Send + 'static {
+pub trait Store: KeySource + Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
     /// Fails if what is open is no longer what a restart would open.
     fn check(&self) -> Result<(), StoreError>;
-    /// All keys, also expired and revoked ones.
-    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
     /// The record of one key; `None` if there is no such key.
     fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError>;
-    /// Changes whenever another process has changed the keys; compare with an earlier value.
-    fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
     /// Lets another gateway have the ledger, even where this fails: then not everything is as it should be there.

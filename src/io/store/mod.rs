@@ -7,6 +7,7 @@
 pub mod api;
 #[cfg(feature = "redis")]
 pub mod counters;
+pub mod follow;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
@@ -23,11 +24,11 @@ use super::channel::{Sender, channel};
 use super::clock::{self, Clock};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};
+use follow::{Follower, KeysSeen};
 use sqlite::Sqlite;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,8 +36,8 @@ use std::time::Duration;
 /// What the store thread says.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StoreNotice {
-    /// The set of keys, all of them: at the start, and after every change by any process.
-    Keys(Vec<KeyRecord>),
+    /// What is new of the keys, after a change by any process.
+    Keys(KeyNews),
     /// What there is of a key that was looked up.
     LookedUp(KeyId, KeyAnswer),
     /// So many more rows, in the order they were handed over, are committed.
@@ -207,15 +208,15 @@ impl Drop for StoreHandle {
 }
 
 /// What the thread does besides committing.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Duties {
     /// Every hand-over wakes the thread at once (durability before-reply), else rows gather for
     /// `limits::COMMIT_TICK`.
     pub urgent: bool,
     /// Rows older than this are folded into the sums of their days; `None` keeps them for ever.
     pub retention: Option<Duration>,
-    /// The keys that the loop has from the start: the ledger's version when they were read, and their [`fingerprint`].
-    pub known: Option<(i64, u64)>,
+    /// Where the changes of the keys stood before the loop was given all of them; by default it has none.
+    pub seen: KeysSeen,
 }
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
@@ -226,8 +227,8 @@ pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send +
     let thread = thread.spawn(move || {
         let _ending = Ending(theirs.clone());
         let retention = duties.retention;
-        let (seen_version, known) = duties.known.unzip();
-        let mut thread = StoreThread { db, tell, known, seen_version, failed: false, refused: false, retention };
+        let follower = Follower::new(duties.seen);
+        let mut thread = StoreThread { db, tell, follower, failed: false, refused: false, retention };
         thread.serve(&theirs)
     })?;
     Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
@@ -236,10 +237,7 @@ pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send +
 struct StoreThread<B: Store, F: Fn(StoreNotice)> {
     db: B,
     tell: F,
-    /// The keys as last told, see [`fingerprint`].
-    known: Option<u64>,
-    /// The ledger's version when they were read.
-    seen_version: Option<i64>,
+    follower: Follower,
     failed: bool,
     /// The ledger was to be given away while it failed.
     refused: bool,
@@ -265,13 +263,14 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         let mut next_look = clock.mono().after(limits::KEYS_LOOK);
         let mut next_fold = clock.mono();
         loop {
-            if queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty) == Polled::Closed {
+            let wait = if self.follower.is_reading() { limits::KEYS_REST } else { limits::KEYS_LOOK };
+            if queue.poll(&mut tasks, &mut idle, wait, Tasks::is_empty) == Polled::Closed {
                 return Vec::new();
             }
             if let Err(rest) = self.work(&mut tasks, queue) {
                 return rest;
             }
-            if clock.mono() >= next_look {
+            if self.follower.is_reading() || clock.mono() >= next_look {
                 self.look();
                 next_look = clock.mono().after(limits::KEYS_LOOK);
             }
@@ -444,20 +443,12 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Tells the keys if another connection has committed since the last look and the set has changed by it.
+    /// Tells what has changed of the keys.
     fn look_at_keys(&mut self) {
+        let tell = &self.tell;
         // An error here is no news: committing will meet it too, and says so.
-        let Ok(version) = self.db.version() else { return };
-        if self.seen_version == Some(version) {
-            return;
-        }
-        let Ok(keys) = self.db.list_keys() else { return };
-        self.seen_version = Some(version);
-        let known = Some(fingerprint(&keys));
-        if self.known != known {
-            self.known = known;
-            (self.tell)(StoreNotice::Keys(keys));
-        }
+        let _ = self.follower.look(&mut self.db, &mut |news| tell(StoreNotice::Keys(news)));
+        self.db.take_odd().into_iter().for_each(|text| tell(StoreNotice::Warning(text)));
     }
 }
 
@@ -474,13 +465,6 @@ impl End {
         let now = self.clock.mono();
         closed && now >= *self.until.get_or_insert(now.after(limits::LAST_COMMITS))
     }
-}
-
-/// Tells one set of keys from another, without a second copy of it.
-pub fn fingerprint(keys: &[KeyRecord]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    keys.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Opens the ledger for one gateway at a time.

@@ -19,6 +19,7 @@
 
 mod audit;
 mod calls;
+mod changes;
 mod code;
 mod commit;
 mod epoch;
@@ -33,7 +34,6 @@ use super::counters::{add_day, add_who};
 use super::keyform::record_from;
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
-use crate::base::order;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock::Clock;
 use crate::io::files;
@@ -53,7 +53,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use values::{integer, list, text};
+use values::integer;
 
 /// Version of all that is described above. In the first, counters of days told no groups, endpoints and clients apart;
 /// those stay as they are. In the second there was no epoch, and an entry for each row.
@@ -68,6 +68,7 @@ const ANNOUNCE: usize = 3;
 const EDIT: usize = 4;
 const FOLD: usize = 5;
 const SNAPSHOT: usize = 6;
+const CHANGES: usize = 7;
 /// A shared ledger. Connects when it is first used and again after a failure.
 pub struct Remote {
     nodes: Nodes,
@@ -79,7 +80,7 @@ pub struct Remote {
     /// SHA-1 of the scripts, by which the server knows them.
     hashes: Vec<String>,
     spared: Spared,
-    /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
+    /// What was passed over because it is not what it should be, as texts for an operator; taken by `take_odd`.
     odd: Vec<String>,
     clock: Clock,
     /// So many replicas must have what is written.
@@ -246,11 +247,6 @@ impl Remote {
         })
     }
 
-    /// What was passed over since this was called last. Each text names an entry of the ledger.
-    pub fn take_odd(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.odd)
-    }
-
     fn pass_over(&mut self, entry: impl std::fmt::Display, why: impl std::fmt::Display) {
         if self.odd.len() < limits::ODD_ENTRIES_MAX {
             self.odd.push(format!("{}: {entry} is passed over: {why}", self.name));
@@ -306,34 +302,10 @@ impl Remote {
         Ok(texts)
     }
 
-    /// All keys, also expired and revoked ones, in the order of their creation.
-    pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        let all = self.read(redis::cmd("HGETALL").arg(self.named("keys")))?;
-        let mut keys = Vec::with_capacity(list(&all).len() / 2);
-        for pair in list(&all).chunks_exact(2) {
-            match text(&pair[1]).and_then(record_from) {
-                Some(record) => keys.push(record),
-                None => {
-                    let id = if let Value::BulkString(id) = &pair[0] { id.as_slice() } else { b"" };
-                    self.pass_over(format!("key {:?}", String::from_utf8_lossy(id)), "its record cannot be read");
-                }
-            }
-        }
-        let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
-        order::by_key(&mut keys, |key| (key.created.0, id(key)));
-        Ok(keys)
-    }
-
     /// The record of one key; `None` if there is no such key.
     pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
         let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
         Ok(found.as_deref().and_then(record_from))
-    }
-
-    /// Counts the changes of the keys.
-    pub fn version(&mut self) -> Result<i64, StoreError> {
-        let version = self.read_text(redis::cmd("GET").arg(self.named("keys:version")))?;
-        Ok(version.and_then(|version| version.parse().ok()).unwrap_or(0))
     }
 
     /// What users and conversations are hashed with: that of whichever host came first.

@@ -12,12 +12,13 @@ mod seam;
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::api::{Batch, StoreError, answer};
+use super::follow::{Follower, KeysSeen};
 use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use crate::policy::keys::{KeyAnswer, KeyId};
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
 pub use handle::{SharedHandle, spawn};
@@ -133,8 +134,7 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     /// What the ledger is known by.
     epoch: Option<String>,
     failed: bool,
-    known: Option<Vec<KeyRecord>>,
-    seen_version: Option<i64>,
+    follower: Follower,
     /// What has been said already of entries that are not what they should be.
     warned: HashSet<String>,
     next: Due,
@@ -150,8 +150,8 @@ impl<S: SharedStore, F: Fn(SharedNotice)> Drop for SharedThread<S, F> {
 }
 
 impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
-    /// One that has not come yet; `tell` takes its notices.
-    pub fn new(remote: S, speaker: Speaker, retention: Option<Duration>, tell: F) -> Self {
+    /// One that has not come yet; `tell` takes its notices. `seen`: see [`super::Duties`].
+    pub fn new(remote: S, speaker: Speaker, retention: Option<Duration>, seen: KeysSeen, tell: F) -> Self {
         SharedThread {
             remote,
             tell,
@@ -169,8 +169,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             announced: false,
             epoch: None,
             failed: false,
-            known: None,
-            seen_version: None,
+            follower: Follower::new(seen),
             warned: HashSet::new(),
             next: Due::default(),
         }
@@ -193,6 +192,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let asks = self.take(tasks);
         self.work(asks);
         match (self.waiting.is_empty(), self.went_on) {
+            (true, _) if self.follower.is_reading() => limits::KEYS_REST,
             (true, _) => limits::KEYS_LOOK,
             (false, true) => Duration::ZERO,
             (false, false) => limits::CALL_TICK,
@@ -465,8 +465,10 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
         if now >= self.next.look {
             self.remote.follow_clock()?;
-            self.look_at_keys()?;
             self.next.look = now.after(limits::KEYS_LOOK);
+            self.look_at_keys()?;
+        } else if self.follower.is_reading() {
+            self.look_at_keys()?;
         }
         if let Some(retention) = self.retention.filter(|_| now >= self.next.fold) {
             let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
@@ -479,16 +481,8 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
     }
 
     fn look_at_keys(&mut self) -> Result<(), StoreError> {
-        let version = self.remote.version()?;
-        if self.seen_version != Some(version) {
-            let keys = self.remote.list_keys()?;
-            self.seen_version = Some(version);
-            if self.known.as_ref() != Some(&keys) {
-                self.known = Some(keys.clone());
-                (self.tell)(SharedNotice::Store(StoreNotice::Keys(keys)));
-            }
-        }
-        Ok(())
+        let tell = &self.tell;
+        self.follower.look(&mut self.remote, &mut |news| tell(SharedNotice::Store(StoreNotice::Keys(news))))
     }
 
     fn succeeded(&mut self) {
@@ -501,8 +495,6 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         self.announced = false;
         let waiting = std::mem::take(&mut self.waiting);
         self.answer_none(&waiting);
-        // The ledger may come back without what it had.
-        self.seen_version = None;
         if !std::mem::replace(&mut self.failed, true) {
             (self.tell)(SharedNotice::Store(StoreNotice::Failed(error.to_string())));
         }

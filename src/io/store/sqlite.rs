@@ -9,6 +9,7 @@
 //! stays whole. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
 
 mod audit;
+mod changes;
 mod groups;
 mod handover;
 mod notes;
@@ -19,7 +20,7 @@ mod tables;
 mod tally;
 mod value;
 
-use super::api::{DaySum, Recent, Store, StoreError};
+use super::api::{DaySum, Names, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
 use super::note::{Answered, AuditLine, Change, Note};
@@ -40,10 +41,16 @@ use std::path::{Path, PathBuf};
 use tally::Tally;
 use value::{Fallible, int, key_id, uint};
 
-const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits, grp, labels FROM keys ORDER BY created, id";
 const SELECT_KEY: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
     disabled, limits, grp, labels FROM keys WHERE id = ?1";
+const SELECT_PAGE: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits, grp, labels FROM keys INDEXED BY keys_created
+    WHERE (created, id) > (?1, ?2) AND substr(name, 1, length(?3)) = ?3
+    AND (length(name) = length(?3) OR NOT ?4) ORDER BY created, id LIMIT ?5";
+const SELECT_NAMED: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits, grp, labels FROM keys WHERE name = ?1 ORDER BY created, id";
+const SELECT_PIECE: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits, grp, labels FROM keys WHERE id > ?1 ORDER BY id LIMIT ?2";
 const INSERT_KEY: &str =
     "INSERT INTO keys (id, digest, name, plan, endpoints, models, created, expires, revoked, former,
     disabled, limits, grp, labels) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
@@ -68,6 +75,8 @@ pub struct Sqlite {
     tally: Tally,
     /// An owner's. Behind the connection, which is to be closed first.
     lock: Option<FileLock>,
+    /// What was passed over because it is not what it should be, as texts for an operator.
+    odd: Vec<String>,
 }
 
 impl Sqlite {
@@ -89,8 +98,14 @@ impl Sqlite {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
-        let mut store =
-            Sqlite { connection, path: path.to_path_buf(), packer: Packer::default(), tally: Tally::default(), lock };
+        let mut store = Sqlite {
+            connection,
+            path: path.to_path_buf(),
+            packer: Packer::default(),
+            tally: Tally::default(),
+            lock,
+            odd: Vec::new(),
+        };
         // What SQLite has opened by name is what is locked.
         store.check()?;
         store.set_durable(true)?;
@@ -165,11 +180,37 @@ impl Sqlite {
         notes::audit(&self.connection, most).map_err(|error| self.tell(error))
     }
 
-    /// All keys, also expired and revoked ones, in the order of their creation.
-    pub fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+    /// At most `limit` keys in the order of their creation, behind the one called `after`, with these names;
+    /// `None` where there is no key called `after`.
+    pub fn keys_page(
+        &self,
+        after: Option<&KeyId>,
+        names: Names<'_>,
+        limit: usize,
+    ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
+        let list = || -> Fallible<Option<Vec<KeyRecord>>> {
+            let created = match after {
+                None => Some(-1),
+                Some(id) => {
+                    let mut query = self.connection.prepare_cached("SELECT created FROM keys WHERE id = ?1")?;
+                    query.query_row([id.as_str()], |row| row.get(0)).optional()?
+                }
+            };
+            let Some(created): Option<i64> = created else { return Ok(None) };
+            let mut query = self.connection.prepare_cached(SELECT_PAGE)?;
+            let after = after.map_or("", KeyId::as_str);
+            let keys =
+                query.query_map(params![created, after, names.prefix, names.whole, int(limit as u64)], read_key)?;
+            keys.collect::<Fallible<_>>().map(Some)
+        };
+        list().map_err(|error| self.tell(error))
+    }
+
+    /// All keys of this name, in the order of their creation.
+    pub fn keys_named(&self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
         let list = || -> Fallible<Vec<KeyRecord>> {
-            let mut query = self.connection.prepare_cached(SELECT_KEYS)?;
-            let keys = query.query_map([], read_key)?;
+            let mut query = self.connection.prepare_cached(SELECT_NAMED)?;
+            let keys = query.query_map([name], read_key)?;
             keys.collect()
         };
         list().map_err(|error| self.tell(error))
@@ -308,16 +349,8 @@ impl Store for Sqlite {
         Sqlite::check(self)
     }
 
-    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        Sqlite::list_keys(self)
-    }
-
     fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
         Sqlite::find_key(self, id)
-    }
-
-    fn version(&mut self) -> Result<i64, StoreError> {
-        Sqlite::version(self)
     }
 
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {

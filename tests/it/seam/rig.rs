@@ -39,7 +39,7 @@ impl Rig {
         ];
         own.iter().chain(lines).for_each(|(section, line)| setting.set(section, line));
         (0..keys).for_each(|number| ring.issue(&format!("k{number}"), &[]));
-        let start = Start { keys: ring.records.clone(), ..Start::default() };
+        let start = Start { keys: ring.records.clone().into(), ..Start::default() };
         Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring, config: setting.high(), most: 0 }
     }
 

@@ -47,8 +47,9 @@ impl Remote {
         let (id, new) = (&key.id, &*record_text(key));
         let once = note.once.as_ref().map_or("", |once| once.name);
         let [audit, answer] = self.places(once);
-        let mut cmd = self.script(EDIT, &[self.named("keys"), self.named("keys:version"), audit, answer]);
-        cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key));
+        let mut cmd = self
+            .script(EDIT, &[self.named("keys"), self.named("keys:version"), audit, answer, self.named("keys:created")]);
+        cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key)).arg(key.created.0);
         let mut done: bool = self.query(&cmd)?;
         if !done {
             // An interrupted try may have stored it.

@@ -89,6 +89,7 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
         calls.listen(|| called.is_closed(), tell);
     })?;
     let thread = std::thread::Builder::new().name("store".into());
-    let thread = thread.spawn(move || SharedThread::new(remote, speaker, duties.retention, tell).serve(&theirs))?;
+    let thread =
+        thread.spawn(move || SharedThread::new(remote, speaker, duties.retention, duties.seen, tell).serve(&theirs))?;
     Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }

@@ -4,7 +4,7 @@
 
 use super::super::api::StoreError;
 use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
-use super::{SELECT_KEYS, Sqlite, groups, read_key};
+use super::{SELECT_PIECE, Sqlite, groups, read_key};
 use crate::base::limits;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
@@ -36,19 +36,22 @@ impl Sqlite {
         }
     }
 
-    /// The keys of a file, which is not changed for this, nor brought up to date.
-    pub fn peek_keys(path: &Path) -> Result<Vec<KeyRecord>, StoreError> {
-        let peek = || -> rusqlite::Result<Option<Vec<KeyRecord>>> {
+    /// Hands the keys of a file to `take`, which is not changed for this, nor brought up to date.
+    pub fn peek_keys(path: &Path, take: &mut dyn FnMut(KeyRecord)) -> Result<(), StoreError> {
+        let mut peek = || -> rusqlite::Result<bool> {
             let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             connection.busy_timeout(limits::STORE_BUSY)?;
             if marks(&connection)? != (APPLICATION, SCHEMA) {
-                return Ok(None);
+                return Ok(false);
             }
-            let mut query = connection.prepare(SELECT_KEYS)?;
-            query.query_map([], read_key)?.collect::<rusqlite::Result<_>>().map(Some)
+            let mut query = connection.prepare(SELECT_PIECE)?;
+            query.query_map(("", -1), read_key)?.try_for_each(|key| key.map(&mut *take))?;
+            Ok(true)
         };
-        let peeked = peek().map_err(|error| StoreError::Sqlite(path.to_path_buf(), error))?;
-        peeked.ok_or_else(|| StoreError::Foreign(path.to_path_buf(), "another version's"))
+        match peek().map_err(|error| StoreError::Sqlite(path.to_path_buf(), error))? {
+            true => Ok(()),
+            false => Err(StoreError::Foreign(path.to_path_buf(), "another version's")),
+        }
     }
 
     /// Lets another gateway have the file: brings the sums up to date and drops the lock, this in any case. The

@@ -1,6 +1,7 @@
 //! The tables of the ledger's file: making them, and bringing those of every earlier version up to date. Called when a
 //! file is opened.
 
+use super::changes;
 use super::groups::{self, Packer};
 use super::notes;
 use super::people;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 /// Written into the file (`application_id`): "Toll".
 pub(super) const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-pub(super) const SCHEMA: i64 = 8;
+pub(super) const SCHEMA: i64 = 9;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -138,6 +139,9 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
                 views(&transaction)?;
                 if done < 7 {
                     transaction.execute_batch(notes::TABLES)?;
+                }
+                if done < 9 {
+                    transaction.execute_batch(changes::TABLES)?;
                 }
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
