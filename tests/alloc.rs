@@ -5,7 +5,8 @@
 mod common;
 
 use allocation_counter::measure;
-use common::{STREAM_HEAD, World, answer, chunk, event, stream_end};
+use common::{STREAM_HEAD, World, answer, chunk, event, keys, stream_end};
+use tollgate::policy::keys::Keys;
 
 /// So often that every vector has grown to what it will ever need.
 const WARM: usize = 200;
@@ -87,6 +88,19 @@ fn events_that_wait_for_a_slow_client_move_few_bytes() {
     (0..100).for_each(|_| world.upstream_sends(&event));
     let counted = measure(|| (0..500).for_each(|_| world.upstream_sends(&event)));
     assert!(counted.count_total <= 50, "storage has grown {} times for 500 events", counted.count_total);
+}
+
+#[test]
+fn a_key_beyond_the_first_thousand_takes_at_most_160_bytes() {
+    let held = |count: u64| {
+        let (records, mut table) = (keys(count).0, None);
+        let counted = measure(|| table = Some(Keys::from(records.clone())));
+        assert_eq!(table.unwrap().len() as u64, count);
+        counted.bytes_current
+    };
+    let each = (held(101_000) - held(1000)) as f64 / 100_000.0;
+    println!("a key takes {each} bytes");
+    assert!(each <= 160.0, "{each} bytes a key");
 }
 
 /// What a waiting request and its client take in tables that have their room from the start: bounds of unit tests.

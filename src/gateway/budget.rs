@@ -32,9 +32,9 @@ const WORK: usize = 2 * IO_SLICE;
 pub(crate) const REQUEST_BYTES: usize = 2 * BLOCK;
 const REQUEST: u64 = REQUEST_BYTES as u64;
 
-/// The most memory that a configuration allows, in bytes. Its terms stand in the operations guide, under "Sizing"; a
-/// test attacks it from every side.
-pub fn worst_case_bytes(config: &Config) -> u64 {
+/// The most memory that a configuration allows with so many keys, in bytes. Its terms stand in the operations guide, under
+/// "Sizing"; a test attacks it from every side.
+pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
     let server = &config.server;
     let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
     let kept = config.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
@@ -47,8 +47,11 @@ pub fn worst_case_bytes(config: &Config) -> u64 {
     let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
     // Those that wait, those in hand, and the request that they are sent in.
     let spans = if config.telemetry.exports() { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
+    let lists = if server.admin_listen.is_some() { LIST_BYTES } else { 0 };
     OWN_BYTES
         + spans
+        + keys as u64 * KEY_BYTES
+        + lists
         + server.max_buffered as u64
         + (clients + upstreams) * CONNECTION_BYTES
         + secure * SESSION_BYTES
@@ -63,6 +66,10 @@ const OWN_BYTES: u64 = 48 << 20;
 const CONNECTION_BYTES: u64 = 24 << 10;
 /// What it takes over TLS: keys, a record that has come in part, and one that has not left.
 const SESSION_BYTES: u64 = 40 << 10;
+/// What a key takes: its place in the table, and its counters once it is used.
+const KEY_BYTES: u64 = 448;
+/// What the longest part of a list takes that the admin API answers with: a thousand keys, and their text twice.
+const LIST_BYTES: u64 = 8 << 20;
 /// What a row takes that waits for the ledger, with the room that the queue has for twice as many.
 const ROW_BYTES: u64 = 440;
 /// As many times as long as a piece what is made of it may be, before that takes the piece's place.

@@ -132,7 +132,7 @@ pub(super) struct Used {
     /// Tokens and nano-dollars in the present period, by key, for each length of it.
     period: BTreeMap<(u8, KeyId), [u64; 2]>,
     /// The last day with a request.
-    last: BTreeMap<KeyId, String>,
+    last: BTreeMap<KeyId, Unix>,
 }
 
 /// As a key of [`Used::period`].
@@ -141,14 +141,14 @@ fn number(period: Period) -> u8 {
 }
 
 impl Used {
-    /// Asks the ledger what these keys have used.
-    fn read(ledger: &mut Ledger, high: &Config, keys: &[KeyRecord], now: Unix) -> Result<Used, Failure> {
+    /// Asks the ledger what these keys have used, or all of them.
+    fn read(ledger: &mut Ledger, high: &Config, keys: Option<&[KeyRecord]>, now: Unix) -> Result<Used, Failure> {
         let mut used = Used::default();
-        let ids = keys.iter().map(|key| key.id.to_string()).collect();
-        let all = Query { only: vec![(By::Key, ids)], ..Query::by(By::Key) };
+        let ids = |keys: &[KeyRecord]| (By::Key, keys.iter().map(|key| key.id.to_string()).collect());
+        let all = Query { only: keys.map(ids).into_iter().collect(), ..Query::by(By::Key) };
         for line in ledger.usage(&all).map_err(Failure::failed)? {
             if let Some((id, day)) = KeyId::parse(&line.name).zip(line.last) {
-                used.last.insert(id, date(day));
+                used.last.insert(id, day);
             }
         }
         for length in Period::ALL {
@@ -197,7 +197,7 @@ impl Line {
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
             nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
-            last_use: used.last.get(&key.id).cloned(),
+            last_use: used.last.get(&key.id).map(|day| date(*day)),
         }
     }
 
@@ -233,15 +233,20 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
     let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
     let mut out = Out::new(args.json);
     let mut ledger = store::open_existing(&high)?;
+    let mut used: Option<Used> = None;
     let (mut after, mut left) = (args.after, args.limit.unwrap_or(u64::MAX));
     while let Some(ledger) = ledger.as_mut().filter(|_| left > 0) {
         let most = left.min(limits::KEYS_PER_PAGE as u64) as usize;
-        let page = page(ledger, &high, (after.as_ref(), args.name.as_deref()), most, now)?;
+        let page = page(ledger, &high, (after.as_ref(), args.name.as_deref()), most, (used.as_ref(), now))?;
         let Some(last) = page.lines.last() else { break };
         after = KeyId::parse(&last.id);
         left -= page.lines.len() as u64;
         if !out.page(&page.lines)? || !page.more {
             break;
+        }
+        // Of further pages it is asked once for all keys: each question costs as much as the sums of all.
+        if used.is_none() && left > 0 {
+            used = Some(Used::read(ledger, &high, None, now)?);
         }
     }
     out.end()
@@ -254,25 +259,27 @@ pub(in crate::cli) struct Page {
 }
 
 /// The keys that are issued behind `after`, with this name or with names that begin as one says that ends with `*`.
+/// `used`: of all keys, where it is known.
 fn page(
     ledger: &mut Ledger,
     high: &Config,
     (after, name): (Option<&KeyId>, Option<&str>),
     most: usize,
-    now: Unix,
+    (used, now): (Option<&Used>, Unix),
 ) -> Result<Page, Failure> {
     let page = ledger.keys_page(after, name.map_or_else(Names::default, Names::of), most + 1);
     let mut keys = page.map_err(Failure::failed)?.ok_or_else(|| unknown(after.map_or("", KeyId::as_str)))?;
     let more = keys.len() > most;
     keys.truncate(most);
-    let used = Used::read(ledger, high, &keys, now)?;
-    Ok(Page { lines: keys.iter().map(|key| Line::new(key, high, &used, now)).collect(), more })
+    let own = if used.is_none() { Some(Used::read(ledger, high, Some(&keys), now)?) } else { None };
+    let line = |used: &Used| keys.iter().map(|key| Line::new(key, high, used, now)).collect();
+    Ok(Page { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
 }
 
 /// Keys as they stand, for the admin API.
 pub(in crate::cli) fn listed(high: &Config, after: Option<&KeyId>, most: usize, now: Unix) -> Result<Page, Failure> {
     match store::open_existing(high)? {
-        Some(mut ledger) => page(&mut ledger, high, (after, None), most, now),
+        Some(mut ledger) => page(&mut ledger, high, (after, None), most, (None, now)),
         None => Ok(Page { lines: Vec::new(), more: false }),
     }
 }
@@ -281,7 +288,7 @@ pub(in crate::cli) fn listed(high: &Config, after: Option<&KeyId>, most: usize, 
 pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<Line, Failure> {
     let key = find(high, name)?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(name))?;
-    let used = Used::read(&mut ledger, high, std::slice::from_ref(&key), now)?;
+    let used = Used::read(&mut ledger, high, Some(std::slice::from_ref(&key)), now)?;
     Ok(Line::new(&key, high, &used, now))
 }
 
@@ -440,7 +447,7 @@ mod tests {
         let (high, id) = (parsed(), key().id);
         let mut used = Used::default();
         used.period.insert((number(Period::Month), id), [4044, 1_250_000_000]);
-        used.last.insert(id, "2026-11-20".to_string());
+        used.last.insert(id, Unix(1_795_132_800_000));
         let text = text_of(&[Line::new(&key(), &high, &used, NOW)]);
         assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
         let limits = LimitOverrides { tokens: Some(0), requests: Some(5), ..LimitOverrides::default() };

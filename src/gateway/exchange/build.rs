@@ -73,7 +73,7 @@ impl Exchange {
             // What an earlier attempt was promised for its translation serves for this one.
             let length = message.body.len();
             let room = if translated { OutgoingRequest::room_for(length) } else { REQUEST_BYTES };
-            let wanted = length + room + added + draft.scan.fields().storage();
+            let wanted = length + room + added + draft.scan.storage();
             let more = wanted.saturating_sub(draft.promise.total());
             cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
         }

@@ -433,7 +433,7 @@ pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> b
 /// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
 fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
     cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
-    match draft.scan.fields().storage() {
+    match draft.scan.storage() {
         0 => Ok(()),
         tables => {
             let wanted = length as usize + tables + REQUEST_BYTES;

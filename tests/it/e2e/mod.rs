@@ -8,7 +8,7 @@ mod bounds;
 mod causes;
 pub mod client;
 pub mod collector;
-mod commands;
+pub mod commands;
 mod connect;
 mod demo;
 mod discovery;

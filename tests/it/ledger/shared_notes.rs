@@ -3,6 +3,7 @@
 use super::client::{Client, post};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
 use super::shared::Server;
+use crate::e2e::commands::keys_are_listed_in_parts;
 use serde_json::Value;
 
 const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
@@ -42,4 +43,11 @@ fn what_one_host_has_done_under_a_name_is_known_to_all_and_stands_in_one_audit()
     assert_eq!(shown, [("command", "revoke"), ("command", "edit"), ("admin_write_token", "issue")]);
     assert_eq!((&lines[1]["before"]["name"], &lines[1]["after"]["name"]), (&"ci".into(), &"ci two".into()));
     assert!(!lines.to_string().contains("digest"), "{lines}");
+}
+
+#[test]
+fn keys_of_a_shared_ledger_are_listed_in_parts() {
+    let Some(server) = Server::start() else { return };
+    let store = format!("url = \"{}\"", server.url());
+    keys_are_listed_in_parts(&Harness::start(&Setup { store, server: WRITE, ..Setup::default() }));
 }
