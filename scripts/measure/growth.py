@@ -30,7 +30,7 @@ def config(providers, groups):
             f'[store]\nurl = "sqlite:{WORK}/growth.db"\n[upstream]\nmax_response = "8MiB"\n')
     for n in range(providers):
         text += (f'[[providers]]\nname = "p{n}"\nshape = "chat"\nbase_url = "http://127.0.0.1:{PROVIDER}/v1"\n'
-                 f'[[models]]\nid = "m{n}"\ncontext = "64M"\ntargets = [{{ provider = "p{n}", model = "up" }}]\n')
+                 f'[[models]]\nid = "m{n}"\ncontext = "64M"\ninput_price = 1.0\noutput_price = 1.0\ntargets = [{{ provider = "p{n}", model = "up" }}]\n')
     text += '[[plans]]\nname = "team"\ntokens = 1_000_000_000_000\n'
     return text + "".join(f'[[groups]]\nname = "g{n}"\nbudget = 1_000_000\n' for n in range(groups))
 
@@ -198,9 +198,9 @@ def points(provider, all_points):
         grown = Grown(provider, n, PROVIDERS if many else 1, GROUPS if many else 1)
         found["keys"][n] = grown.change()
         if many:
+            client = Client()
             for model in range(PROVIDERS):
-                grown.model = model
-                grown.per(1, one(grown), whole(1))
+                client.ask(asked(grown.key, model))
             found["providers"][PROVIDERS] = found["groups"][GROUPS] = grown.per(1, one(grown), whole(1), REQUESTS)
         grown.end()
     return found

@@ -66,8 +66,8 @@ pub fn open_existing(high: &Config) -> Result<Option<Ledger>, Failure> {
     }
 }
 
-/// Hands the keys of a ledger to `take` that is there and of this version: it is neither made nor brought up to date for
-/// this.
+/// Hands the keys of a ledger to `take` that is there and of this version: it is neither made nor brought up to date
+/// for this.
 pub fn peek_keys(high: &Config, take: &mut dyn FnMut(KeyRecord)) -> Result<(), Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) if !path.exists() => Ok(()),

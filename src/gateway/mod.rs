@@ -24,6 +24,7 @@ mod exchange;
 mod granted;
 mod grants;
 mod ids;
+mod key_news;
 mod ledger;
 mod lifecycle;
 mod local;

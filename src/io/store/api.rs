@@ -1,7 +1,6 @@
 //! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
-use super::follow::KeySource;
 use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
@@ -78,7 +77,7 @@ impl<'a> Names<'a> {
 }
 
 /// What the store thread asks of a ledger.
-pub trait Store: KeySource + Send + 'static {
+pub trait Store: Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
     /// Fails if what is open is no longer what a restart would open.

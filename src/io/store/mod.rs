@@ -27,7 +27,7 @@ use crate::base::time::{Mono, Unix};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};
-use follow::{Follower, KeysSeen};
+use follow::{Follower, KeySource, KeysSeen};
 use sqlite::Sqlite;
 use std::io;
 use std::thread::JoinHandle;
@@ -220,7 +220,11 @@ pub struct Duties {
 }
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
-pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
+pub fn spawn(
+    db: impl Store + KeySource,
+    duties: Duties,
+    tell: impl Fn(StoreNotice) + Send + 'static,
+) -> io::Result<StoreHandle> {
     let queue = BatchQueue::new(Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() });
     let theirs = queue.clone();
     let thread = std::thread::Builder::new().name("store".into());
@@ -234,7 +238,7 @@ pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send +
     Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }
 
-struct StoreThread<B: Store, F: Fn(StoreNotice)> {
+struct StoreThread<B: Store + KeySource, F: Fn(StoreNotice)> {
     db: B,
     tell: F,
     follower: Follower,
@@ -244,7 +248,7 @@ struct StoreThread<B: Store, F: Fn(StoreNotice)> {
     retention: Option<Duration>,
 }
 
-impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
+impl<B: Store + KeySource, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -253,7 +257,7 @@ impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
     }
 }
 
-impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
+impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Works until the end; what is left then.
     fn serve(&mut self, queue: &BatchQueue<Tasks>) -> Vec<Row> {
         let mut idle = IdlePolicy::new(limits::COMMIT_TICK);

@@ -8,9 +8,10 @@
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
 //! Names begin with `tollgate:`, in a cluster with `{tollgate}:`. `epoch` (what the ledger is known by) and
-//! `epoch:<epoch>`, `format`, `keys` (id to record), `keys:version` (counts their changes), `keys:audit` (a line for each
-//! change, the newest first), `keys:created` (ids by creation), `keys:once:<name>` (answers), `secret:attribution` (what users are hashed with), `rows` (a
-//! stream, an entry of many rows for each commit), `day:<day>` (sums), `who:<day>` (sums by user and session),
+//! `epoch:<epoch>`, `format`, `keys` (id to record), `keys:version` (counts their changes), `keys:audit` (a line for
+//! each change, the newest first), `keys:created` (ids by creation), `keys:once:<name>` (answers),
+//! `secret:attribution` (what users are hashed with), `rows` (a stream, an entry of many rows for each
+//! commit), `day:<day>` (sums), `who:<day>` (sums by user and session),
 //! `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of accounts). An account is a
 //! key's, by its id, or a group's, `@` and its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by
 //! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`

@@ -10,37 +10,17 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::HashSet;
 
-/// From version 8 to 9. A change that is further back than the last ten thousand is not known any more. `mark` tells a
-/// change from another of the same number, which a file can have that was replaced by a copy of itself.
-pub(super) const TABLES: &str = "
-CREATE TABLE IF NOT EXISTS changes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, mark INTEGER NOT NULL DEFAULT (random())
-) STRICT;
-CREATE TRIGGER IF NOT EXISTS key_inserted AFTER INSERT ON keys BEGIN
-    INSERT INTO changes (key) VALUES (NEW.id);
-    DELETE FROM changes WHERE number <= last_insert_rowid() - 10000;
-END;
-CREATE TRIGGER IF NOT EXISTS key_updated AFTER UPDATE ON keys BEGIN
-    INSERT INTO changes (key) SELECT OLD.id WHERE OLD.id <> NEW.id;
-    INSERT INTO changes (key) VALUES (NEW.id);
-    DELETE FROM changes WHERE number <= last_insert_rowid() - 10000;
-END;
-CREATE TRIGGER IF NOT EXISTS key_deleted AFTER DELETE ON keys BEGIN
-    INSERT INTO changes (key) VALUES (OLD.id);
-    DELETE FROM changes WHERE number <= last_insert_rowid() - 10000;
-END;
-CREATE INDEX IF NOT EXISTS keys_created ON keys (created, id);
-CREATE INDEX IF NOT EXISTS keys_name ON keys (name);
-";
+/// The number of a change, and what tells it from another of that number.
+type Mark = (i64, i64);
 
-/// The number and the mark of the last change.
-fn last(connection: &Connection) -> Fallible<(i64, i64)> {
+/// The last change.
+fn last(connection: &Connection) -> Fallible<Mark> {
     let mut query = connection.prepare_cached("SELECT number, mark FROM changes ORDER BY number DESC LIMIT 1")?;
     Ok(query.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?.unwrap_or_default())
 }
 
 /// Whether all changes after this one are known, and it is the one that it was.
-fn is_known(connection: &Connection, (number, mark): (i64, i64)) -> Fallible<bool> {
+fn is_known(connection: &Connection, (number, mark): Mark) -> Fallible<bool> {
     if number == 0 {
         let first: Option<i64> = connection.query_row("SELECT MIN(number) FROM changes", [], |row| row.get(0))?;
         return Ok(first.is_none_or(|first| first == 1));
@@ -57,7 +37,8 @@ impl Sqlite {
         Ok(KeysSeen { last: Some((last.0, last.1.to_string())), version })
     }
 
-    fn changed_ids(&self, after: i64) -> Fallible<(Vec<String>, Option<(i64, i64)>)> {
+    /// The ids of the changes after a number, and the number and the mark of the last of them.
+    fn changed_ids(&self, after: i64) -> Fallible<(Vec<String>, Option<Mark>)> {
         let sql = "SELECT number, mark, key FROM changes WHERE number > ?1 ORDER BY number LIMIT ?2";
         let mut query = self.connection.prepare_cached(sql)?;
         let (mut ids, mut last) = (Vec::new(), None);
