@@ -3,7 +3,6 @@ import json, platform, re, subprocess
 from pathlib import Path
 
 from .counters import Instructions, count_syscalls
-from .growth import gated
 from .report import put
 from .rig import ROOT, WORK, Run, say
 from .subjects import Subject
@@ -14,8 +13,6 @@ RISE_MAX = 1.01
 # How many events of a stream share a turn of the loop is up to the system's scheduling.
 RISE_MAX_OF = {"instructions_per_event": 1.03, "instructions_per_translated_event": 1.03,
                "instructions_per_responses_event": 1.03, "instructions_per_event_of_200_streams": 1.5}
-# How much comes with one read, and how long a change takes to be heard of, are up to the system, too.
-RISE_MAX_OF_GROWTH = 1.1
 # Instructions of the loop by which two counts of the same program differ, mostly by how often a second begins.
 NOISE = 30
 # A figure above its bound is counted again so often, by a gateway that has just begun, and the least holds: what else a
@@ -97,7 +94,6 @@ def gate(record):
     by_room, helpers = count_of(COUNTED)
     found = {f"instructions_per_{name}": sum(counts.values()) for name, counts in by_room.items()}
     found["system_calls_per_request"] = round(sum(calls.values()), 2)
-    found |= gated()
     say(f"gate: {found}, helper threads {helpers:.0f} instructions per request")
     if record:
         GATE.write_text(json.dumps({"versions": versions(), "figures": found, "rooms": by_room}, indent=1) + "\n")
@@ -107,9 +103,6 @@ def gate(record):
     same = known["versions"] == versions()
     worse = risen(known["figures"], found, same)
     for _ in range(RECOUNTS_MAX):
-        if any(name.startswith("instructions_growth") for name in worse):
-            found |= {name: min(found[name], count) for name, count in gated().items()}
-            worse = risen(known["figures"], found, same)
         again = {name for figure in worse for name in (figure.removeprefix("instructions_per_"),) if name in COUNTED}
         if not again:
             break
@@ -161,8 +154,7 @@ def table(by_room):
 
 def bound(name, recorded):
     """What a figure may be at most."""
-    rise = RISE_MAX_OF_GROWTH if name.startswith("instructions_growth") else RISE_MAX
-    return recorded * RISE_MAX_OF.get(name, rise) + (NOISE if name.startswith("instructions") else 0)
+    return recorded * RISE_MAX_OF.get(name, RISE_MAX) + (NOISE if name.startswith("instructions") else 0)
 
 
 def tell_rooms(name, known, found):

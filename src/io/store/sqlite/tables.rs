@@ -70,7 +70,8 @@ INSERT INTO secrets VALUES ('attribution', unhex('{}'));
 ";
 
 /// From version 8 to 9: the changes of the keys have numbers, and keys are found by creation and by name. A change that
-/// is further back than the last ten thousand is not known any more. `mark` tells a change from another of its number, which a file can have that was replaced by a copy of itself.
+/// is further back than the last ten thousand is not known any more. `mark` tells a change from another of its
+/// number, which a file can have that was replaced by a copy of itself.
 const NINTH: &str = "
 CREATE TABLE IF NOT EXISTS changes (
     number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, mark INTEGER NOT NULL DEFAULT (random())
