@@ -15,6 +15,7 @@ use tollgate::io::listen;
 use tollgate::io::log_writer::LogWriter;
 use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
 use tollgate::io::signals::Signals;
+use tollgate::io::store::api::Names;
 use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::config::{AdminListen, Config, StoreUrl};
 
@@ -24,7 +25,8 @@ const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 
 fn start(config: &Config) -> Start {
     let StoreUrl::Sqlite(path) = &config.store.url else { panic!("the keys are read from a file") };
-    let keys = Sqlite::open(path, Mode::Shared).unwrap().list_keys().unwrap();
+    let db = Sqlite::open(path, Mode::Shared).unwrap();
+    let keys = db.keys_page(None, Names::default(), 1 << 20).unwrap().unwrap().into();
     for plan in &config.plans {
         let limits = [plan.tokens, plan.requests, plan.tokens_per_window, plan.concurrency];
         assert_eq!(limits, [0; 4], "the plan {} has a limit", plan.name);

@@ -6,7 +6,8 @@ use std::process::Command;
 
 const LUA: &str = "src/io/store/scripts";
 /// In the order of the numbers that `src/io/store/remote.rs` has for them, and then `remote/code.rs`.
-const SCRIPTS: [&str; 9] = ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "begin", "epoch"];
+const SCRIPTS: [&str; 10] =
+    ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "begin", "epoch"];
 const COMPLETIONS: &str = "src/cli/completions";
 
 fn git(args: &[&str]) -> Option<String> {

@@ -5,9 +5,10 @@
 mod common;
 
 use allocation_counter::measure;
-use common::{STREAM_HEAD, World, answer, chunk, event, stream_end};
+use common::{STREAM_HEAD, World, answer, chunk, event, keys, stream_end};
 use tollgate::base::limits::{MESSAGES_MAX, PARTS_MAX, TOOLS_MAX};
 use tollgate::dialect::{Capabilities, RequestScan, Target, most_text, structure, translate};
+use tollgate::policy::keys::Keys;
 use tollgate::wire::Dialect;
 
 /// So often that every vector has grown to what it will ever need.
@@ -65,6 +66,44 @@ fn a_stream_from_its_request_to_its_end_allocates_nothing() {
     (0..WARM).for_each(|_| stream());
     let counted = measure(|| (0..100).for_each(|_| stream()));
     assert_eq!(counted.count_total, 0, "{} bytes in 100 streams", counted.bytes_total);
+}
+
+#[test]
+fn small_events_that_come_together_are_written_together() {
+    let mut world = World::new();
+    let events = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n").repeat(100);
+    world.client_sends(&world.request("bench", 1200, true));
+    world.upstream_sends(STREAM_HEAD);
+    (0..WARM).for_each(|_| world.upstream_sends(&events));
+    let before = world.named;
+    world.upstream_sends(&events);
+    assert!(world.named - before <= 2, "named {} times for 100 events", world.named - before);
+}
+
+#[test]
+fn events_that_wait_for_a_slow_client_move_few_bytes() {
+    let mut world = World::new();
+    let event = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n");
+    world.client_sends(&world.request("bench", 1200, true));
+    world.upstream_sends(STREAM_HEAD);
+    (0..WARM).for_each(|_| world.upstream_sends(&event));
+    world.stalls = true;
+    (0..100).for_each(|_| world.upstream_sends(&event));
+    let counted = measure(|| (0..500).for_each(|_| world.upstream_sends(&event)));
+    assert!(counted.count_total <= 50, "storage has grown {} times for 500 events", counted.count_total);
+}
+
+#[test]
+fn a_key_beyond_the_first_thousand_takes_at_most_160_bytes() {
+    let held = |count: u64| {
+        let (records, mut table) = (keys(count).0, None);
+        let counted = measure(|| table = Some(Keys::from(records.clone())));
+        assert_eq!(table.unwrap().len() as u64, count);
+        counted.bytes_current
+    };
+    let each = (held(101_000) - held(1000)) as f64 / 100_000.0;
+    println!("a key takes {each} bytes");
+    assert!(each <= 160.0, "{each} bytes a key");
 }
 
 /// What a waiting request and its client take in tables that have their room from the start: bounds of unit tests.

@@ -74,6 +74,10 @@ pub struct World {
     /// Bytes the client has got.
     pub got: usize,
     rows: u64,
+    /// Connections that the gateway has named as having something to write.
+    pub named: usize,
+    /// The client takes nothing.
+    pub stalls: bool,
     /// A key of the table.
     pub key: String,
 }
@@ -132,12 +136,13 @@ impl World {
         let now = Now { mono: Mono(1_000_000), unix: Unix(1_790_000_000_000) };
         let (mut keys, key) = keys(1000);
         keys.iter_mut().for_each(|key| key.group = group.map(str::to_string));
-        let start = Start { seed: [7; 32], client_listeners: 1, keys, ..Start::default() };
+        let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.into(), ..Start::default() };
         let mut gateway = Gateway::new(Arc::new(config()), start, now);
         let client = gateway.accepted(0, "127.0.0.1:5555".parse().unwrap(), now).expect("the client is let in");
         let (dirty, actions) = (Vec::new(), Vec::new());
+        let (sent_up, got, rows, named, stalls, upstream) = (0, 0, 0, 0, false, None);
         let mut world =
-            World { gateway, now, client, upstream: None, dirty, actions, sent_up: 0, got: 0, rows: 0, key };
+            World { gateway, now, client, upstream, dirty, actions, sent_up, got, rows, named, stalls, key };
         world.settle();
         world
     }
@@ -204,7 +209,11 @@ impl World {
             if self.dirty.is_empty() && self.actions.is_empty() {
                 break;
             }
+            self.named += self.dirty.len();
             for conn in self.dirty.drain(..) {
+                if self.stalls && conn.side == Side::Client {
+                    continue;
+                }
                 let count = self.gateway.unsent(conn).len();
                 match conn.side {
                     Side::Client => self.got += count,

@@ -66,11 +66,11 @@ def traced(subject, work):
 class Instructions:
     """A gateway under callgrind, whose counts are looked at before and after each run: so one start does for all."""
 
-    def __init__(self, name):
+    def __init__(self, name, config=None, port=None):
         for old in WORK.glob("callgrind.out*"):
             old.unlink()
         self.parts = 0
-        self.subject = Subject(name).start(["valgrind", "--tool=callgrind", "--separate-threads=yes",
+        self.subject = Subject(name, config, port).start(["valgrind", "--tool=callgrind", "--separate-threads=yes",
                                             f"--callgrind-out-file={WORK}/callgrind.out"], NAMED)
 
     def dump(self):
@@ -89,13 +89,18 @@ class Instructions:
         """User instructions per request, per event of a stream: of the first thread by function, and of all others."""
         run = Run(self.subject.port(), connections=connections, requests=length, warm=20,
                   **{**self.subject.way(kind), **more})
-        self.dump()
-        result = run.go()
-        found = self.dump()
+        results = []
+        loop, others = self.around(lambda: results.append(run.go()))
         run.end()
-        units = result["events"] if more.get("stream") else length
-        loop = {name: count / units for name, count in found[1].items()}
-        return loop, sum(sum(thread.values()) for number, thread in found.items() if number != 1) / units
+        units = results[0]["events"] if more.get("stream") else length
+        return {name: count / units for name, count in loop.items()}, others / units
+
+    def around(self, work):
+        """User instructions while something is done: of the first thread by function, and of all others."""
+        self.dump()
+        work()
+        found = self.dump()
+        return found[1], sum(sum(thread.values()) for number, thread in found.items() if number != 1)
 
     def end(self):
         self.subject.stop()

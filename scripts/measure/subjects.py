@@ -9,8 +9,9 @@ CONFIGS = {"gateway": "tollgate.toml", "grouped": "grouped.toml", "ungoverned": 
 class Subject:
     """A process between load and upstream: how it is started, and where its ways lead."""
 
-    def __init__(self, name, config=None):
+    def __init__(self, name, config=None, port=None):
         self.name, self.config, self.process, self.pid = name, config or CONFIGS.get(name), None, None
+        self.own_port = port
 
     def start(self, wrap=(), gateway=None, ledger=True):
         if self.name == "gateway":
@@ -44,7 +45,7 @@ class Subject:
         return self
 
     def port(self):
-        return PORTS[self.name]
+        return self.own_port or PORTS[self.name]
 
     def way(self, kind):
         """Options of the load generator that lead a request over this subject to the upstream of a kind."""

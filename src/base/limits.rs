@@ -144,6 +144,12 @@ pub const ASKED_BYTES_MAX: usize = 4 << 20;
 pub const LIST_PAGES_MAX: usize = 16;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
+/// Keys that the loop is told of at a time: it takes far less than a millisecond for them.
+pub const KEYS_PER_PIECE: usize = 256;
+/// Keys that a command reads and prints at a time.
+pub const KEYS_PER_PAGE: usize = 1000;
+/// Rest of the store thread between two such pieces while it reads all keys, so that they do not gather at the loop.
+pub const KEYS_REST: Duration = Duration::from_millis(1);
 /// Time between two look-ups of keys that are not known: the ledger is asked at most 1,000 times a second. Ids that
 /// come meanwhile share the next look-up, so strangers cannot use up the look-ups of a key that was just issued.
 pub const LOOKUP_PAUSE: Duration = Duration::from_millis(1);
@@ -243,6 +249,14 @@ pub const COMMIT_RETRY: Duration = Duration::from_millis(250);
 pub const LAST_COMMITS: Duration = Duration::from_secs(5);
 /// How long a ledger that another process is writing to is waited for.
 pub const STORE_BUSY: Duration = Duration::from_secs(5);
+/// How long the lock on a ledger's file is tried for: a command may look for a moment who has it.
+pub const LOCK_WAIT: Duration = Duration::from_millis(100);
+/// Rest between two such tries.
+pub const LOCK_LOOK: Duration = Duration::from_millis(5);
+/// How long a command waits for a gateway that starts to have locked all files of the ledger.
+pub const SEEN_WAIT: Duration = Duration::from_millis(500);
+/// Files of ledgers that a process keeps open for their locks, those that were replaced included.
+pub const LOCKED_FILES_MAX: usize = 1024;
 /// Tokens of one kind in one row; larger reports are absurd and would overflow sums for ever after.
 pub const ROW_TOKENS_MAX: u64 = 1 << 40;
 /// Cost of one row in nano-dollars, for the same reason.

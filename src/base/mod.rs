@@ -7,6 +7,8 @@ pub mod hash;
 pub mod limits;
 pub mod order;
 pub mod packed;
+pub mod paged;
+pub mod places;
 pub mod ring;
 pub mod rng;
 pub mod seam;

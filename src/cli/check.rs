@@ -55,19 +55,22 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
 /// Keys of plans or in groups that are not configured are refused. The ledger may be another user's: then it is not
 /// looked at.
 fn warn_of_missing(config: &Config) {
-    let Ok(records) = store::peek_keys(config) else { return };
-    let mut missing: BTreeMap<(Missing, &str), usize> = BTreeMap::new();
+    let mut missing: BTreeMap<(Missing, String), usize> = BTreeMap::new();
     let now = unix();
-    for record in records.iter().filter(|record| record.is_live(now)) {
-        let lacks = match &record.group {
-            _ if config.plan(&record.plan).is_none() => (Missing::Plan, &*record.plan),
-            Some(group) if config.group(group).is_none() => (Missing::Group, &**group),
-            _ => continue,
+    let peeked = store::peek_keys(config, &mut |record| {
+        let lacks = match record.group {
+            _ if !record.is_live(now) => return,
+            _ if config.plan(&record.plan).is_none() => (Missing::Plan, record.plan),
+            Some(group) if config.group(&group).is_none() => (Missing::Group, group),
+            _ => return,
         };
         *missing.entry(lacks).or_default() += 1;
+    });
+    if peeked.is_err() {
+        return;
     }
     for ((what, name), keys) in missing {
-        remark(&format!("tollgate: warning: {}", what.message(name, keys)));
+        remark(&format!("tollgate: warning: {}", what.message(&name, keys)));
     }
 }
 

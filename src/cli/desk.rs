@@ -6,7 +6,7 @@ use super::output::{Failure, json_text};
 use super::{ledger, models, store, usage};
 use crate::base::digest::sha256;
 use crate::base::time::Unix;
-use crate::gateway::orders::{DeskAnswer, DeskAsk, Writer};
+use crate::gateway::orders::{DeskAnswer, DeskAsk, UNKNOWN_AFTER, Writer};
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
@@ -45,7 +45,7 @@ fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Wr
     let parts: Vec<String> = ask.path.split('/').map(|part| percent::decoded(part.as_bytes())).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     match (ask.method.as_str(), parts.as_slice()) {
-        ("GET", ["keys"]) => page(ask, &keys::listed(high, now).map_err(failed)?),
+        ("GET", ["keys"]) => keys_page(ask, high, now),
         ("GET", ["keys", id]) => json(&keys::shown(high, id, now).map_err(failed)?),
         ("GET", ["plans"]) => page(ask, &high.plans.iter().map(plan).collect::<Vec<_>>()),
         ("GET", ["models"]) => page(ask, &models::lines(&high.catalog)),
@@ -57,7 +57,7 @@ fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Wr
             let (from, to) = bounds(ask, usize::MAX);
             let lines = ledger::audited(high, to.saturating_add(1)).map_err(failed)?;
             let (from, to) = (from.min(lines.len()), to.min(lines.len()));
-            Ok(list(&ledger::audit_json(&lines[from..to]), (to < lines.len()).then_some(to)))
+            Ok(list(&ledger::audit_json(&lines[from..to]), (to < lines.len()).then(|| to.to_string())))
         }
         (_, [_, name @ ..]) => change(ask, high, name, now, issued),
         _ => Err(nothing()),
@@ -124,6 +124,17 @@ fn changed(
         ("DELETE", _) => Err(expected("the body", "none")),
         _ => Err(nothing()),
     }
+}
+
+/// The part of all keys that is asked for, of which `next` is the id of the last key.
+fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, Wrong> {
+    let most = usize::try_from(ask.part.limit).unwrap_or(usize::MAX);
+    let page = keys::listed(high, ask.part.after_key.as_ref(), most, now).map_err(|failure| match failure {
+        Failure::Absent(_) => (400, UNKNOWN_AFTER.to_string()),
+        other => failed(other),
+    })?;
+    let next = page.lines.last().filter(|_| page.more).map(|line| line.id().to_string());
+    Ok(list(json(&page.lines)?.trim_end(), next))
 }
 
 /// What is asked of a key, out of a body that has the members of `--json`.
@@ -257,11 +268,11 @@ fn bounds(ask: &DeskAsk, items: usize) -> (usize, usize) {
 /// The part of a list that is asked for.
 fn page(ask: &DeskAsk, items: &[impl serde::Serialize]) -> Result<String, Wrong> {
     let (from, to) = bounds(ask, items.len());
-    Ok(list(json(&&items[from..to])?.trim_end(), (to < items.len()).then_some(to)))
+    Ok(list(json(&&items[from..to])?.trim_end(), (to < items.len()).then(|| to.to_string())))
 }
 
 /// A list, and where the rest of it begins.
-fn list(items: &str, next: Option<usize>) -> String {
+fn list(items: &str, next: Option<String>) -> String {
     let next = next.map_or("null".to_string(), |next| format!("\"{next}\""));
     format!("{{\"data\": {items}, \"next\": {next}}}\n")
 }

@@ -6,8 +6,9 @@ use super::load;
 use super::output::{Failure, clean, print, remark};
 use super::probe::{Place, ask};
 use crate::io::tls::Security;
-use crate::policy::catalog::TOKENS_MAX;
+use crate::policy::catalog::{TOKENS_MAX, is_bad};
 use crate::policy::config::units::quoted;
+use crate::policy::keys::is_unseen;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -177,7 +178,7 @@ impl Local {
         let mut models = all;
         models.retain(|(model, _)| {
             let id = id_of(model);
-            let fits = (1..=NAME_MAX).contains(&model.chars().count()) && !model.chars().any(char::is_control);
+            let fits = (1..=NAME_MAX).contains(&model.chars().count()) && !model.chars().any(is_unseen);
             // A name of a server's own may come before it.
             let good = fits && !id.is_empty() && id.chars().count() + name.len() < ID_MAX && !ids.contains(&id);
             ids.extend(good.then_some(id));
@@ -258,7 +259,7 @@ fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
 
 /// An upstream's name as an id: without what an id may not have.
 fn id_of(name: &str) -> String {
-    let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%' | '*');
+    let bad = |c: char| is_bad(c) || c == '*';
     let plain: String = name.chars().map(|c| if bad(c) { '-' } else { c }).collect();
     // A path of a file is called by its last part.
     plain.rsplit('/').next().filter(|last| last.ends_with(".gguf")).map_or(plain.clone(), str::to_string)
@@ -409,7 +410,7 @@ mod tests {
             let text = text(&[], std::slice::from_ref(&local), 8080);
             let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
             assert_eq!(config.catalog.models().len(), local.models.len());
-            let said = ["with 4 models; 5 are left out, whose names", "with 8 models; 12 more are left out"][at];
+            let said = ["with 3 models; 6 are left out, whose names", "with 8 models; 12 more are left out"][at];
             assert!(local.found().contains(said), "{}", local.found());
         }
     }

@@ -380,7 +380,6 @@ impl Fresh {
 
 #[cfg(test)]
 mod tests {
-    use super::names::records_in;
     use super::options::{Expiry, Limit};
     use super::*;
     use crate::cli::demo_config::tests::parsed;
@@ -428,6 +427,14 @@ mod tests {
         assert!(key.scope.allows_model("ibis-large") && !key.scope.allows_model("heron-large"));
         assert_eq!(key.scope.endpoints_text(), "chat,models,quota");
         assert_eq!(key.expires, Some(Unix(NOW.0 + 60_000)));
+    }
+
+    fn records_in(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
+        let (mut records, ledger) = (Vec::new(), store::open_existing(high)?);
+        if let Some(mut ledger) = ledger {
+            ledger.each_key(&mut |record| records.push(record)).map_err(Failure::failed)?;
+        }
+        Ok(records)
     }
 
     /// The demo's configuration with a ledger in a fresh folder, which is removed with the guard.
@@ -504,7 +511,7 @@ mod tests {
         let mut keys = Keys::new(1);
         keys.load(records_in(&high).unwrap());
         let mut opens = |text: &String, seconds: u64| {
-            keys.identify(text.as_bytes(), "tg_", Unix(NOW.0 + seconds * 1000)).map(|ix| keys.record(ix).id)
+            keys.identify(text.as_bytes(), "tg_", Unix(NOW.0 + seconds * 1000)).map(|ix| keys.get(ix).id())
         };
         for text in [&first, &second, &third] {
             assert_eq!(opens(text, 59), Some(record.id));

@@ -74,9 +74,15 @@ impl Failure {
 
 /// Writes `text` to standard output. A reader that has gone away (`| head`) is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_on(text).map(drop)
+}
+
+/// Writes a part of a long text to standard output; false if its reader has gone away, so that the rest is not needed.
+pub fn print_on(text: &str) -> Result<bool, Failure> {
     match write_out(text) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(lost(&error))),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::failed(lost(&error))),
     }
 }
 
@@ -161,12 +167,14 @@ pub enum Align {
 pub struct Table<'a> {
     heads: Vec<(&'a str, Align)>,
     rows: Vec<Vec<String>>,
+    /// Of the columns, as far as the table has been taken already.
+    widths: Vec<usize>,
 }
 
 impl<'a> Table<'a> {
     /// A table with these columns and no rows.
     pub fn new(heads: &[(&'a str, Align)]) -> Table<'a> {
-        Table { heads: heads.to_vec(), rows: Vec::new() }
+        Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new() }
     }
 
     /// Adds a row with one value per column. Control characters are shown as `?`, so that no stored name can play
@@ -178,8 +186,16 @@ impl<'a> Table<'a> {
     }
 
     /// The whole as text.
-    pub fn text(&self) -> String {
-        let mut widths: Vec<usize> = self.heads.iter().map(|(head, _)| head.chars().count()).collect();
+    pub fn text(mut self) -> String {
+        self.take_text()
+    }
+
+    /// The rows that have come since the last time, behind the headings if this is the first. Columns do not get
+    /// narrower than they were.
+    pub fn take_text(&mut self) -> String {
+        let is_first = self.widths.is_empty();
+        let of_heads = self.heads.iter().map(|(head, _)| head.chars().count());
+        let mut widths = if is_first { of_heads.collect() } else { std::mem::take(&mut self.widths) };
         for row in &self.rows {
             for (width, value) in widths.iter_mut().zip(row) {
                 *width = (*width).max(value.chars().count());
@@ -187,7 +203,7 @@ impl<'a> Table<'a> {
         }
         let mut text = String::new();
         let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_string()).collect();
-        for row in std::iter::once(&heads).chain(&self.rows) {
+        for row in Some(&heads).filter(|_| is_first).into_iter().chain(&self.rows) {
             let mut line = String::new();
             for ((value, width), (_, align)) in row.iter().zip(&widths).zip(&self.heads) {
                 // Writing to a String cannot fail.
@@ -199,6 +215,8 @@ impl<'a> Table<'a> {
             text.push_str(line.trim_end());
             text.push('\n');
         }
+        self.rows.clear();
+        self.widths = widths;
         text
     }
 }
@@ -236,7 +254,9 @@ mod tests {
         let mut table = Table::new(&[("NAME", Align::Left), ("TOKENS", Align::Right)]);
         table.row(vec!["a".to_string(), "1".to_string()]);
         table.row(vec!["läng-er".to_string(), "12345678".to_string()]);
-        assert_eq!(table.text(), "NAME       TOKENS\na               1\nläng-er  12345678\n");
+        assert_eq!(table.take_text(), "NAME       TOKENS\na               1\nläng-er  12345678\n");
+        table.row(vec!["b".to_string(), "123456789".to_string()]);
+        assert_eq!(table.text(), "b        123456789\n", "a page further on");
     }
 
     #[test]

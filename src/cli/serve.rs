@@ -174,8 +174,9 @@ impl Service {
         warnings.extend(descriptors::warning(config, plan.descriptors));
         start.running = inherits.then_some(turn.running);
         start.process = Some(process::vitals);
+        let banner = banner(config, &listeners, start.keys.len(), now.unix);
         let gateway = Gateway::new(config.clone(), start, now);
-        let (banner, door) = (banner(config, &listeners, now.unix), listeners.door.clone());
+        let door = listeners.door.clone();
 
         let helpers = Arc::<Helpers>::default();
         let setup = setup::setup(listeners, plan.security.clone());
@@ -243,7 +244,7 @@ fn keep_left(left: &Leftover, plan: &Plan) -> Result<(), String> {
 }
 
 /// The first log line: where it listens, and the worst case of memory.
-fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
+fn banner(config: &Config, listeners: &Listeners, keys: usize, now: Unix) -> Vec<u8> {
     let addrs = |listeners: &[TcpListener]| {
         let texts = listeners.iter().filter_map(|l| l.local_addr().ok()).map(|addr| format!("\"{addr}\""));
         texts.collect::<Vec<_>>().join(",")
@@ -260,7 +261,7 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         std::process::id(),
         config.server.max_connections,
         config.server.max_buffered,
-        gateway::worst_case_bytes(config),
+        gateway::worst_case_bytes(config, keys),
     )
     .into_bytes()
 }

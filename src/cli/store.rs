@@ -66,12 +66,13 @@ pub fn open_existing(high: &Config) -> Result<Option<Ledger>, Failure> {
     }
 }
 
-/// The keys of a ledger that is there and of this version: it is neither made nor brought up to date for this.
-pub fn peek_keys(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
+/// Hands the keys of a ledger to `take` that is there and of this version: it is neither made nor brought up to date
+/// for this.
+pub fn peek_keys(high: &Config, take: &mut dyn FnMut(KeyRecord)) -> Result<(), Failure> {
     match &high.store.url {
-        StoreUrl::Sqlite(path) if !path.exists() => Ok(Vec::new()),
-        StoreUrl::Sqlite(path) => Sqlite::peek_keys(path).map_err(Failure::failed),
-        StoreUrl::Redis(_) => open(high)?.list_keys().map_err(Failure::failed),
+        StoreUrl::Sqlite(path) if !path.exists() => Ok(()),
+        StoreUrl::Sqlite(path) => Sqlite::peek_keys(path, take).map_err(Failure::failed),
+        StoreUrl::Redis(_) => open(high)?.each_key(take).map_err(Failure::failed),
     }
 }
 

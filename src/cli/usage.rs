@@ -10,12 +10,13 @@ use crate::base::time::Unix;
 use crate::io::store::api::{By, Query, REST, UsageLine};
 use crate::io::store::ledger::Ledger;
 use crate::policy::config::Config;
-use crate::policy::keys::{KeyRecord, label_from};
+use crate::policy::keys::{KeyId, KeyRecord, label_from};
 use crate::policy::window::parse_moment;
 use clap::Args;
 use clap::builder::ArgPredicate;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// `tollgate usage`.
 #[derive(Args, Debug, Default)]
@@ -125,12 +126,12 @@ impl Part {
     }
 
     /// What it is of what the sums say.
-    fn of(&self, value: &str, keys: &[KeyRecord]) -> String {
+    fn of(&self, value: &str, keys: &Known) -> String {
         match self {
             Part::Sums(..) => value.to_string(),
             Part::Provider => value.split('/').next().unwrap_or_default().to_string(),
             Part::Label(name) => {
-                let key = keys.iter().find(|key| key.id.as_str() == value);
+                let key = KeyId::parse(value).and_then(|id| keys.get(&id));
                 let label = key.and_then(|key| key.labels.iter().find(|(known, _)| known == name));
                 label.map_or(String::new(), |(_, value)| value.clone())
             }
@@ -214,10 +215,19 @@ pub(super) fn reported(args: &UsageArgs, high: &Config) -> Result<Vec<Members>, 
     Ok(Report { parts: &args.by.0, lines: &lines, keys: &keys }.json())
 }
 
+/// All keys, by id: each line of a report may name one.
+type Known = BTreeMap<KeyId, KeyRecord>;
+
+fn known(ledger: &mut Ledger) -> Result<Known, Failure> {
+    let mut keys = Known::new();
+    ledger.each_key(&mut |key| _ = keys.insert(key.id, key)).map_err(Failure::failed)?;
+    Ok(keys)
+}
+
 /// The lines of the report, and all keys.
-fn read(args: &UsageArgs, high: &Config) -> Result<(Vec<UsageLine>, Vec<KeyRecord>), Failure> {
+fn read(args: &UsageArgs, high: &Config) -> Result<(Vec<UsageLine>, Known), Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Default::default()) };
-    let keys = ledger.list_keys().map_err(Failure::failed)?;
+    let keys = known(&mut ledger)?;
     let query = query(args, high, &mut ledger, &keys)?;
     query.who().map_err(Failure::misused)?;
     let lines = merged(&args.by, &query, ledger.usage(&query).map_err(Failure::failed)?, &keys);
@@ -226,7 +236,7 @@ fn read(args: &UsageArgs, high: &Config) -> Result<(Vec<UsageLine>, Vec<KeyRecor
 
 fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold::Line>, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
-    let keys = ledger.list_keys().map_err(Failure::failed)?;
+    let keys = known(&mut ledger)?;
     let query = query(args, high, &mut ledger, &keys)?;
     if query.by != [By::Session] || args.user.is_some() {
         return Err(Failure::misused("--cache goes with `--by session` alone, and without --user"));
@@ -242,7 +252,7 @@ fn check_days(args: &UsageArgs) -> Result<(), Failure> {
 }
 
 /// What the sums are asked.
-fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger, keys: &[KeyRecord]) -> Result<Query, Failure> {
+fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger, keys: &Known) -> Result<Query, Failure> {
     let mut by: Vec<By> = Vec::new();
     for part in &args.by.0 {
         if !by.contains(&part.by()) {
@@ -251,7 +261,7 @@ fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger, keys: &[KeyRecord
     }
     let mut only = Vec::new();
     if let Some(name) = &args.key {
-        let named = keys.iter().filter(|key| key.id.as_str() == name || key.name == *name);
+        let named = keys.values().filter(|key| key.id.as_str() == name || key.name == *name);
         let ids: Vec<String> = named.map(|key| key.id.to_string()).collect();
         if ids.is_empty() {
             return Err(super::keys::unknown(name));
@@ -260,7 +270,7 @@ fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger, keys: &[KeyRecord
     }
     if let Some((name, value)) = &args.label {
         let has = |key: &&KeyRecord| key.labels.iter().any(|label| (&label.0, &label.1) == (name, value));
-        only.push((By::Key, keys.iter().filter(has).map(|key| key.id.to_string()).collect()));
+        only.push((By::Key, keys.values().filter(has).map(|key| key.id.to_string()).collect()));
     }
     only.extend(args.group.iter().map(|name| (By::Group, vec![name.clone()])));
     only.extend(args.model.iter().map(|name| (By::Model, vec![model(name, high)])));
@@ -278,7 +288,7 @@ fn model(name: &str, high: &Config) -> String {
 }
 
 /// What the lines stand for, and what the sums say of it: lines that come to the same are one.
-fn merged(by: &Breakdown, query: &Query, found: Vec<UsageLine>, keys: &[KeyRecord]) -> Vec<UsageLine> {
+fn merged(by: &Breakdown, query: &Query, found: Vec<UsageLine>, keys: &Known) -> Vec<UsageLine> {
     let value = |part: &Part, line: &UsageLine| {
         let second = query.by.iter().position(|by| *by == part.by()) == Some(1);
         part.of(if second { line.second.as_deref().unwrap_or_default() } else { &line.name }, keys)
@@ -316,7 +326,7 @@ impl Serialize for Members {
 struct Report<'a> {
     parts: &'a [Part],
     lines: &'a [UsageLine],
-    keys: &'a [KeyRecord],
+    keys: &'a Known,
 }
 
 impl Report<'_> {
@@ -328,7 +338,7 @@ impl Report<'_> {
             let shown = if value == REST { "other" } else { value };
             names.push((part.name(), shown.to_string()));
             if part.by() == By::Key && matches!(part, Part::Sums(..)) {
-                let key = self.keys.iter().find(|key| key.id.as_str() == value);
+                let key = KeyId::parse(value).and_then(|id| self.keys.get(&id));
                 names.push(("key_name".to_string(), key.map_or(String::new(), |key| key.name.clone())));
             }
         }
@@ -443,7 +453,7 @@ mod tests {
 
     /// What is printed of lines that the sums have said.
     fn report(by: &str, found: Vec<UsageLine>, print: impl FnOnce(&Report<'_>) -> String) -> String {
-        let (by, keys) = (parse_by(by).unwrap(), [key()]);
+        let (by, keys) = (parse_by(by).unwrap(), Known::from([(key().id, key())]));
         let mut parts: Vec<By> = Vec::new();
         by.0.iter().for_each(|part| {
             if !parts.contains(&part.by()) {

@@ -86,6 +86,12 @@ impl RequestScan {
         &self.checks.fields
     }
 
+    /// Bytes of storage that grow with what is in the body; 0 for an ordinary request.
+    #[inline]
+    pub fn storage(&self) -> usize {
+        self.checks.fields.storage() + self.checks.tokens.storage()
+    }
+
     /// Estimated tokens of the prompt: system, messages, tools, images, what the answer is to fit. `body` is all of
     /// what has been scanned.
     pub fn prompt_tokens<'a>(&'a self, body: &'a [u8]) -> PromptTokens<'a> {

@@ -150,8 +150,10 @@ fn printed(char: char) -> char {
 
 /// Bytes of an ordinary text for each token.
 const TEXT_BYTES_PER_TOKEN: u64 = 4;
-/// Texts whose places are kept before they are counted.
-const LATER_MAX: usize = 64;
+/// Texts whose places are kept before they are counted: those of thousands of tools.
+const LATER_MAX: usize = 1 << 16;
+/// Those of an ordinary request, which take no memory that is worth a promise.
+const LATER_FREE: usize = 64;
 /// Bytes of them, and of a string that is counted while it arrives: so nobody who asks waits for long.
 pub const LATER_BYTES_MAX: usize = 1 << 20;
 /// Parts that one byte costs at most: they are added up in a lane of eight bits.
@@ -224,6 +226,12 @@ impl CountLater {
             }
             _ => span,
         }
+    }
+
+    /// Bytes that the places of many texts take; 0 for those of an ordinary request.
+    pub fn storage(&self) -> usize {
+        let texts = self.texts.capacity();
+        if texts <= LATER_FREE { 0 } else { texts * size_of::<(Span, bool)>() }
     }
 
     /// Ends the word under way: what follows is other text.

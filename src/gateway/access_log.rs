@@ -8,7 +8,7 @@ use super::metrics::Timed;
 use crate::base::text::{push_ip, push_number};
 use crate::base::time::Mono;
 use crate::policy::counters::PHASES;
-use crate::policy::keys::KeyRecord;
+use crate::policy::keys::Key;
 use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
@@ -34,7 +34,7 @@ pub(crate) struct Line<'a> {
     pub(crate) id: &'a RequestId,
     pub(crate) endpoint: &'static str,
     pub(crate) peer: IpAddr,
-    pub(crate) key: Option<&'a KeyRecord>,
+    pub(crate) key: Option<Key<'a>>,
     /// What the client says of itself, and of whom it asks for.
     pub(crate) said: Option<&'a Said>,
     /// Class of its program; empty where that is not kept.
@@ -66,10 +66,10 @@ impl Line<'_> {
         out.push(b'"');
         if let Some(key) = self.key {
             out.extend_from_slice(b",\"key\":\"");
-            out.extend_from_slice(key.id.text());
+            out.extend_from_slice(key.id().text());
             out.extend_from_slice(b"\",\"name\":");
-            write_string(out, &key.name);
-            if let Some(group) = &key.group {
+            write_string(out, key.name());
+            if let Some(group) = &key.kind.group {
                 out.extend_from_slice(b",\"group\":");
                 write_string(out, group);
             }

@@ -11,7 +11,7 @@ mod told;
 pub(crate) use access::{Role, role};
 pub(crate) use desk::{Begun, Desk, Load, Waiting, Waits};
 pub use desk::{DeskAnswer, DeskAsk, Writer};
-pub use part::Part;
+pub use part::{Part, UNKNOWN_AFTER};
 pub(crate) use recorder::{Passed, Recorder};
 pub(crate) use told::View;
 
@@ -38,6 +38,8 @@ const HTML: &str = "text/html; charset=utf-8";
 const API: &str = "/admin/v1/";
 /// What may be asked of a list.
 const LIST: &str = "limit after";
+/// The same of keys, which go on behind one of them.
+const KEYS: &str = "limit after-key";
 /// What is only looked at.
 const LOOK: &str = "GET, HEAD";
 /// What there is in the admin API, with `*` for a part that names something; what may be done there; and what a query
@@ -48,7 +50,7 @@ static ROUTES: [(&str, &str, &str); 12] = [
     ("groups", LOOK, LIST),
     ("requests", LOOK, LIST),
     ("requests/live", LOOK, ""),
-    ("keys", "GET, HEAD, POST", LIST),
+    ("keys", "GET, HEAD, POST", KEYS),
     ("keys/*", "GET, HEAD, PATCH, DELETE", ""),
     ("keys/*/rotate", "POST", ""),
     ("plans", LOOK, LIST),

@@ -19,6 +19,7 @@
 
 use crate::base::buf::{BLOCK, Pool};
 use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX};
+use crate::base::paged::Sparse;
 use crate::policy::config::{Config, OnOutage, StoreUrl};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
@@ -36,9 +37,9 @@ const WORK: usize = 2 * IO_SLICE;
 pub(crate) const REQUEST_BYTES: usize = 2 * BLOCK;
 const REQUEST: u64 = REQUEST_BYTES as u64;
 
-/// The most memory that a configuration allows, in bytes. Its terms stand in the operations guide, under "Sizing"; a
-/// test attacks it from every side.
-pub fn worst_case_bytes(config: &Config) -> u64 {
+/// The most memory that a configuration allows with so many keys, in bytes. Its terms stand in the operations guide,
+/// under "Sizing"; a test attacks it from every side.
+pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
     let server = &config.server;
     let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
     let kept = config.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
@@ -51,8 +52,11 @@ pub fn worst_case_bytes(config: &Config) -> u64 {
     let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
     // Those that wait, those in hand, and the request that they are sent in.
     let spans = if config.telemetry.exports() { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
+    let lists = if server.admin_listen.is_some() { LIST_BYTES } else { 0 };
     OWN_BYTES
         + spans
+        + keys as u64 * KEY_BYTES
+        + lists
         + server.max_buffered as u64
         + (clients + upstreams) * CONNECTION_BYTES
         + secure * SESSION_BYTES
@@ -67,6 +71,10 @@ const OWN_BYTES: u64 = 48 << 20;
 const CONNECTION_BYTES: u64 = 24 << 10;
 /// What it takes over TLS: keys, a record that has come in part, and one that has not left.
 const SESSION_BYTES: u64 = 40 << 10;
+/// What a key takes: its place in the table, and its counters once it is used.
+const KEY_BYTES: u64 = 448;
+/// What the longest part of a list takes that the admin API answers with: a thousand keys, and their text twice.
+const LIST_BYTES: u64 = 8 << 20;
 /// What a row takes that waits for the ledger, with the room that the queue has for twice as many.
 const ROW_BYTES: u64 = 440;
 /// As many times as long as a piece what is made of it may be, before that takes the piece's place.
@@ -75,7 +83,7 @@ const IN_HAND: u64 = 2;
 /// What all keys hold.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    keys: Vec<Account>,
+    keys: Sparse<Account>,
     /// Bytes that one key may hold.
     share: u64,
     /// Keys that hold more.
@@ -152,13 +160,13 @@ pub(crate) enum Gate {
 impl Budget {
     /// For a pool with this budget in bytes.
     pub(crate) fn new(budget: usize) -> Budget {
-        Budget { keys: Vec::new(), share: budget as u64 / KEY_SHARE, over: 0, eased: false }
+        Budget { keys: Sparse::default(), share: budget as u64 / KEY_SHARE, over: 0, eased: false }
     }
 
     /// The same with another budget: what is held stays held.
     pub(crate) fn set_budget(&mut self, budget: usize) {
         self.share = budget as u64 / KEY_SHARE;
-        self.over = self.keys.iter().filter(|account| account.held > self.share).count() as u32;
+        self.over = self.keys.iter().filter(|(_, account)| account.held > self.share).count() as u32;
         self.eased = true;
     }
 
@@ -406,10 +414,10 @@ impl Budget {
     /// Counts anew: these are all promises that are left after a panic. Answers that wait do so as before, and blocks
     /// that are being freed still are.
     pub(crate) fn recount<'a>(&mut self, live: impl Iterator<Item = &'a Promise>, pool: &mut Pool) {
-        for account in &mut self.keys {
+        for (_, account) in self.keys.iter_mut() {
             (account.held, account.answers) = (account.leaving, 0);
         }
-        self.over = self.keys.iter().filter(|account| account.held > self.share).count() as u32;
+        self.over = self.keys.iter().filter(|(_, account)| account.held > self.share).count() as u32;
         let mut open = 0;
         for promise in live {
             open += promise.open();
@@ -422,11 +430,7 @@ impl Budget {
 
     #[inline]
     fn account(&mut self, key: KeyIx) -> &mut Account {
-        let index = key.0 as usize;
-        if self.keys.len() <= index {
-            self.keys.resize(index + 1, Account::default());
-        }
-        &mut self.keys[index]
+        self.keys.entry(key.0 as usize)
     }
 }
 
@@ -460,7 +464,7 @@ mod tests {
         }
         body.release(&mut pool);
         assert_eq!((pool.promised(), pool.room()), (0, 4 * MIB));
-        assert!(budget.keys.iter().all(|account| account.held == 0 && account.answers == 0));
+        assert!(budget.keys.iter().all(|(_, account)| account.held == 0 && account.answers == 0));
     }
 
     #[test]
@@ -495,8 +499,8 @@ mod tests {
         assert!(budget.body(&mut lost, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
         budget.unread(&mut unread, KeyIx(1), 5000);
         budget.recount([&kept, &unread].into_iter(), &mut pool);
-        assert_eq!((pool.promised(), budget.keys[0].held), (kept.open(), kept.total() as u64));
-        assert_eq!((budget.keys[1].held, budget.keys[1].answers), (5000, 5000));
+        assert_eq!((pool.promised(), budget.keys.get(0).unwrap().held), (kept.open(), kept.total() as u64));
+        assert_eq!((budget.keys.get(1).unwrap().held, budget.keys.get(1).unwrap().answers), (5000, 5000));
     }
 
     #[test]
@@ -517,7 +521,7 @@ mod tests {
         let mut lent = Buf::default();
         lent.reserve(&mut pool, 20 * MIB);
         assert!(budget.took(&mut promise, KeyIx(0), 20 * MIB, &mut pool).is_ok(), "it is alone");
-        assert_eq!((promise.total(), promise.open(), budget.keys[0].held), (20 * MIB, 0, 20 * MIB as u64));
+        assert_eq!((promise.total(), promise.open(), budget.keys.get(0).unwrap().held), (20 * MIB, 0, 20 * MIB as u64));
         budget.leaves(KeyIx(0), MIB);
         let refused = budget.took(&mut promise, KeyIx(0), 21 * MIB, &mut pool).unwrap_err();
         assert_eq!((refused.status, promise.total()), (503, 20 * MIB));
@@ -526,7 +530,7 @@ mod tests {
         assert!(budget.took(&mut promise, KeyIx(0), 21 * MIB, &mut pool).is_err(), "nothing is free");
         lent.release(&mut pool);
         budget.release(&mut promise, &mut pool);
-        assert_eq!((budget.keys[0].held, pool.promised()), (0, 0));
+        assert_eq!((budget.keys.get(0).unwrap().held, pool.promised()), (0, 0));
     }
 
     #[test]

@@ -6,15 +6,21 @@ use crate::policy::keys::KeyIx;
 use crate::policy::meter::{BudgetNews, BudgetOf};
 use crate::policy::window;
 use crate::wire::json::write_string;
-use std::ops::Range;
 
 impl Cx {
-    /// The budgets of these keys may be others than they were.
-    pub(super) fn rebudget(&mut self, keys: Range<u32>) {
-        for key in keys.map(KeyIx).filter(|key| self.keys.record(*key).is_live(self.now.unix)) {
-            if let Ok(payer) = self.plans.of(key, &self.setup.config) {
-                self.meter.rebudget(payer, self.now.unix);
-            }
+    /// The budget of this key may be another than it was. What is new of it is told by [`Cx::tell_of_budgets`].
+    pub(super) fn rebudget(&mut self, key: KeyIx) {
+        if self.keys.get(key).is_live(self.now.unix)
+            && let Ok(payer) = self.plans.of(key, &self.keys, &self.setup.config)
+        {
+            self.meter.rebudget(payer, self.now.unix);
+        }
+    }
+
+    /// The same of all keys of which anything was counted: of others nothing is to be told.
+    pub(super) fn rebudget_all(&mut self) {
+        for key in self.meter.counted() {
+            self.rebudget(key);
         }
         self.tell_of_budgets();
     }
@@ -23,7 +29,7 @@ impl Cx {
     pub(crate) fn tell_of_budgets(&mut self) {
         for BudgetNews { of, percent, status, renews } in self.meter.take_news() {
             let (what, whose) = match &of {
-                BudgetOf::Key(key) => ("key", self.keys.record(*key).id.to_string()),
+                BudgetOf::Key(key) => ("key", self.keys.get(*key).id().to_string()),
                 BudgetOf::Group(name) => ("group", name.to_string()),
             };
             self.log_event(|out| {

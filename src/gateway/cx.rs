@@ -24,21 +24,19 @@ use super::provider::request::{OutgoingRequests, RequestTemplates};
 use super::queue::Queues;
 use super::stranger_log::StrangerLog;
 use crate::base::buf::Pool;
-use crate::base::limits::{KEYS_TOLD_MAX, ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
+use crate::base::limits::{ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
-use crate::base::text::push_number;
 use crate::base::time::{Now, Unix};
 use crate::dialect::AnswerMoulds;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::{Config, Durability, OnOutage, Origin, Reach, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
-use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
+use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
 use crate::policy::plan::Plan;
 use crate::policy::row::Row;
 use crate::wire::head::HeadMoulds;
-use crate::wire::json::write_string;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -90,6 +88,8 @@ pub(crate) struct Cx {
     pub(crate) requests: OutgoingRequests,
     pub(crate) streams: Streams,
     pub(crate) keys: Keys,
+    /// Keys of the present news that something new has been found of.
+    pub(crate) keys_told: usize,
     /// Keys that the ledger is asked for.
     pub(crate) lookups: Lookups,
     pub(crate) plans: KeyPlans,
@@ -147,7 +147,7 @@ pub(crate) struct CxStart {
     pub(crate) setup: Arc<Setup>,
     pub(crate) seed: [u8; 32],
     pub(crate) hash_key: HashKey,
-    pub(crate) keys: Vec<KeyRecord>,
+    pub(crate) keys: Keys,
     pub(crate) admin: Option<Reach>,
     pub(crate) descriptors: Option<usize>,
     pub(crate) offload_min: usize,
@@ -158,12 +158,12 @@ impl Cx {
     /// Nothing counted yet.
     pub(crate) fn new(start: CxStart) -> Cx {
         let mut rng = Rng::new(start.seed);
-        let mut keys = Keys::new(rng.next_u64());
-        keys.load(start.keys);
+        let mut keys = start.keys;
+        keys.seed(rng.next_u64());
         let (mut plans, config) = (KeyPlans::default(), &start.setup.config);
         let room = config.server.max_connections.min(ROOM_MAX);
         let limits = ConnectionLimits::new(rng.next_u64(), room, start.descriptors);
-        let mut meter = Meter::with_room(keys.len());
+        let mut meter = Meter::default();
         // As many as a configuration can have there is room for.
         meter.configure(&config.groups, start.now.unix);
         plans.load(&keys, config, &meter);
@@ -186,6 +186,7 @@ impl Cx {
             streams: Streams::default(),
             meter,
             keys,
+            keys_told: 0,
             lookups: Lookups::default(),
             plans,
             ledger: Ledger::default(),
@@ -212,58 +213,6 @@ impl Cx {
         }
     }
 
-    /// Takes over another set of keys, and says what is new.
-    pub(crate) fn load_keys(&mut self, records: Vec<KeyRecord>) {
-        let news = records.iter().filter_map(|record| Some((self.keys.news(record)?, record.id, record.name.clone())));
-        let news: Vec<_> = news.collect();
-        for (outcome, id, name) in news.iter().take(KEYS_TOLD_MAX) {
-            self.tell_of_key(outcome, id, name);
-        }
-        if let Some(more) = news.len().checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
-            self.log_event(|out| {
-                out.extend_from_slice(b",\"event\":\"key\",\"outcome\":\"more\",\"keys\":");
-                push_number(out, more as u64);
-            });
-        }
-        self.forget_grants();
-        self.keys.load(records);
-        self.plans.load(&self.keys, &self.setup.config, &self.meter);
-        self.rebudget(0..self.keys.len() as u32);
-    }
-
-    /// Says what is new of a key.
-    fn tell_of_key(&mut self, outcome: &str, id: &KeyId, name: &str) {
-        self.log_event(|out| {
-            for (before, value) in [(",\"event\":\"key\",\"outcome\":\"", outcome), ("\",\"key\":\"", id.as_str())] {
-                out.extend_from_slice(before.as_bytes());
-                out.extend_from_slice(value.as_bytes());
-            }
-            out.extend_from_slice(b"\",\"name\":");
-            write_string(out, name);
-        });
-    }
-
-    /// Takes over one key more.
-    pub(crate) fn learn_key(&mut self, record: KeyRecord) {
-        if let Some(outcome) = self.keys.news(&record) {
-            self.tell_of_key(outcome, &record.id, &record.name);
-        }
-        let key = self.keys.learn(record);
-        self.plans.add(key, &self.keys, &self.setup.config, &self.meter);
-        self.rebudget(key.0..key.0 + 1);
-    }
-
-    /// Warns of keys whose plan or group the configuration has not: they are refused.
-    pub(crate) fn warn_of_missing(&mut self) {
-        for ((what, name), keys) in self.plans.missing(&self.keys, self.now.unix) {
-            let text = what.message(&name, keys);
-            self.log_event(|out| {
-                out.extend_from_slice(b",\"event\":\"warning\",\"message\":");
-                write_string(out, &text);
-            });
-        }
-    }
-
     /// Takes over another configuration; false, and nothing is changed, if it has more new groups than can be counted.
     pub(crate) fn load_config(&mut self, mut config: Arc<Config>) -> bool {
         if !self.meter.configure(&config.groups, self.now.unix) {
@@ -285,7 +234,7 @@ impl Cx {
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
         self.discovery.restart(&self.setup.config, self.now.mono);
-        self.rebudget(0..self.keys.len() as u32);
+        self.rebudget_all();
         true
     }
 
@@ -306,14 +255,14 @@ impl Cx {
 
     /// The plan of a key, though its group may not be configured; one without limits, where the plan itself is not.
     fn plan_of(&self, key: KeyIx) -> Plan {
-        let record = self.keys.record(key);
-        let plan = self.setup.config.plan(&record.plan).map(|plan| plan.with(&record.limits));
-        plan.unwrap_or_else(|| Plan::unlimited(&record.plan))
+        let kind = self.keys.get(key).kind;
+        let plan = self.setup.config.plan(&kind.plan).map(|plan| plan.with(&kind.limits));
+        plan.unwrap_or_else(|| Plan::unlimited(&kind.plan))
     }
 
     /// How a key and its groups stand.
     pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
-        match self.plans.of(key, &self.setup.config) {
+        match self.plans.of(key, &self.keys, &self.setup.config) {
             Ok(payer) => Some(self.meter.standing(payer, self.now.unix)),
             Err(_) => Some(self.quota_alone(key)),
         }

@@ -27,6 +27,8 @@ pub(crate) struct Diagnosis {
     /// The field that a 400 is about.
     pub(crate) field: Box<[u8]>,
     pub(crate) limit: Option<LimitKind>,
+    /// The group whose limit that is.
+    pub(crate) limit_group: Option<Arc<str>>,
     /// Members of the body that were not passed on.
     pub(crate) dropped: Vec<Box<[u8]>>,
     /// Who calls, where a proxy's header says so.
@@ -92,6 +94,7 @@ impl Diagnosis {
         word("upstream_code", &self.upstream_code, out);
         word("field", &self.field, out);
         word("limit", self.limit.map_or("", LimitKind::name).as_bytes(), out);
+        word("limit_group", self.limit_group.as_deref().unwrap_or_default().as_bytes(), out);
         word("asked", &self.asked, out);
         word("path", &self.path, out);
         if !self.failed.is_empty() {

@@ -2,17 +2,17 @@
 
 use super::cx::Cx;
 use crate::policy::ask::{Answer, Use};
-use crate::policy::keys::KeyIx;
+use crate::policy::keys::{KeyId, KeyIx};
 use crate::policy::meter::{Amount, Hold, Lease};
 
 impl Cx {
     /// Admits a request by what was granted to this host, if that is enough.
     pub(crate) fn admit_granted(&mut self, key: KeyIx, reserved: Amount) -> Option<(Hold, Lease)> {
-        let payer = self.plans.of(key, &self.setup.config).ok()?;
+        let payer = self.plans.of(key, &self.keys, &self.setup.config).ok()?;
         let (number, lease) = self.grants.take(&payer, self.now.unix, reserved)?;
         let hold = self.meter.grant(payer, self.now.unix, &lease);
         self.meter.learn_of_one(key, &lease);
-        self.orders.used(Use::Took(number, self.keys.record(key).id, lease.clone()));
+        self.orders.used(Use::Took(number, self.keys.get(key).id(), lease.clone()));
         Some((hold, lease))
     }
 
@@ -26,12 +26,13 @@ impl Cx {
 
     /// Others want what was granted in an account.
     pub(crate) fn called_in(&mut self, account: &str) {
-        let group = account.strip_prefix('@');
-        let keys = &self.keys;
-        let numbers = self.grants.give_up(|key, lease| match group {
-            Some(name) => lease.groups.iter().any(|group| *group.name == *name),
-            None => keys.record(key).id.as_str() == account,
-        });
+        let numbers = match account.strip_prefix('@') {
+            Some(name) => self.grants.give_up(|lease| lease.groups.iter().any(|group| *group.name == *name)),
+            None => {
+                let key = KeyId::parse(account).and_then(|id| self.keys.index_of(&id));
+                key.and_then(|key| self.grants.give_up_of(key)).into_iter().collect()
+            }
+        };
         self.give_back_grants(numbers);
     }
 
@@ -44,8 +45,14 @@ impl Cx {
 
     /// Limits may be others now, or the ledger is another: what was granted under those before is given back.
     pub(crate) fn forget_grants(&mut self) {
-        let numbers = self.grants.give_up(|_, _| true);
+        let numbers = self.grants.give_up(|_| true);
         self.give_back_grants(numbers);
+    }
+
+    /// The limits of this key may be others now.
+    pub(crate) fn give_up_grants_of(&mut self, key: KeyIx) {
+        let number = self.grants.give_up_of(key);
+        self.give_back_grants(number);
     }
 
     fn give_back_grants(&mut self, numbers: impl IntoIterator<Item = u64>) {

@@ -15,6 +15,7 @@
 //!    a process that was stopped has none left. Places at once are granted to nobody; for them each request asks.
 
 use crate::base::limits::GRANT_BUSY;
+use crate::base::paged::Sparse;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Grant, Wish};
 use crate::policy::keys::KeyIx;
@@ -23,7 +24,7 @@ use crate::policy::meter::{Amount, Lease, Payer};
 /// The grants that this host has.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    by_key: Vec<OfKey>,
+    by_key: Sparse<OfKey>,
     /// See [`crate::gateway::Start::watch`].
     pub(crate) watch: Option<fn() -> Mono>,
 }
@@ -54,13 +55,16 @@ fn span(lease: &Lease) -> (Unix, Unix) {
     own.chain(groups).fold((Unix(0), Unix(u64::MAX)), |span, one| (span.0.max(one.0), span.1.min(one.1)))
 }
 
+impl OfKey {
+    fn give_up(&mut self, is_meant: &impl Fn(&Lease) -> bool) -> Option<u64> {
+        self.over = self.held.take_if(|held| is_meant(&held.lease))?.grant.number;
+        Some(self.over)
+    }
+}
+
 impl Grants {
     fn of(&mut self, key: KeyIx) -> &mut OfKey {
-        let index = key.0 as usize;
-        if self.by_key.len() <= index {
-            self.by_key.resize_with(index + 1, OfKey::default);
-        }
-        &mut self.by_key[index]
+        self.by_key.entry(key.0 as usize)
     }
 
     /// What a request may be lent without asking; its part of the grant is used up. `now`: of the present verb.
@@ -110,12 +114,13 @@ impl Grants {
     }
 
     /// Gives up those that `is_meant`; their numbers.
-    pub(crate) fn give_up(&mut self, is_meant: impl Fn(KeyIx, &Lease) -> bool) -> Vec<u64> {
-        let of_keys = self.by_key.iter_mut().zip(0..);
-        let meant = of_keys.filter_map(|(of, key)| {
-            of.over = of.held.take_if(|held| is_meant(KeyIx(key), &held.lease))?.grant.number;
-            Some(of.over)
-        });
+    pub(crate) fn give_up(&mut self, is_meant: impl Fn(&Lease) -> bool) -> Vec<u64> {
+        let meant = self.by_key.iter_mut().filter_map(|(_, of)| of.give_up(&is_meant));
         meant.collect()
+    }
+
+    /// Gives up that of `key`; its number.
+    pub(crate) fn give_up_of(&mut self, key: KeyIx) -> Option<u64> {
+        self.by_key.get_mut(key.0 as usize)?.give_up(&|_| true)
     }
 }

@@ -28,21 +28,21 @@ pub(crate) fn body(
         out.extend_from_slice(b"{\"name\":\"tollgate\"}");
         return Ok(());
     };
-    let record = cx.keys.record(key);
+    let key_kind = cx.keys.get(key).kind;
     match endpoint {
         Endpoint::Models => {
-            let visible = catalog.models().iter().filter(|model| record.scope.allows_model(&model.id));
+            let visible = catalog.models().iter().filter(|model| key_kind.scope.allows_model(&model.id));
             write_models(visible, anthropic, out);
         }
         Endpoint::Model(id) => {
             let id = model_asked(id, head);
             let found = catalog.asked(&id).and_then(|index| catalog.get(index));
             // A model that the key may not use is not told from one that does not exist.
-            let model = found.filter(|model| record.scope.allows_model(&model.id));
+            let model = found.filter(|model| key_kind.scope.allows_model(&model.id));
             write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, anthropic, out);
         }
         _ => {
-            let payer = cx.plans.of(key, &cx.setup.config)?;
+            let payer = cx.plans.of(key, &cx.keys, &cx.setup.config)?;
             let quota = cx.meter.standing(payer, cx.now.unix);
             write_quota(&payer.plan.name, &quota, out);
         }

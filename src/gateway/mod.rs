@@ -27,6 +27,7 @@ mod granted;
 mod grants;
 mod helpers;
 mod ids;
+mod key_news;
 mod ledger;
 mod lifecycle;
 mod local;
@@ -49,7 +50,7 @@ use crate::policy::ask::Release;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::{Config, Reach};
 use crate::policy::counters::Counters;
-use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::Amount;
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
@@ -83,7 +84,7 @@ pub struct Start {
     /// Client connections for which the system has descriptors; `None` for as many as are configured.
     pub descriptors: Option<usize>,
     /// All keys.
-    pub keys: Vec<KeyRecord>,
+    pub keys: Keys,
     /// What was settled per key, path and UTC day (its first moment), since the beginning of the longest period, better
     /// since [`crate::policy::meter::DAYS_KEPT`] days ago.
     pub days: Vec<Past>,
@@ -372,7 +373,7 @@ impl Core for Gateway {
     fn notice(&mut self, notice: Notice, now: Now) {
         self.cx.now = now;
         match notice {
-            Notice::Keys(records) => self.cx.load_keys(records),
+            Notice::Keys(news) => self.cx.keys_news(news),
             Notice::Committed(rows) => self.committed(rows),
             Notice::Answered(answer) => self.ruled(&answer),
             Notice::CalledIn(account) => self.cx.called_in(&account),
@@ -528,7 +529,7 @@ impl Core for Gateway {
         let live: Vec<_> = own.chain(self.cx.lifecycle.inheritance.holds()).map(Hold::id).collect();
         for (key, lease) in self.cx.meter.reclaim(|id| live.contains(&id)) {
             if lease.shared {
-                self.cx.orders.give_back(Release { key: self.cx.keys.record(key).id, lease });
+                self.cx.orders.give_back(Release { key: self.cx.keys.get(key).id(), lease });
             }
         }
         self.cx.turns.served = None;
@@ -554,7 +555,7 @@ impl Core for Gateway {
 mod tests {
     use super::*;
     use crate::policy::config::Source;
-    use crate::policy::keys::{Scope, issue};
+    use crate::policy::keys::{KeyRecord, Scope, issue};
 
     const CONFIG: &str = "[[providers]]\nname = \"up\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
                           [[models]]\nid = \"small\"\ncontext = \"1M\"\ntargets = [{ provider = \"up\", model = \"m\" }]\n\
@@ -586,7 +587,7 @@ mod tests {
         let read = |_: &str| Ok(String::new());
         let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &read, run: &Source::no_program };
         let config = Config::parse(&source).unwrap();
-        let start = Start { client_listeners: 1, keys: vec![record], ..Start::default() };
+        let start = Start { client_listeners: 1, keys: vec![record].into(), ..Start::default() };
         (Gateway::new(Arc::new(config), start, now()), issued.text)
     }
 

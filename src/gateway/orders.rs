@@ -1,13 +1,13 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
-pub use super::admin::{DeskAnswer, DeskAsk, Part, Writer};
+pub use super::admin::{DeskAnswer, DeskAsk, Part, UNKNOWN_AFTER, Writer};
 pub use super::offload::{Done, Work};
 use crate::base::time::Unix;
 use crate::policy::ask::{Answer, Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
 use crate::policy::discover::Listed;
-use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::{Row, Running};
 use std::sync::Arc;
 
@@ -208,8 +208,8 @@ pub enum Reloaded {
 /// News from a helper thread.
 #[derive(Debug)]
 pub enum Notice {
-    /// The whole set of keys, after a change in the ledger.
-    Keys(Vec<KeyRecord>),
+    /// What is new of the keys in the ledger.
+    Keys(KeyNews),
     /// So many more rows are safely in the ledger.
     Committed(u64),
     /// A shared ledger has answered.

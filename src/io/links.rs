@@ -44,6 +44,8 @@ impl Flags {
     pub const PREFACE: Flags = Flags(4096);
     /// A proxy's answer is awaited before anything else; set beside DIALING, and then beside SHAKING.
     pub const TUNNEL: Flags = Flags(8192);
+    /// Among those to be flushed.
+    pub const TOUCHED: Flags = Flags(16384);
     /// The connection is a provider's.
     const UPSTREAM: Flags = Flags(2048);
 

@@ -135,6 +135,14 @@ fn line_up(run_queue: &mut VecDeque<Id<Link>>, id: Id<Link>, link: &mut Link) {
     }
 }
 
+/// Puts a link among those to be flushed, once.
+fn touch(touched: &mut Vec<Conn>, link: &mut Link) {
+    if !link.has(Flags::TOUCHED) {
+        link.set(Flags::TOUCHED);
+        touched.push(link.conn());
+    }
+}
+
 impl<C: Core + 'static> Reactor<C> {
     /// Builds the loop: opens the poll and watches the listeners.
     ///
@@ -311,7 +319,7 @@ impl<C: Core + 'static> Reactor<C> {
         link.mark(event);
         if link.has(Flags::BLOCKED) && link.has(Flags::WRITE) {
             link.clear(Flags::BLOCKED);
-            self.touched.push(link.conn());
+            touch(&mut self.touched, link);
         }
         if link.has(Flags::READ.and(Flags::DIALING).and(Flags::SHAKING).and(Flags::PARTING)) {
             line_up(&mut self.run_queue, id, link);
@@ -471,7 +479,11 @@ impl<C: Core + 'static> Reactor<C> {
             self.tell_replies();
             let due = self.touched.len();
             for index in 0..due {
-                self.flush(self.touched[index]);
+                let conn = self.touched[index];
+                if let Some((_, link)) = self.links.find_mut(conn) {
+                    link.clear(Flags::TOUCHED);
+                }
+                self.flush(conn);
             }
             if due > 0 {
                 // Those whose room is used up have been added behind; they wait for the next turn.
@@ -540,7 +552,7 @@ impl<C: Core + 'static> Reactor<C> {
             }
             let room = link.room(self.turn);
             if room == 0 {
-                self.touched.push(conn);
+                touch(&mut self.touched, link);
                 break;
             }
             match link.transport.send(&unsent[..unsent.len().min(room)]) {

@@ -242,8 +242,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn a_worker_has_its_class() {
         let class = |worker: io::Result<Worker>| {
-            let (tell, told) = channel();
-            worker.unwrap().give(
+            let (worker, (tell, told)) = (worker.unwrap(), channel());
+            worker.give(
                 0,
                 Box::new(move || {
                     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();

@@ -4,14 +4,15 @@
 use super::plan::LimitOverrides;
 use crate::base::digest::sha256;
 use crate::base::order;
-use crate::base::rng::Rng;
 use crate::base::time::Unix;
 use crate::wire::Relay;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+
+mod table;
+
+pub use table::{Key, KeyIx, KeyNews, Keys, Kind, KindIx};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Follows the service's prefix in every key (specification section 5).
@@ -349,11 +350,6 @@ impl KeyRecord {
         (self.former, self.digest) = (former, digest);
         true
     }
-
-    fn opens(&self, digest: &[u8; 32], now: Unix) -> bool {
-        let former = || self.former.iter().any(|former| former.digest == *digest && now < former.until);
-        self.is_live(now) && (self.digest == *digest || former())
-    }
 }
 
 /// A fresh key: shown once, then only `id` and `digest` remain.
@@ -441,156 +437,5 @@ fn claimed(presented: &[u8], prefix: &str) -> Option<KeyId> {
     KeyId::from_bytes(&tail.strip_prefix(LIVE)?[..ID_LEN])
 }
 
-/// The place of a key in a [`Keys`]; stable for the life of the process, also when keys come and go.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct KeyIx(pub u32);
-
-/// What a key's text is known by once its digest has been found: SHA-256 of one key takes longer than all else that is
-/// done to identify it. 128 bits under two keys of this process: a guess passes for a key only if both halves agree
-/// with those of a text that the guesser does not know.
-type Tag = [u64; 2];
-
-/// All keys known, by digest and by id.
-#[derive(Debug)]
-pub struct Keys {
-    records: Vec<KeyRecord>,
-    /// For each record the text that opened it last, and that text's digest.
-    proofs: Vec<Option<(Tag, [u8; 32])>>,
-    /// Whether each record is among those that were loaded last.
-    present: Vec<bool>,
-    tagging: [ahash::RandomState; 2],
-    by_id: HashMap<KeyId, KeyIx, ahash::RandomState>,
-    several_owners: bool,
-}
-
-impl Keys {
-    /// An empty table; `seed` makes its maps and tags alike from run to run.
-    pub fn new(seed: u64) -> Keys {
-        let mut rng = Rng::from_u64(seed);
-        let mut seeded = || {
-            let [a, b, c, d] = std::array::from_fn(|_| rng.next_u64());
-            ahash::RandomState::with_seeds(a, b, c, d)
-        };
-        let hasher = seeded();
-        Keys {
-            records: Vec::new(),
-            proofs: Vec::new(),
-            present: Vec::new(),
-            tagging: [seeded(), seeded()],
-            by_id: HashMap::with_hasher(hasher),
-            several_owners: false,
-        }
-    }
-
-    /// Replaces the set. A key that was known keeps its place; one that is gone no longer opens anything, but its
-    /// record stays readable for requests still running under it.
-    pub fn load(&mut self, records: Vec<KeyRecord>) {
-        let more = records.len().saturating_sub(self.records.len());
-        self.records.reserve(more);
-        self.by_id.reserve(more);
-        self.present.fill(false);
-        for record in records {
-            self.learn(record);
-        }
-    }
-
-    /// Adds one key, or replaces its record; its place.
-    pub fn learn(&mut self, record: KeyRecord) -> KeyIx {
-        let ix = match self.by_id.get(&record.id) {
-            Some(ix) => *ix,
-            None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
-        };
-        self.note_owner(&record);
-        match self.records.get_mut(ix.0 as usize) {
-            Some(known) => {
-                *known = record;
-                self.present[ix.0 as usize] = true;
-            }
-            None => {
-                self.by_id.insert(record.id, ix);
-                self.records.push(record);
-                self.proofs.push(None);
-                self.present.push(true);
-            }
-        }
-        ix
-    }
-
-    /// The id in `presented` if that has the form of a key and is not known: it may have been issued since.
-    pub fn unknown(&self, presented: &[u8], prefix: &str) -> Option<KeyId> {
-        well_formed(presented, prefix).filter(|id| !self.knows(id))
-    }
-
-    /// Whether the ledger had this key when it was read last.
-    pub fn knows(&self, id: &KeyId) -> bool {
-        self.by_id.get(id).is_some_and(|ix| self.present[ix.0 as usize])
-    }
-
-    /// Whose key `presented` is, if it is one, known, neither revoked nor expired. A mistyped key is refused by its
-    /// checksum, before any hashing. What is compared are digests, so the time that takes tells nothing about a secret.
-    pub fn identify(&mut self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
-        let claimed = self.index_of(&claimed(presented, prefix)?)?;
-        let tag = self.tagging.each_ref().map(|half| {
-            let mut hasher = half.build_hasher();
-            hasher.write(presented);
-            hasher.finish()
-        });
-        let digest = match &self.proofs[claimed.0 as usize] {
-            Some((known, digest)) if *known == tag => *digest,
-            _ => {
-                well_formed(presented, prefix)?;
-                sha256(presented)
-            }
-        };
-        let opens = self.present[claimed.0 as usize] && self.record(claimed).opens(&digest, now);
-        if opens {
-            self.proofs[claimed.0 as usize] = Some((tag, digest));
-        }
-        opens.then_some(claimed)
-    }
-
-    /// What is new of a key as the ledger has it now, in a word for the operator; `None` if nothing is.
-    pub fn news(&self, record: &KeyRecord) -> Option<&'static str> {
-        let Some(known) = self.index_of(&record.id) else { return Some("issued") };
-        let known = self.record(known);
-        match record {
-            _ if record == known => None,
-            _ if record.revoked.is_some() && known.revoked.is_none() => Some("revoked"),
-            _ if record.digest != known.digest => Some("rotated"),
-            _ => Some("edited"),
-        }
-    }
-
-    /// Why [`Keys::identify`] refuses `presented`, in words for the operator; and whose key it is or was, where it
-    /// shows a secret of that key's.
-    pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyId>) {
-        let Some(claimed) = claimed(presented, prefix) else { return ("not of our form", None) };
-        if well_formed(presented, prefix).is_none() {
-            return ("mistyped", None);
-        }
-        let Some(known) = self.index_of(&claimed) else { return ("unknown", None) };
-        let (record, digest) = (self.record(known), sha256(presented));
-        let had = || record.former.iter().any(|former| former.digest == digest);
-        match record {
-            _ if record.digest != digest && !had() => ("wrong secret", None),
-            KeyRecord { revoked: Some(_), .. } => ("revoked", Some(claimed)),
-            KeyRecord { disabled: true, .. } => ("disabled", Some(claimed)),
-            _ if !record.is_live(now) => ("expired", Some(claimed)),
-            _ => ("replaced by a rotation", Some(claimed)),
-        }
-    }
-
-    /// The record at `ix`, which must come from this table.
-    pub fn record(&self, ix: KeyIx) -> &KeyRecord {
-        &self.records[ix.0 as usize]
-    }
-
-    /// The place of the key with this id, also when it no longer opens anything.
-    pub fn index_of(&self, id: &KeyId) -> Option<KeyIx> {
-        self.by_id.get(id).copied()
-    }
-}
-
-mod count;
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,7 @@ pub use limit::{By, Limit, LimitKind, Whose};
 use super::keys::KeyIx;
 use super::plan::{Group, Plan, shown};
 use super::window::window;
+use crate::base::paged::Sparse;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::Account;
@@ -106,7 +107,7 @@ pub struct QuotaStatus {
 /// All counters. They are keyed by [`KeyIx`], and by the names of groups, and outlive changes of the configuration.
 #[derive(Debug, Default)]
 pub struct Meter {
-    accounts: Vec<Account>,
+    accounts: Sparse<Account>,
     tree: Tree,
     open: Slots<Open>,
     news: Vec<BudgetNews>,
@@ -116,11 +117,6 @@ impl Meter {
     /// No use yet.
     pub fn new() -> Meter {
         Meter::default()
-    }
-
-    /// Room for so many keys, so that they are not copied as they come.
-    pub fn with_room(keys: usize) -> Meter {
-        Meter { accounts: Vec::with_capacity(keys), ..Meter::default() }
     }
 
     /// Takes over the groups that are configured: their limits hold from here on, and keys count where these groups
@@ -150,7 +146,12 @@ impl Meter {
         let used = self.at(key, plan, now).period_known().nano;
         let Meter { accounts, news, .. } = self;
         let was = BudgetStatus { used, total: before };
-        tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
+        tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), news);
+    }
+
+    /// The keys of which anything was counted.
+    pub fn counted(&self) -> Vec<KeyIx> {
+        self.accounts.iter().map(|(key, _)| KeyIx(key as u32)).collect()
     }
 
     /// Whether there is anything to be told of budgets.
@@ -267,13 +268,13 @@ impl Meter {
         let Meter { accounts, news, .. } = self;
         if let Some(used) = was {
             let was = BudgetStatus { used, total: plan.budget };
-            tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
+            tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), news);
         }
     }
 
     /// A shared ledger has been begun anew on purpose: what was counted with the one before refuses nobody.
     pub fn begin_anew(&mut self) {
-        self.accounts.iter_mut().chain(self.tree.every()).for_each(Account::begin_anew);
+        self.accounts.iter_mut().map(|(_, account)| account).chain(self.tree.every()).for_each(Account::begin_anew);
     }
 
     /// One request more is known in the window of each account of `lease`, where a shared ledger has said how many
@@ -360,7 +361,7 @@ impl Meter {
     /// A request begins, with all accounts at `now`.
     fn hold(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount, bounded: bool) -> Hold {
         let Payer { key, path, .. } = payer;
-        let account = &mut self.accounts[key.0 as usize];
+        let account = self.accounts.entry(key.0 as usize);
         account.begin(reserved, bounded);
         let window = account.window.bounds;
         if path.is_some() {
@@ -373,7 +374,7 @@ impl Meter {
     pub fn lease(&mut self, hold: &Hold) -> Lease {
         let Some(open) = self.open.get(hold.0) else { return Lease::default() };
         let Open { window, reserved, shared, path, admitted, .. } = *open;
-        let period = self.accounts[open.key.0 as usize].period_of(admitted);
+        let period = self.accounts.entry(open.key.0 as usize).period_of(admitted);
         let mut groups = Vec::new();
         self.tree.each_as_it_is(path, |node| {
             let (window, period) = (node.seen(open).window, node.limits.period.bounds(admitted));
@@ -521,11 +522,7 @@ impl Meter {
     /// The account of `key` with its window and period brought to `now`.
     #[inline]
     fn at(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> &mut Account {
-        let index = key.0 as usize;
-        if self.accounts.len() <= index {
-            self.accounts.resize(index + 1, Account::default());
-        }
-        let account = &mut self.accounts[index];
+        let account = self.accounts.entry(key.0 as usize);
         let open = &self.open;
         account.enter(plan, now, &|visit| {
             open.iter().filter(|(_, open)| open.key == key).for_each(|(_, open)| visit(open))

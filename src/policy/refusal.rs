@@ -3,7 +3,7 @@
 //! writes it in the shape of the endpoint. Never a provider's key, an upstream model's name or a path of the host.
 
 use super::cause::Cause;
-use super::meter::{By, Limit, LimitKind};
+use super::meter::{By, Limit, LimitKind, Whose};
 use crate::base::time::Unix;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -150,6 +150,8 @@ pub struct Refusal {
     what: &'static str,
     /// For the operator alone: the limit that refused.
     pub limit: Option<LimitKind>,
+    /// Whose limit that is.
+    pub whose: Option<Box<Whose>>,
     /// The conversation is longer than the model can read.
     too_long: bool,
 }
@@ -178,6 +180,7 @@ impl Refusal {
             about: None,
             what: "",
             limit: None,
+            whose: None,
             too_long: false,
         }
     }
@@ -490,6 +493,7 @@ impl Refusal {
             should_retry: is_final.then_some(false),
             reset: Some(limit.reset),
             limit: Some(limit.kind),
+            whose: Some(Box::new(limit.whose.clone())),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
         }
     }

@@ -13,7 +13,7 @@ use tollgate::base::time::{Mono, Now};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
-use tollgate::policy::keys::{KeyAnswer, KeyId};
+use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 
 const CONNECTIONS_MAX: usize = 8;
 /// What `max_buffered` is set to, and what a single read may pass it by.
@@ -192,7 +192,7 @@ pub fn run(data: &[u8]) {
     // With small pieces given away as work, everything happens while it is away.
     let work_min = [None, Some(0), Some(100), Some(600)][usize::from(first & 3)];
     let keys = FIXED.keys.records.clone();
-    let start = Start { seed: [7; 32], client_listeners: 1, keys, work_min, ..Start::default() };
+    let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.into(), work_min, ..Start::default() };
     let mut world = World {
         gateway: Gateway::new(FIXED.configs[0].clone(), start, now),
         now,
@@ -361,7 +361,7 @@ impl World {
                 (Some(Succeeding::Ends), _) => Notice::SuccessorGone,
                 _ => Notice::SuccessorFailed("it ended".to_string()),
             },
-            _ => Notice::Keys(FIXED.keys.records[usize::from(what >> 3 & 1)..].to_vec()),
+            _ => Notice::Keys(KeyNews::all(FIXED.keys.records[usize::from(what >> 3 & 1)..].to_vec())),
         };
         self.gateway.notice(notice, self.now);
     }

@@ -1,14 +1,15 @@
 //! `tollgate keys list` and `keys show`: what keys there are, what they may use, and what they have used.
 
-use super::names::{KeyArgs, find, records_in};
-use crate::base::order;
+use super::names::{KeyArgs, find, unknown};
 use crate::base::time::Unix;
+use crate::base::{limits, order};
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
-use crate::cli::output::{Align, Failure, Table, dollars, grouped, print, print_json};
+use crate::cli::output::{Align, Failure, Table, dollars, grouped, json_text, print, print_json, print_on};
 use crate::cli::store;
 use crate::io::clock::unix;
-use crate::io::store::api::{By, Query};
+use crate::io::store::api::{By, Names, Query};
+use crate::io::store::ledger::Ledger;
 use crate::policy::config::Config;
 use crate::policy::keys::{Endpoint, KeyId, KeyRecord};
 use crate::policy::plan::Plan;
@@ -24,9 +25,22 @@ pub struct ListArgs {
     /// Which configuration.
     #[command(flatten)]
     pub config: ConfigArg,
+    /// List at most so many keys
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// List the keys that were issued after this one
+    #[arg(long, value_name = "ID", value_parser = parse_after)]
+    pub after: Option<KeyId>,
+    /// List the keys whose names begin so; or, without the `*`, are so
+    #[arg(long, value_name = "PREFIX*")]
+    pub name: Option<String>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+fn parse_after(text: &str) -> Result<KeyId, String> {
+    KeyId::parse(text).ok_or_else(|| "expected the id of a key: twelve letters and digits".to_string())
 }
 
 /// One key as JSON.
@@ -118,7 +132,7 @@ pub(super) struct Used {
     /// Tokens and nano-dollars in the present period, by key, for each length of it.
     period: BTreeMap<(u8, KeyId), [u64; 2]>,
     /// The last day with a request.
-    last: BTreeMap<KeyId, String>,
+    last: BTreeMap<KeyId, Unix>,
 }
 
 /// As a key of [`Used::period`].
@@ -127,13 +141,14 @@ fn number(period: Period) -> u8 {
 }
 
 impl Used {
-    /// Asks the ledger.
-    fn read(high: &Config, now: Unix) -> Result<Used, Failure> {
+    /// Asks the ledger what these keys have used, or all of them.
+    fn read(ledger: &mut Ledger, high: &Config, keys: Option<&[KeyRecord]>, now: Unix) -> Result<Used, Failure> {
         let mut used = Used::default();
-        let Some(mut ledger) = store::open_existing(high)? else { return Ok(used) };
-        for line in ledger.usage(&Query::by(By::Key)).map_err(Failure::failed)? {
+        let ids = |keys: &[KeyRecord]| (By::Key, keys.iter().map(|key| key.id.to_string()).collect());
+        let all = Query { only: keys.map(ids).into_iter().collect(), ..Query::by(By::Key) };
+        for line in ledger.usage(&all).map_err(Failure::failed)? {
             if let Some((id, day)) = KeyId::parse(&line.name).zip(line.last) {
-                used.last.insert(id, date(day));
+                used.last.insert(id, day);
             }
         }
         for length in Period::ALL {
@@ -141,10 +156,8 @@ impl Used {
                 continue;
             }
             let (start, _) = length.bounds(now);
-            for line in ledger
-                .usage(&Query { since: Some(start), until: None, ..Query::by(By::Key) })
-                .map_err(Failure::failed)?
-            {
+            let query = Query { since: Some(start), until: None, ..all.clone() };
+            for line in ledger.usage(&query).map_err(Failure::failed)? {
                 let Some(id) = KeyId::parse(&line.name) else { continue };
                 let tokens = [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum();
                 used.period.insert((number(length), id), [tokens, line.cost_nano]);
@@ -184,8 +197,12 @@ impl Line {
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
             nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
-            last_use: used.last.get(&key.id).cloned(),
+            last_use: used.last.get(&key.id).map(|day| date(*day)),
         }
+    }
+
+    pub(in crate::cli) fn id(&self) -> &str {
+        &self.id
     }
 
     fn plan_text(&self) -> String {
@@ -211,48 +228,134 @@ impl Line {
     }
 }
 
-/// Lists all keys.
+/// Lists keys, page by page.
 pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
-    let lines = listed(&load::load(&args.config, Secrets::Optional)?, unix())?;
-    if args.json { print_json(&lines) } else { print(&table(&lines)) }
+    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
+    let mut out = Out::new(args.json);
+    let mut ledger = store::open_existing(&high)?;
+    let mut used: Option<Used> = None;
+    let (mut after, mut left) = (args.after, args.limit.unwrap_or(u64::MAX));
+    while let Some(ledger) = ledger.as_mut().filter(|_| left > 0) {
+        let most = left.min(limits::KEYS_PER_PAGE as u64) as usize;
+        let page = page(ledger, &high, (after.as_ref(), args.name.as_deref()), most, (used.as_ref(), now))?;
+        let Some(last) = page.lines.last() else { break };
+        after = KeyId::parse(&last.id);
+        left -= page.lines.len() as u64;
+        if !out.page(&page.lines)? || !page.more {
+            break;
+        }
+        // Of further pages it is asked once for all keys: each question costs as much as the sums of all.
+        if used.is_none() && left > 0 {
+            used = Some(Used::read(ledger, &high, None, now)?);
+        }
+    }
+    out.end()
 }
 
-/// All keys as they stand.
-pub(in crate::cli) fn listed(high: &Config, now: Unix) -> Result<Vec<Line>, Failure> {
-    let used = Used::read(high, now)?;
-    Ok(records_in(high)?.iter().map(|key| Line::new(key, high, &used, now)).collect())
+/// Keys as they stand, and whether there are more.
+pub(in crate::cli) struct Page {
+    pub(in crate::cli) lines: Vec<Line>,
+    pub(in crate::cli) more: bool,
+}
+
+/// The keys that are issued behind `after`, with this name or with names that begin as one says that ends with `*`.
+/// `used`: of all keys, where it is known.
+fn page(
+    ledger: &mut Ledger,
+    high: &Config,
+    (after, name): (Option<&KeyId>, Option<&str>),
+    most: usize,
+    (used, now): (Option<&Used>, Unix),
+) -> Result<Page, Failure> {
+    let page = ledger.keys_page(after, name.map_or_else(Names::default, Names::of), most + 1);
+    let mut keys = page.map_err(Failure::failed)?.ok_or_else(|| unknown(after.map_or("", KeyId::as_str)))?;
+    let more = keys.len() > most;
+    keys.truncate(most);
+    let own = if used.is_none() { Some(Used::read(ledger, high, Some(&keys), now)?) } else { None };
+    let line = |used: &Used| keys.iter().map(|key| Line::new(key, high, used, now)).collect();
+    Ok(Page { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
+}
+
+/// Keys as they stand, for the admin API.
+pub(in crate::cli) fn listed(high: &Config, after: Option<&KeyId>, most: usize, now: Unix) -> Result<Page, Failure> {
+    match store::open_existing(high)? {
+        Some(mut ledger) => page(&mut ledger, high, (after, None), most, (None, now)),
+        None => Ok(Page { lines: Vec::new(), more: false }),
+    }
 }
 
 /// One key as it stands.
 pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<Line, Failure> {
     let key = find(high, name)?;
-    Ok(Line::new(&key, high, &Used::read(high, now)?, now))
+    let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(name))?;
+    let used = Used::read(&mut ledger, high, Some(std::slice::from_ref(&key)), now)?;
+    Ok(Line::new(&key, high, &used, now))
 }
 
-fn table(lines: &[Line]) -> String {
+/// The list, of which one page at a time is kept.
+enum Out {
+    /// A table; and whether anything of it was printed.
+    Table(Table<'static>, bool),
+    /// An array; how many pages of it were printed.
+    Json(u64),
+}
+
+impl Out {
+    fn new(json: bool) -> Out {
+        if json { Out::Json(0) } else { Out::Table(table(), false) }
+    }
+
+    /// Prints a page; false if nobody reads it.
+    fn page(&mut self, lines: &[Line]) -> Result<bool, Failure> {
+        match self {
+            Out::Table(table, printed) => {
+                lines.iter().for_each(|line| row(table, line));
+                *printed = true;
+                print_on(&table.take_text())
+            }
+            Out::Json(pages) => {
+                let text = json_text(&lines)?;
+                let items = text.trim_end().trim_start_matches('[').trim_end_matches(']').trim_end();
+                *pages += 1;
+                print_on(&[if *pages == 1 { "[" } else { "," }, items].concat())
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<(), Failure> {
+        match &mut self {
+            Out::Table(_, true) => Ok(()),
+            Out::Table(table, false) => print(&table.take_text()),
+            Out::Json(0) => print("[]\n"),
+            Out::Json(_) => print("\n]\n"),
+        }
+    }
+}
+
+fn table() -> Table<'static> {
     let heads =
         ["ID", "NAME", "PLAN", "GROUP", "LABELS", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES", "LAST USE"];
     let mut heads: Vec<(&str, Align)> = heads.map(|head| (head, Align::Left)).to_vec();
     heads.extend([("TOKENS USED / LIMIT", Align::Right), ("USED / BUDGET", Align::Right)]);
-    let mut table = Table::new(&heads);
-    for line in lines {
-        table.row(vec![
-            line.id.clone(),
-            line.name.clone(),
-            line.plan_text(),
-            line.group.clone().unwrap_or_default(),
-            line.labels_text(),
-            line.status.to_string(),
-            if line.endpoints.len() == Endpoint::ALL.len() { "all".to_string() } else { line.endpoints.join(",") },
-            if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
-            line.created.clone(),
-            line.expires.clone().unwrap_or_else(|| "never".to_string()),
-            line.last_use.clone().unwrap_or_else(|| "never".to_string()),
-            line.used_text(),
-            line.money_text().unwrap_or_default(),
-        ]);
-    }
-    table.text()
+    Table::new(&heads)
+}
+
+fn row(table: &mut Table<'_>, line: &Line) {
+    table.row(vec![
+        line.id.clone(),
+        line.name.clone(),
+        line.plan_text(),
+        line.group.clone().unwrap_or_default(),
+        line.labels_text(),
+        line.status.to_string(),
+        if line.endpoints.len() == Endpoint::ALL.len() { "all".to_string() } else { line.endpoints.join(",") },
+        if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
+        line.created.clone(),
+        line.expires.clone().unwrap_or_else(|| "never".to_string()),
+        line.last_use.clone().unwrap_or_else(|| "never".to_string()),
+        line.used_text(),
+        line.money_text().unwrap_or_default(),
+    ]);
 }
 
 /// Shows one key.
@@ -316,6 +419,12 @@ mod tests {
         }
     }
 
+    fn text_of(lines: &[Line]) -> String {
+        let mut table = table();
+        lines.iter().for_each(|line| row(&mut table, line));
+        table.text()
+    }
+
     #[test]
     fn the_table_says_what_state_a_key_is_in() {
         let key = key();
@@ -328,7 +437,7 @@ mod tests {
         let lines = [key, revoked, expired, disabled, orphan].map(|key| Line::new(&key, &high, &used, NOW));
         let states = lines.each_ref().map(|line| line.status);
         assert_eq!(states, ["live", "revoked", "expired", "disabled", "live"]);
-        let text = table(&lines);
+        let text = text_of(&lines);
         assert!(text.lines().nth(1).is_some_and(|line| line.contains("live") && line.contains("never")), "{text}");
         assert!(text.contains("gone (not configured)") && !text.contains("demo (not"), "{text}");
     }
@@ -338,18 +447,18 @@ mod tests {
         let (high, id) = (parsed(), key().id);
         let mut used = Used::default();
         used.period.insert((number(Period::Month), id), [4044, 1_250_000_000]);
-        used.last.insert(id, "2026-11-20".to_string());
-        let text = table(&[Line::new(&key(), &high, &used, NOW)]);
+        used.last.insert(id, Unix(1_795_132_800_000));
+        let text = text_of(&[Line::new(&key(), &high, &used, NOW)]);
         assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
         let limits = LimitOverrides { tokens: Some(0), requests: Some(5), ..LimitOverrides::default() };
         let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
-        assert!(table(&[line]).contains("4 044 / no limit"));
+        assert!(text_of(&[line]).contains("4 044 / no limit"));
         let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert_eq!(line.limits.text(), "tokens none (its own), requests 5 (its own), concurrency 100");
         assert_eq!((line.limits.own.as_slice(), line.money_text()), (&["tokens", "requests"][..], None));
         assert_eq!(line.cost_used, 1.25);
         let limits = LimitOverrides { budget: Some(12_500_000_000), ..LimitOverrides::default() };
         let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
-        assert!(table(&[line]).contains("$1.2500 / $12.50"));
+        assert!(text_of(&[line]).contains("$1.2500 / $12.50"));
     }
 }

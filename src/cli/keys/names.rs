@@ -21,14 +21,6 @@ pub struct KeyArgs {
     pub json: bool,
 }
 
-/// All keys; none where there is no ledger yet, which is not made for this.
-pub(super) fn records_in(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
-    match store::open_existing(high)? {
-        Some(mut ledger) => ledger.list_keys().map_err(Failure::failed),
-        None => Ok(Vec::new()),
-    }
-}
-
 /// The key that is called `text`: its id, the whole key (one may have been found in a place where it should not be), or
 /// its name where only one key has it, of those that are not revoked if there are any.
 pub(super) fn find(high: &Config, text: &str) -> Result<KeyRecord, Failure> {
@@ -36,7 +28,7 @@ pub(super) fn find(high: &Config, text: &str) -> Result<KeyRecord, Failure> {
     // By its id it costs the same however many keys there are.
     match id_in(text).map(|id| ledger.find_key(&id)).transpose().map_err(Failure::failed)?.flatten() {
         Some(found) => Ok(found),
-        None => choose(ledger.find_named(text).map_err(Failure::failed)?, text),
+        None => choose(ledger.keys_named(text).map_err(Failure::failed)?, text),
     }
 }
 
@@ -82,13 +74,17 @@ pub(in crate::cli) fn unknown(text: &str) -> Failure {
 mod tests {
     use super::*;
     use crate::base::time::Unix;
+    use crate::io::store::sqlite::{Mode, Sqlite};
+    use crate::policy::config::StoreUrl;
     use crate::policy::keys::{Scope, issue};
     use crate::policy::plan::LimitOverrides;
 
     fn record(id: &str, name: &str, revoked: bool) -> KeyRecord {
+        let mut digest = [0; 32];
+        digest[..id.len()].copy_from_slice(id.as_bytes());
         KeyRecord {
             id: KeyId::parse(id).unwrap(),
-            digest: [0; 32],
+            digest,
             name: name.to_string(),
             plan: String::new(),
             scope: Scope::default(),
@@ -106,29 +102,33 @@ mod tests {
     #[test]
     fn an_id_is_found_alone_and_in_a_key() {
         let issued = issue("tg_", |out: &mut [u8]| out.iter_mut().zip(0..).for_each(|(b, i)| *b = i));
-        assert_eq!((id_in(issued.id.as_str()), id_in(&issued.text)), (Some(issued.id), Some(issued.id)));
-        assert_eq!((id_in("ann"), id_in("tg_live_ann"), id_in("")), (None, None, None));
-    }
-
-    #[test]
-    fn a_name_means_the_only_key_that_has_it() {
-        let all = || {
-            vec![
-                record("FFFFFFFFFFFF", "ann", false),
-                record("AAAAAAAAAAAA", "bob", false),
-                record("BBBBBBBBBBBB", "bob", false),
-                record("CCCCCCCCCCCC", "cid", true),
-                record("DDDDDDDDDDDD", "cid", false),
-            ]
-        };
-        let named = |text: &str| all().into_iter().filter(|record| record.name == text).collect();
-        let found = |text: &str| choose(named(text), text).map(|record| record.id.to_string());
-        assert_eq!(found("ann"), Ok("FFFFFFFFFFFF".to_string()));
+        let folder = std::env::temp_dir().join(format!("tollgate-names-{}", std::process::id()));
+        let mut high = crate::cli::demo_config::tests::parsed();
+        high.store.url = StoreUrl::Sqlite(folder.join("ledger.db"));
+        assert!(matches!(find(&high, "ann"), Err(Failure::Absent(_))), "there is no ledger");
+        let db = Sqlite::open(&folder.join("ledger.db"), Mode::Shared).unwrap();
+        for key in [
+            record(issued.id.as_str(), "ann", false),
+            record("AAAAAAAAAAAA", "bob", false),
+            record("BBBBBBBBBBBB", "bob", false),
+            record("CCCCCCCCCCCC", "cid", true),
+            record("DDDDDDDDDDDD", "cid", false),
+            record("EEEEEEEEEEEE", "AAAAAAAAAAAA", false),
+        ] {
+            db.insert_key(&key).unwrap();
+        }
+        let found = |text: &str| find(&high, text).map(|record| record.id.to_string());
+        for text in [issued.id.as_str(), &issued.text, "ann"] {
+            assert_eq!(found(text), Ok(issued.id.to_string()), "{text}");
+        }
         assert_eq!(found("cid"), Ok("DDDDDDDDDDDD".to_string()), "the other one is revoked");
         let Err(Failure::Refused(text)) = found("bob") else { panic!("two are called so") };
         assert!(text.contains("AAAAAAAAAAAA, BBBBBBBBBBBB"), "{text}");
         let stranger = format!("tg_live_EEEEEEEEEEEE{}", "s".repeat(38));
         let Err(Failure::Absent(text)) = found(&stranger) else { panic!("there is none") };
-        assert!(text.contains("`EEEEEEEEEEEE`") && !text.contains("sss"), "{text}");
+        assert!(text.contains("`FFFFFFFFFFFF`") && !text.contains("sss"), "{text}");
+        assert_eq!(is_no_id(&high, "AAAAAAAAAAAA"), Err(Failure::misused("name: that is the id of a key")));
+        assert_eq!(is_no_id(&high, "FFFFFFFFFFFF"), Ok(()));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

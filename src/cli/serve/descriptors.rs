@@ -3,21 +3,21 @@
 use crate::base::limits::{DESCRIPTORS_KEPT, RESERVE_CONNECTIONS};
 use crate::policy::config::Config;
 
-/// Of `limit` descriptors, how many clients can be connected: each may need a connection to a provider, too. Some are
-/// kept back, so that strangers never hide the gateway's health.
+/// Of `limit` descriptors, how many clients can be connected: three quarters of what the gateway does not keep back for
+/// itself, so that strangers never hide its health. The others are for connections to providers.
 pub(super) fn clients(limit: u64) -> usize {
     let usable = limit.saturating_sub(DESCRIPTORS_KEPT).max(limit / 4);
-    usize::try_from(usable / 2).unwrap_or(usize::MAX).max(1)
+    usize::try_from(usable / 4 * 3).unwrap_or(usize::MAX).max(1)
 }
 
 /// What an operator should know if they are not enough for `max_connections`.
 pub(crate) fn warning(config: &Config, limit: u64) -> Option<String> {
     let (enough, wanted) = (clients(limit), config.server.max_connections);
     (enough < wanted).then(|| {
-        let needed = 2 * wanted as u64 + DESCRIPTORS_KEPT;
+        let needed = (wanted as u64).div_ceil(3) * 4 + DESCRIPTORS_KEPT;
         format!(
-            "server.max_connections is {wanted}, and {limit} descriptors are enough for {enough} clients, each with a \
-             connection to a provider: raise the limit to {needed} (LimitNOFILE=, ulimit -n)"
+            "server.max_connections is {wanted}, and {limit} descriptors are enough for {enough} clients and their \
+             providers: raise the limit to {needed} (LimitNOFILE=, ulimit -n)"
         )
     })
 }
@@ -31,9 +31,11 @@ mod tests {
 
     #[test]
     fn limit_that_is_asked_for_is_enough() {
-        for wanted in [1u64, 10_000, 1_000_000] {
-            assert_eq!(clients(2 * wanted + DESCRIPTORS_KEPT) as u64, wanted.max(clients(DESCRIPTORS_KEPT + 2) as u64));
+        for max_connections in [1usize, 10_000, 1_000_000] {
+            let needed = (max_connections as u64).div_ceil(3) * 4 + DESCRIPTORS_KEPT;
+            assert!(clients(needed) >= max_connections, "{max_connections}");
         }
-        assert!((1..=64).all(|limit| clients(limit) <= 8));
+        assert!((1..=64).all(|limit| (1..=12).contains(&clients(limit))));
+        assert!(clients(13_000) < 10_000 && clients(20_000) > 10_000);
     }
 }

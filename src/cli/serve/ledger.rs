@@ -13,6 +13,7 @@ use crate::io::clock::watch;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::io::store::api::{Leftover, StoreError};
+use crate::io::store::follow::{KeySource, KeysSeen};
 use crate::io::store::moments::Moments;
 #[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
@@ -23,7 +24,7 @@ use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Durability, StoreUrl};
-use crate::policy::keys::KeyId;
+use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::{Amount, DAYS_KEPT};
 use crate::policy::row::Row;
 use crate::policy::window;
@@ -33,6 +34,8 @@ use std::sync::Arc;
 /// An open ledger.
 pub(super) struct Opened {
     kind: Kind,
+    /// See [`Duties::seen`].
+    seen: KeysSeen,
     /// What was found of the clocks that wrote it.
     moments: Moments,
     /// What an operator should know.
@@ -40,8 +43,8 @@ pub(super) struct Opened {
 }
 
 enum Kind {
-    /// A file that no other gateway serves from, and the keys it was found to have, see [`Duties::known`].
-    File(Box<Sqlite>, Option<(i64, u64)>),
+    /// A file that no other gateway serves from.
+    File(Box<Sqlite>),
     /// One that other hosts use too.
     #[cfg(feature = "redis")]
     Shared(Box<Remote>),
@@ -60,6 +63,18 @@ fn past(key: KeyId, group: Arc<str>, at: Unix, tokens: u64, nano: u64) -> Past {
 
 fn failed(error: StoreError) -> String {
     format!("cannot use the ledger: {error}")
+}
+
+/// All keys, read piece by piece: their records take several times as much memory as they do in the table.
+fn all_keys(source: &mut impl KeySource) -> Result<Keys, String> {
+    let (mut keys, mut cursor) = (Keys::default(), String::new());
+    loop {
+        let piece = source.key_piece(&mut cursor).map_err(failed)?;
+        piece.into_iter().for_each(|record| _ = keys.learn(record));
+        if cursor.is_empty() {
+            return Ok(keys);
+        }
+    }
 }
 
 /// Where rows are put that the ledger does not take before the end. `path` is the configuration's file.
@@ -100,7 +115,12 @@ impl Opened {
                 let durable = config.store.durability == Durability::BeforeReply;
                 store::open_owner(path, durable).and_then(|mut db| {
                     let warnings = spills.read(|batch| db.append_missing(&batch.rows).map(drop))?;
-                    Ok(Opened { kind: Kind::File(Box::new(db), None), moments: Moments::default(), warnings })
+                    Ok(Opened {
+                        kind: Kind::File(Box::new(db)),
+                        seen: KeysSeen::default(),
+                        moments: Moments::default(),
+                        warnings,
+                    })
                 })
             }
             #[cfg(not(feature = "redis"))]
@@ -109,7 +129,12 @@ impl Opened {
             StoreUrl::Redis(_) => remote(config).and_then(|mut remote| {
                 let mut warnings = remote.warnings()?;
                 warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
-                Ok(Opened { kind: Kind::Shared(Box::new(remote)), moments: Moments::default(), warnings })
+                Ok(Opened {
+                    kind: Kind::Shared(Box::new(remote)),
+                    seen: KeysSeen::default(),
+                    moments: Moments::default(),
+                    warnings,
+                })
             }),
         };
         opened.map_err(failed)
@@ -120,11 +145,12 @@ impl Opened {
         let mut seed = [0u8; 32];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
             .map_err(|_| "no entropy is available".to_string())?;
-        let (db, known) = match &mut self.kind {
-            Kind::File(db, known) => (db, known),
+        let db = match &mut self.kind {
+            Kind::File(db) => db,
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
-                let (keys, hash_key) = (remote.list_keys().map_err(failed)?, remote.hash_key().map_err(failed)?);
+                self.seen = remote.keys_seen().map_err(failed)?;
+                let (keys, hash_key) = (all_keys(&mut **remote)?, remote.hash_key().map_err(failed)?);
                 self.moments = remote.moments().map_err(failed)?;
                 let (newest, built) = (self.moments.newest, build::date());
                 return Ok(Start { seed, hash_key, keys, newest, built, watch: Some(watch), ..Start::default() });
@@ -138,11 +164,10 @@ impl Opened {
         let window = starts.min().unwrap_or(now);
         let since = Unix(now.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
         let days = db.day_sums(since).map_err(failed)?;
-        // The version comes first: a change in between is then found by the thread.
-        let version = db.version().map_err(failed)?;
-        let keys = db.list_keys().map_err(failed)?;
+        // It comes first: a change in between is then found by the thread.
+        self.seen = db.keys_seen().map_err(failed)?;
+        let keys = all_keys(&mut **db)?;
         self.moments = db.moments().map_err(failed)?;
-        *known = Some((version, store::fingerprint(&keys)));
         let recent = db.rows_since(window).map_err(failed)?;
         db.rest().map_err(failed)?;
         Ok(Start {
@@ -171,7 +196,8 @@ impl Opened {
         warn: impl Fn(String) + Send + 'static,
     ) -> Result<LedgerHandle, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
-        let duties = Duties { urgent, retention: config.store.retention, known: None, moments: self.moments };
+        let Opened { seen, moments, .. } = self;
+        let duties = Duties { urgent, retention: config.store.retention, seen, moments };
         // A message that cannot be delivered finds the loop gone.
         #[cfg(feature = "redis")]
         let answers = mailbox.clone();
@@ -187,10 +213,7 @@ impl Opened {
             StoreNotice::Warning(text) => warn(text),
         };
         let kept = match self.kind {
-            Kind::File(db, known) => {
-                let duties = Duties { known, ..duties };
-                store::spawn(*db, duties, tell).map(LedgerHandle::File)
-            }
+            Kind::File(db) => store::spawn(*db, duties, tell).map(LedgerHandle::File),
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
                 let answered = move |notice| drop(answers.send(Note::Notice(notice)));

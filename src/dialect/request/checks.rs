@@ -136,7 +136,7 @@ pub(super) struct Checks {
     /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
     found: u8,
     texts: Items,
-    /// Tokens of a query that is read anew with each document.
+    /// Tokens of a query that is read again with each document, or of a suffix that is with each prompt.
     query: u32,
 }
 
@@ -301,7 +301,7 @@ impl Checks {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
             Name::MaxCompletionTokens if self.shape == Dialect::Chat => self.fields.max_tokens = whole_number(raw),
-            Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf
+            Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf | Name::Suffix
                 if matches!(self.shape, Dialect::Relay(_)) =>
             {
                 self.beside_needed(raw);
@@ -408,6 +408,7 @@ impl Checks {
                 judged.map_err(|refusal| self.note(refusal))?;
             }
             Name::Tools if in_array && depth <= 3 => self.in_tools(buf, token, depth, span)?,
+            Name::Tools if self.shape == Dialect::Responses => self.in_item(token, depth),
             Name::System | Name::Tools => {}
             name if name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),

@@ -4,7 +4,7 @@
 //! translation and by the gateway.
 
 use super::names::Name;
-use crate::base::limits::NAME_BYTES_MAX;
+use crate::base::limits::{NAME_BYTES_MAX, PARTS_MAX, TOOLS_MAX};
 use crate::wire::Span;
 use crate::wire::json::unescape;
 
@@ -73,6 +73,32 @@ impl Opening {
     }
 }
 
+/// Counts of parts and of tools in one word, since each request that waits has it: both stop far above their bounds.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::dialect) struct Inner(u32);
+
+impl Inner {
+    const TOOL_BITS: u32 = 14;
+    const TOOLS_END: u32 = (1 << Inner::TOOL_BITS) - 1;
+    const PARTS_END: u32 = (1 << (32 - Inner::TOOL_BITS)) - 1;
+
+    pub(in crate::dialect) fn tools(self) -> u32 {
+        self.0 & Inner::TOOLS_END
+    }
+
+    pub(in crate::dialect) fn parts(self) -> u32 {
+        self.0 >> Inner::TOOL_BITS
+    }
+
+    pub(super) fn add(&mut self, parts: u32, tools: u32) {
+        let parts = self.parts().saturating_add(parts).min(Inner::PARTS_END);
+        let tools = self.tools().saturating_add(tools).min(Inner::TOOLS_END);
+        self.0 = parts << Inner::TOOL_BITS | tools;
+    }
+}
+
+const _: () = assert!(Inner::TOOLS_END as usize > TOOLS_MAX && Inner::PARTS_END as usize > PARTS_MAX);
+
 /// What the gateway must know of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
@@ -98,8 +124,7 @@ pub struct Fields {
     /// Messages, items of the input, and blocks of the system prompt; parts, calls and results in them; tools, as far
     /// as they are counted: how many a translation has to build.
     pub(in crate::dialect) messages: u32,
-    pub(in crate::dialect) parts: u32,
-    pub(in crate::dialect) tools: u16,
+    pub(in crate::dialect) inner: Inner,
     /// How the conversation began.
     pub(in crate::dialect) opening: Opening,
     pub(in crate::dialect) members: Vec<Member>,
@@ -170,11 +195,10 @@ impl Fields {
             cuts,
             stored,
             messages,
-            parts,
-            tools,
+            inner,
         } = self;
         *stored = None;
-        (*messages, *parts, *tools) = (0, 0, 0);
+        (*messages, *inner) = (0, Inner::default());
         (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);

@@ -19,7 +19,7 @@ fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
             assert_eq!((fields.model, fields.stream, fields.max_tokens), (other.model, other.stream, other.max_tokens));
             assert_eq!(whole.prompt_tokens(body.as_bytes()).count(), dripped.prompt_tokens(body.as_bytes()).count());
             assert_eq!(fields.members.len(), other.members.len());
-            let counts = |fields: &Fields| [fields.messages, fields.parts, fields.tools.into()];
+            let counts = |fields: &Fields| [fields.messages, fields.inner.parts(), fields.inner.tools()];
             assert_eq!(counts(fields), counts(other), "{body}");
         }
         (Err(a), Err(b)) => assert_eq!(a, b, "{body}"),
@@ -555,7 +555,7 @@ fn members_that_are_written_anew_are_bounded() {
 fn items_are_counted_wherever_a_translation_builds_them() {
     let counts = |shape, body: &str| {
         let fields = check(shape, body).unwrap();
-        [fields.messages, fields.parts, fields.tools.into()]
+        [fields.messages, fields.inner.parts(), fields.inner.tools()]
     };
     let chat = r#"{"messages":[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},
         {"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f"}},{"id":"d","function":{"name":"f"}}]}],

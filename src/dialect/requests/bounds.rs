@@ -27,7 +27,7 @@ const OF_RESPONSE: Each = Each { message: 704, part: 240, tool: 640 };
 
 /// Bytes that a translation builds beside the text of the new request. [`Invalid`]: there are too many items.
 pub fn structure(from: Dialect, fields: &Fields) -> Result<usize, Invalid> {
-    let (messages, tools, parts) = (fields.messages, u32::from(fields.tools), fields.parts);
+    let (messages, tools, parts) = (fields.messages, fields.inner.tools(), fields.inner.parts());
     let list = if from == Dialect::Responses { "input" } else { "messages" };
     for (count, most, path) in [(messages, MESSAGES_MAX, list), (tools, TOOLS_MAX, "tools")] {
         if count as usize > most {
@@ -71,7 +71,7 @@ pub fn most_text(body: &[u8], fields: &Fields) -> usize {
     const AROUND: usize = 160;
     // With the schema of one that takes free text.
     const AROUND_TOOL: usize = 320;
-    let items = fields.messages as usize + fields.parts as usize;
+    let items = fields.messages as usize + fields.inner.parts() as usize;
     let doubled = body.iter().filter(|byte| matches!(byte, b'"' | b'\\')).count();
-    body.len() + doubled + items * AROUND + fields.tools as usize * AROUND_TOOL + BLOCK
+    body.len() + doubled + items * AROUND + fields.inner.tools() as usize * AROUND_TOOL + BLOCK
 }

@@ -61,7 +61,7 @@ fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Spa
     };
     let mut tools = Tools { body, takes, cuts: Vec::new(), kept: 0, gone: 0, seen: 0 };
     // Each is looked at here, on the loop.
-    if fields.tools as usize > TOOLS_MAX || (fields.adds_tools && fields.messages as usize > MESSAGES_MAX) {
+    if fields.inner.tools() as usize > TOOLS_MAX || (fields.adds_tools && fields.messages as usize > MESSAGES_MAX) {
         return too_long();
     }
     tools.list(value(Name::Tools, "tools"), true, goes_on);

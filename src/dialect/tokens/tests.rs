@@ -207,7 +207,8 @@ fn texts_counted_later_come_out_alike_and_below_their_bound() {
     let alphabet = ["a", "B", " ", "1", ".", "\\n", "\\\"", "é", "你", "\u{1f980}", "\\u00e9"];
     for round in 0..300 {
         let (mut body, mut spans) = (String::new(), Vec::new());
-        for _ in 0..rng.below(3 * LATER_MAX as u64) {
+        let texts = if round == 0 { LATER_MAX as u64 + 100 } else { rng.below(200) };
+        for _ in 0..texts {
             let start = body.len();
             (0..rng.below(30)).for_each(|_| body.push_str(alphabet[rng.below(alphabet.len() as u64) as usize]));
             spans.push((Span::new(start, body.len()), rng.below(2) == 0, rng.below(5) == 0));
@@ -291,4 +292,14 @@ fn worst_texts_found_cost_eighth_of_least_count() {
             assert!(tokens * 8 >= least.max(text.len() as u64), "{:?}: {tokens} for {least}", row.text);
         }
     }
+}
+
+#[test]
+fn places_of_many_texts_count_as_storage() {
+    let (mut later, body) = (CountLater::default(), [b'a'; 4]);
+    (0..LATER_FREE).for_each(|_| later.text(&body, Span::new(0, 4), true));
+    assert_eq!(later.storage(), 0, "an ordinary request");
+    (0..1000).for_each(|_| later.text(&body, Span::new(0, 4), true));
+    assert!(later.storage() >= 1064 * size_of::<(Span, bool)>(), "{}", later.storage());
+    assert!(later.counted.is_none(), "nothing is counted before it is asked for");
 }

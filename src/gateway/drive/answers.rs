@@ -2,7 +2,7 @@
 
 use super::Reply;
 use super::clients::charge_unread;
-use crate::base::buf::Buf;
+use crate::base::buf::{BLOCK, Buf};
 use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Conn;
 use crate::base::time::Mono;
@@ -43,7 +43,10 @@ impl Sending<'_> {
         if let Some(stall) = stall {
             self.timers.arm(client_conn(id), stall);
         }
-        self.dirty.push(client_conn(id));
+        // The events of one read are named once.
+        if self.dirty.last() != Some(&client_conn(id)) {
+            self.dirty.push(client_conn(id));
+        }
     }
 
     /// Appends the events in `cx.out`.
@@ -51,9 +54,11 @@ impl Sending<'_> {
         let Cx { setup, pool, now, out: events, .. } = &mut *self.cx;
         let (id, http11) = (request.client, request.meta.http11);
         let stall = client.send(&setup.config.server, pool, now.mono, |out| {
-            // What waits for a slow client grows by what is needed, not by half as much again.
-            if out.len() >= HIGH_WATER / 4 {
-                out.reserve_exact(events.len() + CHUNK_FRAME);
+            // What waits for a slow client grows by a block at least, so that small events do not move all of it each
+            // time; and not by half as much again.
+            let more = events.len() + CHUNK_FRAME;
+            if out.len() >= HIGH_WATER / 4 && out.capacity() - out.len() < more {
+                out.reserve_exact(more.max(BLOCK));
             }
             match http11 {
                 true => write_chunk(out, events),
@@ -111,7 +116,7 @@ impl Gateway {
             let reply = Reply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
             let (server, now) = (&self.cx.setup.config.server, self.cx.now);
             let quota = request.found.key.and_then(|key| {
-                let payer = self.cx.plans.of(key, &self.cx.setup.config).ok()?;
+                let payer = self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config).ok()?;
                 Some(self.cx.meter.standing(payer, now.unix))
             });
             let dates = self.cx.date.of_head(now.unix, quota.map_or(now.unix, |quota| quota.reset_at));

@@ -11,7 +11,7 @@ use crate::gateway::client::{self, Event as ClientEvent, Oddity, cors, response}
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::gateway::{Gateway, Next, earliest, local};
-use crate::policy::keys::{KeyAnswer, KeyId};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
@@ -324,7 +324,7 @@ impl Gateway {
     pub(crate) fn looked_up(&mut self, key: KeyId, answer: KeyAnswer) {
         let answered = answer != KeyAnswer::Unavailable;
         match answer {
-            KeyAnswer::Known(record) => self.cx.learn_key(*record),
+            KeyAnswer::Known(record) => self.cx.keys_news(KeyNews::Changed(vec![*record], Vec::new())),
             KeyAnswer::Absent => self.cx.lookups.is_absent(key, self.cx.now.mono),
             KeyAnswer::Unavailable => {}
         }

@@ -86,7 +86,8 @@ impl Gateway {
                 self.arm(cid);
             }
             Effect::CountOthers => {
-                let payer = exchange.request.found.key.map(|key| self.cx.plans.of(key, &self.cx.setup.config));
+                let payer =
+                    exchange.request.found.key.map(|key| self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config));
                 // In a group they may be of any key.
                 let key = payer.and_then(|payer| payer.ok().filter(|payer| !payer.path.is_some()).map(|one| one.key));
                 self.count_bounded(key);

@@ -18,7 +18,7 @@ impl Exchange {
         let Some(model) = self.model().filter(|model| model.shares) else { return 0 };
         match (model.affinity, self.request.found.key, self.dialect()) {
             (Affinity::Off, ..) => 0,
-            (Affinity::Key, Some(key), _) => mix_bytes(0, cx.keys.record(key).id.as_str().as_bytes()),
+            (Affinity::Key, Some(key), _) => mix_bytes(0, cx.keys.get(key).id().as_str().as_bytes()),
             (_, _, Some(dialect)) => session(dialect, draft, message),
             _ => 0,
         }
@@ -31,7 +31,7 @@ impl Exchange {
         self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
         let (key, dialect) = (self.request.found.key?, self.dialect()?);
         let mut text = [0; 40];
-        text[..32].copy_from_slice(&cx.keys.record(key).digest);
+        text[..32].copy_from_slice(cx.keys.get(key).digest());
         text[32..].copy_from_slice(&session(dialect, draft, message).to_be_bytes());
         let mut digits = Vec::with_capacity(32);
         hex_into(&sha256(&text)[..16], &mut digits);

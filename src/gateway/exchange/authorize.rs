@@ -147,7 +147,7 @@ pub(crate) fn authorize(
     }
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, context)?;
-    let payer = context.plans.of(key, &context.setup.config)?;
+    let payer = context.plans.of(key, context.keys, &context.setup.config)?;
     ready(context)?;
     if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens(_)) {
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
@@ -273,7 +273,7 @@ pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
 }
 
 fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Result<(), Refusal> {
-    let scope = &context.keys.record(key).scope;
+    let scope = &context.keys.get(key).kind.scope;
     let allowed = match endpoint {
         Endpoint::Root | Endpoint::Preflight => true,
         Endpoint::Generate(Dialect::Chat) => scope.chat,

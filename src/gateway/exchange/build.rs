@@ -84,7 +84,7 @@ impl Exchange {
             // What an earlier attempt was promised for its translation serves for this one.
             let length = message.body.len();
             let room = if translated { OutgoingRequest::room_for(length) } else { REQUEST_BYTES };
-            let wanted = length + room + built + added + draft.scan.fields().storage();
+            let wanted = length + room + built + added + draft.scan.storage();
             let more = wanted.saturating_sub(draft.promise.total());
             cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
         }
@@ -183,7 +183,7 @@ fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) ->
     match model {
         Some(name) => config.catalog.asked(name).and_then(|at| config.catalog.get(at)).is_some_and(is_foreign),
         None => {
-            let scope = &cx.keys.record(key).scope;
+            let scope = &cx.keys.get(key).kind.scope;
             let mut may_be = config.catalog.models().iter().filter(|model| scope.allows_model(&model.id)).peekable();
             may_be.peek().is_some() && may_be.all(is_foreign)
         }

@@ -11,6 +11,7 @@ use crate::gateway::client::response::printable;
 use crate::gateway::cx::Cx;
 use crate::gateway::diagnosis::{Diagnosis, Failed};
 use crate::policy::keys::{self, KeyId};
+use crate::policy::meter::Whose;
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::wire::head::RequestHead;
 use crate::wire::percent;
@@ -139,6 +140,9 @@ impl Exchange {
         let diagnosis = self.diagnosis();
         diagnosis.field = field.as_bytes().into();
         diagnosis.limit = refusal.limit;
+        if let Some(Whose::Group(name)) = refusal.whose.as_deref() {
+            diagnosis.limit_group = Some(name.clone());
+        }
         diagnosis.cause = refusal.cause();
     }
 }

@@ -126,7 +126,7 @@ impl Exchange {
         let said = self.request.said.as_deref();
         let row = Row {
             request: self.request.id.raw(),
-            key: cx.keys.record(self.request.found.key?).id,
+            key: cx.keys.get(self.request.found.key?).id(),
             admitted: admitted.at,
             model: model.id.clone(),
             // A request that waited in vain was served nowhere.
@@ -269,7 +269,7 @@ impl Exchange {
             id: &request.id,
             endpoint: request.endpoint_name(),
             peer: self.caller(cx).into(),
-            key: request.found.key.map(|key| cx.keys.record(key)),
+            key: request.found.key.map(|key| cx.keys.get(key)),
             said: request.said.as_deref(),
             client: request.meta.agent.name(),
             model: self.model().map(|model| &*model.id),

@@ -309,7 +309,7 @@ impl Exchange {
     pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
         let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
-        let (request, key, group) = (self.request.id.raw(), keys.record(key).id, meter.path_text(&admitted.hold));
+        let (request, key, group) = (self.request.id.raw(), keys.get(key).id(), meter.path_text(&admitted.hold));
         Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }
 
@@ -440,7 +440,7 @@ pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> b
 /// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
 fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
     cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
-    match draft.scan.fields().storage() {
+    match draft.scan.storage() {
         0 => Ok(()),
         tables => {
             let wanted = length as usize + tables + REQUEST_BYTES;

@@ -165,7 +165,7 @@ impl Exchange {
         draft.rewind(&mut cx.pool);
         let (now, own) = (cx.now.mono, message.exchange);
         if let (Some(key), Some(model), Some(asked)) = (self.request.found.key, self.model(), &self.asked) {
-            let share = cx.plans.of(key, &cx.setup.config).map_or(1, |payer| payer.plan.share);
+            let share = cx.plans.of(key, &cx.keys, &cx.setup.config).map_or(1, |payer| payer.plan.share);
             let tokens = asked.about.saturating_add(asked.completion);
             let (came, epoch) = (self.request.read, self.request.setup.epoch);
             cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
@@ -215,7 +215,7 @@ impl Exchange {
     pub(super) fn placed(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         self.note_waited(now);
-        if self.request.found.key.is_some_and(|key| !cx.keys.record(key).is_live(cx.now.unix)) {
+        if self.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
             return self.end(Fault::from(FaultKind::KeyEnded), cx);
         }
         let State::Queued(Queued { draft, mut at, by, .. }) = std::mem::replace(&mut self.state, State::Ended) else {

@@ -16,6 +16,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling, Wish};
 use crate::policy::catalog::Model;
 use crate::policy::config::Config;
+use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Hold, Lease, Meter, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
@@ -77,7 +78,7 @@ impl Exchange {
     #[inline]
     fn still_welcome(&self, cx: &Cx) -> Result<(), Refusal> {
         let Some(key) = self.request.found.key else { return Ok(()) };
-        if !cx.keys.record(key).is_live(cx.now.unix) {
+        if !cx.keys.get(key).is_live(cx.now.unix) {
             return Err(Refusal::bad_key("ended while its request arrived"));
         }
         if cx.lifecycle.has_handed_over() {
@@ -113,15 +114,18 @@ impl Exchange {
             None => catalog.default_model().ok_or_else(Refusal::no_model)?,
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
-        if !cx.keys.record(key).scope.allows_model(&model.id) {
+        if !cx.keys.get(key).kind.scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
         }
         let asked = self.dialect().map(served_as);
         if !model.serves.iter().any(|served| Some(*served) == asked) {
             return Err(not_served(model, asked));
         }
-        let payer =
-            if model.priced && !fields.may_cost_more() { None } else { cx.plans.of(key, &cx.setup.config).ok() };
+        let payer = if model.priced && !fields.may_cost_more() {
+            None
+        } else {
+            cx.plans.of(key, &cx.keys, &cx.setup.config).ok()
+        };
         if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer)) {
             self.has_price(index, model, fields, message)?;
         }
@@ -144,7 +148,9 @@ impl Exchange {
         if !model.priced {
             return Err(Refusal::unpriced(&model.id));
         }
-        let Some(shape) = self.dialect() else { return Ok(()) };
+        // A count is sent to nobody.
+        let is_count = matches!(self.request.found.endpoint, Some(Endpoint::CountTokens(_)));
+        let Some(shape) = self.dialect().filter(|_| !is_count) else { return Ok(()) };
         let found = self.takers(index, model).find_map(|to| dialect::surcharge(shape, message.body, fields, &to));
         match found {
             Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),
@@ -308,7 +314,7 @@ impl Exchange {
             return false;
         }
         let most = self.amount(draft.scan.prompt_tokens_max(), draft, message, cx);
-        let hold = payer(self, &cx.plans, &cx.setup.config)
+        let hold = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
             .ok()
             .and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
         let is_admitted = hold.is_some();
@@ -320,7 +326,7 @@ impl Exchange {
 
     /// Whether others that count where this one does were admitted by a bound and have not been counted.
     fn others_are_bounded(&self, cx: &mut Cx) -> bool {
-        payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
+        payer(self, &cx.plans, &cx.keys, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
     }
 
     /// What the request may use with a prompt of so many tokens; of money only where that is limited, or may soon be.
@@ -336,8 +342,8 @@ impl Exchange {
             prompt += (beside.bytes / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
             completion = answer_tokens(model, fields, Some(&beside));
         }
-        let is_limited =
-            payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
+        let is_limited = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
+            .is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
         let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
         Amount { tokens: prompt.saturating_add(completion), nano }
     }
@@ -412,7 +418,7 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let payer = payer(self, &cx.plans, &cx.setup.config)
+        let payer = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
             .and_then(|payer| self.fits(payer, reserved, cx.now.unix, &mut cx.meter).map(|()| payer));
         let payer = match payer {
             Ok(payer) => payer,
@@ -430,7 +436,9 @@ impl Exchange {
     /// answered from what is known: a request with a body, which no client sends, is.
     pub(crate) fn look(&mut self, message: &Message<'_>, cx: &mut Cx) -> bool {
         let asks = self.request.meta.bodiless && cx.asks_ledger();
-        let Some(payer) = payer(self, &cx.plans, &cx.setup.config).ok().filter(|_| asks) else { return false };
+        let Some(payer) = payer(self, &cx.plans, &cx.keys, &cx.setup.config).ok().filter(|_| asks) else {
+            return false;
+        };
         let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
         let limits = limits_of(payer.plan);
         self.put_question(None, Attempt::default(), lease, limits, message, cx);
@@ -459,7 +467,7 @@ impl Exchange {
             true => cx.grants.wish(key, cx.setup.config.store.hosts.saturating_mul(4)),
             false => Wish::default(),
         };
-        cx.orders.ask(Ask { number, key: cx.keys.record(key).id, lease, limits, groups, admits, wish });
+        cx.orders.ask(Ask { number, key: cx.keys.get(key).id(), lease, limits, groups, admits, wish });
         let by = cx.now.mono.after(ASK_PATIENCE);
         self.state = State::Reserving(Reserving { draft, at, lease: kept, asked: cx.now.unix, by });
         Effect::Wait
@@ -475,7 +483,7 @@ impl Exchange {
         };
         let Reserving { draft, at, asked, .. } = reserving;
         let (Some(draft), false) = (draft, ruling == Ruling::Looked) else { return Effect::Quota };
-        let refusal = match (ruling, payer(self, &cx.plans, &cx.setup.config), self.still_welcome(cx)) {
+        let refusal = match (ruling, payer(self, &cx.plans, &cx.keys, &cx.setup.config), self.still_welcome(cx)) {
             (Ruling::Admitted, Ok(payer), Ok(())) => {
                 let lease = Lease { shared: true, ..ask.lease.clone() };
                 let hold = cx.meter.grant(payer, asked, &lease);
@@ -522,7 +530,7 @@ impl Exchange {
     /// Admits by this process's own counters: where no ledger is shared, or by the host's share of every limit while
     /// the shared one cannot be reached.
     fn admit_alone(&mut self, estimate: Amount, cx: &mut Cx) -> Result<(), Refusal> {
-        let payer = payer(self, &cx.plans, &cx.setup.config)?;
+        let payer = payer(self, &cx.plans, &cx.keys, &cx.setup.config)?;
         let shared = cx.is_shared();
         let hosts = if shared { cx.setup.config.store.hosts } else { 1 };
         let share = (hosts > 1).then(|| payer.plan.share(hosts));
@@ -567,9 +575,9 @@ fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
 
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
 #[inline]
-fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<Payer<'a>, Refusal> {
+fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Refusal> {
     let key = of.request.found.key.ok_or_else(Refusal::internal)?;
-    Ok(plans.of(key, config)?)
+    Ok(plans.of(key, keys, config)?)
 }
 
 /// Tokens that the answer to a request for `model` may take; of several, all of them. `beside`: what targets are sent

@@ -104,7 +104,7 @@ impl Exchange {
 
     /// Whose request it is.
     fn whose(&self, cx: &Cx) -> Caller {
-        self.request.found.key.map_or_else(Caller::default, |key| Caller::of(cx.keys.record(key)))
+        self.request.found.key.map_or_else(Caller::default, |key| Caller::of(cx.keys.get(key)))
     }
 
     /// An attempt ends without a verdict on its target.

@@ -11,6 +11,7 @@
 
 use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
 use crate::base::hash::{lot, mix};
+use crate::base::places::Places;
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
@@ -98,6 +99,13 @@ impl TargetCounts {
     }
 }
 
+/// A hash of where a label lies. Labels are allocated by the configuration alone, so that nobody chooses collisions.
+#[inline]
+fn address_hash(label: &Arc<str>) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    (label.as_ptr().addr() as u64).wrapping_mul(ODD)
+}
+
 /// The numbers of the bits that are set.
 #[inline]
 fn members(bits: u64) -> impl Iterator<Item = usize> {
@@ -168,6 +176,8 @@ pub(crate) struct Begun {
 #[derive(Debug, Default)]
 pub(crate) struct Breakers {
     entries: Vec<Entry>,
+    /// Entries by the addresses of their labels.
+    by_label: Places,
     breakers: Vec<Breaker>,
     accounts: Vec<Account>,
     /// A place may have come free, or a target, since [`Breakers::take_eased`] said so last.
@@ -534,11 +544,14 @@ impl Breakers {
         })
     }
 
-    /// Few targets, found by their labels' addresses almost always.
+    /// A target is found by the address of its label almost always, in the same time however many there are.
     #[inline]
     fn index(&mut self, label: &Arc<str>) -> usize {
-        let same = |entry: &Entry| Arc::ptr_eq(&entry.label, label);
-        self.entries.iter().position(same).unwrap_or_else(|| self.insert(label))
+        let same = |index: u32| Arc::ptr_eq(&self.entries[index as usize].label, label);
+        match self.by_label.find(address_hash(label), same) {
+            Some(index) => index as usize,
+            None => self.insert(label),
+        }
     }
 
     #[cold]
@@ -546,6 +559,7 @@ impl Breakers {
         if let Some(known) = self.entries.iter().position(|entry| entry.label == *label) {
             // Another configuration's: from here on it is found by this one's.
             self.entries[known].label = label.clone();
+            self.find_by_label();
             return known;
         }
         let place = place_of(label);
@@ -572,7 +586,16 @@ impl Breakers {
             breaker,
             account,
         });
-        self.entries.len() - 1
+        let (index, entries) = (self.entries.len() - 1, &self.entries);
+        self.by_label.insert(address_hash(label), index as u32, |index| address_hash(&entries[index as usize].label));
+        index
+    }
+
+    /// Entries have other indices or other labels than before.
+    fn find_by_label(&mut self) {
+        self.by_label.clear();
+        let hash = |index: u32| address_hash(&self.entries[index as usize].label);
+        (0..self.entries.len() as u32).for_each(|index| self.by_label.insert(hash(index), index, hash));
     }
 }
 

@@ -295,7 +295,7 @@ impl OutgoingRequest {
     #[inline]
     pub(crate) fn charge(&mut self, pool: &mut Pool) {
         let names = self.state.as_ref().map_or(0, TranslationState::storage);
-        self.beside.set(pool, self.scan.fields().storage() + names);
+        self.beside.set(pool, self.scan.storage() + names);
     }
 
     /// Bytes of storage that count as lent.

@@ -69,6 +69,8 @@ pub(super) struct Puppet {
     orders: Vec<Vec<u8>>,
     refuse: bool,
     turns: Arc<AtomicU64>,
+    /// How often the loop has asked what is unsent.
+    asked: Arc<AtomicU64>,
 }
 
 impl Puppet {
@@ -159,6 +161,7 @@ impl Core for Puppet {
         due
     }
     fn unsent(&self, conn: Conn) -> &[u8] {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.peers.get(&(conn.side, conn.slot)).map_or(&[], |peer| &peer.unsent)
     }
     fn wants_read(&self, conn: Conn) -> bool {
@@ -191,6 +194,7 @@ pub(super) struct World {
     mailbox: Mailbox<Note<Puppet>>,
     pub(super) orders: Receiver<Vec<Vec<u8>>>,
     turns: Arc<AtomicU64>,
+    asked: Arc<AtomicU64>,
     thread: Option<JoinHandle<io::Result<Puppet>>>,
 }
 
@@ -210,7 +214,8 @@ impl World {
         let (give, orders) = channel();
         let (send, mailbox) = channel();
         let turns = Arc::new(AtomicU64::new(0));
-        let theirs = turns.clone();
+        let asked = Arc::new(AtomicU64::new(0));
+        let theirs = (turns.clone(), asked.clone());
         let thread = std::thread::spawn(move || {
             let puppet = Puppet {
                 tell,
@@ -225,7 +230,8 @@ impl World {
                 actions: Vec::new(),
                 orders: Vec::new(),
                 refuse: false,
-                turns: theirs,
+                turns: theirs.0,
+                asked: theirs.1,
             };
             let outbox = move |orders: Vec<Vec<u8>>| {
                 let _ = give.send(orders);
@@ -235,7 +241,7 @@ impl World {
             let _ = send.send(reactor.mailbox());
             reactor.run()
         });
-        World { addr, heard, mailbox: mailbox.recv().unwrap(), orders, turns, thread: Some(thread) }
+        World { addr, heard, mailbox: mailbox.recv().unwrap(), orders, turns, asked, thread: Some(thread) }
     }
 
     pub(super) fn order(&self, order: Order) {

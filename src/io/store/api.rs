@@ -24,6 +24,10 @@ pub enum StoreError {
     File(PathBuf, io::Error),
     /// The path no longer leads to the file that is open: what is written there would be lost with it.
     Moved(PathBuf),
+    /// A file of the ledger's log is shorter than it was, or overwritten.
+    Cut(PathBuf),
+    /// A file of the ledger's log is not the one that the gateway has open.
+    Unseen(PathBuf),
     /// Not a ledger, or one of a newer version.
     Foreign(PathBuf, &'static str),
     /// SQLite says so.
@@ -43,6 +47,15 @@ impl fmt::Display for StoreError {
             StoreError::Moved(path) => {
                 write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())
             }
+            StoreError::Cut(path) => {
+                let what = "the log of the ledger was cut or overwritten; put it back, or restart the gateway";
+                write!(f, "{}: {what}", path.display())
+            }
+            StoreError::Unseen(path) => {
+                let what = "the running gateway has another file open in this place, and sees nothing that is written \
+                            here; put the file back, or restart the gateway and look at the keys";
+                write!(f, "{}: {what}", path.display())
+            }
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
             StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
             StoreError::Shared(server, why) => write!(f, "{server}: {why}"),
@@ -53,20 +66,38 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+/// Which names are meant.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Names<'a> {
+    /// They begin so.
+    pub prefix: &'a str,
+    /// And have nothing else.
+    pub whole: bool,
+}
+
+impl<'a> Names<'a> {
+    /// Reads a name, or with a `*` behind it the beginning of one.
+    pub fn of(text: &'a str) -> Names<'a> {
+        match text.strip_suffix('*') {
+            Some(prefix) => Names { prefix, whole: false },
+            None => Names { prefix: text, whole: true },
+        }
+    }
+
+    /// Whether this one is.
+    pub fn takes(self, name: &str) -> bool {
+        name.starts_with(self.prefix) && (!self.whole || name.len() == self.prefix.len())
+    }
+}
+
 /// What the store thread asks of a ledger.
 pub trait Store: Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
     /// Fails if what is open is no longer what a restart would open.
     fn check(&self) -> Result<(), StoreError>;
-    /// All keys, also expired and revoked ones.
-    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
-    /// The records of those of these keys that there are, in any order.
+    /// The records of those of these keys that there are and can be read, in any order.
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
-    /// Takes the texts that name the key records which were passed over since the last call.
-    fn take_odd(&mut self) -> Vec<String>;
-    /// Changes whenever another process has changed the keys; compare with an earlier value.
-    fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
     /// What it knows of the clocks that it was written by.

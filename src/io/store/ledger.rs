@@ -1,11 +1,12 @@
 //! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
 
-use super::api::{Query, StoreError, Taker, UsageLine, Verdict};
+use super::api::{Names, Query, StoreError, Taker, UsageLine, Verdict};
 use super::moments::Moments;
 use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;
+use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
@@ -29,12 +30,18 @@ impl Ledger {
         }
     }
 
-    /// All keys, also expired and revoked ones, in the order of their creation.
-    pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
+    /// At most `limit` keys, also expired and revoked ones, in the order of their creation: behind the one called
+    /// `after`, with these names. `None` where there is no key called `after`.
+    pub fn keys_page(
+        &mut self,
+        after: Option<&KeyId>,
+        names: Names<'_>,
+        limit: usize,
+    ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.list_keys(),
+            Ledger::Sqlite(db) => db.keys_page(after, names, limit),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.list_keys(),
+            Ledger::Remote(db) => db.keys_page(after, names, limit),
         }
     }
 
@@ -49,13 +56,24 @@ impl Ledger {
         found.map(|mut keys| keys.pop())
     }
 
-    /// The keys that have this name, in the order of their creation.
-    pub fn find_named(&mut self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
+    /// All keys of this name.
+    pub fn keys_named(&mut self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.find_named(name),
+            Ledger::Sqlite(db) => db.keys_named(name),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.list_keys().map(|keys| keys.into_iter().filter(|key| key.name == name).collect()),
+            Ledger::Remote(db) => db.keys_named(name),
         }
+    }
+
+    /// Hands all keys to `take`, page by page, in the order of their creation.
+    pub fn each_key(&mut self, take: &mut dyn FnMut(KeyRecord)) -> Result<(), StoreError> {
+        let mut after = None;
+        while let Some(page) = self.keys_page(after.as_ref(), Names::default(), limits::KEYS_PER_PAGE)? {
+            let Some(last) = page.last() else { break };
+            after = Some(last.id);
+            page.into_iter().for_each(&mut *take);
+        }
+        Ok(())
     }
 
     /// What users and conversations are hashed with.

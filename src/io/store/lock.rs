@@ -1,10 +1,15 @@
 //! Owns the locks on the files of ledgers: one gateway at a time, by whatever name it reaches the file, since the lock
 //! is on the file itself (`flock`). SQLite's own locks are of another kind (POSIX record locks) and do not meet these.
 //!
-//! Called by the SQLite ledger of a gateway; commands take no lock.
+//! Called by the SQLite ledger. Commands take no lock: by the locks they see whether a gateway has the files that they
+//! are about to write.
 
 use super::api::StoreError;
+use super::log_files;
+use crate::base::limits;
+use crate::io::clock::Clock;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +24,7 @@ struct Opened {
 }
 
 /// Every file that was to be locked, open for the rest of the process's life: closing a descriptor of a file drops all
-/// locks that SQLite holds on that file in the same process. A gateway has one ledger, so this is one descriptor.
+/// locks that SQLite holds on that file in the same process. A gateway has one ledger, so these are three descriptors.
 static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
 fn opened() -> MutexGuard<'static, Vec<Opened>> {
@@ -30,59 +35,84 @@ fn id_of(found: &Metadata) -> FileId {
     (found.dev(), found.ino())
 }
 
-/// A lock on a ledger's file; gone when it is dropped, and when the process dies.
+/// Opens the file that `path` leads to, unless it is open already; what it is.
+fn open(opened: &mut Vec<Opened>, path: &Path, makes: bool) -> Result<FileId, StoreError> {
+    let failed = |error| StoreError::File(path.to_path_buf(), error);
+    let known = std::fs::metadata(path).ok().map(|found| id_of(&found));
+    if let Some(id) = known.filter(|id| opened.iter().any(|opened| opened.id == *id)) {
+        return Ok(id);
+    }
+    if opened.len() >= limits::LOCKED_FILES_MAX {
+        return Err(failed(io::Error::other("too many files in its place one after the other: restart the gateway")));
+    }
+    let file = OpenOptions::new().read(true).write(true).create(makes).truncate(false).mode(0o600).open(path);
+    let file = file.map_err(failed)?;
+    let id = id_of(&file.metadata().map_err(failed)?);
+    if opened.iter().all(|opened| opened.id != id) {
+        opened.push(Opened { id, file, locked: false });
+    }
+    Ok(id)
+}
+
+/// A lock on a ledger's file and those of its log; gone when it is dropped, and when the process dies.
 pub struct FileLock {
     path: PathBuf,
     id: FileId,
+    log: Option<Log>,
     held: bool,
+}
+
+/// The files of the log, as they were when the ledger was opened.
+struct Log {
+    paths: [PathBuf; 2],
+    ids: [FileId; 2],
 }
 
 impl FileLock {
     /// Locks the file that `path` leads to. Makes an empty one for its owner's eyes where a link leads to none.
     pub fn take(path: &Path) -> Result<FileLock, StoreError> {
-        let failed = |error| StoreError::File(path.to_path_buf(), error);
-        let mut opened = opened();
-        let known = std::fs::metadata(path).ok().map(|found| id_of(&found));
-        if known.is_none_or(|id| opened.iter().all(|opened| opened.id != id)) {
-            let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-            let file = open.map_err(failed)?;
-            let id = id_of(&file.metadata().map_err(failed)?);
-            opened.push(Opened { id, file, locked: false });
-        }
-        let id = id_of(&std::fs::metadata(path).map_err(failed)?);
-        drop(opened);
-        let mut lock = FileLock { path: path.to_path_buf(), id, held: false };
+        let id = open(&mut opened(), path, true)?;
+        let mut lock = FileLock { path: path.to_path_buf(), id, log: None, held: false };
         lock.retake()?;
         Ok(lock)
     }
 
-    /// Locks the file again after [`FileLock::release`].
+    /// Locks the files of the log, too, once the ledger is open: from here on they are looked after.
+    pub fn take_log(&mut self) -> Result<(), StoreError> {
+        let paths = log_files::paths(&self.path).map_err(|error| StoreError::File(self.path.clone(), error))?;
+        let mut opened = opened();
+        let ids = [open(&mut opened, &paths[0], false)?, open(&mut opened, &paths[1], false)?];
+        for (id, path) in ids.iter().zip(&paths) {
+            lock(&mut opened, *id, path)?;
+        }
+        self.log = Some(Log { paths, ids });
+        Ok(())
+    }
+
+    /// Every file that is to be locked.
+    fn files(&self) -> impl Iterator<Item = (FileId, &Path)> {
+        let log = self.log.iter().flat_map(|log| log.ids.iter().copied().zip(log.paths.iter().map(PathBuf::as_path)));
+        std::iter::once((self.id, self.path.as_path())).chain(log)
+    }
+
+    /// Locks the files again after [`FileLock::release`].
     pub fn retake(&mut self) -> Result<(), StoreError> {
         self.check()?;
         let mut opened = opened();
-        if opened.iter().any(|opened| opened.id == self.id && opened.locked) {
-            return Err(StoreError::Locked(self.path.clone()));
+        let locked = self.files().try_for_each(|(id, path)| lock(&mut opened, id, path));
+        if locked.is_err() {
+            self.files().filter(|(id, _)| *id != self.id).for_each(|(id, _)| unlock(&mut opened, id));
         }
-        let place = opened.iter_mut().find(|opened| opened.id == self.id);
-        let place = place.ok_or_else(|| StoreError::Moved(self.path.clone()))?;
-        match place.file.try_lock() {
-            Ok(()) => place.locked = true,
-            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(self.path.clone())),
-            Err(TryLockError::Error(error)) => return Err(StoreError::File(self.path.clone(), error)),
-        }
+        locked?;
         self.held = true;
         Ok(())
     }
 
-    /// Lets others lock the file.
+    /// Lets others lock the files.
     pub fn release(&mut self) {
-        if !std::mem::take(&mut self.held) {
-            return;
-        }
-        for opened in opened().iter_mut().filter(|opened| opened.id == self.id && opened.locked) {
-            opened.locked = false;
-            // What cannot be unlocked stays locked until the process ends.
-            let _ = opened.file.unlock();
+        if std::mem::take(&mut self.held) {
+            let mut opened = opened();
+            self.files().for_each(|(id, _)| unlock(&mut opened, id));
         }
     }
 
@@ -91,14 +121,35 @@ impl FileLock {
         self.held
     }
 
-    /// Fails unless the path still leads to the file that this is about.
+    /// Fails unless the paths still lead to the files that this is about, and the log is whole.
     pub fn check(&self) -> Result<(), StoreError> {
-        match std::fs::metadata(&self.path) {
-            Ok(found) if id_of(&found) == self.id => Ok(()),
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(StoreError::File(self.path.clone(), error))
+        for (id, path) in self.files() {
+            match std::fs::metadata(path) {
+                Ok(found) if id_of(&found) == id => {}
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(StoreError::File(path.to_path_buf(), error));
+                }
+                _ => return Err(StoreError::Moved(path.to_path_buf())),
             }
-            _ => Err(StoreError::Moved(self.path.clone())),
+        }
+        match &self.log {
+            Some(log) => log.check(&opened()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the log is cut: reading it could end the process, and what is copied out of it could be anything.
+    pub fn is_cut(&self) -> bool {
+        let checked = self.log.as_ref().map(|log| log.check(&opened()));
+        matches!(checked, Some(Err(StoreError::Cut(_))))
+    }
+}
+
+impl Log {
+    fn check(&self, opened: &[Opened]) -> Result<(), StoreError> {
+        match self.ids.map(|id| found(opened, id)) {
+            [Some(log), Some(index)] => log_files::check([&log.file, &index.file], &self.paths),
+            _ => Ok(()),
         }
     }
 }
@@ -106,5 +157,96 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+fn found(opened: &[Opened], id: FileId) -> Option<&Opened> {
+    opened.iter().find(|opened| opened.id == id)
+}
+
+fn lock(opened: &mut [Opened], id: FileId, path: &Path) -> Result<(), StoreError> {
+    let place = opened.iter_mut().find(|opened| opened.id == id);
+    let place = place.ok_or_else(|| StoreError::Moved(path.to_path_buf()))?;
+    if place.locked {
+        return Err(StoreError::Locked(path.to_path_buf()));
+    }
+    let clock = Clock::new();
+    let until = clock.mono().after(limits::LOCK_WAIT);
+    loop {
+        match place.file.try_lock() {
+            Ok(()) => {
+                place.locked = true;
+                return Ok(());
+            }
+            // A command may be looking who has it.
+            Err(TryLockError::WouldBlock) if clock.mono() < until => std::thread::sleep(limits::LOCK_LOOK),
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_path_buf())),
+            Err(TryLockError::Error(error)) => return Err(StoreError::File(path.to_path_buf(), error)),
+        }
+    }
+}
+
+fn unlock(opened: &mut [Opened], id: FileId) {
+    for opened in opened.iter_mut().filter(|opened| opened.id == id && opened.locked) {
+        opened.locked = false;
+        // What cannot be unlocked stays locked until the process ends.
+        let _ = opened.file.unlock();
+    }
+}
+
+/// Whether a gateway, this process or another one, has locked the file.
+fn is_locked(opened: &[Opened], id: FileId) -> io::Result<bool> {
+    let Some(place) = found(opened, id) else { return Ok(false) };
+    if place.locked {
+        return Ok(true);
+    }
+    match place.file.try_lock_shared() {
+        Ok(()) => place.file.unlock().map(|()| false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// For a command, before it reads and after it has written: where a gateway has the ledger at `path` open, the files
+/// that the path leads to are the gateway's, and whole. Else what is written is seen by nobody.
+pub fn check_seen(path: &Path) -> Result<(), StoreError> {
+    let clock = Clock::new();
+    let until = clock.mono().after(limits::SEEN_WAIT);
+    loop {
+        match look_seen(path) {
+            // A gateway that starts locks one file after the other.
+            Err((_, true)) if clock.mono() < until => std::thread::sleep(limits::LOCK_LOOK),
+            looked => return looked.map_err(|(error, _)| error),
+        }
+    }
+}
+
+/// The flag says that this may be over soon.
+fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
+    let surely = |error| (error, false);
+    let failed = |error| (StoreError::File(path.to_path_buf(), error), false);
+    let mut opened = opened();
+    let id = open(&mut opened, path, false).map_err(surely)?;
+    let has_gateway = is_locked(&opened, id).map_err(failed)?;
+    let is_other = !found(&opened, id).is_some_and(|main| main.locked);
+    let paths = log_files::paths(path).map_err(failed)?;
+    let mut ids = [id; 2];
+    for (id, log) in ids.iter_mut().zip(&paths) {
+        let is_seen = match open(&mut opened, log, false) {
+            Ok(found) => {
+                *id = found;
+                is_locked(&opened, found).map_err(failed)?
+            }
+            Err(_) => false,
+        };
+        if is_seen != has_gateway {
+            // A gateway that has the log open has another file open than the one that is there.
+            let unseen = if has_gateway { log.clone() } else { path.to_path_buf() };
+            return Err((StoreError::Unseen(unseen), is_other));
+        }
+    }
+    match has_gateway {
+        true => Log { paths, ids }.check(&opened).map_err(surely),
+        false => Ok(()),
     }
 }

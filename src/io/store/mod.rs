@@ -7,9 +7,11 @@
 pub mod api;
 #[cfg(feature = "redis")]
 pub mod counters;
+pub mod follow;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
+mod log_files;
 pub mod moments;
 pub mod note;
 #[cfg(feature = "redis")]
@@ -24,13 +26,13 @@ use super::channel::{Sender, channel};
 use super::clock::{self, Clock};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};
+use follow::{Follower, KeySource, KeysSeen};
 use moments::{FoldGuard, Moments};
 use sqlite::Sqlite;
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -38,8 +40,8 @@ use std::time::Duration;
 /// What the store thread says.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StoreNotice {
-    /// The set of keys, all of them: at the start, and after every change by any process.
-    Keys(Vec<KeyRecord>),
+    /// What is new of the keys, after a change by any process.
+    Keys(KeyNews),
     /// What there is of keys that were looked up.
     LookedUp(Vec<(KeyId, KeyAnswer)>),
     /// The newest usage record that the ledger knows.
@@ -217,42 +219,42 @@ impl Drop for StoreHandle {
 }
 
 /// What the thread does besides committing.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Duties {
     /// Every hand-over wakes the thread at once (durability before-reply), else rows gather for
     /// `limits::COMMIT_TICK`.
     pub urgent: bool,
     /// Rows older than this are folded into the sums of their days; `None` keeps them for ever.
     pub retention: Option<Duration>,
-    /// The keys that the loop has from the start: the ledger's version when they were read, and their [`fingerprint`].
-    pub known: Option<(i64, u64)>,
+    /// Where the changes of the keys stood before the loop was given all of them; by default it has none.
+    pub seen: KeysSeen,
     /// What the loop knows of the clocks that wrote the ledger.
     pub moments: Moments,
 }
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
-pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
+pub fn spawn(
+    db: impl Store + KeySource,
+    duties: Duties,
+    tell: impl Fn(StoreNotice) + Send + 'static,
+) -> io::Result<StoreHandle> {
     let queue = BatchQueue::new(Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() });
     let theirs = queue.clone();
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
         let _ending = Ending(theirs.clone());
-        let folding = FoldGuard::new(duties.retention, duties.moments);
-        let (seen_version, known) = duties.known.unzip();
+        let (folding, follower) = (FoldGuard::new(duties.retention, duties.moments), Follower::new(duties.seen));
         let (failed, refused, warned) = (false, false, HashSet::new());
-        let mut thread = StoreThread { db, tell, known, seen_version, failed, refused, folding, warned };
+        let mut thread = StoreThread { db, tell, follower, failed, refused, folding, warned };
         thread.serve(&theirs)
     })?;
     Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }
 
-struct StoreThread<B: Store, F: Fn(StoreNotice)> {
+struct StoreThread<B: Store + KeySource, F: Fn(StoreNotice)> {
     db: B,
     tell: F,
-    /// The keys as last told, see [`fingerprint`].
-    known: Option<u64>,
-    /// The ledger's version when they were read.
-    seen_version: Option<i64>,
+    follower: Follower,
     failed: bool,
     /// The ledger was to be given away while it failed.
     refused: bool,
@@ -261,7 +263,7 @@ struct StoreThread<B: Store, F: Fn(StoreNotice)> {
     warned: HashSet<String>,
 }
 
-impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
+impl<B: Store + KeySource, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -270,7 +272,7 @@ impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
     }
 }
 
-impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
+impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Works until the end; what is left then.
     fn serve(&mut self, queue: &BatchQueue<Tasks>) -> Vec<Row> {
         let mut idle = IdlePolicy::new(limits::COMMIT_TICK);
@@ -280,13 +282,14 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         let mut next_look = clock.mono().after(limits::KEYS_LOOK);
         let mut next_fold = clock.mono();
         loop {
-            if queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty) == Polled::Closed {
+            let wait = if self.follower.is_reading() { limits::KEYS_REST } else { limits::KEYS_LOOK };
+            if queue.poll(&mut tasks, &mut idle, wait, Tasks::is_empty) == Polled::Closed {
                 return Vec::new();
             }
             if let Err(rest) = self.work(&mut tasks, queue) {
                 return rest;
             }
-            if clock.mono() >= next_look {
+            if self.follower.is_reading() || clock.mono() >= next_look {
                 self.look();
                 next_look = clock.mono().after(limits::KEYS_LOOK);
             }
@@ -299,7 +302,8 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Does what was found; an error is what was left when the end came.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         for ids in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
-            (self.tell)(StoreNotice::LookedUp(api::answers(ids, self.db.find_keys(ids))));
+            let found = self.db.check().and_then(|()| self.db.find_keys(ids));
+            (self.tell)(StoreNotice::LookedUp(api::answers(ids, found)));
         }
         tasks.lookups.clear();
         let rest = self.commit_all(&tasks.rows, &mut tasks.turn, queue);
@@ -463,33 +467,30 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Tells the keys if another connection has committed since the last look and the set has changed by it.
+    /// Tells what has changed of the keys.
     fn look_at_keys(&mut self) {
         // An error here is no news: committing will meet it too, and says so.
-        let Ok(version) = self.db.version() else { return };
-        if self.seen_version == Some(version) {
-            return self.tell_odd();
+        if self.db.check().is_err() {
+            return;
         }
-        let read = self.db.list_keys().and_then(|keys| Ok((keys, self.db.moments()?)));
-        let (keys, moments) = match read {
-            Ok(read) => read,
-            // Committing may go on: it does not read the keys.
-            Err(error) => return self.warn(format!("{error}: changes of keys cannot be read")),
-        };
+        let (tell, version) = (&self.tell, self.follower.version());
+        let looked = self.follower.look(&mut self.db, &mut |news| tell(StoreNotice::Keys(news)));
         self.tell_odd();
+        // Committing may go on where the keys cannot be read.
+        if let Err(error) = looked {
+            return self.warn(format!("{error}: changes of keys cannot be read"));
+        }
+        if self.follower.version() == version {
+            return;
+        }
+        let Ok(moments) = self.db.moments() else { return };
         if self.folding.learn(moments) {
             (self.tell)(StoreNotice::Newest { at: moments.newest, accepted: true });
-        }
-        self.seen_version = Some(version);
-        let known = Some(fingerprint(&keys));
-        if self.known != known {
-            self.known = known;
-            (self.tell)(StoreNotice::Keys(keys));
         }
     }
 }
 
-impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
+impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Looks whether the clock has run far ahead of the newest row.
     fn judge_clock(&mut self) {
         let judged = self.folding.judge(clock::unix());
@@ -526,13 +527,6 @@ impl End {
         let now = self.clock.mono();
         closed && now >= *self.until.get_or_insert(now.after(limits::LAST_COMMITS))
     }
-}
-
-/// Tells one set of keys from another, without a second copy of it.
-pub fn fingerprint(keys: &[KeyRecord]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    keys.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Opens the ledger for one gateway at a time.

@@ -8,8 +8,10 @@
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
 //! Names begin with `tollgate:`, in a cluster with `{tollgate}:`. `epoch` (what the ledger is known by) and
-//! `epoch:<epoch>`, `format`, `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a
-//! stream, an entry of many rows for each commit), `day:<day>` (sums), `who:<day>` (sums by user and session),
+//! `epoch:<epoch>`, `format`, `keys` (id to record), `keys:version` (counts their changes), `keys:audit` (a line for
+//! each change, the newest first), `keys:created` (ids by creation), `keys:once:<name>` (answers),
+//! `secret:attribution` (what users are hashed with), `rows` (a stream, an entry of many rows for each
+//! commit), `day:<day>` (sums), `who:<day>` (sums by user and session),
 //! `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of accounts). An account is a
 //! key's, by its id, or a group's, `@` and its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by
 //! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
@@ -20,6 +22,7 @@
 
 mod audit;
 mod calls;
+mod changes;
 mod code;
 mod commit;
 mod epoch;
@@ -35,7 +38,6 @@ use super::counters::{add_day, add_who};
 use super::keyform::record_from;
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
-use crate::base::order;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock::Clock;
 use crate::io::files;
@@ -70,6 +72,7 @@ const ANNOUNCE: usize = 3;
 const EDIT: usize = 4;
 const FOLD: usize = 5;
 const SNAPSHOT: usize = 6;
+const CHANGES: usize = 7;
 /// A shared ledger. Connects when it is first used and again after a failure.
 pub struct Remote {
     nodes: Nodes,
@@ -81,7 +84,7 @@ pub struct Remote {
     /// SHA-1 of the scripts, by which the server knows them.
     hashes: Vec<String>,
     spared: Spared,
-    /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
+    /// What was passed over because it is not what it should be, as texts for an operator; taken by `take_odd`.
     odd: Vec<String>,
     clock: Clock,
     /// So many replicas must have what is written.
@@ -248,11 +251,6 @@ impl Remote {
         })
     }
 
-    /// What was passed over since this was called last. Each text names an entry of the ledger.
-    pub fn take_odd(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.odd)
-    }
-
     fn pass_over(&mut self, entry: impl std::fmt::Display, why: impl std::fmt::Display) {
         if self.odd.len() < limits::ODD_ENTRIES_MAX {
             self.odd.push(format!("{}: {entry} is passed over: {why}", self.name));
@@ -308,24 +306,6 @@ impl Remote {
         Ok(texts)
     }
 
-    /// All keys, also expired and revoked ones, in the order of their creation.
-    pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        let all = self.read(redis::cmd("HGETALL").arg(self.named("keys")))?;
-        let mut keys = Vec::with_capacity(list(&all).len() / 2);
-        for pair in list(&all).chunks_exact(2) {
-            match text(&pair[1]).and_then(record_from) {
-                Some(record) => keys.push(record),
-                None => {
-                    let id = if let Value::BulkString(id) = &pair[0] { id.as_slice() } else { b"" };
-                    self.pass_over(format!("key {:?}", String::from_utf8_lossy(id)), "its record cannot be read");
-                }
-            }
-        }
-        let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
-        order::by_key(&mut keys, |key| (key.created.0, id(key)));
-        Ok(keys)
-    }
-
     /// The records of those of these keys that there are.
     pub fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         let mut cmd = redis::cmd("HMGET");
@@ -333,12 +313,6 @@ impl Remote {
         ids.iter().for_each(|id| _ = cmd.arg(id.as_str()));
         let found = self.read(&cmd)?;
         Ok(list(&found).iter().filter_map(text).filter_map(record_from).collect())
-    }
-
-    /// Counts the changes of the keys.
-    pub fn version(&mut self) -> Result<i64, StoreError> {
-        let version = self.read_text(redis::cmd("GET").arg(self.named("keys:version")))?;
-        Ok(version.and_then(|version| version.parse().ok()).unwrap_or(0))
     }
 
     /// What users and conversations are hashed with: that of whichever host came first.

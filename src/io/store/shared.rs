@@ -12,13 +12,14 @@ mod seam;
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::api::{Batch, StoreError, answers, unavailable};
+use super::follow::{Follower, KeysSeen};
 use super::moments::FoldGuard;
 use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
-use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::keys::KeyId;
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
 pub use handle::{SharedHandle, spawn};
@@ -134,8 +135,7 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     /// What the ledger is known by.
     epoch: Option<String>,
     failed: bool,
-    known: Option<Vec<KeyRecord>>,
-    seen_version: Option<i64>,
+    follower: Follower,
     /// What has been said already of entries that are not what they should be.
     warned: HashSet<String>,
     next: Due,
@@ -151,8 +151,8 @@ impl<S: SharedStore, F: Fn(SharedNotice)> Drop for SharedThread<S, F> {
 }
 
 impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
-    /// One that has not come yet; `tell` takes its notices.
-    pub fn new(remote: S, speaker: Speaker, folding: FoldGuard, tell: F) -> Self {
+    /// One that has not come yet; `tell` takes its notices. `seen`: see [`super::Duties`].
+    pub fn new(remote: S, speaker: Speaker, folding: FoldGuard, seen: KeysSeen, tell: F) -> Self {
         SharedThread {
             remote,
             tell,
@@ -170,8 +170,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             announced: false,
             epoch: None,
             failed: false,
-            known: None,
-            seen_version: None,
+            follower: Follower::new(seen),
             warned: HashSet::new(),
             next: Due::default(),
         }
@@ -194,6 +193,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let asks = self.take(tasks);
         self.work(asks);
         match (self.waiting.is_empty(), self.went_on) {
+            (true, _) if self.follower.is_reading() => limits::KEYS_REST,
             (true, _) => limits::KEYS_LOOK,
             (false, true) => Duration::ZERO,
             (false, false) => limits::CALL_TICK,
@@ -468,9 +468,11 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         if now >= self.next.look {
             let before = self.remote.unix();
             self.remote.follow_clock()?;
-            self.look_at_keys()?;
             self.look_at_clock(before)?;
             self.next.look = now.after(limits::KEYS_LOOK);
+            self.look_at_keys()?;
+        } else if self.follower.is_reading() {
+            self.look_at_keys()?;
         }
         if now >= self.next.fold
             && let Some(before) = self.folding.before(self.remote.unix())
@@ -483,17 +485,10 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
     }
 
     fn look_at_keys(&mut self) -> Result<(), StoreError> {
-        let version = self.remote.version()?;
-        if self.seen_version != Some(version) {
-            let keys = self.remote.list_keys()?;
-            self.look_at_moments()?;
-            self.seen_version = Some(version);
-            if self.known.as_ref() != Some(&keys) {
-                self.known = Some(keys.clone());
-                (self.tell)(SharedNotice::Store(StoreNotice::Keys(keys)));
-            }
-        }
-        Ok(())
+        let (tell, seen) = (&self.tell, self.follower.number());
+        self.follower.look(&mut self.remote, &mut |news| tell(SharedNotice::Store(StoreNotice::Keys(news))))?;
+        // An operator who accepts the clock counts as a change of the keys.
+        if self.follower.number() != seen { self.look_at_moments() } else { Ok(()) }
     }
 
     /// Looks what the ledger knows of the clocks that wrote it.
@@ -532,8 +527,6 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         self.announced = false;
         let waiting = std::mem::take(&mut self.waiting);
         self.answer_none(&waiting);
-        // The ledger may come back without what it had.
-        self.seen_version = None;
         if !std::mem::replace(&mut self.failed, true) {
             (self.tell)(SharedNotice::Store(StoreNotice::Failed(error.to_string())));
         }

@@ -9,6 +9,7 @@
 //! stays whole. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
 
 mod audit;
+mod changes;
 mod groups;
 mod handover;
 mod moments;
@@ -20,9 +21,9 @@ mod tables;
 mod tally;
 mod value;
 
-use super::api::{DaySum, Recent, Store, StoreError};
+use super::api::{DaySum, Names, Recent, Store, StoreError};
 use super::keyform;
-use super::lock::FileLock;
+use super::lock::{self, FileLock};
 use super::moments::Moments;
 use super::note::{Answered, AuditLine, Change, Note};
 use crate::base::digest::hex;
@@ -34,7 +35,7 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use groups::Packer;
 use ring::rand::{SecureRandom, SystemRandom};
-use rusqlite::{Connection, Params, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params};
 use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::io;
@@ -43,12 +44,16 @@ use std::path::{Path, PathBuf};
 use tally::Tally;
 use value::{Fallible, int, key_id, uint};
 
-const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits, grp, labels FROM keys ORDER BY created, id";
-const SELECT_NAMED: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits, grp, labels FROM keys WHERE name = ?1 ORDER BY created, id";
 const SELECT_KEY: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
     disabled, limits, grp, labels FROM keys WHERE id = ?1";
+const SELECT_PAGE: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits, grp, labels FROM keys INDEXED BY keys_created
+    WHERE (created, id) > (?1, ?2) AND substr(name, 1, length(?3)) = ?3
+    AND (length(name) = length(?3) OR NOT ?4) ORDER BY created, id LIMIT ?5";
+const SELECT_NAMED: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits, grp, labels FROM keys WHERE name = ?1 ORDER BY created, id";
+const SELECT_PIECE: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits, grp, labels FROM keys WHERE id > CAST(?1 AS TEXT) ORDER BY id LIMIT ?2";
 const INSERT_KEY: &str =
     "INSERT INTO keys (id, digest, name, plan, endpoints, models, created, expires, revoked, former,
     disabled, limits, grp, labels) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
@@ -84,7 +89,10 @@ impl Sqlite {
         create_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         let lock = match mode {
             Mode::Owner => Some(FileLock::take(path)?),
-            Mode::Shared => None,
+            Mode::Shared => {
+                lock::check_seen(path)?;
+                None
+            }
         };
         let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
         let mut connection = Connection::open(path).map_err(failed)?;
@@ -102,6 +110,7 @@ impl Sqlite {
         store.set_durable(true)?;
         if mode == Mode::Owner {
             store.settle()?;
+            store.lock.iter_mut().try_for_each(FileLock::take_log)?;
         }
         Ok(store)
     }
@@ -114,6 +123,11 @@ impl Sqlite {
     /// Fails if the path no longer leads to the file that an owner has open.
     pub fn check(&self) -> Result<(), StoreError> {
         self.lock.as_ref().map_or(Ok(()), FileLock::check)
+    }
+
+    /// Fails if a gateway does not see what a command has just written: see [`lock::check_seen`].
+    fn check_seen(&self) -> Result<(), StoreError> {
+        if self.lock.is_some() { Ok(()) } else { lock::check_seen(&self.path) }
     }
 
     /// Brings the sums of the days up to date with all rows.
@@ -158,7 +172,8 @@ impl Sqlite {
             transaction.commit()
         };
         let issued = issue();
-        issued.map_err(|error| self.tell(error))
+        issued.map_err(|error| self.tell(error))?;
+        self.check_seen()
     }
 
     /// What was answered under a name within the last day.
@@ -202,14 +217,30 @@ impl Sqlite {
         done.map_err(|error| self.tell(error))
     }
 
-    /// All keys, also expired and revoked ones, in the order of their creation. A record that cannot be read is passed
-    /// over: see [`Sqlite::take_odd`].
-    pub fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.read_keys(SELECT_KEYS, [])
+    /// At most `limit` keys in the order of their creation, behind the one called `after`, with these names;
+    /// `None` if there is no key called `after`. A record that cannot be read is passed over: see [`Sqlite::take_odd`].
+    pub fn keys_page(
+        &self,
+        after: Option<&KeyId>,
+        names: Names<'_>,
+        limit: usize,
+    ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
+        let created = |id: &KeyId| -> Fallible<Option<i64>> {
+            let mut query = self.connection.prepare_cached("SELECT created FROM keys WHERE id = ?1")?;
+            query.query_row([id.as_str()], |row| row.get(0)).optional()
+        };
+        let created = match after {
+            None => Some(-1),
+            Some(id) => created(id).map_err(|error| self.tell(error))?,
+        };
+        let Some(created) = created else { return Ok(None) };
+        let after = after.map_or("", KeyId::as_str);
+        let values = params![created, after, names.prefix, names.whole, int(limit as u64)];
+        self.read_keys(SELECT_PAGE, values).map(Some)
     }
 
-    /// Those of them that have this name.
-    pub fn find_named(&self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
+    /// All keys of this name, in the order of their creation.
+    pub fn keys_named(&self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
         self.read_keys(SELECT_NAMED, [name])
     }
 
@@ -263,8 +294,9 @@ impl Sqlite {
             transaction.commit()?;
             Ok(Some(key))
         };
-        let edited = edit();
-        edited.map_err(|error| self.tell(error))
+        let edited = edit().map_err(|error| self.tell(error))?;
+        self.check_seen()?;
+        Ok(edited)
     }
 
     /// Appends rows, all of them in one transaction or none. The sums of their days follow at once, or when there are
@@ -340,6 +372,13 @@ impl Sqlite {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
+        if self.lock.as_ref().is_some_and(FileLock::is_cut) {
+            // Closing would copy out of it into the file. The next process that opens the file reads what is left.
+            if let Ok(other) = Connection::open_in_memory() {
+                std::mem::forget(std::mem::replace(&mut self.connection, other));
+            }
+            return;
+        }
         if !self.tally.is_empty() {
             // Nothing depends on it: the next process that opens the file does what is left.
             let _ = self.settle();
@@ -356,20 +395,8 @@ impl Store for Sqlite {
         Sqlite::check(self)
     }
 
-    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        Sqlite::list_keys(self)
-    }
-
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         Sqlite::find_keys(self, ids)
-    }
-
-    fn take_odd(&mut self) -> Vec<String> {
-        Sqlite::take_odd(self)
-    }
-
-    fn version(&mut self) -> Result<i64, StoreError> {
-        Sqlite::version(self)
     }
 
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
@@ -470,16 +497,18 @@ fn read_keys(connection: &Connection, sql: &str, values: impl Params, odd: &Odd)
     while let Some(row) = found.next()? {
         match read_key(row) {
             Ok(key) => keys.push(key),
-            Err(_) => {
-                let mut odd = odd.borrow_mut();
-                if odd.len() < limits::ODD_ENTRIES_MAX {
-                    let id = row.get_ref(0)?.as_bytes().unwrap_or_default();
-                    odd.push(String::from_utf8_lossy(id).into_owned());
-                }
-            }
+            Err(_) => note_odd(odd, row.get_ref(0)?.as_bytes().unwrap_or_default()),
         }
     }
     Ok(keys)
+}
+
+/// Remembers the id of a record that was passed over.
+fn note_odd(odd: &Odd, id: &[u8]) {
+    let mut odd = odd.borrow_mut();
+    if odd.len() < limits::ODD_ENTRIES_MAX {
+        odd.push(String::from_utf8_lossy(id).into_owned());
+    }
 }
 
 fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {

@@ -1,18 +1,20 @@
 //! The ledger in a real file, and the thread that writes it.
 
-use super::api::{By, DaySum, Entry, Query, Recent, UsageLine};
+use super::api::{By, DaySum, Entry, Names, Query, Recent, UsageLine};
+use super::follow::{Follower, KeyChanges, KeySource, KeysSeen};
 use super::note::{AuditLine, Note, edited};
 use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::agent::Client;
-use crate::policy::keys::{KeyId, Scope};
+use crate::policy::keys::{KeyId, KeyNews, KeyRecord, Scope};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
 use crate::wire::Dialect;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -140,10 +142,10 @@ fn keys_come_back_as_they_were_stored_and_a_revocation_counts_once() {
     narrow.expires = Some(Unix(99));
     db.insert_key(&all).unwrap();
     db.insert_key(&narrow).unwrap();
-    assert_eq!(db.list_keys().unwrap(), [all.clone(), narrow.clone()]);
+    assert_eq!(all_keys(&db), [all.clone(), narrow.clone()]);
     assert!(db.insert_key(&all).is_err());
     revoke(&mut db, A, 50);
-    assert_eq!(db.list_keys().unwrap()[0].revoked, Some(Unix(50)));
+    assert_eq!(all_keys(&db)[0].revoked, Some(Unix(50)));
 }
 
 #[test]
@@ -153,7 +155,7 @@ fn a_scope_that_permits_nothing_does_not_come_back_as_everything() {
     let mut none = record(A, 5);
     none.scope = Scope::from_stored("", Some(vec![]));
     db.insert_key(&none).unwrap();
-    assert_eq!(db.list_keys().unwrap(), [none]);
+    assert_eq!(all_keys(&db), [none]);
 }
 
 #[test]
@@ -224,9 +226,9 @@ fn one_gateway_at_a_time_and_commands_beside_it() {
     let owner = place.owner();
     assert!(matches!(Sqlite::open(&place.file(), Mode::Owner), Err(StoreError::Locked(_))));
     place.shared().insert_key(&record(A, 1)).unwrap();
-    assert_eq!(owner.list_keys().unwrap().len(), 1);
+    assert_eq!(all_keys(&owner).len(), 1);
     drop(owner);
-    assert_eq!(place.owner().list_keys().unwrap().len(), 1);
+    assert_eq!(all_keys(&place.owner()).len(), 1);
 }
 
 /// Record locks of this process on a file (proc(5)): type and range of each.
@@ -266,7 +268,7 @@ fn nothing_is_committed_to_a_file_that_is_not_in_its_place() {
     let place = Place::new("moved");
     let aside = place.0.join("aside.db");
     let (handle, told) = started(&place);
-    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
     for replaced in [false, true] {
         std::fs::rename(place.file(), &aside).unwrap();
         if replaced {
@@ -301,7 +303,7 @@ fn many_may_meet_at_a_file_that_is_not_there_yet() {
         for thread in threads {
             thread.join().unwrap().unwrap();
         }
-        assert_eq!(place.shared().list_keys().unwrap().len(), 6);
+        assert_eq!(all_keys(&place.shared()).len(), 6);
     }
 }
 
@@ -357,7 +359,7 @@ fn next(told: &Receiver<StoreNotice>) -> StoreNotice {
 fn the_thread_commits_what_it_is_given_and_the_rest_at_the_end() {
     let place = Place::new("thread");
     let (handle, told) = started(&place);
-    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
     let batch = handle.write(vec![row(A, 1, "m", 1), row(A, 2, "m", 1)]);
     assert!(batch.is_empty());
     assert_eq!(next(&told), StoreNotice::Committed { rows: 2 });
@@ -378,19 +380,19 @@ fn the_thread_commits_what_it_is_given_and_the_rest_at_the_end() {
 fn a_key_changed_by_another_process_is_told_within_a_second_and_own_rows_tell_nothing() {
     let place = Place::new("poll");
     let (handle, told) = started(&place);
-    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
-    let (mut cli, mut expected, mut times) = (place.shared(), Vec::new(), Vec::new());
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    let (mut cli, mut times) = (place.shared(), Vec::new());
     for change in 0..6 {
         let (number, began) = (change / 2, Instant::now());
         let id = [A, B, "CCCCCCCCCCCC"][number];
+        let mut expected = record(id, number as u64);
         if change % 2 == 0 {
-            cli.insert_key(&record(id, number as u64)).unwrap();
-            expected.push(record(id, number as u64));
+            cli.insert_key(&expected).unwrap();
         } else {
             revoke(&mut cli, id, 5);
-            expected[number].revoked = Some(Unix(5));
+            expected.revoked = Some(Unix(5));
         }
-        assert_eq!(next(&told), StoreNotice::Keys(expected.clone()));
+        assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![expected], vec![])));
         times.push(began.elapsed());
     }
     // A busy machine may hold up a look now and then; a thread that looks too seldom is late more often than not.
@@ -411,9 +413,9 @@ fn records_that_cannot_be_read_are_passed_over_and_named() {
     damage(&format!("UPDATE keys SET digest = x'01' WHERE id = '{A}'"));
     damage(&format!("UPDATE keys SET id = 'no id' WHERE id = '{B}'"));
     damage("UPDATE keys SET id = CAST(x'ff' AS TEXT) WHERE id = 'CCCCCCCCCCCC'");
-    assert_eq!(db.list_keys().unwrap(), [record(ids[3], 1)]);
+    assert_eq!(all_keys(&db), [record(ids[3], 1)]);
     assert_eq!(db.take_odd().len(), 3);
-    assert_eq!((db.find_keys(&[key(A)]).unwrap(), db.find_named(&record(A, 1).name).unwrap()), (vec![], vec![]));
+    assert_eq!((db.find_keys(&[key(A)]).unwrap(), db.keys_named(&record(A, 1).name).unwrap()), (vec![], vec![]));
     // Found at the start, each is named once; one that is damaged later is named, too.
     let (handle, told) = started(&place);
     let mut notices: Vec<StoreNotice> = (0..4).map(|_| next(&told)).collect();
@@ -430,15 +432,15 @@ fn records_that_cannot_be_read_are_passed_over_and_named() {
     };
     let text = warnings(&mut notices);
     assert!([A, "no id", "\u{fffd}"].iter().all(|id| text.contains(&format!("key {id:?} is passed over"))), "{text}");
-    assert_eq!(notices, [StoreNotice::Keys(vec![record(ids[3], 1)])]);
+    assert_eq!(notices, [StoreNotice::Keys(KeyNews::all(vec![record(ids[3], 1)]))]);
     revoke(&mut db, ids[3], 5);
     let revoked = KeyRecord { revoked: Some(Unix(5)), ..record(ids[3], 1) };
-    assert_eq!(next(&told), StoreNotice::Keys(vec![revoked]), "nothing is named again");
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![revoked], vec![])), "nothing is named again");
     damage(&format!("UPDATE keys SET digest = x'' WHERE id = '{}'", ids[3]));
     let mut notices = vec![next(&told), next(&told)];
     let text = warnings(&mut notices);
     assert!(text.lines().count() == 4 && text.contains(&format!("key {:?} is passed over", ids[3])), "{text}");
-    assert_eq!(notices, [StoreNotice::Keys(vec![])], "it opens nothing any more");
+    assert_eq!(notices, [StoreNotice::Keys(KeyNews::Changed(vec![], vec![key(ids[3])]))], "it opens nothing any more");
     drop(handle);
 }
 
@@ -446,7 +448,7 @@ fn records_that_cannot_be_read_are_passed_over_and_named() {
 fn rows_that_cannot_be_committed_are_kept_until_they_can() {
     let place = Place::new("failing");
     let (handle, told) = started(&place);
-    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
     let other = rusqlite::Connection::open(place.file()).unwrap();
     other.execute_batch("ALTER TABLE groups RENAME TO hidden").unwrap();
     handle.write(vec![row(A, 1, "m", 1)]);
@@ -480,7 +482,7 @@ fn a_rotation_is_stored_and_one_that_is_refused_is_not() {
     });
     assert_eq!(refused.unwrap(), Some(Err("no")));
     assert_eq!(edit_key(&mut db, &key("CCCCCCCCCCCC"), None, |_| Ok::<(), ()>(())).unwrap(), None);
-    assert_eq!(place.owner().list_keys().unwrap(), [expected, record(B, 6)]);
+    assert_eq!(all_keys(&place.owner()), [expected, record(B, 6)]);
 }
 
 #[test]
@@ -669,6 +671,11 @@ fn sums_are_settled_by_themselves_when_many_rows_lie_behind() {
     assert_eq!(db.verify().unwrap().differences, []);
 }
 
+/// All keys in the order of their creation.
+fn all_keys(db: &Sqlite) -> Vec<KeyRecord> {
+    db.keys_page(None, Names::default(), 1000).unwrap().unwrap()
+}
+
 /// A ledger whose every commit takes its time, and which cannot be written as often as it is told to.
 struct Slow {
     db: Sqlite,
@@ -687,6 +694,18 @@ impl Slow {
     }
 }
 
+impl KeySource for Slow {
+    fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
+        self.db.key_changes(seen)
+    }
+    fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
+        self.db.key_piece(cursor)
+    }
+    fn take_odd(&mut self) -> Vec<String> {
+        self.db.take_odd()
+    }
+}
+
 impl Store for Slow {
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         self.fail()?;
@@ -695,17 +714,8 @@ impl Store for Slow {
     fn check(&self) -> Result<(), StoreError> {
         self.db.check()
     }
-    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.db.list_keys()
-    }
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         self.db.find_keys(ids)
-    }
-    fn take_odd(&mut self) -> Vec<String> {
-        self.db.take_odd()
-    }
-    fn version(&mut self) -> Result<i64, StoreError> {
-        self.db.version()
     }
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.db.fold(before, max)
@@ -735,7 +745,7 @@ fn a_commit_that_takes_a_second_does_not_hold_up_whoever_hands_over() {
     let store = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
     let duties = Duties { urgent: true, ..Duties::default() };
     let handle = spawn(store, duties, move |notice| drop(tell.send(notice))).unwrap();
-    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
     for n in 0..100 {
         handle.write(vec![row(A, n, "m", 1)]);
     }
@@ -750,16 +760,16 @@ fn keys_that_the_loop_has_already_are_not_told_again_and_a_change_since_then_is(
     let place = Place::new("known");
     let db = place.owner();
     db.insert_key(&record(A, 5)).unwrap();
-    let known = Some((db.version().unwrap(), fingerprint(&db.list_keys().unwrap())));
+    let seen = db.keys_seen().unwrap();
     place.shared().insert_key(&record(B, 6)).unwrap();
     let (tell, told) = channel();
-    let handle = spawn(db, Duties { known, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
-    assert_eq!(next(&told), StoreNotice::Keys(vec![record(A, 5), record(B, 6)]));
+    let handle = spawn(db, Duties { seen, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![record(B, 6)], vec![])));
     drop(handle);
     let db = place.owner();
-    let known = Some((db.version().unwrap(), fingerprint(&db.list_keys().unwrap())));
+    let seen = db.keys_seen().unwrap();
     let (tell, told) = channel();
-    let handle = spawn(db, Duties { known, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
+    let handle = spawn(db, Duties { seen, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
     handle.write(vec![row(A, 5, "m", 1)]);
     assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
     drop(handle);
@@ -1083,4 +1093,144 @@ fn the_thread_tells_the_loop_that_the_present_time_is_accepted() {
             _ => continue,
         }
     }
+}
+
+/// A ledger that counts the records of keys that are read of it.
+struct Counting {
+    db: Sqlite,
+    read: Arc<AtomicUsize>,
+}
+
+impl KeySource for Counting {
+    fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
+        let changes = self.db.key_changes(seen)?;
+        if let KeyChanges::These { records, gone, .. } = &changes {
+            self.read.fetch_add(records.len() + gone.len(), Ordering::Relaxed);
+        }
+        Ok(changes)
+    }
+    fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
+        let piece = self.db.key_piece(cursor)?;
+        self.read.fetch_add(piece.len(), Ordering::Relaxed);
+        Ok(piece)
+    }
+    fn take_odd(&mut self) -> Vec<String> {
+        self.db.take_odd()
+    }
+}
+
+fn many(place: &Place, count: usize) -> Vec<String> {
+    let ids: Vec<String> = (0..count).map(|number| format!("{number:012}")).collect();
+    let db = place.shared();
+    db.set_durable(false).unwrap();
+    ids.iter().zip(0..).for_each(|(id, number)| db.insert_key(&record(id, number)).unwrap());
+    ids
+}
+
+#[test]
+fn a_changed_key_is_read_alone_however_many_there_are() {
+    for count in [1, 2000] {
+        let place = Place::new(&format!("alone-{count}"));
+        let ids = many(&place, count);
+        let (read, db) = (Arc::new(AtomicUsize::new(0)), place.owner());
+        let mut follower = Follower::new(db.keys_seen().unwrap());
+        let (mut source, mut cli) = (Counting { db, read: read.clone() }, place.shared());
+        let mut look = |read: usize| {
+            let mut told = Vec::new();
+            follower.look(&mut source, &mut |news| told.push(news)).unwrap();
+            assert_eq!(source.read.swap(0, Ordering::Relaxed), read);
+            told
+        };
+        assert_eq!(look(0), []);
+        let last = ids.last().unwrap();
+        revoke(&mut cli, last, 5);
+        let revoked = KeyRecord { revoked: Some(Unix(5)), ..record(last, count as u64 - 1) };
+        assert_eq!(look(1), [KeyNews::Changed(vec![revoked.clone()], vec![])]);
+        cli.insert_key(&record(A, 9)).unwrap();
+        cli.insert_key(&record(B, 9)).unwrap();
+        revoke(&mut cli, A, 6);
+        let issued = vec![KeyRecord { revoked: Some(Unix(6)), ..record(A, 9) }, record(B, 9)];
+        assert_eq!(look(2), [KeyNews::Changed(issued, vec![])], "several changes between two looks");
+        // By hand, past all commands.
+        let other = rusqlite::Connection::open(place.file()).unwrap();
+        other.execute("UPDATE keys SET name = 'by hand' WHERE id = ?1", [B]).unwrap();
+        other.execute("DELETE FROM keys WHERE id = ?1", [A]).unwrap();
+        let renamed = KeyRecord { name: "by hand".to_string(), ..record(B, 9) };
+        assert_eq!(look(2), [KeyNews::Changed(vec![renamed], vec![key(A)])]);
+        other.execute_batch("CREATE TABLE other (a); INSERT INTO other VALUES (1)").unwrap();
+        assert_eq!(look(0), [], "nothing of the keys has changed");
+    }
+}
+
+#[test]
+fn all_keys_are_read_in_pieces_where_changes_are_unknown() {
+    let place = Place::new("pieces");
+    let ids = many(&place, 600);
+    let db = place.owner();
+    let mut follower = Follower::new(db.keys_seen().unwrap());
+    let (mut source, mut told) = (Counting { db, read: Arc::default() }, Vec::new());
+    let mut cli = place.shared();
+    // The changes that were kept are others than those that were seen.
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    other.execute("UPDATE changes SET mark = mark + 1", []).unwrap();
+    follower.look(&mut source, &mut |news| told.push(news)).unwrap();
+    assert!(follower.is_reading());
+    // What is changed meanwhile is told at once.
+    revoke(&mut cli, &ids[599], 5);
+    follower.look(&mut source, &mut |news| told.push(news)).unwrap();
+    while follower.is_reading() {
+        follower.look(&mut source, &mut |news| told.push(news)).unwrap();
+    }
+    let sizes: Vec<(usize, bool, bool)> = told
+        .iter()
+        .map(|news| match news {
+            KeyNews::Changed(records, gone) => (records.len() + gone.len(), false, false),
+            KeyNews::Piece { records, begins, ends } => (records.len(), *begins, *ends),
+        })
+        .collect();
+    let piece = crate::base::limits::KEYS_PER_PIECE;
+    assert_eq!(sizes, [(piece, true, false), (1, false, false), (piece, false, false), (600 - 2 * piece, false, true)]);
+    // More changes than are told at once.
+    ids.iter().take(300).for_each(|id| revoke(&mut cli, id, 7));
+    told.clear();
+    follower.look(&mut source, &mut |news| told.push(news)).unwrap();
+    assert!(follower.is_reading());
+    follower.look(&mut source, &mut |news| told.push(news)).unwrap();
+    assert!(!follower.is_reading() && told.len() == 2);
+}
+
+#[test]
+fn a_key_that_cannot_be_read_is_named_and_holds_up_no_other() {
+    let place = Place::new("unreadable");
+    let mut db = place.owner();
+    let (mut seen, other) = (db.keys_seen().unwrap(), place.shared());
+    other.insert_key(&record(A, 1)).unwrap();
+    other.insert_key(&record(B, 2)).unwrap();
+    let by_hand = rusqlite::Connection::open(place.file()).unwrap();
+    by_hand.execute("UPDATE keys SET digest = x'00' WHERE id = ?1", [A]).unwrap();
+    let these = KeyChanges::These { records: vec![record(B, 2)], gone: vec![key(A)], more: false };
+    assert_eq!(db.key_changes(&mut seen).unwrap(), these);
+    assert!(matches!(db.take_odd().as_slice(), [text] if text.contains(A)));
+    assert_eq!(db.key_piece(&mut String::new()).unwrap(), [record(B, 2)]);
+}
+
+#[test]
+fn pages_of_keys_go_on_where_the_last_one_ended() {
+    let place = Place::new("pages");
+    let db = place.owner();
+    for (id, created) in [(B, 1), (A, 2), ("CCCCCCCCCCCC", 2), ("DDDDDDDDDDDD", 1)] {
+        db.insert_key(&record(id, created)).unwrap();
+    }
+    let page = |after: Option<&str>, names: &str, limit: usize| {
+        let page = db.keys_page(after.map(key).as_ref(), Names::of(names), limit).unwrap();
+        page.map(|page| page.iter().map(|key| key.id.to_string()).collect::<Vec<_>>())
+    };
+    assert_eq!(page(None, "*", 3).unwrap(), [B, "DDDDDDDDDDDD", A]);
+    assert_eq!(page(Some(A), "*", 3).unwrap(), ["CCCCCCCCCCCC"]);
+    assert_eq!(page(Some("CCCCCCCCCCCC"), "*", 3).unwrap(), [""; 0]);
+    assert_eq!(page(Some("EEEEEEEEEEEE"), "*", 3), None, "there is no such key");
+    assert_eq!(page(None, "name of D*", 3).unwrap(), ["DDDDDDDDDDDD"]);
+    assert_eq!(page(None, "name of", 3).unwrap(), [""; 0]);
+    assert_eq!(page(None, &format!("name of {A}"), 3).unwrap(), [A]);
+    assert_eq!(db.keys_named(&format!("name of {B}")).unwrap().len(), 1);
 }

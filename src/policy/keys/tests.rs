@@ -149,7 +149,7 @@ fn tags_follow_from_the_seed_alone_and_their_halves_differ() {
         let mut keys = Keys::new(seed);
         keys.load(vec![record(&issued)]);
         assert!(keys.identify(issued.text.as_bytes(), "tg_", NOW).is_some());
-        keys.proofs[0].map(|(tag, _)| tag).unwrap()
+        keys.tag(KeyIx(0))
     };
     assert_eq!(tag(1), tag(1));
     assert_ne!(tag(1), tag(2));
@@ -210,7 +210,7 @@ fn a_key_keeps_its_place_while_others_come_and_go() {
     assert_eq!(known.identify(keys[0].text.as_bytes(), "tg_", NOW), None);
     // Requests still running under the first key can read its record.
     let first = known.index_of(&keys[0].id).unwrap();
-    assert_eq!(known.record(first).id, keys[0].id);
+    assert_eq!(known.get(first).id(), keys[0].id);
     known.load(vec![record(&keys[0])]);
     assert_eq!(known.identify(keys[0].text.as_bytes(), "tg_", NOW), Some(first));
     assert_eq!(known.len(), 3);

@@ -305,7 +305,7 @@ fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
             }
         }
         open.into_iter().for_each(|hold| meter.refund(hold));
-        let account = &mut meter.accounts[0];
+        let account = meter.accounts.entry(0);
         assert_eq!(
             (account.running, account.window.reserved, account.period.reserved),
             (0, 0, amount(0)),

@@ -1,8 +1,9 @@
 //! `check`, `models` and `usage` as typed: contract section 6.
 
-use super::harness::{CREDENTIAL, Harness, chat, message};
+use super::client::{Client, request};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message};
 use super::process::{Folder, run};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 
 #[test]
@@ -120,4 +121,55 @@ fn help_and_version_are_there_and_what_is_misused_says_so() {
     assert_eq!(features, if cfg!(feature = "redis") { "with redis" } else { "without redis" });
     assert_eq!(run(folder.path(), &["no-such-command"], &[]).code, 2);
     assert_eq!(run(folder.path(), &[], &[]).code, 2);
+}
+
+#[test]
+fn keys_of_a_file_are_listed_in_parts() {
+    let setup = Setup {
+        server: "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]",
+        ..Setup::default()
+    };
+    keys_are_listed_in_parts(&Harness::start(&setup));
+}
+
+/// A gateway of any ledger, to whose key some are added.
+pub fn keys_are_listed_in_parts(h: &Harness) {
+    let issued = |name: &str| h.done(&["keys", "issue", "--name", name])[8..20].to_string();
+    let ids: Vec<String> = ["team one", "team two", "other", "team three"].iter().map(|name| issued(name)).collect();
+    let listed = |more: &[&str]| -> Vec<Value> {
+        let text = h.done(&[&["keys", "list", "--json"], more].concat());
+        serde_json::from_str::<Vec<Value>>(&text).unwrap()
+    };
+    let of = |more: &[&str]| -> Vec<String> {
+        listed(more).iter().map(|key| key["id"].as_str().unwrap().to_string()).collect()
+    };
+    let all = of(&[]);
+    assert_eq!(all[all.len() - 4..], ids, "in the order in which they were issued");
+    assert_eq!(of(&["--after", &ids[0], "--limit", "2"]), ids[1..3]);
+    assert_eq!(of(&["--name", "team t*"]), [ids[1].clone(), ids[3].clone()]);
+    assert_eq!(of(&["--name", "team t*", "--limit", "1"]), [ids[1].clone()]);
+    assert_eq!(of(&["--name", "team"]), [""; 0]);
+    assert_eq!(of(&["--after", &ids[3]]), [""; 0]);
+    assert_eq!(h.command(&["keys", "list", "--after", "AAAAAAAAAAAA"]).code, 1, "there is no such key");
+    let table = h.done(&["keys", "list", "--name", "other"]);
+    assert!(table.starts_with("ID ") && table.lines().count() == 2, "{table}");
+    let token = bearer(CREDENTIAL.1);
+    let page = |query: &str| {
+        let head = request("GET", &format!("/admin/v1/keys?{query}"), &[("authorization", token.as_str())]);
+        let answer = Client::connect(h.admin).ask(&head);
+        (answer.status(), answer.json())
+    };
+    let (status, first) = page(&format!("limit=2&after={}", ids[0]));
+    let told = |page: &Value| page["data"].as_array().unwrap().iter().map(|key| key["id"].clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (status, told(&first), &first["next"]),
+        (200, told(&json!({"data": [{"id": ids[1]}, {"id": ids[2]}]})), &json!(ids[2]))
+    );
+    let (_, last) = page(&format!("limit=2&after={}", ids[2]));
+    assert_eq!((told(&last), &last["next"]), (vec![json!(ids[3])], &Value::Null));
+    for wrong in ["AAAAAAAAAAAA", "7", ""] {
+        assert_eq!(page(&format!("after={wrong}")).0, 400, "{wrong}");
+    }
+    h.done(&["keys", "revoke", "other"]);
+    assert_eq!(h.command(&["keys", "set", "other", "--disable"]).code, 1, "it is revoked");
 }

@@ -9,7 +9,7 @@ mod causes;
 mod changes;
 pub mod client;
 pub mod collector;
-mod commands;
+pub mod commands;
 mod connect;
 mod demo;
 mod discovery;

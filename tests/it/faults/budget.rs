@@ -32,7 +32,7 @@ impl Desk {
         (0..5).for_each(|n| ring.issue(&format!("key-{n}"), &["plan=team"]));
         lines.iter().for_each(|line| setting.set("server", line));
         setting.set("plan team", "tokens = 0");
-        let start = Start { seed: [7; 32], client_listeners: 1, keys: ring.records.clone(), ..Start::default() };
+        let start = Start { seed: [7; 32], client_listeners: 1, keys: ring.records.clone().into(), ..Start::default() };
         let now = begin();
         let gateway = Gateway::new(Arc::new(setting.high()), start, now);
         Desk { gateway, now, dialed: Vec::new(), keys: ring.texts.into_values().collect() }

@@ -35,7 +35,7 @@ impl Bench {
         let mut setting = Setting::default();
         setting.set("plan open", "requests = 1000");
         setting.set("model small", "request_timeout = \"1h\"");
-        let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
+        let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.records.clone().into(), ..Start::default() };
         let now = begin();
         let gateway = Gateway::new(Arc::new(setting.high()), start, now);
         (Bench { gateway, now, times: Vec::new(), upstream: None }, keys.texts["key"].clone())

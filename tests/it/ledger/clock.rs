@@ -33,7 +33,7 @@ impl World {
         let (mut setting, mut keys) = (Setting::default(), KeyRing::default());
         plan.iter().for_each(|line| setting.set("plan team", line));
         keys.issue("k", &[]);
-        let start = Start { client_listeners: 1, keys: keys.records.clone(), ..start };
+        let start = Start { client_listeners: 1, keys: keys.records.clone().into(), ..start };
         let gateway = Gateway::new(Arc::new(setting.high()), start, now);
         World { gateway, key: keys.texts["k"].clone(), now }
     }

@@ -1,13 +1,14 @@
 //! What becomes of a gateway whose ledger's file is taken away, is reached by another name, or may not grow.
 
-use super::client::get;
-use super::harness::{CREDENTIAL, Harness, chat};
+use super::client::{Client, get, request};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
 use super::process::{Process, free_port, wait_at_most, wait_for};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use tollgate::base::limits;
 
 fn path(h: &Harness, name: &str) -> PathBuf {
     h.folder.path().join(name)
@@ -116,4 +117,104 @@ fn a_damaged_record_stops_neither_revocations_nor_a_start() {
     wait_for("the log to name it again", || named(&h));
     assert_eq!([0, 1, 2].map(|at| h.status_of(&keys[at])), [401, 401, 200]);
     assert_eq!(h.done(&["keys", "list"]).lines().count(), 3);
+}
+
+/// What is done to files of the ledger, by their ends.
+fn remove(h: &Harness, ends: &[&str]) {
+    ends.iter()
+        .for_each(|end| fs::rename(path(h, &format!("tollgate.db{end}")), path(h, &format!("aside{end}"))).unwrap());
+}
+
+fn copy(h: &Harness, ends: &[&str]) {
+    remove(h, ends);
+    for end in ends {
+        fs::copy(path(h, &format!("aside{end}")), path(h, &format!("tollgate.db{end}"))).unwrap();
+    }
+}
+
+fn put_back(h: &Harness, ends: &[&str]) {
+    ends.iter()
+        .for_each(|end| fs::rename(path(h, &format!("aside{end}")), path(h, &format!("tollgate.db{end}"))).unwrap());
+}
+
+fn admin(h: &Harness, method: &str, id: &str) -> u16 {
+    let token = bearer(CREDENTIAL.1);
+    let fields = [("authorization", token.as_str())];
+    Client::connect(h.admin).ask(&request(method, &format!("/admin/v1/keys/{id}"), &fields)).status()
+}
+
+#[test]
+fn files_of_the_log_that_are_not_in_place_stop_admission_and_changes() {
+    let server = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
+    let mut h = Harness::start(&Setup { server, ..Setup::default() });
+    let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+    assert_eq!(h.chat(&key, &body).status(), 200);
+    let (mut served, id) = (1, &key[8..20]);
+    type Fault = fn(&Harness, &[&str]);
+    let cases: [(Fault, &[&str]); 6] = [
+        (remove, &["-wal", "-shm"]),
+        (remove, &["-wal"]),
+        (remove, &["-shm"]),
+        (copy, &["-wal", "-shm"]),
+        (copy, &["-wal"]),
+        (copy, &["", "-wal"]),
+    ];
+    for (turn, (fault, ends)) in cases.into_iter().enumerate() {
+        fault(&h, ends);
+        // Before the gateway has looked, and after that.
+        for looked in [false, true] {
+            if looked {
+                wait_until_ready(&h, 503);
+                assert_eq!(h.chat(&key, &body).status(), 503);
+            }
+            let done = h.command(&["keys", "revoke", id]);
+            assert_eq!(done.code, 1, "case {turn}: {}{}", done.out, done.err);
+            assert!(done.err.contains("tollgate.db"), "case {turn}: {}", done.err);
+            if turn == 0 {
+                let done = h.command(&["keys", "issue", "--name", "lost"]);
+                assert_eq!((done.code, done.out.as_str()), (1, ""), "case {turn}: {}", done.err);
+            }
+            assert_eq!(admin(&h, "DELETE", id), 503, "case {turn}");
+        }
+        let why = wait_for("the log to say why", || Some(failures(&h)).filter(|why| why.len() > turn));
+        assert!(why[turn].contains("tollgate.db") && why[turn].contains("moved, deleted or replaced"), "{why:?}");
+        put_back(&h, ends);
+        wait_until_ready(&h, 200);
+        assert_eq!(h.chat(&key, &body).status(), 200, "case {turn}");
+        served += 1;
+    }
+    assert_eq!(h.ledger(served).requests, served);
+    h.done(&["keys", "revoke", id]);
+    wait_for("the revocation", || (h.status_of(&key) == 401).then_some(()));
+    assert_eq!(h.gateway.stop("TERM").code(), Some(0));
+    h.start_again();
+    assert_eq!(h.status_of(&key), 401);
+    assert_eq!(h.ledger(served).requests, served);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+#[test]
+fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
+    for end in ["-wal", "-shm"] {
+        let mut h = Harness::usual();
+        let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+        let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
+        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+        drop(db);
+        std::thread::sleep(2 * limits::KEYS_LOOK);
+        assert_eq!(h.chat(&key, &body).status(), 200, "SQLite may empty the log itself");
+        h.ledger(1);
+        assert_eq!(failures(&h), Vec::<String>::new());
+        let file = fs::File::options().write(true).open(path(&h, &format!("tollgate.db{end}"))).unwrap();
+        file.set_len(0).unwrap();
+        wait_until_ready(&h, 503);
+        assert_eq!(h.chat(&key, &body).status(), 503);
+        let why = failures(&h).join("\n");
+        assert!(why.contains(&format!("tollgate.db{end}")) && why.contains("cut or overwritten"), "{why}");
+        let done = h.command(&["keys", "revoke", &key[8..20]]);
+        assert_eq!(done.code, 1, "{end}: {}{}", done.out, done.err);
+        h.gateway.stop("TERM");
+        h.start_again();
+        assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    }
 }

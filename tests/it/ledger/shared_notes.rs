@@ -4,6 +4,7 @@ use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
 use super::process::wait_for;
 use super::shared::Server;
+use crate::e2e::commands::keys_are_listed_in_parts;
 use serde_json::Value;
 use std::sync::Barrier;
 
@@ -103,4 +104,11 @@ fn a_name_is_done_once_in_a_race_of_two_hosts() {
     let list = |args: &[&str]| serde_json::from_str::<Value>(&all[0].done(args)).unwrap();
     assert_eq!(list(&["keys", "list", "--json"]).as_array().unwrap().len(), ROUNDS);
     assert_eq!(list(&["ledger", "audit", "--json"]).as_array().unwrap().len(), 3 * ROUNDS, "each is done once");
+}
+
+#[test]
+fn keys_of_a_shared_ledger_are_listed_in_parts() {
+    let Some(server) = Server::start() else { return };
+    let store = format!("url = \"{}\"", server.url());
+    keys_are_listed_in_parts(&Harness::start(&Setup { store, server: WRITE, ..Setup::default() }));
 }

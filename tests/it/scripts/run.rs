@@ -15,7 +15,7 @@ use tollgate::policy::ask::Ruling;
 use tollgate::policy::config::{Origin, units};
 use tollgate::policy::counters::{Counters, RestTold};
 use tollgate::policy::discover::Listed;
-use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord};
 use tollgate::policy::meter::{Amount, By, LimitKind};
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
@@ -269,7 +269,7 @@ impl Player<'_> {
             return Err(format!("there is no key {name}"));
         }
         self.keys.records.iter_mut().filter(|record| record.name == *name).for_each(change);
-        self.world.notice(Notice::Keys(self.keys.records.clone()))
+        self.world.notice(Notice::Keys(KeyNews::all(self.keys.records.clone())))
     }
 
     /// What a predecessor, a successor and a ledger that is shared have to say.
@@ -455,7 +455,7 @@ fn rest(line: &[String]) -> Option<RestTold> {
 
 /// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (of five seconds before).
 fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
-    let mut start = Start { keys: keys.records.clone(), ..Start::default() };
+    let mut start = Start { keys: keys.records.clone().into(), ..Start::default() };
     for line in lines {
         match &line.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             ["work-min", bytes] => start.work_min = bytes.parse().ok(),

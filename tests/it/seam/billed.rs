@@ -100,6 +100,9 @@ fn most(endpoint: &str, body: &Value) -> Amount {
         other => words(other),
     };
     let mut prompt: u64 = members.map(|(_, value)| content(value)).sum();
+    if endpoint == "completions" {
+        prompt += words(&body["suffix"]) * (each_text("prompt") - 1);
+    }
     if endpoint == "rerank" {
         prompt += words(&body["query"]) * (each_text("documents") - 1);
     }

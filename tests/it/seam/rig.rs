@@ -47,7 +47,7 @@ impl Rig {
         let words: Vec<String> = in_group.map(|group| format!("group={group}")).into_iter().collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         (0..keys).for_each(|number| ring.issue(&format!("k{number}"), &words));
-        let start = Start { keys: ring.records.clone(), admin, ..Start::default() };
+        let start = Start { keys: ring.records.clone().into(), admin, ..Start::default() };
         Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring, config: setting.high(), most: 0 }
     }
 

@@ -419,7 +419,7 @@ impl World {
         let past = |row: &Row| Past { key: row.key, group: row.group.clone(), at: row.admitted, used: row.amount() };
         let recent = self.disk.rows.iter().map(past).collect();
         let keys = self.keys.records.clone();
-        let start = Start { seed: bytes, client_listeners: 1, keys, recent, running, ..Start::default() };
+        let start = Start { seed: bytes, client_listeners: 1, keys: keys.into(), recent, running, ..Start::default() };
         Gateway::new(Arc::new(setting.high()), start, self.now)
     }
 

@@ -19,7 +19,7 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
-use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord, issue};
+use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord, issue};
 use tollgate::policy::row::{Row, Running};
 use tollgate::wire::Dialect;
 
@@ -118,7 +118,8 @@ impl World {
         // In most worlds ordinary requests and answers are long work, so that everything happens while it is away.
         let work_min = [Some(0), Some(100), Some(600), None][(seed % 4) as usize];
         let keys_known = keys.records.clone();
-        let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys_known, work_min, ..Start::default() };
+        let start =
+            Start { seed: seed_bytes, client_listeners: 1, keys: keys_known.into(), work_min, ..Start::default() };
         let before_reply = seed.is_multiple_of(3) && way != Way::Local;
         let config = Arc::new(setting(before_reply, way, wider).high());
         World {
@@ -431,7 +432,7 @@ impl World {
                     }
                     record.revoked = if record.revoked.is_some() { None } else { Some(Unix(now.0)) };
                 }
-                self.gateway.notice(Notice::Keys(self.keys.records.clone()), self.now);
+                self.gateway.notice(Notice::Keys(KeyNews::all(self.keys.records.clone())), self.now);
             }
             2 => self.gateway.reply(Reply::Signal(Signal::Reload), self.now),
             3 | 4 if self.reloading => self.reload(),
@@ -729,7 +730,7 @@ impl World {
         for client in std::mem::take(&mut self.clients) {
             self.gateway.closed(client.pipe.conn, Ending::Broken, self.now);
         }
-        self.gateway.notice(Notice::Keys(self.keys.records.clone()), self.now);
+        self.gateway.notice(Notice::Keys(KeyNews::all(self.keys.records.clone())), self.now);
         self.ledger.recover(&mut self.gateway, self.now);
         self.gateway.actions().retain(|action| {
             !matches!(action, Action::Close { conn, .. }

@@ -48,22 +48,17 @@ impl Checks {
     fn count_items(&mut self) {
         match self.name {
             Name::Messages | Name::Input | Name::System => self.fields.messages += self.items,
-            Name::Tools => self.count_tools(self.items),
+            Name::Tools => self.fields.inner.add(0, self.items),
             _ => {}
         }
-    }
-
-    fn count_tools(&mut self, more: u32) {
-        let more = u16::try_from(more).unwrap_or(u16::MAX);
-        self.fields.tools = self.fields.tools.saturating_add(more);
     }
 
     /// An object in an item of the input, or in a tool: a part, a call, a result, or one of a namespace's tools.
     pub(super) fn in_item(&mut self, token: Token, depth: usize) {
         if token == Token::ObjectOpen && matches!(depth, 4 | 6) {
             match self.name {
-                Name::Tools => self.count_tools(1),
-                _ => self.fields.parts += 1,
+                Name::Tools => self.fields.inner.add(0, 1),
+                _ => self.fields.inner.add(1, 0),
             }
         }
     }
@@ -71,7 +66,6 @@ impl Checks {
     /// A tool says what it is, in a responses request it must. What is none of the client's own kind may run at the
     /// provider.
     pub(super) fn in_tools(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
-        self.in_item(token, depth);
         match (depth, token) {
             (2, Token::ObjectOpen) => self.block = NO_BLOCK,
             (2, Token::ObjectClose) if !self.block.has_text => {
@@ -164,7 +158,7 @@ impl Checks {
             }
             (3, _) if !closes => self.message_value(buf, token, span),
             (4, Token::ObjectOpen) => {
-                self.fields.parts += 1;
+                self.fields.inner.add(1, 0);
                 if self.message.member == Part::Content {
                     self.message.typed = false;
                     self.unsigned.open(span.start);
@@ -189,7 +183,7 @@ impl Checks {
                 self.message.stored.key(buf, depth, span);
             }
             // In what a tool gave back.
-            (6, Token::ObjectOpen) => self.fields.parts += 1,
+            (6, Token::ObjectOpen) => self.fields.inner.add(1, 0),
             (5, Token::String) if self.message.member == Part::Content => {
                 self.message.typed |= self.unsigned.string(span.of(buf));
                 if self.message.stored.is_named() {

@@ -26,7 +26,7 @@ impl Checks {
             self.fields.texts = self.items;
         }
         if name == Name::Query {
-            self.query = u32::try_from(tokens_of(value.string().unwrap_or_default())).unwrap_or(u32::MAX);
+            self.query = token_count(value);
         }
         self.found |= 1 << at;
         Ok(())
@@ -98,7 +98,7 @@ impl Checks {
                 return Err(Invalid(format!("{}: required, expected {}", name.text(), expected.words())));
             }
         }
-        // The query has been counted once as it came.
+        // The query, or the suffix, has been counted once as it came.
         let again = u64::from(self.fields.texts.saturating_sub(1));
         self.tokens.add(again.saturating_mul(self.query.into()));
         // Nothing is reserved for an answer that is no text.
@@ -113,9 +113,15 @@ impl Checks {
             Name::MaxTokens => self.plain_max = whole_number(value).and_then(NonZeroU64::new),
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
             Name::BestOf => self.fields.made = answers(value),
+            Name::Suffix => self.query = token_count(value),
             _ => self.fields.each = answers(value),
         }
     }
+}
+
+/// Tokens of a value that is one text; 0 for any other.
+fn token_count(value: Raw<'_>) -> u32 {
+    value.string().map_or(0, |text| u32::try_from(tokens_of(text)).unwrap_or(u32::MAX))
 }
 
 /// Tokens of one text among others: at least one.

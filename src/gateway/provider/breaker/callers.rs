@@ -3,7 +3,7 @@
 
 use crate::base::hash::mix_bytes;
 use crate::policy::counters::Callers;
-use crate::policy::keys::KeyRecord;
+use crate::policy::keys::Key;
 
 /// Who has called: a key and its owner. The keys of one group have one owner; a key without a group has its own.
 /// Both are numbers that another process gives the same key.
@@ -15,9 +15,9 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// The caller that has this key.
-    pub(crate) fn of(record: &KeyRecord) -> Caller {
-        let key = mix_bytes(0, record.id.text());
-        let owner = record.group.as_ref().map_or(key, |group| mix_bytes(1, group.as_bytes()));
+    pub(crate) fn of(caller: Key<'_>) -> Caller {
+        let key = mix_bytes(0, caller.id().text());
+        let owner = caller.kind.group.as_ref().map_or(key, |group| mix_bytes(1, group.as_bytes()));
         Caller { key, owner }
     }
 

@@ -73,6 +73,7 @@ impl Breakers {
     /// server's its breaker.
     pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
         self.entries.retain(|entry| entry.busy > 0 || is_there(&entry.label));
+        self.find_by_label();
         let mut before: Vec<_> = std::mem::take(&mut self.breakers).into_iter().map(|one| (Some(one), 0)).collect();
         for entry in &mut self.entries {
             let (breaker, place) = &mut before[entry.breaker];

@@ -474,3 +474,26 @@ fn what_is_known_of_a_target_ends_with_it_unless_something_is_in_flight_there() 
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
     assert_eq!((breakers.busy(), breakers.breakers.len()), (1, 3), "it is known again");
 }
+
+#[test]
+fn a_target_is_found_as_fast_among_a_thousand() {
+    let targets: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
+    let mut breakers = Breakers::default();
+    targets.iter().for_each(|target| assert!(breakers.is_free(target, &[0; ALLOWANCES], Mono(0))));
+    let looked = std::cell::Cell::new(0);
+    for (number, target) in targets.iter().enumerate() {
+        let same = |index: u32| {
+            looked.set(looked.get() + 1);
+            Arc::ptr_eq(&breakers.entries[index as usize].label, &target.label)
+        };
+        assert_eq!(breakers.by_label.find(address_hash(&target.label), same), Some(number as u32));
+    }
+    assert!(looked.get() < 4000, "{} entries looked at for 1000 targets", looked.get());
+    // Another configuration has other labels for the same targets, and some targets are gone.
+    let renewed: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
+    fail(&mut breakers, &targets[7], &[1, 2], true, Mono(0));
+    assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], Mono(1)));
+    breakers.forget(|label| label == "p7/m");
+    assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], Mono(1)));
+    assert_eq!(breakers.entries.len(), 1);
+}

@@ -33,6 +33,27 @@ fn a_connection_that_stands_is_told_before_what_else_waits_for_its_turn() {
     (seen..20).for_each(|_| assert!(matches!(world.next(), Heard::Bytes(..))));
 }
 
+/// A core names a connection for each piece that it appends. A client that takes more than one turn to write to must not
+/// multiply the work by the number of pieces.
+#[test]
+fn pieces_for_one_connection_are_flushed_together() {
+    const PIECES: usize = 2000;
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    let (stand, until) = channel();
+    world.order(Order::Stand(until));
+    world.order(Order::Send(conn, vec![b'x'; 40 * limits::IO_SLICE]));
+    (0..PIECES).for_each(|_| world.order(Order::Send(conn, vec![b'x'])));
+    drop(stand);
+    let mut got = vec![0; 40 * limits::IO_SLICE + PIECES];
+    socket.read_exact(&mut got).unwrap();
+    assert_eq!(world.next(), Heard::Drained(conn));
+    let (asked, turns) = (world.asked.load(Ordering::Relaxed), world.turns.load(Ordering::Relaxed));
+    // Twice in the rounds of each turn, and once for each piece.
+    let most = PIECES as u64 + 2 * (limits::ROUNDS_PER_TURN as u64) * (turns + 1);
+    assert!(asked <= most, "{asked} flushes in {turns} turns");
+}
+
 /// The whole process runs out of descriptors here, so it has to be one of its own.
 #[test]
 fn a_loop_without_descriptors_rests_and_recovers() {

@@ -5,11 +5,11 @@ use crate::base::packed::Packed;
 const CODE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/scripts")));
 
 /// So many are loaded.
-pub(super) const SCRIPTS: usize = 7;
+pub(super) const SCRIPTS: usize = 8;
 /// The one that is run before there is an epoch.
-const BEGIN: usize = 7;
+const BEGIN: usize = 8;
 /// What stands before each of those that are loaded: it asks for the epoch.
-const GUARD: usize = 8;
+const GUARD: usize = 9;
 
 fn texts() -> Vec<String> {
     CODE.text().split('\0').map(str::to_string).collect()

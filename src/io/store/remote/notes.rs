@@ -57,8 +57,9 @@ impl Remote {
         let (id, new) = (&key.id, &*record_text(key));
         let once = note.once.as_ref().map_or("", |once| once.name);
         let [audit, answer] = self.places(once);
-        let mut cmd = self.script(EDIT, &[self.named("keys"), self.named("keys:version"), audit, answer]);
-        cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key));
+        let created = self.named("keys:created");
+        let mut cmd = self.script(EDIT, &[self.named("keys"), self.named("keys:version"), audit, answer, created]);
+        cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key)).arg(key.created.0);
         let code: u64 = self.query(&cmd)?;
         let mut done = code == STORED;
         if !done {

@@ -90,7 +90,7 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
         calls.listen(|| called.is_closed(), tell);
     })?;
     let thread = std::thread::Builder::new().name("store".into());
-    let folding = FoldGuard::new(duties.retention, duties.moments);
-    let thread = thread.spawn(move || SharedThread::new(remote, speaker, folding, tell).serve(&theirs))?;
+    let (folding, seen) = (FoldGuard::new(duties.retention, duties.moments), duties.seen);
+    let thread = thread.spawn(move || SharedThread::new(remote, speaker, folding, seen, tell).serve(&theirs))?;
     Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }

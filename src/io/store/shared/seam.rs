@@ -2,6 +2,7 @@
 //! slow, breaks and comes back as they say.
 
 use super::super::api::StoreError;
+use super::super::follow::KeySource;
 use super::super::moments::Moments;
 use super::super::remote::{Command, Done, Holds, Remote, Speaker};
 use crate::base::digest::hex;
@@ -14,7 +15,7 @@ use std::io;
 /// A shared ledger, as its thread uses it. Each call may fail, and what a call that failed has done is not known; it
 /// connects by itself where it has to. See the methods of [`Remote`].
 #[allow(missing_docs, reason = "each is the method of `Remote` that it is called after")]
-pub trait SharedStore {
+pub trait SharedStore: KeySource {
     fn is_connected(&self) -> bool;
     fn epoch(&self) -> Option<&str>;
     fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError>;
@@ -22,13 +23,10 @@ pub trait SharedStore {
     fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError>;
     fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError>;
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
-    fn version(&mut self) -> Result<i64, StoreError>;
-    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
     fn moments(&mut self) -> Result<Moments, StoreError>;
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
     fn follow_clock(&mut self) -> Result<(), StoreError>;
-    fn take_odd(&mut self) -> Vec<String>;
     /// The monotonic clock that grants end by.
     fn watch(&self) -> Mono;
     /// Wall-clock time.
@@ -73,14 +71,6 @@ impl SharedStore for Remote {
         Remote::find_keys(self, ids)
     }
 
-    fn version(&mut self) -> Result<i64, StoreError> {
-        Remote::version(self)
-    }
-
-    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        Remote::list_keys(self)
-    }
-
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         Remote::fold(self, before, max)
     }
@@ -95,10 +85,6 @@ impl SharedStore for Remote {
 
     fn follow_clock(&mut self) -> Result<(), StoreError> {
         Remote::follow_clock(self)
-    }
-
-    fn take_odd(&mut self) -> Vec<String> {
-        Remote::take_odd(self)
     }
 
     fn watch(&self) -> Mono {

@@ -3,8 +3,9 @@
 //! and at the start of a gateway.
 
 use super::super::api::StoreError;
+use super::super::lock::check_seen;
 use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
-use super::{Odd, SELECT_KEYS, Sqlite, groups, read_keys};
+use super::{Odd, SELECT_PIECE, Sqlite, groups, read_keys};
 use crate::base::limits;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
@@ -19,6 +20,7 @@ impl Sqlite {
         if !path.try_exists().map_err(|error| StoreError::File(path.to_path_buf(), error))? {
             return Ok(());
         }
+        check_seen(path)?;
         let look = || -> rusqlite::Result<Option<&'static str>> {
             let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             connection.busy_timeout(limits::STORE_BUSY)?;
@@ -36,18 +38,22 @@ impl Sqlite {
         }
     }
 
-    /// The keys of a file, which is not changed for this, nor brought up to date.
-    pub fn peek_keys(path: &Path) -> Result<Vec<KeyRecord>, StoreError> {
-        let peek = || -> rusqlite::Result<Option<Vec<KeyRecord>>> {
+    /// Hands the keys of a file to `take`. The file is not changed for this, nor brought up to date.
+    pub fn peek_keys(path: &Path, take: &mut dyn FnMut(KeyRecord)) -> Result<(), StoreError> {
+        check_seen(path)?;
+        let mut peek = || -> rusqlite::Result<bool> {
             let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             connection.busy_timeout(limits::STORE_BUSY)?;
             if marks(&connection)? != (APPLICATION, SCHEMA) {
-                return Ok(None);
+                return Ok(false);
             }
-            read_keys(&connection, SELECT_KEYS, [], &Odd::default()).map(Some)
+            read_keys(&connection, SELECT_PIECE, ("", -1), &Odd::default())?.into_iter().for_each(&mut *take);
+            Ok(true)
         };
-        let peeked = peek().map_err(|error| StoreError::Sqlite(path.to_path_buf(), error))?;
-        peeked.ok_or_else(|| StoreError::Foreign(path.to_path_buf(), "another version's"))
+        match peek().map_err(|error| StoreError::Sqlite(path.to_path_buf(), error))? {
+            true => Ok(()),
+            false => Err(StoreError::Foreign(path.to_path_buf(), "another version's")),
+        }
     }
 
     /// Lets another gateway have the file: brings the sums up to date and drops the lock, this in any case. The

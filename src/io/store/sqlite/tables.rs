@@ -70,6 +70,30 @@ CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOU
 INSERT INTO secrets VALUES ('attribution', unhex('{}'));
 ";
 
+/// From version 8 to 9: the changes of the keys have numbers, and keys are found by creation and by name. A change that
+/// is further back than the last ten thousand is not known any more. `mark` tells a change from another of its
+/// number, which a file can have that was replaced by a copy of itself.
+const NINTH: &str = "
+CREATE TABLE IF NOT EXISTS changes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, mark INTEGER NOT NULL DEFAULT (random())
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS key_inserted AFTER INSERT ON keys BEGIN
+    INSERT INTO changes (key) VALUES (NEW.id);
+    DELETE FROM changes WHERE number <= last_insert_rowid() - 10000;
+END;
+CREATE TRIGGER IF NOT EXISTS key_updated AFTER UPDATE ON keys BEGIN
+    INSERT INTO changes (key) SELECT OLD.id WHERE OLD.id <> NEW.id;
+    INSERT INTO changes (key) VALUES (NEW.id);
+    DELETE FROM changes WHERE number <= last_insert_rowid() - 10000;
+END;
+CREATE TRIGGER IF NOT EXISTS key_deleted AFTER DELETE ON keys BEGIN
+    INSERT INTO changes (key) VALUES (OLD.id);
+    DELETE FROM changes WHERE number <= last_insert_rowid() - 10000;
+END;
+CREATE INDEX IF NOT EXISTS keys_created ON keys (created, id);
+CREATE INDEX IF NOT EXISTS keys_name ON keys (name);
+";
+
 /// What is behind the sums of a day, and of those of its rows that were folded away: `{}` is the table's name.
 const SUMS: &str = "
 CREATE TABLE {} (
@@ -142,6 +166,7 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
                 }
                 if done < 9 {
                     transaction.execute_batch(moments::TABLE)?;
+                    transaction.execute_batch(NINTH)?;
                 }
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;

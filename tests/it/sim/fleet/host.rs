@@ -12,6 +12,7 @@ use tollgate::base::time::{Mono, Now};
 use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::io::store::StoreNotice;
+use tollgate::io::store::follow::KeysSeen;
 use tollgate::io::store::moments::FoldGuard;
 use tollgate::io::store::remote::Speaker;
 use tollgate::io::store::shared::{SharedNotice, SharedThread, Task};
@@ -129,7 +130,7 @@ impl Host {
         let process = Process::new(make(Now { mono: line.mono(at), unix: line.unix(at) }));
         Host {
             process,
-            thread: SharedThread::new(store, speaker, FoldGuard::default(), tell),
+            thread: SharedThread::new(store, speaker, FoldGuard::default(), KeysSeen::default(), tell),
             line,
             ledger: ledger.clone(),
             writer,

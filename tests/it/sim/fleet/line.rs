@@ -9,6 +9,7 @@ use std::rc::Rc;
 use tollgate::base::time::{Mono, Unix};
 use tollgate::io::clock;
 use tollgate::io::store::api::StoreError;
+use tollgate::io::store::follow::{KeyChanges, KeySource, KeysSeen};
 use tollgate::io::store::moments::Moments;
 use tollgate::io::store::remote::{Command, Done, Holds, Speaker};
 use tollgate::io::store::shared::SharedStore;
@@ -141,6 +142,22 @@ fn follow(line: &Line, ledger: &Ledger) {
     line.followed.set(clock::followed(line.followed.get(), Unix(ledger.server.now), asked, heard));
 }
 
+impl KeySource for Store {
+    fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
+        let before = seen.last.replace((1, String::new()));
+        self.call(|_| if before.is_none() { KeyChanges::Unknown } else { KeyChanges::None })
+    }
+
+    fn key_piece(&mut self, _: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
+        let keys = self.keys.clone();
+        self.call(|_| keys)
+    }
+
+    fn take_odd(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
 impl SharedStore for Store {
     fn is_connected(&self) -> bool {
         self.connected
@@ -201,15 +218,6 @@ impl SharedStore for Store {
         self.call(|_| found)
     }
 
-    fn version(&mut self) -> Result<i64, StoreError> {
-        self.call(|_| 1)
-    }
-
-    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        let keys = self.keys.clone();
-        self.call(|_| keys)
-    }
-
     fn fold(&mut self, _: Unix, _: usize) -> Result<u64, StoreError> {
         Ok(0)
     }
@@ -225,10 +233,6 @@ impl SharedStore for Store {
     fn follow_clock(&mut self) -> Result<(), StoreError> {
         let line = self.line.clone();
         self.call(|ledger| follow(&line, ledger))
-    }
-
-    fn take_odd(&mut self) -> Vec<String> {
-        Vec::new()
     }
 
     fn watch(&self) -> Mono {

@@ -190,7 +190,7 @@ impl World {
         let seed = self.rng.next_u64().to_le_bytes().repeat(4).try_into().unwrap_or_default();
         let make = |now: Now| {
             let watch: Option<fn() -> _> = Some(host::watch);
-            Gateway::new(config, Start { seed, client_listeners: 1, keys, watch, ..Start::default() }, now)
+            Gateway::new(config, Start { seed, client_listeners: 1, keys: keys.into(), watch, ..Start::default() }, now)
         };
         Host::new(&self.ledger, Rc::new(line), self.keys.records.clone(), self.durable, self.at, make)
     }

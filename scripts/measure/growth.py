@@ -1,0 +1,221 @@
+"""Growth: what one more of something costs, in instructions of the gateway's loop. A client and a provider of ours send
+what is asked for byte by byte, so that everything can be large and in any number."""
+import json, re, socket, sqlite3, subprocess, threading, time
+
+from .counters import Instructions
+from .rig import GATEWAY, WORK
+
+PORT, GATE_PORT, PROVIDER = 18070, 18071, 18072
+PROVIDERS, GROUPS = 90, 500
+# What each curve counts, and where.
+POINTS = {
+    "keys": ([1000, 20000, 200000], "one key changed, all threads"),
+    "events": ([1000, 20000], "an event of 90 bytes in a chunk of its own"),
+    "backlog": ([1000, 20000, 100000], "the same, while the client does not read"),
+    "tools": ([10, 210, 500], "a tool of a request"),
+    "messages": ([10, 210, 1000], "a message of a request"),
+    "providers": ([1, PROVIDERS], "a request to the last of so many providers"),
+    "groups": ([1, GROUPS], "a request in the last of so many groups"),
+    "idle": ([1, 500, 2000], "a request beside so many idle connections"),
+    "body": ([4, 256, 2048], "a kB of a body"),
+    "answer": ([1, 64, 2048], "a kB of an answer"),
+}
+WARM, REQUESTS = 20, 100
+# Seconds within which a gateway under callgrind hears of a change.
+CHANGE_WAIT = 60
+
+
+def config(providers, groups):
+    """A configuration with so many providers, a model for each, and groups beside each other."""
+    text = (f'[server]\nlisten = "127.0.0.1:{PORT}"\nadmin_listen = "127.0.0.1:{GATE_PORT}"\nmax_body = "8MiB"\n'
+            f'[store]\nurl = "sqlite:{WORK}/growth.db"\n[upstream]\nmax_response = "8MiB"\n')
+    for n in range(providers):
+        text += (f'[[providers]]\nname = "p{n}"\nshape = "chat"\nbase_url = "http://127.0.0.1:{PROVIDER}/v1"\n'
+                 f'[[models]]\nid = "m{n}"\ncontext = "64M"\ninput_price = 1.0\noutput_price = 1.0\ntargets = [{{ provider = "p{n}", model = "up" }}]\n')
+    text += '[[plans]]\nname = "team"\ntokens = 1_000_000_000_000\n'
+    return text + "".join(f'[[groups]]\nname = "g{n}"\nbudget = 1_000_000\n' for n in range(groups))
+
+
+class Provider(threading.Thread):
+    """Answers every request with what `answer` is at the moment."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.answer, self.socket = b"", socket.create_server(("127.0.0.1", PROVIDER), backlog=256)
+        self.start()
+
+    def run(self):
+        while True:
+            threading.Thread(target=self.serve, args=(self.socket.accept()[0],), daemon=True).start()
+
+    def serve(self, peer):
+        stream = peer.makefile("rb", 1 << 20)
+        while head := stream.readline():
+            length = 0
+            while head.strip():
+                if head.lower().startswith(b"content-length:"):
+                    length = int(head.split(b":")[1])
+                head = stream.readline()
+            stream.read(length)
+            peer.sendall(self.answer)
+
+
+def whole(size):
+    """A whole answer of so many kB."""
+    body = json.dumps({"id": "x", "object": "chat.completion", "created": 1, "model": "up", "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "heron " * (size * 1000 // 6)}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+def events(count):
+    """A stream of so many events, each in a chunk of its own."""
+    frame = lambda delta, finish: (b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"up","choices":'
+                                   b'[{"index":0,"delta":%s,"finish_reason":%s}]}\n\n' % (delta, finish))
+    chunk = lambda text: b"%x\r\n%s\r\n" % (len(text), text)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return (head + chunk(frame(b'{"content":"a"}', b"null")) * count + chunk(frame(b"{}", b'"stop"'))
+            + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
+def asked(key, model=0, messages=1, tools=0, size=0, stream=False):
+    """A request."""
+    text = "The heron stands in the shallow water and waits. " * max(1, size * 1000 // 49)
+    body = {"model": f"m{model}", "stream": stream, "max_tokens": 64,
+            "messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n in range(messages)]}
+    if tools:
+        body["tools"] = [{"type": "function", "function": {
+            "name": f"look_{n}", "description": "Looks for herons.", "parameters": {"type": "object", "properties": {
+                "where": {"type": "string", "description": "A name"}, "most": {"type": "integer"}}}}} for n in range(tools)]
+    body = json.dumps(body).encode()
+    return (b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n" % (key.encode(), len(body)) + body)
+
+
+class Client:
+    """One connection, which reads to the end of each answer."""
+
+    def __init__(self):
+        self.socket = socket.create_connection(("127.0.0.1", PORT))
+
+    def ask(self, request, pause=0):
+        self.socket.sendall(request)
+        time.sleep(pause)
+        got, ends = b"", None
+        while True:
+            part = self.socket.recv(1 << 20)
+            got = (got[-64:] if ends == b"0\r\n\r\n" else got) + part
+            if ends is None and b"\r\n\r\n" in got:
+                head, _, rest = got.partition(b"\r\n\r\n")
+                if not head.startswith(b"HTTP/1.1 200"):
+                    raise RuntimeError(got[:300])
+                length = re.search(rb"content-length: (\d+)", head)
+                ends, got = (int(length[1]) if length else b"0\r\n\r\n"), rest
+            if (isinstance(ends, int) and len(got) >= ends) or (isinstance(ends, bytes) and got.endswith(ends)):
+                return
+
+
+class Grown:
+    """A gateway under callgrind with a ledger of so many keys, and whoever speaks with it."""
+
+    def __init__(self, provider, keys=1, providers=1, groups=1):
+        (WORK / "growth.toml").write_text(config(providers, groups))
+        for ledger in WORK.glob("growth.db*"):
+            ledger.unlink()
+        issue = [GATEWAY, "keys", "issue", "--config", WORK / "growth.toml", "--name", "one", "--group", f"g{groups - 1}"]
+        self.key = subprocess.run(issue, check=True, capture_output=True, text=True).stdout.strip()
+        ledger = sqlite3.connect(WORK / "growth.db")
+        columns = [row[1] for row in ledger.execute("PRAGMA table_info(keys)")]
+        known = ledger.execute("SELECT * FROM keys").fetchone()
+        many = ({**dict(zip(columns, known)), "id": f"{n:012}", "digest": n.to_bytes(32, "big"), "name": f"k{n}"}
+                for n in range(keys - 1))
+        ledger.executemany(f"INSERT INTO keys ({','.join(columns)}) VALUES ({','.join('?' * len(columns))})",
+                           (tuple(one.values()) for one in many))
+        ledger.commit()
+        ledger.close()
+        self.provider, self.model = provider, providers - 1
+        self.counted = Instructions("gateway", "growth.toml", PORT)
+
+    def per(self, units, request, answer, times=1, pause=0):
+        """Instructions of the loop for each of `units` in each of so many requests."""
+        self.provider.answer = answer
+        client = Client()
+        for _ in range(2 if times == 1 else WARM):
+            client.ask(request, 0)
+        loop, _ = self.counted.around(lambda: [client.ask(request, pause) for _ in range(times)])
+        return sum(loop.values()) / times / units
+
+    def change(self, times=5):
+        """Instructions of all threads for one changed key; less what passes in as long a time without one."""
+        log = WORK / "log"
+        command = [GATEWAY, "keys", "set", self.key[8:20], "--config", WORK / "growth.toml", "--name"]
+
+        def changed(times):
+            for n in range(times):
+                name = f"one-{time.monotonic_ns()}"
+                subprocess.run([*command, name], check=True, capture_output=True)
+                until = time.time() + CHANGE_WAIT
+                while name not in log.read_text(errors="replace"):
+                    if time.time() > until:
+                        raise RuntimeError("the gateway has not heard of a change")
+                    time.sleep(0.05)
+
+        changed(1)
+        began = time.time()
+        loop, others = self.counted.around(lambda: changed(times))
+        took = time.time() - began
+        idle, rest = self.counted.around(lambda: time.sleep(took))
+        return (sum(loop.values()) + others - sum(idle.values()) - rest) / times
+
+    def end(self):
+        self.counted.end()
+
+
+def points(provider):
+    """Every curve, by the number that grows."""
+    found = {}
+    chosen = {name: values for name, (values, _) in POINTS.items()}
+    one = lambda grown, **more: asked(grown.key, grown.model, **more)
+    small = Grown(provider)
+    for name, of in (("events", lambda n: small.per(n, one(small, stream=True), events(n))),
+                     ("backlog", lambda n: small.per(n, one(small, stream=True), events(n), pause=2)),
+                     ("tools", lambda n: small.per(1, one(small, tools=n), whole(1), REQUESTS)),
+                     ("messages", lambda n: small.per(1, one(small, messages=n), whole(1), REQUESTS)),
+                     ("body", lambda n: small.per(n, one(small, size=n), whole(1), 10)),
+                     ("answer", lambda n: small.per(n, one(small), whole(n), 10))):
+        found[name] = {n: of(n) for n in chosen[name]}
+    # Of a request that has several of something, what each of them costs.
+    base = small.per(1, one(small), whole(1), REQUESTS)
+    for name in ("tools", "messages"):
+        found[name] = {n: (cost - base) / n for n, cost in found[name].items()}
+    found["idle"] = {}
+    idle = []
+    for n in chosen["idle"]:
+        idle += [Client() for _ in range(n - len(idle))]
+        found["idle"][n] = small.per(1, one(small), whole(1), REQUESTS)
+    idle.clear()
+    small.end()
+    found["providers"], found["groups"], found["keys"] = {1: base}, {1: base}, {}
+    for n in chosen["keys"]:
+        # The second point of the keys has all of the providers and groups, too.
+        many = n == POINTS["keys"][0][1]
+        grown = Grown(provider, n, PROVIDERS if many else 1, GROUPS if many else 1)
+        found["keys"][n] = grown.change()
+        if many:
+            client = Client()
+            for model in range(PROVIDERS):
+                client.ask(asked(grown.key, model))
+            found["providers"][PROVIDERS] = found["groups"][GROUPS] = grown.per(1, one(grown), whole(1), REQUESTS)
+        grown.end()
+    return found
+
+
+def growth():
+    """`scripts/bench growth`."""
+    found = points(Provider())
+    print("| what grows | instructions of | " + " | ".join(["at"] * 3) + " |\n|---|---|---|---|---|")
+    for name, (_, what) in POINTS.items():
+        cells = [f"{n}: {count:.0f}" for n, count in found[name].items()]
+        print(f"| {name} | {what} | " + " | ".join(cells + [""] * (3 - len(cells))) + " |")
+    return 0
+

@@ -1,0 +1,174 @@
+//! A list that grows by a page: what is in it stays where it is, so that growing never copies it.
+
+use std::ops::{Index, IndexMut};
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Paged<T> {
+    pages: Vec<Vec<T>>,
+}
+
+/// Items of one page.
+const PAGE: usize = 512;
+
+impl<T> Default for Paged<T> {
+    fn default() -> Paged<T> {
+        Paged { pages: Vec::new() }
+    }
+}
+
+impl<T> Paged<T> {
+    /// Appends an item.
+    pub fn push(&mut self, item: T) {
+        match self.pages.last_mut() {
+            Some(page) if page.len() < PAGE => page.push(item),
+            _ => {
+                let mut page = Vec::with_capacity(PAGE);
+                page.push(item);
+                self.pages.push(page);
+            }
+        }
+    }
+
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE + last.len())
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// The item at `index`.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        self.pages.get(index / PAGE)?.get(index % PAGE)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.pages.get_mut(index / PAGE)?.get_mut(index % PAGE)
+    }
+
+    /// All items in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pages.iter().flatten()
+    }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.pages.iter_mut().flatten()
+    }
+}
+
+impl<T> Index<usize> for Paged<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, index: usize) -> &T {
+        &self.pages[index / PAGE][index % PAGE]
+    }
+}
+
+impl<T> IndexMut<usize> for Paged<T> {
+    #[inline]
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        &mut self.pages[index / PAGE][index % PAGE]
+    }
+}
+
+/// Items of the few indices among many that have one: four bytes for each other index below the largest.
+#[derive(Clone, Debug)]
+pub struct Sparse<T> {
+    /// For each index the place of its item and one; 0 for none.
+    places: Paged<u32>,
+    /// Each with its index.
+    items: Paged<(u32, T)>,
+}
+
+impl<T> Default for Sparse<T> {
+    fn default() -> Sparse<T> {
+        Sparse { places: Paged::default(), items: Paged::default() }
+    }
+}
+
+impl<T: Default> Sparse<T> {
+    /// The item of `index`, if it has one.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        self.items.get(self.places.get(index)?.checked_sub(1)? as usize).map(|(_, item)| item)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.items.get_mut(self.places.get(index)?.checked_sub(1)? as usize).map(|(_, item)| item)
+    }
+
+    /// The item of `index`, which has one from here on.
+    #[inline]
+    pub fn entry(&mut self, index: usize) -> &mut T {
+        let known = self.places.get(index).map_or(0, |place| *place);
+        let place = if known == 0 { self.add(index) } else { known as usize - 1 };
+        &mut self.items[place].1
+    }
+
+    #[cold]
+    fn add(&mut self, index: usize) -> usize {
+        while self.places.len() <= index {
+            self.places.push_page();
+        }
+        let place = self.items.len();
+        self.items.push((index as u32, T::default()));
+        self.places[index] = place as u32 + 1;
+        place
+    }
+
+    /// All items with their indices, in the order in which they were made.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        self.items.iter().map(|(index, item)| (*index as usize, item))
+    }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
+        self.items.iter_mut().map(|(index, item)| (*index as usize, item))
+    }
+}
+
+impl Paged<u32> {
+    /// Appends a whole page of zeros.
+    fn push_page(&mut self) {
+        self.pages.push(vec![0; PAGE]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_keep_their_place_while_the_list_grows() {
+        let mut list = Paged::default();
+        list.push(0u64);
+        let first: *const u64 = list.get(0).unwrap();
+        (1..10_000).for_each(|item| list.push(item));
+        assert_eq!(first, std::ptr::from_ref(list.get(0).unwrap()));
+        assert!((0..10_000u64).all(|item| list.get(item as usize) == Some(&item)));
+        assert_eq!((list.len(), list.get(10_000), list.iter().count()), (10_000, None, 10_000));
+    }
+
+    #[test]
+    fn an_index_has_an_item_only_once_it_is_asked_for() {
+        let mut sparse = Sparse::<u64>::default();
+        assert_eq!(sparse.get(0), None);
+        *sparse.entry(1_000_000) = 7;
+        *sparse.entry(3) = 5;
+        assert_eq!((sparse.get(3), sparse.get(1_000_000), sparse.get(4)), (Some(&5), Some(&7), None));
+        assert_eq!(sparse.iter().collect::<Vec<_>>(), [(1_000_000, &7), (3, &5)]);
+        *sparse.entry(3) += 1;
+        assert_eq!(sparse.get_mut(3), Some(&mut 6));
+        assert_eq!(sparse.get_mut(2_000_000), None);
+    }
+}

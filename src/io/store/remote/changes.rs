@@ -1,0 +1,163 @@
+//! What has changed of the keys of a shared ledger: each change is counted and has a line in the audit, which names its
+//! key. Reads of keys in pieces, too.
+
+use super::values::{integer, list, text};
+use super::{CHANGES, Remote};
+use crate::base::{limits, order};
+use crate::io::store::api::{Names, StoreError};
+use crate::io::store::follow::{KeyChanges, KeySource, KeysSeen};
+use crate::io::store::keyform::record_from;
+use crate::policy::keys::{KeyId, KeyRecord};
+use redis::Value;
+
+impl Remote {
+    /// Where the changes of the keys stand, for whoever reads all keys next.
+    pub fn keys_seen(&mut self) -> Result<KeysSeen, StoreError> {
+        let mut seen = KeysSeen::default();
+        self.key_changes(&mut seen).map(|_| seen)
+    }
+
+    /// The records of ids and texts in turns; ids whose text is empty or cannot be read apart.
+    fn records_of(&mut self, pairs: &[Value]) -> (Vec<KeyRecord>, Vec<KeyId>) {
+        let (mut records, mut gone) = (Vec::with_capacity(pairs.len() / 2), Vec::new());
+        for pair in pairs.as_chunks::<2>().0 {
+            let (id, stored) = (text(&pair[0]), text(&pair[1]));
+            match stored.and_then(record_from) {
+                Some(record) => records.push(record),
+                None => {
+                    if stored != Some("") {
+                        let id = if let Value::BulkString(id) = &pair[0] { id.as_slice() } else { b"" };
+                        self.pass_over(format!("key {:?}", String::from_utf8_lossy(id)), "its record cannot be read");
+                    }
+                    gone.extend(id.and_then(KeyId::parse));
+                }
+            }
+        }
+        (records, gone)
+    }
+}
+
+/// Keys that are looked at for one page at a time.
+const PAGE: usize = 1000;
+
+impl Remote {
+    /// See [`crate::io::store::ledger::Ledger::keys_page`].
+    pub fn keys_page(
+        &mut self,
+        after: Option<&KeyId>,
+        names: Names<'_>,
+        limit: usize,
+    ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
+        self.put_in_order()?;
+        let order = self.named("keys:created");
+        let mut from = match after {
+            None => 0,
+            Some(id) => match self.read(redis::cmd("ZRANK").arg(&order).arg(id.as_str()))? {
+                Value::Int(rank) => rank + 1,
+                _ => return Ok(None),
+            },
+        };
+        let mut page = Vec::new();
+        while page.len() < limit {
+            let ids = self.read(redis::cmd("ZRANGE").arg(&order).arg(from).arg(from + PAGE as i64 - 1))?;
+            let ids: Vec<&str> = list(&ids).iter().filter_map(text).collect();
+            if ids.is_empty() {
+                break;
+            }
+            from += ids.len() as i64;
+            let records = self.records(&ids)?.into_iter();
+            let room = limit - page.len();
+            page.extend(records.filter(|record| names.takes(&record.name)).take(room));
+        }
+        Ok(Some(page))
+    }
+
+    /// All keys of this name. A shared ledger does not keep keys by name, so all of them are looked through.
+    pub fn keys_named(&mut self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let piece = self.key_piece(&mut cursor)?;
+            found.extend(piece.into_iter().filter(|record| record.name == name));
+            if cursor.is_empty() {
+                break;
+            }
+        }
+        let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
+        order::by_key(&mut found, |key| (key.created.0, id(key)));
+        // What is moved meanwhile is told twice.
+        found.dedup_by_key(|key| key.id);
+        Ok(found)
+    }
+
+    fn records(&mut self, ids: &[&str]) -> Result<Vec<KeyRecord>, StoreError> {
+        let stored = self.read(redis::cmd("HMGET").arg(self.named("keys")).arg(ids))?;
+        let pair = |(id, stored): (&&str, &Value)| [Value::BulkString(id.as_bytes().to_vec()), stored.clone()];
+        let pairs: Vec<Value> = ids.iter().zip(list(&stored)).flat_map(pair).collect();
+        Ok(self.records_of(&pairs).0)
+    }
+
+    /// Makes the order of all keys where it is missing, or where an older host has issued keys without it.
+    fn put_in_order(&mut self) -> Result<(), StoreError> {
+        let (keys, order) = (self.named("keys"), self.named("keys:created"));
+        let known = self.read(redis::cmd("ZCARD").arg(&order))?;
+        if self.read(redis::cmd("HLEN").arg(&keys))? == known {
+            return Ok(());
+        }
+        self.query::<()>(redis::cmd("DEL").arg(&order))?;
+        let mut cursor = String::new();
+        loop {
+            let piece = self.key_piece(&mut cursor)?;
+            let mut cmd = redis::cmd("ZADD");
+            cmd.arg(&order);
+            piece.iter().for_each(|key| _ = cmd.arg(key.created.0).arg(key.id.as_str()));
+            if !piece.is_empty() {
+                self.query::<()>(&cmd)?;
+            }
+            if cursor.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl KeySource for Remote {
+    fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
+        self.connect()?;
+        let mut cmd = self.script(CHANGES, &["keys", "keys:version", "keys:audit"].map(|name| self.named(name)));
+        match &seen.last {
+            Some((number, digest)) => cmd.arg(number).arg(digest),
+            None => cmd.arg("").arg(""),
+        };
+        cmd.arg(limits::KEYS_PER_PIECE);
+        let answer: Value = self.query(&cmd)?;
+        let [known, number, digest, pairs @ ..] = list(&answer) else { return Err(self.nonsense()) };
+        let number = integer(number).and_then(|number| i64::try_from(number).ok());
+        let told = integer(known).zip(number).zip(text(digest));
+        let Some(((known, number), digest)) = told else { return Err(self.nonsense()) };
+        let before = seen.last.replace((number, digest.to_string()));
+        if known != 1 {
+            return Ok(KeyChanges::Unknown);
+        }
+        let more = before.is_some_and(|(before, _)| number - before == limits::KEYS_PER_PIECE as i64);
+        if pairs.is_empty() {
+            return Ok(KeyChanges::None);
+        }
+        let (records, gone) = self.records_of(pairs);
+        Ok(KeyChanges::These { records, gone, more })
+    }
+
+    fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
+        let from = if cursor.is_empty() { "0" } else { &**cursor };
+        let mut cmd = redis::cmd("HSCAN");
+        cmd.arg(self.named("keys")).arg(from).arg("COUNT").arg(limits::KEYS_PER_PIECE);
+        let answer = self.read(&cmd)?;
+        let [next, pairs] = list(&answer) else { return Err(self.nonsense()) };
+        let next = text(next).ok_or_else(|| self.nonsense())?;
+        *cursor = if next == "0" { String::new() } else { next.to_string() };
+        Ok(self.records_of(list(pairs)).0)
+    }
+
+    fn take_odd(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.odd)
+    }
+}

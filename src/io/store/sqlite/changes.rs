@@ -1,0 +1,127 @@
+//! What has changed of the keys, by numbers that the file gives to every change of their table, whoever makes it: so
+//! that a gateway reads what is new, and not all keys. Reads of keys in pieces, too.
+
+use super::super::api::StoreError;
+use super::super::follow::{KeyChanges, KeySource, KeysSeen};
+use super::value::Fallible;
+use super::{Sqlite, note_odd, read_key};
+use crate::base::limits;
+use crate::policy::keys::{KeyId, KeyRecord};
+use rusqlite::{Connection, OptionalExtension};
+use std::collections::HashSet;
+
+/// The number of a change, and what tells it from another of that number.
+type Mark = (i64, i64);
+
+/// The last change.
+fn last(connection: &Connection) -> Fallible<Mark> {
+    let mut query = connection.prepare_cached("SELECT number, mark FROM changes ORDER BY number DESC LIMIT 1")?;
+    Ok(query.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?.unwrap_or_default())
+}
+
+/// Whether all changes after this one are known, and it is the one that it was.
+fn is_known(connection: &Connection, (number, mark): Mark) -> Fallible<bool> {
+    if number == 0 {
+        let first: Option<i64> = connection.query_row("SELECT MIN(number) FROM changes", [], |row| row.get(0))?;
+        return Ok(first.is_none_or(|first| first == 1));
+    }
+    let mut query = connection.prepare_cached("SELECT mark FROM changes WHERE number = ?1")?;
+    Ok(query.query_row([number], |row| row.get::<_, i64>(0)).optional()? == Some(mark))
+}
+
+impl Sqlite {
+    /// Where the changes of the keys stand, for whoever reads all keys next.
+    pub fn keys_seen(&self) -> Result<KeysSeen, StoreError> {
+        let version = self.version()?;
+        let last = last(&self.connection).map_err(|error| self.tell(error))?;
+        Ok(KeysSeen { last: Some((last.0, last.1.to_string())), version })
+    }
+
+    /// The ids of the changes after a number, and the number and the mark of the last of them.
+    fn changed_ids(&self, after: i64) -> Fallible<(Vec<String>, Option<Mark>)> {
+        let sql = "SELECT number, mark, key FROM changes WHERE number > ?1 ORDER BY number LIMIT ?2";
+        let mut query = self.connection.prepare_cached(sql)?;
+        let (mut ids, mut last) = (Vec::new(), None);
+        let mut rows = query.query([after, limits::KEYS_PER_PIECE as i64])?;
+        while let Some(row) = rows.next()? {
+            last = Some((row.get(0)?, row.get(1)?));
+            ids.push(String::from_utf8_lossy(row.get_ref(2)?.as_bytes().unwrap_or_default()).into_owned());
+        }
+        Ok((ids, last))
+    }
+
+    /// The record of a key as it can be read; one that cannot opens nothing.
+    fn readable(&mut self, id: &[u8], read: Fallible<KeyRecord>) -> Result<Option<KeyRecord>, StoreError> {
+        match read {
+            Ok(record) => Ok(Some(record)),
+            Err(rusqlite::Error::SqliteFailure(..)) => read.map(Some).map_err(|error| self.tell(error)),
+            Err(_) => {
+                note_odd(&self.odd, id);
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl KeySource for Sqlite {
+    fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
+        // It comes first: what is changed after it is found by the next look.
+        let version = self.version()?;
+        let Some((number, mark)) = &seen.last else {
+            *seen = self.keys_seen()?;
+            return Ok(KeyChanges::Unknown);
+        };
+        if seen.version == version {
+            return Ok(KeyChanges::None);
+        }
+        let known = (*number, mark.parse().unwrap_or(0));
+        if !is_known(&self.connection, known).map_err(|error| self.tell(error))? {
+            *seen = self.keys_seen()?;
+            return Ok(KeyChanges::Unknown);
+        }
+        let (ids, last) = self.changed_ids(*number).map_err(|error| self.tell(error))?;
+        let more = ids.len() == limits::KEYS_PER_PIECE;
+        let (mut records, mut gone, mut looked) = (Vec::new(), Vec::new(), HashSet::new());
+        for id in ids.iter().filter(|id| looked.insert(*id)) {
+            let found = self.connection.prepare_cached(super::SELECT_KEY);
+            let found = found.and_then(|mut query| query.query_row([id], read_key).optional());
+            let record = match found.transpose() {
+                Some(read) => self.readable(id.as_bytes(), read)?,
+                None => None,
+            };
+            match record {
+                Some(record) => records.push(record),
+                None => gone.extend(KeyId::parse(id)),
+            }
+        }
+        seen.last = last.map(|(number, mark)| (number, mark.to_string())).or(seen.last.take());
+        seen.version = if more { seen.version } else { version };
+        Ok(if ids.is_empty() { KeyChanges::None } else { KeyChanges::These { records, gone, more } })
+    }
+
+    fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
+        // An id of any bytes, each as a character.
+        let after: Vec<u8> = cursor.chars().map(|byte| byte as u8).collect();
+        let read = || -> Fallible<Vec<(Vec<u8>, Fallible<KeyRecord>)>> {
+            let mut query = self.connection.prepare_cached(super::SELECT_PIECE)?;
+            let rows = query.query_map((after, limits::KEYS_PER_PIECE as i64), |row| {
+                Ok((row.get_ref(0)?.as_bytes().unwrap_or_default().to_vec(), read_key(row)))
+            })?;
+            rows.collect()
+        };
+        let rows = read().map_err(|error| self.tell(error))?;
+        *cursor = match rows.last() {
+            Some((id, _)) if rows.len() == limits::KEYS_PER_PIECE => id.iter().map(|byte| char::from(*byte)).collect(),
+            _ => String::new(),
+        };
+        let mut records = Vec::with_capacity(rows.len());
+        for (id, read) in rows {
+            records.extend(self.readable(&id, read)?);
+        }
+        Ok(records)
+    }
+
+    fn take_odd(&mut self) -> Vec<String> {
+        Sqlite::take_odd(self)
+    }
+}

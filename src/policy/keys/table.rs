@@ -1,0 +1,543 @@
+//! The table of all keys that a running gateway knows. What many keys have in common is kept once, so that a million of
+//! them fit in little memory; a key costs the same to find, to add and to change however many there are.
+
+use super::{Former, KeyId, KeyRecord, Scope, claimed, well_formed};
+use crate::base::digest::sha256;
+use crate::base::paged::Paged;
+use crate::base::places::Places;
+use crate::base::rng::Rng;
+use crate::base::time::Unix;
+use crate::policy::plan::LimitOverrides;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+
+/// The place of a key in a [`Keys`]; stable for the life of the process, also when keys come and go.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KeyIx(pub u32);
+
+/// What a key's text is known by once its digest has been found: SHA-256 of one key takes longer than all else that is
+/// done to identify it. 128 bits under two keys of this process: a guess passes for a key only if both halves agree
+/// with those of a text that the guesser does not know.
+type Tag = [u64; 2];
+
+/// What several keys have in common.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Kind {
+    /// Name of the plan.
+    pub plan: String,
+    /// What it may be used for.
+    pub scope: Scope,
+    /// Limits that are others than those of the plan.
+    pub limits: LimitOverrides,
+    /// Name of the group.
+    pub group: Option<String>,
+}
+
+impl Kind {
+    /// That of a record.
+    fn of(record: &KeyRecord) -> Kind {
+        let KeyRecord { plan, scope, limits, group, .. } = record;
+        Kind { plan: plan.clone(), scope: scope.clone(), limits: *limits, group: group.clone() }
+    }
+
+    fn is_of(&self, record: &KeyRecord) -> bool {
+        let KeyRecord { plan, scope, limits, group, .. } = record;
+        (&self.plan, &self.scope, &self.limits, &self.group) == (plan, scope, limits, group)
+    }
+}
+
+/// The number of a [`Kind`]. It may be another one's once no key is of this kind.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct KindIx(pub u32);
+
+/// Which secret of a key a text has shown.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Shown {
+    /// None yet.
+    Nothing,
+    /// The present one.
+    Present,
+    /// A former one.
+    Former(u8),
+}
+
+/// One key. A million of them are kept.
+#[derive(Debug)]
+struct Kept {
+    digest: [u8; 32],
+    /// Of the text that opened it last; means nothing while `shown` is [`Shown::Nothing`].
+    tag: Tag,
+    /// `u64::MAX` for never.
+    expires: Unix,
+    name: Box<str>,
+    /// Most keys have none.
+    #[allow(clippy::box_collection, reason = "half as large as a boxed slice")]
+    former: Option<Box<Vec<Former>>>,
+    id: KeyId,
+    kind: KindIx,
+    /// A hash of the whole record.
+    print: u32,
+    /// The reading of all keys that it was seen in last.
+    seen: u32,
+    shown: Shown,
+    revoked: bool,
+    disabled: bool,
+}
+
+impl Kept {
+    fn former(&self) -> &[Former] {
+        self.former.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    fn secret_of(&self, digest: &[u8; 32]) -> Shown {
+        let former = || self.former().iter().position(|former| former.digest == *digest);
+        match self.digest == *digest {
+            true => Shown::Present,
+            false => former().map_or(Shown::Nothing, |at| Shown::Former(at as u8)),
+        }
+    }
+
+    fn is_valid(&self, shown: Shown, now: Unix) -> bool {
+        match shown {
+            Shown::Nothing => false,
+            Shown::Present => true,
+            Shown::Former(at) => self.former().get(usize::from(at)).is_some_and(|former| now < former.until),
+        }
+    }
+
+    fn is_live(&self, now: Unix) -> bool {
+        !self.revoked && !self.disabled && now < self.expires
+    }
+}
+
+/// One key, for whoever looks at it.
+#[derive(Copy, Clone, Debug)]
+pub struct Key<'a> {
+    kept: &'a Kept,
+    /// What it has in common with others.
+    pub kind: &'a Kind,
+}
+
+impl<'a> Key<'a> {
+    /// Public id.
+    pub fn id(self) -> KeyId {
+        self.kept.id
+    }
+
+    /// SHA-256 of the whole key.
+    pub fn digest(self) -> &'a [u8; 32] {
+        &self.kept.digest
+    }
+
+    /// What its holder is called.
+    pub fn name(self) -> &'a str {
+        &self.kept.name
+    }
+
+    /// See [`KeyRecord::is_live`].
+    pub fn is_live(self, now: Unix) -> bool {
+        self.kept.is_live(now)
+    }
+}
+
+/// Keys as a ledger has them now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyNews {
+    /// These have changed, and those have been taken out by hand.
+    Changed(Vec<KeyRecord>, Vec<KeyId>),
+    /// A piece of all keys; a key that is in no piece is there no longer.
+    Piece {
+        /// What is in it.
+        records: Vec<KeyRecord>,
+        /// It is the first one.
+        begins: bool,
+        /// It is the last one.
+        ends: bool,
+    },
+}
+
+impl KeyNews {
+    /// All keys in one piece.
+    pub fn all(records: Vec<KeyRecord>) -> KeyNews {
+        KeyNews::Piece { records, begins: true, ends: true }
+    }
+}
+
+/// The kinds that there are.
+#[derive(Debug)]
+struct Kinds {
+    /// Each with how many keys are of it.
+    kinds: Vec<(Kind, u32)>,
+    /// By what they are, but for those with limits of a key's own, which few keys share.
+    known: HashMap<Kind, KindIx, ahash::RandomState>,
+    /// Those that no key is of.
+    free: Vec<KindIx>,
+}
+
+impl Kinds {
+    /// The number of a record's kind, with one key more of it; and whether it is new.
+    fn take(&mut self, record: &KeyRecord) -> (KindIx, bool) {
+        let kind = Kind::of(record);
+        if let Some(known) = self.known.get(&kind) {
+            self.kinds[known.0 as usize].1 += 1;
+            return (*known, false);
+        }
+        let shares = kind.limits.is_none();
+        let ix = match self.free.pop() {
+            Some(free) => {
+                self.kinds[free.0 as usize] = (kind.clone(), 1);
+                free
+            }
+            None => {
+                self.kinds.push((kind.clone(), 1));
+                KindIx(self.kinds.len() as u32 - 1)
+            }
+        };
+        if shares {
+            self.known.insert(kind, ix);
+        }
+        (ix, true)
+    }
+
+    fn give_back(&mut self, ix: KindIx) {
+        let (kind, keys) = &mut self.kinds[ix.0 as usize];
+        *keys -= 1;
+        if *keys == 0 {
+            self.known.remove(kind);
+            self.free.push(ix);
+        }
+    }
+}
+
+/// All keys known, by digest and by id.
+#[derive(Debug)]
+pub struct Keys {
+    keys: Paged<Kept>,
+    by_id: Places,
+    kinds: Kinds,
+    hashing: ahash::RandomState,
+    tagging: [ahash::RandomState; 2],
+    /// Readings of all keys that have begun.
+    readings: u32,
+    /// Of a key that was seen last before this one it is known that it is there no longer.
+    valid_from: u32,
+    several_owners: bool,
+}
+
+impl Default for Keys {
+    /// One without keys. Whoever identifies by it has to call [`Keys::seed`] first.
+    fn default() -> Keys {
+        let fixed = || ahash::RandomState::with_seeds(1, 2, 3, 4);
+        Keys {
+            keys: Paged::default(),
+            by_id: Places::default(),
+            kinds: Kinds { kinds: Vec::new(), known: HashMap::with_hasher(fixed()), free: Vec::new() },
+            // The ids are random, and none but those of keys that were issued are in the table.
+            hashing: fixed(),
+            tagging: [fixed(), fixed()],
+            readings: 0,
+            valid_from: 0,
+            several_owners: false,
+        }
+    }
+}
+
+impl From<Vec<KeyRecord>> for Keys {
+    fn from(records: Vec<KeyRecord>) -> Keys {
+        let mut keys = Keys::default();
+        keys.load(records);
+        keys
+    }
+}
+
+impl Keys {
+    /// An empty table, see [`Keys::seed`].
+    pub fn new(seed: u64) -> Keys {
+        let mut keys = Keys::default();
+        keys.seed(seed);
+        keys
+    }
+
+    /// Makes the tags of texts unpredictable, and alike from run to run for the same `seed`. Before the first is taken.
+    pub fn seed(&mut self, seed: u64) {
+        let mut rng = Rng::from_u64(seed);
+        let mut seeded = || {
+            let [a, b, c, d] = std::array::from_fn(|_| rng.next_u64());
+            ahash::RandomState::with_seeds(a, b, c, d)
+        };
+        self.tagging = [seeded(), seeded()];
+    }
+
+    /// Replaces the set. A key that was known keeps its place; one that is gone no longer opens anything, but its
+    /// record stays readable for requests still running under it.
+    pub fn load(&mut self, records: Vec<KeyRecord>) {
+        self.begin();
+        for record in records {
+            self.learn(record);
+        }
+        self.end();
+    }
+
+    /// All keys are read again, from here on to [`Keys::end`].
+    pub fn begin(&mut self) {
+        self.readings += 1;
+    }
+
+    /// All keys have been read: those that were not learned since [`Keys::begin`] are gone.
+    pub fn end(&mut self) {
+        self.valid_from = self.readings;
+    }
+
+    /// Adds one key, or replaces its record; its place, and the kind that it is of if that is new.
+    pub fn learn(&mut self, record: KeyRecord) -> (KeyIx, Option<KindIx>) {
+        self.note_owner(&record);
+        let print = self.print(&record);
+        let known = self.index_of(&record.id);
+        let kind = match known.map(|ix| self.keys[ix.0 as usize].kind) {
+            Some(kind) if self.kinds.kinds[kind.0 as usize].0.is_of(&record) => (kind, false),
+            other => {
+                // Taken first, so that the number of the one before is not given to it.
+                let taken = self.kinds.take(&record);
+                other.into_iter().for_each(|kind| self.kinds.give_back(kind));
+                taken
+            }
+        };
+        let former = (!record.former.is_empty()).then(|| Box::new(record.former));
+        let kept = Kept {
+            digest: record.digest,
+            tag: Tag::default(),
+            expires: record.expires.unwrap_or(Unix(u64::MAX)),
+            name: record.name.into_boxed_str(),
+            former,
+            id: record.id,
+            kind: kind.0,
+            print,
+            seen: self.readings,
+            shown: Shown::Nothing,
+            revoked: record.revoked.is_some(),
+            disabled: record.disabled,
+        };
+        let ix = match known {
+            Some(ix) => {
+                let place = &mut self.keys[ix.0 as usize];
+                let same = place.digest == kept.digest && place.former == kept.former;
+                let (tag, shown) = (place.tag, place.shown);
+                *place = kept;
+                if same {
+                    (place.tag, place.shown) = (tag, shown);
+                }
+                ix
+            }
+            None => {
+                let index = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
+                self.keys.push(kept);
+                let Keys { keys, by_id, hashing, .. } = self;
+                by_id.insert(hashing.hash_one(record.id), index, |index| hashing.hash_one(keys[index as usize].id));
+                KeyIx(index)
+            }
+        };
+        (ix, kind.1.then_some(kind.0))
+    }
+
+    /// A key has been taken out of the ledger.
+    pub fn forget(&mut self, id: &KeyId) {
+        if let Some(ix) = self.index_of(id) {
+            let kept = &mut self.keys[ix.0 as usize];
+            (kept.revoked, kept.print) = (true, !kept.print);
+        }
+    }
+
+    fn print(&self, record: &KeyRecord) -> u32 {
+        self.hashing.hash_one(record) as u32
+    }
+
+    fn is_there(&self, kept: &Kept) -> bool {
+        kept.seen >= self.valid_from
+    }
+
+    /// The id in `presented` if that has the form of a key, checksum included, and no key of that id is known: it may
+    /// have been issued a moment ago.
+    pub fn unknown(&self, presented: &[u8], prefix: &str) -> Option<KeyId> {
+        well_formed(presented, prefix).filter(|id| !self.knows(id))
+    }
+
+    /// Whether the ledger had this key when it was read last.
+    pub fn knows(&self, id: &KeyId) -> bool {
+        self.index_of(id).is_some_and(|ix| self.is_there(&self.keys[ix.0 as usize]))
+    }
+
+    /// Whether there were ever keys of several owners: the keys of a group have one, a key without a group has its own.
+    pub fn has_several_owners(&self) -> bool {
+        self.several_owners
+    }
+
+    /// A key is added, or its record replaced. Any other key tells whether there is another owner, since those before
+    /// had one.
+    fn note_owner(&mut self, record: &KeyRecord) {
+        let first = [0, 1].into_iter().filter_map(|at| self.keys.get(at)).find(|other| other.id != record.id);
+        let group = first.map(|other| &self.kinds.kinds[other.kind.0 as usize].0.group);
+        self.several_owners |= group.is_some_and(|group| group.is_none() || *group != record.group);
+    }
+
+    /// Whose key `presented` is, if it is one, known, neither revoked nor expired. A mistyped key is refused by its
+    /// checksum, before any hashing. What is compared are digests, so the time that takes tells nothing about a secret.
+    pub fn identify(&mut self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
+        let claimed = self.index_of(&claimed(presented, prefix)?)?;
+        let tag = self.tagging.each_ref().map(|half| {
+            let mut hasher = half.build_hasher();
+            hasher.write(presented);
+            hasher.finish()
+        });
+        let kept = &self.keys[claimed.0 as usize];
+        let shown = if kept.shown != Shown::Nothing && kept.tag == tag {
+            kept.shown
+        } else {
+            well_formed(presented, prefix)?;
+            kept.secret_of(&sha256(presented))
+        };
+        let opens = self.is_there(kept) && kept.is_live(now) && kept.is_valid(shown, now);
+        if !opens {
+            return None;
+        }
+        let kept = &mut self.keys[claimed.0 as usize];
+        (kept.tag, kept.shown) = (tag, shown);
+        Some(claimed)
+    }
+
+    /// What is new of a key as the ledger has it now, in a word for the operator; `None` if nothing is.
+    pub fn news(&self, record: &KeyRecord) -> Option<&'static str> {
+        let Some(known) = self.index_of(&record.id) else { return Some("issued") };
+        let known = &self.keys[known.0 as usize];
+        match record {
+            _ if self.print(record) == known.print => None,
+            _ if record.revoked.is_some() && !known.revoked => Some("revoked"),
+            _ if record.digest != known.digest => Some("rotated"),
+            _ => Some("edited"),
+        }
+    }
+
+    /// Why [`Keys::identify`] refuses `presented`, in words for the operator; and whose key it is or was, where it
+    /// shows a secret of that key's.
+    pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyId>) {
+        let Some(claimed) = claimed(presented, prefix) else { return ("not of our form", None) };
+        if well_formed(presented, prefix).is_none() {
+            return ("mistyped", None);
+        }
+        let Some(known) = self.index_of(&claimed) else { return ("unknown", None) };
+        let kept = &self.keys[known.0 as usize];
+        match kept {
+            _ if kept.secret_of(&sha256(presented)) == Shown::Nothing => ("wrong secret", None),
+            Kept { revoked: true, .. } => ("revoked", Some(claimed)),
+            Kept { disabled: true, .. } => ("disabled", Some(claimed)),
+            _ if !kept.is_live(now) => ("expired", Some(claimed)),
+            _ => ("replaced by a rotation", Some(claimed)),
+        }
+    }
+
+    /// The key at `ix`, which must come from this table.
+    #[inline]
+    pub fn get(&self, ix: KeyIx) -> Key<'_> {
+        let kept = &self.keys[ix.0 as usize];
+        Key { kept, kind: &self.kinds.kinds[kept.kind.0 as usize].0 }
+    }
+
+    /// The kind of the key at `ix`, if there is one.
+    #[inline]
+    pub fn kind_of(&self, ix: KeyIx) -> Option<KindIx> {
+        self.keys.get(ix.0 as usize).map(|kept| kept.kind)
+    }
+
+    /// All kinds, those that no key is of any more among them.
+    pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
+        self.kinds.kinds.iter().map(|(kind, _)| kind)
+    }
+
+    /// The kind of this number.
+    pub fn kind(&self, ix: KindIx) -> &Kind {
+        &self.kinds.kinds[ix.0 as usize].0
+    }
+
+    /// The place of the key with this id, also when it no longer opens anything.
+    #[inline]
+    pub fn index_of(&self, id: &KeyId) -> Option<KeyIx> {
+        self.by_id.find(self.hashing.hash_one(id), |index| self.keys[index as usize].id == *id).map(KeyIx)
+    }
+
+    /// What the text is known by that opened a key last.
+    #[cfg(test)]
+    pub(super) fn tag(&self, ix: KeyIx) -> [u64; 2] {
+        self.keys[ix.0 as usize].tag
+    }
+
+    /// Number of keys that were ever loaded.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// True when no key was ever loaded.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_key_is_small() {
+        // With a name of 24 bytes and its place among the ids: 160 at most.
+        assert!(size_of::<Kept>() <= 112, "{}", size_of::<Kept>());
+    }
+
+    fn record(id: u64, plan: &str, own: Option<u64>) -> KeyRecord {
+        KeyRecord {
+            id: KeyId::parse(&format!("{id:012}")).unwrap(),
+            digest: [0; 32],
+            name: format!("key {id}"),
+            plan: plan.to_string(),
+            scope: Scope::default(),
+            created: Unix(0),
+            expires: None,
+            revoked: None,
+            disabled: false,
+            limits: LimitOverrides { requests: own, ..LimitOverrides::default() },
+            group: None,
+            labels: Vec::new(),
+            former: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn keys_alike_share_a_kind_and_edits_leave_none_behind() {
+        let mut keys = Keys::new(1);
+        keys.load((0..1000).map(|id| record(id, "team", None)).collect());
+        assert_eq!(keys.kinds().count(), 1);
+        let (first, kind) = keys.learn(record(7, "gold", None));
+        assert_eq!((keys.get(first).kind.plan.as_str(), kind), ("gold", Some(KindIx(1))));
+        for own in 0..100 {
+            let (_, kind) = keys.learn(record(7, "gold", Some(own)));
+            assert!(kind.is_some(), "another limit is another kind");
+        }
+        assert!(keys.kinds().count() <= 4, "{} kinds of two", keys.kinds().count());
+        assert_eq!(keys.learn(record(7, "team", None)), (first, None), "as it was at first");
+        assert_eq!(keys.len(), 1000);
+    }
+
+    #[test]
+    fn a_key_that_is_in_no_piece_is_gone_at_the_end() {
+        let mut keys = Keys::new(1);
+        keys.load(vec![record(1, "team", None), record(2, "team", None)]);
+        let there = |keys: &Keys, id: u64| {
+            let ix = keys.index_of(&KeyId::parse(&format!("{id:012}")).unwrap()).unwrap();
+            keys.is_there(&keys.keys[ix.0 as usize])
+        };
+        keys.begin();
+        keys.learn(record(1, "team", None));
+        assert!(there(&keys, 1) && there(&keys, 2), "not all of them have been read yet");
+        // It was looked up meanwhile.
+        keys.learn(record(3, "team", None));
+        keys.end();
+        assert_eq!([1, 2, 3].map(|id| there(&keys, id)), [true, false, true]);
+    }
+}
