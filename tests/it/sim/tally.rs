@@ -28,7 +28,7 @@ impl Faults {
 }
 
 /// Kinds of faults there are.
-const FAULTS: usize = 29;
+const FAULTS: usize = 32;
 
 /// What came about in a run.
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -58,6 +58,10 @@ pub struct Tally {
     pub taken_back: u64,
     /// Attempts that spans tell of.
     pub spans: u64,
+    /// Rows of clients that left, held against what was sent and received.
+    pub charged_left: u64,
+    /// Nano-dollars of the greedy tenant, without a shared ledger.
+    pub greedy_nano: u64,
     /// Only where the ledger is shared.
     pub story: Story,
 }
@@ -70,12 +74,13 @@ impl Tally {
         for (mine, theirs) in self.story.fields().into_iter().zip(other.story.clone().fields()) {
             *mine += *theirs;
         }
+        self.greedy_nano += other.greedy_nano;
         for (kind, count) in &other.faults.0 {
             *self.faults.0.entry(kind).or_default() += count;
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 21] {
+    fn fields(&mut self) -> [&mut u64; 22] {
         [
             &mut self.requests,
             &mut self.answers,
@@ -98,12 +103,13 @@ impl Tally {
             &mut self.handovers,
             &mut self.taken_back,
             &mut self.spans,
+            &mut self.charged_left,
         ]
     }
 
     /// Everything that a run can come to has come about, and every fault.
     pub fn is_rich(&self) -> bool {
-        self.is_full() && self.faults.kinds() >= FAULTS
+        self.is_full() && self.greedy_nano > 0 && self.faults.kinds() >= FAULTS
     }
 
     /// The same on a shared ledger, which has a story of its own where a file only fails.
@@ -143,6 +149,11 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
     if way != Way::File {
         setting.set("store", "url = \"redis://10.0.0.9/0\"");
         setting.set("store", &format!("hosts = {HOSTS}"));
+    }
+    if wider.greedy {
+        setting.set("server", "attribution = \"plain\"");
+        setting.set("plan greedy", "budget = 0.05");
+        setting.set("plan greedy", "tokens = 0");
     }
     if way == Way::Local {
         setting.set("store", "on_outage = \"local\"");

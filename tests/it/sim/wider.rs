@@ -53,6 +53,10 @@ pub struct Wider {
     pub nameless: bool,
     /// Spans are exported.
     pub spans: bool,
+    /// A third of the clients are of a tenant that tries to pay for less than it uses.
+    pub greedy: bool,
+    /// Providers lie about how their answers end.
+    pub lies: bool,
 }
 
 impl Wider {
@@ -70,6 +74,8 @@ impl Wider {
         let queue = rng.below(4) == 0;
         let relays = rng.below(2) == 0;
         let spans = rng.below(3) == 0;
+        let greedy = rng.below(3) == 0;
+        let lies = rng.below(3) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -79,6 +85,8 @@ impl Wider {
             queue,
             relays,
             spans,
+            greedy,
+            lies,
         }
     }
 

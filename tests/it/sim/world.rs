@@ -2,6 +2,7 @@
 
 use super::check::{Seen, row_holds};
 use super::clients::{Client, Supply};
+use super::greedy::{self, GREEDY};
 use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
@@ -109,6 +110,9 @@ impl World {
         keys.issue("one", &["plan=one", "group=dept"]);
         (4..if wider.tight || wider.queue { 10 } else { 4 })
             .for_each(|number| keys.issue(&format!("wide{number}"), [&["group=team"][..], &[]][number % 2]));
+        if wider.greedy {
+            keys.issue(GREEDY, &["plan=greedy"]);
+        }
         let key_texts = keys.records.iter().map(|record| keys.texts[&record.name].clone()).collect();
         let now = begin();
         let mut seed_bytes = [0u8; 32];
@@ -348,7 +352,7 @@ impl World {
                 self.gateway.reply(Reply::DialFailed(conn, error), self.now);
             }
             _ => {
-                self.providers.push(Provider::new(Pipe::new(conn, self.now), messages, self.wider.early));
+                self.providers.push(Provider::new(Pipe::new(conn, self.now), messages, self.wider));
                 self.gateway.reply(Reply::Dialed(conn), self.now);
             }
         }
@@ -742,6 +746,23 @@ impl World {
         String::from_utf8(answer).map_err(|_| "an answer that is not UTF-8".to_string())
     }
 
+    /// Nobody pays for less than was sent and received, and the greedy tenant stays within its budget.
+    fn greedy_pays(&mut self) -> Result<(), String> {
+        let mut received = BTreeMap::new();
+        for seen in self.seen.values() {
+            received.insert(seen.marker, seen.received);
+        }
+        for row in &self.ledger.rows {
+            self.tally.charged_left += u64::from(greedy::row_covers(row, &received, &self.book)?);
+        }
+        let key = self.keys.records.iter().find(|record| record.name == GREEDY).map(|record| record.id);
+        if self.ledger.way == Way::File {
+            let rows = self.ledger.rows.iter().filter(|row| Some(row.key) == key);
+            self.tally.greedy_nano += greedy::budget_holds(rows, &self.book)?;
+        }
+        Ok(())
+    }
+
     /// The ledger against everything else.
     fn settle_accounts(&mut self) -> Result<(), String> {
         let mut ids = BTreeSet::new();
@@ -766,6 +787,9 @@ impl World {
             self.tally.left_rows += u64::from(row.status == 499);
             self.tally.queued_rows += u64::from(row.queued_ms > 0);
             self.tally.retried_rows += u64::from(row.attempts > 1);
+        }
+        if self.wider.greedy {
+            self.greedy_pays()?;
         }
         let allowed = |alone: bool| if alone { TIGHT / HOSTS } else { TIGHT };
         if let Some((window, count)) = per_window.iter().find(|((alone, _), count)| **count > allowed(*alone)) {
