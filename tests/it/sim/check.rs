@@ -131,7 +131,7 @@ impl Reading {
         if !may_be_answered(ask.kind, status) {
             return Err(format!("{:?} was answered {status}", ask.kind));
         }
-        let crossed = matches!(ask.kind, Kind::Generate { cross: true, .. });
+        let crossed = ask.crosses();
         let known = Seen {
             marker: ask.marker,
             status,
@@ -323,8 +323,7 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
     if count != 1 || !served.complete || value["id"] != id {
         return Err(format!("not the answer that was sent: {served:?}"));
     }
-    let large = matches!(ask.kind, Kind::Generate { messages, cross, .. } if messages != cross);
-    if value["model"] != if large { "large" } else { "small" } {
+    if value["model"] != ask.model() {
         return Err("not our model".to_string());
     }
     Ok((attempt, true))

@@ -56,12 +56,32 @@ pub struct Ask {
     pub key: usize,
     /// It is of the greedy tenant.
     pub greedy: bool,
+    /// It is for the model of a provider of responses.
+    pub reply: bool,
     /// The client asked that the connection be closed after it.
     pub last: bool,
     /// It is an HTTP/1.0 request, and so the last one.
     pub old: bool,
     /// Waits for `100 Continue` before it sends the body.
     pub held_body: Option<Vec<u8>>,
+}
+
+impl Ask {
+    /// The model that it names.
+    pub fn model(&self) -> &'static str {
+        match self.kind {
+            Kind::UnknownModel => "nobody",
+            Kind::Generate { relay: Some(_), .. } => "small",
+            Kind::Generate { .. } if self.reply => "reply",
+            Kind::Generate { messages, cross, .. } if messages != cross => "large",
+            _ => "small",
+        }
+    }
+
+    /// It is translated.
+    pub fn crosses(&self) -> bool {
+        matches!(self.kind, Kind::Generate { cross, relay: None, .. } if cross || self.reply)
+    }
 }
 
 /// How a client behaves.
@@ -140,6 +160,7 @@ impl Client {
                 marker: *supply.next_marker,
                 key: if greedy { honest } else { rng.below(honest as u64) as usize },
                 greedy,
+                reply: wider.lies && !greedy && rng.below(4) == 0,
                 last: rng.below(12) == 0,
                 old: rng.below(15) == 0,
                 held_body: None,
@@ -368,11 +389,7 @@ fn asked_for(relay: Relay, text: &str, rng: &mut Rng) -> String {
 }
 
 fn body(ask: &Ask, messages: bool, stream: bool, temper: Temper, rng: &mut Rng) -> String {
-    let model = match ask.kind {
-        Kind::UnknownModel => "nobody",
-        Kind::Generate { messages, cross, .. } if messages != cross => "large",
-        _ => "small",
-    };
+    let model = ask.model();
     let pad = "z".repeat(if rng.below(temper.large) == 0 {
         rng.below(temper.most) as usize
     } else {

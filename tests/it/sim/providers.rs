@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Core, Ending};
 use tollgate::gateway::Gateway;
-use tollgate::wire::Relay;
+use tollgate::wire::{Dialect, Relay};
 
 /// What one attempt at one request was answered.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +52,7 @@ pub struct Provider {
     pub pipe: Pipe,
     /// Requests read.
     pub requests: u64,
-    messages: bool,
+    format: Dialect,
     got: Vec<u8>,
     /// The answer under way and what follows it.
     answer: Option<(Vec<u8>, After)>,
@@ -71,7 +71,7 @@ pub struct Provider {
 struct Asked {
     marker: u64,
     attempt: u64,
-    messages: bool,
+    format: Dialect,
     stream: bool,
     usage: bool,
     relay: Option<Relay>,
@@ -83,11 +83,17 @@ struct Asked {
     lies: bool,
 }
 
+impl Asked {
+    fn is(&self, format: Dialect) -> bool {
+        self.format == format
+    }
+}
+
 impl Provider {
-    pub fn new(pipe: Pipe, messages: bool, wider: Wider) -> Provider {
+    pub fn new(pipe: Pipe, format: Dialect, wider: Wider) -> Provider {
         let Wider { early, lies, .. } = wider;
         let (got, last) = (Vec::new(), (0, 0));
-        Provider { pipe, requests: 0, messages, got, answer: None, silent: false, rest: 0, early, lies, last }
+        Provider { pipe, requests: 0, format, got, answer: None, silent: false, rest: 0, early, lies, last }
     }
 
     /// It waits for the rest of a request that it has begun to answer well, and the gateway has nothing for it.
@@ -189,16 +195,20 @@ impl Provider {
         if attempt > 8 && marker > 0 {
             return Err(format!("request {marker} is tried for the {attempt}th time"));
         }
-        let model = if self.messages { "\"up-large\"" } else { "\"up-small\"" };
+        let model = match self.format {
+            Dialect::Messages => "\"up-large\"",
+            Dialect::Responses => "\"up-reply\"",
+            _ => "\"up-small\"",
+        };
         if !early && marker > 0 && !body.contains(model) {
             return Err(format!("the model was not replaced: {body}"));
         }
         Ok(Asked {
             marker,
             attempt,
-            messages: self.messages,
+            format: self.format,
             stream: body.contains("\"stream\":true"),
-            usage: self.messages || body.contains("\"include_usage\":true"),
+            usage: self.format != Dialect::Chat || body.contains("\"include_usage\":true"),
             relay,
             texts: if body.contains("\"n\":2,") { 2 } else { 1 },
             bill: None,
@@ -265,7 +275,11 @@ struct Reason {
 impl Reason {
     /// Mostly a good one; a provider that lies has others.
     fn of(asked: &Asked, rng: &mut Rng, faults: &mut Faults) -> Reason {
-        let good = if asked.messages { "\"end_turn\"" } else { "\"stop\"" };
+        let good = match asked.format {
+            Dialect::Messages => "\"end_turn\"",
+            Dialect::Responses => "\"completed\"",
+            _ => "\"stop\"",
+        };
         if !asked.lies || rng.below(3) > 0 {
             return Reason { text: good, is_complete: true };
         }
@@ -273,6 +287,11 @@ impl Reason {
         if is_unknown {
             faults.note("finish reason that nobody knows");
             return Reason { text: "\"full_moon\"", is_complete: true };
+        }
+        if asked.is(Dialect::Responses) {
+            faults.note("status that means failure");
+            let failures = ["\"failed\"", "\"cancelled\"", "\"in_progress\"", "\"queued\""];
+            return Reason { text: failures[rng.below(4) as usize], is_complete: false };
         }
         let failures = ["\"error\"", "\"abort\"", "\"insufficient_system_resource\""];
         let missing = ["\"\"", "\"null\"", "null"];
@@ -381,7 +400,9 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
     let output = if let Some(Relay::Embeddings | Relay::Rerank) = asked.relay { 0 } else { output };
     let body = if let Some(relay) = asked.relay {
         relayed(relay, (&content, &pad), usage.then_some((input, output)), end.text)
-    } else if asked.messages {
+    } else if asked.is(Dialect::Responses) {
+        response(&content, &format!("\"{pad}\""), end.text, usage.then_some((input, output)))
+    } else if asked.is(Dialect::Messages) {
         let usage = if usage {
             format!(",\"usage\":{{\"input_tokens\":{input},\"output_tokens\":{output}}}")
         } else {
@@ -410,6 +431,54 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
     let complete = cut.is_none() && (end.is_complete || !has_reason);
     *served = Served { pieces: 1, complete, hostile: false, usage: usage.then_some((input, output)), text_bytes: 0 };
     framed(rng, "application/json", body.as_bytes(), cut)
+}
+
+/// A response object of the responses API.
+fn response(content: &str, pad: &str, status: &str, usage: Option<(u64, u64)>) -> String {
+    let item = "\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"status\":\"completed\"";
+    let usage = usage.map_or("null".to_string(), |(input, output)| {
+        let total = input + output;
+        format!("{{\"input_tokens\":{input},\"output_tokens\":{output},\"total_tokens\":{total}}}")
+    });
+    format!(
+        "{{\"id\":\"resp_1\",\"object\":\"response\",\"created_at\":1,\"status\":{status},\"model\":\"up-reply\",\
+         \"output\":[{{{item},\"content\":[{{\"type\":\"output_text\",\"text\":\"{content}\",\"annotations\":[]}}]}}],\
+         \"pad\":{pad},\"usage\":{usage}}}"
+    )
+}
+
+/// The events of a response, without the last one.
+fn response_events(asked: &Asked, pieces: u64) -> String {
+    let mut out = String::new();
+    let mut event = |kind: &str, members: &str| {
+        out.push_str(&format!("event: {kind}\ndata: {{\"type\":\"{kind}\",{members}}}\n\n"));
+    };
+    let item = "\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\"";
+    let place = "\"item_id\":\"msg_1\",\"output_index\":0,\"content_index\":0";
+    event(
+        "response.created",
+        "\"response\":{\"id\":\"resp_1\",\"status\":\"in_progress\",\"model\":\"up-reply\",\"output\":[]}",
+    );
+    event(
+        "response.output_item.added",
+        &format!("\"output_index\":0,\"item\":{{{item},\"status\":\"in_progress\",\"content\":[]}}"),
+    );
+    let part = |text: &str| format!("\"part\":{{\"type\":\"output_text\",\"text\":\"{text}\",\"annotations\":[]}}");
+    event("response.content_part.added", &format!("{place},{}", part("")));
+    let mut all = String::new();
+    for piece in 0..pieces {
+        let content = text(asked, piece);
+        event("response.output_text.delta", &format!("{place},\"delta\":\"{content}\""));
+        all.push_str(&content);
+    }
+    event("response.output_text.done", &format!("{place},\"text\":\"{all}\""));
+    event("response.content_part.done", &format!("{place},{}", part(&all)));
+    let content = format!("{{\"type\":\"output_text\",\"text\":\"{all}\",\"annotations\":[]}}");
+    event(
+        "response.output_item.done",
+        &format!("\"output_index\":0,\"item\":{{{item},\"status\":\"completed\",\"content\":[{content}]}}"),
+    );
+    out
 }
 
 /// A whole answer to what is relayed.
@@ -441,17 +510,21 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     let ends = asked.texts.min(pieces.max(1));
     let end = Reason::of(asked, rng, faults);
     let mut out = String::new();
-    if asked.messages {
+    if asked.is(Dialect::Messages) {
         out.push_str(&format!(
             "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"msg_1\",\"type\":\"message\",\
              \"role\":\"assistant\",\"model\":\"up-large\",\"content\":[],\"usage\":{{\"input_tokens\":{input},\
              \"output_tokens\":1}}}}}}\n\n"
         ));
     }
+    if asked.is(Dialect::Responses) {
+        out.push_str(&response_events(asked, pieces));
+    }
     let pad = "y".repeat(if rng.below(10) == 0 { rng.below(30_000) as usize } else { 0 });
-    for piece in 0..pieces {
+    let deltas = if asked.is(Dialect::Responses) { 0 } else { pieces };
+    for piece in 0..deltas {
         let content = text(asked, piece);
-        out.push_str(&if asked.messages {
+        out.push_str(&if asked.is(Dialect::Messages) {
             format!(
                 "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
                  \"delta\":{{\"type\":\"text_delta\",\"text\":\"{content}\"}},\"pad\":\"{pad}\"}}\n\n"
@@ -479,12 +552,12 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     let error = rng.below(12) == 0;
     if error {
         faults.note("error event in a stream");
-        let event = if asked.messages { "event: error\n" } else { "" };
+        let event = if !asked.is(Dialect::Chat) { "event: error\n" } else { "" };
         out.push_str(&format!(
-            "{event}data: {{\"type\":\"error\",\"error\":{{\"type\":\"t\",\"message\":\"overloaded\"}}}}\n\n"
+            "{event}data: {{\"type\":\"error\",\"code\":\"t\",\"message\":\"overloaded\",\"error\":{{\"type\":\"t\",\"message\":\"overloaded\"}}}}\n\n"
         ));
     } else {
-        finish(asked, rng, &mut out, (input, output), (report, ends, end), faults);
+        finish(asked, rng, &mut out, (input, output), (report, pieces, ends, end), faults);
     }
     let mut cut = maybe_cut(rng, out.len(), faults);
     if asked.relay.is_some() {
@@ -493,8 +566,13 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     }
     let sent = &out[..cut.unwrap_or(out.len())];
     let reasons = sent.matches(&format!("{}}}", end.text)).count() as u64;
-    let finished = end.is_complete && if asked.messages { reasons > 0 } else { reasons == ends };
-    let usage = (report || asked.messages).then_some((input, output));
+    let finished = match asked.format {
+        Dialect::Messages => reasons > 0,
+        Dialect::Responses => sent.contains("\"type\":\"response.completed\"") && sent.ends_with("}}\n\n"),
+        _ => reasons == ends,
+    };
+    let finished = finished && end.is_complete;
+    let usage = (report || asked.is(Dialect::Messages)).then_some((input, output));
     *served = Served { pieces, complete: finished, hostile: false, usage, text_bytes: 0 };
     framed(rng, "text/event-stream", out.as_bytes(), cut)
 }
@@ -505,14 +583,14 @@ fn finish(
     rng: &mut Rng,
     out: &mut String,
     (input, output): (u64, u64),
-    (report, ends, end): (bool, u64, Reason),
+    (report, pieces, ends, end): (bool, u64, u64, Reason),
     faults: &mut Faults,
 ) {
     let terminated = rng.below(6) > 0;
     if !terminated {
         faults.note("stream without its terminator");
     }
-    if asked.messages {
+    if asked.is(Dialect::Messages) {
         out.push_str(&format!(
             "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":{}}},\
              \"usage\":{{\"output_tokens\":{output}}}}}\n\n",
@@ -521,6 +599,15 @@ fn finish(
         if terminated {
             out.push_str("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
         }
+        return;
+    }
+    if asked.is(Dialect::Responses) {
+        let all: String = (0..pieces).map(|piece| text(asked, piece)).collect();
+        let last = response(&all, "null", end.text, report.then_some((input, output)));
+        let kind = if end.text == "\"failed\"" { "failed" } else { "completed" };
+        out.push_str(&format!(
+            "event: response.{kind}\ndata: {{\"type\":\"response.{kind}\",\"response\":{last}}}\n\n"
+        ));
         return;
     }
     out.push_str(&end_of(asked, ends - 1, end));

@@ -28,7 +28,7 @@ impl Faults {
 }
 
 /// Kinds of faults there are.
-const FAULTS: usize = 32;
+const FAULTS: usize = 33;
 
 /// What came about in a run.
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -202,6 +202,15 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
         set_targets(&mut setting, &[UP, SECOND], wider);
         let target = format!("{{ provider = \"ant\", model = \"up-large\", concurrency = {PLACES} }}");
         setting.set("model large", &format!("targets = [{target}]"));
+    }
+    if wider.lies {
+        setting.set("provider resp", "shape = \"responses\"");
+        setting.set("provider resp", "base_url = \"http://10.0.0.4/v1\"");
+        for line in ["name = \"Reply\"", "owned_by = \"resp\"", "context = \"256K\"", "input_price = 1.0"] {
+            setting.set("model reply", line);
+        }
+        setting.set("model reply", "output_price = 4.0");
+        setting.set("model reply", "targets = [{ provider = \"resp\", model = \"up-reply\" }]");
     }
     if wider.relays {
         setting.set("model small", "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\"]");

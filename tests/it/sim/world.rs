@@ -42,7 +42,7 @@ struct World {
     clients: Vec<Client>,
     providers: Vec<Provider>,
     /// Dials without an answer yet.
-    dialing: Vec<(Conn, bool)>,
+    dialing: Vec<(Conn, Dialect)>,
     asked: Vec<(Arc<str>, u16)>,
     /// Work that a helper thread would be at.
     works: Vec<Work>,
@@ -344,7 +344,7 @@ impl World {
         if self.rng.below(15) == 0 && !self.winding_up {
             return;
         }
-        let (conn, messages) = self.dialing.swap_remove(index);
+        let (conn, format) = self.dialing.swap_remove(index);
         match self.rng.below(12) {
             kind @ (0 | 1) => {
                 let error = if kind == 0 { DialError::Connect("refused") } else { DialError::Tls("UnknownIssuer") };
@@ -352,7 +352,7 @@ impl World {
                 self.gateway.reply(Reply::DialFailed(conn, error), self.now);
             }
             _ => {
-                self.providers.push(Provider::new(Pipe::new(conn, self.now), messages, self.wider));
+                self.providers.push(Provider::new(Pipe::new(conn, self.now), format, self.wider));
                 self.gateway.reply(Reply::Dialed(conn), self.now);
             }
         }
@@ -524,7 +524,14 @@ impl World {
 
     fn perform(&mut self, action: Action) -> Result<(), String> {
         match action {
-            Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
+            Action::Dial { conn, addr, .. } => {
+                let format = match addr.ip().to_string().as_str() {
+                    "10.0.0.2" => Dialect::Messages,
+                    "10.0.0.4" => Dialect::Responses,
+                    _ => Dialect::Chat,
+                };
+                self.dialing.push((conn, format));
+            }
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting(_) => self.draining = true,
             Action::StartSuccessor if self.wider.upgrade.is_some() => self.successor = Successor::Starts,
