@@ -23,6 +23,8 @@ pub struct Seen {
     pub ended: bool,
     /// It was translated.
     pub crossed: bool,
+    /// Bytes of text that were read of it.
+    pub received: u64,
 }
 
 /// A client's reading of what it gets.
@@ -129,8 +131,17 @@ impl Reading {
         if !may_be_answered(ask.kind, status) {
             return Err(format!("{:?} was answered {status}", ask.kind));
         }
-        let crossed = matches!(ask.kind, Kind::Generate { cross: true, .. });
-        let known = Seen { marker: ask.marker, status, told: None, attempt: None, whole: false, ended: false, crossed };
+        let crossed = ask.crosses();
+        let known = Seen {
+            marker: ask.marker,
+            status,
+            told: None,
+            attempt: None,
+            whole: false,
+            ended: false,
+            crossed,
+            received: 0,
+        };
         if seen.insert(id.to_string(), known).is_some() {
             return Err(format!("the id {id} was given twice"));
         }
@@ -157,6 +168,7 @@ impl Reading {
             return Ok(());
         };
         seen.told = if stream { told(&text) } else { None };
+        seen.received = received(&text, ask);
         (seen.attempt, seen.whole) = outcome.map_err(|error| format!("{ask:?}: {error}\n{text:.2000}"))?;
         Ok(())
     }
@@ -200,6 +212,13 @@ fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
         count += 1;
     }
     Ok((attempt, count))
+}
+
+/// Bytes of the pieces in a text.
+fn received(text: &str, ask: &Ask) -> u64 {
+    let start = format!("\"m{}.a", ask.marker);
+    let pieces = text.match_indices(&start).filter_map(|(at, _)| text[at + 1..].split_inclusive(';').next());
+    pieces.filter(|piece| piece.ends_with(';')).map(|piece| piece.len() as u64).sum()
 }
 
 /// The status of the error event that a stream ends in.
@@ -304,8 +323,7 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
     if count != 1 || !served.complete || value["id"] != id {
         return Err(format!("not the answer that was sent: {served:?}"));
     }
-    let large = matches!(ask.kind, Kind::Generate { messages, cross, .. } if messages != cross);
-    if value["model"] != if large { "large" } else { "small" } {
+    if value["model"] != ask.model() {
         return Err("not our model".to_string());
     }
     Ok((attempt, true))

@@ -1,6 +1,7 @@
 //! Scripted clients: each has a few requests to make, a temper, and its own strict idea of what it may be answered.
 
 use super::check::Reading;
+use super::greedy;
 use super::net::Pipe;
 use super::tally::Faults;
 use super::wider::Wider;
@@ -53,12 +54,34 @@ pub struct Ask {
     pub kind: Kind,
     pub marker: u64,
     pub key: usize,
+    /// It is of the greedy tenant.
+    pub greedy: bool,
+    /// It is for the model of a provider of responses.
+    pub reply: bool,
     /// The client asked that the connection be closed after it.
     pub last: bool,
     /// It is an HTTP/1.0 request, and so the last one.
     pub old: bool,
     /// Waits for `100 Continue` before it sends the body.
     pub held_body: Option<Vec<u8>>,
+}
+
+impl Ask {
+    /// The model that it names.
+    pub fn model(&self) -> &'static str {
+        match self.kind {
+            Kind::UnknownModel => "nobody",
+            Kind::Generate { relay: Some(_), .. } => "small",
+            Kind::Generate { .. } if self.reply => "reply",
+            Kind::Generate { messages, cross, .. } if messages != cross => "large",
+            _ => "small",
+        }
+    }
+
+    /// It is translated.
+    pub fn crosses(&self) -> bool {
+        matches!(self.kind, Kind::Generate { cross, relay: None, .. } if cross || self.reply)
+    }
 }
 
 /// How a client behaves.
@@ -72,6 +95,8 @@ pub struct Temper {
     pub most: u64,
     /// Whoever reads the beginning of a body knows what kind of answer is wanted.
     pub tells: bool,
+    /// Requests name their marker as their user.
+    pub names_user: bool,
     pub pipelines: bool,
     pub drips: bool,
     /// One in so many chances to read is taken.
@@ -110,6 +135,7 @@ impl Client {
             most: if wider.tight { 240_000 } else { 150_000 },
             large: if wider.tight || wider.early { 2 } else { 6 },
             tells: wider.early,
+            names_user: wider.greedy,
             pipelines: rng.below(3) == 0,
             drips: rng.below(4) == 0,
             slowness: [1, 1, 2, 6][rng.below(4) as usize],
@@ -117,6 +143,9 @@ impl Client {
         };
         let temper = Temper { pipelines: temper.pipelines || wider.nameless, ..temper };
         let temper = Temper { drips: temper.drips || (wider.upgrade.is_some() && rng.below(2) == 0), ..temper };
+        let greedy = wider.greedy && rng.below(3) == 0;
+        let temper = Temper { leaves: if greedy { 12 } else { temper.leaves }, ..temper };
+        let honest = supply.keys.len() - usize::from(wider.greedy);
         let count = if wider.nameless { 1 + rng.below(40) } else { 1 + rng.below(5) };
         let mut plan = VecDeque::new();
         for _ in 0..count {
@@ -125,10 +154,13 @@ impl Client {
                 Kind::Generate { stream, .. } if wider.relays && rng.below(2) == 0 => relayed(stream, rng),
                 kind => kind,
             };
+            let kind = if greedy { greedy_kind(wider, rng) } else { kind };
             plan.push_back(Ask {
                 kind,
                 marker: *supply.next_marker,
-                key: rng.below(supply.keys.len() as u64) as usize,
+                key: if greedy { honest } else { rng.below(honest as u64) as usize },
+                greedy,
+                reply: wider.lies && !greedy && rng.below(4) == 0,
                 last: rng.below(12) == 0,
                 old: rng.below(15) == 0,
                 held_body: None,
@@ -332,6 +364,12 @@ fn kind(rng: &mut Rng) -> Kind {
     }
 }
 
+/// What the greedy tenant asks for.
+fn greedy_kind(wider: Wider, rng: &mut Rng) -> Kind {
+    let relay = (wider.relays && rng.below(2) == 0).then_some(Relay::Completions);
+    Kind::Generate { messages: false, stream: relay.is_none() && rng.below(2) == 0, cross: false, relay }
+}
+
 /// One that is relayed; completions alone are streamed.
 fn relayed(stream: bool, rng: &mut Rng) -> Kind {
     let relay = Relay::ALL[rng.below(3) as usize];
@@ -351,11 +389,7 @@ fn asked_for(relay: Relay, text: &str, rng: &mut Rng) -> String {
 }
 
 fn body(ask: &Ask, messages: bool, stream: bool, temper: Temper, rng: &mut Rng) -> String {
-    let model = match ask.kind {
-        Kind::UnknownModel => "nobody",
-        Kind::Generate { messages, cross, .. } if messages != cross => "large",
-        _ => "small",
-    };
+    let model = ask.model();
     let pad = "z".repeat(if rng.below(temper.large) == 0 {
         rng.below(temper.most) as usize
     } else {
@@ -369,11 +403,19 @@ fn body(ask: &Ask, messages: bool, stream: bool, temper: Temper, rng: &mut Rng) 
     };
     let text = format!("marker={marker};{wanted}{pad}");
     let mut body = match ask.kind {
+        Kind::Generate { relay, .. } if ask.greedy => {
+            format!("{{{}", greedy::members(&format!("marker={marker};{wanted}"), relay.is_some(), rng))
+        }
         Kind::Generate { relay: Some(relay), .. } => format!("{{{}", asked_for(relay, &text, rng)),
         _ => format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]"),
     };
     if messages {
         body.push_str(",\"max_tokens\":100");
+    }
+    if temper.names_user && messages {
+        body.push_str(&format!(",\"metadata\":{{\"user_id\":\"m{marker}\"}}"));
+    } else if temper.names_user {
+        body.push_str(&format!(",\"user\":\"m{marker}\""));
     }
     if stream {
         body.push_str(",\"stream\":true");

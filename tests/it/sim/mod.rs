@@ -17,6 +17,7 @@ mod check;
 mod clients;
 #[cfg(feature = "redis")]
 pub mod fleet;
+mod greedy;
 mod ledger;
 mod net;
 mod pair;

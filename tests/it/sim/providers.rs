@@ -2,13 +2,15 @@
 //! good, slow, broken or hostile. What was promised to whom is noted, so that clients and ledger can be checked.
 
 use super::clients::mangle;
+use super::greedy::{self, Bill};
 use super::net::Pipe;
 use super::tally::Faults;
+use super::wider::Wider;
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Core, Ending};
 use tollgate::gateway::Gateway;
-use tollgate::wire::Relay;
+use tollgate::wire::{Dialect, Relay};
 
 /// What one attempt at one request was answered.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +23,8 @@ pub struct Served {
     pub hostile: bool,
     /// (input, output) as reported in full.
     pub usage: Option<(u64, u64)>,
+    /// Bytes of the texts that it was sent.
+    pub text_bytes: u64,
 }
 
 /// All that providers have promised: by (marker of the request, attempt from 1). And the faults of the world.
@@ -28,6 +32,8 @@ pub struct Served {
 pub struct Book {
     pub served: BTreeMap<(u64, u64), Served>,
     pub faults: Faults,
+    /// What each request of the greedy tenant costs at most, by its marker.
+    pub bills: BTreeMap<u64, Bill>,
 }
 
 /// What follows the last byte of an answer.
@@ -46,7 +52,7 @@ pub struct Provider {
     pub pipe: Pipe,
     /// Requests read.
     pub requests: u64,
-    messages: bool,
+    format: Dialect,
     got: Vec<u8>,
     /// The answer under way and what follows it.
     answer: Option<(Vec<u8>, After)>,
@@ -55,6 +61,8 @@ pub struct Provider {
     rest: usize,
     /// It answers before it has read.
     early: bool,
+    /// It lies about how its answers end.
+    lies: bool,
     /// Marker and attempt that were answered last.
     last: (u64, u64),
 }
@@ -63,18 +71,29 @@ pub struct Provider {
 struct Asked {
     marker: u64,
     attempt: u64,
-    messages: bool,
+    format: Dialect,
     stream: bool,
     usage: bool,
     relay: Option<Relay>,
     /// Answers to one text.
     texts: u64,
+    /// What it is billed, if its tenant is greedy.
+    bill: Option<Bill>,
+    /// How its answer ends may be a lie.
+    lies: bool,
+}
+
+impl Asked {
+    fn is(&self, format: Dialect) -> bool {
+        self.format == format
+    }
 }
 
 impl Provider {
-    pub fn new(pipe: Pipe, messages: bool, early: bool) -> Provider {
+    pub fn new(pipe: Pipe, format: Dialect, wider: Wider) -> Provider {
+        let Wider { early, lies, .. } = wider;
         let (got, last) = (Vec::new(), (0, 0));
-        Provider { pipe, requests: 0, messages, got, answer: None, silent: false, rest: 0, early, last }
+        Provider { pipe, requests: 0, format, got, answer: None, silent: false, rest: 0, early, lies, last }
     }
 
     /// It waits for the rest of a request that it has begun to answer well, and the gateway has nothing for it.
@@ -110,14 +129,24 @@ impl Provider {
         if body.len() > length {
             return Err(format!("more than one request at a time: {text}"));
         }
+        let mut asked = self.asked(head, body, early, book)?;
+        let mut text_bytes = 0;
         if !early {
-            serde_json::from_str::<serde_json::Value>(body).map_err(|error| format!("{error} in {body}"))?;
+            let value = serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))?;
+            text_bytes = greedy::text_bytes(&value);
+            if value["max_tokens"] == greedy::ANSWER {
+                let bill = greedy::bill(&value, asked.relay.is_some());
+                asked.bill = Some(bill);
+                book.bills.insert(asked.marker, bill);
+            }
         }
-        let asked = self.asked(head, body, early, book)?;
         self.got.clear();
         self.requests += 1;
         self.last = (asked.marker, asked.attempt);
         let (mut bytes, mut after) = answer(&asked, rng, book);
+        if let Some(served) = book.served.get_mut(&self.last) {
+            served.text_bytes = text_bytes;
+        }
         if early {
             // The rest of the request would be taken for another one.
             book.faults.note("provider answers before it has read the request");
@@ -166,18 +195,24 @@ impl Provider {
         if attempt > 8 && marker > 0 {
             return Err(format!("request {marker} is tried for the {attempt}th time"));
         }
-        let model = if self.messages { "\"up-large\"" } else { "\"up-small\"" };
+        let model = match self.format {
+            Dialect::Messages => "\"up-large\"",
+            Dialect::Responses => "\"up-reply\"",
+            _ => "\"up-small\"",
+        };
         if !early && marker > 0 && !body.contains(model) {
             return Err(format!("the model was not replaced: {body}"));
         }
         Ok(Asked {
             marker,
             attempt,
-            messages: self.messages,
+            format: self.format,
             stream: body.contains("\"stream\":true"),
-            usage: self.messages || body.contains("\"include_usage\":true"),
+            usage: self.format != Dialect::Chat || body.contains("\"include_usage\":true"),
             relay,
-            texts: if body.contains("\"n\":2") { 2 } else { 1 },
+            texts: if body.contains("\"n\":2,") { 2 } else { 1 },
+            bill: None,
+            lies: self.lies,
         })
     }
 
@@ -226,6 +261,47 @@ impl Provider {
 fn plain(rng: &mut Rng, status: u16, body: &str) -> Vec<u8> {
     let retry = if rng.below(3) == 0 { "retry-after: 9\r\n" } else { "" };
     format!("HTTP/1.1 {status} Words\r\n{retry}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// How an answer says that it ends.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+struct Reason {
+    /// The finish reason as JSON.
+    text: &'static str,
+    /// It is a reason, and none that means failure.
+    is_complete: bool,
+}
+
+impl Reason {
+    /// Mostly a good one; a provider that lies has others.
+    fn of(asked: &Asked, rng: &mut Rng, faults: &mut Faults) -> Reason {
+        let good = match asked.format {
+            Dialect::Messages => "\"end_turn\"",
+            Dialect::Responses => "\"completed\"",
+            _ => "\"stop\"",
+        };
+        if !asked.lies || rng.below(3) > 0 {
+            return Reason { text: good, is_complete: true };
+        }
+        let is_unknown = rng.below(4) == 0;
+        if is_unknown {
+            faults.note("finish reason that nobody knows");
+            return Reason { text: "\"full_moon\"", is_complete: true };
+        }
+        if asked.is(Dialect::Responses) {
+            faults.note("status that means failure");
+            let failures = ["\"failed\"", "\"cancelled\"", "\"in_progress\"", "\"queued\""];
+            return Reason { text: failures[rng.below(4) as usize], is_complete: false };
+        }
+        let failures = ["\"error\"", "\"abort\"", "\"insufficient_system_resource\""];
+        let missing = ["\"\"", "\"null\"", "null"];
+        if asked.stream && rng.below(2) == 0 {
+            faults.note("finish reason that is none");
+            return Reason { text: missing[rng.below(3) as usize], is_complete: false };
+        }
+        faults.note("finish reason that means failure");
+        Reason { text: failures[rng.below(3) as usize], is_complete: false }
+    }
 }
 
 /// The answer to one request, as bytes.
@@ -309,15 +385,24 @@ fn maybe_cut(rng: &mut Rng, len: usize, faults: &mut Faults) -> Option<usize> {
     Some(rng.below(len as u64) as usize)
 }
 
+/// Tokens that a provider reports.
+fn used(asked: &Asked, rng: &mut Rng) -> (u64, u64) {
+    let some = (1 + rng.below(500), 1 + rng.below(300));
+    asked.bill.map_or(some, |bill| (bill.input, bill.output))
+}
+
 fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults) -> (Vec<u8>, After) {
-    let (input, output) = (1 + rng.below(500), 1 + rng.below(300));
+    let (input, output) = used(asked, rng);
     let pad = "x".repeat(if rng.below(8) == 0 { rng.below(120_000) as usize } else { 0 });
     let content = text(asked, 0);
     let usage = rng.below(5) > 0;
+    let end = Reason::of(asked, rng, faults);
     let output = if let Some(Relay::Embeddings | Relay::Rerank) = asked.relay { 0 } else { output };
     let body = if let Some(relay) = asked.relay {
-        relayed(relay, (&content, &pad), usage.then_some((input, output)))
-    } else if asked.messages {
+        relayed(relay, (&content, &pad), usage.then_some((input, output)), end.text)
+    } else if asked.is(Dialect::Responses) {
+        response(&content, &format!("\"{pad}\""), end.text, usage.then_some((input, output)))
+    } else if asked.is(Dialect::Messages) {
         let usage = if usage {
             format!(",\"usage\":{{\"input_tokens\":{input},\"output_tokens\":{output}}}")
         } else {
@@ -325,7 +410,8 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
         };
         format!(
             "{{\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"up-large\",\
-             \"content\":[{{\"type\":\"text\",\"text\":\"{content}\"}}],\"stop_reason\":\"end_turn\",\"pad\":\"{pad}\"{usage}}}"
+             \"content\":[{{\"type\":\"text\",\"text\":\"{content}\"}}],\"stop_reason\":{},\"pad\":\"{pad}\"{usage}}}",
+            end.text
         )
     } else {
         let usage = if usage {
@@ -335,17 +421,68 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
         };
         format!(
             "{{\"id\":\"c\",\"object\":\"chat.completion\",\"model\":\"up-small\",\"choices\":[{{\"index\":0,\
-             \"message\":{{\"role\":\"assistant\",\"content\":\"{content}\"}},\"finish_reason\":\"stop\"}}],\
-             \"pad\":\"{pad}\"{usage}}}"
+             \"message\":{{\"role\":\"assistant\",\"content\":\"{content}\"}},\"finish_reason\":{}}}],\
+             \"pad\":\"{pad}\"{usage}}}",
+            end.text
         )
     };
     let cut = maybe_cut(rng, body.len(), faults);
-    *served = Served { pieces: 1, complete: cut.is_none(), hostile: false, usage: usage.then_some((input, output)) };
+    let has_reason = !matches!(asked.relay, Some(Relay::Embeddings | Relay::Rerank));
+    let complete = cut.is_none() && (end.is_complete || !has_reason);
+    *served = Served { pieces: 1, complete, hostile: false, usage: usage.then_some((input, output)), text_bytes: 0 };
     framed(rng, "application/json", body.as_bytes(), cut)
 }
 
+/// A response object of the responses API.
+fn response(content: &str, pad: &str, status: &str, usage: Option<(u64, u64)>) -> String {
+    let item = "\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"status\":\"completed\"";
+    let usage = usage.map_or("null".to_string(), |(input, output)| {
+        let total = input + output;
+        format!("{{\"input_tokens\":{input},\"output_tokens\":{output},\"total_tokens\":{total}}}")
+    });
+    format!(
+        "{{\"id\":\"resp_1\",\"object\":\"response\",\"created_at\":1,\"status\":{status},\"model\":\"up-reply\",\
+         \"output\":[{{{item},\"content\":[{{\"type\":\"output_text\",\"text\":\"{content}\",\"annotations\":[]}}]}}],\
+         \"pad\":{pad},\"usage\":{usage}}}"
+    )
+}
+
+/// The events of a response, without the last one.
+fn response_events(asked: &Asked, pieces: u64) -> String {
+    let mut out = String::new();
+    let mut event = |kind: &str, members: &str| {
+        out.push_str(&format!("event: {kind}\ndata: {{\"type\":\"{kind}\",{members}}}\n\n"));
+    };
+    let item = "\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\"";
+    let place = "\"item_id\":\"msg_1\",\"output_index\":0,\"content_index\":0";
+    event(
+        "response.created",
+        "\"response\":{\"id\":\"resp_1\",\"status\":\"in_progress\",\"model\":\"up-reply\",\"output\":[]}",
+    );
+    event(
+        "response.output_item.added",
+        &format!("\"output_index\":0,\"item\":{{{item},\"status\":\"in_progress\",\"content\":[]}}"),
+    );
+    let part = |text: &str| format!("\"part\":{{\"type\":\"output_text\",\"text\":\"{text}\",\"annotations\":[]}}");
+    event("response.content_part.added", &format!("{place},{}", part("")));
+    let mut all = String::new();
+    for piece in 0..pieces {
+        let content = text(asked, piece);
+        event("response.output_text.delta", &format!("{place},\"delta\":\"{content}\""));
+        all.push_str(&content);
+    }
+    event("response.output_text.done", &format!("{place},\"text\":\"{all}\""));
+    event("response.content_part.done", &format!("{place},{}", part(&all)));
+    let content = format!("{{\"type\":\"output_text\",\"text\":\"{all}\",\"annotations\":[]}}");
+    event(
+        "response.output_item.done",
+        &format!("\"output_index\":0,\"item\":{{{item},\"status\":\"completed\",\"content\":[{content}]}}"),
+    );
+    out
+}
+
 /// A whole answer to what is relayed.
-fn relayed(relay: Relay, (content, pad): (&str, &str), usage: Option<(u64, u64)>) -> String {
+fn relayed(relay: Relay, (content, pad): (&str, &str), usage: Option<(u64, u64)>, reason: &str) -> String {
     let (input, output) = usage.unwrap_or_default();
     let (own, usage) = match relay {
         Relay::Embeddings => (
@@ -357,7 +494,7 @@ fn relayed(relay: Relay, (content, pad): (&str, &str), usage: Option<(u64, u64)>
             format!("\"meta\":{{\"tokens\":{{\"input_tokens\":{input}}}}}"),
         ),
         Relay::Completions => (
-            format!("\"choices\":[{{\"text\":\"{content}\",\"index\":0,\"finish_reason\":\"stop\"}}]"),
+            format!("\"choices\":[{{\"text\":\"{content}\",\"index\":0,\"finish_reason\":{reason}}}]"),
             format!("\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}"),
         ),
     };
@@ -367,22 +504,27 @@ fn relayed(relay: Relay, (content, pad): (&str, &str), usage: Option<(u64, u64)>
 
 fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults) -> (Vec<u8>, After) {
     let pieces = rng.below(12);
-    let (input, output) = (1 + rng.below(500), 1 + rng.below(300));
+    let (input, output) = used(asked, rng);
     let report = rng.below(5) > 0 && asked.usage;
     // Now and then fewer texts than were asked for.
     let ends = asked.texts.min(pieces.max(1));
+    let end = Reason::of(asked, rng, faults);
     let mut out = String::new();
-    if asked.messages {
+    if asked.is(Dialect::Messages) {
         out.push_str(&format!(
             "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"msg_1\",\"type\":\"message\",\
              \"role\":\"assistant\",\"model\":\"up-large\",\"content\":[],\"usage\":{{\"input_tokens\":{input},\
              \"output_tokens\":1}}}}}}\n\n"
         ));
     }
+    if asked.is(Dialect::Responses) {
+        out.push_str(&response_events(asked, pieces));
+    }
     let pad = "y".repeat(if rng.below(10) == 0 { rng.below(30_000) as usize } else { 0 });
-    for piece in 0..pieces {
+    let deltas = if asked.is(Dialect::Responses) { 0 } else { pieces };
+    for piece in 0..deltas {
         let content = text(asked, piece);
-        out.push_str(&if asked.messages {
+        out.push_str(&if asked.is(Dialect::Messages) {
             format!(
                 "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
                  \"delta\":{{\"type\":\"text_delta\",\"text\":\"{content}\"}},\"pad\":\"{pad}\"}}\n\n"
@@ -401,7 +543,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
         });
         if piece == 1 && ends > 1 {
             // The first text is at its end while the other goes on.
-            out.push_str(&end_of(asked, 0));
+            out.push_str(&end_of(asked, 0, end));
         }
         if rng.below(10) == 0 {
             out.push_str(": still here\n\n");
@@ -410,12 +552,12 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     let error = rng.below(12) == 0;
     if error {
         faults.note("error event in a stream");
-        let event = if asked.messages { "event: error\n" } else { "" };
+        let event = if !asked.is(Dialect::Chat) { "event: error\n" } else { "" };
         out.push_str(&format!(
-            "{event}data: {{\"type\":\"error\",\"error\":{{\"type\":\"t\",\"message\":\"overloaded\"}}}}\n\n"
+            "{event}data: {{\"type\":\"error\",\"code\":\"t\",\"message\":\"overloaded\",\"error\":{{\"type\":\"t\",\"message\":\"overloaded\"}}}}\n\n"
         ));
     } else {
-        finish(asked, rng, &mut out, (input, output), (report, ends), faults);
+        finish(asked, rng, &mut out, (input, output), (report, pieces, ends, end), faults);
     }
     let mut cut = maybe_cut(rng, out.len(), faults);
     if asked.relay.is_some() {
@@ -423,9 +565,15 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
         cut = cut.map(|cut| out[..cut].rfind("\n\n").map_or(0, |end| end + 2));
     }
     let sent = &out[..cut.unwrap_or(out.len())];
-    let finished = sent.matches("\"stop\"}").count() as u64 == ends || sent.contains("\"end_turn\"}");
-    let usage = (report || asked.messages).then_some((input, output));
-    *served = Served { pieces, complete: finished, hostile: false, usage };
+    let reasons = sent.matches(&format!("{}}}", end.text)).count() as u64;
+    let finished = match asked.format {
+        Dialect::Messages => reasons > 0,
+        Dialect::Responses => sent.contains("\"type\":\"response.completed\"") && sent.ends_with("}}\n\n"),
+        _ => reasons == ends,
+    };
+    let finished = finished && end.is_complete;
+    let usage = (report || asked.is(Dialect::Messages)).then_some((input, output));
+    *served = Served { pieces, complete: finished, hostile: false, usage, text_bytes: 0 };
     framed(rng, "text/event-stream", out.as_bytes(), cut)
 }
 
@@ -435,24 +583,34 @@ fn finish(
     rng: &mut Rng,
     out: &mut String,
     (input, output): (u64, u64),
-    (report, ends): (bool, u64),
+    (report, pieces, ends, end): (bool, u64, u64, Reason),
     faults: &mut Faults,
 ) {
     let terminated = rng.below(6) > 0;
     if !terminated {
         faults.note("stream without its terminator");
     }
-    if asked.messages {
+    if asked.is(Dialect::Messages) {
         out.push_str(&format!(
-            "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}},\
-             \"usage\":{{\"output_tokens\":{output}}}}}\n\n"
+            "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":{}}},\
+             \"usage\":{{\"output_tokens\":{output}}}}}\n\n",
+            end.text
         ));
         if terminated {
             out.push_str("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
         }
         return;
     }
-    out.push_str(&end_of(asked, ends - 1));
+    if asked.is(Dialect::Responses) {
+        let all: String = (0..pieces).map(|piece| text(asked, piece)).collect();
+        let last = response(&all, "null", end.text, report.then_some((input, output)));
+        let kind = if end.text == "\"failed\"" { "failed" } else { "completed" };
+        out.push_str(&format!(
+            "event: response.{kind}\ndata: {{\"type\":\"response.{kind}\",\"response\":{last}}}\n\n"
+        ));
+        return;
+    }
+    out.push_str(&end_of(asked, ends - 1, end));
     if report {
         out.push_str(&format!(
             "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\
@@ -465,9 +623,10 @@ fn finish(
 }
 
 /// The event that ends one of a stream's texts.
-fn end_of(asked: &Asked, index: u64) -> String {
+fn end_of(asked: &Asked, index: u64, end: Reason) -> String {
     let own = if asked.relay.is_some() { "\"text\":\"\"" } else { "\"delta\":{}" };
     format!(
-        "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[{{\"index\":{index},{own},\"finish_reason\":\"stop\"}}]}}\n\n"
+        "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[{{\"index\":{index},{own},\"finish_reason\":{}}}]}}\n\n",
+        end.text
     )
 }

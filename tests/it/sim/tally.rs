@@ -28,7 +28,7 @@ impl Faults {
 }
 
 /// Kinds of faults there are.
-const FAULTS: usize = 29;
+const FAULTS: usize = 33;
 
 /// What came about in a run.
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -61,6 +61,10 @@ pub struct Tally {
     /// Connections of strangers, and those of them that the gateway has closed.
     pub strangers: u64,
     pub strangers_closed: u64,
+    /// Rows of clients that left, held against what was sent and received.
+    pub charged_left: u64,
+    /// Nano-dollars of the greedy tenant, without a shared ledger.
+    pub greedy_nano: u64,
     /// Only where the ledger is shared.
     pub story: Story,
 }
@@ -73,12 +77,13 @@ impl Tally {
         for (mine, theirs) in self.story.fields().into_iter().zip(other.story.clone().fields()) {
             *mine += *theirs;
         }
+        self.greedy_nano += other.greedy_nano;
         for (kind, count) in &other.faults.0 {
             *self.faults.0.entry(kind).or_default() += count;
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 23] {
+    fn fields(&mut self) -> [&mut u64; 24] {
         [
             &mut self.requests,
             &mut self.answers,
@@ -103,12 +108,13 @@ impl Tally {
             &mut self.spans,
             &mut self.strangers,
             &mut self.strangers_closed,
+            &mut self.charged_left,
         ]
     }
 
     /// Everything that a run can come to has come about, and every fault.
     pub fn is_rich(&self) -> bool {
-        self.is_full() && self.faults.kinds() >= FAULTS
+        self.is_full() && self.greedy_nano > 0 && self.faults.kinds() >= FAULTS
     }
 
     /// The same on a shared ledger, which has a story of its own where a file only fails.
@@ -148,6 +154,11 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
     if way != Way::File {
         setting.set("store", "url = \"redis://10.0.0.9/0\"");
         setting.set("store", &format!("hosts = {HOSTS}"));
+    }
+    if wider.greedy {
+        setting.set("server", "attribution = \"plain\"");
+        setting.set("plan greedy", "budget = 0.05");
+        setting.set("plan greedy", "tokens = 0");
     }
     if way == Way::Local {
         setting.set("store", "on_outage = \"local\"");
@@ -199,6 +210,15 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
         set_targets(&mut setting, &[UP, SECOND], wider);
         let target = format!("{{ provider = \"ant\", model = \"up-large\", concurrency = {PLACES} }}");
         setting.set("model large", &format!("targets = [{target}]"));
+    }
+    if wider.lies {
+        setting.set("provider resp", "shape = \"responses\"");
+        setting.set("provider resp", "base_url = \"http://10.0.0.4/v1\"");
+        for line in ["name = \"Reply\"", "owned_by = \"resp\"", "context = \"256K\"", "input_price = 1.0"] {
+            setting.set("model reply", line);
+        }
+        setting.set("model reply", "output_price = 4.0");
+        setting.set("model reply", "targets = [{ provider = \"resp\", model = \"up-reply\" }]");
     }
     if wider.relays {
         setting.set("model small", "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\"]");

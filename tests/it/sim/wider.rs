@@ -55,6 +55,10 @@ pub struct Wider {
     pub spans: bool,
     /// Strangers hold all connections that clients leave.
     pub strangers: bool,
+    /// A third of the clients are of a tenant that tries to pay for less than it uses.
+    pub greedy: bool,
+    /// Providers lie about how their answers end.
+    pub lies: bool,
 }
 
 impl Wider {
@@ -73,6 +77,8 @@ impl Wider {
         let relays = rng.below(2) == 0;
         let spans = rng.below(3) == 0;
         let strangers = rng.below(3) == 0;
+        let greedy = rng.below(3) == 0;
+        let lies = rng.below(3) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -83,6 +89,8 @@ impl Wider {
             relays,
             spans,
             strangers,
+            greedy,
+            lies,
         }
     }
 

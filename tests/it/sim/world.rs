@@ -2,6 +2,7 @@
 
 use super::check::{Seen, row_holds};
 use super::clients::{Client, Supply};
+use super::greedy::{self, GREEDY};
 use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
@@ -43,7 +44,7 @@ struct World {
     strangers: Vec<Pipe>,
     providers: Vec<Provider>,
     /// Dials without an answer yet.
-    dialing: Vec<(Conn, bool)>,
+    dialing: Vec<(Conn, Dialect)>,
     asked: Vec<(Arc<str>, u16)>,
     /// Work that a helper thread would be at.
     works: Vec<Work>,
@@ -111,6 +112,9 @@ impl World {
         keys.issue("one", &["plan=one", "group=dept"]);
         (4..if wider.tight || wider.queue { 10 } else { 4 })
             .for_each(|number| keys.issue(&format!("wide{number}"), [&["group=team"][..], &[]][number % 2]));
+        if wider.greedy {
+            keys.issue(GREEDY, &["plan=greedy"]);
+        }
         let key_texts = keys.records.iter().map(|record| keys.texts[&record.name].clone()).collect();
         let now = begin();
         let mut seed_bytes = [0u8; 32];
@@ -390,7 +394,7 @@ impl World {
         if self.rng.below(15) == 0 && !self.winding_up {
             return;
         }
-        let (conn, messages) = self.dialing.swap_remove(index);
+        let (conn, format) = self.dialing.swap_remove(index);
         match self.rng.below(12) {
             kind @ (0 | 1) => {
                 let error = if kind == 0 { DialError::Connect("refused") } else { DialError::Tls("UnknownIssuer") };
@@ -398,7 +402,7 @@ impl World {
                 self.gateway.reply(Reply::DialFailed(conn, error), self.now);
             }
             _ => {
-                self.providers.push(Provider::new(Pipe::new(conn, self.now), messages, self.wider.early));
+                self.providers.push(Provider::new(Pipe::new(conn, self.now), format, self.wider));
                 self.gateway.reply(Reply::Dialed(conn), self.now);
             }
         }
@@ -571,7 +575,14 @@ impl World {
 
     fn perform(&mut self, action: Action) -> Result<(), String> {
         match action {
-            Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
+            Action::Dial { conn, addr, .. } => {
+                let format = match addr.ip().to_string().as_str() {
+                    "10.0.0.2" => Dialect::Messages,
+                    "10.0.0.4" => Dialect::Responses,
+                    _ => Dialect::Chat,
+                };
+                self.dialing.push((conn, format));
+            }
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting(_) => self.draining = true,
             Action::StartSuccessor if self.wider.upgrade.is_some() => self.successor = Successor::Starts,
@@ -797,6 +808,23 @@ impl World {
         String::from_utf8(answer).map_err(|_| "an answer that is not UTF-8".to_string())
     }
 
+    /// Nobody pays for less than was sent and received, and the greedy tenant stays within its budget.
+    fn greedy_pays(&mut self) -> Result<(), String> {
+        let mut received = BTreeMap::new();
+        for seen in self.seen.values() {
+            received.insert(seen.marker, seen.received);
+        }
+        for row in &self.ledger.rows {
+            self.tally.charged_left += u64::from(greedy::row_covers(row, &received, &self.book)?);
+        }
+        let key = self.keys.records.iter().find(|record| record.name == GREEDY).map(|record| record.id);
+        if self.ledger.way == Way::File {
+            let rows = self.ledger.rows.iter().filter(|row| Some(row.key) == key);
+            self.tally.greedy_nano += greedy::budget_holds(rows, &self.book)?;
+        }
+        Ok(())
+    }
+
     /// The ledger against everything else.
     fn settle_accounts(&mut self) -> Result<(), String> {
         let mut ids = BTreeSet::new();
@@ -821,6 +849,9 @@ impl World {
             self.tally.left_rows += u64::from(row.status == 499);
             self.tally.queued_rows += u64::from(row.queued_ms > 0);
             self.tally.retried_rows += u64::from(row.attempts > 1);
+        }
+        if self.wider.greedy {
+            self.greedy_pays()?;
         }
         let allowed = |alone: bool| if alone { TIGHT / HOSTS } else { TIGHT };
         if let Some((window, count)) = per_window.iter().find(|((alone, _), count)| **count > allowed(*alone)) {

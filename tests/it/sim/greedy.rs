@@ -1,0 +1,129 @@
+//! A tenant that tries to pay for less than it uses, and what its providers may bill it.
+//!
+//! Its texts are of kinds that an estimate could weigh too little, its completions ask for many answers at once, and it
+//! leaves at any event. Every request names its marker as its user, so that a row is known even if its client never saw
+//! a byte.
+
+use super::providers::{Book, Served};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use tollgate::base::rng::Rng;
+use tollgate::policy::row::Row;
+use tollgate::policy::usage::UsageSource;
+
+/// Name of its key and of its plan.
+pub const GREEDY: &str = "greedy";
+/// Its budget in nano-dollars: some dozen ordinary requests, one with the most answers.
+pub const BUDGET: u64 = 50_000_000;
+/// Tokens of one answer that it asks for.
+pub const ANSWER: u64 = 47;
+/// Bytes that no tokenizer needs for a token: an estimate is never below so many to one.
+const BYTES_PER_TOKEN: u64 = 8;
+/// Strings of fewer bytes are names and roles.
+const TEXT_MIN: usize = 64;
+/// Prices of the model `small` in nano-dollars for a thousand tokens, input and output.
+const PRICES: [u64; 2] = [1_000_000, 4_000_000];
+
+/// What an estimate could take for little: as it is written in JSON.
+const CHEAP: [&str; 10] =
+    ["word\\\\u ", "\\uface", "     ", "\\t", "\\\\", "!?.,", "[]{}", "qXzJ", "\\ud83c\\udde9", "http"];
+
+/// What is asked of a provider, at most.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Bill {
+    /// Tokens of the prompt, by the fewest that any tokenizer makes of it.
+    pub input: u64,
+    /// Tokens of all answers.
+    pub output: u64,
+}
+
+impl Bill {
+    fn nano(self) -> u64 {
+        (self.input * PRICES[0] + self.output * PRICES[1]) / 1000
+    }
+}
+
+/// The members of a request that make its price; `marked` begins its text. `relayed`: for `/v1/completions`.
+pub fn members(marked: &str, relayed: bool, rng: &mut Rng) -> String {
+    let cheap = CHEAP[rng.below(CHEAP.len() as u64) as usize];
+    let text = cheap.repeat(1 + rng.below(3000) as usize);
+    if relayed {
+        let prompts = vec![format!("\"{marked}{text}\""); 1 + rng.below(4) as usize].join(",");
+        let many = ["", "\"n\":20,", "\"n\":8.0,", "\"best_of\":16,\"n\":2,", "\"n\":2e1,"][rng.below(5) as usize];
+        return format!("{many}\"prompt\":[{prompts}],\"max_tokens\":{ANSWER}");
+    }
+    let content = match rng.below(4) {
+        0 => format!(
+            "[{{\"type\":\"text\",\"text\":\"{marked}\"}},{{\"type\":\"text\",\"url\":\"http{text}\",\"text\":\"a\"}}]"
+        ),
+        1 => format!(
+            "[{{\"type\":\"text\",\"text\":\"{marked}\"}},{{\"type\":\"text\",\"data\":\"x{text}\",\"text\":\"a\"}}]"
+        ),
+        _ => format!("\"{marked}{text}\""),
+    };
+    let tools = vec!["{\"type\":\"function\",\"function\":{\"name\":\"a\"}}"; rng.below(200) as usize].join(",");
+    let tools = if tools.is_empty() { String::new() } else { format!(",\"tools\":[{tools}]") };
+    format!("\"messages\":[{{\"role\":\"user\",\"content\":{content}}}],\"max_tokens\":{ANSWER}{tools}")
+}
+
+/// What the provider of such a request bills: each answer to its full length.
+pub fn bill(body: &Value, relayed: bool) -> Bill {
+    let input = text_bytes(body) / BYTES_PER_TOKEN;
+    let number = |name: &str| body[name].as_f64().unwrap_or(1.0) as u64;
+    let prompts = body["prompt"].as_array().map_or(1, |prompts| prompts.len() as u64);
+    let answers = if relayed { prompts * number("n").max(number("best_of")) } else { 1 };
+    Bill { input: input.max(1), output: answers * ANSWER }
+}
+
+/// Bytes of all texts, decoded.
+pub fn text_bytes(value: &Value) -> u64 {
+    match value {
+        Value::String(text) if text.len() >= TEXT_MIN => text.len() as u64,
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(members) => members.values().map(text_bytes).sum(),
+        _ => 0,
+    }
+}
+
+/// The marker that a row's user names.
+fn marker(row: &Row) -> Option<u64> {
+    row.user.as_deref()?.strip_prefix('m')?.parse().ok()
+}
+
+/// Nobody leaves for less than was sent and received.
+pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Result<bool, String> {
+    let Some(marker) = marker(row) else { return Ok(false) };
+    let attempts: Vec<&Served> = book.served.range((marker, 0)..(marker + 1, 0)).map(|(_, served)| served).collect();
+    let [served] = attempts[..] else { return Ok(false) };
+    let reported = matches!(row.usage.source, UsageSource::Provider | UsageSource::Partial);
+    if reported || !served.complete || served.hostile || !matches!(row.status, 200 | 499) {
+        return Ok(false);
+    }
+    let (least, relayed) = (served.text_bytes / BYTES_PER_TOKEN, received.get(&marker).copied().unwrap_or(0));
+    if row.usage.prompt() < least {
+        return Err(format!("{} bytes were sent, which are {least} tokens at least: {row:?}", served.text_bytes));
+    }
+    if row.usage.out < relayed / BYTES_PER_TOKEN {
+        return Err(format!("{relayed} bytes of text were received: {row:?}"));
+    }
+    Ok(row.status == 499)
+}
+
+/// What the greedy key has spent is below its budget, plus one reservation, plus what providers billed beyond what was
+/// asked of them.
+pub fn budget_holds<'a>(rows: impl Iterator<Item = &'a Row>, book: &Book) -> Result<u64, String> {
+    let (mut spent, mut excess, mut largest) = (0u64, 0u64, 0u64);
+    for row in rows {
+        let legal = marker(row).and_then(|marker| book.bills.get(&marker)).map_or(0, |bill| bill.nano());
+        spent += row.cost_nano;
+        if row.usage.source == UsageSource::Provider {
+            excess += row.cost_nano.saturating_sub(legal);
+        }
+        largest = largest.max(row.cost_nano.max(legal));
+    }
+    let bound = BUDGET - 1 + largest + excess;
+    match spent <= bound {
+        true => Ok(spent),
+        false => Err(format!("{spent} nano-dollars of {BUDGET} were spent, more than {bound}")),
+    }
+}
