@@ -26,7 +26,7 @@ pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, Unknown
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;
-pub use request::{Fields, Invalid, RequestScan};
+pub use request::{Fields, Invalid, RequestScan, ScanWork};
 pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, Target, most_text, request as translate, structure};
 pub use rewrite::{Beside, Piece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};

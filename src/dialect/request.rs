@@ -19,7 +19,7 @@ pub(in crate::dialect) use leave::Leave;
 pub(in crate::dialect) use names::Name;
 pub(in crate::dialect) use table::Class;
 
-use super::tokens::PromptTokens;
+use super::tokens::{CountLater, PromptTokens};
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, ScanError, Scanner};
 use checks::Checks;
@@ -35,83 +35,138 @@ pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
 }
 
 /// Scans one request body, fed as it arrives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RequestScan {
-    scanner: Scanner,
-    checks: Checks,
+    work: Option<Box<ScanWork>>,
+    /// The body is complete: its results are in the fields below.
+    done: bool,
+    fields: Fields,
+    tokens: CountLater,
+    unknown: u32,
 }
 
-impl Default for RequestScan {
-    fn default() -> RequestScan {
-        RequestScan::new()
-    }
+/// The part of a scan that is needed only while a body arrives. It is boxed, so that a request that waits for a target
+/// does not hold it, and can be used for one body after the other.
+#[derive(Debug)]
+pub struct ScanWork {
+    scanner: Scanner,
+    checks: Checks,
 }
 
 impl RequestScan {
     /// A scan that has yet to be [`RequestScan::reset`]; until then it expects a chat request.
     pub fn new() -> RequestScan {
-        RequestScan { scanner: Scanner::new(), checks: Checks::new(Dialect::Chat) }
+        RequestScan::default()
+    }
+
+    /// Lends it the part that [`RequestScan::take_work`] has taken from another scan.
+    #[inline]
+    pub fn give_work(&mut self, work: Option<Box<ScanWork>>) {
+        self.work = work;
+    }
+
+    /// Takes the part that only a body that is not complete needs.
+    #[inline]
+    pub fn take_work(&mut self) -> Option<Box<ScanWork>> {
+        self.work.take()
     }
 
     /// Begins another body; storage is kept.
     pub fn reset(&mut self, shape: Dialect) {
-        self.scanner = Scanner::new();
-        self.checks.reset(shape, true);
+        self.begin(shape, true);
     }
 
     /// Begins a body whose tokens are to be counted, as `POST /v1/messages/count_tokens` is: `max_tokens` not required.
     pub fn reset_count(&mut self, shape: Dialect) {
-        self.scanner = Scanner::new();
-        self.checks.reset(shape, false);
+        self.begin(shape, false);
+    }
+
+    fn begin(&mut self, shape: Dialect, needs_max_tokens: bool) {
+        let work = self.work.get_or_insert_default();
+        work.scanner = Scanner::new();
+        work.checks.reset(shape, needs_max_tokens);
+        self.done = false;
     }
 
     /// Looks at what has come: `body` is everything so far, from its first byte on.
     pub fn feed(&mut self, body: &[u8]) -> Result<(), Invalid> {
-        let scanned = self.scanner.scan(body, &mut self.checks);
-        if let Some(span) = self.scanner.open_string() {
-            self.checks.arriving(body, span);
+        let work = self.work.get_or_insert_default();
+        let scanned = work.scanner.scan(body, &mut work.checks);
+        if let Some(span) = work.scanner.open_string() {
+            work.checks.arriving(body, span);
         }
-        self.verdict(scanned)
+        work.verdict(scanned)
     }
 
     /// The body is complete: looks at the rest and at what is missing.
     pub fn finish(&mut self, body: &[u8]) -> Result<(), Invalid> {
-        let scanned = self.scanner.finish(body, &mut self.checks);
-        self.verdict(scanned)?;
-        self.checks.finish()
+        let work = self.work.get_or_insert_default();
+        let scanned = work.scanner.finish(body, &mut work.checks);
+        work.verdict(scanned)?;
+        work.checks.finish()?;
+        std::mem::swap(&mut self.fields, &mut work.checks.fields);
+        std::mem::swap(&mut self.tokens, &mut work.checks.tokens);
+        (self.unknown, self.done) = (work.checks.unknown, true);
+        Ok(())
     }
 
     /// What was found; complete after [`RequestScan::finish`].
+    #[inline]
     pub fn fields(&self) -> &Fields {
-        &self.checks.fields
+        match &self.work {
+            Some(work) if !self.done => &work.checks.fields,
+            _ => &self.fields,
+        }
+    }
+
+    #[inline]
+    fn tokens(&self) -> &CountLater {
+        match &self.work {
+            Some(work) if !self.done => &work.checks.tokens,
+            _ => &self.tokens,
+        }
     }
 
     /// Bytes of storage that grow with what is in the body; 0 for an ordinary request.
     #[inline]
     pub fn storage(&self) -> usize {
-        self.checks.fields.storage() + self.checks.tokens.storage()
+        self.fields().storage() + self.tokens().storage()
     }
 
     /// Estimated tokens of the prompt: system, messages, tools, images, what the answer is to fit. `body` is all of
     /// what has been scanned.
     pub fn prompt_tokens<'a>(&'a self, body: &'a [u8]) -> PromptTokens<'a> {
-        PromptTokens::Later(&self.checks.tokens, body)
+        PromptTokens::Later(self.tokens(), body)
     }
 
-    /// Bytes of unknown members, their names included.
+    /// Bytes of unknown members, their names included; known after [`RequestScan::finish`].
     #[inline]
     pub fn unknown_bytes(&self) -> u64 {
-        self.checks.unknown.into()
+        self.unknown.into()
     }
 
     /// What [`RequestScan::prompt_tokens`] does not exceed, known without another look at the body.
     pub fn prompt_tokens_max(&self) -> u64 {
-        self.checks.tokens.tokens_max()
+        self.tokens().tokens_max()
     }
 
     /// About as many as [`RequestScan::prompt_tokens`], known without another look at the body.
     pub fn prompt_tokens_about(&self) -> u64 {
-        self.checks.tokens.tokens_about()
+        self.tokens().tokens_about()
+    }
+}
+
+impl Default for ScanWork {
+    fn default() -> ScanWork {
+        ScanWork { scanner: Scanner::new(), checks: Checks::new(Dialect::Chat) }
+    }
+}
+
+impl ScanWork {
+    /// Bytes of storage that grow with what is in a body; 0 after an ordinary one.
+    #[inline]
+    pub fn storage(&self) -> usize {
+        self.checks.fields.storage() + self.checks.tokens.storage()
     }
 
     fn verdict(&mut self, scanned: Result<(), ScanError>) -> Result<(), Invalid> {

@@ -9,6 +9,7 @@ use crate::wire::json::write_string;
 impl Cx {
     /// Takes over what is new of the keys, and says so.
     pub(crate) fn keys_news(&mut self, news: KeyNews) {
+        let is_full = matches!(news, KeyNews::Piece { .. });
         let (records, gone, begins, ends) = match news {
             KeyNews::Changed(records, gone) => (records, gone, true, true),
             KeyNews::Piece { records, begins, ends } => {
@@ -27,6 +28,10 @@ impl Cx {
         gone.iter().for_each(|id| self.keys.forget(id));
         if !ends {
             return;
+        }
+        if is_full {
+            // A key that no piece has named does not exist any more.
+            self.keys.end();
         }
         if let Some(more) = self.keys_told.checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
             self.log_event(|out| {

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_found_alone_and_in_a_key() {
+    fn keys_are_found_by_id_by_key_and_by_name() {
         let issued = issue("tg_", |out: &mut [u8]| out.iter_mut().zip(0..).for_each(|(b, i)| *b = i));
         let folder = std::env::temp_dir().join(format!("tollgate-names-{}", std::process::id()));
         let mut high = crate::cli::demo_config::tests::parsed();
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(found("cid"), Ok("DDDDDDDDDDDD".to_string()), "the other one is revoked");
         let Err(Failure::Refused(text)) = found("bob") else { panic!("two are called so") };
         assert!(text.contains("AAAAAAAAAAAA, BBBBBBBBBBBB"), "{text}");
-        let stranger = format!("tg_live_EEEEEEEEEEEE{}", "s".repeat(38));
+        let stranger = format!("tg_live_FFFFFFFFFFFF{}", "s".repeat(38));
         let Err(Failure::Absent(text)) = found(&stranger) else { panic!("there is none") };
         assert!(text.contains("`FFFFFFFFFFFF`") && !text.contains("sss"), "{text}");
         assert_eq!(is_no_id(&high, "AAAAAAAAAAAA"), Err(Failure::misused("name: that is the id of a key")));

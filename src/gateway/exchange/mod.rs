@@ -385,6 +385,9 @@ impl Exchange {
             (None, true) => draft.scan.finish(message.body),
             (None, false) => draft.scan.feed(message.body),
         };
+        if complete {
+            cx.requests.keep_work(&mut draft.scan);
+        }
         // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
         if let Err(Invalid(why)) = scanned {
             draft.invalid = Some(why);

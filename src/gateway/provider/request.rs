@@ -4,8 +4,8 @@
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{
-    self, Cache, CacheKey, Capabilities, Invalid, Param, Piece, RequestScan, Structured, Thinking, TranslationState,
-    UnknownMembers,
+    self, Cache, CacheKey, Capabilities, Invalid, Param, Piece, RequestScan, ScanWork, Structured, Thinking,
+    TranslationState, UnknownMembers,
 };
 use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
@@ -412,16 +412,32 @@ pub(crate) struct OutgoingRequests {
     // Boxed as an exchange holds them: moving one moves a pointer.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<OutgoingRequest>>,
+    /// Parts of scans whose bodies are complete.
+    #[allow(clippy::vec_box)]
+    works: Vec<Box<ScanWork>>,
 }
 
 impl OutgoingRequests {
     /// One to work with.
     pub(crate) fn take(&mut self) -> Box<OutgoingRequest> {
-        self.spare.pop().unwrap_or_default()
+        let mut draft = self.spare.pop().unwrap_or_default();
+        draft.scan.give_work(self.works.pop());
+        draft
+    }
+
+    /// The body of a request is complete, or is not read to its end: another one may use what its scan needed.
+    #[inline]
+    pub(crate) fn keep_work(&mut self, scan: &mut RequestScan) {
+        // One request of thousands of members must not cost memory for ever.
+        let work = scan.take_work().filter(|work| work.storage() == 0);
+        if self.works.len() < SPARE_MAX {
+            self.works.extend(work);
+        }
     }
 
     /// Gives one back, and with it what its body was promised.
     pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut Budget, pool: &mut Pool) {
+        self.keep_work(&mut draft.scan);
         draft.release(pool);
         budget.release(&mut draft.promise, pool);
         budget.release(&mut draft.answer, pool);

@@ -10,6 +10,8 @@ use crate::policy::keys::{KeyId, KeyNews, KeyRecord};
 pub struct KeysSeen {
     /// The number of the last change, and what tells it from another of that number; 0 where there was none yet.
     pub last: Option<(i64, String)>,
+    /// The ledger that they are of: one that was begun again counts its changes from 0. Empty for a file.
+    pub epoch: String,
     /// What is still the same as long as nothing has changed at all; of a file alone.
     pub version: i64,
 }

@@ -426,6 +426,7 @@ impl Keys {
         let Some(known) = self.index_of(&claimed) else { return ("unknown", None) };
         let kept = &self.keys[known.0 as usize];
         match kept {
+            _ if !self.is_there(kept) => ("unknown", None),
             _ if kept.secret_of(&sha256(presented)) == Shown::Nothing => ("wrong secret", None),
             Kept { revoked: true, .. } => ("revoked", Some(claimed)),
             Kept { disabled: true, .. } => ("disabled", Some(claimed)),

@@ -4,7 +4,6 @@
 use super::client::{Client, get, request};
 use super::harness::{Harness, ROUTES, Setup, bearer, body, chat, chat_request, gauge, streamed, with};
 use super::process::wait_for;
-use std::time::Duration;
 
 #[test]
 fn large_requests_and_answers_arrive_whole() {
@@ -68,7 +67,7 @@ fn one_key_holds_at_most_a_quarter_of_the_buffers() {
 }
 
 #[test]
-fn beyond_four_fifths_of_the_buffers_new_connections_wait_until_there_is_room() {
+fn new_connections_are_served_while_buffers_are_nearly_full() {
     let h = Harness::start(&Setup { server: "max_body = \"1MiB\"\nmax_buffered = \"8MiB\"", ..Setup::default() });
     let keys: Vec<String> = (0..7).map(|_| h.key()).collect();
     let text = chat(&"x".repeat(980_000)).to_string();
@@ -84,17 +83,11 @@ fn beyond_four_fifths_of_the_buffers_new_connections_wait_until_there_is_room() 
         client.send(&[&head, most.as_bytes()].concat());
     }
     wait_for("the buffers to fill", || (gauge(&h, "tollgate_buffered_bytes") > (8 << 20) / 5 * 4).then_some(()));
-    let mut waiting = h.client();
-    waiting.send(&quota);
-    waiting.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let too_early = waiting.answer();
-    assert!(too_early.is_err(), "let in while the buffers were full");
-    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200, "the admin listener is open");
-    waiting.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(h.client().ask(&quota).status(), 200, "a new connection does not wait for others' bodies");
+    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200);
     for client in &mut holding {
         assert_eq!(client.ask(last.as_bytes()).status(), 200);
     }
-    assert_eq!(waiting.answer().unwrap().status(), 200, "room wakes the listener");
 }
 
 #[test]

@@ -233,10 +233,10 @@ fn log_flood(_: &Rig, gate: &mut Gate) -> String {
     let mut block = vec![0; 1 << 20];
     while began.elapsed() < Duration::from_secs(3) {
         stranger.write_all(many.as_bytes()).unwrap();
-        let mut answered = 0;
-        while answered < 400 {
+        let mut answers = Vec::new();
+        while answers.windows(12).filter(|window| window == b"HTTP/1.1 404").count() < 400 {
             let read = stream_read(&mut stranger, &mut block);
-            answered += block[..read].windows(12).filter(|window| window == b"HTTP/1.1 404").count();
+            answers.extend_from_slice(&block[..read]);
         }
         sent += 400;
     }

@@ -218,7 +218,8 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
             setting.set("model reply", line);
         }
         setting.set("model reply", "output_price = 4.0");
-        setting.set("model reply", "targets = [{ provider = \"resp\", model = \"up-reply\" }]");
+        let places = if wider.places { format!(", concurrency = {PLACES}") } else { String::new() };
+        setting.set("model reply", &format!("targets = [{{ provider = \"resp\", model = \"up-reply\"{places} }}]"));
     }
     if wider.relays {
         setting.set("model small", "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\"]");

@@ -123,6 +123,10 @@ impl Remote {
 impl KeySource for Remote {
     fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
         self.connect()?;
+        let epoch = self.epoch().unwrap_or_default();
+        if seen.epoch != epoch {
+            *seen = KeysSeen { epoch: epoch.to_string(), ..KeysSeen::default() };
+        }
         let mut cmd = self.script(CHANGES, &["keys", "keys:version", "keys:audit"].map(|name| self.named(name)));
         match &seen.last {
             Some((number, digest)) => cmd.arg(number).arg(digest),

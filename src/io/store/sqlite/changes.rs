@@ -34,7 +34,7 @@ impl Sqlite {
     pub fn keys_seen(&self) -> Result<KeysSeen, StoreError> {
         let version = self.version()?;
         let last = last(&self.connection).map_err(|error| self.tell(error))?;
-        Ok(KeysSeen { last: Some((last.0, last.1.to_string())), version })
+        Ok(KeysSeen { last: Some((last.0, last.1.to_string())), version, ..KeysSeen::default() })
     }
 
     /// The ids of the changes after a number, and the number and the mark of the last of them.
