@@ -81,6 +81,7 @@ impl RequestScan {
         self.begin(shape, false);
     }
 
+    #[inline]
     fn begin(&mut self, shape: Dialect, needs_max_tokens: bool) {
         let work = self.work.get_or_insert_default();
         work.scanner = Scanner::new();

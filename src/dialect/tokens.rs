@@ -62,6 +62,8 @@ impl Estimator {
             if !has_backslash(text) {
                 return self.wait(text, raw.len());
             }
+        } else if raw.len() <= PIECE && !raw.chunks(BLOCK).any(|part| has_backslash(packed(part))) {
+            return self.count(raw);
         }
         self.decode(raw);
     }

@@ -35,6 +35,7 @@ use crate::base::time::{Mono, Now};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use queues::{line_up, touch};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -45,6 +46,7 @@ use std::time::Duration;
 pub use super::tls::{Authority, Security};
 
 mod dial;
+mod queues;
 
 /// What a reactor starts with.
 #[derive(Default)]
@@ -114,33 +116,12 @@ pub struct Reactor<C: Core> {
 
 /// Calls a verb. A panic inside fails what hung on `conn` and nothing else; a panic while that is cleared up ends the
 /// process, since nothing is known of the core's state any more.
+#[inline(always)] // most calls are on the path of a request
 fn verb<C: Core, R: Default>(core: &mut C, conn: Option<Conn>, now: Now, call: impl FnOnce(&mut C) -> R) -> R {
     catch_unwind(AssertUnwindSafe(|| call(core))).unwrap_or_else(|_| {
         core.panicked(conn, now);
         R::default()
     })
-}
-
-/// Puts a link into the queue of those whose turn it is, once.
-#[inline]
-fn line_up(run_queue: &mut VecDeque<Id<Link>>, id: Id<Link>, link: &mut Link) {
-    if link.has(Flags::QUEUED) {
-        return;
-    }
-    link.set(Flags::QUEUED);
-    // The deadline of a dial is running, and the queue may be longer than a turn.
-    match link.has(Flags::DIALING) {
-        true => run_queue.push_front(id),
-        false => run_queue.push_back(id),
-    }
-}
-
-/// Puts a link among those to be flushed, once.
-fn touch(touched: &mut Vec<Conn>, link: &mut Link) {
-    if !link.has(Flags::TOUCHED) {
-        link.set(Flags::TOUCHED);
-        touched.push(link.conn());
-    }
 }
 
 impl<C: Core + 'static> Reactor<C> {
@@ -412,6 +393,7 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     /// A link whose turn it is: reads at most one slice, as long as bytes are ready and wanted.
+    #[inline(always)] // one caller of two is cold
     fn run_link(&mut self, id: Id<Link>) {
         let (now, mut room) = (self.now, limits::IO_SLICE);
         let Some(link) = self.links.get_mut(id) else { return };
@@ -479,11 +461,7 @@ impl<C: Core + 'static> Reactor<C> {
             self.tell_replies();
             let due = self.touched.len();
             for index in 0..due {
-                let conn = self.touched[index];
-                if let Some((_, link)) = self.links.find_mut(conn) {
-                    link.clear(Flags::TOUCHED);
-                }
-                self.flush(conn);
+                self.flush(self.touched[index]);
             }
             if due > 0 {
                 // Those whose room is used up have been added behind; they wait for the next turn.
@@ -534,6 +512,7 @@ impl<C: Core + 'static> Reactor<C> {
     /// Writes what is unsent to `conn`, at most one slice per turn, and looks whether reading is wanted again.
     fn flush(&mut self, conn: Conn) {
         let Some((id, link)) = self.links.find_mut(conn) else { return };
+        link.clear(Flags::TOUCHED);
         let now = self.now;
         loop {
             if link.has(Flags::DIALING.and(Flags::SHAKING)) {
@@ -577,6 +556,8 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     /// Reads what has arrived on a connection, whether or not the poll has said so already.
+    #[cold]
+    #[inline(never)]
     fn hear(&mut self, conn: Conn) {
         if let Some((id, link)) = self.links.find_mut(conn)
             && !link.has_more_to_do()

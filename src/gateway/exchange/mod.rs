@@ -31,6 +31,7 @@ pub(crate) mod fault;
 mod finish;
 mod intake;
 mod mask;
+mod need;
 mod queue;
 mod renewal;
 mod reply;

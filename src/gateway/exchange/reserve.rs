@@ -6,10 +6,11 @@ use super::authorize::Endpoint;
 use super::build::Built;
 use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
+use super::need::answer_tokens;
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
-use crate::base::limits::{ASK_PATIENCE, RESERVATION_FLOOR, ROW_COST_MAX, ROW_TOKENS_MAX};
+use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{self, BOUND_MIN, Beside, Fields, Invalid, OwnedTarget, Surcharge, Target};
+use crate::dialect::{self, Fields, Invalid, OwnedTarget, Surcharge, Target};
 use crate::gateway::cx::Cx;
 use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -17,17 +18,12 @@ use crate::policy::ask::{Ask, Limits, Release, Ruling, Wish};
 use crate::policy::catalog::Model;
 use crate::policy::config::Config;
 use crate::policy::keys::Keys;
-use crate::policy::meter::{Amount, Hold, Lease, Meter, Payer};
+use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
-use crate::policy::usage::most_nano;
 use crate::wire::Dialect;
 use std::io::Write;
 use std::num::NonZeroU32;
-
-/// Bytes, of members that are not counted as the prompt is, for each token that is reserved for them. What a provider
-/// makes of them is not known; so much is more than enough for texts in most languages.
-const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
@@ -159,7 +155,7 @@ impl Exchange {
     }
 
     /// What each target takes that may be asked.
-    fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = Target<'a>> {
+    pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = Target<'a>> {
         let setup = &self.request.setup;
         let before = if let Some(Dialect::Relay(_)) = self.dialect() { model.targets.len() } else { 0 };
         self.targets_of(model).iter().enumerate().filter_map(move |(at, target)| {
@@ -327,46 +323,6 @@ impl Exchange {
     /// Whether others that count where this one does were admitted by a bound and have not been counted.
     fn others_are_bounded(&self, cx: &mut Cx) -> bool {
         payer(self, &cx.plans, &cx.keys, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
-    }
-
-    /// What the request may use with a prompt of so many tokens; of money only where that is limited, or may soon be.
-    fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) -> Amount {
-        let Some(model) = self.model() else { return Amount::default() };
-        let fields = draft.scan.fields();
-        let mut prompt = prompt.min(model.prompt_max().saturating_mul(fields.prompts()));
-        let mut completion = answer_tokens(model, fields, None);
-        let is_short = fields.max_tokens.is_some_and(|bound| (1..BOUND_MIN).contains(&bound));
-        if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short {
-            let beside = self.beside(model, fields, message);
-            // What the configuration writes is read with each prompt.
-            prompt += (beside.bytes / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
-            completion = answer_tokens(model, fields, Some(&beside));
-        }
-        let is_limited = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
-            .is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
-        let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
-        Amount { tokens: prompt.saturating_add(completion), nano }
-    }
-
-    /// What the target that is sent most of it is sent beside what the scan has found.
-    #[cold]
-    fn beside(&self, model: &Model, fields: &Fields, message: &Message<'_>) -> Beside {
-        let (Some(shape), Some(asked)) = (self.dialect(), self.asked) else { return Beside::default() };
-        let of_each = self.takers(asked.model.into(), model);
-        of_each.map(|to| dialect::beside(shape, message.body, fields, &to)).fold(Beside::default(), Beside::max)
-    }
-
-    /// Whether the request takes no more of a limit than its share (contract section 23).
-    #[inline]
-    fn fits(&self, payer: Payer<'_>, need: Amount, now: Unix, meter: &mut Meter) -> Result<(), Refusal> {
-        let floor = || {
-            let (model, prompt) = (self.model(), RESERVATION_FLOOR);
-            model.map_or(Amount::default(), |model| {
-                let nano = most_nano(prompt, model.reserve_tokens, &model.prices);
-                Amount { tokens: prompt.saturating_add(model.reserve_tokens), nano }
-            })
-        };
-        meter.fits(payer, now, need, floor).map_err(|limit| Refusal::limit(&limit))
     }
 
     /// What the request may use. Where it was admitted by a bound, so much is reserved from here on.
@@ -575,24 +531,14 @@ fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
 
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
 #[inline]
-fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Refusal> {
+pub(super) fn payer<'a>(
+    of: &Exchange,
+    plans: &'a KeyPlans,
+    keys: &Keys,
+    config: &'a Config,
+) -> Result<Payer<'a>, Refusal> {
     let key = of.request.found.key.ok_or_else(Refusal::internal)?;
     Ok(plans.of(key, keys, config)?)
-}
-
-/// Tokens that the answer to a request for `model` may take; of several, all of them. `beside`: what targets are sent
-/// beside what the scan has found.
-#[inline]
-fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Beside>) -> u64 {
-    let (most, made) = (model.reserve_tokens, fields.made());
-    let each = match (fields.max_tokens, beside) {
-        (Some(bound), None) => bound.min(most),
-        // There is no answer.
-        (Some(0), _) => 0,
-        (Some(bound), Some(beside)) if !beside.is_unbounded => bound.max(beside.bound).min(most),
-        _ => most,
-    };
-    each.saturating_mul(made).saturating_mul(beside.map_or(1, |beside| beside.answers.max(1)))
 }
 
 fn limits_of(plan: &Plan) -> Limits {

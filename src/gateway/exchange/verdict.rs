@@ -56,12 +56,12 @@ impl Exchange {
             cx.log_target(&target.label, Some((cause, wait)));
         }
         // What is refused may be the secret before the present one, which rests for nothing.
-        // It may be refused for what the request asks for, but for 401.
+        if !refuses_credential(head.status) || self.has_newer_secret(at, cx) {
+            return;
+        }
+        // Any other status than 401 may be about the request.
         let caller = (head.status != 401).then(|| self.whose(cx));
-        if refuses_credential(head.status)
-            && !self.has_newer_secret(at, cx)
-            && let Some(wait) = cx.breakers.refused(target, caller, rested, now)
-        {
+        if let Some(wait) = cx.breakers.refused(target, caller, rested, now) {
             cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
             if head.status == 401
                 && let Some(credential) = provider.credentials.get(target.credential)

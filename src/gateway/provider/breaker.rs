@@ -99,13 +99,6 @@ impl TargetCounts {
     }
 }
 
-/// A hash of where a label lies. Labels are allocated by the configuration alone, so that nobody chooses collisions.
-#[inline]
-fn address_hash(label: &Arc<str>) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    (label.as_ptr().addr() as u64).wrapping_mul(ODD)
-}
-
 /// The numbers of the bits that are set.
 #[inline]
 fn members(bits: u64) -> impl Iterator<Item = usize> {
@@ -543,64 +536,11 @@ impl Breakers {
             self.accounts.len() - 1
         })
     }
-
-    /// A target is found by the address of its label almost always, in the same time however many there are.
-    #[inline]
-    fn index(&mut self, label: &Arc<str>) -> usize {
-        let same = |index: u32| Arc::ptr_eq(&self.entries[index as usize].label, label);
-        match self.by_label.find(address_hash(label), same) {
-            Some(index) => index as usize,
-            None => self.insert(label),
-        }
-    }
-
-    #[cold]
-    fn insert(&mut self, label: &Arc<str>) -> usize {
-        if let Some(known) = self.entries.iter().position(|entry| entry.label == *label) {
-            // Another configuration's: from here on it is found by this one's.
-            self.entries[known].label = label.clone();
-            self.find_by_label();
-            return known;
-        }
-        let place = place_of(label);
-        let breaker = self.breakers.iter().position(|breaker| *breaker.place == *place).unwrap_or_else(|| {
-            self.breakers.push(Breaker {
-                place: place.into(),
-                failures: 0,
-                callers: Callers::default(),
-                rests_until: None,
-                trial: false,
-                busy: 0,
-            });
-            self.breakers.len() - 1
-        });
-        let account = self.account(account_of(label));
-        self.entries.push(Entry {
-            label: label.clone(),
-            counts: TargetCounts::new(label.clone()),
-            credit: 0,
-            rest: Rest::default(),
-            left: [Left::default(); ALLOWANCES],
-            asked: Needs::default(),
-            busy: 0,
-            breaker,
-            account,
-        });
-        let (index, entries) = (self.entries.len() - 1, &self.entries);
-        self.by_label.insert(address_hash(label), index as u32, |index| address_hash(&entries[index as usize].label));
-        index
-    }
-
-    /// Entries have other indices or other labels than before.
-    fn find_by_label(&mut self) {
-        self.by_label.clear();
-        let hash = |index: u32| address_hash(&self.entries[index as usize].label);
-        (0..self.entries.len() as u32).for_each(|index| self.by_label.insert(hash(index), index, hash));
-    }
 }
 
 mod callers;
 mod handover;
+mod labels;
 mod standing;
 mod waiting;
 

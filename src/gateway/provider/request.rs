@@ -428,10 +428,11 @@ impl OutgoingRequests {
     /// The body of a request is complete, or is not read to its end: another one may use what its scan needed.
     #[inline]
     pub(crate) fn keep_work(&mut self, scan: &mut RequestScan) {
-        // One request of thousands of members must not cost memory for ever.
-        let work = scan.take_work().filter(|work| work.storage() == 0);
-        if self.works.len() < SPARE_MAX {
-            self.works.extend(work);
+        if let Some(work) = scan.take_work() {
+            // One request of thousands of members must not cost memory for ever.
+            if self.works.len() < SPARE_MAX && work.storage() == 0 {
+                self.works.push(work);
+            }
         }
     }
 

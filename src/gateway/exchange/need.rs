@@ -1,0 +1,76 @@
+//! How much a request may use of tokens and money: its prompt, all answers that it asks for, and the bytes that
+//! providers are sent beside what was counted. Also the share of a limit that one request may take.
+
+use super::event::Message;
+use super::reserve::payer;
+use super::state::Exchange;
+use crate::base::limits::{RESERVATION_FLOOR, ROW_COST_MAX};
+use crate::base::time::Unix;
+use crate::dialect::{self, BOUND_MIN, Beside, Fields};
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::catalog::Model;
+use crate::policy::meter::{Amount, Meter, Payer};
+use crate::policy::refusal::Refusal;
+use crate::policy::usage::most_nano;
+
+/// Bytes, of members that are not counted as the prompt is, for each token that is reserved for them. What a provider
+/// makes of them is not known; so much is more than enough for texts in most languages.
+const BESIDE_BYTES_PER_TOKEN: u64 = 3;
+
+impl Exchange {
+    /// What the request may use with a prompt of so many tokens; of money only where that is limited, or may soon be.
+    pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) -> Amount {
+        let Some(model) = self.model() else { return Amount::default() };
+        let fields = draft.scan.fields();
+        let mut prompt = prompt.min(model.prompt_max().saturating_mul(fields.prompts()));
+        let mut completion = answer_tokens(model, fields, None);
+        let is_short = fields.max_tokens.is_some_and(|bound| (1..BOUND_MIN).contains(&bound));
+        if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short {
+            let beside = self.beside(model, fields, message);
+            // What the configuration writes is read with each prompt.
+            prompt += (beside.bytes / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
+            completion = answer_tokens(model, fields, Some(&beside));
+        }
+        let is_limited = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
+            .is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
+        let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
+        Amount { tokens: prompt.saturating_add(completion), nano }
+    }
+
+    /// What the target that is sent most of it is sent beside what the scan has found.
+    #[cold]
+    fn beside(&self, model: &Model, fields: &Fields, message: &Message<'_>) -> Beside {
+        let (Some(shape), Some(asked)) = (self.dialect(), self.asked) else { return Beside::default() };
+        let of_each = self.takers(asked.model.into(), model);
+        of_each.map(|to| dialect::beside(shape, message.body, fields, &to)).fold(Beside::default(), Beside::max)
+    }
+
+    /// Whether the request takes no more of a limit than its share (contract section 23).
+    #[inline]
+    pub(super) fn fits(&self, payer: Payer<'_>, need: Amount, now: Unix, meter: &mut Meter) -> Result<(), Refusal> {
+        let floor = || {
+            let (model, prompt) = (self.model(), RESERVATION_FLOOR);
+            model.map_or(Amount::default(), |model| {
+                let nano = most_nano(prompt, model.reserve_tokens, &model.prices);
+                Amount { tokens: prompt.saturating_add(model.reserve_tokens), nano }
+            })
+        };
+        meter.fits(payer, now, need, floor).map_err(|limit| Refusal::limit(&limit))
+    }
+}
+
+/// Tokens that the answer to a request for `model` may take; of several, all of them. `beside`: what targets are sent
+/// beside what the scan has found.
+#[inline]
+pub(super) fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Beside>) -> u64 {
+    let (most, made) = (model.reserve_tokens, fields.made());
+    let each = match (fields.max_tokens, beside) {
+        (Some(bound), None) => bound.min(most),
+        // There is no answer.
+        (Some(0), _) => 0,
+        (Some(bound), Some(beside)) if !beside.is_unbounded => bound.max(beside.bound).min(most),
+        _ => most,
+    };
+    each.saturating_mul(made).saturating_mul(beside.map_or(1, |beside| beside.answers.max(1)))
+}

@@ -1,0 +1,74 @@
+//! Finds the entry of a target by its label, in the same time however many targets there are.
+
+use super::{ALLOWANCES, Breaker, Breakers, Callers, Entry, Left, Needs, Rest, TargetCounts, account_of, place_of};
+use std::sync::Arc;
+
+/// Targets that are looked at one by one before the table is asked.
+const FEW: usize = 4;
+
+/// A hash of a label's address. Labels are allocated by the configuration alone, so that nobody chooses collisions.
+#[inline]
+pub(super) fn address_hash(label: &Arc<str>) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    (label.as_ptr().addr() as u64).wrapping_mul(ODD)
+}
+
+impl Breakers {
+    /// A target is found by the address of its label almost always, in the same time however many there are.
+    #[inline]
+    pub(super) fn index(&mut self, label: &Arc<str>) -> usize {
+        let same = |index: u32| Arc::ptr_eq(&self.entries[index as usize].label, label);
+        // Of a few targets the one that is asked for is found faster by a look at each.
+        if let Some(index) = self.entries.iter().take(FEW).position(|entry| Arc::ptr_eq(&entry.label, label)) {
+            return index;
+        }
+        match self.by_label.find(address_hash(label), same) {
+            Some(index) => index as usize,
+            None => self.insert(label),
+        }
+    }
+
+    #[cold]
+    fn insert(&mut self, label: &Arc<str>) -> usize {
+        if let Some(known) = self.entries.iter().position(|entry| entry.label == *label) {
+            // Another configuration's: from here on it is found by this one's.
+            self.entries[known].label = label.clone();
+            self.find_by_label();
+            return known;
+        }
+        let place = place_of(label);
+        let breaker = self.breakers.iter().position(|breaker| *breaker.place == *place).unwrap_or_else(|| {
+            self.breakers.push(Breaker {
+                place: place.into(),
+                failures: 0,
+                callers: Callers::default(),
+                rests_until: None,
+                trial: false,
+                busy: 0,
+            });
+            self.breakers.len() - 1
+        });
+        let account = self.account(account_of(label));
+        self.entries.push(Entry {
+            label: label.clone(),
+            counts: TargetCounts::new(label.clone()),
+            credit: 0,
+            rest: Rest::default(),
+            left: [Left::default(); ALLOWANCES],
+            asked: Needs::default(),
+            busy: 0,
+            breaker,
+            account,
+        });
+        let (index, entries) = (self.entries.len() - 1, &self.entries);
+        self.by_label.insert(address_hash(label), index as u32, |index| address_hash(&entries[index as usize].label));
+        index
+    }
+
+    /// Entries have other indices or other labels than before.
+    pub(super) fn find_by_label(&mut self) {
+        self.by_label.clear();
+        let hash = |index: u32| address_hash(&self.entries[index as usize].label);
+        (0..self.entries.len() as u32).for_each(|index| self.by_label.insert(hash(index), index, hash));
+    }
+}
