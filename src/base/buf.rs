@@ -99,7 +99,7 @@ impl Pool {
         self.heavy.append(&mut part.heavy);
     }
 
-    /// Counts anew: `live` bytes are in buffers that are here, after a panic that others may have been lost to.
+    /// Counts again: `live` bytes are in buffers that are here, after a panic that others may have been lost to.
     pub fn recount(&mut self, live: usize) {
         let heavy: usize = self.heavy.iter().map(Vec::capacity).sum();
         self.lent = live + self.away + heavy;

@@ -17,7 +17,7 @@ pub const TOOLS_MAX: usize = 4096;
 pub const TOOL_NAME_MAX: usize = 1024;
 /// Words that end an answer, of a request that is translated. Providers take a few.
 pub const STOPS_MAX: usize = 1024;
-/// Bytes of a member that is written anew for a provider of the client's own shape: `include`, `stream_options`.
+/// Bytes of a member that is written again for a provider of the client's own shape: `include`, `stream_options`.
 pub const REWRITTEN_MAX: usize = 64 * 1024;
 /// Members of a request's top-level object that the scanner will look at; beyond it the body is refused.
 pub const MEMBERS_MAX: usize = 4096;
@@ -228,7 +228,7 @@ pub const CALL_PATIENCE: Duration = Duration::from_millis(250);
 pub const CALL_TICK: Duration = Duration::from_millis(5);
 /// Requests that ask at a time while they wait.
 pub const CALLS_AT_ONCE: usize = 8;
-/// How long hosts that run take over a shared ledger that was begun anew on purpose.
+/// How long hosts that run take over a shared ledger that was begun again on purpose.
 pub const ADOPTED_KEPT: Duration = Duration::from_secs(3600);
 /// How often a change in a shared ledger is tried again when somebody else came in between.
 pub const EDIT_TRIES: usize = 20;

@@ -1,4 +1,4 @@
-//! Puts lists in order where that is seldom done. The library's own sort is compiled anew for every type, eight
+//! Puts lists in order where that is seldom done. The library's own sort is compiled again for every type, eight
 //! kilobytes of code each time; here the places are sorted, which are of one type, and what lies there is moved after.
 
 /// Sorts `list` by `key`, the smallest first; equal ones stay in the order they are in.

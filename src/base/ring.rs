@@ -36,7 +36,7 @@ impl<T> Ring<T> {
         None
     }
 
-    /// Whether one more example is worth keeping.
+    /// True if one more example is worth keeping.
     pub fn takes(&self) -> bool {
         self.misses <= MISSES_MAX || self.misses.is_multiple_of(MISSES_MAX)
     }

@@ -110,7 +110,7 @@ pub enum Action {
         /// Port to put into the addresses.
         port: u16,
     },
-    /// Start the program anew with the listening sockets inherited, beside this process. Whoever does so answers by a
+    /// Start the program again with the listening sockets inherited, beside this process. Whoever does so answers by a
     /// notice.
     StartSuccessor,
     /// Close the first so many listening sockets: draining has begun.
@@ -186,12 +186,12 @@ pub trait Core {
 
     /// A connection arrived on listener number `listener`. `None` refuses it: the world closes it at once.
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn>;
-    /// Whether the core will take connections from listener number `listener` now. False lets new ones wait in the
+    /// True if the core will take connections from listener number `listener` now. False lets new ones wait in the
     /// kernel; the world asks again after every turn.
     fn wants_clients(&self, _listener: usize) -> bool {
         true
     }
-    /// Whether a connection that has just been accepted begins with a PROXY header. The world takes that off, and says
+    /// True if a connection that has just been accepted begins with a PROXY header. The world takes that off, and says
     /// what it holds by [`Core::proxied`].
     fn begins_with_proxy(&self, _conn: Conn) -> bool {
         false
@@ -221,7 +221,7 @@ pub trait Core {
     fn expire(&mut self, now: Now) -> bool;
     /// Bytes waiting to be written to `conn`; empty for an unknown one.
     fn unsent(&self, conn: Conn) -> &[u8];
-    /// Whether the core will take bytes from `conn` now. False is back-pressure: the world stops reading.
+    /// True if the core will take bytes from `conn` now. False is back-pressure: the world stops reading.
     fn wants_read(&self, conn: Conn) -> bool;
     /// Connections whose unsent bytes or wish to read changed since the last call; may name one twice or a stale one.
     fn dirty(&mut self) -> &mut Vec<Conn>;
@@ -229,7 +229,7 @@ pub trait Core {
     fn actions(&mut self) -> &mut Vec<Action>;
     /// Orders given since the world last drained them.
     fn orders(&mut self) -> &mut Vec<Self::Order>;
-    /// Whether an order has been given. Those the vector holds may be there for their storage alone.
+    /// True if an order has been given. Those the vector holds may be there for their storage alone.
     fn has_orders(&mut self) -> bool {
         !self.orders().is_empty()
     }

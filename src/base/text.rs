@@ -138,12 +138,12 @@ pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
 /// What keys of well-known services, and headers that carry one, begin with.
 const KEY_STARTS: [&str; 10] = ["sk-", "sk_", "pk-", "rk-", "xai-", "gsk_", "hf_", "AIza", "ghp_", "Bearer"];
 
-/// Whether a word looks like a credential by its beginning.
+/// True if a word looks like a credential by its beginning.
 pub fn looks_secret(word: &str) -> bool {
     word.len() > 8 && KEY_STARTS.iter().any(|start| word.starts_with(start))
 }
 
-/// Whether such a word stands in a text: at its beginning, or behind anything that is no letter and no digit.
+/// True if such a word stands in a text: at its beginning, or behind anything that is no letter and no digit.
 pub fn holds_secret(text: &str) -> bool {
     KEY_STARTS.iter().any(|start| begun_by(text, start).any(|rest| start.len() + key_length(rest) > 8))
 }

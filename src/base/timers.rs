@@ -50,7 +50,7 @@ pub struct Timers {
     heap: Vec<Entry>,
     /// Where in the heap the entry of each slot is, for either side.
     places: [Vec<u32>; 2],
-    /// Begins anew after 2^32 armings: it orders what falls due in the same microsecond, no more.
+    /// Begins again after 2^32 armings: it orders what falls due in the same microsecond, no more.
     sequence: u32,
 }
 
@@ -61,7 +61,7 @@ impl Timers {
         Timers { heap: Vec::with_capacity(2 * connections), places: [places(), places()], sequence: 0 }
     }
 
-    /// Whether `conn` would be woken too late for a deadline at `at`.
+    /// True if `conn` would be woken too late for a deadline at `at`.
     #[inline]
     pub fn is_late(&self, conn: Conn, at: Mono) -> bool {
         self.place(conn).is_none_or(|place| self.heap[place].at > at)

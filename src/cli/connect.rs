@@ -227,7 +227,7 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
     Found::Bad(format!("{status}: there is nothing at {base}: is base_url = \"{}\" right?", provider.base_url))
 }
 
-/// Whether an answer complains of plain HTTP where TLS is spoken.
+/// True if an answer complains of plain HTTP where TLS is spoken.
 fn speaks_of_tls(body: &[u8]) -> bool {
     let text = String::from_utf8_lossy(body).to_ascii_lowercase();
     text.contains("https") && text.contains("http request")
@@ -284,14 +284,14 @@ fn no_answer(provider: &Provider, asker: &Asker<'_>, why: &NoAnswer) -> String {
     }
 }
 
-/// Whether plain HTTP is spoken where nobody took up a handshake.
+/// True if plain HTTP is spoken where nobody took up a handshake.
 fn answers_plain(provider: &Provider, asker: &Asker<'_>) -> bool {
     // Without a credential: what is sent in the clear may be seen.
     let plain = Provider { authority: None, ..provider.clone() };
     send(&plain, asker, b"GET / HTTP/1.0\r\n\r\n").is_ok()
 }
 
-/// Whether TLS is spoken where plain HTTP was not understood: some servers close without a word.
+/// True if TLS is spoken where plain HTTP was not understood: some servers close without a word.
 fn answers_tls(provider: &Provider, asker: &Asker<'_>) -> bool {
     // Any peer will do: whether it is trusted does not matter here.
     let peer = Authority { server_name: provider.host.to_string(), ca_file: None, retired: false };
@@ -305,7 +305,7 @@ fn answers_tls(provider: &Provider, asker: &Asker<'_>) -> bool {
     }
 }
 
-/// Whether the provider has the model of a target.
+/// True if the provider has the model of a target.
 fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[Listed], target: &Target) -> Found {
     if let Some(Listed { ends, .. }) = list.iter().find(|model| model.id == target.model) {
         return match ends {

@@ -18,7 +18,7 @@ const USUAL: [&str; 2] = ["tollgate.toml", "/etc/tollgate/tollgate.toml"];
 /// What stands in for secrets and certificates that a command does not need: long enough to be one of either.
 const PLACEHOLDER: &str = "-----BEGIN CERTIFICATE----- -----BEGIN PRIVATE KEY-----";
 
-/// Whether a command needs the secrets that a configuration refers to.
+/// True if a command needs the secrets that a configuration refers to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Secrets {
     /// All must be there.
@@ -93,7 +93,7 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     Config::parse(&Source { file: &file, text: &text, env: &env, read: &read, run: &run })
 }
 
-/// Whether programs are run that the file at `path` names. One that lies in the present folder may be anybody's, and
+/// True if programs are run that the file at `path` names. One that lies in the present folder may be anybody's, and
 /// nobody has named it: root runs what only root has written.
 fn may_run(path: &Path) -> std::io::Result<()> {
     if path != Path::new(USUAL[0]) || !process::is_root() {

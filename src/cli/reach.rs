@@ -83,7 +83,7 @@ impl Listener {
         Ok(Listener { place, token })
     }
 
-    /// Whether it is shown a token.
+    /// True if it is shown a token.
     pub(super) fn shows_token(&self) -> bool {
         self.token.is_some()
     }

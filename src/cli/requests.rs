@@ -57,7 +57,7 @@ const COLUMNS: [(&str, Align, usize); 9] = [
 ];
 
 impl RequestsArgs {
-    /// Whether a request is asked for.
+    /// True if a request is asked for.
     fn takes(&self, request: Raw<'_>) -> bool {
         let has_failed = || request.get("failed").is_some() || request.get("status").and_then(Raw::count) >= Some(400);
         let is = |name: &str, text: &str| request.get(name).is_some_and(|value| value.is(text));

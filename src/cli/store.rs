@@ -28,7 +28,7 @@ pub fn open(high: &Config) -> Result<Ledger, Failure> {
 /// Said where a configuration asks for what this binary was built without.
 pub(super) const NO_SHARED: &str = "store.url: this binary was built without shared ledgers (the feature `redis`)";
 
-/// Whether this binary can use a ledger of that kind, without opening it.
+/// True if this binary can use a ledger of that kind, without opening it.
 pub fn supported(url: &StoreUrl) -> Result<(), Failure> {
     kind_supported(url, cfg!(feature = "redis"))
 }
@@ -43,7 +43,7 @@ fn kind_supported(url: &StoreUrl, shared: bool) -> Result<(), Failure> {
 /// What every ledger of one host begins with (SQLite's "Database File Format", section 1.3).
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// Whether what stands in the ledger's place can be one; one that cannot be read, or is not there yet, may be.
+/// True if what stands in the ledger's place can be one; one that cannot be read, or is not there yet, may be.
 pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
     let StoreUrl::Sqlite(path) = url else { return Ok(()) };
     let wrong = |what: &str| Err(Failure::failed(format!("store.url: {} is {what}", clean(&path.to_string_lossy()))));

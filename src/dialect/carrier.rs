@@ -23,7 +23,7 @@ pub fn mark(provider: &str, model: &str) -> Mark {
     mark
 }
 
-/// Whether the inside of a string is a carrier of ours, however it is written.
+/// True if the inside of a string is a carrier of ours, however it is written.
 pub(super) fn is_ours(raw: &[u8]) -> bool {
     // An escape takes six bytes at most.
     let start = &raw[..raw.len().min(6 * PREFIX.len())];

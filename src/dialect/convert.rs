@@ -166,7 +166,7 @@ impl Convert {
         Some(buf.len() - data.len() + len)
     }
 
-    /// Whether a template may stand for an event of this name: learned from one that has the same.
+    /// True if a template may stand for an event of this name: learned from one that has the same.
     fn is_template(&self, frame: &Frame<'_>) -> bool {
         match &self.reader {
             Reader::Chat(_) => frame.name.is_empty(),
@@ -188,7 +188,7 @@ impl Convert {
         let (Some((kind, address, len)), true) = (piece, self.is_template(frame)) else { return };
         let (start, at) = (address.wrapping_sub(frame.data.as_ptr() as usize), at.wrapping_sub(before));
         let part = |of, from: usize| <[u8]>::get(of, from..from.checked_add(len)?).filter(|text| !text.is_empty());
-        // Arguments may have been written anew, and what waits for its turn is not told yet.
+        // Arguments may have been written again, and what waits for its turn is not told yet.
         if part(frame.data, start).is_none() || part(frame.data, start) != part(sent, at) {
             return;
         }

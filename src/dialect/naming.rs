@@ -191,7 +191,7 @@ impl TranslationState {
         self.size + self.echo.as_ref().map_or(0, |echo| size_of::<Echo>() + echo.before.len() + echo.after.len())
     }
 
-    /// Whether there are more names to be restored than are kept.
+    /// True if there are more names to be restored than are kept.
     pub(super) fn is_full(&self) -> bool {
         self.size > NAMES_MAX
     }

@@ -91,7 +91,7 @@ impl Relayed {
         }
     }
 
-    /// Whether a member is documented; `raw`: the inside of its key.
+    /// True if a member is documented; `raw`: the inside of its key.
     pub(super) fn documents(&self, raw: &[u8]) -> bool {
         self.documented.iter().any(|name| eq_unescaped(raw, name))
     }

@@ -157,7 +157,7 @@ fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &T
     writer.body(last.end(), body.len());
 }
 
-/// Whether nothing of a request becomes another for a target but its model: so it is with nearly all, and then its
+/// True if nothing of a request becomes another for a target but its model: so it is with nearly all, and then its
 /// members need not be gone through.
 fn goes_as_it_is(shape: Dialect, fields: &Fields, takes: &Capabilities) -> bool {
     let keeps_bound = fields.max_tokens.is_none() || shape == Dialect::Messages || !takes.max_completion_tokens;
@@ -202,7 +202,7 @@ fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, wi
     }
 }
 
-/// Whether a member of the client's gives way to one that the configuration writes.
+/// True if a member of the client's gives way to one that the configuration writes.
 #[inline]
 fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     let key = member.key.of(body);
@@ -253,7 +253,7 @@ fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -
     }
 }
 
-/// Whether a member outside the tables is passed on.
+/// True if a member outside the tables is passed on.
 fn goes_on(shape: Dialect, key: &[u8], unknown: UnknownMembers) -> bool {
     if let Dialect::Relay(relay) = shape
         && Relayed::of(relay).documents(key)

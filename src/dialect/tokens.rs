@@ -309,7 +309,7 @@ pub enum PromptTokens<'a> {
 }
 
 impl PromptTokens<'_> {
-    /// Their number; counted anew at each call where it was not before.
+    /// Their number; counted again at each call where it was not before.
     pub fn count(self) -> u64 {
         match self {
             PromptTokens::Counted(tokens) => tokens,

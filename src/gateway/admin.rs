@@ -147,7 +147,7 @@ pub(crate) fn step(head: &RequestHead, bytes: &[u8], role: Role, view: &View, cx
     Answer::text(200)
 }
 
-/// Whether a request may name the host as it likes: probes of health, and a collector of metrics that has to show a
+/// True if a request may name the host as it likes: probes of health, and a collector of metrics that has to show a
 /// token, which a page in a browser does not know.
 fn answers_to_any_name(path: &str, role: Role) -> bool {
     match path {
@@ -252,7 +252,7 @@ pub(crate) fn query<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     target.split_once('?').map_or("", |(_, query)| query)
 }
 
-/// Whether a body follows this head.
+/// True if a body follows this head.
 pub(crate) fn has_body(head: &RequestHead) -> bool {
     !matches!(head.framing, Framing::None | Framing::Length(0))
 }

@@ -134,7 +134,7 @@ impl Promise {
     }
 }
 
-/// Whether an answer may have its bytes.
+/// True if an answer may have its bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// It has them.
@@ -249,7 +249,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Whether a request of `key` may grow from its promise to `total` bytes.
+    /// True if a request of `key` may grow from its promise to `total` bytes.
     fn allows_beyond(&mut self, promise: &Promise, key: KeyIx, total: u64) -> Result<(), Refusal> {
         let others = self.account(key).held - u64::from(promise.total);
         let alone = ALONE_SHARES * self.share;
@@ -273,7 +273,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Whether the share of `key` has room for an answer that grows from its promise to `total` bytes: for the one
+    /// True if the share of `key` has room for an answer that grows from its promise to `total` bytes: for the one
     /// answer of a key it always has.
     pub(crate) fn share_allows(&mut self, promise: &Promise, key: KeyIx, total: usize) -> bool {
         let (share, account) = (self.share, self.account(key));
@@ -281,13 +281,13 @@ impl Budget {
         account.answers == own || account.held - own + total as u64 <= share
     }
 
-    /// Whether `more` bytes are free for an answer. `alone`: it may have the reserve.
+    /// True if `more` bytes are free for an answer. `alone`: it may have the reserve.
     pub(crate) fn has_room(more: usize, alone: bool, pool: &Pool) -> bool {
         let below = if alone { WORK } else { Budget::narrow(pool) };
         pool.room() >= more.saturating_add(below)
     }
 
-    /// Whether an answer of `total` bytes could ever be promised its room, with everything else gone.
+    /// True if an answer of `total` bytes could ever be promised its room, with everything else gone.
     pub(crate) fn can_ever_hold(total: usize, pool: &Pool) -> bool {
         total.saturating_add(WORK + IO_SLICE) <= pool.budget() / 2
     }
@@ -380,18 +380,18 @@ impl Budget {
         self.account(key).waiting -= 1;
     }
 
-    /// Whether an answer waits for the share of this key.
+    /// True if an answer waits for the share of this key.
     pub(crate) fn is_waited_for(&self, key: KeyIx) -> bool {
         self.keys.get(key.0 as usize).is_some_and(|account| account.waiting > 0)
     }
 
-    /// Whether a key holds more than its share.
+    /// True if a key holds more than its share.
     #[inline]
     pub(crate) fn is_over(&self, key: KeyIx) -> bool {
         self.over > 0 && self.keys.get(key.0 as usize).is_some_and(|account| account.held > self.share)
     }
 
-    /// Whether any key does.
+    /// True if any key does.
     pub(crate) fn is_any_over(&self) -> bool {
         self.over > 0
     }
@@ -411,7 +411,7 @@ impl Budget {
         std::mem::take(&mut self.eased)
     }
 
-    /// Counts anew: these are all promises that are left after a panic. Answers that wait do so as before, and blocks
+    /// Counts again: these are all promises that are left after a panic. Answers that wait do so as before, and blocks
     /// that are being freed still are.
     pub(crate) fn recount<'a>(&mut self, live: impl Iterator<Item = &'a Promise>, pool: &mut Pool) {
         for (_, account) in self.keys.iter_mut() {

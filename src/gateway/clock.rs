@@ -49,7 +49,7 @@ impl ClockGuard {
         self.bound();
     }
 
-    /// Whether the clock can be right, as far as that is known without a look.
+    /// True if the clock can be right, as far as that is known without a look.
     #[inline]
     pub(crate) fn is_right(&self, now: Unix) -> bool {
         now >= self.earliest && !self.behind
@@ -68,7 +68,7 @@ impl ClockGuard {
         std::mem::replace(&mut self.behind, behind) != behind
     }
 
-    /// Whether it was behind when it was looked at last.
+    /// True if it was behind when it was looked at last.
     pub(crate) fn is_behind(&self) -> bool {
         self.behind
     }

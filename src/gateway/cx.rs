@@ -80,7 +80,7 @@ pub(crate) struct Cx {
     pub(crate) idle: Idle,
     pub(crate) names: Names,
     pub(crate) discovery: Discovery,
-    /// Where secrets come from that are being asked for anew, since a provider has refused them.
+    /// Where secrets come from that are being asked for again, since a provider has refused them.
     pub(crate) renewals: Vec<Origin>,
     pub(crate) breakers: Breakers,
     /// Requests that wait for places.
@@ -275,22 +275,22 @@ impl Cx {
         self.meter.standing(payer, self.now.unix)
     }
 
-    /// Whether answers wait for their rows.
+    /// True if answers wait for their rows.
     pub(crate) fn waits_for_rows(&self) -> bool {
         self.setup.config.store.durability == Durability::BeforeReply
     }
 
-    /// Whether several hosts share the ledger.
+    /// True if several hosts share the ledger.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.setup.config.store.url, StoreUrl::Redis(_))
     }
 
-    /// Whether this host goes on alone while the shared ledger cannot be reached.
+    /// True if this host goes on alone while the shared ledger cannot be reached.
     pub(crate) fn goes_on_alone(&self) -> bool {
         self.is_shared() && self.setup.config.store.on_outage == OnOutage::Local
     }
 
-    /// Whether so many bytes are too many to be looked at in one turn.
+    /// True if so many bytes are too many to be looked at in one turn.
     pub(crate) fn is_long(&self, bytes: usize) -> bool {
         bytes > self.offload_min
     }
@@ -301,7 +301,7 @@ impl Cx {
         self.let_go = Some((provider, complete));
     }
 
-    /// Whether [`Cx::let_go`] has noted something.
+    /// True if [`Cx::let_go`] has noted something.
     #[inline]
     pub(crate) fn lets_go(&self) -> bool {
         self.let_go.is_some()
@@ -312,7 +312,7 @@ impl Cx {
         self.let_go.take()
     }
 
-    /// Whether an answer of `key` may have `total` bytes in all; where it may it has been promised them. Never asked
+    /// True if an answer of `key` may have `total` bytes in all; where it may it has been promised them. Never asked
     /// in vain for others' bytes: where there is no room for it now there will be.
     pub(crate) fn room_for_answer(
         &mut self,
@@ -335,7 +335,7 @@ impl Cx {
         Verdict::Now
     }
 
-    /// Whether `more` bytes of an answer that is passed on as it comes may be taken.
+    /// True if `more` bytes of an answer that is passed on as it comes may be taken.
     pub(crate) fn room_for_events(&mut self, own: ExchangeId, more: usize) -> Verdict {
         match self.turns.grants(own, more, &self.pool) {
             true => Verdict::Now,
@@ -343,7 +343,7 @@ impl Cx {
         }
     }
 
-    /// Whether there may be more room than there was, or less, or an answer that waits for it.
+    /// True if there may be more room than there was, or less, or an answer that waits for it.
     #[inline]
     pub(crate) fn may_have_room(&self) -> bool {
         self.turns.alone.is_some()
@@ -389,12 +389,12 @@ impl Turns {
         self.queue.is_empty() && std::mem::take(&mut self.emptied)
     }
 
-    /// Whether nobody waits for room.
+    /// True if nobody waits for room.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Whether `own` may have `more` bytes now, from the reserve if it must.
+    /// True if `own` may have `more` bytes now, from the reserve if it must.
     #[inline]
     fn grants(&mut self, own: ExchangeId, more: usize, pool: &Pool) -> bool {
         let may_pass = self.queue.is_empty() || self.served == Some(own) || self.alone == Some(own);
@@ -441,13 +441,13 @@ impl Cx {
         self.ledger.gave(self.now.mono)
     }
 
-    /// Whether the wall clock can be right; nothing is admitted while it cannot.
+    /// True if the wall clock can be right; nothing is admitted while it cannot.
     #[inline]
     pub(crate) fn clock_is_right(&mut self) -> bool {
         self.clock.is_right(self.now.unix) || self.look_at_clock()
     }
 
-    /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
+    /// True if another request may be admitted: nothing is let through unmetered (contract section 5).
     #[inline]
     pub(crate) fn takes_requests(&self) -> bool {
         let (store, waiting) = (&self.setup.config.store, self.ledger.uncommitted());
@@ -455,7 +455,7 @@ impl Cx {
         caught_up || (self.goes_on_alone() && waiting < ROWS_WAITING_ALONE_MAX)
     }
 
-    /// Whether the shared ledger is to be asked for a request: not where that is known to be in vain.
+    /// True if the shared ledger is to be asked for a request: not where that is known to be in vain.
     pub(crate) fn asks_ledger(&self) -> bool {
         self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
     }

@@ -72,7 +72,7 @@ impl Cx {
         !behind
     }
 
-    /// Whether the line of a stranger's request is logged.
+    /// True if the line of a stranger's request is logged.
     pub(crate) fn takes_stranger_line(&mut self) -> bool {
         let takes = self.stranger_log.takes(self.now.mono);
         self.stats.log_suppressed += u64::from(!takes);

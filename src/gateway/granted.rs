@@ -36,7 +36,7 @@ impl Cx {
         self.give_back_grants(numbers);
     }
 
-    /// The ledger has been begun anew.
+    /// The ledger has been begun again.
     #[cold]
     pub(crate) fn begin_anew(&mut self) {
         self.forget_grants();

@@ -39,7 +39,7 @@ impl Ledger {
         self.held.push_back((row, xid));
     }
 
-    /// Whether the row of this number is safe.
+    /// True if the row of this number is safe.
     pub(crate) fn is_safe(&self, number: u64) -> bool {
         number <= self.committed
     }
@@ -68,12 +68,12 @@ impl Ledger {
         self.failed = failed;
     }
 
-    /// Whether the store has said that it cannot write.
+    /// True if the store has said that it cannot write.
     pub(crate) fn is_failed(&self) -> bool {
         self.failed
     }
 
-    /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
+    /// True if another request may be admitted: nothing is let through unmetered (contract section 5).
     #[inline]
     pub(crate) fn takes_rows(&self, now: Mono, max_lag: Duration) -> bool {
         !self.failed && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)

@@ -46,7 +46,7 @@ impl Default for Lookups {
 }
 
 impl Lookups {
-    /// Whether a request may wait until the ledger has been asked for `id`; else it is refused at once.
+    /// True if a request may wait until the ledger has been asked for `id`; else it is refused at once.
     pub(crate) fn may_wait(&mut self, id: &KeyId, now: Mono) -> bool {
         while let Some((_, id)) = self.ends.front().filter(|(until, _)| *until <= now) {
             self.absent.remove(id);

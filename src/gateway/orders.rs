@@ -217,7 +217,7 @@ pub enum Notice {
     /// Another host wants what is granted to this one in an account: of the key of this id, or of the group of this
     /// name behind an `@`.
     CalledIn(String),
-    /// A shared ledger has been begun anew on purpose: nothing has been used yet.
+    /// A shared ledger has been begun again on purpose: nothing has been used yet.
     BegunAnew,
     /// What the ledger says of keys that were looked up.
     LookedUp(Vec<(KeyId, KeyAnswer)>),

@@ -16,7 +16,7 @@ pub(crate) struct StrangerLog {
 }
 
 impl StrangerLog {
-    /// Whether one more line may be written; counts it.
+    /// True if one more line may be written; counts it.
     pub(crate) fn takes(&mut self, now: Mono) -> bool {
         let second = now.0 / SECOND;
         if second != self.second {

@@ -59,7 +59,7 @@ impl Trace {
         mix_bytes(attempt.into(), &self.request).max(1).to_be_bytes()
     }
 
-    /// An attempt begins. One that is made anew on another connection is the same.
+    /// An attempt begins. One that is made again on another connection is the same.
     pub(crate) fn begins(&mut self, number: u8, target: u32, now: Mono) {
         if self.attempts.last().is_none_or(|last| last.number != number) {
             self.attempts.push(Tried { number, target, begun: now, failed: None });

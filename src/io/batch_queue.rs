@@ -89,7 +89,7 @@ impl<T> BatchQueue<T> {
         self.0.1.notify_one();
     }
 
-    /// Whether [`BatchQueue::close`] was called.
+    /// True if [`BatchQueue::close`] was called.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }

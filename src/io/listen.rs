@@ -138,7 +138,7 @@ impl Listeners {
         self.knocked = self.doors.iter().flatten().any(|door| door.ready);
     }
 
-    /// Whether a connection may be waiting at any of them.
+    /// True if a connection may be waiting at any of them.
     #[inline]
     pub fn is_knocked(&self) -> bool {
         self.knocked

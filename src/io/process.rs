@@ -22,7 +22,7 @@ pub fn vitals() -> ProcessVitals {
     }
 }
 
-/// Whether this process may do what root may: its own folder there belongs to the user that it runs as.
+/// True if this process may do what root may: its own folder there belongs to the user that it runs as.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0)
 }

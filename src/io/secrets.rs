@@ -77,7 +77,7 @@ impl Program {
         Ok(Program { child, group, is_reaped: false })
     }
 
-    /// Whether it has ended. It is not reaped yet, so that its group keeps its id.
+    /// True if it has ended. It is not reaped yet, so that its group keeps its id.
     fn has_ended(&self) -> io::Result<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         Ok(waitid(WaitId::Pid(self.group), options)?.is_some())

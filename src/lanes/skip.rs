@@ -94,7 +94,7 @@ fn first_strange(block: &[u8; WIDE], mut letters: u64) -> u64 {
     0
 }
 
-/// Whether a block has a control character, or one that is not ASCII: as signed numbers both are below a blank.
+/// True if a block has a control character, or one that is not ASCII: as signed numbers both are below a blank.
 #[inline(always)]
 fn has_odd(block: &[u8; WIDE]) -> bool {
     let lanes: &[[u8; LANES]] = block.as_chunks().0;
@@ -161,7 +161,7 @@ pub fn to_escaped(buf: &[u8], at: usize) -> usize {
     find(buf, at, must_be_escaped)
 }
 
-/// Whether every byte of two pieces of at most sixteen can stand for itself in a JSON string: one look at both.
+/// True if every byte of two pieces of at most sixteen can stand for itself in a JSON string: one look at both.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn are_plain<const N: usize>(front: &[u8; N], back: &[u8; N]) -> bool {
     let (mut first, mut second) = ([FILLER; LANES], [FILLER; LANES]);

@@ -32,7 +32,7 @@ pub fn block(text: u128, last: u8) -> u64 {
     (pairs(low) + pairs(high)).wrapping_mul(0x0001_0001_0001_0001) >> 48
 }
 
-/// Whether there is a backslash among bytes that are given as [`packed`].
+/// True if there is a backslash among bytes that are given as [`packed`].
 #[inline]
 pub fn has_backslash(text: u128) -> bool {
     is(u8x16::new(text.to_le_bytes()), b'\\').to_bitmask() != 0

@@ -25,13 +25,13 @@ pub const SHARE: u64 = 1 << 20;
 /// Bytes of an id or an alias.
 pub const ID_MAX: usize = 128;
 
-/// Whether a character may stand in no id: a comma separates ids on the command line, `?` or `#` would end a path, and
+/// True if a character may stand in no id: a comma separates ids on the command line, `?` or `#` would end a path, and
 /// what cannot be seen would change what stands beside it.
 pub fn is_bad(c: char) -> bool {
     c.is_whitespace() || is_unseen(c) || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%')
 }
 
-/// Whether a model may be called so: `*` means all of them, and at the end of an alias all that begin so.
+/// True if a model may be called so: `*` means all of them, and at the end of an alias all that begin so.
 pub fn is_id(text: &str) -> bool {
     (1..=ID_MAX).contains(&text.len()) && !text.contains(|c: char| is_bad(c) || c == '*')
 }
@@ -205,7 +205,7 @@ pub struct ModelParam {
 }
 
 impl Model {
-    /// Whether its configuration leaves members out of requests, or writes some.
+    /// True if its configuration leaves members out of requests, or writes some.
     #[inline]
     pub fn edits_requests(&self) -> bool {
         !(self.drop_params.is_empty() && self.set_params.is_empty() && self.default_params.is_empty())

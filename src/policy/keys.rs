@@ -23,7 +23,7 @@ const CHECK_LEN: usize = 6;
 /// Characters of a key after its prefix.
 const TAIL_LEN: usize = LIVE.len() + ID_LEN + SECRET_LEN + CHECK_LEN;
 
-/// Whether a key with this prefix stands anywhere in a text, alone or grown together with other words; also one that
+/// True if a key with this prefix stands anywhere in a text, alone or grown together with other words; also one that
 /// is cut short, from its id and the first characters of its secret on.
 pub fn stands_in(text: &str, prefix: &str) -> bool {
     let begins = |at: usize| text.as_bytes()[at + prefix.len()..].strip_prefix(LIVE);
@@ -197,7 +197,7 @@ impl Scope {
         Ok(scope)
     }
 
-    /// Whether `endpoint` is permitted.
+    /// True if `endpoint` is permitted.
     pub fn allows(&self, endpoint: Endpoint) -> bool {
         match endpoint {
             Endpoint::Chat => self.chat,
@@ -209,7 +209,7 @@ impl Scope {
         }
     }
 
-    /// Whether the model with this catalog id is permitted.
+    /// True if the model with this catalog id is permitted.
     pub fn allows_model(&self, id: &str) -> bool {
         self.models_allowed.as_ref().is_none_or(|allowed| allowed.iter().any(|allowed| allowed == id))
     }
@@ -288,7 +288,7 @@ pub fn label_from(text: &str) -> Option<(&str, &str)> {
     (named && (value.is_empty() || is_seen(value))).then_some((name, value))
 }
 
-/// Whether a group may be called so: a row names the groups above a key in one text, joined by `/`.
+/// True if a group may be called so: a row names the groups above a key in one text, joined by `/`.
 pub fn is_group_name(name: &str) -> bool {
     is_seen(name) && !name.contains('/') && name != "none"
 }
@@ -329,7 +329,7 @@ pub struct Former {
 pub const FORMER_MAX: usize = 8;
 
 impl KeyRecord {
-    /// Whether the key opens anything at `now`. Revocation holds whatever the clock says: a skewed one must not
+    /// True if the key opens anything at `now`. Revocation holds whatever the clock says: a skewed one must not
     /// bring a key back to life.
     pub fn is_live(&self, now: Unix) -> bool {
         self.revoked.is_none() && !self.disabled && self.expires.is_none_or(|expires| now < expires)

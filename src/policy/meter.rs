@@ -154,7 +154,7 @@ impl Meter {
         self.accounts.iter().map(|(key, _)| KeyIx(key as u32)).collect()
     }
 
-    /// Whether there is anything to be told of budgets.
+    /// True if there is anything to be told of budgets.
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()
@@ -171,7 +171,7 @@ impl Meter {
         self.tree.text(self.open.get(hold.0).map_or(PathIx::NONE, |open| open.path))
     }
 
-    /// Whether a limit of the key or of a group above it is spent already: what the head of a request can be refused
+    /// True if a limit of the key or of a group above it is spent already: what the head of a request can be refused
     /// for. Nothing is counted.
     pub fn spent(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         // What is only a bound refuses nobody: it is counted when the body is there.
@@ -210,7 +210,7 @@ impl Meter {
         Some(self.hold(payer, now, most, true))
     }
 
-    /// Whether requests are out, of the key or of any other of a group above it, whose reservation is only a bound: a
+    /// True if requests are out, of the key or of any other of a group above it, whose reservation is only a bound: a
     /// refusal for tokens or money is not exact then.
     pub fn is_bounded(&mut self, key: KeyIx, path: PathIx) -> bool {
         let mut bounded = self.accounts.get(key.0 as usize).is_some_and(|account| account.bounded.0 > 0);
@@ -272,7 +272,7 @@ impl Meter {
         }
     }
 
-    /// A shared ledger has been begun anew on purpose: what was counted with the one before refuses nobody.
+    /// A shared ledger has been begun again on purpose: what was counted with the one before refuses nobody.
     pub fn begin_anew(&mut self) {
         self.accounts.iter_mut().map(|(_, account)| account).chain(self.tree.every()).for_each(Account::begin_anew);
     }
@@ -319,7 +319,7 @@ impl Meter {
         found
     }
 
-    /// Whether one request may reserve `need`: no more than all of each limit of tokens or money, but up to `floor` in
+    /// True if one request may reserve `need`: no more than all of each limit of tokens or money, but up to `floor` in
     /// any case (contract section 23). Nothing is counted.
     #[inline]
     pub fn fits(
@@ -453,7 +453,7 @@ impl Meter {
         budgets
     }
 
-    /// Whether a model without a price must not be used: a budget applies that does not allow it.
+    /// True if a model without a price must not be used: a budget applies that does not allow it.
     pub fn refuses_unpriced(&mut self, payer: Payer<'_>) -> bool {
         let mut refuses = payer.plan.refuses_unpriced();
         self.tree.each_as_it_is(payer.path, |node| refuses |= node.limits.refuses_unpriced());

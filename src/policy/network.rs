@@ -25,7 +25,7 @@ impl Network {
         (network.bits <= most && number(address) & !network.mask() == 0).then_some(network)
     }
 
-    /// Whether an address, mapped into IPv6 where it is one of IPv4, lies in it.
+    /// True if an address, mapped into IPv6 where it is one of IPv4, lies in it.
     pub fn contains(&self, address: Ipv6Addr) -> bool {
         u128::from(address) & self.mask() == number(self.address)
     }

@@ -46,7 +46,7 @@ section! {
         /// US dollars per period, at most 1000000000 and nine decimals: what requests cost by the prices of their
         /// models.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
-        /// Whether models without `input_price` or `output_price`, and members that are billed at another price
+        /// True if models without `input_price` or `output_price`, and members that are billed at another price
         /// (`service_tier`, hosted tools), may be used where there is a budget: `"refuse"`, they are answered 403;
         /// `"allow"`, they cost nothing more. On the way to a group's root every budget must allow it.
         pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
@@ -58,7 +58,7 @@ section! {
     }
 }
 
-/// Whether models without a price may be used where there is a budget.
+/// True if models without a price may be used where there is a budget.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Unpriced {
     /// No: what they cost is not known.
@@ -151,7 +151,7 @@ impl Plan {
         Plan { name: name.into(), ..Plan::default() }
     }
 
-    /// Whether a model without a price must not be used under it.
+    /// True if a model without a price must not be used under it.
     pub fn refuses_unpriced(&self) -> bool {
         self.budget > 0 && self.unpriced == Unpriced::Refuse
     }

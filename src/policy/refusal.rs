@@ -156,7 +156,7 @@ pub struct Refusal {
     too_long: bool,
 }
 
-/// Whether a provider's words say that the conversation is longer than the model can read.
+/// True if a provider's words say that the conversation is longer than the model can read.
 pub fn is_too_long(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     let known =

@@ -35,7 +35,7 @@ pub struct Row {
     /// The endpoint's shape.
     #[serde(rename = "e")]
     pub endpoint: Dialect,
-    /// Whether the answer was streamed.
+    /// True if the answer was streamed.
     #[serde(rename = "s")]
     pub stream: bool,
     /// The status the client saw; 499 for a client that left before one.

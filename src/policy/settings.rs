@@ -11,7 +11,7 @@ pub mod units;
 use kinds::Shown;
 use reader::{Field, Reader, Section};
 
-/// Whether SIGHUP changes a setting in a running process.
+/// True if SIGHUP changes a setting in a running process.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reload {
     /// Yes.
@@ -26,13 +26,13 @@ pub struct Setting<T: 'static> {
     pub key: &'static str,
     /// Names it had before; they are understood, with a warning.
     pub former: &'static [&'static str],
-    /// Whether it can change at run time.
+    /// True if it can change at run time.
     pub reload: Reload,
     /// Takes a value over if it is right, and reports it if it is wrong.
     pub set: fn(&mut Reader<'_>, Field<'_>, &mut T),
     /// The value as the effective configuration shows it.
     pub get: fn(&T) -> Shown,
-    /// Whether two sections have the same value.
+    /// True if two sections have the same value.
     pub is_same: fn(&T, &T) -> bool,
     /// Gives the first section the value of the second.
     pub copy: fn(&mut T, &T),
@@ -142,7 +142,7 @@ mod tests {
         pub struct Lamp {
             /// Read by hand.
             pub place: &'static str = "desk";
-            /// Whether it shines.
+            /// True if it shines.
             pub on: bool = false, Flag, Live;
             /// How brightly.
             pub level: u32 = 5, Whole(1..=10), Restart, was "brightness";

@@ -68,7 +68,7 @@ pub fn window(at: Unix, length: Duration) -> (Unix, Unix) {
     (Unix(start), Unix(start.saturating_add(length)))
 }
 
-/// Whether `bounds` are those of [`window`] still: a look that costs no division, for bounds that came from there.
+/// True if `bounds` are those of [`window`] still: a look that costs no division, for bounds that came from there.
 #[inline]
 pub fn is_within((start, end): (Unix, Unix), at: Unix, length: Duration) -> bool {
     let length = length.as_secs().wrapping_mul(SECOND_MS).wrapping_add(u64::from(length.subsec_millis()));

@@ -119,7 +119,7 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     })
 }
 
-/// Whether the name is one of OpenAI's own models that reason: they refuse what older ones take.
+/// True if the name is one of OpenAI's own models that reason: they refuse what older ones take.
 fn reasons(model: &str) -> bool {
     let name = bare(model);
     let counted = name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));

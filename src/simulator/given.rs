@@ -136,7 +136,7 @@ fn rerank(root: &Value) -> Result<Read, String> {
         format!("{{\"index\":{index},\"relevance_score\":{score:?}{shown}}}")
     };
     let results: Vec<String> = scored.iter().map(result).collect();
-    // The query is read anew with each document.
+    // The query is read again with each document.
     let prompt = documents.iter().map(|document| words(query) + tokens(document)).sum();
     let given = format!(r#""results":[{}]"#, results.join(","));
     Ok(Read { prompt, asked: query.to_owned(), given, ..Read::default() })

@@ -507,7 +507,7 @@ impl Visitor for Pick<'_> {
     }
 }
 
-/// Whether `raw` is the inside of a JSON string: complete escapes, valid UTF-8, no quote and no control character.
+/// True if `raw` is the inside of a JSON string: complete escapes, valid UTF-8, no quote and no control character.
 pub fn is_string_inside(raw: &[u8]) -> bool {
     let mut at = 0;
     loop {

@@ -129,7 +129,7 @@ impl Splitter {
         }
     }
 
-    /// Whether nothing of the next event has been looked at.
+    /// True if nothing of the next event has been looked at.
     #[inline]
     pub fn is_between(&self) -> bool {
         self.bom_passed && self.at == 0 && self.line == 0

@@ -67,7 +67,7 @@ pub fn state(head: &[u8]) -> Box<[u8]> {
     if is_list(&all) { all.into() } else { Box::default() }
 }
 
-/// Whether it is a list of members as the specification has them, each key once. It may have empty members.
+/// True if it is a list of members as the specification has them, each key once. It may have empty members.
 fn is_list(all: &[u8]) -> bool {
     let mut keys: Vec<&[u8]> = Vec::new();
     for member in all.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|member| !member.is_empty()) {

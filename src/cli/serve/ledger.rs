@@ -96,7 +96,7 @@ pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
     Place::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
 }
 
-/// Whether the ledger could be served from, as far as that can be told while another process does so.
+/// True if the ledger could be served from, as far as that can be told while another process does so.
 pub(super) fn look(config: &Config) -> Result<(), String> {
     match &config.store.url {
         StoreUrl::Sqlite(path) => Sqlite::look(path).map_err(failed),

@@ -29,7 +29,7 @@ impl AdminDoor {
         Ok(AdminDoor { reach, name })
     }
 
-    /// Whether it may be open with these settings.
+    /// True if it may be open with these settings.
     pub(super) fn check(&self, config: &Config) -> Result<(), String> {
         config.server.allows_admin(self.reach, format_args!("the admin socket {}", self.name))
     }

@@ -173,7 +173,7 @@ pub(super) fn free_input(arguments: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether the inside of a string holds a JSON value, or nothing.
+/// True if the inside of a string holds a JSON value, or nothing.
 pub(super) fn is_json(inside: &[u8]) -> bool {
     let text = Raw::text_of(inside);
     text.trim().is_empty() || json::check(text.trim().as_bytes()).is_ok()

@@ -59,7 +59,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Whether a tool is called.
+    /// True if a tool is called.
     pub(super) fn calls(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Call(..)))
     }

@@ -183,7 +183,7 @@ impl Checks {
     }
 
     pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
-        // Each by its name: made anew and put in place of this one it would be copied twice.
+        // Each by its name: made again and put in place of this one it would be copied twice.
         let Checks {
             shape: own_shape,
             needs_max_tokens: needs,
@@ -293,7 +293,7 @@ impl Checks {
             self.unknown += value.end - key.start;
         }
         match self.name {
-            // It is written anew for a provider of the same shape.
+            // It is written again for a provider of the same shape.
             Name::StreamOptions | Name::Include if raw.bytes().len() > REWRITTEN_MAX => {
                 return self.refuse(format_args!("{}", name.text()), &format!("at most {REWRITTEN_MAX} bytes"));
             }

@@ -158,7 +158,7 @@ impl Fields {
         self.texts.max(1).saturating_mul(self.each.max(1))
     }
 
-    /// Whether something may be billed at another price than its tokens', so that it has to be looked at.
+    /// True if something may be billed at another price than its tokens', so that it has to be looked at.
     #[inline]
     pub fn may_cost_more(&self) -> bool {
         self.may_cost_more || self.adds_tools
@@ -177,7 +177,7 @@ impl Fields {
     }
 
     pub(super) fn reset(&mut self) {
-        // Each by its name: made anew and put in place of this one it would be copied twice.
+        // Each by its name: made again and put in place of this one it would be copied twice.
         let Fields {
             model,
             stream,

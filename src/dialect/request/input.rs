@@ -180,7 +180,7 @@ impl Input {
         Ok(())
     }
 
-    /// Whether a string names an object, if its key says so: what an answer has cited is no more than said again, and
+    /// True if a string names an object, if its key says so: what an answer has cited is no more than said again, and
     /// definitions of tools name none.
     fn names_stored(&self, key: bool) -> bool {
         key && !matches!(self.item.member, Member::Tools | Member::Arguments)

@@ -24,7 +24,7 @@ const FREE: [&str; 4] = ["input", "arguments", "citations", "annotations"];
 /// Bytes of a member's name in a refusal.
 const NAME_MAX: usize = 64;
 
-/// Whether a key names an object.
+/// True if a key names an object.
 pub(super) fn is_id(key: &[u8]) -> bool {
     IDS.iter().any(|id| eq_unescaped(key, id))
 }
@@ -79,7 +79,7 @@ impl Stored {
         }
     }
 
-    /// Whether a string that comes now names an object.
+    /// True if a string that comes now names an object.
     #[inline]
     pub(super) fn is_named(&self) -> bool {
         self.name.is_some()

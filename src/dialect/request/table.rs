@@ -159,7 +159,7 @@ const fn classes(shape: Dialect) -> [Class; NAMES.len()] {
 }
 
 impl Name {
-    /// Whether a member outside both tables reaches beyond the key, however it is spelt: it names another place,
+    /// True if a member outside both tables reaches beyond the key, however it is spelt: it names another place,
     /// another credential or another tenant to a provider that is itself a gateway. Asked only where unknown members
     /// are forwarded.
     pub(in crate::dialect) fn leads_elsewhere(raw: &[u8]) -> bool {
@@ -174,7 +174,7 @@ impl Name {
         ELSEWHERE.contains(&&*String::from_utf8_lossy(&plain))
     }
 
-    /// Whether a member outside both tables is one that local servers document for their chat endpoint, and harmless.
+    /// True if a member outside both tables is one that local servers document for their chat endpoint, and harmless.
     /// Asked only of providers on the own network.
     pub(in crate::dialect) fn is_local(raw: &[u8]) -> bool {
         if raw.len() > NAME_BYTES_MAX {
@@ -211,7 +211,7 @@ impl Name {
     }
 
     /// Whether what becomes of a member of this class on its way to a target of its shape depends on more than that the
-    /// target takes all that is in the tables: it may be left out, or written anew.
+    /// target takes all that is in the tables: it may be left out, or written again.
     #[inline]
     pub(in crate::dialect) fn is_odd(self, class: Class) -> bool {
         use Name::*;
@@ -276,7 +276,7 @@ impl Name {
         }
     }
 
-    /// Whether a list or an object there becomes part of the prompt, beside the conversation and the tools: providers
+    /// True if a list or an object there becomes part of the prompt, beside the conversation and the tools: providers
     /// bill the definitions that an answer is to fit, and what a conversation is shortened by, as prompt tokens.
     pub(in crate::dialect) fn is_read_by_model(self, shape: Dialect) -> bool {
         use Name::*;

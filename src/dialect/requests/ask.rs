@@ -96,7 +96,7 @@ impl<'a> Ask<'a> {
         })
     }
 
-    /// Whether the client itself has said where its prompt is to be cached: a mark in a message or on a tool, or that
+    /// True if the client itself has said where its prompt is to be cached: a mark in a message or on a tool, or that
     /// there are to be none but its own.
     pub(super) fn names_marks(&self) -> bool {
         let marked = |block: Raw<'_>| block.pick(MARKS).iter().any(Option::is_some);

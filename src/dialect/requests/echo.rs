@@ -8,7 +8,7 @@ use crate::wire::json::{Kind, Raw, compact, key, write_count};
 /// Bytes of one member that are repeated; of a longer one, such as a large schema, what holds without it.
 const MEMBER_MAX: usize = 16 * 1024;
 
-/// Whether a summary of the reasoning is asked for.
+/// True if a summary of the reasoning is asked for.
 pub(super) fn tells_summary(ask: &Ask<'_>) -> bool {
     let summary = ask.get(Name::Reasoning, "reasoning").and_then(|reasoning| reasoning.get("summary"));
     summary.and_then(Raw::string).is_some_and(|word| matches!(word, b"auto" | b"concise" | b"detailed"))

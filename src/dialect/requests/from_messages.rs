@@ -210,7 +210,7 @@ fn session(user: &[u8]) -> Option<Text<'static>> {
     Some(Cow::Owned(session.to_vec()))
 }
 
-/// Whether the model is asked to think, and to tell of it.
+/// True if the model is asked to think, and to tell of it.
 fn thinks(thinking: Raw<'_>) -> Option<bool> {
     let is = |kind| thinking.get("type").is_some_and(|own| own.is(kind));
     let hides = thinking.get("display").is_some_and(|display| display.is("omitted"));

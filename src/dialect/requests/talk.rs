@@ -102,7 +102,7 @@ pub(super) struct Returned<'a> {
 pub(super) struct Offer<'a> {
     pub(super) tools: Vec<Tool<'a>>,
     pub(super) choice: Choice<'a>,
-    /// Whether several may be called at once, if the client says so.
+    /// True if several may be called at once, if the client says so.
     pub(super) parallel: Option<bool>,
 }
 
@@ -194,7 +194,7 @@ pub(super) struct Wishes<'a> {
 }
 
 impl<'a> Talk<'a> {
-    /// Whether anything in the conversation was called, and the names in the order of their first call.
+    /// True if anything in the conversation was called, and the names in the order of their first call.
     pub(super) fn called(&self) -> Vec<&[u8]> {
         let mut known = std::collections::BTreeSet::new();
         let calls = self.turns.iter().flat_map(|turn| &turn.blocks).filter_map(|block| match block {

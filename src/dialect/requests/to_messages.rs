@@ -180,7 +180,7 @@ impl<'t, 'a> Plan<'t, 'a> {
         }
     }
 
-    /// Whether a call was made without the reasoning that led to it: a model that thinks by budget insists on it.
+    /// True if a call was made without the reasoning that led to it: a model that thinks by budget insists on it.
     fn lacks_reasoning(&self) -> bool {
         let is = |piece: &Piece<'_, '_>, carried: bool| match piece {
             Piece::Block(Block::Carried(_)) => carried,

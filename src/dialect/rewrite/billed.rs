@@ -85,7 +85,7 @@ pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &Target<'_>) -
     found
 }
 
-/// Whether a member is outside the tables, and goes on only where the configuration says so.
+/// True if a member is outside the tables, and goes on only where the configuration says so.
 fn is_unknown(shape: Dialect, body: &[u8], member: &Member) -> bool {
     let documents = |key| matches!(shape, Dialect::Relay(relay) if Relayed::of(relay).documents(key));
     member.name.class(shape) == Class::Unknown && !documents(member.key.of(body))

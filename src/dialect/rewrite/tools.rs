@@ -151,24 +151,24 @@ fn only<'a>(object: Raw<'a>, name: &str) -> Option<Raw<'a>> {
     values.next().is_none().then_some(value)
 }
 
-/// Whether the configuration names a kind.
+/// True if the configuration names a kind.
 fn is_named(kind: Raw<'_>, takes: &Capabilities) -> bool {
     takes.hosted_tools.iter().any(|named| kind.is(named))
 }
 
-/// Whether tools of this kind may be on offer.
+/// True if tools of this kind may be on offer.
 fn is_offered(tool: Raw<'_>, takes: &Capabilities) -> bool {
     let Some(kind) = only(tool, "type") else { return false };
     AT_CLIENT.iter().chain(&AT_EITHER).any(|known| kind.is(known)) || is_named(kind, takes)
 }
 
-/// Whether a tool goes on.
+/// True if a tool goes on.
 fn goes_on(tool: Raw<'_>, takes: &Capabilities) -> bool {
     let Some(kind) = only(tool, "type") else { return false };
     is_clients(tool, kind) || (is_named(kind, takes) && (takes.stored_objects || !names_stored(tool)))
 }
 
-/// Whether the client runs a tool of this kind.
+/// True if the client runs a tool of this kind.
 fn is_clients(tool: Raw<'_>, kind: Raw<'_>) -> bool {
     AT_CLIENT.iter().any(|known| kind.is(known))
         || (kind.is("tool_search") && only(tool, "execution").is_some_and(|place| place.is("client")))
@@ -186,7 +186,7 @@ pub(super) fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>>
     (!is_clients(tool, kind) && goes_on(tool, takes)).then_some(kind)
 }
 
-/// Whether a shell's commands run at the client.
+/// True if a shell's commands run at the client.
 fn is_local(shell: Raw<'_>) -> bool {
     let mut places = shell.members().filter(|(key, _)| eq_unescaped(key, "environment"));
     let is_client = |place: Raw<'_>| place.is_null() || only(place, "type").is_some_and(|kind| kind.is("local"));
@@ -197,7 +197,7 @@ fn is_local(shell: Raw<'_>) -> bool {
     }
 }
 
-/// Whether a tool works on what some request has left at the provider: another key's, for all that is known.
+/// True if a tool works on what some request has left at the provider: another key's, for all that is known.
 fn names_stored(tool: Raw<'_>) -> bool {
     let names = |(key, value): (&[u8], Raw<'_>)| {
         let is = |name: &&str| eq_unescaped(key, name);

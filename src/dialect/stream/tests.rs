@@ -122,7 +122,7 @@ fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
         let mut want = text.replace("\"msg_01Up\"", "\"req_5f1c9a7e3b2d4c60\"");
         want = want.replace("\"claude-sonnet-4-6\"", "\"team-fast\"").replace(": keepalive\r\n\r\n", "");
         if text.contains('\r') {
-            // The one event that is written anew has our line ends.
+            // The one event that is written again has our line ends.
             let from = want.find("event: message_start").unwrap();
             let to = want.find("event: content_block_start").unwrap();
             want = format!("{}{}{}", &want[..from], want[from..to].replace('\r', ""), &want[to..]);

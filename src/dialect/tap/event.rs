@@ -23,7 +23,7 @@ const SPLICES_MAX: usize = 8;
 enum Own {
     Id,
     Model,
-    /// Whether a response is stored: never (contract section 13).
+    /// True if a response is stored: never (contract section 13).
     Store,
     /// The response before it, which would be a stored one.
     Previous,

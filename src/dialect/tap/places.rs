@@ -18,7 +18,7 @@ pub(super) enum Edit {
     Prompt,
     Completion,
     Total,
-    /// Whether a response is stored, and the one before it: never, none (contract section 13).
+    /// True if a response is stored, and the one before it: never, none (contract section 13).
     Store,
     Previous,
 }
@@ -90,7 +90,7 @@ impl Seen {
         &self.places[..self.count.min(EDITS_MAX)]
     }
 
-    /// Whether there is a place for it, or several.
+    /// True if there is a place for it, or several.
     pub(super) fn has(&self, edit: Edit) -> bool {
         self.placed & 1 << edit as u16 != 0
     }

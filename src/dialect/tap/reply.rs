@@ -38,7 +38,7 @@ impl Notes {
     }
 
     /// The members of a `usage` as a chat completion has it come. Of that itself its place is before theirs; of what is
-    /// relayed nothing is written anew.
+    /// relayed nothing is written again.
     fn open_usage(&mut self, span: Span) {
         (self.open, self.usage) = (Some(self.seen.count), ChatUsage::default());
         if self.shape == Dialect::Chat {
@@ -380,7 +380,7 @@ impl Writer<'_> {
     }
 }
 
-/// Whether the value at `path` is text that a chat completion relays: in one piece or in parts.
+/// True if the value at `path` is text that a chat completion relays: in one piece or in parts.
 fn is_chat_text(path: &[K]) -> bool {
     match path {
         [K::Choices, K::Item, K::Message, rest @ ..] => is_said(rest),
@@ -400,12 +400,12 @@ pub(super) fn is_said(path: &[K]) -> bool {
     }
 }
 
-/// Whether the value at `path` is text that a completion relays.
+/// True if the value at `path` is text that a completion relays.
 fn is_completed_text(path: &[K]) -> bool {
     matches!(path, [K::Choices, K::Item, K::Text])
 }
 
-/// Whether the value at `path` is text that a response relays.
+/// True if the value at `path` is text that a response relays.
 fn is_responses_text(path: &[K]) -> bool {
     matches!(
         path,
@@ -415,7 +415,7 @@ fn is_responses_text(path: &[K]) -> bool {
     )
 }
 
-/// Whether the value at `path` is text that a message relays, or reasoning that nobody else can read.
+/// True if the value at `path` is text that a message relays, or reasoning that nobody else can read.
 fn is_messages_text(path: &[K]) -> bool {
     matches!(path, [K::Content, K::Item, K::Text | K::Thinking | K::Name | K::Data])
 }

@@ -59,7 +59,7 @@ pub(crate) fn host<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     if is_port { name } else { "" }
 }
 
-/// Whether that name is one of ours: an address, `localhost` or one that is configured. A page elsewhere can have a
+/// True if that name is one of ours: an address, `localhost` or one that is configured. A page elsewhere can have a
 /// name of its own lead to this host, and would be taken for ours by the browser; it cannot do so with these.
 pub(crate) fn knows_host(host: &str, reach: Option<Reach>, server: &Server) -> bool {
     reach == Some(Reach::Owner)

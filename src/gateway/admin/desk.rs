@@ -131,7 +131,7 @@ pub struct DeskAnswer {
 }
 
 impl DeskAsk {
-    /// Whether it changes something: nobody who only looks may hold it up.
+    /// True if it changes something: nobody who only looks may hold it up.
     pub fn is_change(&self) -> bool {
         self.load == Load::Change
     }

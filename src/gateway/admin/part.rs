@@ -62,7 +62,7 @@ impl Part {
         (from, from.saturating_add(self.limit))
     }
 
-    /// Whether the next item of such a list belongs to the part.
+    /// True if the next item of such a list belongs to the part.
     pub(super) fn takes(&mut self) -> bool {
         let (from, to) = self.bounds();
         self.seen += 1;

@@ -111,7 +111,7 @@ pub(crate) enum AfterResponse {
 }
 
 impl AfterResponse {
-    /// Whether the answer may say that the connection lives on.
+    /// True if the answer may say that the connection lives on.
     pub(crate) fn keeps_alive(self) -> bool {
         matches!(self, AfterResponse::KeepAlive | AfterResponse::Discard)
     }
@@ -325,7 +325,7 @@ impl Connection {
         self.inbound.begin_body(head, max_body).map(|_| ())
     }
 
-    /// Whether the client waits to be told that it may send its body.
+    /// True if the client waits to be told that it may send its body.
     pub(crate) fn awaits_continue(&self, head: &RequestHead) -> bool {
         head.expect == Expect::Continue && self.inbound.body_progress() == (0, false)
     }
@@ -522,7 +522,7 @@ impl Connection {
         hastens
     }
 
-    /// Whether bytes are taken from this client at the moment. `room`: there is some for what nobody was promised.
+    /// True if bytes are taken from this client at the moment. `room`: there is some for what nobody was promised.
     pub(crate) fn wants_read(&self, room: bool) -> bool {
         match self.phase {
             Phase::Head => room && !self.is_full(),

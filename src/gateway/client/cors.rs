@@ -56,7 +56,7 @@ impl CorsPolicy {
     }
 }
 
-/// Whether a request is a browser's question rather than a page's request.
+/// True if a request is a browser's question rather than a page's request.
 pub(crate) fn is_preflight(head: &RequestHead, origins: &[Arc<str>]) -> bool {
     let asks = !head.field(Field::Origin).is_empty() && head.asks_leave;
     head.method == Method::Options && asks && !origins.is_empty()

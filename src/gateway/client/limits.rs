@@ -121,13 +121,13 @@ impl ConnectionLimits {
         places.leave(slot, seats);
     }
 
-    /// Whether an answer to an admin connection without a token may keep its place while it is under way: half of the
+    /// True if an answer to an admin connection without a token may keep its place while it is under way: half of the
     /// places are left for the next to ask.
     pub(crate) fn may_wait(&self) -> bool {
         self.admins.known() < ADMIN_CONNECTIONS / 2
     }
 
-    /// Whether an admin connection may be kept after an answer: half of them never are.
+    /// True if an admin connection may be kept after an answer: half of them never are.
     pub(crate) fn keeps_admin(&self) -> bool {
         self.admins.held() <= ADMIN_CONNECTIONS / 2
     }

@@ -262,7 +262,7 @@ mod tests {
         model.iter().filter(move |one| one.1 == host && !one.2)
     }
 
-    /// Whether `slot` is the right one to go, of the address `of` if one is given.
+    /// True if `slot` is the right one to go, of the address `of` if one is given.
     fn is_right(model: &Model, of: Option<u64>, slot: Option<u32>) -> bool {
         let Some(slot) = slot else {
             return of.map_or(model.iter().all(|one| one.2), |of| strangers_of(model, of).count() == 0);

@@ -278,7 +278,7 @@ impl Gateway {
         }
     }
 
-    /// Whether it may; what is answered without more ado has been then.
+    /// True if it may; what is answered without more ado has been then.
     fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> Passed {
         let clock = self.cx.clock_is_right();
         let Some(client) = self.clients.get(exchange.request.client) else { return Passed::Answered };

@@ -67,7 +67,7 @@ impl Gateway {
         }
     }
 
-    /// A secret has been asked for anew: those whose provider has refused it go on.
+    /// A secret has been asked for again: those whose provider has refused it go on.
     pub(crate) fn secret_asked(&mut self, origin: &Origin) {
         self.cx.renewals.retain(|renewal| renewal != origin);
         let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_secret(origin));
@@ -317,7 +317,7 @@ impl Gateway {
         }
     }
 
-    /// Whether bytes are taken from a provider at the moment: not while its client is slow to read, nor where there is
+    /// True if bytes are taken from a provider at the moment: not while its client is slow to read, nor where there is
     /// no room for them.
     pub(crate) fn provider_wants_read(&self, id: ProviderId) -> bool {
         let Some(provider) = self.providers.get(id) else { return false };

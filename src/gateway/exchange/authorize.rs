@@ -108,7 +108,7 @@ impl Identified {
     }
 }
 
-/// Whether a request may pass on its head alone. `found` says, also on refusal, what is known of it by then.
+/// True if a request may pass on its head alone. `found` says, also on refusal, what is known of it by then.
 pub(crate) fn authorize(
     head: &RequestHead,
     bytes: &[u8],
@@ -193,7 +193,7 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
     }
 }
 
-/// Whether a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
+/// True if a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
 /// right.
 fn is_spoken_elsewhere(inside: &[u8]) -> bool {
     const FIRST: [&[u8]; 11] = [
@@ -310,7 +310,7 @@ fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the body that a head announces can be one for `endpoint`.
+/// True if the body that a head announces can be one for `endpoint`.
 #[inline]
 pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
     let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();

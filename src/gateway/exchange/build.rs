@@ -167,7 +167,7 @@ pub(super) fn promise_named(
     }
 }
 
-/// Whether no target of a model takes the client's shape; where the model is not known yet, of none that may be asked
+/// True if no target of a model takes the client's shape; where the model is not known yet, of none that may be asked
 /// for.
 fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) -> bool {
     let (config, Some(Endpoint::Generate(dialect))) = (&request.setup.config, request.found.endpoint) else {

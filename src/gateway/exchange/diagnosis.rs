@@ -40,7 +40,7 @@ pub(super) fn beginning(word: &[u8]) -> &[u8] {
     &word[..word.len().min(TOLD_LOOKED_AT_MAX)]
 }
 
-/// Whether a text has a key in it, in the wrong place: one of ours wherever it stands, or what begins a word as a key
+/// True if a text has a key in it, in the wrong place: one of ours wherever it stands, or what begins a word as a key
 /// of ours or another service's does.
 fn holds_key(text: &str, prefix: &str) -> bool {
     let begins = || begun_by(text, prefix).any(|rest| key_length(rest) >= KEY_MIN);

@@ -43,7 +43,7 @@ pub(crate) enum Event<'a> {
     Dialed,
     /// It does not.
     DialFailed(DialError),
-    /// The secret that the provider has refused was asked for anew.
+    /// The secret that the provider has refused was asked for again.
     Renewed,
     /// All of the request has left.
     Sent,

@@ -435,7 +435,7 @@ impl Exchange {
     }
 }
 
-/// Whether so many bytes of a body, after so many microseconds, are too few to wait for the rest of it.
+/// True if so many bytes of a body, after so many microseconds, are too few to wait for the rest of it.
 #[inline]
 pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> bool {
     micros > body_timeout.as_micros() as u64 && length < (micros / 1_000_000).saturating_mul(BODY_RATE_MIN)

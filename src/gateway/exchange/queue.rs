@@ -177,7 +177,7 @@ impl Exchange {
         Effect::Wait
     }
 
-    /// Whether it can be served, of those who wait.
+    /// True if it can be served, of those who wait.
     pub(crate) fn look_for_place(&self, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
         let (State::Queued(queued), Some(targets)) = (&self.state, self.present_targets(setup)) else {
             return Look::NotThis;

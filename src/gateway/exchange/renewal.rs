@@ -1,5 +1,5 @@
 //! What is left to a request whose last provider refuses a secret that can be another one without a restart: it waits
-//! until the secret has been asked for anew, and is sent once more with it (contract section 11, "Credentials").
+//! until the secret has been asked for again, and is sent once more with it (contract section 11, "Credentials").
 
 use super::build::Built;
 use super::event::{Effect, Message};

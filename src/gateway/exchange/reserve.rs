@@ -320,7 +320,7 @@ impl Exchange {
         is_admitted
     }
 
-    /// Whether others that count where this one does were admitted by a bound and have not been counted.
+    /// True if others that count where this one does were admitted by a bound and have not been counted.
     fn others_are_bounded(&self, cx: &mut Cx) -> bool {
         payer(self, &cx.plans, &cx.keys, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
     }

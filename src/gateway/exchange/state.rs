@@ -265,7 +265,7 @@ pub(crate) struct Attempt {
     pub(super) addresses: u8,
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     pub(super) fresh_only: bool,
-    /// A secret that was refused has been asked for anew for it: that is done once.
+    /// A secret that was refused has been asked for again for it: that is done once.
     pub(super) renewed: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
     pub(super) opened: bool,

@@ -53,13 +53,13 @@ impl Lifecycle {
         self.handover.is_given()
     }
 
-    /// Whether leaving now would lose rows that a predecessor is still to bring, or end amid a hand-over.
+    /// True if leaving now would lose rows that a predecessor is still to bring, or end amid a hand-over.
     pub(crate) fn is_needed(&self) -> bool {
         self.inheritance.is_present() || self.handover.is_under_way()
     }
 }
 
-/// Whether a helper thread is reading.
+/// True if a helper thread is reading.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Reading {
     /// No.

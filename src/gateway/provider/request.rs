@@ -20,7 +20,7 @@ const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
 /// How the names of OpenAI's own models begin that reason: they take an effort and no sampling.
 const REASONING: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
 
-/// Whether it is one of those that take no effort beside tools in the chat shape: all since GPT-5.2.
+/// True if it is one of those that take no effort beside tools in the chat shape: all since GPT-5.2.
 fn lacks_effort_with_tools(model: &str) -> bool {
     model.starts_with("gpt-6") || (model.starts_with("gpt-5.") && !model.starts_with("gpt-5.1"))
 }
@@ -279,7 +279,7 @@ impl Default for OutgoingRequest {
 }
 
 impl OutgoingRequest {
-    /// Forgets the outgoing body, before another attempt builds it anew.
+    /// Forgets the outgoing body, before another attempt builds it again.
     #[inline]
     pub(crate) fn rewind(&mut self, pool: &mut Pool) {
         self.text.release(pool);

@@ -153,7 +153,7 @@ fn spelt(value: &str) -> Option<Duration> {
     seconds(total).filter(|_| !value.is_empty())
 }
 
-/// Whether somebody rests, and until when.
+/// True if somebody rests, and until when.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Rest {
     /// Until when, and after that until a success.

@@ -4,7 +4,7 @@
 //! It is deficit round robin with a round of one token: each round gives every key a token for each of its share, and a
 //! key whose debt is paid may have one request served, which costs it the tokens of that request. Rounds in which
 //! nobody can be served are not gone through but counted: a debt is kept as the round in which it will be paid. So a
-//! key that comes anew, and owes nothing, is served next but one at the latest, however much another has waiting; and
+//! key that comes again, and owes nothing, is served next but one at the latest, however much another has waiting; and
 //! over time keys get tokens in proportion to their shares, whether they ask in many small requests or in few large
 //! ones. What a key owes is kept while others wait, and forgiven when nobody does.
 
@@ -30,7 +30,7 @@ pub(crate) struct Waiter {
     pub(crate) epoch: u32,
 }
 
-/// Whether a request that waits can be served now.
+/// True if a request that waits can be served now.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
     /// It can.

@@ -255,7 +255,7 @@ impl<C: Core + 'static> Reactor<C> {
     }
 }
 
-/// Whether a failed `connect` is ours or the network's.
+/// True if a failed `connect` is ours or the network's.
 fn blame(error: &io::Error) -> DialError {
     match error.kind() {
         ErrorKind::ConnectionRefused

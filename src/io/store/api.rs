@@ -84,7 +84,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether this one is.
+    /// True if this one is.
     pub fn takes(self, name: &str) -> bool {
         name.starts_with(self.prefix) && (!self.whole || name.len() == self.prefix.len())
     }
@@ -269,7 +269,7 @@ impl Query {
         (self.since.map_or(0, |at| at.0 / DAY_MS), self.until.map_or(i64::MAX as u64, |at| at.0.div_ceil(DAY_MS)))
     }
 
-    /// Whether a sum counts.
+    /// True if a sum counts.
     pub fn takes(&self, key: &DayKey) -> bool {
         let (first, beyond) = self.days();
         let below = |group: &str, name: &String| format!("/{group}/").contains(&format!("/{name}/"));

@@ -72,7 +72,7 @@ impl Follower {
         self.seen.last.as_ref().map_or(0, |(number, _)| *number)
     }
 
-    /// Whether the next look comes soon: there is more to be read than one look takes.
+    /// True if the next look comes soon: there is more to be read than one look takes.
     pub(super) fn is_reading(&self) -> bool {
         self.more || self.cursor.is_some()
     }

@@ -116,7 +116,7 @@ impl FileLock {
         }
     }
 
-    /// Whether the file is locked by this.
+    /// True if the file is locked by this.
     pub fn is_held(&self) -> bool {
         self.held
     }
@@ -138,7 +138,7 @@ impl FileLock {
         }
     }
 
-    /// Whether the log is cut: reading it could end the process, and what is copied out of it could be anything.
+    /// True if the log is cut: reading it could end the process, and what is copied out of it could be anything.
     pub fn is_cut(&self) -> bool {
         let checked = self.log.as_ref().map(|log| log.check(&opened()));
         matches!(checked, Some(Err(StoreError::Cut(_))))
@@ -194,7 +194,7 @@ fn unlock(opened: &mut [Opened], id: FileId) {
     }
 }
 
-/// Whether a gateway, this process or another one, has locked the file.
+/// True if a gateway, this process or another one, has locked the file.
 fn is_locked(opened: &[Opened], id: FileId) -> io::Result<bool> {
     let Some(place) = found(opened, id) else { return Ok(false) };
     if place.locked {

@@ -50,7 +50,7 @@ pub(super) fn check([log, index]: [&File; 2], [log_path, index_path]: &[PathBuf;
     Err(StoreError::Cut(log_path.clone()))
 }
 
-/// Whether touching the index, which is mapped into memory, would end the process.
+/// True if touching the index, which is mapped into memory, would end the process.
 fn is_cut(index: &File) -> io::Result<bool> {
     Ok(index.metadata()?.len() < INDEX_MIN)
 }

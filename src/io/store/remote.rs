@@ -179,7 +179,7 @@ impl Remote {
         })
     }
 
-    /// Whether there is a connection, as far as is known.
+    /// True if there is a connection, as far as is known.
     pub fn is_connected(&self) -> bool {
         self.connection.is_some()
     }
@@ -199,7 +199,7 @@ impl Remote {
         if !is_same {
             self.spared.broke(self.clock.mono());
         }
-        // Another node has the ledger, or the server has forgotten the scripts: connecting anew is all that it takes.
+        // Another node has the ledger, or the server has forgotten the scripts: connecting again is all that it takes.
         if is_same || self.nodes.follow(error) {
             return StoreError::Interrupted(self.name.clone());
         }
@@ -491,7 +491,7 @@ fn kept((start, end): (Unix, Unix)) -> u64 {
     end.0.saturating_sub(start.0).saturating_add(limits::WINDOW_KEPT.as_millis() as u64)
 }
 
-/// Whether this process was stopped and continued while it waited.
+/// True if this process was stopped and continued while it waited.
 fn is_interrupted(error: &RedisError) -> bool {
     type Shared = Arc<dyn Error + Send + Sync>;
     let source = error.source().and_then(|source| source.downcast_ref::<Shared>());
@@ -499,7 +499,7 @@ fn is_interrupted(error: &RedisError) -> bool {
     inner.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
 }
 
-/// Whether a script has met an entry that holds something else than it should.
+/// True if a script has met an entry that holds something else than it should.
 fn is_wrong_type(error: &ServerError) -> bool {
     let text = error.to_string();
     // The type of an entry, the text in a field of it, and what arithmetic makes of that text.

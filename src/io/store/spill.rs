@@ -59,7 +59,7 @@ impl Line {
         Line { row: row.clone(), batch: batch.sent.clone(), lease, lent }
     }
 
-    /// Whether a ledger can hold it. No gateway writes others, and one of them would make a whole ledger unreadable.
+    /// True if a ledger can hold it. No gateway writes others, and one of them would make a whole ledger unreadable.
     fn is_possible(&self) -> bool {
         let is_moment = |at: &u64| *at <= limits::MOMENT_MAX;
         let are_moments = |moments: &[u64; 2]| moments.iter().all(is_moment);
@@ -97,7 +97,7 @@ impl Place {
         Place { folder, stem }
     }
 
-    /// Whether a file could be written there.
+    /// True if a file could be written there.
     pub fn check(&self) -> io::Result<()> {
         let probe = self.folder.join(format!("{}probe", self.prefix()));
         // One that a killed process has left is in nobody's way.

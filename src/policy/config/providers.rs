@@ -138,7 +138,7 @@ pub struct Provider {
     ///
     /// Without a trailing slash.
     pub base_url: String,
-    /// Whether it is reached over TLS.
+    /// True if it is reached over TLS.
     pub tls: bool,
     /// Host to look up, without brackets; also the TLS server name.
     pub host: Arc<str>,
@@ -249,13 +249,13 @@ impl Provider {
         }
     }
 
-    /// Whether it is OpenAI itself, or Azure with OpenAI's models.
+    /// True if it is OpenAI itself, or Azure with OpenAI's models.
     pub fn is_openai(&self) -> bool {
         let host = self.host.trim_end_matches('.').to_ascii_lowercase();
         host == "api.openai.com" || host.ends_with(".api.openai.com") || AZURE.iter().any(|end| host.ends_with(end))
     }
 
-    /// Whether it stands on the own network, by the host of its `base_url`: a loopback, private or link-local address,
+    /// True if it stands on the own network, by the host of its `base_url`: a loopback, private or link-local address,
     /// a name without a dot, or one that only the own network knows.
     pub fn is_near(&self) -> bool {
         let host = self.host.trim_end_matches('.').to_ascii_lowercase();

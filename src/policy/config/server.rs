@@ -218,7 +218,7 @@ pub enum RequestLog {
 }
 
 impl RequestLog {
-    /// Whether a request that went well is logged. `id`: random bytes of its own.
+    /// True if a request that went well is logged. `id`: random bytes of its own.
     pub fn keeps(self, id: &[u8; 16]) -> bool {
         match self {
             RequestLog::All => true,

@@ -213,7 +213,7 @@ fn joined<'d>(reader: &mut Reader<'_>, field: Field<'d>) -> Option<(String, Fiel
     Some((url, first))
 }
 
-/// Whether this follows the scheme of a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. All but the host
+/// True if this follows the scheme of a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. All but the host
 /// may be left out; a fragment, by which some clients leave out the check of certificates, may not be there. `nodes`:
 /// so many hosts at most, each with its port, and of more than one the database 0 alone.
 fn is_shared(rest: &str, nodes: usize) -> bool {
@@ -226,7 +226,7 @@ fn is_shared(rest: &str, nodes: usize) -> bool {
     has_db && places.clone().count() <= nodes && places.into_iter().all(is_place)
 }
 
-/// Whether this is a host, and a port if there is one.
+/// True if this is a host, and a port if there is one.
 fn is_place(place: &str) -> bool {
     let after_brackets = place.rfind(']').map_or(0, |end| end + 1);
     let colon = place[after_brackets..].find(':').map(|colon| after_brackets + colon);

@@ -62,12 +62,12 @@ impl Telemetry {
         telemetry
     }
 
-    /// Whether there is a collector.
+    /// True if there is a collector.
     pub fn exports(&self) -> bool {
         self.collector.is_some()
     }
 
-    /// Whether a trace that begins here is recorded, by random bytes of its own.
+    /// True if a trace that begins here is recorded, by random bytes of its own.
     pub fn samples(&self, id: &[u8; 16]) -> bool {
         let [a, b, c, d, ..] = *id;
         // Less than one, so that a share of one is all.

@@ -361,7 +361,7 @@ impl Keys {
         well_formed(presented, prefix).filter(|id| !self.knows(id))
     }
 
-    /// Whether the ledger had this key when it was read last.
+    /// True if the ledger had this key when it was read last.
     pub fn knows(&self, id: &KeyId) -> bool {
         self.index_of(id).is_some_and(|ix| self.is_there(&self.keys[ix.0 as usize]))
     }

@@ -27,7 +27,7 @@ impl PathIx {
     /// That of a key in no group.
     pub const NONE: PathIx = PathIx(0);
 
-    /// Whether there is a group.
+    /// True if there is a group.
     pub fn is_some(self) -> bool {
         self != PathIx::NONE
     }
@@ -125,7 +125,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Whether a request counts here that was admitted at `at` in the window `of`.
+    /// True if a request counts here that was admitted at `at` in the window `of`.
     fn counts(&self, at: Unix, of: Bounds) -> bool {
         self.holds(at) || self.bounds == of || (self.also > Unix(0) && self.also == of.0)
     }
@@ -138,7 +138,7 @@ impl Window {
         self.bounds.0 <= other.0 && other.1 <= self.bounds.1
     }
 
-    /// Whether requests of `other`, which was left, may have been admitted within the bounds of this one.
+    /// True if requests of `other`, which was left, may have been admitted within the bounds of this one.
     fn overlaps(&self, other: &Window) -> bool {
         self.bounds.0 < other.left_at && other.bounds.0 < self.bounds.1
     }
@@ -296,7 +296,7 @@ impl Account {
         self.calendar = calendar;
     }
 
-    /// Whether the present period is not the one that `now` lies in.
+    /// True if the present period is not the one that `now` lies in.
     #[inline]
     fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
         let (start, end) = self.period.bounds;

@@ -49,7 +49,7 @@ pub struct BudgetNews {
     pub percent: u8,
     /// How it stands.
     pub status: BudgetStatus,
-    /// When it begins anew.
+    /// When it begins again.
     pub renews: Unix,
 }
 

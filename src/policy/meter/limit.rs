@@ -46,7 +46,7 @@ impl LimitKind {
         }
     }
 
-    /// Whether it is one of the period: whoever has reached it gains nothing by trying again soon.
+    /// True if it is one of the period: whoever has reached it gains nothing by trying again soon.
     pub fn is_of_period(self) -> bool {
         matches!(self, LimitKind::TokensPerPeriod | LimitKind::Budget)
     }
@@ -214,7 +214,7 @@ impl Counts {
         counts
     }
 
-    /// Whether with `most` more it stays under half of each limit of tokens or money.
+    /// True if with `most` more it stays under half of each limit of tokens or money.
     pub(super) fn is_far(&self, plan: &Plan, most: Amount) -> bool {
         let is_far = |limit: u64, count: u64, most: u64| limit == 0 || count.saturating_add(most) < limit / 2;
         is_far(plan.tokens, self.period.0.tokens, most.tokens)
@@ -222,7 +222,7 @@ impl Counts {
             && is_far(plan.budget, self.period.0.nano, most.nano)
     }
 
-    /// Whether a limit stands against one more request.
+    /// True if a limit stands against one more request.
     #[inline]
     pub(super) fn is_reached(&self, plan: &Plan) -> bool {
         let is_reached = |limit: u64, count: u64| limit > 0 && count >= limit;
@@ -260,7 +260,7 @@ pub(super) fn longest(limits: impl Iterator<Item = Limit>) -> Option<Limit> {
     limits.reduce(|found, limit| if found.retry_after < limit.retry_after { limit } else { found })
 }
 
-/// Whether `need` is more than all of a limit.
+/// True if `need` is more than all of a limit.
 #[inline]
 pub(super) fn exceeds(plan: &Plan, need: Amount) -> bool {
     let exceeds = |limit: u64, need: u64| limit > 0 && need > limit;

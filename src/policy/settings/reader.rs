@@ -173,7 +173,7 @@ impl Field<'_> {
         &self.value
     }
 
-    /// Whether it is an array.
+    /// True if it is an array.
     pub fn is_array(&self) -> bool {
         matches!(self.value, DeValue::Array(_))
     }
@@ -204,12 +204,12 @@ impl Field<'_> {
         }
     }
 
-    /// Whether it is an integer.
+    /// True if it is an integer.
     pub fn is_integer(&self) -> bool {
         matches!(self.value, DeValue::Integer(_))
     }
 
-    /// Whether it is a string.
+    /// True if it is a string.
     pub fn is_text(&self) -> bool {
         matches!(self.value, DeValue::String(_))
     }

@@ -250,7 +250,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether this is what variables are called. Anything else may be the secret itself, in the place of its name, and is
+/// True if this is what variables are called. Anything else may be the secret itself, in the place of its name, and is
 /// not repeated.
 fn is_variable(name: &str) -> bool {
     let digits = name.bytes().filter(u8::is_ascii_digit).count();
@@ -258,7 +258,7 @@ fn is_variable(name: &str) -> bool {
     plain && digits <= name.len() / 4
 }
 
-/// Whether this is what files are called: it has a folder or an ending, or is a short word.
+/// True if this is what files are called: it has a folder or an ending, or is a short word.
 fn is_path(written: &str) -> bool {
     !looks_secret(written) && (written.contains(['/', '.']) || written.len() < SECRET_MIN)
 }

@@ -47,7 +47,7 @@ impl<'a> FramingFields<'a> {
         Ok(true)
     }
 
-    /// Whether the connection outlives the message (RFC 9112 section 9.3).
+    /// True if the connection outlives the message (RFC 9112 section 9.3).
     pub(super) fn keep_alive(&self, http11: bool) -> bool {
         !self.close && (http11 || self.keep)
     }

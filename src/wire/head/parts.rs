@@ -99,7 +99,7 @@ pub struct RequestHead {
     pub len: u32,
     /// How long the body is; [`Framing::ToEnd`] only in [`RequestHead::unparsed`].
     pub framing: Framing,
-    /// Whether the client wants the connection to live on.
+    /// True if the client wants the connection to live on.
     pub keep_alive: bool,
     /// What the `expect` header asks.
     pub expect: Expect,
@@ -147,7 +147,7 @@ pub struct ResponseHead {
     pub len: u32,
     /// How long the body is.
     pub framing: Framing,
-    /// Whether the connection may be used again once the body has been read; never with [`Framing::ToEnd`].
+    /// True if the connection may be used again once the body has been read; never with [`Framing::ToEnd`].
     pub keep_alive: bool,
     /// `content-type`, trimmed; empty when absent.
     pub content_type: Span,
@@ -159,7 +159,7 @@ pub struct ResponseHead {
     pub has_allowances: bool,
 }
 
-/// Whether a header with this name may tell of allowances: `retry-after-ms`, `x-ratelimit-…`, `anthropic-ratelimit-…`.
+/// True if a header with this name may tell of allowances: `retry-after-ms`, `x-ratelimit-…`, `anthropic-ratelimit-…`.
 pub(super) fn is_allowance(name: &[u8]) -> bool {
     let begins = |start: &[u8]| name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
     begins(b"x-ratelimit-") || begins(b"anthropic-ratelimit-") || begins(b"retry-after-ms")

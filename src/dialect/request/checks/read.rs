@@ -171,7 +171,7 @@ impl Reading {
         }
     }
 
-    /// Whether a part may carry the string under way, which is counted when that is known.
+    /// True if a part may carry the string under way, which is counted when that is known.
     pub(super) fn may_carry(&self) -> bool {
         self.chosen == 0 && matches!(self.key, Key::Media | Key::Sealed)
     }
@@ -280,13 +280,13 @@ impl Held {
     }
 }
 
-/// Whether a file has a text, which a translation may write in place of it.
+/// True if a file has a text, which a translation may write in place of it.
 fn is_text(raw: &[u8]) -> bool {
     let begins = |with: &[u8]| raw.get(..with.len()).is_some_and(|front| front.eq_ignore_ascii_case(with));
     begins(b"data:text/") || begins(b"data:application/json")
 }
 
-/// Whether it may be base64, and is too long for a word.
+/// True if it may be base64, and is too long for a word.
 fn is_encoded(raw: &[u8]) -> bool {
     raw.len() > 64 && !raw.contains(&b' ')
 }

@@ -85,7 +85,7 @@ impl Breakers {
         }
     }
 
-    /// Whether any request at all could be sent to one of the targets.
+    /// True if any request at all could be sent to one of the targets.
     pub(crate) fn is_any_open(&mut self, targets: &[Target], now: Mono) -> bool {
         let mut all_fail = true;
         for target in targets {

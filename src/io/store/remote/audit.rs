@@ -21,7 +21,7 @@ type Hash = (String, Vec<String>);
 /// What the script returns.
 type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
 
-/// How often a comparison is begun anew because rows were folded away in the middle of it.
+/// How often a comparison is begun again because rows were folded away in the middle of it.
 const TRIES: usize = 10;
 
 /// What the rows say of one key, group or window.

@@ -148,7 +148,7 @@ impl Remote {
         }
     }
 
-    /// Begins anew where the ledger was emptied, and has running hosts take over whatever is there now; its epoch.
+    /// Begins again where the ledger was emptied, and has running hosts take over whatever is there now; its epoch.
     pub fn adopt(&mut self) -> Result<String, StoreError> {
         self.connect_to(true)?;
         Ok(self.epoch.clone().unwrap_or_default())

@@ -32,7 +32,7 @@ fn place(number: u64) -> usize {
     (number % GRANTS_MAX) as usize
 }
 
-/// Whether what was granted with one lease may be used for the other.
+/// True if what was granted with one lease may be used for the other.
 fn are_alike(one: &Lease, other: &Lease) -> bool {
     let own = |lease: &Lease| (lease.window, lease.period, lease.path);
     own(one) == own(other) && one.groups == other.groups

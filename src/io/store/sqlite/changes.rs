@@ -19,7 +19,7 @@ fn last(connection: &Connection) -> Fallible<Mark> {
     Ok(query.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?.unwrap_or_default())
 }
 
-/// Whether all changes after this one are known, and it is the one that it was.
+/// True if all changes after this one are known, and it is the one that it was.
 fn is_known(connection: &Connection, (number, mark): Mark) -> Fallible<bool> {
     if number == 0 {
         let first: Option<i64> = connection.query_row("SELECT MIN(number) FROM changes", [], |row| row.get(0))?;

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 impl Sqlite {
-    /// Whether a gateway of this version could serve from the file, as far as that can be told without taking it:
+    /// True if a gateway of this version could serve from the file, as far as that can be told without taking it:
     /// nothing is changed, no lock is waited for but SQLite's own. A file that is not there yet is no failure.
     pub fn look(path: &Path) -> Result<(), StoreError> {
         if !path.try_exists().map_err(|error| StoreError::File(path.to_path_buf(), error))? {

@@ -220,7 +220,7 @@ fn sixth(transaction: &Connection, fresh: &str) -> Fallible<()> {
     transaction.execute_batch(REST)
 }
 
-/// The views, made anew for every version: two for people, and one for what the program reads itself.
+/// The views, made again for every version: two for people, and one for what the program reads itself.
 fn views(transaction: &Connection) -> Fallible<()> {
     let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts;
     DROP VIEW IF EXISTS people_parts";

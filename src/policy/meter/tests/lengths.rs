@@ -30,7 +30,7 @@ impl Model {
     }
 }
 
-/// Whether the limits are a group's.
+/// True if the limits are a group's.
 fn run(seed: u64, in_group: bool) -> (usize, usize) {
     let mut rng = Rng::from_u64(seed);
     let (requests, tokens) = (1 + rng.below(5), if rng.below(2) == 0 { 0 } else { 10 + rng.below(40) });
