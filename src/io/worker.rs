@@ -99,9 +99,9 @@ impl Worker {
         Worker::start_with(threads, || {})
     }
 
-    /// Starts one thread so that it has what time others leave: for jobs that no client waits for. On a single core such
-    /// a job would otherwise keep the loop waiting for as long as the scheduler's slice. Dropping this end drops the jobs
-    /// that have not begun and waits for none: one may take minutes if others leave no time.
+    /// Starts one thread of the scheduler's idle class, for jobs that no client waits for. On a single core such a job
+    /// would otherwise keep the loop waiting for a slice of the scheduler. Dropping this end drops the jobs that have
+    /// not begun, and waits for none: one may take minutes if others leave no time.
     pub fn start_idle() -> io::Result<Worker> {
         let mut worker = Worker::start_with(1, yield_to_all)?;
         worker.is_idle = true;

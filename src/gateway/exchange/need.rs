@@ -2,23 +2,37 @@
 //! providers are sent beside what was counted. Also the share of a limit that one request may take.
 
 use super::event::Message;
-use super::reserve::payer;
 use super::state::Exchange;
 use crate::base::limits::{RESERVATION_FLOOR, ROW_COST_MAX};
 use crate::base::time::Unix;
-use crate::dialect::{self, BOUND_MIN, Beside, Fields};
+use crate::dialect::{self, BOUND_MIN, Beside, Fields, Target};
 use crate::gateway::cx::Cx;
+use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
+use crate::policy::config::Config;
+use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Meter, Payer};
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::most_nano;
+use crate::wire::Dialect;
 
 /// Bytes, of members that are not counted as the prompt is, for each token that is reserved for them. What a provider
 /// makes of them is not known; so much is more than enough for texts in most languages.
 const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
 impl Exchange {
+    /// What each target takes that may be asked.
+    pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = Target<'a>> {
+        let setup = &self.request.setup;
+        let before = if let Some(Dialect::Relay(_)) = self.dialect() { model.targets.len() } else { 0 };
+        self.targets_of(model).iter().enumerate().filter_map(move |(at, target)| {
+            let shape = setup.config.providers.get(target.provider)?.shape;
+            let capabilities = setup.requests.capabilities(index, before + at)?;
+            Some(Target { model: &target.model, shape, capabilities, cache_key: None })
+        })
+    }
+
     /// What the request may use with a prompt of so many tokens; of money only where that is limited, or may soon be.
     pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
@@ -73,4 +87,16 @@ pub(super) fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Besi
         _ => most,
     };
     each.saturating_mul(made).saturating_mul(beside.map_or(1, |beside| beside.answers.max(1)))
+}
+
+/// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
+#[inline]
+pub(super) fn payer<'a>(
+    of: &Exchange,
+    plans: &'a KeyPlans,
+    keys: &Keys,
+    config: &'a Config,
+) -> Result<Payer<'a>, Refusal> {
+    let key = of.request.found.key.ok_or_else(Refusal::internal)?;
+    Ok(plans.of(key, keys, config)?)
 }

@@ -6,18 +6,15 @@ use super::authorize::Endpoint;
 use super::build::Built;
 use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
-use super::need::answer_tokens;
+use super::need::{answer_tokens, payer};
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{self, Fields, Invalid, OwnedTarget, Surcharge, Target};
 use crate::gateway::cx::Cx;
-use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling, Wish};
 use crate::policy::catalog::Model;
-use crate::policy::config::Config;
-use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
@@ -152,17 +149,6 @@ impl Exchange {
             Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),
             None => Ok(()),
         }
-    }
-
-    /// What each target takes that may be asked.
-    pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = Target<'a>> {
-        let setup = &self.request.setup;
-        let before = if let Some(Dialect::Relay(_)) = self.dialect() { model.targets.len() } else { 0 };
-        self.targets_of(model).iter().enumerate().filter_map(move |(at, target)| {
-            let shape = setup.config.providers.get(target.provider)?.shape;
-            let capabilities = setup.requests.capabilities(index, before + at)?;
-            Some(Target { model: &target.model, shape, capabilities, cache_key: None })
-        })
     }
 
     /// Writes the body for the first target, here or, where it is long, on a helper thread.
@@ -527,18 +513,6 @@ fn served_as(shape: Dialect) -> Dialect {
 #[cold]
 fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
     Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &model.serves_text())
-}
-
-/// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
-#[inline]
-pub(super) fn payer<'a>(
-    of: &Exchange,
-    plans: &'a KeyPlans,
-    keys: &Keys,
-    config: &'a Config,
-) -> Result<Payer<'a>, Refusal> {
-    let key = of.request.found.key.ok_or_else(Refusal::internal)?;
-    Ok(plans.of(key, keys, config)?)
 }
 
 fn limits_of(plan: &Plan) -> Limits {
