@@ -461,7 +461,7 @@ impl<C: Core + 'static> Reactor<C> {
             self.tell_replies();
             let due = self.touched.len();
             for index in 0..due {
-                self.flush(self.touched[index]);
+                self.flush(self.touched[index], true);
             }
             if due > 0 {
                 // Those whose room is used up have been added behind; they wait for the next turn.
@@ -483,7 +483,7 @@ impl<C: Core + 'static> Reactor<C> {
     fn flush_dirty(&mut self) {
         std::mem::swap(&mut self.dirty, self.core.dirty());
         for index in 0..self.dirty.len() {
-            self.flush(self.dirty[index]);
+            self.flush(self.dirty[index], false);
         }
         self.dirty.clear();
     }
@@ -510,9 +510,12 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     /// Writes what is unsent to `conn`, at most one slice per turn, and looks whether reading is wanted again.
-    fn flush(&mut self, conn: Conn) {
+    /// `is_due`: it is taken out of those to be flushed.
+    fn flush(&mut self, conn: Conn, is_due: bool) {
         let Some((id, link)) = self.links.find_mut(conn) else { return };
-        link.clear(Flags::TOUCHED);
+        if is_due {
+            link.clear(Flags::TOUCHED);
+        }
         let now = self.now;
         loop {
             if link.has(Flags::DIALING.and(Flags::SHAKING)) {
