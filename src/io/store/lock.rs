@@ -12,6 +12,7 @@ use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Device and inode: what a file is, whatever its name.
@@ -60,6 +61,8 @@ pub struct FileLock {
     id: FileId,
     log: Option<Log>,
     held: bool,
+    /// Bytes that the file had at the last look: SQLite makes it only longer.
+    length: AtomicU64,
 }
 
 /// The files of the log, as they were when the ledger was opened.
@@ -72,7 +75,7 @@ impl FileLock {
     /// Locks the file that `path` leads to. Makes an empty one for its owner's eyes where a link leads to none.
     pub fn take(path: &Path) -> Result<FileLock, StoreError> {
         let id = open(&mut opened(), path, true)?;
-        let mut lock = FileLock { path: path.to_path_buf(), id, log: None, held: false };
+        let mut lock = FileLock { path: path.to_path_buf(), id, log: None, held: false, length: AtomicU64::new(0) };
         lock.retake()?;
         Ok(lock)
     }
@@ -125,7 +128,11 @@ impl FileLock {
     pub fn check(&self) -> Result<(), StoreError> {
         for (id, path) in self.files() {
             match std::fs::metadata(path) {
-                Ok(found) if id_of(&found) == id => {}
+                Ok(found) if id_of(&found) == id => {
+                    if id == self.id && self.length.fetch_max(found.len(), Ordering::Relaxed) > found.len() {
+                        return Err(StoreError::Cut(path.to_path_buf()));
+                    }
+                }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(StoreError::File(path.to_path_buf(), error));
                 }
@@ -245,8 +252,14 @@ fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
             return Err((StoreError::Unseen(unseen), is_other));
         }
     }
-    match has_gateway {
-        true => Log { paths, ids }.check(&opened).map_err(surely),
-        false => Ok(()),
+    if !has_gateway {
+        return Ok(());
     }
+    if let Some(main) = found(&opened, id)
+        && log_files::is_main_cut(&main.file).map_err(failed)?
+    {
+        // While a checkpoint writes it, its header is ahead of its length.
+        return Err((StoreError::Cut(path.to_path_buf()), true));
+    }
+    Log { paths, ids }.check(&opened).map_err(surely)
 }

@@ -50,6 +50,22 @@ pub(super) fn check([log, index]: [&File; 2], [log_path, index_path]: &[PathBuf;
     Err(StoreError::Cut(log_path.clone()))
 }
 
+/// True if the ledger's own file is shorter than its header says.
+pub(super) fn is_main_cut(file: &File) -> io::Result<bool> {
+    let mut header = [0; 32];
+    let length = file.metadata()?.len();
+    if length < header.len() as u64 {
+        return Ok(true);
+    }
+    file.read_exact_at(&mut header, 0)?;
+    let page = match u64::from(u16::from_be_bytes([header[16], header[17]])) {
+        1 => 65536,
+        page => page,
+    };
+    let pages = u64::from(u32::from_be_bytes([header[28], header[29], header[30], header[31]]));
+    Ok(length < page * pages)
+}
+
 /// True if touching the index, which is mapped into memory, would end the process.
 fn is_cut(index: &File) -> io::Result<bool> {
     Ok(index.metadata()?.len() < INDEX_MIN)

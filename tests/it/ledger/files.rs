@@ -194,6 +194,33 @@ fn files_of_the_log_that_are_not_in_place_stop_admission_and_changes() {
 }
 
 #[test]
+fn a_file_that_is_cut_stops_admission_and_commands() {
+    let h = Harness::usual();
+    let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+    assert_eq!(h.chat(&key, &body).status(), 200);
+    h.ledger(1);
+    let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+    drop(db);
+    std::thread::sleep(2 * limits::KEYS_LOOK);
+    let whole = std::fs::read(path(&h, "tollgate.db")).unwrap();
+    for length in [whole.len() / 2, 0] {
+        std::fs::write(path(&h, "tollgate.db"), &whole[..length]).unwrap();
+        // Nothing that only reads may remove the log that belongs to the file.
+        for command in [&["keys", "list"][..], &["usage"], &["ledger", "verify"], &["keys", "revoke", &key[8..20]]] {
+            assert_eq!(h.command(command).code, 1, "{command:?} at {length} bytes");
+        }
+        wait_until_ready(&h, 503);
+        assert_eq!(h.chat(&key, &body).status(), 503);
+        std::fs::write(path(&h, "tollgate.db"), &whole).unwrap();
+        wait_until_ready(&h, 200);
+    }
+    assert_eq!(h.chat(&key, &body).status(), 200);
+    assert_eq!(h.ledger(2).requests, 2);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+#[test]
 fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
     for end in ["-wal", "-shm"] {
         let mut h = Harness::usual();
