@@ -102,6 +102,7 @@ impl Group {
 
 /// Limits that are others for one key than its plan has them; `None` is the plan's, 0 is none.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LimitOverrides {
     /// Requests per window.
     #[serde(default, skip_serializing_if = "Option::is_none")]

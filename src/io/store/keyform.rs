@@ -60,7 +60,9 @@ pub fn limits_text(limits: &LimitOverrides) -> String {
 
 /// Reads [`limits_text`]. What cannot be read leaves no request, rather than no limit.
 pub fn limits_from(text: &str) -> LimitOverrides {
-    serde_json::from_str(text).unwrap_or(LimitOverrides { tokens: Some(1), requests: Some(1), ..Default::default() })
+    // A list would be read as members in their order.
+    let read = if text.starts_with('{') { serde_json::from_str(text).ok() } else { None };
+    read.unwrap_or(LimitOverrides { tokens: Some(1), requests: Some(1), ..Default::default() })
 }
 
 /// A whole record as a JSON object.
@@ -134,7 +136,9 @@ mod tests {
         assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
         assert_eq!(limits_from(&limits_text(&key.limits)), key.limits);
         assert_eq!(limits_from("{}"), LimitOverrides::default());
-        assert_ne!(limits_from("nonsense"), LimitOverrides::default());
+        for text in ["nonsense", "[]", "{\"request\":1}", "null", ""] {
+            assert_eq!(limits_from(text).requests, Some(1), "{text}");
+        }
         assert_eq!(labels_from(&labels_text(&key.labels)), key.labels);
         assert_eq!((labels_from("[]"), labels_from("nonsense")), (Vec::new(), Vec::new()));
         (key.disabled, key.limits) = (false, LimitOverrides::default());
