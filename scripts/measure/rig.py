@@ -14,9 +14,9 @@ NAMED = TARGET / "release" / "tollgate.named"
 PROGRAMS = {}
 CORES = sorted(os.sched_getaffinity(0))
 FIRST, SECOND = CORES[0], CORES[-1]
-PORTS = {"up": 29000, "slow": 29001, "near": 29002, "talk": 29003, "tls": 29443, "gateway": 28080, "admin": 28081, "ungoverned": 28082,
-         "ungoverned_admin": 28083, "grouped": 28084, "grouped_admin": 28085,
-         "nginx": 28090, "nginx_tls": 28091, "haproxy": 28095, "bare": 28096}
+PORTS = {"up": 19000, "slow": 19001, "near": 19002, "talk": 19003, "tls": 19443, "gateway": 18080, "admin": 18081, "ungoverned": 18082,
+         "ungoverned_admin": 18083, "grouped": 18084, "grouped_admin": 18085,
+         "nginx": 18090, "nginx_tls": 18091, "haproxy": 18095, "bare": 18096}
 KEYS = 1000
 children = []
 

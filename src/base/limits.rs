@@ -259,6 +259,8 @@ pub const SEEN_WAIT: Duration = Duration::from_millis(500);
 pub const LOCKED_FILES_MAX: usize = 1024;
 /// Tokens of one kind in one row; larger reports are absurd and would overflow sums for ever after.
 pub const ROW_TOKENS_MAX: u64 = 1 << 40;
+/// Bytes of an answer for each token that it is charged if it is too large to be read: a text costs no less.
+pub const BYTES_PER_TOKEN_MAX: u64 = 8;
 /// Cost of one row in nano-dollars, for the same reason.
 pub const ROW_COST_MAX: u64 = 1 << 50;
 /// Tokens of a prompt that one request may reserve, with an answer of the model's `reserve_tokens`, however small a

@@ -6,6 +6,7 @@
 use super::capabilities::Param;
 use super::errors::ErrorText;
 use super::tokens::PromptTokens;
+use super::usage::Reported;
 
 /// What an answer is to say of itself.
 #[derive(Copy, Clone, Debug)]
@@ -29,6 +30,15 @@ pub enum Broken {
     NotJson,
     /// An error in the place of an answer.
     Error(ErrorText),
+}
+
+/// A whole answer that cannot be passed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rejected {
+    /// Why.
+    pub why: Broken,
+    /// What it reports of tokens.
+    pub reported: Box<Reported>,
 }
 
 /// Why a stream is broken. What was appended to `out` before it is to be sent, then an error event.

@@ -21,7 +21,7 @@ mod template;
 pub mod tokens;
 pub mod usage;
 
-pub use answer::{Broken, ResponseIdentity, StreamFault};
+pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
 pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
@@ -31,7 +31,7 @@ pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, Target, most_text, request 
 pub use rewrite::{Beside, Piece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
 pub use stream::{Fed, SseStream, failure, opening};
-pub use tap::{AnswerMoulds, whole};
+pub use tap::{AnswerMoulds, rejected, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 

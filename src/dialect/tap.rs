@@ -11,7 +11,7 @@ mod reply;
 
 pub(super) use event::Tap;
 pub use mould::AnswerMoulds;
-pub use reply::whole;
+pub use reply::{rejected, whole};
 
 #[cfg(test)]
 mod tests;

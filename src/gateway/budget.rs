@@ -11,11 +11,11 @@
 //! | [`Budget::reserve`], an eighth and one slice | one answer at a time: there is always one that gets on |
 //! | the last [`WORK`] bytes | nobody for long: what one read can add, and refusals |
 //!
-//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, answers under way, answers that its clients do not read, and
-//! blocks of its requests that wait for the thread that frees them. One request may have its translation, and one
-//! answer its room, beyond that: else they could never be served. With a translation a key never holds more than three
-//! quarters ([`ALONE_SHARES`]): an eighth is left for others beside the reserve. Where an answer has to wait for its
-//! key's share, further requests of that key are refused; nobody else feels it.
+//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, answers under way and what streams keep of them, answers
+//! that its clients do not read, and blocks of its requests that wait for the thread that frees them. One request may
+//! have its translation, and one answer its room, beyond that: else they could never be served. With a translation a
+//! key never holds more than three quarters ([`ALONE_SHARES`]): an eighth is left for others beside the reserve. Where
+//! an answer has to wait for its key's share, further requests of that key are refused; nobody else feels it.
 
 use crate::base::buf::{BLOCK, Pool};
 use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX};
@@ -123,6 +123,11 @@ impl Default for Promise {
 }
 
 impl Promise {
+    /// What an answer of `key` is charged, all of which has come.
+    pub(crate) fn charged(key: KeyIx, total: u32) -> Promise {
+        Promise { key, total, open: 0, is_answer: true }
+    }
+
     /// Bytes promised in all.
     pub(crate) fn total(&self) -> usize {
         self.total as usize
@@ -320,11 +325,29 @@ impl Budget {
     }
 
     /// A client of `key` has `bytes` in storage that it has not read.
-    pub(crate) fn unread(&mut self, charge: &mut Promise, key: KeyIx, bytes: usize) {
+    pub(crate) fn charge(&mut self, charge: &mut Promise, key: KeyIx, bytes: usize) {
+        if charge.key != key {
+            self.forget(charge);
+            charge.total = 0;
+        }
+        *charge = Promise::charged(key, self.recharge(key, charge.total, bytes));
+    }
+
+    /// An answer of `key` takes `bytes` of storage, for which `before` bytes have been charged; how many are now.
+    pub(crate) fn recharge(&mut self, key: KeyIx, before: u32, bytes: usize) -> u32 {
         let total = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.forget(charge);
-        *charge = Promise { key, total, open: 0, is_answer: true };
-        self.add(key, total.into(), true);
+        match total >= before {
+            true => self.add(key, (total - before).into(), true),
+            false => self.take(key, (before - total).into(), true),
+        }
+        total
+    }
+
+    /// True if `key` holds more than its share, and answers beside one that takes `own` bytes.
+    #[inline]
+    pub(crate) fn is_crowded(&self, key: KeyIx, own: usize) -> bool {
+        let crowded = |account: &Account| account.held > self.share && account.answers > own as u64;
+        self.over > 0 && self.keys.get(key.0 as usize).is_some_and(crowded)
     }
 
     fn add(&mut self, key: KeyIx, bytes: u64, is_answer: bool) {
@@ -497,7 +520,7 @@ mod tests {
         let (mut kept, mut lost, mut unread) = (Promise::default(), Promise::default(), Promise::default());
         assert!(budget.body(&mut kept, KeyIx(0), 1000, &mut pool).is_ok());
         assert!(budget.body(&mut lost, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
-        budget.unread(&mut unread, KeyIx(1), 5000);
+        budget.charge(&mut unread, KeyIx(1), 5000);
         budget.recount([&kept, &unread].into_iter(), &mut pool);
         assert_eq!((pool.promised(), budget.keys.get(0).unwrap().held), (kept.open(), kept.total() as u64));
         assert_eq!((budget.keys.get(1).unwrap().held, budget.keys.get(1).unwrap().answers), (5000, 5000));

@@ -8,6 +8,7 @@ use crate::base::text::push_number;
 use crate::policy::cause::Cause;
 use crate::policy::keys::KeyId;
 use crate::policy::meter::LimitKind;
+use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 pub(crate) struct Diagnosis {
     /// Attempts that failed, but for the one that the request failed with.
     pub(crate) failed: Vec<Failed>,
+    /// What they are charged.
+    pub(crate) spent: Usage,
     pub(crate) cause: Option<Cause>,
     pub(crate) upstream_status: Option<u16>,
     pub(crate) upstream_code: Box<[u8]>,

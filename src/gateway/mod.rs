@@ -542,7 +542,8 @@ impl Core for Gateway {
         self.cx.pool.recount(clients + exchanges + providers);
         let promised = self.exchanges.iter().flat_map(|(_, exchange)| exchange.promises());
         let unread = self.clients.iter().map(|(_, client)| &client.unread);
-        self.cx.budget.recount(promised.chain(unread), &mut self.cx.pool);
+        let kept: Vec<_> = self.exchanges.iter().filter_map(|(_, exchange)| exchange.charge()).collect();
+        self.cx.budget.recount(promised.chain(unread).chain(&kept), &mut self.cx.pool);
         self.cx.gate = Budget::gate(&self.cx.pool, self.cx.gate);
     }
 

@@ -10,7 +10,7 @@ use super::ids::ExchangeId;
 use super::provider::request::OutgoingRequest;
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::{
-    self, Broken, Fed, Invalid, ObservedUsage, OwnedTarget, Param, PromptTokens, ResponseIdentity, SseStream,
+    self, Fed, Invalid, ObservedUsage, OwnedTarget, Param, PromptTokens, Rejected, ResponseIdentity, SseStream,
     StreamFault, TranslationState,
 };
 use crate::policy::keys::KeyIx;
@@ -101,7 +101,7 @@ pub(crate) enum Task {
 #[derive(Debug)]
 pub(crate) enum Product {
     /// The answer as it is sent, with the end of its one chunk if it is chunked.
-    Reply { read: Result<ObservedUsage, Broken>, out: Buf },
+    Reply { read: Result<ObservedUsage, Rejected>, out: Buf },
     /// The message that was lent, and the request for the provider.
     Request { body: Lent, draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
     /// The events that have come of a piece.
@@ -157,6 +157,7 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
                 true => dialect::whole(to, body.bytes(), identity, &mut out),
                 false => dialect::reply((from, to), body.bytes(), &state, identity, &mut out),
             };
+            let read = read.map_err(|why| dialect::rejected(from, body.bytes(), why));
             body.release(pool);
             if chunked {
                 out.extend_from_slice(LAST_OF_ONE);

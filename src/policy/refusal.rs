@@ -345,6 +345,12 @@ impl Refusal {
         Refusal::unavailable(text, RETRY_SOON).because(About::Buffers, "of this key")
     }
 
+    /// 503: a stream keeps more of its answer than this key may still have.
+    pub fn key_answers() -> Refusal {
+        let text = "the answers of this key take its share of max_buffered, try again shortly";
+        Refusal::unavailable(text, RETRY_SOON).because(About::Buffers, "of this key")
+    }
+
     /// 503: an answer has found no room, or no reader, within `request_timeout`.
     pub fn no_room(waited: Duration) -> Refusal {
         let text = format!("the answer could not be read within request_timeout ({})", shown(waited));

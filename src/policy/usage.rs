@@ -62,6 +62,22 @@ impl Usage {
         Usage { uncached_in, cache_read, cache_write, out, source }
     }
 
+    /// Both together.
+    pub fn plus(self, other: Usage) -> Usage {
+        let source = match (self.source, other.source) {
+            (one, UsageSource::None) | (UsageSource::None, one) => one,
+            (one, two) if one == two => one,
+            _ => UsageSource::Partial,
+        };
+        Usage {
+            uncached_in: self.uncached_in.saturating_add(other.uncached_in),
+            cache_read: self.cache_read.saturating_add(other.cache_read),
+            cache_write: self.cache_write.saturating_add(other.cache_write),
+            out: self.out.saturating_add(other.out),
+            source,
+        }
+    }
+
     /// All prompt tokens, cached ones included: `prompt_tokens` of the chat shape.
     pub fn prompt(&self) -> u64 {
         self.uncached_in.saturating_add(self.cache_read).saturating_add(self.cache_write)

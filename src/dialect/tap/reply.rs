@@ -1,6 +1,6 @@
 //! One whole answer that keeps its shape.
 
-use super::super::answer::{Broken, ResponseIdentity};
+use super::super::answer::{Broken, Rejected, ResponseIdentity};
 use super::super::convert::unfinished;
 use super::super::delta::{finish_word, finishes};
 use super::super::errors::{ErrorText, is_error, read_error};
@@ -227,6 +227,23 @@ fn read(
         hide(me.hides, false, from, out);
     }
     Ok(observed)
+}
+
+/// A whole answer of `shape` that cannot be passed on: its provider has billed what it reports.
+#[cold]
+pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
+    let streamed = if shape == Dialect::Responses && json::check(body).is_err() { read_streamed(body) } else { None };
+    let picked = json::check_and_pick(streamed.as_deref().unwrap_or(body), ["usage", "meta"]);
+    let [usage, meta] = picked.unwrap_or_default().map(|value| value.unwrap_or(Raw::NULL));
+    let reported = match shape {
+        Dialect::Chat => Reported::from_chat(usage),
+        Dialect::Messages => Reported::from_messages(usage),
+        Dialect::Responses => Reported::from_responses(usage),
+        // Its counters are read with those of an answer that is passed on; without one of them it reports none.
+        Dialect::Relay(_) if usage.is_null() && meta.is_null() => Reported::default(),
+        Dialect::Relay(relay) => Relayed::of(relay).reported(Reported::from_chat(usage), usage, meta),
+    };
+    Rejected { why, reported: Box::new(reported) }
 }
 
 /// An error if an answer says that it is not complete. `ending`: what it says of its end.

@@ -32,7 +32,7 @@ enum Passed {
 #[inline]
 pub(super) fn charge_unread(client: &mut client::Connection, budget: &mut Budget) {
     if let Some((key, due)) = client.unread() {
-        budget.unread(&mut client.unread, key, due);
+        budget.charge(&mut client.unread, key, due);
     }
 }
 

@@ -121,8 +121,8 @@ impl Gateway {
                 return self.tell(xid, Event::Whole(data));
             }
             let client = self.clients.get_mut(exchange.request.client);
-            let full = client.as_ref().is_some_and(|client| client.is_full());
-            let Some(slice) = exchange.intake(xid, data.len(), full, &mut self.cx) else {
+            let unread = client.as_ref().map_or((false, 0), |client| (client.is_full(), client.unread.total()));
+            let Some(slice) = exchange.intake(xid, data.len(), unread, &mut self.cx) else {
                 return provider.hold(data, &mut self.cx.pool);
             };
             let Ok(piece) = provider.read(&data[..slice]) else {

@@ -125,7 +125,7 @@ impl Exchange {
             self.take_place(&draft, &mut at, cx);
             match self.connect(&at, cx) {
                 Ok(way) => return self.connecting(way, draft, at, cx),
-                Err(fault) => match self.after_failure(draft, at, fault, message, cx) {
+                Err(fault) => match self.after_failure(draft, at, *fault, message, cx) {
                     Ok(next) => (draft, at) = next,
                     Err(effect) => return *effect,
                 },
@@ -144,8 +144,10 @@ impl Exchange {
     }
 
     /// Where the connection for the present target comes from.
-    fn connect(&self, at: &Attempt, cx: &mut Cx) -> Result<Connect, Fault> {
-        let Some((_, target, provider)) = self.route(at) else { return Err(Fault::from(FaultKind::Internal)) };
+    fn connect(&self, at: &Attempt, cx: &mut Cx) -> Result<Connect, Box<Fault>> {
+        let Some((_, target, provider)) = self.route(at) else {
+            return Err(Box::new(Fault::from(FaultKind::Internal)));
+        };
         // What is kept was dialed under the present configuration; another one's providers have other numbers.
         let present = self.request.setup.epoch == cx.setup.epoch;
         if present
@@ -165,7 +167,7 @@ impl Exchange {
                 let (host, port) = provider.next_hop();
                 match cx.names.is_asked(host, port) {
                     Ok(()) => Ok(Connect::Resolved),
-                    Err(why) => Err(nameless(provider, why)),
+                    Err(why) => Err(Box::new(nameless(provider, why))),
                 }
             }
         }
@@ -241,7 +243,7 @@ impl Exchange {
         };
         match self.connect(&Attempt { fresh_only: true, ..at }, cx) {
             Ok(way) => self.connecting(way, draft, at, cx),
-            Err(fault) => match self.after_failure(draft, at, fault, message, cx) {
+            Err(fault) => match self.after_failure(draft, at, *fault, message, cx) {
                 Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
                 Err(effect) => *effect,
             },
@@ -326,7 +328,7 @@ impl Exchange {
                 }
                 (draft, at)
             }
-            State::Answering(answering) => match self.answer_failed(answering, &fault, cx) {
+            State::Answering(answering) => match self.answer_failed(answering, &fault, message, cx) {
                 Ok(kept) => kept,
                 Err(answering) => {
                     self.state = State::Answering(*answering);
@@ -358,6 +360,7 @@ impl Exchange {
         &mut self,
         mut answering: Answering,
         fault: &Fault,
+        message: &Message<'_>,
         cx: &mut Cx,
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Answering>> {
         if let Some(provider) = answering.provider.take() {
@@ -365,9 +368,11 @@ impl Exchange {
         }
         match answering.draft {
             Draft::Kept(mut draft) => {
+                self.charge_failed(&answering.body, &draft, fault, message, cx);
                 cx.budget.release(&mut draft.answer, &mut cx.pool);
                 answering.last.release(&mut cx.pool);
                 answering.body.release(cx);
+                self.uncharge(answering.charged, cx);
                 Ok((draft, answering.at))
             }
             Draft::Leaving(_) | Draft::Gone => {

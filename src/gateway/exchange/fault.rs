@@ -3,7 +3,7 @@
 //! turned into what a client may be told.
 
 use crate::base::seam::{DialError, Ending};
-use crate::dialect::ErrorText;
+use crate::dialect::{ErrorText, Reported};
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
@@ -35,8 +35,10 @@ pub(crate) enum FaultKind {
     BadHead(&'static str),
     /// A body that is not what the shape promises, in words for the log and the client.
     BadBody(&'static str),
-    /// An answer, or an event, larger than the setting of this name allows.
-    TooLarge(&'static str),
+    /// An answer, or an event, larger than the setting of this name allows; so many bytes at least.
+    TooLarge(&'static str, usize),
+    /// A stream keeps more of its answer than the share of its key has room for.
+    KeyBuffers,
     /// An HTTP status other than 200.
     Status(u16),
     /// An error inside an answer, with the status that it would have had as an answer of its own.
@@ -119,11 +121,13 @@ pub(crate) struct Fault {
     pub(crate) answered: bool,
     /// How much of it had come, with its unit.
     pub(crate) came: Option<(u64, &'static str)>,
+    /// What a whole answer that was rejected reports of tokens.
+    pub(crate) reported: Option<Box<Reported>>,
 }
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
-        Fault { kind, message: None, retry_after: None, code: None, answered: false, came: None }
+        Fault { kind, message: None, retry_after: None, code: None, answered: false, came: None, reported: None }
     }
 }
 
@@ -134,13 +138,13 @@ impl Fault {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
-            FaultKind::RequestTimeout | FaultKind::NotRead => false,
+            FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
                 true
             }
             FaultKind::InStream(status) => status != REJECTED,
-            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::TooLarge(_) => true,
+            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::TooLarge(..) => true,
         }
     }
 
@@ -149,7 +153,8 @@ impl Fault {
     pub(crate) fn is_targets_own(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
-            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
+            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
+            FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
@@ -179,7 +184,7 @@ impl Fault {
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => AttemptEnd::Abandoned,
-            FaultKind::KeyEnded => AttemptEnd::Abandoned,
+            FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
     }
@@ -216,7 +221,8 @@ impl Fault {
             FaultKind::Incomplete(Ending::Broken) => Cause::new("reset", ""),
             FaultKind::BadHead(why) => Cause::new("not HTTP", why),
             FaultKind::BadBody(what) => Cause::new("bad answer", what),
-            FaultKind::TooLarge(setting) => Cause::new("too large", setting),
+            FaultKind::TooLarge(setting, _) => Cause::new("too large", setting),
+            FaultKind::KeyBuffers => Cause::new("buffers", "of this key"),
             FaultKind::Status(status) => return Cause::status(*status),
             FaultKind::InStream(_) => Cause::new("error in the answer", ""),
             FaultKind::NoPlace => Cause::new("places", ""),
@@ -257,7 +263,8 @@ impl Fault {
             FaultKind::Name(_) | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
             FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => Refusal::upstream_broken(),
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
-            FaultKind::TooLarge(setting) => Refusal::upstream_too_large(setting),
+            FaultKind::TooLarge(setting, _) => Refusal::upstream_too_large(setting),
+            FaultKind::KeyBuffers => Refusal::key_answers(),
             FaultKind::NoPlace => Refusal::no_place(),
             FaultKind::QueueWait(wait) => Refusal::queue_wait(*wait, self.retry_after.unwrap_or(1)),
             FaultKind::QueueFull(max) => Refusal::queue_full(*max, self.retry_after.unwrap_or(1)),

@@ -4,21 +4,23 @@
 //! for another's commit but at its own end.
 
 use super::event::{Effect, Forward, Message, Outcome};
-use super::state::{Answering, Attempting, Committing, Draft, Exchange, Last, Queued, Reserving, State};
-use crate::base::limits::ROW_COST_MAX;
+use super::fault::{Fault, FaultKind};
+use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Queued, Reserving, State};
+use crate::base::limits::{BYTES_PER_TOKEN_MAX, ROW_COST_MAX};
 use crate::base::time::Mono;
-use crate::dialect::ObservedUsage;
-use crate::dialect::usage::Reported;
+use crate::dialect::{ObservedUsage, Reported};
 use crate::gateway::access_log;
 use crate::gateway::admin::Passed;
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
+use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::RequestLog;
 use crate::policy::counters::{AttemptEnd, PHASES};
 use crate::policy::meter::Amount;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
+use crate::wire::{Dialect, Relay};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -29,13 +31,57 @@ impl Exchange {
     /// What a complete answer is charged: as reported, estimated where nothing was.
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
-        Usage {
+        let usage = Usage {
             uncached_in: known.input.unwrap_or_else(|| self.asked.map_or(0, |asked| asked.counted())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             out: known.output.unwrap_or(observed.relayed_tokens),
             source: if known.is_complete() { UsageSource::Provider } else { UsageSource::Estimated },
+        };
+        self.with_spent(usage)
+    }
+
+    /// The same with what attempts before are charged.
+    #[inline]
+    fn with_spent(&self, usage: Usage) -> Usage {
+        match &self.diagnosis {
+            Some(diagnosis) if self.admitted.is_some() => usage.plus(diagnosis.spent),
+            _ => usage,
         }
+    }
+
+    /// An answer has failed before any of it was relayed. Its provider bills what it reports, and generated one that is
+    /// too large here.
+    pub(super) fn charge_failed(
+        &mut self,
+        body: &Body,
+        draft: &OutgoingRequest,
+        fault: &Fault,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) {
+        let mut observed = body.observed();
+        if let Some(reported) = &fault.reported {
+            observed.reported.merge(**reported);
+        }
+        if let FaultKind::TooLarge(_, came) = fault.kind {
+            let generates = !matches!(self.dialect(), Some(Dialect::Relay(Relay::Embeddings | Relay::Rerank)));
+            let text = if generates { came as u64 / BYTES_PER_TOKEN_MAX } else { 0 };
+            observed.relayed_tokens = observed.relayed_tokens.saturating_add(text);
+        } else if observed == ObservedUsage::default() {
+            return;
+        }
+        if observed.reported.input.is_none() {
+            self.count_prompt(draft, message, cx);
+        }
+        let known = observed.reported;
+        let source = match known {
+            _ if known == Reported::default() => UsageSource::Estimated,
+            _ if known.is_complete() => UsageSource::Provider,
+            _ => UsageSource::Partial,
+        };
+        let usage = self.with_spent(Usage { source, ..self.unfinished(observed) });
+        self.diagnosis.get_or_insert_default().spent = usage;
     }
 
     /// The same of the stream under way.
@@ -57,8 +103,13 @@ impl Exchange {
         let settled = self.admitted.is_none();
         let nothing_came = observed.relayed_tokens == 0 && observed.reported == Reported::default();
         if settled || (client_left && !sent) || (!client_left && nothing_came) {
-            return Usage::default();
+            return self.with_spent(Usage::default());
         }
+        self.with_spent(self.unfinished(observed))
+    }
+
+    /// What an answer that was not completed is charged.
+    fn unfinished(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
         Usage {
@@ -75,8 +126,9 @@ impl Exchange {
     pub(super) fn await_row(&mut self, last: Last, usage: Usage, message: &Message<'_>, cx: &mut Cx) -> Option<Effect> {
         let row = self.settle(usage, 200, cx);
         let State::Answering(answering) = std::mem::replace(&mut self.state, State::Ended) else { return None };
-        let Answering { at, body, draft, last: mut held, .. } = answering;
+        let Answering { at, body, draft, last: mut held, charged, .. } = answering;
         body.release(cx);
+        self.uncharge(charged, cx);
         held.release(&mut cx.pool);
         release_draft(draft, cx);
         let by = cx.now.mono.after(self.request.setup.config.store.max_commit_lag);
@@ -194,12 +246,13 @@ impl Exchange {
                 self.no_verdict(&mut at, cx);
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             }
-            State::Answering(Answering { mut at, body, draft, mut last, paused, .. }) => {
+            State::Answering(Answering { mut at, body, draft, mut last, paused, charged, .. }) => {
                 if paused {
                     cx.budget.ease();
                 }
                 self.no_verdict(&mut at, cx);
                 body.release(cx);
+                self.uncharge(charged, cx);
                 last.release(&mut cx.pool);
                 release_draft(draft, cx);
             }

@@ -18,11 +18,18 @@ impl Exchange {
     }
 
     /// How many of the next `bytes` of the answer are taken at once; `None` where the provider is not read for now.
-    /// `full`: the client has not read what it was sent.
-    pub(crate) fn intake(&mut self, own: ExchangeId, bytes: usize, full: bool, cx: &mut Cx) -> Option<usize> {
+    /// `unread`: whether the client is full of what it has not read, and the bytes that its key is charged for that.
+    pub(crate) fn intake(
+        &mut self,
+        own: ExchangeId,
+        bytes: usize,
+        (full, unread): (bool, usize),
+        cx: &mut Cx,
+    ) -> Option<usize> {
         if let State::Answering(Answering { paused: false, body: Body::Collect { .. }, .. }) = &self.state {
             return self.intake_whole(own, bytes, cx);
         }
+        let key = self.request.found.key;
         let State::Answering(answering) = &mut self.state else { return Some(bytes) };
         if answering.paused {
             return None;
@@ -45,6 +52,8 @@ impl Exchange {
         if answering.paused {
             cx.wait_for(own, None, more, verdict);
         }
+        let own = answering.charged as usize + unread;
+        answering.crowded = key.is_some_and(|key| cx.budget.is_crowded(key, own));
         (!answering.paused).then_some(slice)
     }
 
@@ -101,6 +110,12 @@ impl Exchange {
             State::Committing(_) | State::Ended => (None, None),
         };
         body.into_iter().chain(answer)
+    }
+
+    /// What its key is charged for the storage of a stream.
+    pub(crate) fn charge(&self) -> Option<Promise> {
+        let State::Answering(answering) = &self.state else { return None };
+        self.request.found.key.map(|key| Promise::charged(key, answering.charged))
     }
 
     /// Bytes of storage in its buffers.

@@ -5,7 +5,7 @@ use super::fault::{Fault, FaultKind};
 use super::state::{Asked, Body, Draft, Exchange, Last, State};
 use super::stream::NOT_JSON;
 use crate::base::buf::Buf;
-use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, TranslationState};
+use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Owner, Task};
 use crate::policy::usage::Usage;
@@ -17,16 +17,16 @@ impl Exchange {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
         let length = buf.len() + data.len();
-        let bound = match length {
-            _ if length > limit => "max_response",
+        let (bound, came) = match length {
+            _ if length > limit => ("max_response", limit),
             // It has been promised its room, or there never is so much.
-            _ if length > buf.capacity() => "max_buffered",
+            _ if length > buf.capacity() => ("max_buffered", buf.len()),
             _ => {
                 buf.push(&mut cx.pool, data);
                 return Effect::Nothing;
             }
         };
-        self.attempt_failed(Fault::from(FaultKind::TooLarge(bound)), false, message, cx)
+        self.attempt_failed(Fault::from(FaultKind::TooLarge(bound, came)), false, message, cx)
     }
 
     /// All of a whole answer has been collected: reads it.
@@ -50,25 +50,31 @@ impl Exchange {
     }
 
     /// Reads a whole answer; what is sent of it lies in `cx.out` then.
-    fn read_whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Result<ObservedUsage, Broken> {
+    fn read_whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Result<ObservedUsage, Rejected> {
         let (Some(asked), Some(to), State::Answering(answering)) = (self.asked, self.dialect(), &self.state) else {
-            return Err(Broken::NotJson);
+            return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
         };
         let from = self.target_provider().map_or(to, |provider| provider.shape);
         cx.out.clear();
         let prompt = answering.draft.prompt(&asked, message.body);
         let identity = self.request.identity(&asked, prompt, cx.now.unix);
         match answering.draft.translation() {
-            None => cx.answers.whole(to, body, &identity, &mut cx.out),
-            Some(state) => dialect::reply((from, to), body, state, &identity, &mut cx.out),
+            None => {
+                let read = cx.answers.whole(to, body, &identity, &mut cx.out);
+                read.map_err(|why| dialect::rejected(to, body, why))
+            }
+            Some(state) => {
+                let read = dialect::reply((from, to), body, state, &identity, &mut cx.out);
+                read.map_err(|why| dialect::rejected(from, body, why))
+            }
         }
     }
 
     /// Answers with what has been made of a whole answer.
-    fn reply(&mut self, read: Result<ObservedUsage, Broken>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn reply(&mut self, read: Result<ObservedUsage, Rejected>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let usage = match self.whole_accepted(read, message, cx) {
             Ok(usage) => usage,
-            Err(fault) => return self.attempt_failed(fault, false, message, cx),
+            Err(fault) => return self.attempt_failed(*fault, false, message, cx),
         };
         if self.diagnosis.is_some() {
             self.note_finish(&cx.out);
@@ -107,7 +113,7 @@ impl Exchange {
     /// A helper thread has read a whole answer; `out` is what the client gets.
     pub(super) fn whole_read(
         &mut self,
-        read: Result<ObservedUsage, Broken>,
+        read: Result<ObservedUsage, Rejected>,
         mut out: Buf,
         message: &Message<'_>,
         cx: &mut Cx,
@@ -119,7 +125,7 @@ impl Exchange {
             Ok(usage) => Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, out),
             Err(fault) => {
                 out.release(&mut cx.pool);
-                self.attempt_failed(fault, false, message, cx)
+                self.attempt_failed(*fault, false, message, cx)
             }
         }
     }
@@ -127,14 +133,19 @@ impl Exchange {
     /// A whole answer has been read: what it costs, or what is wrong with it.
     fn whole_accepted(
         &mut self,
-        read: Result<ObservedUsage, Broken>,
+        read: Result<ObservedUsage, Rejected>,
         message: &Message<'_>,
         cx: &mut Cx,
-    ) -> Result<Usage, Fault> {
+    ) -> Result<Usage, Box<Fault>> {
         let observed = match read {
             Ok(observed) => observed,
-            Err(Broken::NotJson) => return Err(Fault::from(FaultKind::BadBody(NOT_JSON))),
-            Err(Broken::Error(text)) => return Err(self.error_fault(text)),
+            Err(Rejected { why, reported }) => {
+                let fault = match why {
+                    Broken::NotJson => Fault::from(FaultKind::BadBody(NOT_JSON)),
+                    Broken::Error(text) => self.error_fault(text),
+                };
+                return Err(Box::new(Fault { reported: Some(reported), ..fault }));
+            }
         };
         self.let_go_complete(cx);
         self.target_succeeded(cx);

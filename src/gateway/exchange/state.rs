@@ -183,6 +183,10 @@ pub(super) struct Answering {
     pub(super) idle: u32,
     /// The provider is not read until there is room.
     pub(super) paused: bool,
+    /// Its key held more than its share, and other answers, before the last piece of it came.
+    pub(super) crowded: bool,
+    /// What its key is charged for the storage of a stream.
+    pub(super) charged: u32,
 }
 
 impl Answering {

@@ -11,10 +11,12 @@ use crate::base::seam::Ending;
 use crate::base::time::Mono;
 use crate::dialect::stream::heartbeat;
 use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault, opening};
+use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Owner, Product, Task};
 use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::rest::retry_after;
+use crate::policy::limits::UpstreamLimits;
 use crate::wire::Dialect;
 use crate::wire::head::{Framing, ResponseHead};
 use std::num::NonZeroU32;
@@ -80,7 +82,9 @@ impl Exchange {
         };
         let provider = if let Half::Open(provider) = half { Some(provider) } else { None };
         let (draft, last) = (Draft::Kept(draft), Buf::default());
-        self.state = State::Answering(Answering { at, provider, body, draft, last, by, idle, paused: false });
+        let (paused, crowded, charged) = (false, false, 0);
+        self.state =
+            State::Answering(Answering { at, provider, body, draft, last, by, idle, paused, crowded, charged });
         Effect::Wait
     }
 
@@ -174,6 +178,7 @@ impl Exchange {
 
     /// A piece of a stream has been read, its events lie in `cx.out`.
     fn fed(&mut self, fed: Result<Fed, StreamFault>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let fits = self.charge_events(cx);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Stream(stream) = &answering.body else { return Effect::Nothing };
         let (finish_seen, end_at) = (stream.finish_seen(), stream.end_at());
@@ -200,10 +205,36 @@ impl Exchange {
                 self.hold_back(end_at, cx);
                 self.stream_ends(forward, message, cx)
             }
+            Ok(_) if !fits => {
+                self.hold_back(end_at, cx);
+                self.stream_failed(Fault::from(FaultKind::KeyBuffers), forward, message, cx)
+            }
             Ok(_) => {
                 self.hold_back(end_at, cx);
                 self.forward(forward, cx)
             }
+        }
+    }
+
+    /// Charges the key for what the stream keeps. False: it has grown, and the share of its key has no room for it. It
+    /// cannot wait, since nothing of it is freed before its end.
+    fn charge_events(&mut self, cx: &mut Cx) -> bool {
+        let (Some(key), State::Answering(answering)) = (self.request.found.key, &mut self.state) else { return true };
+        let Answering { body: Body::Stream(stream), charged, crowded, .. } = answering else { return true };
+        let (before, storage) = (*charged as usize, stream.capacity());
+        if storage == before {
+            return true;
+        }
+        *charged = cx.budget.recharge(key, *charged, storage);
+        // Part of a short event is soon gone.
+        let keeps = stream.waiting() > 0 || storage > REQUEST_BYTES;
+        !(*crowded && keeps && storage > before)
+    }
+
+    /// The stream for which its key was charged so many bytes is gone.
+    pub(super) fn uncharge(&self, charged: u32, cx: &mut Cx) {
+        if let Some(key) = self.request.found.key {
+            cx.budget.recharge(key, charged, 0);
         }
     }
 
@@ -491,10 +522,13 @@ impl Exchange {
     }
 
     fn stream_fault(&self, fault: StreamFault) -> Fault {
+        let limit = |of: fn(&UpstreamLimits) -> usize| self.target().map_or(0, |target| of(&target.limits));
         match fault {
             StreamFault::Error(text) => self.error_fault(text),
-            StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event")),
-            StreamFault::AnswerTooLarge => Fault::from(FaultKind::TooLarge("max_response")),
+            StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event", limit(|limits| limits.max_event))),
+            StreamFault::AnswerTooLarge => {
+                Fault::from(FaultKind::TooLarge("max_response", limit(|limits| limits.max_response)))
+            }
             StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
             StreamFault::Incomplete => Fault::from(FaultKind::Incomplete(Ending::Fin)),
         }

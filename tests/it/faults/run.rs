@@ -217,8 +217,24 @@ fn check_row(world: &World, played: &Played) {
             assert!(charged.0 > 0 && charged.1 > 0, "{} {row}", case.name());
             assert!(matches!(charged.2, "partial" | "estimated"), "{} {row}", case.name());
         }
-        Out::Fails { .. } if !second => assert_eq!(charged, (0, 0, "none"), "{}", case.name()),
-        _ => assert_eq!(charged, (TOKENS.0, TOKENS.1, "provider"), "{}", case.name()),
+        out => {
+            // What was rejected is charged too: as it reports, or by the prompt and its length if it is too large.
+            let rejected = match case.row.script {
+                _ if case.stream => (0, 0, "none"),
+                "failed" => (TOKENS.0, TOKENS.1, "provider"),
+                "too_large" => (12, 131_072, "estimated"),
+                _ => (0, 0, "none"),
+            };
+            let expected = match (out, rejected) {
+                (Out::Fails { .. }, _) if !second => rejected,
+                (_, (input, output, source)) if second => {
+                    let source = if source == "estimated" { "partial" } else { "provider" };
+                    (TOKENS.0 + input, TOKENS.1 + output, source)
+                }
+                _ => (TOKENS.0, TOKENS.1, "provider"),
+            };
+            assert_eq!(charged, expected, "{}", case.name());
+        }
     }
 }
 

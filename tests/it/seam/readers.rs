@@ -1,6 +1,6 @@
 //! Answers that are not read count against the key whose they are, and stand in nobody else's way.
 
-use super::rig::{Rig, large_answer, request};
+use super::rig::{BUDGET, Rig, STREAM, event, large_answer, request, stream_end};
 
 /// Connections of the key that does not read.
 const CROWD: usize = 20;
@@ -86,4 +86,72 @@ fn answers_of_a_key_that_does_not_read_wait_at_the_provider_and_arrive_once_it_r
         assert_eq!(rig.status(client), 200, "{client}: {:.600}", rig.got(client));
         assert!(rig.got(client).matches('b').count() > LARGE, "{client} got its answer whole");
     }
+}
+
+/// A streamed request to the responses endpoint, for a provider of another shape.
+fn responds(rig: &mut Rig, client: &str, key: &str, (model, reads): (&str, bool)) {
+    let body = format!("{{\"model\":\"{model}\",\"stream\":true,\"input\":\"hi\"}}");
+    let (key, length) = (rig.keys.texts[key].clone(), body.len());
+    rig.world.connect(client, false).unwrap();
+    rig.world.end(client).unwrap().reads = reads;
+    rig.send(
+        client,
+        format!(
+            "POST /v1/responses HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n{body}"
+        ),
+    );
+}
+
+/// The beginning of a stream of the messages shape, as one chunk.
+fn messages_start() -> String {
+    let events = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"type\":\"message\",\
+                  \"role\":\"assistant\",\"model\":\"up-large\",\"content\":[],\"stop_reason\":null,\"usage\":\
+                  {\"input_tokens\":1,\"output_tokens\":1}}}\n\nevent: content_block_start\ndata: {\"type\":\
+                  \"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n";
+    format!("{:x}\r\n{events}\r\n", events.len())
+}
+
+fn messages_text(text: &str) -> String {
+    let event = format!(
+        "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\
+         \"text_delta\",\"text\":\"{text}\"}}}}\n\n"
+    );
+    format!("{:x}\r\n{event}\r\n", event.len())
+}
+
+#[test]
+fn kept_text_of_streams_counts_against_their_key() {
+    let piece = "t".repeat(4000);
+    let shapes = [("small", String::new(), event(&piece)), ("large", messages_start(), messages_text(&piece))];
+    for ((model, start, text), reads) in shapes.iter().flat_map(|shape| [(shape, true), (shape, false)]) {
+        let mut rig = Rig::new(2);
+        let clients: Vec<String> = (0..CROWD).map(|number| format!("c{number:02}")).collect();
+        clients.iter().for_each(|client| responds(&mut rig, client, "k0", (model, reads)));
+        let providers = rig.asked();
+        assert_eq!(providers.len(), CROWD, "{model}: small requests, all of which fit");
+        providers.iter().for_each(|provider| rig.answer(provider, &(STREAM.to_string() + start)));
+        for _ in 0..12 {
+            providers.iter().for_each(|provider| rig.give(provider, text));
+        }
+        // A client may leave 16 KiB unread without a charge.
+        let slack = if reads { BUDGET / 8 } else { CROWD * 16 * 1024 };
+        assert!(rig.most <= BUDGET / 4 + slack, "{model}, read: {reads}: one key held {}", rig.most);
+        another_is_served(&mut rig);
+        let failed = clients.iter().filter(|client| rig.got(client).contains("max_buffered")).count();
+        assert_eq!((1..CROWD).contains(&failed), reads, "{model}, read: {reads}: {failed} streams have ended");
+    }
+}
+
+#[test]
+fn only_stream_of_key_may_pass_its_share() {
+    let mut rig = Rig::new(1);
+    responds(&mut rig, "c", "k0", ("small", true));
+    let provider = rig.asked().pop().unwrap();
+    rig.answer(&provider, STREAM);
+    let (head, body) = request(&rig.keys.texts["k0"].clone(), 150_000, false);
+    rig.send("body", head + &body[..140_000]);
+    (0..28).for_each(|_| rig.give(&provider, event(&"t".repeat(4000))));
+    assert!(rig.most > BUDGET / 4, "{}", rig.most);
+    rig.give(&provider, stream_end());
+    assert!(rig.got("c").contains("event: response.completed"), "{:.600}", rig.got("c"));
 }

@@ -342,7 +342,17 @@ pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, St
     let (true, Some(served)) = (seen.whole && seen.ended, served) else { return Ok(false) };
     match (served.usage, row.usage.source) {
         (Some((input, output)), UsageSource::Provider) => {
-            if (row.usage.uncached_in, row.usage.out) != (input, output) {
+            // Answers before it that were rejected are charged too, each as it reported.
+            let before = book
+                .served
+                .iter()
+                .filter(|((marker, attempt), _)| *marker == seen.marker && Some(*attempt) != seen.attempt);
+            let mut sums = vec![(input, output)];
+            for (more_input, more_output) in before.filter_map(|(_, served)| served.usage) {
+                let more = sums.iter().map(|sum| (sum.0 + more_input, sum.1 + more_output));
+                sums.extend(more.collect::<Vec<_>>());
+            }
+            if !sums.contains(&(row.usage.uncached_in, row.usage.out)) {
                 return Err(format!("{input} and {output} tokens were reported, the ledger says {row:?}"));
             }
             Ok(true)
