@@ -37,7 +37,7 @@ pub enum Broken {
 pub struct Rejected {
     /// Why.
     pub why: Broken,
-    /// What it reports of tokens.
+    /// Tokens that it reports.
     pub reported: Box<Reported>,
 }
 

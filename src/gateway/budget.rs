@@ -123,7 +123,7 @@ impl Default for Promise {
 }
 
 impl Promise {
-    /// What an answer of `key` is charged, all of which has come.
+    /// The charge for a complete answer of `key`.
     pub(crate) fn charged(key: KeyIx, total: u32) -> Promise {
         Promise { key, total, open: 0, is_answer: true }
     }

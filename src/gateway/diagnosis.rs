@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) struct Diagnosis {
     /// Attempts that failed, but for the one that the request failed with.
     pub(crate) failed: Vec<Failed>,
-    /// What they are charged.
+    /// Their charge.
     pub(crate) spent: Usage,
     pub(crate) cause: Option<Cause>,
     pub(crate) upstream_status: Option<u16>,

@@ -121,7 +121,7 @@ pub(crate) struct Fault {
     pub(crate) answered: bool,
     /// How much of it had come, with its unit.
     pub(crate) came: Option<(u64, &'static str)>,
-    /// What a whole answer that was rejected reports of tokens.
+    /// Tokens that a rejected complete answer reports.
     pub(crate) reported: Option<Box<Reported>>,
 }
 

@@ -41,7 +41,7 @@ impl Exchange {
         self.with_spent(usage)
     }
 
-    /// The same with what attempts before are charged.
+    /// Adds the charge for earlier attempts.
     #[inline]
     fn with_spent(&self, usage: Usage) -> Usage {
         match &self.diagnosis {
@@ -108,7 +108,7 @@ impl Exchange {
         self.with_spent(self.unfinished(observed))
     }
 
-    /// What an answer that was not completed is charged.
+    /// The charge for an answer that was not completed.
     fn unfinished(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };

@@ -112,7 +112,7 @@ impl Exchange {
         body.into_iter().chain(answer)
     }
 
-    /// What its key is charged for the storage of a stream.
+    /// The charge to its key for the storage of a stream.
     pub(crate) fn charge(&self) -> Option<Promise> {
         let State::Answering(answering) = &self.state else { return None };
         self.request.found.key.map(|key| Promise::charged(key, answering.charged))

@@ -185,7 +185,7 @@ pub(super) struct Answering {
     pub(super) paused: bool,
     /// Its key held more than its share, and other answers, before the last piece of it came.
     pub(super) crowded: bool,
-    /// What its key is charged for the storage of a stream.
+    /// The charge to its key for the storage of a stream.
     pub(super) charged: u32,
 }
 
