@@ -10,6 +10,8 @@ use std::time::Duration;
 const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
 /// Sums of days that a report reads, so that each report takes its time.
 const SUMS: u32 = 100_000;
+/// Time for a report while other tests keep all cores busy: its thread has only the time that they leave.
+const REPORT_WAIT: Duration = Duration::from_secs(300);
 /// Connections that ask for lists again and again.
 const READERS: u32 = 50;
 /// Reports of one caller that may be under way.
@@ -41,6 +43,7 @@ fn asked(method: &str, path: &str, body: &str) -> Vec<u8> {
 /// Asks for this, and does not wait for the answer.
 fn begin(h: &Harness, path: &str) -> Client {
     let mut client = Client::connect(h.admin);
+    client.socket.set_read_timeout(Some(REPORT_WAIT)).unwrap();
     client.send(&asked("GET", path, ""));
     client
 }
