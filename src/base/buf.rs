@@ -236,7 +236,7 @@ impl Buf {
         self.edit(pool, |out| out.reserve_exact(more));
     }
 
-    /// Gives back the storage that nothing lies in.
+    /// Releases the unused capacity.
     pub fn shrink(&mut self, pool: &mut Pool) {
         self.edit(pool, Vec::shrink_to_fit);
     }

@@ -1,4 +1,4 @@
-//! What this binary knows of its build.
+//! Build information: the version, the commit and the target.
 
 use crate::base::time::Unix;
 
