@@ -143,7 +143,7 @@ pub fn looks_secret(word: &str) -> bool {
     word.len() > 8 && KEY_STARTS.iter().any(|start| word.starts_with(start))
 }
 
-/// Whether the text contains the word at its start or after a character that is not a letter or a digit.
+/// Whether the text contains an API key at its start or after a character that is not a letter or a digit.
 pub fn holds_secret(text: &str) -> bool {
     KEY_STARTS.iter().any(|start| begun_by(text, start).any(|rest| start.len() + key_length(rest) > 8))
 }
