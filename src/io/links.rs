@@ -200,6 +200,13 @@ impl Links {
         self.links.tenant_mut(slot).filter(|(_, link)| link.conn() == conn)
     }
 
+    /// The open link with this poll token (one without [`SPECIAL`]).
+    #[inline]
+    pub fn named_mut(&mut self, token: Token) -> Option<(Id<Link>, &mut Link)> {
+        let slot = (token.0 & ((1 << SLOT_BITS) - 1)) as u32;
+        self.links.tenant_mut(slot).filter(|(id, _)| self::token(*id) == token)
+    }
+
     /// The link called `id`, unless it is gone.
     pub fn get_mut(&mut self, id: Id<Link>) -> Option<&mut Link> {
         self.links.get_mut(id)
@@ -231,17 +238,22 @@ impl Links {
     }
 }
 
+/// Bits of a poll token that hold a link's slot; the bits above them, except the highest, hold its generation. A 32-bit
+/// token has room for eleven bits of the generation (2048 values). That is enough to detect stale events: no event outlives
+/// the iteration that read it, and a slot changes hands at most once per event of an iteration.
+const SLOT_BITS: u32 = if usize::BITS == 64 { 32 } else { 20 };
+/// Mask of the generation bits that fit into a token.
+const GENERATION_MASK: u32 = ((SPECIAL - 1) >> SLOT_BITS) as u32;
+const _: () = assert!(limits::EVENTS_PER_TURN <= GENERATION_MASK as usize);
+/// A client connection and its upstream connection each take a slot.
+const _: () = assert!(2 * limits::CONNECTIONS_MAX < 1 << SLOT_BITS);
+
 /// Bit that tells the tokens of listeners, mailbox and signals from those of links (generations stay below 2^31).
-pub const SPECIAL: usize = 1 << 63;
+pub const SPECIAL: usize = 1 << (usize::BITS - 1);
 
 /// The poll token of a link.
 pub fn token(id: Id<Link>) -> Token {
-    Token((id.generation as usize) << 32 | id.slot as usize)
-}
-
-/// The link a token without [`SPECIAL`] means.
-pub fn named(token: Token) -> Id<Link> {
-    Id::new(token.0 as u32, (token.0 >> 32) as u32)
+    Token(((id.generation & GENERATION_MASK) as usize) << SLOT_BITS | id.slot as usize)
 }
 
 /// The side of a link's connection decides what an end behind unwanted bytes means: a client that has ended has left
@@ -260,11 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn tokens_carry_slot_and_generation_both_ways() {
-        for (slot, generation) in [(0, 0), (7, 3), (u32::MAX, 0x7fff_ffff)] {
-            let id = Id::<Link>::new(slot, generation);
-            assert_eq!(named(token(id)), id);
-            assert_eq!(token(id).0 & SPECIAL, 0);
+    fn tokens_carry_slot_and_generation() {
+        let most = ((1u64 << SLOT_BITS) - 1) as u32;
+        for (slot, generation) in [(0, 0), (7, 3), (most, GENERATION_MASK), (most, 0x7fff_ffff)] {
+            let token = token(Id::<Link>::new(slot, generation));
+            assert_eq!(token.0 & SPECIAL, 0);
+            assert_eq!((token.0 as u64 & u64::from(most)) as u32, slot);
+            assert_eq!((token.0 >> SLOT_BITS) as u32, generation & GENERATION_MASK);
         }
     }
 

@@ -295,8 +295,7 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     fn mark_link(&mut self, event: &Event) {
-        let id = links::named(event.token());
-        let Some(link) = self.links.get_mut(id) else { return };
+        let Some((id, link)) = self.links.named_mut(event.token()) else { return };
         link.mark(event);
         if link.has(Flags::BLOCKED) && link.has(Flags::WRITE) {
             link.clear(Flags::BLOCKED);

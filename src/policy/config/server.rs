@@ -1,5 +1,6 @@
 //! `[server]`: listeners, and the bounds on what clients may ask.
 
+use crate::base::limits;
 use crate::policy::attribution::Attribution;
 use crate::policy::limits::TIMEOUTS;
 use crate::policy::network::Network;
@@ -58,9 +59,9 @@ section! {
         /// Client connections at once. If there are more, one that has shown no key makes room: the one that has been
         /// idle longest, of the address with most of them. If all have shown one, 32 more are told 503, those beyond
         /// are closed.
-        pub max_connections: usize = 10_000, Whole(1..=1_000_000), Live;
+        pub max_connections: usize = 10_000, Whole(1..=limits::CONNECTIONS_MAX), Live;
         /// The same for one IPv4 address or IPv6 /64, which makes room by its own; 4 more are told 503. 0: no limit.
-        pub max_connections_per_ip: usize = 0, Whole(0..=1_000_000), Live;
+        pub max_connections_per_ip: usize = 0, Whole(0..=limits::CONNECTIONS_MAX), Live;
         /// Bytes of a request's head; 431 beyond it.
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;
         /// Bytes of a request's body; 413 beyond it.
