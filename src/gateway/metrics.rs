@@ -99,6 +99,17 @@ pub(crate) struct Gauges {
     pub(crate) process: ProcessVitals,
 }
 
+/// True if two models share the string of their name, as they do until a reload; comparing the bytes of every name would
+/// make each request pay for all models.
+#[inline]
+fn is_same_model(counted: &Option<Arc<str>>, model: Option<&Arc<str>>) -> bool {
+    match (counted, model) {
+        (Some(counted), Some(model)) => Arc::ptr_eq(counted, model),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
 impl Stats {
     /// Counts one answered request.
     pub(crate) fn request(&mut self, endpoint: &'static str, model: Option<&Arc<str>>, status: u16) {
@@ -106,8 +117,14 @@ impl Stats {
     }
 
     fn count(&mut self, endpoint: &str, model: Option<&Arc<str>>, status: u16, count: u64) {
-        let same = |r: &RequestCount| *r.endpoint == *endpoint && r.status == status && r.model.as_ref() == model;
-        if let Some(index) = self.requests.iter().position(same) {
+        let is_same =
+            |r: &RequestCount| r.status == status && is_same_model(&r.model, model) && *r.endpoint == *endpoint;
+        let by_name = |r: &RequestCount| r.status == status && r.model.as_ref() == model && *r.endpoint == *endpoint;
+        let find = || self.requests.iter().position(is_same).or_else(|| self.requests.iter().position(by_name));
+        if let Some(index) = find() {
+            if !is_same_model(&self.requests[index].model, model) {
+                self.requests[index].model = model.cloned();
+            }
             self.requests[index].count += count;
             // The commonest series come first, so that the search stays short.
             if index > 0 && self.requests[index].count > self.requests[index - 1].count {
@@ -139,8 +156,14 @@ impl Stats {
 
     fn model(&mut self, model: &Arc<str>) -> &mut ModelCounts {
         let find = |models: &[ModelCounts], name: &str| models.iter().position(|entry| *entry.model == *name);
-        let index = match find(&self.models, model) {
-            Some(index) => index,
+        let same = self.models.iter().position(|entry| Arc::ptr_eq(&entry.model, model));
+        let index = match same.or_else(|| find(&self.models, model)) {
+            Some(index) => {
+                if same.is_none() {
+                    self.models[index].model = model.clone();
+                }
+                index
+            }
             None if self.models.len() < MODELS_MAX => {
                 self.models.push(ModelCounts::new(model.clone()));
                 self.models.len() - 1
