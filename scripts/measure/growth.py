@@ -17,12 +17,20 @@ POINTS = {
     "providers": ([1, PROVIDERS], "a request to the last of so many providers"),
     "groups": ([1, GROUPS], "a request in the last of so many groups"),
     "idle": ([1, 500, 2000], "a request beside so many idle connections"),
-    "body": ([4, 256, 2048], "a kB of a body"),
-    "answer": ([1, 64, 2048], "a kB of an answer"),
+    "body": ([64, 1024, 4096], "a kB of a body"),
+    "answer": ([64, 1024, 2048], "a kB of an answer"),
 }
+# What the gate holds of each curve: two of its points, the larger of which may cost this much more than the smaller, and
+# what either may cost at most, where that is agreed.
+HELD = {"keys": (1000, 20000), "events": (1000, 20000), "backlog": (1000, 20000), "tools": (10, 210),
+        "messages": (10, 210), "providers": (1, PROVIDERS), "groups": (1, GROUPS), "idle": (1, 500), "body": (64, 1024),
+        "answer": (64, 2048)}
+RISE_MAX = 1.1
+RISE_MAX_OF = {"messages": 1.7, "events": 1.3}
+MOST = {"backlog": 2000, "tools": 8000}
 WARM, REQUESTS = 20, 100
-# Seconds within which a gateway under callgrind hears of a change.
-CHANGE_WAIT = 60
+# Seconds within which a gateway under callgrind starts or logs a changed key.
+LOG_WAIT = 60
 
 
 def config(providers, groups):
@@ -135,6 +143,8 @@ class Grown:
         ledger.close()
         self.provider, self.model = provider, providers - 1
         self.counted = Instructions("gateway", "growth.toml", PORT)
+        # The port opens before the keys have been read, and a change before that is not announced.
+        self.wait_for_log("listening")
 
     def per(self, units, request, answer, times=1, pause=0):
         """Instructions of the loop for each of `units` in each of so many requests."""
@@ -147,18 +157,13 @@ class Grown:
 
     def change(self, times=5):
         """Instructions of all threads for one changed key; less what passes in as long a time without one."""
-        log = WORK / "log"
         command = [GATEWAY, "keys", "set", self.key[8:20], "--config", WORK / "growth.toml", "--name"]
 
         def changed(times):
             for n in range(times):
                 name = f"one-{time.monotonic_ns()}"
                 subprocess.run([*command, name], check=True, capture_output=True)
-                until = time.time() + CHANGE_WAIT
-                while name not in log.read_text(errors="replace"):
-                    if time.time() > until:
-                        raise RuntimeError("the gateway has not heard of a change")
-                    time.sleep(0.05)
+                self.wait_for_log(name)
 
         changed(1)
         began = time.time()
@@ -167,14 +172,21 @@ class Grown:
         idle, rest = self.counted.around(lambda: time.sleep(took))
         return (sum(loop.values()) + others - sum(idle.values()) - rest) / times
 
+    def wait_for_log(self, text):
+        """Waits until the gateway has logged `text`."""
+        until = time.time() + LOG_WAIT
+        while text not in (WORK / "log").read_text(errors="replace"):
+            if time.time() > until:
+                raise RuntimeError(f"the gateway has not logged {text}")
+            time.sleep(0.05)
+
     def end(self):
         self.counted.end()
 
 
-def points(provider):
-    """Every curve, by the number that grows."""
+def points(provider, chosen):
+    """Every curve at the chosen points, by the number that grows."""
     found = {}
-    chosen = {name: values for name, (values, _) in POINTS.items()}
     one = lambda grown, **more: asked(grown.key, grown.model, **more)
     small = Grown(provider)
     for name, of in (("events", lambda n: small.per(n, one(small, stream=True), events(n))),
@@ -198,7 +210,7 @@ def points(provider):
     found["providers"], found["groups"], found["keys"] = {1: base}, {1: base}, {}
     for n in chosen["keys"]:
         # The second point of the keys has all of the providers and groups, too.
-        many = n == POINTS["keys"][0][1]
+        many = n == chosen["keys"][1]
         grown = Grown(provider, n, PROVIDERS if many else 1, GROUPS if many else 1)
         found["keys"][n] = grown.change()
         if many:
@@ -212,10 +224,22 @@ def points(provider):
 
 def growth():
     """`scripts/bench growth`."""
-    found = points(Provider())
+    found = points(Provider(), {name: values for name, (values, _) in POINTS.items()})
     print("| what grows | instructions of | " + " | ".join(["at"] * 3) + " |\n|---|---|---|---|---|")
     for name, (_, what) in POINTS.items():
         cells = [f"{n}: {count:.0f}" for n, count in found[name].items()]
         print(f"| {name} | {what} | " + " | ".join(cells + [""] * (3 - len(cells))) + " |")
     return 0
 
+
+
+def held():
+    """The curves of which one more of something costs more than it may, after a line for each; and how many there are."""
+    found, worse = points(Provider(), HELD), []
+    for name, (few, many) in HELD.items():
+        cost, most = found[name], MOST.get(name)
+        is_worse = cost[many] > cost[few] * RISE_MAX_OF.get(name, RISE_MAX) or (most and max(cost.values()) > most)
+        worse += [name] if is_worse else []
+        print(f"gate: {POINTS[name][1]}: {cost[few]:.0f} at {few}, {cost[many]:.0f} at {many}"
+              f"{f', {most} at most' if most else ''}: {'grows' if is_worse else 'does not grow'}")
+    return worse, len(HELD)
