@@ -32,11 +32,20 @@ pub mod testing {}
 
 /// Lessons: from nothing to a result.
 pub mod tutorial {
+    #[doc = include_str!("tutorial/claude-code-local.md")]
+    pub mod claude_code_local {}
+
     #[doc = include_str!("tutorial/first-gateway.md")]
     pub mod first_gateway {}
 
+    #[doc = include_str!("tutorial/from-litellm.md")]
+    pub mod from_litellm {}
+
     #[doc = include_str!("tutorial/life-of-a-key.md")]
     pub mod life_of_a_key {}
+
+    #[doc = include_str!("tutorial/team-of-five.md")]
+    pub mod team_of_five {}
 }
 
 /// Tasks: one goal for each page.
@@ -50,6 +59,9 @@ pub mod how_to {
     #[doc = include_str!("how-to/clock.md")]
     pub mod clock {}
 
+    #[doc = include_str!("how-to/compose.md")]
+    pub mod compose {}
+
     #[doc = include_str!("how-to/docker.md")]
     pub mod docker {}
 
@@ -58,6 +70,9 @@ pub mod how_to {
 
     #[doc = include_str!("how-to/keys.md")]
     pub mod keys {}
+
+    #[doc = include_str!("how-to/kubernetes.md")]
+    pub mod kubernetes {}
 
     #[doc = include_str!("how-to/prometheus.md")]
     pub mod prometheus {}
@@ -73,6 +88,9 @@ pub mod how_to {
 
     #[doc = include_str!("how-to/reload.md")]
     pub mod reload {}
+
+    #[doc = include_str!("how-to/rotate-keys.md")]
+    pub mod rotate_keys {}
 
     #[doc = include_str!("how-to/several-hosts.md")]
     pub mod several_hosts {}
@@ -101,6 +119,12 @@ pub mod reference {
     #[doc = include_str!("reference/causes.md")]
     pub mod causes {}
 
+    #[doc = include_str!("reference/exit-codes.md")]
+    pub mod exit_codes {}
+
+    #[doc = include_str!("reference/glossary.md")]
+    pub mod glossary {}
+
     #[doc = include_str!("reference/ledger.md")]
     pub mod ledger {}
 
@@ -116,6 +140,9 @@ pub mod reference {
 
 /// Reasons: how Tollgate works, and its bounds.
 pub mod explanation {
+    #[doc = include_str!("explanation/faq.md")]
+    pub mod faq {}
+
     #[doc = include_str!("explanation/memory.md")]
     pub mod memory {}
 

@@ -3,6 +3,7 @@
 
 mod admin;
 mod configuration;
+mod lessons;
 mod openapi;
 mod pages;
 mod reference;

@@ -8,12 +8,12 @@ const WORDS_MAX: usize = 2500;
 /// Pages that are longer: references that are generated, and pages that still have to be split.
 const LONG: [&str; 4] = ["api.md", "configuration.md", "cost.md", "threats.md"];
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Markdown files below a folder.
-fn pages(folder: &Path) -> Vec<PathBuf> {
+pub fn pages(folder: &Path) -> Vec<PathBuf> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let found = paths.flat_map(|path| match path.is_dir() {
         true => pages(&path),

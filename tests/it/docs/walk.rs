@@ -129,7 +129,7 @@ fn a_stranger_comes_from_a_clone_to_the_first_refusal_in_ten_commands() {
     );
     let mut here = format!("trap 'kill ${{!-}} || true' EXIT\n{commands}");
     for (there, ours) in [
-        ("git clone \"$REPOSITORY\" tollgate && cd tollgate", "true"),
+        ("git clone https://github.com/OWNER/tollgate && cd tollgate", "true"),
         ("cargo install --locked --path .", "true"),
         ("tollgate demo ", "timeout --signal=INT 3 tollgate demo || true "),
         ("sk-…", "sk-test"),
