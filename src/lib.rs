@@ -1,27 +1,28 @@
 //! Tollgate is a model gateway in one small binary. This page is the map of the house.
 //!
-//! A client speaks the OpenAI chat shape or the Anthropic messages shape with one key; the gateway authenticates it,
-//! validates and meters the request, routes it to the model it names, and returns the answer, whole or streamed, with
-//! exact usage in a ledger.
+//! A client speaks OpenAI Chat Completions, OpenAI Responses or Anthropic Messages with one key. The gateway
+//! authenticates it, validates and meters the request, routes it to the model it names, and returns the answer, whole
+//! or streamed, with exact usage in a ledger.
 //!
 //! # Layers
 //!
-//! Six folders are six layers; a lower one never imports a higher one, and `tests/tidy.rs` checks it.
+//! Eight folders are eight layers. Each imports only those in its last column, and `tests/tidy.rs` checks it.
 //!
 //! | layer | what it is | imports |
 //! |---|---|---|
 //! | [`base`] | time, ids, buffers, timers, limits, and the seam between core and world ([`base::seam`]) | nothing of ours |
 //! | [`wire`] | bytes to values: HTTP heads and bodies, server-sent events, JSON in place | base |
-//! | [`dialect`] | the two API shapes: requests, answers, streams, usage, errors | base, wire |
+//! | [`dialect`] | the three API formats: requests, answers, streams, usage, errors | base, wire |
 //! | [`policy`] | configuration, keys, catalog, limits, metering, rows, refusals | base, wire |
-//! | [`gateway`] | the sans-I/O core; the only place where the others meet | all above |
-//! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | the seam, policy's data |
+//! | [`gateway`] | the sans-I/O core; the only place where the others meet | base, wire, dialect, policy |
+//! | [`simulator`] | the simulated provider, a second core on the same seam | base, wire, dialect, policy |
+//! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | base, policy |
+//! | [`cli`] | the command line, which puts everything together | all but dialect |
 //!
 //! Below all of them `src/lanes` is a crate of its own: sixteen bytes of text looked at together, which a debug build
 //! has optimised, too. Those that look through text may use it: wire and dialect.
 //!
-//! [`simulator`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together. The
-//! manuals (API, configuration, operations, threats) are in [`docs`].
+//! The manuals (tutorials, how-to pages, references, explanations) are in [`docs`].
 //!
 //! # One thread that matters
 //!

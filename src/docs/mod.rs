@@ -21,6 +21,9 @@ pub mod litellm {}
 #[doc = include_str!("threats.md")]
 pub mod threats {}
 
+#[doc = include_str!("promises.md")]
+pub mod promises {}
+
 #[doc = include_str!("past.md")]
 pub mod past {}
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Words that a page may have.
 const WORDS_MAX: usize = 2500;
-/// Pages that are longer: references that are generated, and pages that still have to be split.
-const LONG: [&str; 4] = ["api.md", "configuration.md", "cost.md", "threats.md"];
+/// References that are longer: one page for all settings, and one for the HTTP API.
+const LONG: [&str; 2] = ["api.md", "configuration.md"];
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
