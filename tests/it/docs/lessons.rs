@@ -9,6 +9,8 @@ use std::process::Command;
 use tollgate::policy::config::{Config, Source};
 
 const TEAM: &str = include_str!("../../../src/docs/tutorial/team-of-five.md");
+const CODES: &str = include_str!("../../../src/docs/reference/exit-codes.md");
+const PROXY: &str = include_str!("../../../src/docs/how-to/behind-a-proxy.md");
 const LOCAL: &str = include_str!("../../../src/docs/tutorial/claude-code-local.md");
 
 /// Code blocks of a page with their languages, without the indentation of the list that they are in.
@@ -155,6 +157,39 @@ fn claude_code_reaches_the_local_model() {
         body.len()
     ));
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn proxy_settings_fit_the_defaults() {
+    let nginx = &of(PROXY, "nginx")[0];
+    let value = |name: &str| nginx.split_once(name).unwrap().1.split(';').next().unwrap().trim().to_owned();
+    let text = completed("");
+    let (none, read) = (|_: &str| None, |_: &str| Ok(String::new()));
+    let run = |_: &[String], _: &[String]| Ok(String::new());
+    let config = Config::parse(&Source { file: "t", text: &text, env: &none, read: &read, run: &run }).unwrap();
+    let body: u64 = value("client_max_body_size").trim_end_matches('m').parse().unwrap();
+    assert_eq!(body << 20, config.server.max_body);
+    let minutes: u64 = value("proxy_read_timeout").trim_end_matches('m').parse().unwrap();
+    let target = &config.catalog.models()[0].targets[0];
+    assert!(minutes * 60 > target.limits.request_timeout.as_secs());
+    assert_eq!((&*value("proxy_buffering"), &*value("proxy_request_buffering")), ("off", "off"));
+}
+
+#[test]
+fn exit_codes_are_those_of_the_reference() {
+    let rig = Rig::new("codes", "");
+    let code = |args: &[&str]| rig.command(args).output().unwrap().status.code();
+    for (row, calls) in [
+        ("| 0 |", &[&["check"][..], &["keys", "list"], &["ledger", "verify"]][..]),
+        ("| 1 |", &[&["keys", "show", "nobody"], &["ready"]]),
+        ("| 2 |", &[&["bogus"], &["check", "--bogus"], &["usage", "--by", "user,model"]]),
+    ] {
+        let expected = row.trim_matches(['|', ' ']).parse().ok();
+        assert!(CODES.contains(&format!("\n{row} ")), "{row}");
+        calls.iter().for_each(|args| assert_eq!(code(args), expected, "{args:?}"));
+    }
+    fs::remove_file(rig.path("ledger.db")).unwrap();
+    assert_eq!(code(&["usage", "--by", "user,model"]), Some(0), "an empty table if there is no ledger");
 }
 
 #[test]
