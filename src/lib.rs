@@ -1,27 +1,28 @@
 //! Tollgate is a model gateway in one small binary. This page is the map of the house.
 //!
-//! A client speaks the OpenAI chat shape or the Anthropic messages shape with one key; the gateway authenticates it,
-//! validates and meters the request, routes it to the model it names, and returns the answer, whole or streamed, with
-//! exact usage in a ledger.
+//! A client speaks OpenAI Chat Completions, OpenAI Responses or Anthropic Messages with one key. The gateway
+//! authenticates it, validates and meters the request, routes it to the model it names, and returns the answer, whole
+//! or streamed, with exact usage in a ledger.
 //!
 //! # Layers
 //!
-//! Six folders are six layers; a lower one never imports a higher one, and `tests/tidy.rs` checks it.
+//! Eight folders are eight layers. Each imports only those in its last column, and `tests/tidy.rs` checks it.
 //!
 //! | layer | what it is | imports |
 //! |---|---|---|
 //! | [`base`] | time, ids, buffers, timers, limits, and the seam between core and world ([`base::seam`]) | nothing of ours |
 //! | [`wire`] | bytes to values: HTTP heads and bodies, server-sent events, JSON in place | base |
-//! | [`dialect`] | the two API shapes: requests, answers, streams, usage, errors | base, wire |
+//! | [`dialect`] | the three API formats: requests, answers, streams, usage, errors | base, wire |
 //! | [`policy`] | configuration, keys, catalog, limits, metering, rows, refusals | base, wire |
-//! | [`gateway`] | the sans-I/O core; the only place where the others meet | all above |
-//! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | the seam, policy's data |
+//! | [`gateway`] | the sans-I/O core; the only place where the others meet | base, wire, dialect, policy |
+//! | [`simulator`] | the simulated provider, a second core on the same seam | base, wire, dialect, policy |
+//! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | base, policy |
+//! | [`cli`] | the command line, which puts everything together | all but dialect |
 //!
 //! Below all of them `src/lanes` is a crate of its own: sixteen bytes of text looked at together, which a debug build
 //! has optimised, too. Those that look through text may use it: wire and dialect.
 //!
-//! [`simulator`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together. The
-//! manuals (API, configuration, operations, threats) are in [`docs`].
+//! The manuals (tutorials, how-to pages, references, explanations) are in [`docs`].
 //!
 //! # One thread that matters
 //!
@@ -68,9 +69,9 @@
 //! | a header sent to providers | `gateway::provider::request::Template`; its name in `RESERVED` of `policy::config::providers` if nobody may set it; the heads `@up-…` in `tests/it/scripts/text.rs` |
 //! | a header of our answers | `gateway::client::response::ResponseHead` |
 //! | a plan limit | its row in [`policy::plan`] and `Plan::share` (`BLESS=1 cargo test --test it docs::`); `LimitKind`, `Counts` and `limit` in `meter::limit`; `exchange::reserve`; what is counted while requests run also in `meter::Open`, `meter::account`, [`policy::row`] (`Running`) and `gateway::lifecycle::inheritance`. On shared ledgers, which do not keep it otherwise: [`policy::ask`] (`Limits`), `reserve::limits_of`, `io::store::remote` and its `admit.lua`; for running counts `meter::Lease`, `io::store::spill`, `append.lua`, `release.lua`; `Server::admit` in `tests/it/sim/ledger.rs` |
-//! | a metric | `gateway::metrics`, and its row in [`docs::operations`] |
-//! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::operations`]; what only the driver sees: a field of `exchange::state::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
-//! | a cause that the operator is told | `exchange::fault`, [`policy::refusal`], and its row in [`docs::operations`]; `e2e::causes` |
+//! | a metric | `gateway::metrics`, and its row in [`docs::reference::metrics`] |
+//! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::reference::log`]; what only the driver sees: a field of `exchange::state::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
+//! | a cause that the operator is told | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), where it is made (`exchange::stream::status_fault` for statuses, `exchange::reply` for bodies; what is read of a body: [`dialect::errors`]); `exchange::attempt::next_target` for another order of targets |
 //! | an event of a stream | `dialect::delta::Delta`, a reader that makes it and a writer that takes it (`dialect::convert`; the compiler names the matches); the same for whole answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
 //! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |

@@ -37,8 +37,8 @@ const WORK: usize = 2 * IO_SLICE;
 pub(crate) const REQUEST_BYTES: usize = 2 * BLOCK;
 const REQUEST: u64 = REQUEST_BYTES as u64;
 
-/// The most memory that a configuration allows with so many keys, in bytes. Its terms stand in the operations guide,
-/// under "Sizing"; a test attacks it from every side.
+/// The most memory that a configuration allows with so many keys, in bytes. Its terms are in
+/// `docs::explanation::memory`; a test attacks it from every side.
 pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
     let server = &config.server;
     let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;

@@ -1,9 +1,11 @@
 //! What is written for people, held against what the program does: the OpenAPI document, the configuration reference,
-//! the operations guide's tables, the systemd units, completions and man pages.
+//! the pages of the manuals and their links, the systemd units, completions and man pages.
 
 mod admin;
 mod configuration;
+mod lessons;
 mod openapi;
+mod pages;
 mod reference;
 mod units;
 mod walk;

@@ -1,4 +1,4 @@
-//! The operations guide, walked by a stranger: its own configuration and its own commands, run as they stand there.
+//! The tutorials and how-to pages, followed by a stranger: their own configurations and commands, run as written.
 
 use super::process::{free_port, wait_for};
 use super::rig::{Rig, write_certificate};
@@ -9,18 +9,23 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use tollgate::policy::config::{Config, Source};
 
-const GUIDE: &str = include_str!("../../../src/docs/operations.md");
+const SYSTEMD: &str = include_str!("../../../src/docs/how-to/systemd.md");
+const CREDENTIALS: &str = include_str!("../../../src/docs/how-to/provider-credentials.md");
+const ENDPOINT: &str = include_str!("../../../src/docs/how-to/public-endpoint.md");
+const FIRST: &str = include_str!("../../../src/docs/tutorial/first-gateway.md");
+const LIFE: &str = include_str!("../../../src/docs/tutorial/life-of-a-key.md");
 const README: &str = include_str!("../../../README.md");
 
-/// Blocks of the guide in one language, in their order.
-fn blocks(language: &str) -> Vec<&'static str> {
-    let all = GUIDE.split("\n```").skip(1).step_by(2);
+/// Code blocks of a page in one language, in their order.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let all = page.split("\n```").skip(1).step_by(2);
     all.filter_map(|block| block.strip_prefix(language)?.strip_prefix('\n')).collect()
 }
 
 /// The guide's configuration, on this machine: other addresses, another folder, no certificate.
 fn configuration(rig: &Rig) -> String {
-    let [first, _, trial] = blocks("toml")[..] else { panic!("a configuration, credentials and a plan") };
+    let [first] = blocks(SYSTEMD, "toml")[..] else { panic!("one configuration") };
+    let [trial] = blocks(LIFE, "toml")[..] else { panic!("one plan") };
     let mut text = format!("{first}\n{trial}\n");
     let tls = text.lines().find(|line| line.starts_with("tls = ")).unwrap().to_owned();
     let base = format!("http://{}/v1", rig.provider);
@@ -40,7 +45,7 @@ fn configuration(rig: &Rig) -> String {
 fn the_guides_credentials_are_read_as_it_says() {
     let model =
         "[[models]]\nid = \"m\"\ncontext = \"1K\"\ntargets = [{ provider = \"openai\" }, { provider = \"vertex\" }]";
-    let text = format!("{}\n{model}\n", blocks("toml")[1]);
+    let text = format!("{}\n{model}\n", blocks(CREDENTIALS, "toml")[0]);
     let (env, read) = (|name: &str| Some(name.to_owned()), |path: &str| Ok(path.to_owned()));
     let run = |program: &[String], _: &[String]| Ok(program.join(" "));
     let config = Config::parse(&Source { file: "t", text: &text, env: &env, read: &read, run: &run }).unwrap();
@@ -73,7 +78,7 @@ fn a_stranger_has_a_public_endpoint_with_a_certificate_in_ten_commands() {
     let trust = format!("cacert = \"cert.pem\"\nresolve = \"gate.test:{port}:127.0.0.1\"\n");
     fs::write(folder.join(".curlrc"), trust).unwrap();
 
-    let [commands] = blocks("shell")[..] else { panic!("one walk") };
+    let [commands] = blocks(ENDPOINT, "shell")[..] else { panic!("one walk") };
     let (configuration, commands) = commands.split_once("\nEND\n").unwrap();
     let count = 1 + commands.lines().filter(|line| !line.starts_with(' ')).count();
     assert!(count <= 10, "{count} commands");
@@ -112,7 +117,7 @@ fn a_stranger_comes_from_a_clone_to_the_first_refusal_in_ten_commands() {
     let rig = Rig::new("clone", "");
     let folder = rig.path("empty");
     fs::create_dir(&folder).unwrap();
-    let [commands] = blocks("bash")[..] else { panic!("one walk") };
+    let [commands] = blocks(FIRST, "bash")[..] else { panic!("one walk") };
     let count = commands.lines().filter(|line| !line.starts_with(' ')).count();
     assert_eq!(count, 10, "{commands}");
     let (port, admin) = (free_port(), free_port());
@@ -124,7 +129,7 @@ fn a_stranger_comes_from_a_clone_to_the_first_refusal_in_ten_commands() {
     );
     let mut here = format!("trap 'kill ${{!-}} || true' EXIT\n{commands}");
     for (there, ours) in [
-        ("git clone \"$REPOSITORY\" tollgate && cd tollgate", "true"),
+        ("git clone https://github.com/OWNER/tollgate && cd tollgate", "true"),
         ("cargo install --locked --path .", "true"),
         ("tollgate demo ", "timeout --signal=INT 3 tollgate demo || true "),
         ("sk-…", "sk-test"),
@@ -300,7 +305,7 @@ fn a_stranger_issues_spends_rotates_reports_and_verifies_by_the_guide() {
     });
     fs::write(rig.path("tollgate.toml"), &text).unwrap();
 
-    let [walk] = blocks("sh")[..] else { panic!("one walk") };
+    let [walk] = blocks(LIFE, "sh")[..] else { panic!("one walk") };
     let here = walk.replace("https://gateway.example", &format!("http://{}", gate.clients));
     assert_ne!(here, walk);
     // The guide waits as long as the gateway may take; a machine full of other tests may take longer.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 const ALERTS: &str = include_str!("../../../scripts/examples/alerts.yml");
 const DASHBOARD: &str = include_str!("../../../scripts/examples/grafana.json");
-const OPERATIONS: &str = include_str!("../../../src/docs/operations.md");
+const METRICS: &str = include_str!("../../../src/docs/reference/metrics.md");
 
 /// What `/metrics` says after a request, a refusal and a failure.
 fn metrics() -> String {
@@ -122,7 +122,7 @@ fn every_query_names_what_the_gateway_exposes() {
 
 #[test]
 fn the_guide_says_of_each_metric_by_which_rule_it_is_watched() {
-    let (_, table) = OPERATIONS.split_once("| metric | meaning | look when |\n").unwrap();
+    let (_, table) = METRICS.split_once("| metric | meaning | look when |\n").unwrap();
     let (table, _) = table.split_once("\n\n").unwrap();
     let mut named = BTreeSet::new();
     for row in table.lines().skip(1) {

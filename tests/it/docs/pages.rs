@@ -1,0 +1,105 @@
+//! The pages of the manuals: each short, each reachable from the contents, and no link that leads nowhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Words that a page may have.
+const WORDS_MAX: usize = 2500;
+/// References that are longer: one page for all settings, and one for the HTTP API.
+const LONG: [&str; 2] = ["api.md", "configuration.md"];
+
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Markdown files below a folder.
+pub fn pages(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let found = paths.flat_map(|path| match path.is_dir() {
+        true => pages(&path),
+        false => vec![path],
+    });
+    found.filter(|path| path.extension().is_some_and(|end| end == "md")).collect()
+}
+
+/// Targets of a page's links, without those of its code.
+fn links(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    let targets = prose.flat_map(|prose| prose.split("](").skip(1)).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(text: &str) -> Vec<String> {
+    let mut is_code = false;
+    let headings = text.lines().filter(|line| {
+        is_code ^= line.starts_with("```");
+        !is_code && line.starts_with('#')
+    });
+    let kept = |c: &char| c.is_alphanumeric() || ['-', '_', ' '].contains(c);
+    let anchor =
+        |line: &str| line.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect::<String>();
+    headings.map(|line| anchor(line).replace(' ', "-")).collect()
+}
+
+/// The files that a page's links lead to; what is wrong with a link goes to `wrong`.
+fn follow(page: &Path, wrong: &mut Vec<String>) -> Vec<PathBuf> {
+    let text = fs::read_to_string(page).unwrap();
+    let mut found = Vec::new();
+    for link in links(&text) {
+        let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+        let target = if path.is_empty() { page.to_owned() } else { page.parent().unwrap().join(path) };
+        let Ok(target) = target.canonicalize() else {
+            wrong.push(format!("{}: {link} leads nowhere", page.display()));
+            continue;
+        };
+        let is_page = target.extension().is_some_and(|end| end == "md");
+        let has = |anchor: &str| !is_page || anchors(&fs::read_to_string(&target).unwrap()).iter().any(|a| a == anchor);
+        if !anchor.is_none_or(has) {
+            wrong.push(format!("{}: {link} names no heading", page.display()));
+        }
+        found.push(target);
+    }
+    found
+}
+
+#[test]
+fn links_of_all_pages_lead_somewhere() {
+    let mut all = pages(&root().join("src/docs"));
+    assert!(all.len() > 30, "{all:?}");
+    let others = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benches/README.md"];
+    all.extend(others.map(|name| root().join(name)));
+    let mut wrong = Vec::new();
+    for page in all {
+        follow(&page, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn contents_link_every_page() {
+    let contents = root().join("src/docs/README.md");
+    let linked = follow(&contents, &mut Vec::new());
+    let pages = pages(&root().join("src/docs"));
+    let missing: Vec<&PathBuf> = pages.iter().filter(|page| **page != contents && !linked.contains(page)).collect();
+    assert!(missing.is_empty(), "not in src/docs/README.md: {missing:?}");
+    let readme = root().join("README.md");
+    assert!(follow(&readme, &mut Vec::new()).contains(&contents), "README.md does not lead to the contents");
+}
+
+#[test]
+fn no_page_is_too_long() {
+    let pages = pages(&root().join("src/docs"));
+    for page in &pages {
+        let words = fs::read_to_string(page).unwrap().split_whitespace().count();
+        let is_long = LONG.iter().any(|name| **page == root().join("src/docs").join(name));
+        assert_eq!(is_long, words > WORDS_MAX, "{}: {words} words", page.display());
+    }
+}
+
+#[test]
+fn an_anchor_is_made_as_github_makes_it() {
+    let text = "# A `b` of c's, d\n```sh\n# no heading\n```\n## E_f-g\n";
+    assert_eq!(anchors(text), ["a-b-of-cs-d", "e_f-g"]);
+    assert_eq!(links("[a](b.md#c) `x` [d](https://e) ```\n[f](g)\n``` [h](i)"), ["b.md#c", "i"]);
+}
