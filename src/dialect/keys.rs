@@ -39,6 +39,7 @@ mod table {
 
     names! {
         Arguments = "arguments",
+        CachedTokens = "cached_tokens",
         Choices = "choices",
         CompletionTokens = "completion_tokens",
         CompletionTokensDetails = "completion_tokens_details",
@@ -59,6 +60,7 @@ mod table {
         Output = "output",
         Object = "object",
         PartialJson = "partial_json",
+        PromptCacheHitTokens = "prompt_cache_hit_tokens",
         PromptTokens = "prompt_tokens",
         PromptTokensDetails = "prompt_tokens_details",
         Reasoning = "reasoning",

@@ -32,6 +32,9 @@ pub struct Reported {
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct ChatUsage {
     prompt: Option<u64>,
+    total: Option<u64>,
+    /// Cached tokens under the names of DeepSeek and Moonshot, outside of the details.
+    cached: Option<u64>,
     seen: Reported,
 }
 
@@ -42,6 +45,8 @@ impl ChatUsage {
         match key {
             K::PromptTokens => self.prompt = tokens(value),
             K::CompletionTokens => self.seen.output = tokens(value),
+            K::TotalTokens => self.total = tokens(value),
+            K::PromptCacheHitTokens | K::CachedTokens => self.cached = tokens(value).or(self.cached),
             K::PromptTokensDetails => {
                 self.seen.cache_read = value.get("cached_tokens").and_then(tokens);
                 self.seen.cache_write = value.get("cache_write_tokens").and_then(tokens);
@@ -51,15 +56,22 @@ impl ChatUsage {
         }
     }
 
-    /// The same with other counters of prompt and completion.
+    /// The same with other counters of prompt and completion, which are the whole total.
     pub(super) fn with(self, prompt: u64, completion: u64) -> ChatUsage {
-        ChatUsage { prompt: Some(prompt), seen: Reported { output: Some(completion), ..self.seen } }
+        ChatUsage {
+            prompt: Some(prompt),
+            total: None,
+            seen: Reported { output: Some(completion), ..self.seen },
+            ..self
+        }
     }
 
     /// What they say together.
     pub(super) fn reported(self) -> Reported {
-        let cached = self.seen.cache_read.unwrap_or(0).saturating_add(self.seen.cache_write.unwrap_or(0));
-        Reported { input: self.prompt.map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt)), ..self.seen }
+        let cache_read = self.seen.cache_read.max(self.cached);
+        let cached = cache_read.unwrap_or(0).saturating_add(self.seen.cache_write.unwrap_or(0));
+        let input = self.prompt.map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt));
+        Reported { input, cache_read, ..self.seen }.with_reasoning(self.prompt, self.total)
     }
 }
 
@@ -83,6 +95,16 @@ impl Reported {
         self.cache_write = later.cache_write.or(self.cache_write);
         self.output = later.output.or(self.output);
         self.reasoning = later.reasoning.or(self.reasoning);
+    }
+
+    /// Adds reasoning to the output where the provider has counted it apart, which its total shows.
+    fn with_reasoning(mut self, prompt: Option<u64>, total: Option<u64>) -> Reported {
+        if let (Some(prompt), Some(output), Some(reasoning), Some(total)) = (prompt, self.output, self.reasoning, total)
+            && total == prompt.saturating_add(output).saturating_add(reasoning)
+        {
+            self.output = Some(output.saturating_add(reasoning));
+        }
+        self
     }
 
     /// True if prompt and completion are both known.
@@ -109,18 +131,20 @@ impl Reported {
     /// Reads the `usage` object of a response. `input_tokens` includes what is cached and is split here, as in the chat
     /// shape.
     pub fn from_responses(usage: Raw<'_>) -> Reported {
-        let names = ["input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"];
-        let [input, output, of_input, of_output] = usage.pick(names);
+        let names = ["input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details", "total_tokens"];
+        let [input, output, of_input, of_output, total] = usage.pick(names);
         let [read, write] = of_input.unwrap_or(Raw::NULL).pick(["cached_tokens", "cache_write_tokens"]);
         let (cache_read, cache_write) = (read.and_then(tokens), write.and_then(tokens));
         let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
-        Reported {
-            input: input.and_then(tokens).map(|input| input.checked_sub(cached).unwrap_or(input)),
+        let prompt = input.and_then(tokens);
+        let reported = Reported {
+            input: prompt.map(|input| input.checked_sub(cached).unwrap_or(input)),
             cache_read,
             cache_write,
             output: output.and_then(tokens),
             reasoning: of_output.and_then(|details| details.get("reasoning_tokens")).and_then(tokens),
-        }
+        };
+        reported.with_reasoning(prompt, total.and_then(tokens))
     }
 
     /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`.

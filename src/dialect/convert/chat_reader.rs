@@ -107,8 +107,13 @@ impl ChatReader {
             sink.take(Delta::Start)?;
         }
         let (mut content, mut refusal, mut thought, mut calls) = (None, None, None, Raw::NULL);
-        let [delta, word, sequence, error] = choice.pick(["delta", "finish_reason", "stop_reason", "error"]);
+        let names = ["delta", "finish_reason", "stop_reason", "error", "usage"];
+        let [delta, word, sequence, error, usage] = choice.pick(names);
         let word = choice_word(word, error)?;
+        // Some servers write it into the choice.
+        if let Some(usage) = usage.filter(|usage| usage.kind() == Kind::Object) {
+            sink.take(Delta::Usage(Reported::from_chat(usage)))?;
+        }
         for (key, value) in delta.unwrap_or(Raw::NULL).members() {
             let text = value.string().filter(|text| !text.is_empty());
             if eq_unescaped(key, "content") {

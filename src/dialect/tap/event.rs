@@ -12,7 +12,7 @@ use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, beh
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
-use crate::wire::json::{Raw, Scanner, Token, write_inside, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
@@ -27,6 +27,8 @@ enum Own {
     Store,
     /// The response before it, which would be a stored one.
     Previous,
+    /// Tokens of the completion, where reasoning was counted apart.
+    Completion(u64),
 }
 
 impl Own {
@@ -36,6 +38,7 @@ impl Own {
             Own::Model => "\"model\":",
             Own::Store => "\"store\":",
             Own::Previous => "\"previous_response_id\":",
+            Own::Completion(_) => "\"completion_tokens\":",
         }
     }
 
@@ -45,6 +48,7 @@ impl Own {
             Own::Model => write_string(out, me.model),
             Own::Store => out.extend_from_slice(b"false"),
             Own::Previous => out.extend_from_slice(b"null"),
+            Own::Completion(tokens) => write_count(out, tokens),
         }
     }
 }
@@ -57,6 +61,9 @@ struct Seen {
     object: Span,
     kind: Option<Span>,
     usage: Option<Span>,
+    /// The last usage inside a choice, and the last count of completion tokens in the usage itself.
+    choice_usage: Option<Span>,
+    completion: Option<Span>,
     error: Option<Span>,
     choices: Option<Span>,
     created: Option<Span>,
@@ -79,6 +86,17 @@ impl Seen {
         self.count += 1;
     }
 
+    /// Puts the provider's bill in the place of a count that lacks the reasoning.
+    fn correct(&mut self, output: Option<u64>, data: &[u8]) {
+        let (Some(output), Some(span)) = (output, self.completion) else { return };
+        let is_inside = self.usage.is_some_and(|usage| usage.start < span.start && span.end < usage.end);
+        if is_inside && Raw::new(span.of(data)).count() != Some(output) {
+            self.splice(span, Own::Completion(output));
+            let count = self.count.min(SPLICES_MAX);
+            self.splices[..count].sort_by_key(|splice| splice.map(|(span, _)| span.start));
+        }
+    }
+
     #[inline]
     fn value<'a>(&self, span: Option<Span>, data: &'a [u8]) -> Option<Raw<'a>> {
         span.map(|span| Raw::new(span.of(data)))
@@ -86,7 +104,7 @@ impl Seen {
 
     /// True if one text is all that matters of the event: another that differs in its text alone is treated alike.
     fn is_text_alone(&self) -> bool {
-        self.texts == 1 && self.usage.is_none() && self.finishes == 0 && !self.text.is_empty()
+        self.texts == 1 && self.usage.or(self.choice_usage).is_none() && self.finishes == 0 && !self.text.is_empty()
     }
 
     /// Appends `data` with id and model in place, added where they are missing. Of a repeated object the last one
@@ -348,8 +366,9 @@ impl Tap {
         let value = if let Dialect::Relay(_) = self.dialect { completion_value } else { chat_value };
         let mut seen = self.look(data, value)?;
         self.fail_on_error(&seen, data, name)?;
-        let reported = seen.value(seen.usage, data).map(Reported::from_chat);
-        self.reported.merge(reported.unwrap_or_default());
+        let reported = seen.value(seen.usage.or(seen.choice_usage), data).map(Reported::from_chat).unwrap_or_default();
+        self.reported.merge(reported);
+        seen.correct(reported.output, data);
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         if seen.finishes > 0 {
             // An empty word ends nothing: then another event that differs in its text alone is treated alike.
@@ -519,6 +538,8 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         [K::Id] => seen.splice(whole, Own::Id),
         [K::Model] => seen.splice(whole, Own::Model),
         [K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
+        [K::Usage, K::CompletionTokens] => seen.completion = Some(whole),
+        [K::Choices, K::Item, K::Usage] if token == Token::ObjectClose => seen.choice_usage = Some(whole),
         [K::Error] => seen.error = Some(whole),
         // Some servers say so in the place of an `error` member.
         [K::Object] => seen.kind = Some(whole),

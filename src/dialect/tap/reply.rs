@@ -218,7 +218,7 @@ fn read(
     // The other shapes' counters are passed on as they are; a prompt that nobody asks for is not counted.
     let chat = shape == Dialect::Chat;
     let counts = if chat { Counts::new(body, seen, me, &observed) } else { Counts::default() };
-    if let (true, Some(moulds)) = (counts.total.1, moulds) {
+    if let (true, Some(moulds)) = (counts.total.1 && counts.completion.1, moulds) {
         moulds.cast(body, seen, usage);
     }
     let from = out.len();
@@ -305,7 +305,9 @@ impl Counts {
             *value = tokens(Raw::new(span.of(body)));
         }
         let prompt = (prompt.unwrap_or_else(|| me.prompt.count()), prompt.is_some());
-        let completion = (completion.unwrap_or(observed.relayed_tokens), completion.is_some());
+        // Reasoning that the provider has counted apart is added, so that its total is the sum.
+        let output = observed.reported.output;
+        let completion = (output.unwrap_or(observed.relayed_tokens), completion.is_some() && completion == output);
         let sum = prompt.0.saturating_add(completion.0);
         Counts { prompt, completion, total: (sum, total == Some(sum)) }
     }

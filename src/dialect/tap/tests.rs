@@ -243,3 +243,72 @@ fn events_without_usage_are_estimated_from_all_they_say() {
         assert!(tokens * 8 >= text.len() as u64, "{tokens}: {event}");
     }
 }
+
+/// What a chat provider sends as usage, and the (input, cache read, output) that it bills.
+const BILLED: [(&str, [u64; 3]); 5] = [
+    // Reasoning counted beside completion (sub2api#5771, inspect_ai#5528, CLIProxyAPI#5733): the total says so.
+    (
+        r#"{"prompt_tokens":9000,"completion_tokens":1200,"total_tokens":12700,
+            "completion_tokens_details":{"reasoning_tokens":2500}}"#,
+        [9000, 0, 3700],
+    ),
+    (
+        r#"{"completion_tokens_details":{"reasoning_tokens":900},"total_tokens":10200,
+            "completion_tokens":1200,"prompt_tokens":9000}"#,
+        [9000, 0, 1200],
+    ),
+    // A total that fits neither way of counting says nothing.
+    (
+        r#"{"prompt_tokens":9000,"completion_tokens":1200,"total_tokens":12701,
+            "completion_tokens_details":{"reasoning_tokens":2500}}"#,
+        [9000, 0, 1200],
+    ),
+    // DeepSeek's and Moonshot's names for tokens read from a cache.
+    (
+        r#"{"prompt_tokens":5000,"completion_tokens":12,"total_tokens":5012,
+            "prompt_cache_hit_tokens":4500,"prompt_cache_miss_tokens":500}"#,
+        [500, 4500, 12],
+    ),
+    (
+        r#"{"cached_tokens":4500,"prompt_tokens":5000,"completion_tokens":12,"total_tokens":5012,
+            "prompt_tokens_details":null}"#,
+        [500, 4500, 12],
+    ),
+];
+
+fn one_chunk(data: &str) -> (Value, Reported) {
+    let data = data.replace('\n', " ");
+    let raw = format!("data: {data}\n\n");
+    let frame = Frame { name: b"", data: data.as_bytes(), comment: false, raw: raw.as_bytes() };
+    let (mut tap, mut out) = (Tap::new(Dialect::Chat, true), Vec::new());
+    tap.event(&frame, &ME, &mut out).unwrap_or_else(|_| panic!("{data}"));
+    (serde_json::from_slice(&out["data: ".len()..]).unwrap(), tap.observed().reported)
+}
+
+#[test]
+fn usage_is_what_the_provider_bills_however_it_counts() {
+    for (usage, [input, read, output]) in BILLED {
+        let body =
+            format!(r#"{{"choices":[{{"message":{{"content":"hi"}},"finish_reason":"stop"}}],"usage":{usage}}}"#);
+        let (text, observed) = whole_text(Dialect::Chat, &body);
+        let chunk = one_chunk(&format!(r#"{{"usage":{usage},"choices":[]}}"#));
+        let complete = (serde_json::from_str::<Value>(&text).unwrap(), observed.reported);
+        for (value, seen) in [&complete, &chunk] {
+            let counted = [seen.input, Some(seen.cache_read.unwrap_or(0)), seen.output];
+            assert_eq!(counted, [Some(input), Some(read), Some(output)], "{usage}");
+            assert_eq!(value["usage"]["completion_tokens"], output, "{usage}");
+        }
+        assert_eq!(complete.0["usage"]["total_tokens"], input + read + output, "{usage}");
+    }
+}
+
+#[test]
+fn usage_inside_a_choice_is_read_from_a_chunk() {
+    let (usage, [input, read, output]) = BILLED[4];
+    for top in ["", r#","usage":null"#] {
+        let chunk =
+            format!(r#"{{"choices":[{{"index":0,"delta":{{}},"finish_reason":"stop","usage":{usage}}}]{top}}}"#);
+        let seen = one_chunk(&chunk).1;
+        assert_eq!([seen.input, seen.cache_read, seen.output], [Some(input), Some(read), Some(output)]);
+    }
+}
