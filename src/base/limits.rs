@@ -83,8 +83,8 @@ pub const KEYS_TOLD_MAX: usize = 100;
 pub const PATHS_MAX: usize = 1 << 16;
 /// Poll events taken in one turn of the loop; the kernel keeps the rest for the next.
 pub const EVENTS_PER_TURN: usize = 1024;
-/// Highest `max_connections`. Each client connection can have an upstream connection, and a 32-bit poll token names about a
-/// million of both.
+/// Highest `max_connections`. Each client connection can have an upstream connection, and a 32-bit poll token can name
+/// about a million sockets.
 pub const CONNECTIONS_MAX: u64 = if usize::BITS == 64 { 1_000_000 } else { 500_000 };
 /// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.
 pub const ACCEPT_BATCH: usize = 64;

@@ -99,8 +99,8 @@ pub(crate) struct Gauges {
     pub(crate) process: ProcessVitals,
 }
 
-/// True if two models share the string of their name, as they do until a reload; comparing the bytes of every name would
-/// make each request pay for all models.
+/// True if two models share the string of their name, as they do until a reload. Comparing the bytes of every name
+/// would make each request pay for all models.
 #[inline]
 fn is_same_model(counted: &Option<Arc<str>>, model: Option<&Arc<str>>) -> bool {
     match (counted, model) {

@@ -239,8 +239,8 @@ impl Links {
 }
 
 /// Bits of a poll token that hold a link's slot; the bits above them, except the highest, hold its generation. A 32-bit
-/// token has room for eleven bits of the generation (2048 values). That is enough to detect stale events: no event outlives
-/// the iteration that read it, and a slot changes hands at most once per event of an iteration.
+/// token has space for eleven bits of the generation (2048 values). That is enough to detect stale events: no event
+/// outlives the iteration that read it, and a slot changes hands at most once per event of an iteration.
 const SLOT_BITS: u32 = if usize::BITS == 64 { 32 } else { 20 };
 /// Mask of the generation bits that fit into a token.
 const GENERATION_MASK: u32 = ((SPECIAL - 1) >> SLOT_BITS) as u32;

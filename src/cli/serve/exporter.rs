@@ -134,7 +134,7 @@ impl Ends {
         }
     }
 
-    /// Sends one batch; how many of it the collector has refused, or why it has not taken it.
+    /// Sends one batch; how many of it the collector says it has refused, at most all, or why it has not taken it.
     fn send(&self, config: &Config, batch: &[u8]) -> Result<u64, String> {
         let mut tries = 0;
         loop {
@@ -147,7 +147,7 @@ impl Ends {
             let answer = send(collector, &Asker::within(&security, limits::SPANS_ANSWER), &request);
             tries += 1;
             let (why, again) = match answer {
-                Ok(answer) if (200..300).contains(&answer.status) => return Ok(refused(&answer)),
+                Ok(answer) if (200..300).contains(&answer.status) => return Ok(refused(&answer).min(count(batch))),
                 Ok(answer) => (format!("status {}", answer.status), again_after(&answer)),
                 Err(why @ (NoAnswer::Name | NoAnswer::Refused(_) | NoAnswer::Unreachable(..))) => {
                     (why.words().to_string(), Some(AGAIN))

@@ -59,7 +59,7 @@ fn open(out: &mut Vec<u8>, name: &str, bracket: u8) {
 }
 
 /// `GET /admin/v1/status`. `origins`: where clients are served, as a browser would say it.
-pub(crate) fn status(view: &View, origins: &str, cx: &Cx, out: &mut Vec<u8>) {
+pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>) {
     let (gauges, now) = (&view.gauges, cx.now);
     out.push(b'{');
     text(out, "version", env!("CARGO_PKG_VERSION"));
@@ -95,7 +95,8 @@ pub(crate) fn status(view: &View, origins: &str, cx: &Cx, out: &mut Vec<u8>) {
     }
     out.push(b']');
     open(out, "minutes", b'[');
-    for sum in cx.recorder.iter().flat_map(|recorder| recorder.minutes(now.unix)) {
+    // Requests are recorded from the first reading on.
+    for sum in cx.recorder.get_or_insert_default().minutes(now.unix) {
         item(out);
         minute(sum, out);
     }
@@ -116,6 +117,8 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
 /// `GET /admin/v1/targets`: the targets of all models.
 pub(crate) fn targets(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
+    // Requests are recorded from the first reading on.
+    let recorder = cx.recorder.get_or_insert_default();
     out.extend_from_slice(b"{\"data\":[");
     for model in setup.config.catalog.models() {
         for target in model.targets.iter().filter(|_| part.takes()) {
@@ -135,7 +138,7 @@ pub(crate) fn targets(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
             count(out, "failures", standing.failures);
             count(out, "failures_in_a_row", standing.in_a_row.into());
             key(out, "first_byte_us");
-            match cx.recorder.as_ref().and_then(|recorder| recorder.first_bytes(target.seed, now.unix)) {
+            match recorder.first_bytes(target.seed, now.unix) {
                 Some((median, most)) => {
                     out.push(b'{');
                     count(out, "median", median.into());

@@ -45,7 +45,7 @@ section! {
         /// addition to addresses and `localhost`. Requests for `/metrics` with the token may use any name.
         pub admin_hosts: Vec<Arc<str>> = Vec::new(), Hosts, Live;
         /// Requests are recorded for the admin API from the start on, which costs one in a hundred of what a request
-        /// does; else from the first time on that somebody looks at them there.
+        /// does; else from the first time that `requests`, `targets` or `status` is read there.
         pub record_requests: bool = false, Flag, Restart;
         /// What API keys begin with. A change makes all issued keys unusable.
         pub key_prefix: String = "tg_".to_string(), Prefix, Live;

@@ -112,6 +112,25 @@ fn the_last_requests_are_the_lines_of_the_log() {
 }
 
 #[test]
+fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
+    for first in ["targets", "status"] {
+        let h = Harness::start(&Setup { server: WRITE.trim_end_matches("record_requests = true"), ..Setup::default() });
+        let key = h.key();
+        told(&h, first);
+        h.chat(&key, &chat("x\n#sim tokens=5"));
+        let targets = wait_for("the request to end", || {
+            let targets = told(&h, "targets");
+            let small = targets["data"].as_array().unwrap().iter().find(|target| target["model"] == "small").cloned();
+            small.filter(|small| small["served"] == 1 && small["in_flight"] == 0)
+        });
+        assert!(targets["first_byte_us"]["median"].is_u64(), "after {first}: {targets}");
+        let minutes = told(&h, "status")["minutes"].clone();
+        let requests = minutes.as_array().unwrap().iter().filter_map(|minute| minute["requests"].as_u64());
+        assert_eq!(requests.sum::<u64>(), 1, "after {first}: {minutes}");
+    }
+}
+
+#[test]
 fn whoever_follows_is_told_of_requests_as_they_end() {
     let h = start();
     let key = h.key();
