@@ -203,13 +203,13 @@ impl Buf {
         self.0.as_ref().map_or(0, |store| store.data.capacity())
     }
 
-    /// What is in the buffer.
+    /// The bytes in the buffer.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |store| &store.data[store.front..])
     }
 
-    /// What is in the buffer, to be changed in place.
+    /// The bytes in the buffer, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.0.as_mut().map_or(&mut [], |store| &mut store.data[store.front..])
     }

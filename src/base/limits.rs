@@ -52,7 +52,7 @@ pub const HIGH_WATER: usize = 64 * 1024;
 /// Bytes of a stream that are relayed before its client's unsent bytes are looked at again: events may grow on their
 /// way (a comment of three bytes to a ping of thirty), and a stream is to keep within its 256 KiB.
 pub const RELAY_SLICE: usize = 8 * 1024;
-/// How long after a finish reason a missing `[DONE]` is waited for (contract section 4).
+/// Time to wait for a missing `[DONE]` after a finish reason.
 pub const DONE_GRACE: Duration = Duration::from_secs(2);
 /// Empty lines before a request that are forgiven (RFC 9112 section 2.2 wants one at least).
 pub const EMPTY_LINES_MAX: u8 = 4;
@@ -104,14 +104,14 @@ pub const EXPIRED_PER_TURN: usize = 1024;
 pub const ROUNDS_PER_TURN: usize = 16;
 /// Messages in the loop's mailbox. Senders have few outstanding each, so a full box means that the loop is dead.
 pub const MAILBOX_MAX: usize = 64 * 1024;
-/// How long a closed TLS connection may take to send its last bytes before the socket is dropped.
+/// Time that a closed TLS connection may take to send its last bytes before the socket is dropped.
 pub const PARTING: Duration = Duration::from_secs(5);
 /// Connections that are read from before what that has led to is written. Writing at once would cost a tenth more
 /// time, since reading and writing would drive each other out of the processor's cache.
 pub const RUNS_PER_FLUSH: usize = 64;
 /// Bytes of log lines waiting for a slow stderr; lines beyond it are dropped and counted.
 pub const LOG_BYTES_MAX: usize = 4 << 20;
-/// How long the end of the program waits for a stderr that takes no more lines.
+/// Time that shutdown waits for a stderr that takes no more lines.
 pub const LOG_PARTING: Duration = Duration::from_secs(1);
 /// Bytes of spans waiting for a slow collector; spans beyond it are dropped and counted.
 pub const SPANS_BYTES_MAX: usize = 4 << 20;
@@ -119,13 +119,13 @@ pub const SPANS_BYTES_MAX: usize = 4 << 20;
 pub const SPANS_PER_BATCH: usize = 512;
 /// Rest of the busy thread that sends spans: they gather meanwhile.
 pub const SPANS_TICK: Duration = Duration::from_secs(1);
-/// How long a collector may take to answer, its connection included.
+/// Time that a collector may take to answer, including the connection.
 pub const SPANS_ANSWER: Duration = Duration::from_secs(5);
 /// How often a batch is sent to a collector that cannot be reached or says that it may come again.
 pub const SPANS_TRIES: u32 = 3;
 /// How long such a collector is obeyed that says when.
 pub const SPANS_AGAIN_MAX: Duration = Duration::from_secs(10);
-/// How long the end of the program waits for the last spans to be sent (contract section 15).
+/// Time that shutdown waits for the last spans to be sent.
 pub const SPANS_PARTING: Duration = Duration::from_secs(2);
 /// Connections of either side for which the tables have room from the start; beyond it they are copied as they grow.
 pub const ROOM_MAX: usize = 16 * 1024;
@@ -145,7 +145,7 @@ pub const SETTINGS_FILE_MAX: usize = 4 << 20;
 pub const ASKED_BYTES_MAX: usize = 4 << 20;
 /// Pages of one provider's list of models.
 pub const LIST_PAGES_MAX: usize = 16;
-/// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
+/// Interval at which the store thread checks for key changes by other processes, which must take effect within 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Keys that the loop is told of at a time: it takes far less than a millisecond for them.
 pub const KEYS_PER_PIECE: usize = 256;
@@ -164,7 +164,7 @@ pub const CLOCK_BEHIND_MAX: Duration = Duration::from_secs(300);
 pub const CLOCK_LOOK: Duration = Duration::from_secs(1);
 /// Requests that wait for a look-up; those beyond are refused at once.
 pub const LOOKUPS_WAITING_MAX: usize = 1000;
-/// How long the gateway remembers that a key does not exist.
+/// Time that the gateway remembers that a key does not exist.
 pub const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
 /// Ids that it remembers so; beyond it the oldest is forgotten.
 pub const UNKNOWN_MAX: usize = 8192;
@@ -182,7 +182,7 @@ pub const MOMENT_MAX: u64 = 253_402_300_799_999;
 pub const SLICE_REST: Duration = Duration::from_micros(100);
 /// Rows of one commit; the rest goes into the next.
 pub const ROWS_PER_COMMIT: usize = 4096;
-/// How long a shared ledger is given to take a connection.
+/// Connect timeout of a shared ledger.
 pub const SHARED_CONNECT: Duration = Duration::from_secs(1);
 /// How long replicas of it are given to have what was written, where that is waited for.
 pub const SHARED_REPLICAS: Duration = Duration::from_secs(1);
@@ -190,7 +190,7 @@ pub const SHARED_REPLICAS: Duration = Duration::from_secs(1);
 pub const SHARED_NODES_MAX: usize = 64;
 /// How long it is given to answer.
 pub const SHARED_ANSWER: Duration = Duration::from_secs(2);
-/// How long a request waits for its admission by a shared ledger before that counts as unreachable; longer than its
+/// Time that a request waits for its admission by a shared ledger before that counts as unreachable; longer than its
 /// thread needs to find out.
 pub const ASK_PATIENCE: Duration = Duration::from_secs(4);
 /// What a host holds in a shared ledger ends so long after the host was heard of last.
@@ -203,13 +203,13 @@ pub const COMMANDS_PER_PIPELINE: usize = 256;
 pub const ROWS_WAITING_MAX: u64 = 50_000;
 /// The same for a shared ledger which cannot be reached, where a host admits alone meanwhile.
 pub const ROWS_WAITING_ALONE_MAX: u64 = 500_000;
-/// How long the counts of a window are kept in a shared ledger after its end, for requests that still run.
+/// Time that the counts of a window are kept in a shared ledger after its end, for requests that still run.
 pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
 /// Entries of a shared ledger that are not what they should be and are named one by one; what is beyond is not told.
 pub const ODD_ENTRIES_MAX: usize = 1000;
 /// Entries read from a shared ledger at a time, each of [`ROWS_PER_SCRIPT`] rows at most.
 pub const ENTRIES_PER_READ: usize = 32;
-/// How long a grant of a shared ledger lasts, by that one's clock.
+/// Lifetime of a grant of a shared ledger, by the ledger's clock.
 pub const GRANT: Duration = Duration::from_secs(2);
 /// So much earlier a host takes it to be over: what it has admitted must be told before that is granted to others, also
 /// where the host, the server or its disk stands still for a moment.
@@ -256,7 +256,7 @@ pub const STORE_BUSY: Duration = Duration::from_secs(5);
 pub const LOCK_WAIT: Duration = Duration::from_millis(100);
 /// Rest between two such tries.
 pub const LOCK_LOOK: Duration = Duration::from_millis(5);
-/// How long a command waits for a gateway that starts to have locked all files of the ledger.
+/// Time that a command waits for a gateway that starts to have locked all files of the ledger.
 pub const SEEN_WAIT: Duration = Duration::from_millis(500);
 /// Files of ledgers that a process keeps open for their locks, those that were replaced included.
 pub const LOCKED_FILES_MAX: usize = 1024;
@@ -286,23 +286,23 @@ pub const BODY_RATE_MIN: u64 = 16 * 1024;
 pub const SEND_SLICE: usize = 32 * 1024;
 /// The same where buffers are short.
 pub const SEND_SLICE_MIN: usize = 1024;
-/// How long a process that hands over waits for requests that have begun to arrive; new ones wait in the kernel. These
+/// Time that a process that hands over waits for requests that have begun to arrive; new ones wait in the kernel. These
 /// wait as long again for the successor to take the ledger, and are told to come again if they come later.
 pub const QUIET_WAIT: Duration = Duration::from_secs(2);
 /// Rest between two looks whether such requests are still arriving: each look is at every connection.
 pub const QUIET_LOOK: Duration = Duration::from_millis(5);
 /// Bytes of a line that a successor says: a word, a number or why it cannot go on.
 pub const SUCCESSOR_LINE_MAX: u64 = 64 * 1024;
-/// How long a successor may take to say that it is ready.
+/// Time that a successor may take to report that it is ready.
 pub const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// How long it may take, once it is given the ledger, to say that it has it; nothing is admitted meanwhile. Longer than
 /// a ledger is waited for that another process is writing to ([`STORE_BUSY`]), at its opening and once more.
 pub const TAKE_WAIT: Duration = Duration::from_secs(15);
-/// How long a process that has handed over waits at its end for its last rows to be safe with the successor.
+/// Time that a process that has handed over waits at its end for its last rows to be safe with the successor.
 pub const LAST_ROWS_WAIT: Duration = Duration::from_secs(10);
-/// How long a write to the other process of a hand-over may stand still.
+/// Timeout of a stalled write to the other process of a hand-over.
 pub const HANDOVER_STALL: Duration = Duration::from_secs(5);
-/// How long idle connections are left open when draining begins, for requests that are on their way.
+/// Time that idle connections stay open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
 /// Bytes of an answer whose length is not announced that may be copied where its storage grows: a millisecond.
 pub const COPIED_MAX: usize = 4 << 20;

@@ -46,7 +46,7 @@ impl<T> Paged<T> {
         self.pages.get(index / PAGE)?.get(index % PAGE)
     }
 
-    /// The same, to be changed.
+    /// The item at `index`, mutable.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.pages.get_mut(index / PAGE)?.get_mut(index % PAGE)
@@ -57,7 +57,7 @@ impl<T> Paged<T> {
         self.pages.iter().flatten()
     }
 
-    /// The same, to be changed.
+    /// All items, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.pages.iter_mut().flatten()
     }
@@ -101,7 +101,7 @@ impl<T: Default> Sparse<T> {
         self.items.get(self.places.get(index)?.checked_sub(1)? as usize).map(|(_, item)| item)
     }
 
-    /// The same, to be changed.
+    /// The item of `index`, mutable.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.items.get_mut(self.places.get(index)?.checked_sub(1)? as usize).map(|(_, item)| item)
@@ -131,7 +131,7 @@ impl<T: Default> Sparse<T> {
         self.items.iter().map(|(index, item)| (*index as usize, item))
     }
 
-    /// The same, to be changed.
+    /// All items with their indices, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         self.items.iter_mut().map(|(index, item)| (*index as usize, item))
     }

@@ -27,7 +27,7 @@ pub struct Conn {
     pub generation: u32,
 }
 
-/// How a connection ended on the other side.
+/// The way the other side ended a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// An orderly end: FIN, and over TLS a close_notify before it.
@@ -36,7 +36,7 @@ pub enum Ending {
     Broken,
 }
 
-/// How a core wants a connection ended.
+/// The way a core wants a connection ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Shut {
     /// Everything written has left; say a proper goodbye (close_notify, FIN).

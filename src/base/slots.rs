@@ -103,7 +103,7 @@ impl<T, N> Slots<T, N> {
         self.slab.get(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &tenant.value))
     }
 
-    /// The same, to be changed.
+    /// The present tenant of `slot` and its name, mutable.
     #[inline]
     pub fn tenant_mut(&mut self, slot: u32) -> Option<(Id<N>, &mut T)> {
         self.slab.get_mut(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &mut tenant.value))

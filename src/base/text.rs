@@ -135,7 +135,7 @@ pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// What keys of well-known services, and headers that carry one, begin with.
+/// Prefixes of the API keys of well-known services, and of headers that carry a key.
 const KEY_STARTS: [&str; 10] = ["sk-", "sk_", "pk-", "rk-", "xai-", "gsk_", "hf_", "AIza", "ghp_", "Bearer"];
 
 /// True if a word looks like a credential by its beginning.
@@ -143,7 +143,7 @@ pub fn looks_secret(word: &str) -> bool {
     word.len() > 8 && KEY_STARTS.iter().any(|start| word.starts_with(start))
 }
 
-/// Whether the text contains an API key at its start or after a character that is not a letter or a digit.
+/// Returns true if the text contains an API key at its start or after a character that is not a letter or a digit.
 pub fn holds_secret(text: &str) -> bool {
     KEY_STARTS.iter().any(|start| begun_by(text, start).any(|rest| start.len() + key_length(rest) > 8))
 }
