@@ -22,8 +22,10 @@ const CLIENTS_OWN: [&str; 6] =
 /// What a target is sent beside what the scan has found.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Beside {
-    /// Bytes of unknown members and of those that the configuration writes.
-    pub bytes: u64,
+    /// Bytes of the client's unknown members.
+    pub unknown: u64,
+    /// Bytes of members that the configuration writes.
+    pub added: u64,
     /// The least bound on completion tokens that is sent, or the largest number among the unknown members: that may be
     /// another name of the bound.
     pub bound: u64,
@@ -37,7 +39,8 @@ impl Beside {
     /// What covers both.
     pub fn max(self, other: Beside) -> Beside {
         Beside {
-            bytes: self.bytes.max(other.bytes),
+            unknown: self.unknown.max(other.unknown),
+            added: self.added.max(other.added),
             bound: self.bound.max(other.bound),
             answers: self.answers.max(other.answers),
             is_unbounded: self.is_unbounded | other.is_unbounded,
@@ -65,7 +68,7 @@ pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &Target<'_>) -
     };
     // The messages shape insists on a bound, so a translation always writes one.
     let is_unbounded = takes.drops(name) && !(translated && with.shape == Dialect::Messages);
-    let mut found = Beside { bytes: added, is_unbounded, ..Beside::default() };
+    let mut found = Beside { added, is_unbounded, ..Beside::default() };
     if translated {
         // A smaller bound becomes this one.
         found.bound = if with.shape == Dialect::Responses { BOUND_MIN } else { 0 };
@@ -76,7 +79,7 @@ pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &Target<'_>) -
             continue;
         }
         let value = member.value.of(body);
-        found.bytes += (member.key.len() + value.len()) as u64;
+        found.unknown += (member.key.len() + value.len()) as u64;
         match member.name {
             Name::N | Name::BestOf => found.answers = found.answers.max(answers_of(value)),
             _ => found.bound = found.bound.max(bound_of(value).unwrap_or(0)),

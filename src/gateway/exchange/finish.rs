@@ -66,7 +66,8 @@ impl Exchange {
         }
         if let FaultKind::TooLarge(_, came) = fault.kind {
             let generates = !matches!(self.dialect(), Some(Dialect::Relay(Relay::Embeddings | Relay::Rerank)));
-            let text = if generates { came as u64 / BYTES_PER_TOKEN_MAX } else { 0 };
+            let most = if generates { self.completion_max(draft, message) } else { 0 };
+            let text = most.min(came as u64 / BYTES_PER_TOKEN_MAX);
             observed.relayed_tokens = observed.relayed_tokens.saturating_add(text);
         } else if observed == ObservedUsage::default() {
             return;

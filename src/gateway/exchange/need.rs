@@ -17,8 +17,8 @@ use crate::policy::refusal::Refusal;
 use crate::policy::usage::most_nano;
 use crate::wire::Dialect;
 
-/// Bytes, of members that are not counted as the prompt is, for each token that is reserved for them. What a provider
-/// makes of them is not known; so much is more than enough for texts in most languages.
+/// Bytes per token of members that are not counted as the prompt is: unknown ones and those that the configuration
+/// writes. Tollgate cannot know how a provider reads them; this covers texts in most languages.
 const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
 impl Exchange {
@@ -42,14 +42,37 @@ impl Exchange {
         let is_short = fields.max_tokens.is_some_and(|bound| (1..BOUND_MIN).contains(&bound));
         if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short {
             let beside = self.beside(model, fields, message);
-            // What the configuration writes is read with each prompt.
-            prompt += (beside.bytes / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
+            // Each prompt is read with what the configuration writes.
+            prompt += (beside.added / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
             completion = answer_tokens(model, fields, Some(&beside));
         }
         let is_limited = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
             .is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
         let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
         Amount { tokens: prompt.saturating_add(completion), nano }
+    }
+
+    /// Tokens of the client's unknown members that a target is sent, with each prompt: reserved, and charged if the
+    /// provider reports no usage.
+    #[inline]
+    pub(super) fn unknown_tokens(&self, draft: &OutgoingRequest, message: &Message<'_>) -> u64 {
+        match self.model() {
+            Some(model) if draft.scan.unknown_bytes() > 0 => {
+                let fields = draft.scan.fields();
+                let beside = self.beside(model, fields, message);
+                (beside.unknown / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Completion tokens that a provider can bill for the request.
+    #[cold]
+    pub(super) fn completion_max(&self, draft: &OutgoingRequest, message: &Message<'_>) -> u64 {
+        self.model().map_or(0, |model| {
+            let fields = draft.scan.fields();
+            answer_tokens(model, fields, Some(&self.beside(model, fields, message)))
+        })
     }
 
     /// What the target that is sent most of it is sent beside what the scan has found.

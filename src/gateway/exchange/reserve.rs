@@ -295,7 +295,8 @@ impl Exchange {
         if !is_whole || cx.is_shared() {
             return false;
         }
-        let most = self.amount(draft.scan.prompt_tokens_max(), draft, message, cx);
+        let most = draft.scan.prompt_tokens_max() + self.unknown_tokens(draft, message);
+        let most = self.amount(most, draft, message, cx);
         let hold = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
             .ok()
             .and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
@@ -313,11 +314,12 @@ impl Exchange {
 
     /// What the request may use. Where it was admitted by a bound, so much is reserved from here on.
     pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Amount {
+        let unknown = self.unknown_tokens(draft, message);
         let Some(asked) = &mut self.asked else { return Amount::default() };
         if let Some(counted) = asked.prompt {
             return self.amount(counted.get().into(), draft, message, cx);
         }
-        let prompt = draft.scan.prompt_tokens(message.body).count().max(1);
+        let prompt = draft.scan.prompt_tokens(message.body).count().max(1) + unknown;
         asked.prompt = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
         let estimate = self.amount(prompt, draft, message, cx);
         if let Some(admitted) = &self.admitted {
