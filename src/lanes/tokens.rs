@@ -38,6 +38,13 @@ pub fn has_backslash(text: u128) -> bool {
     is(u8x16::new(text.to_le_bytes()), b'\\').to_bitmask() != 0
 }
 
+/// Index of the first backslash from byte `from` on among bytes that are given as [`packed`].
+#[inline]
+pub fn backslash(text: u128, from: u32) -> Option<u32> {
+    let found = is(u8x16::new(text.to_le_bytes()), b'\\').to_bitmask() >> from;
+    (found != 0).then(|| found.trailing_zeros() + from)
+}
+
 /// Parts of a token that [`PIECE`] bytes at most cost behind `last`, the byte before them.
 pub fn piece(piece: &[u8], last: u8) -> u64 {
     const ROOM: usize = 1 + PIECE;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::rng::Rng;
 
 fn count(text: &str) -> u64 {
     let mut estimator = Estimator::new();
@@ -17,6 +18,23 @@ fn estimate_is_the_same_however_text_is_cut() {
         let mut pieces = Estimator::new();
         runs.chunks(size).for_each(|piece| pieces.feed_json(&piece.concat()));
         assert_eq!(pieces.tokens(), whole.tokens(), "pieces of {size}");
+    }
+}
+
+#[test]
+fn short_texts_are_unescaped_as_long_ones_are() {
+    let mut rng = Rng::from_u64(7);
+    let parts = ["a", "\\n", "\\\\", "\\\"", "\\t", "\\/", "\\u00e9", "\\b", "é", " "];
+    for _ in 0..20_000 {
+        let mut text = String::new();
+        while let part = parts[rng.below(parts.len() as u64) as usize]
+            && text.len() + part.len() <= BLOCK
+        {
+            text.push_str(part);
+        }
+        let mut decoded = Estimator::new();
+        decoded.decode(text.as_bytes());
+        assert_eq!(count(&text), decoded.tokens(), "{text}");
     }
 }
 
