@@ -79,13 +79,13 @@ enum Command {
     Serve(ServeArgs),
     /// Run the gateway on a simulated provider with a fresh key; needs no set-up
     Demo(DemoArgs),
-    /// Run the simulated provider alone
+    /// Run only the simulated provider
     Provider(provider::ProviderArgs),
-    /// Write a first configuration: providers whose variables are set, and local servers that answer
+    /// Generate tollgate.toml from API keys in the environment and local model servers
     Init(init::InitArgs),
     /// Check the configuration; errors name file, line and field
     Check(CheckArgs),
-    /// Say whether a running gateway admits requests; for health checks of containers
+    /// Check whether a running gateway is ready (exit code 0 or 1), for container health checks
     Ready(ready::ReadyArgs),
     /// Issue, list, show, change, rotate and revoke API keys
     #[command(subcommand)]
@@ -96,7 +96,7 @@ enum Command {
     Usage(usage::UsageArgs),
     /// Show the last requests of a running gateway, and follow those that end
     Requests(requests::RequestsArgs),
-    /// Verify or export the ledger
+    /// Verify, export, audit or adopt the ledger
     #[command(subcommand)]
     Ledger(ledger::LedgerCommand),
     /// Print a shell's completions

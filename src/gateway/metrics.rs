@@ -231,8 +231,8 @@ impl Stats {
             let label = format!("phase=\"{name}\"");
             histogram.write(&histogram::PHASES, "tollgate_phase_seconds", &label, out);
         }
-        head(out, "tollgate_turn_seconds", "histogram", "Loop lag: the time the loop took for one turn.");
-        self.turns.write(&histogram::PHASES, "tollgate_turn_seconds", "", out);
+        head(out, "tollgate_loop_iteration_seconds", "histogram", "Seconds of one event-loop iteration.");
+        self.turns.write(&histogram::PHASES, "tollgate_loop_iteration_seconds", "", out);
         write_targets(targets, out);
         head(out, "tollgate_queued", "gauge", "Requests that wait for a place, by model with a queue.");
         for (model, length) in &gauges.queued {
@@ -355,7 +355,7 @@ fn write_targets(targets: &[(TargetCounts, bool)], out: &mut Vec<u8>) {
     let failures = "Failures of a target by its own fault.";
     series("tollgate_target_failures_total", "counter", failures, &|(target, _)| target.failures);
     let resting = "1 while a target rests, after failures or by its provider's word, or is on trial.";
-    series("tollgate_target_resting", "gauge", resting, &|(_, resting)| u64::from(*resting));
+    series("tollgate_target_cooling_down", "gauge", resting, &|(_, resting)| u64::from(*resting));
 }
 
 fn head(out: &mut Vec<u8>, name: &str, kind: &str, what: &str) {
@@ -425,7 +425,7 @@ mod tests {
             "tollgate_tokens_per_second_bucket{model=\"m\",le=\"75\"} 0\n",
             "tollgate_tokens_per_second_bucket{model=\"m\",le=\"100\"} 2\n",
             "tollgate_phase_seconds_count{phase=\"wait\"} 2\n",
-            "tollgate_turn_seconds_count 2\n",
+            "tollgate_loop_iteration_seconds_count 2\n",
             "tollgate_refused_total{limit=\"concurrency\"} 2\n",
             "tollgate_stale_retries_total 2\n",
         ] {

@@ -197,7 +197,7 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
     let named = endpoints.iter().map(String::as_str).filter(|word| *word != "all");
     let named: Vec<&str> = if endpoints.iter().any(|word| word == "all") { Vec::new() } else { named.collect() };
     let fresh = Scope::from_words(named, models)
-        .map_err(|word| Failure::misused(format!("`{word}` is no endpoint: expected {ENDPOINTS}")))?;
+        .map_err(|word| Failure::misused(format!("unknown endpoint `{word}`: expected {ENDPOINTS}")))?;
     let mut scope = before.clone();
     if !options.endpoints.is_empty() {
         scope = Scope { models_allowed: scope.models_allowed, ..fresh.clone() };

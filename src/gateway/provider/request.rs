@@ -467,7 +467,7 @@ mod tests {
             let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
             let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
             let errors = Config::parse(&source).unwrap_err();
-            let refused = format!("`{name}` is for the client or the gateway to say");
+            let refused = format!("`{name}` cannot be set here");
             assert!(errors.len() == 1 && errors[0].to_string().ends_with(&refused), "{name}: {errors:?}");
         }
     }

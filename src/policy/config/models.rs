@@ -103,7 +103,7 @@ fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect])
     let [Some(input), Some(output), cache_read, cache_write] = read else {
         if read.iter().any(Option::is_some) {
             let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
-            reader.warn(s.start(), path, "missing: the model has no price and costs nothing; 0 is what is free");
+            reader.warn(s.start(), path, "missing, so the model is unpriced; set both prices (0 = free)");
         }
         return (Prices::default(), false);
     };

@@ -86,7 +86,7 @@ fn may_be_named(reader: &mut Reader<'_>, field: &Field<'_>, name: &str) -> bool 
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(is_plain) {
         reader.error(field, format!("expected a name of 1 to {NAME_MAX} letters, digits, _ and -"));
     } else if OWN.contains(&name) {
-        reader.error(field, format!("`{name}` is for the client or the gateway to say"));
+        reader.error(field, format!("`{name}` cannot be set here"));
     } else if BOUNDS.contains(&name) {
         let instead = "write `default_max_tokens`, `reserve_tokens` or `max_output_tokens` in `capabilities`";
         reader.error(field, format!("`{name}` is what reservations go by: {instead}"));

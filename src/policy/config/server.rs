@@ -184,9 +184,9 @@ impl Server {
         {
             let Some((at, token)) = section.place(name).zip(token.as_ref()) else { continue };
             if self.admin_listen.is_none() {
-                reader.warn(at, section.path_of(name), "nobody is asked for it: there is no `admin_listen`");
+                reader.warn(at, section.path_of(name), "no effect, because `admin_listen` is not set");
             } else if is_same {
-                reader.warn(at, section.path_of(name), "the same as `admin_token`: whoever may look may change");
+                reader.warn(at, section.path_of(name), "the same as `admin_token`: every reader can also make changes");
             } else if token.len() < TOKEN_MIN {
                 reader.warn(at, section.path_of(name), TOKEN_SHORT);
             }

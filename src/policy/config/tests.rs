@@ -396,11 +396,11 @@ fn admin_tokens_that_protect_nothing_are_warned_of() {
     };
     let listen = "admin_listen = \"127.0.0.1:81\"";
     assert_eq!(warned(listen, long, other), [""; 0]);
-    let same = "server.admin_write_token: the same as `admin_token`: whoever may look may change";
+    let same = "server.admin_write_token: the same as `admin_token`: every reader can also make changes";
     assert_eq!(warned(listen, long, long), [same]);
     let short = "server.admin_token: so short that it can be guessed: 16 characters or more do";
     assert_eq!(warned(listen, "{ env = \"GOOD_KEY\" }", long), [short]);
-    let idle = "nobody is asked for it: there is no `admin_listen`";
+    let idle = "no effect, because `admin_listen` is not set";
     let idle = ["server.admin_token", "server.admin_write_token"].map(|name| format!("{name}: {idle}"));
     assert_eq!(warned("", long, other), idle);
 }
@@ -769,13 +769,13 @@ fn members_that_a_model_writes_are_checked() {
             ("{ a = [{ b = 2026-11-20 }] }", &a, "no dates"),
             ("{ \"a b\" = 1 }", &format!("{table}.a b"), "letters, digits, _ and -"),
             ("{ \"\" = 1 }", &format!("{table}."), "letters, digits, _ and -"),
-            ("{ model = \"x\" }", &format!("{table}.model"), "for the client or the gateway to say"),
-            ("{ stream_options = {} }", &format!("{table}.stream_options"), "for the client or the gateway to say"),
-            ("{ query = \"x\" }", &format!("{table}.query"), "for the client or the gateway to say"),
-            ("{ documents = [\"x\"] }", &format!("{table}.documents"), "for the client or the gateway to say"),
-            ("{ input = \"x\" }", &format!("{table}.input"), "for the client or the gateway to say"),
-            ("{ prompt = \"x\" }", &format!("{table}.prompt"), "for the client or the gateway to say"),
-            ("{ best_of = 9 }", &format!("{table}.best_of"), "for the client or the gateway to say"),
+            ("{ model = \"x\" }", &format!("{table}.model"), "cannot be set here"),
+            ("{ stream_options = {} }", &format!("{table}.stream_options"), "cannot be set here"),
+            ("{ query = \"x\" }", &format!("{table}.query"), "cannot be set here"),
+            ("{ documents = [\"x\"] }", &format!("{table}.documents"), "cannot be set here"),
+            ("{ input = \"x\" }", &format!("{table}.input"), "cannot be set here"),
+            ("{ prompt = \"x\" }", &format!("{table}.prompt"), "cannot be set here"),
+            ("{ best_of = 9 }", &format!("{table}.best_of"), "cannot be set here"),
             ("{ max_tokens = 5 }", &format!("{table}.max_tokens"), "write `default_max_tokens`, `reserve_tokens`"),
         ] {
             one_error(&model(&format!("{right}{key} = {value}")), 9, field, words);
@@ -964,7 +964,7 @@ fn a_model_with_one_price_of_two_has_none_and_that_is_said() {
     assert_eq!(prices("input_price = 1\noutput_price = 0"), (true, 1_000_000, vec![]));
     let (priced, input, said) = prices("input_price = 1");
     assert_eq!((priced, input, said.len()), (false, 0, 1));
-    assert!(said[0].contains("models[0].output_price: missing: the model has no price"), "{said:?}");
+    assert!(said[0].contains("models[0].output_price: missing, so the model is unpriced"), "{said:?}");
     // Vectors and ranks have no tokens of their own.
     assert_eq!(prices("serves = [\"embeddings\", \"rerank\"]\ninput_price = 1"), (true, 1_000_000, vec![]));
     assert!(!prices("serves = [\"embeddings\", \"completions\"]\ninput_price = 1").0);

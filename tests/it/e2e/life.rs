@@ -161,7 +161,7 @@ fn the_admin_listener_tells_health_and_metrics_and_nothing_else() {
         "tollgate_requests_total{endpoint=\"chat\",model=\"small\",status=\"200\"} 1",
         "tollgate_tokens_total{model=\"small\",kind=\"output\"} 5",
         "# TYPE tollgate_phase_seconds histogram",
-        "# TYPE tollgate_turn_seconds histogram",
+        "# TYPE tollgate_loop_iteration_seconds histogram",
         "# TYPE tollgate_client_connections gauge",
         "# TYPE tollgate_buffered_bytes gauge",
         "tollgate_panics_total 0",

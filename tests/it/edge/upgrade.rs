@@ -95,10 +95,10 @@ fn counters_go_on_and_the_last_streams_of_the_old_process_are_counted_by_the_new
     stream.write_all(chat(&rig.key, "small", true, "#sim tokens=40 pace=20").as_bytes()).unwrap();
     read_until(&mut stream, "chunk");
     assert_eq!([served, attempts, output, took].map(|series| counter(&gate, series)), [3.0, 3.0, 15.0, 3.0]);
-    let turns = counter(&gate, "tollgate_turn_seconds_count");
+    let turns = counter(&gate, "tollgate_loop_iteration_seconds_count");
     upgrade(&gate);
     assert_eq!([served, attempts, output, took].map(|series| counter(&gate, series)), [3.0, 3.0, 15.0, 3.0]);
-    assert!(counter(&gate, "tollgate_turn_seconds_count") >= turns);
+    assert!(counter(&gate, "tollgate_loop_iteration_seconds_count") >= turns);
     read_until(&mut stream, "[DONE]");
     gate.until("the stream is counted", |gate| counter(gate, served) == 4.0);
     assert_eq!([attempts, output, took].map(|series| counter(&gate, series)), [4.0, 55.0, 4.0]);

@@ -357,7 +357,7 @@ fn a_target_that_keeps_failing_rests_and_the_metrics_say_so() {
     };
     assert_eq!([attempts(&mut client), attempts(&mut client), attempts(&mut client)], [2, 2, 1]);
     let metrics = world.metrics();
-    assert_eq!(metrics[&format!("tollgate_target_resting{{{target}}}")], 1.0);
+    assert_eq!(metrics[&format!("tollgate_target_cooling_down{{{target}}}")], 1.0);
     assert_eq!(metrics[&format!("tollgate_target_failures_total{{{target}}}")], 2.0);
 }
 

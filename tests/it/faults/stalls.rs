@@ -110,7 +110,7 @@ const LOADS: [Load; 9] = [
 /// Turns so far, those over 5 ms, and those over 10 ms.
 fn turns(world: &World) -> [u64; 3] {
     let metrics = world.metrics();
-    let of = |le: &str| metrics[&format!("tollgate_turn_seconds_bucket{{le=\"{le}\"}}")] as u64;
+    let of = |le: &str| metrics[&format!("tollgate_loop_iteration_seconds_bucket{{le=\"{le}\"}}")] as u64;
     [of("+Inf"), of("+Inf") - of("0.005"), of("+Inf") - of("0.01")]
 }
 
