@@ -576,7 +576,8 @@ fn multibyte(bytes: &[u8]) -> Result<usize, &'static str> {
         let Some(rest) = bytes.get(len + 1..len + size) else { return Ok(len) };
         let formed = rest.first().is_some_and(|byte| second.contains(byte));
         if !formed || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
-            // A malformed character is reported when it is at the front, so that its position does not depend on how the bytes arrived.
+            // A malformed character is only reported at the front, so that its position does not depend on how bytes
+            // arrived.
             return if len > 0 { Ok(len) } else { Err("not UTF-8") };
         }
         len += size;
