@@ -112,7 +112,7 @@ fn wide_cost(old: u8x16, new: u8x16) -> u8x16 {
 /// Classes of bytes. The number of a class is also the additional cost of the first byte of a run of it.
 const LETTER: u8 = 20;
 const DIGIT: u8 = 101;
-/// Visible ASCII except letters and digits, and control characters.
+/// Visible ASCII except letters and digits, and the substitute for control characters.
 const MARK: u8 = 26;
 /// Line feeds, carriage returns and tabs.
 const LINE: u8 = 17;
