@@ -24,7 +24,7 @@ enum Framed {
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Nothing has been written yet.
+    /// The head is next.
     Head,
     /// The first event is next.
     Start,

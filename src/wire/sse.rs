@@ -87,8 +87,8 @@ impl Splitter {
         *self = Splitter { joined: self.joined.take(), ..Splitter::new() };
     }
 
-    /// Returns the next complete event, `None` if there is none yet. `buf` begins at the end of the last event, or at the
-    /// start of the stream, and must contain at least the bytes of the previous call.
+    /// Returns the next complete event, `None` if there is none yet. `buf` begins at the end of the last event, or at
+    /// the start of the stream, and must contain at least the bytes of the previous call.
     pub fn next(&mut self, buf: &[u8]) -> Option<Event> {
         if !self.bom_passed && !self.pass_bom(buf) {
             return None;
