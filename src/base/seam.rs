@@ -27,7 +27,7 @@ pub struct Conn {
     pub generation: u32,
 }
 
-/// How the other side ended a connection.
+/// Manner in which the other side ended a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// An orderly end: FIN, preceded over TLS by a close_notify.
@@ -36,7 +36,7 @@ pub enum Ending {
     Broken,
 }
 
-/// How a core wants a connection ended.
+/// Manner in which a core wants a connection ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Shut {
     /// Everything written has been sent; close in an orderly way (close_notify, FIN).
@@ -101,7 +101,7 @@ pub enum Action {
     Close {
         /// Connection to close.
         conn: Conn,
-        /// How to close it.
+        /// Manner of closing it.
         shut: Shut,
     },
     /// Look up `host`. Answered by [`Reply::Named`].

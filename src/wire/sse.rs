@@ -30,7 +30,7 @@ impl Event {
     }
 }
 
-/// How the previous line ended. Decides the meaning of a CR at the very end of the bytes.
+/// End of the previous line. Decides the meaning of a CR at the very end of the bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum LineEnd {
     Lf,
