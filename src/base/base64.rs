@@ -26,7 +26,7 @@ pub fn encode(bytes: &[u8]) -> String {
     usual.chain(std::iter::repeat_n('=', (4 - out.len() % 4) % 4)).collect()
 }
 
-/// The bytes that `text` stands for, in either alphabet, padded or not; `None` where it is neither.
+/// Decodes `text` in either alphabet, padded or not. Returns `None` if it is invalid.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let padding = text.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
     let text = &text[..text.len() - padding];

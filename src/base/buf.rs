@@ -3,19 +3,18 @@
 /// Lends storage to every [`Buf`] and counts what is lent, so that the whole process has one bound on buffered bytes.
 #[derive(Debug)]
 pub struct Pool {
-    // Boxed as a buffer holds them: lending moves a pointer.
+    // Boxed because a `Buf` holds its store boxed: lending moves a pointer.
     #[allow(clippy::vec_box)]
     free: Vec<Box<Store>>,
-    /// The same of `SMALL` bytes.
+    /// Free stores of `SMALL` bytes.
     #[allow(clippy::vec_box)]
     small: Vec<Box<Store>>,
-    /// Large blocks that are done with, to be given back to the system where that holds nobody up. Until then they
-    /// count as lent.
+    /// Large blocks no longer in use. They wait to be freed when that delays nobody, and count as lent until then.
     heavy: Vec<Vec<u8>>,
     lent: usize,
-    /// What of that has left with parts of the pool.
+    /// Lent bytes that have left with parts of the pool.
     away: usize,
-    /// Bytes that somebody has been promised and has not taken yet.
+    /// Bytes that are promised and not lent yet.
     promised: usize,
     budget: usize,
 }
@@ -31,20 +30,20 @@ struct Store {
 pub const BLOCK: usize = 2048;
 /// Capacity in bytes of the storage that [`Buf::edit_small`] begins with: the words spliced into a request fit it.
 const SMALL: usize = 256;
-/// Storage above this many bytes is given back when no more than a block of it is in use.
+/// Storage above this many bytes is returned if at most one block of it is in use.
 const LARGE: usize = 8 * BLOCK;
-/// Capacity in bytes from which on a block is not dropped on the spot.
+/// Smallest capacity in bytes of a block whose deallocation is deferred.
 const HEAVY: usize = 4 << 20;
-/// Blocks kept for reuse beyond those lent; the rest goes back to the allocator.
+/// Maximum number of free blocks kept for reuse. Further blocks are deallocated.
 const FREE_MAX: usize = 64;
 
 impl Pool {
-    /// A pool that wants to lend no more than `budget` bytes in all.
+    /// Returns a pool with a budget of `budget` bytes.
     pub fn new(budget: usize) -> Pool {
         Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent: 0, away: 0, promised: 0, budget }
     }
 
-    /// Bytes lent at this moment.
+    /// Bytes currently lent.
     pub fn lent(&self) -> usize {
         self.lent
     }
@@ -54,12 +53,12 @@ impl Pool {
         self.budget
     }
 
-    /// Changes the budget; what is already lent stays lent.
+    /// Changes the budget. Storage already lent stays lent.
     pub fn set_budget(&mut self, budget: usize) {
         self.budget = budget;
     }
 
-    /// True if `more` bytes would still fit the budget, beside what is lent and what is promised.
+    /// True if `more` bytes fit the budget, in addition to those lent and promised.
     pub fn has_room(&self, more: usize) -> bool {
         self.room() >= more
     }
@@ -69,12 +68,12 @@ impl Pool {
         self.budget.saturating_sub(self.lent).saturating_sub(self.promised)
     }
 
-    /// Keeps `bytes` free for whoever has been promised them, until [`Pool::redeem`].
+    /// Keeps `bytes` free for a later borrower, until [`Pool::redeem`].
     pub fn promise(&mut self, bytes: usize) {
         self.promised += bytes;
     }
 
-    /// So much of a promise is not kept free any more: it has been lent, or will not be asked for.
+    /// Ends a promise for `bytes`: they have been lent, or are no longer needed.
     pub fn redeem(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.promised);
         self.promised = self.promised.saturating_sub(bytes);
@@ -85,42 +84,42 @@ impl Pool {
         self.promised
     }
 
-    /// A pool for buffers that leave together with storage of `lent` bytes. It stays counted here until
+    /// Returns a pool for buffers that leave together, with storage of `lent` bytes. The bytes stay counted here until
     /// [`Pool::reunite`].
     pub fn part(&mut self, lent: usize) -> Pool {
         self.away += lent;
         Pool { lent, ..Pool::new(usize::MAX) }
     }
 
-    /// What left with `lent` bytes is back with what `part` has lent by now.
+    /// Takes back a part that left with `lent` bytes, with the bytes that `part` has lent now.
     pub fn reunite(&mut self, part: &mut Pool, lent: usize) {
         self.away -= lent;
         self.lent = self.lent - lent + part.lent;
         self.heavy.append(&mut part.heavy);
     }
 
-    /// Counts again: `live` bytes are in buffers that are here, after a panic that others may have been lost to.
+    /// Recounts the lent bytes after a panic that may have lost buffers: `live` bytes are in known buffers.
     pub fn recount(&mut self, live: usize) {
         let heavy: usize = self.heavy.iter().map(Vec::capacity).sum();
         self.lent = live + self.away + heavy;
     }
 
-    /// Takes out the large blocks that are done with, as buffers that leave with a part of the pool, and how many
-    /// bytes they have. Dropping one costs the system a visit to each of its pages.
+    /// Takes out the large blocks no longer in use, and returns them with their size in bytes. They leave like a part
+    /// of the pool. Freeing a large block makes the kernel visit each of its pages.
     pub fn heavy(&mut self) -> (Vec<Vec<u8>>, usize) {
         let blocks = std::mem::take(&mut self.heavy);
         let bytes = blocks.iter().map(Vec::capacity).sum();
         (blocks, bytes)
     }
 
-    /// Drops large blocks that are done with, those that [`Pool::heavy`] has given among them.
+    /// Drops large blocks no longer in use, including those that [`Pool::heavy`] returned.
     pub fn discard(&mut self, blocks: Vec<Vec<u8>>) {
         for block in blocks.into_iter().chain(std::mem::take(&mut self.heavy)) {
             self.lent -= block.capacity();
         }
     }
 
-    /// True when [`Pool::heavy`] has something.
+    /// True if [`Pool::heavy`] would return any block.
     pub fn has_heavy(&self) -> bool {
         !self.heavy.is_empty()
     }
@@ -144,7 +143,7 @@ impl Pool {
     fn take_back(&mut self, mut store: Box<Store>) {
         let capacity = store.data.capacity();
         store.front = 0;
-        // As nearly all are.
+        // The case of nearly all blocks.
         if capacity == BLOCK && self.free.len() < FREE_MAX {
             self.lent -= BLOCK;
             store.data.clear();
@@ -166,12 +165,12 @@ impl Pool {
     }
 }
 
-/// Storage that is not a buffer's and counts as lent all the same.
+/// Storage outside any buffer that also counts as lent.
 #[derive(Debug, Default)]
 pub struct Charge(u32);
 
 impl Charge {
-    /// So many bytes it is by now.
+    /// Changes the charge to `bytes`.
     pub fn set(&mut self, pool: &mut Pool, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         pool.lent = pool.lent + bytes as usize - self.0 as usize;
@@ -184,15 +183,15 @@ impl Charge {
     }
 }
 
-/// Bytes in one piece with a moving front. Empty, it holds no storage at all and is as small as a pointer; so an idle
+/// Contiguous bytes with a moving front. An empty buffer has no storage and is as small as a pointer, so an idle
 /// connection costs next to nothing.
 ///
-/// Offsets into [`Buf::bytes`] stay true while bytes are appended and until [`Buf::consume`] is called.
+/// Offsets into [`Buf::bytes`] stay valid while bytes are appended, until [`Buf::consume`] is called.
 #[derive(Debug, Default)]
 pub struct Buf(Option<Box<Store>>);
 
 impl Buf {
-    /// Takes storage that was filled elsewhere; it counts from here on.
+    /// Takes storage that was filled elsewhere, and counts it as lent.
     pub fn adopt(pool: &mut Pool, data: Vec<u8>) -> Buf {
         pool.lent += data.capacity();
         Buf(Some(Box::new(Store { data, front: 0 })))
@@ -219,7 +218,7 @@ impl Buf {
         self.0.as_ref().map_or(0, |store| store.data.len() - store.front)
     }
 
-    /// True when nothing is in the buffer.
+    /// True if the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -231,7 +230,7 @@ impl Buf {
         }
     }
 
-    /// Makes room for `more` bytes at once, so that a body of declared length grows its buffer exactly once.
+    /// Reserves room for `more` bytes, so that a body of declared length grows its buffer exactly once.
     pub fn reserve(&mut self, pool: &mut Pool, more: usize) {
         self.edit(pool, |out| out.reserve_exact(more));
     }
@@ -241,7 +240,7 @@ impl Buf {
         self.edit(pool, Vec::shrink_to_fit);
     }
 
-    /// Lets `write` append to the buffer; what storage it takes is charged to the pool. `write` must not shorten the
+    /// Lets `write` append to the buffer, and charges the storage it uses to the pool. `write` must not shorten the
     /// vector.
     pub fn edit<R>(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let Store { data, front } = &mut **self.0.get_or_insert_with(|| pool.lend());
@@ -255,13 +254,13 @@ impl Buf {
         result
     }
 
-    /// The same for a buffer that stays small as a rule.
+    /// Like [`Buf::edit`], for a buffer that usually stays small.
     pub fn edit_small<R>(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         self.0.get_or_insert_with(|| pool.lend_small());
         self.edit(pool, write)
     }
 
-    /// Appends to a buffer that becomes large: when it has to grow, by `ahead` bytes more than what is needed now.
+    /// Appends to a buffer that becomes large. If it must grow, it grows by `ahead` bytes more than needed now.
     pub fn push_ahead(&mut self, pool: &mut Pool, bytes: &[u8], ahead: usize) {
         self.edit(pool, |out| {
             if out.capacity() - out.len() < bytes.len() {
@@ -271,7 +270,7 @@ impl Buf {
         });
     }
 
-    /// Removes `count` bytes from the front; storage goes back to the pool when the buffer is empty.
+    /// Removes `count` bytes from the front. An empty buffer returns its storage to the pool.
     pub fn consume(&mut self, pool: &mut Pool, count: usize) {
         let Some(store) = &mut self.0 else { return debug_assert_eq!(count, 0) };
         store.front += count;
@@ -280,7 +279,7 @@ impl Buf {
         if left == 0 {
             self.release(pool);
         } else if store.data.capacity() > LARGE && left <= BLOCK {
-            // A large storage must not stay lent for the few bytes at its end.
+            // A large storage must not stay lent for a few bytes.
             let mut kept = Buf::default();
             kept.push(pool, self.bytes());
             std::mem::replace(self, kept).release(pool);

@@ -1,4 +1,4 @@
-//! SHA-256, as the TLS provider carries it.
+//! SHA-256, from the TLS provider.
 
 /// SHA-256 of `bytes` (FIPS 180-4).
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
@@ -7,7 +7,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     out
 }
 
-/// Lower-case hexadecimal of `bytes`, appended to `out`.
+/// Appends `bytes` to `out` in lower-case hexadecimal.
 pub fn hex_into(bytes: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
@@ -16,14 +16,14 @@ pub fn hex_into(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Lower-case hexadecimal.
+/// Returns `bytes` in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     let mut out = Vec::with_capacity(bytes.len() * 2);
     hex_into(bytes, &mut out);
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// Reads hexadecimal of exactly `N` bytes.
+/// Parses hexadecimal of exactly `N` bytes.
 pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut out = [0u8; N];
     if text.len() != 2 * N {

@@ -1,25 +1,25 @@
-//! A hash that is the same on every host, in every version and after every restart, so that hosts that never speak to
-//! one another choose alike. For nothing that an adversary could gain by a collision.
+//! A hash that is the same on every host, in every version and after every restart, so that hosts choose alike without
+//! communication. Must never be used where an adversary could gain by a collision.
 
-/// Odd constants with as many ones as noughts: the fractions of the square roots of 2 and 3.
+/// Odd constants with as many ones as zeros: the fractions of the square roots of 2 and 3.
 const ROOTS: [u64; 2] = [0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b];
 
-/// Multiplies into 128 bits and folds them: every bit of either has a say in every bit of what comes.
+/// Multiplies into 128 bits and folds them: every bit of the result depends on every bit of both inputs.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Mixes a number into what has been mixed so far.
+/// Mixes a number into the hash so far.
 #[inline]
 pub fn mix(so_far: u64, value: u64) -> u64 {
     fold(so_far ^ ROOTS[0], value ^ ROOTS[1])
 }
 
-/// Mixes bytes, and how many they are.
+/// Mixes bytes and their number into the hash so far.
 pub fn mix_bytes(so_far: u64, bytes: &[u8]) -> u64 {
-    // Four at a time, as long as there are so many.
+    // Four words at a time.
     let (blocks, tail) = bytes.as_chunks::<32>();
     let (chunks, rest) = tail.as_chunks::<8>();
     let add = |sum: u64, chunk: &[u8; 8]| mix(sum, u64::from_le_bytes(*chunk));
@@ -31,16 +31,16 @@ pub fn mix_bytes(so_far: u64, bytes: &[u8]) -> u64 {
     mix(mixed, u64::from_le_bytes(last))
 }
 
-/// What a bidder that is known by `seed` draws for a number, the least of which wins: by weighted rendezvous hashing
-/// each wins as many numbers as its weight says, and one that goes away loses none but its own. Each is a stream of
-/// events at a rate of its weight, of which the first to come wins.
+/// Draw of the bidder with `seed` for a number; the smallest draw wins (weighted rendezvous hashing). Each bidder wins
+/// a share of the numbers in proportion to its weight. A bidder that leaves moves only its own numbers. Each bidder is
+/// a stream of events with its weight as the rate, and the first event wins.
 pub fn lot(number: u64, seed: u64, weight: f64) -> f64 {
     first_of_events(mix(number, seed)) / weight
 }
 
-/// The time to the first of events that come at a rate of 1, for an even draw of 64 bits: the negative logarithm of a
-/// number between 0 and 1. Only sums, products and quotients, which are rounded alike everywhere; a library's logarithm
-/// differs from system to system in its last bit, and would be the one thing that the binary wants of `libm`.
+/// Time to the first of events with a rate of 1, for a uniform draw of 64 bits: the negative logarithm of a number
+/// between 0 and 1. Uses only sums, products and quotients, which are rounded alike everywhere. A library's logarithm
+/// differs between systems in its last bit, and would be the only use of `libm` in the binary.
 #[inline(never)]
 fn first_of_events(draw: u64) -> f64 {
     let even = ((draw >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
@@ -49,7 +49,7 @@ fn first_of_events(draw: u64) -> f64 {
     let power = (bits >> 52) as i32 - 1023;
     let part = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
     let (part, power) = if part > std::f64::consts::SQRT_2 { (part / 2.0, power + 1) } else { (part, power) };
-    // ln(part) = 2 (s + s^3/3 + s^5/5 + ...), where s is at most 0.172: eight of them are right to 14 places.
+    // ln(part) = 2 (s + s^3/3 + s^5/5 + ...), with s at most 0.172: eight terms are accurate to 14 places.
     let s = (part - 1.0) / (part + 1.0);
     let square = s * s;
     let series = (0..8).rev().fold(0.0, |sum, term| sum * square + 1.0 / f64::from(2 * term + 1));
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn it_never_changes() {
-        // Whoever changes these moves every conversation to another target.
+        // A change of these values moves every conversation to another target.
         assert_eq!(mix(0, 0), 0xf901_09d2_335f_6b4f);
         assert_eq!(mix_bytes(7, b"conversation 12"), 0x403a_902d_d6d4_9af0);
     }

@@ -1,4 +1,4 @@
-//! Values with no opinion about HTTP or models. Imports nothing of ours.
+//! Generic building blocks, independent of HTTP and models. Imports nothing else of Tollgate.
 
 pub mod base64;
 pub mod buf;

@@ -1,17 +1,17 @@
-//! Puts lists in order where that is seldom done. The library's own sort is compiled again for every type, eight
-//! kilobytes of code each time; here the places are sorted, which are of one type, and what lies there is moved after.
+//! Sorting of lists that are rarely sorted. The standard sort is compiled again for every type, with eight kilobytes of
+//! code each time. Here indices are sorted, which have one type, and the items are moved afterwards.
 
-/// Sorts `list` by `key`, the smallest first; equal ones stay in the order they are in.
+/// Sorts `list` by `key` in ascending order. The sort is stable.
 pub fn by_key<T>(list: &mut [T], key: impl Fn(&T) -> (u64, u128)) {
     let mut order: Vec<(u64, u128, usize)> = Vec::with_capacity(list.len());
     order.extend(list.iter().enumerate().map(|(at, one)| {
         let (major, minor) = key(one);
         (major, minor, at)
     }));
-    // With their places in them no two are equal.
+    // With their indices in them no two are equal.
     order.sort_unstable();
     for start in 0..list.len() {
-        // Follows a circle of places: each gets what belongs there, and the first one's travels on to the last.
+        // Follows a cycle of indices: each gets its item, and the first item moves on to the last index.
         let mut at = start;
         loop {
             let from = std::mem::replace(&mut order[at].2, at);
@@ -24,7 +24,7 @@ pub fn by_key<T>(list: &mut [T], key: impl Fn(&T) -> (u64, u128)) {
     }
 }
 
-/// Collects into a map or set, one by one. The library's way for a B-tree is to sort first: see the head of this file.
+/// Collects into a map or set, item by item. The standard way for a B-tree sorts first: see the head of this file.
 pub fn gathered<T, M: Default + Extend<T>>(items: impl IntoIterator<Item = T>) -> M {
     let mut all = M::default();
     items.into_iter().for_each(|item| all.extend([item]));

@@ -1,4 +1,4 @@
-//! A list that grows by a page: what is in it stays where it is, so that growing never copies it.
+//! A list that grows by a page. Its items never move, so growing never copies them.
 
 use std::ops::{Index, IndexMut};
 
@@ -35,7 +35,7 @@ impl<T> Paged<T> {
         self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE + last.len())
     }
 
-    /// True when there is none.
+    /// True if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
@@ -79,12 +79,12 @@ impl<T> IndexMut<usize> for Paged<T> {
     }
 }
 
-/// Items of the few indices among many that have one: four bytes for each other index below the largest.
+/// Items of a few among many indices. Each index without an item, below the largest, costs four bytes.
 #[derive(Clone, Debug)]
 pub struct Sparse<T> {
-    /// For each index the place of its item and one; 0 for none.
+    /// Position in `items` plus one for each index, 0 for none.
     places: Paged<u32>,
-    /// Each with its index.
+    /// Items, each with its index.
     items: Paged<(u32, T)>,
 }
 
@@ -95,19 +95,19 @@ impl<T> Default for Sparse<T> {
 }
 
 impl<T: Default> Sparse<T> {
-    /// The item of `index`, if it has one.
+    /// Returns the item of `index`, if it has one.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
         self.items.get(self.places.get(index)?.checked_sub(1)? as usize).map(|(_, item)| item)
     }
 
-    /// The item of `index`, mutable.
+    /// Returns the item of `index`, mutable.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.items.get_mut(self.places.get(index)?.checked_sub(1)? as usize).map(|(_, item)| item)
     }
 
-    /// The item of `index`, which has one from here on.
+    /// Returns the item of `index`, and creates it if there is none.
     #[inline]
     pub fn entry(&mut self, index: usize) -> &mut T {
         let known = self.places.get(index).map_or(0, |place| *place);
@@ -126,12 +126,12 @@ impl<T: Default> Sparse<T> {
         place
     }
 
-    /// All items with their indices, in the order in which they were made.
+    /// Iterates over all items with their indices, in the order of creation.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.items.iter().map(|(index, item)| (*index as usize, item))
     }
 
-    /// All items with their indices, mutable.
+    /// Iterates over all items with their indices, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         self.items.iter_mut().map(|(index, item)| (*index as usize, item))
     }

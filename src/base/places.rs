@@ -1,36 +1,36 @@
-//! A hash table of indices into a list that its owner keeps: four bytes a place, and no copy of what is found by it.
-//! Growing moves a few places with each entry, so that no entry waits for a copy of the whole table.
+//! A hash table of indices into a list that its owner keeps: four bytes a slot, and no copy of the items. Growing moves
+//! a few slots with each entry, so that no entry waits for a copy of the whole table.
 
-/// See the module's documentation. Entries are never taken out one by one.
+/// See the module's documentation. Entries cannot be removed one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// Index and one, 0 for none; a power of two of them, at most half of them taken.
+    /// Index plus one, 0 for none. The length is a power of two, and at most half of the slots are used.
     slots: Vec<u32>,
-    /// The table before it grew, and how many of its slots have been moved.
+    /// The table before it grew, and the number of its slots that have been moved.
     former: (Vec<u32>, usize),
-    /// Entries in both.
+    /// Number of entries in both.
     len: usize,
 }
 
 /// Slots of the first table.
 const SLOTS_MIN: usize = 16;
-/// Slots of the former table that are moved with each new entry. The new table has room for as many entries more as
-/// the former had, which is half as many as it had slots.
+/// Slots of the former table that are moved with each new entry. The new table has room for as many further entries as
+/// the former one had, which is half its number of slots.
 const MOVED: usize = 4;
 
 impl Places {
-    /// The index whose hash this is and for which `is` holds.
+    /// Returns the index with hash `hash` for which `is` holds.
     #[inline]
     pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let found = search(&self.slots, hash, &is);
         if found.is_some() || self.former.0.is_empty() { found } else { search(&self.former.0, hash, &is) }
     }
 
-    /// Adds an index that is not in the table. `hash_of` gives the hash of every index in it.
+    /// Adds an index that is not in the table. `hash_of` returns the hash of every index in it.
     pub fn insert(&mut self, hash: u64, index: u32, hash_of: impl Fn(u32) -> u64) {
         if (self.len + 1) * 2 > self.slots.len() {
             let slots = vec![0; (2 * self.slots.len()).max(SLOTS_MIN)];
-            // All of the former one has been moved by now.
+            // The former table has been moved completely by now.
             self.former = (std::mem::replace(&mut self.slots, slots), 0);
         }
         self.len += 1;
@@ -48,17 +48,17 @@ impl Places {
         }
     }
 
-    /// Forgets all entries.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         *self = Places::default();
     }
 
-    /// Entries.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when nothing was added.
+    /// True if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -69,7 +69,7 @@ impl Places {
     }
 }
 
-/// The slot in which a search for `hash` begins: its upper bits, which multiplication mixes best.
+/// First slot of a search for `hash`, from its upper bits, which multiplication mixes best.
 #[inline]
 fn home(slots: &[u32], hash: u64) -> usize {
     (hash >> 32) as usize & (slots.len() - 1)

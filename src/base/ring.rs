@@ -1,15 +1,14 @@
-//! The few examples of something that were met last, to compare the next one with. What fits comes again, so it is
-//! looked for first; a new example takes the place of the oldest. Where nothing ever fits, keeping would be work for
-//! nothing: then only one in so many is kept.
+//! The few most recent examples of something, to compare the next one with. The last match is tried first, because it
+//! often repeats. A new example replaces the oldest. If nothing ever matches, only one in so many is kept.
 
-/// Examples in a row that none fitted, from which on only one in so many is kept.
+/// Consecutive misses after which only one example in so many is kept.
 const MISSES_MAX: u32 = 64;
 
 /// See the head of this file.
 #[derive(Debug)]
 pub struct Ring<T> {
     kept: Vec<T>,
-    /// The one that was used last.
+    /// Index of the example that was used last.
     last: usize,
     oldest: usize,
     misses: u32,
@@ -22,7 +21,7 @@ impl<T> Default for Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// What `fit` makes of the first example that it does not refuse.
+    /// Returns the result of `fit` for the first example that it accepts.
     #[inline]
     pub fn find<R>(&mut self, mut fit: impl FnMut(&T) -> Option<R>) -> Option<R> {
         let count = self.kept.len();
@@ -36,13 +35,13 @@ impl<T> Ring<T> {
         None
     }
 
-    /// True if one more example is worth keeping.
+    /// True if one more example should be kept.
     pub fn takes(&self) -> bool {
         self.misses <= MISSES_MAX || self.misses.is_multiple_of(MISSES_MAX)
     }
 
-    /// The place of a new example: one more as long as there are fewer than `max`, then that of the oldest, whose
-    /// storage can be used again.
+    /// Slot for a new example: a new slot while there are fewer than `max`, otherwise the oldest, whose storage can be
+    /// reused.
     pub fn place(&mut self, max: usize, new: impl FnOnce() -> T) -> &mut T {
         if self.kept.len() < max {
             self.last = self.kept.len();

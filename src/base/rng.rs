@@ -1,13 +1,13 @@
-//! A small seeded generator (xoshiro256**, Blackman and Vigna 2018) for ids and jitter; never for secrets.
+//! A small seeded generator (xoshiro256**, Blackman and Vigna 2018) for ids and jitter. Must never be used for secrets.
 
-/// Deterministic for a given seed, so that a simulated run can be repeated to the byte.
+/// A generator that is deterministic for a given seed, so that a simulated run can be repeated exactly.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],
 }
 
 impl Rng {
-    /// Seeds the generator with 32 bytes; an all-zero seed, for which the generator would stand still, is replaced.
+    /// Seeds the generator with 32 bytes. Replaces an all-zero seed, with which the generator would only return zeros.
     pub fn new(seed: [u8; 32]) -> Rng {
         let mut state = [0u64; 4];
         for (word, bytes) in state.iter_mut().zip(seed.chunks_exact(8)) {
@@ -29,7 +29,7 @@ impl Rng {
         Rng::new(bytes)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;
         let out = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -43,7 +43,8 @@ impl Rng {
         out
     }
 
-    /// A number in `0..bound`; 0 when `bound` is 0. The bias (below 2^-32 for our bounds) does not matter here.
+    /// Returns a number in `0..bound`, or 0 if `bound` is 0. The bias (below 2^-32 for our bounds) does not matter
+    /// here.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }

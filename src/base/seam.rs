@@ -1,25 +1,25 @@
-//! The seam between a sans-I/O core and the world: names of connections, what the world tells a core, what a core
-//! asks of the world. The gateway and the simulated provider are both a [`Core`]; the reactor and the test
-//! simulator both drive one.
+//! The interface between a sans-I/O core and the world: names of connections, inputs of a core, and its requests to the
+//! world. The gateway and the simulated provider are both a [`Core`]. The reactor and the test simulator both drive
+//! one.
 
 use super::time::{Mono, Now, Unix};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Which end of the program a connection is on.
+/// The side of the program that a connection belongs to.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Side {
-    /// Accepted by us.
+    /// A client connection, accepted by Tollgate.
     Client,
-    /// Dialed by us.
+    /// An upstream connection, opened by Tollgate.
     Upstream,
 }
 
-/// The name of a connection: its slot and generation in the core's slab for that side.
+/// Name of a connection: its slot and generation in the core's slab for that side.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Conn {
-    /// Accepted or dialed.
+    /// Side of the connection.
     pub side: Side,
     /// Slot in the core's slab of that side.
     pub slot: u32,
@@ -27,45 +27,45 @@ pub struct Conn {
     pub generation: u32,
 }
 
-/// The way the other side ended a connection.
+/// Manner in which the other side ended a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// An orderly end: FIN, and over TLS a close_notify before it.
+    /// An orderly end: FIN, preceded over TLS by a close_notify.
     Fin,
-    /// A reset, a TLS failure, a TLS stream cut without close_notify, or an error of the socket.
+    /// A reset, a TLS failure, a TLS stream cut off without close_notify, or an error of the socket.
     Broken,
 }
 
-/// The way a core wants a connection ended.
+/// Manner in which a core wants a connection ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Shut {
-    /// Everything written has left; say a proper goodbye (close_notify, FIN).
+    /// Everything written has been sent; close in an orderly way (close_notify, FIN).
     Clean,
-    /// At once, whatever is unsent.
+    /// Close at once, even if bytes are unsent.
     Abort,
 }
 
-/// What the first bytes of a connection are, where its listener wants others.
+/// Kind of first bytes that the listener of a connection does not expect.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Stray {
-    /// Plain HTTP where TLS is spoken. It is read, and answered, as such; the core must serve nothing on it.
+    /// Plain HTTP on a TLS listener. It is read and answered as plain HTTP, but the core must serve nothing on it.
     PlainHttp,
-    /// Something else than the PROXY header that a trusted proxy owes. The connection is closed by the core.
+    /// No PROXY header from a trusted proxy that must send one. The core closes the connection.
     NoProxyHeader,
 }
 
-/// What a proxy is told before a connection by way of it is of use: a whole CONNECT request. It may hold a password, so
-/// that it is never shown.
+/// A complete CONNECT request that is sent to a proxy before a connection through it can be used. It may contain a
+/// password, so it must never be displayed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tunnel(Arc<[u8]>);
 
 impl Tunnel {
-    /// From the bytes of the request.
+    /// Makes a tunnel from the bytes of the request.
     pub fn new(request: Vec<u8>) -> Tunnel {
         Tunnel(request.into())
     }
 
-    /// The bytes of the request.
+    /// Returns the bytes of the request.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -77,165 +77,168 @@ impl fmt::Debug for Tunnel {
     }
 }
 
-/// What a core asks of the world.
+/// A request of a core to the world.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// Connect `conn` to `addr`; over TLS when `authority` names an entry of the reactor's table of TLS peers.
-    /// Answered by [`Reply::Dialed`] (for TLS: after the handshake) or [`Reply::DialFailed`].
+    /// Connect `conn` to `addr`, over TLS if `authority` names an entry of the reactor's table of TLS peers. Answered
+    /// by [`Reply::Dialed`] (for TLS: after the handshake) or [`Reply::DialFailed`].
     Dial {
         /// The upstream connection.
         conn: Conn,
-        /// Where to.
+        /// Address to connect to.
         addr: SocketAddr,
         /// Index into the table of TLS peers, `None` for plain TCP.
         authority: Option<u32>,
-        /// Somebody else listens at `addr`, and is told this first; TLS, if any, begins behind a good answer to it.
+        /// Request for the proxy that listens at `addr`, if any. TLS begins after its successful answer.
         tunnel: Option<Tunnel>,
     },
-    /// Everything written to `conn` has left, and nothing follows: say so (close_notify, FIN), and go on reading.
+    /// Everything written to `conn` has been sent, and nothing follows: signal the end (close_notify, FIN), and keep
+    /// reading.
     Finish(Conn),
-    /// Hand over by [`Core::bytes`] what has arrived on `conn`, at most one slice, then call [`Core::heard`].
+    /// Pass on what has arrived on `conn` by [`Core::bytes`], at most one slice, then call [`Core::heard`].
     Hear(Conn),
-    /// Close the socket of `conn`. The core has forgotten it already.
+    /// Close the socket of `conn`. The core has already dropped the connection.
     Close {
-        /// Which one.
+        /// Connection to close.
         conn: Conn,
-        /// How.
+        /// Manner of closing it.
         shut: Shut,
     },
-    /// Look `host` up; answered by [`Reply::Named`].
+    /// Look up `host`. Answered by [`Reply::Named`].
     Resolve {
-        /// Name as configured.
+        /// Host name as configured.
         host: Arc<str>,
-        /// Port to put into the addresses.
+        /// Port for the addresses.
         port: u16,
     },
-    /// Start the program again with the listening sockets inherited, beside this process. Whoever does so answers by a
-    /// notice.
+    /// Start the program again next to this process, with the listening sockets inherited. A notice reports the
+    /// outcome.
     StartSuccessor,
-    /// Close the first so many listening sockets: draining has begun.
+    /// Close the given number of listening sockets, from the first: draining has begun.
     StopAccepting(usize),
-    /// Nothing is left to do: leave the loop.
+    /// Leave the loop: nothing is left to do.
     Exit,
 }
 
-/// Why a dial failed: what kind of failure, and what exactly in words for the log.
+/// Kind of a dial failure, with its exact cause as text for the log.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum DialError {
-    /// Refused, unreachable or reset by the peer or the network.
+    /// Connection refused, unreachable or reset by the peer or the network.
     Connect(&'static str),
-    /// The TLS handshake failed: protocol, certificate or name.
+    /// TLS handshake failed: protocol, certificate or name.
     Tls(&'static str),
-    /// No descriptor or other local means left.
+    /// No descriptor or other local resource available.
     Local(&'static str),
 }
 
-/// What a signal asks for.
+/// Request made by a signal.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Signal {
-    /// TERM or INT: drain and leave.
+    /// TERM or INT: drain and exit.
     Terminate,
     /// HUP: read the configuration again.
     Reload,
-    /// USR2: hand over to a new process, and leave when what runs has ended.
+    /// USR2: hand over to a new process, and exit when the running requests have ended.
     Upgrade,
 }
 
-/// What the system says of the process that a core runs in.
+/// System statistics of the process that a core runs in.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProcessVitals {
-    /// Memory that is really there, in bytes.
+    /// Resident memory in bytes.
     pub resident_bytes: u64,
-    /// Time of processors that it has taken, in microseconds.
+    /// Processor time used, in microseconds.
     pub cpu_micros: u64,
-    /// Open descriptors.
+    /// Number of open descriptors.
     pub open_fds: u64,
-    /// When it began.
+    /// Start time.
     pub started: Unix,
 }
 
-/// What the world answers.
+/// An answer of the world.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Reply {
-    /// A dialed connection is open; over TLS, its handshake is done.
+    /// A dialed connection is open. Over TLS, its handshake is done.
     Dialed(Conn),
-    /// A dial failed; the core frees the slot itself.
+    /// A dial failed. The core frees the slot itself.
     DialFailed(Conn, DialError),
-    /// The addresses of a host, or that there are none.
+    /// The addresses of a host, or an error.
     Named {
-        /// As asked.
+        /// Host name as requested.
         host: Arc<str>,
-        /// As asked.
+        /// Port as requested.
         port: u16,
-        /// At least one, in the resolver's order; else what went wrong, in words for the log.
+        /// At least one address, in the resolver's order; otherwise the error as text for the log.
         addrs: Result<Vec<SocketAddr>, &'static str>,
     },
     /// A signal arrived.
     Signal(Signal),
 }
 
-/// A product without sockets, clocks and threads. The world calls its verbs, then writes [`Core::unsent`], performs
-/// [`Core::actions`] and hands [`Core::orders`] to the helper threads.
+/// A product without sockets, clocks and threads. The world calls its methods, then writes [`Core::unsent`], performs
+/// [`Core::actions`] and passes [`Core::orders`] to the helper threads.
 ///
-/// The verbs take `now` instead of reading a clock. None blocks; none calls back.
+/// The methods take `now` instead of reading a clock. None blocks, and none calls back.
 pub trait Core {
-    /// What this core hands to helper threads (ledger rows, log lines).
+    /// Message of this core to helper threads (ledger rows, log lines).
     type Order: Send + 'static;
-    /// What helper threads tell this core.
+    /// Message of helper threads to this core.
     type Notice: Send + 'static;
 
-    /// A connection arrived on listener number `listener`. `None` refuses it: the world closes it at once.
+    /// Handles a connection that arrived on listener number `listener`. `None` refuses it: the world closes it at once.
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn>;
-    /// True if the core will take connections from listener number `listener` now. False lets new ones wait in the
-    /// kernel; the world asks again after every turn.
+    /// True if the core accepts connections from listener number `listener` now. Otherwise new ones wait in the kernel.
+    /// The world asks again after every event-loop iteration.
     fn wants_clients(&self, _listener: usize) -> bool {
         true
     }
-    /// True if a connection that has just been accepted begins with a PROXY header. The world takes that off, and says
-    /// what it holds by [`Core::proxied`].
+    /// True if a just accepted connection begins with a PROXY header. The world removes the header and reports its
+    /// contents by [`Core::proxied`].
     fn begins_with_proxy(&self, _conn: Conn) -> bool {
         false
     }
-    /// The PROXY header has come: who really called, `None` where the proxy speaks for itself.
+    /// Takes the client address from a PROXY header, `None` if the proxy speaks for itself.
     fn proxied(&mut self, _conn: Conn, _from: Option<IpAddr>, _now: Now) {}
-    /// The first bytes of a connection are not what its listener wants. True: the core deals with it, as `how` says;
-    /// else the world breaks it off.
+    /// Handles first bytes that the listener does not expect. True if the core handles the connection as `how`
+    /// describes. Otherwise the world aborts it.
     fn strayed(&mut self, _conn: Conn, _how: Stray, _now: Now) -> bool {
         false
     }
-    /// Bytes arrived. The core takes all of them.
+    /// Handles bytes that arrived. The core takes all of them.
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now);
-    /// What had arrived when [`Action::Hear`] was performed has been delivered.
+    /// Reports that everything that had arrived when [`Action::Hear`] was performed has been delivered.
     fn heard(&mut self, _conn: Conn, _now: Now) {}
-    /// The other side has ended. Bytes that came before it have been delivered, unless `wants_read` was false.
+    /// Handles the other side's end. Bytes before it have been delivered, unless `wants_read` was false.
     fn closed(&mut self, conn: Conn, how: Ending, now: Now);
-    /// The first `count` bytes of `unsent` have left. False: nothing is left to be written until `dirty` says so.
+    /// Removes the first `count` bytes of `unsent`, which were sent. False if nothing is left to write until `dirty`
+    /// reports it.
     fn wrote(&mut self, conn: Conn, count: usize, now: Now) -> bool;
-    /// An answer to an action, or a signal.
+    /// Handles an answer to an action, or a signal.
     fn reply(&mut self, reply: Reply, now: Now);
-    /// A helper thread says something.
+    /// Handles a message of a helper thread.
     fn notice(&mut self, notice: Self::Notice, now: Now);
-    /// The earliest deadline, if any.
+    /// Returns the earliest deadline, if any.
     fn next_deadline(&self) -> Option<Mono>;
-    /// Handles one deadline that is due at `now`; false when none is. One at a time, so that a panic has an owner.
+    /// Handles one deadline that is due at `now`. False if none is. Handles only one, so that a panic has an owner.
     fn expire(&mut self, now: Now) -> bool;
-    /// Bytes waiting to be written to `conn`; empty for an unknown one.
+    /// Returns the bytes waiting to be written to `conn`, none for an unknown connection.
     fn unsent(&self, conn: Conn) -> &[u8];
-    /// True if the core will take bytes from `conn` now. False is back-pressure: the world stops reading.
+    /// True if the core accepts bytes from `conn` now. False is back-pressure: the world stops reading.
     fn wants_read(&self, conn: Conn) -> bool;
-    /// Connections whose unsent bytes or wish to read changed since the last call; may name one twice or a stale one.
+    /// Connections whose unsent bytes or read interest changed since the last call. May include duplicates and stale
+    /// ones.
     fn dirty(&mut self) -> &mut Vec<Conn>;
-    /// Actions asked for since the world last drained them.
+    /// Actions requested since the world last drained them.
     fn actions(&mut self) -> &mut Vec<Action>;
     /// Orders given since the world last drained them.
     fn orders(&mut self) -> &mut Vec<Self::Order>;
-    /// True if an order has been given. Those the vector holds may be there for their storage alone.
+    /// True if an order has been given. The vector may also contain old ones, kept only for their storage.
     fn has_orders(&mut self) -> bool {
         !self.orders().is_empty()
     }
-    /// The verb that just ran for `conn` panicked (`None`: it ran for no connection). The core fails what hung on it
-    /// and stays usable.
+    /// Handles a panic of the method that just ran for `conn` (`None`: for no connection). The core fails what depended
+    /// on it and stays usable.
     fn panicked(&mut self, conn: Option<Conn>, now: Now);
-    /// The loop took `micros` of its own time for one turn: for the lag histogram.
+    /// Records that an event-loop iteration took `micros` of the loop's own time, for the lag histogram.
     fn turned(&mut self, micros: u64);
 }

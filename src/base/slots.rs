@@ -1,20 +1,20 @@
-//! Names for things that outlive a call: a slot number and a generation. The one stale-name check of the house.
+//! Names for things that outlive a call: a slot number and a generation. The only check for stale names in Tollgate.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The name of a tenant in a [`Slots`]. A freed slot's names never match its next tenant. `T` is the tenant's type or,
-/// where names are passed to those that must not know the tenant, a type that stands for it.
+/// Name of a tenant in a [`Slots`]. Names of a freed slot never match its next tenant. `T` is the tenant's type, or a
+/// placeholder type if the name is passed to code that must not know the tenant.
 pub struct Id<T> {
     /// Index into the slab.
     pub slot: u32,
-    /// Counts the tenants of the slot, below 2^31 so that a name fits a poll token beside a bit for its side.
+    /// Number of the tenant in its slot, below 2^31, so that a name fits a poll token next to a bit for its side.
     pub generation: u32,
     kind: PhantomData<fn() -> T>,
 }
 
 impl<T> Id<T> {
-    /// Rebuilds a name from its parts, for instance from a poll token.
+    /// Rebuilds a name from its parts, for example from a poll token.
     pub fn new(slot: u32, generation: u32) -> Id<T> {
         Id { slot, generation, kind: PhantomData }
     }
@@ -38,16 +38,17 @@ impl<T> fmt::Debug for Id<T> {
     }
 }
 
-/// A slab whose keys are [`Id`]s: stale names answer `None` instead of another tenant. `N` is what its names are of.
+/// A slab whose keys are [`Id`]s: stale names give `None` instead of another tenant. `N` is the type that its names
+/// carry.
 #[derive(Debug)]
 pub struct Slots<T, N = T> {
     slab: slab::Slab<Tenant<T>>,
-    /// What the next tenant of a slot is called, for each that has had one.
+    /// Generation of the next tenant of each slot that has had one.
     next: Vec<u32>,
     names: PhantomData<fn() -> N>,
 }
 
-/// A tenant beside its generation, so that a name is checked where the tenant lies.
+/// A tenant with its generation, so that a name is checked next to its tenant.
 #[derive(Debug)]
 struct Tenant<T> {
     generation: u32,
@@ -61,13 +62,13 @@ impl<T, N> Default for Slots<T, N> {
 }
 
 impl<T, N> Slots<T, N> {
-    /// Room for so many tenants at once. It costs memory only as it is used, and up to there growing costs no copy
-    /// and leaves no storage behind.
+    /// Returns a slab with room for `tenants` tenants. The room uses memory only as it fills, and growing within it
+    /// costs no copy and leaves no storage behind.
     pub fn with_room(tenants: usize) -> Slots<T, N> {
         Slots { slab: slab::Slab::with_capacity(tenants), next: Vec::with_capacity(tenants), names: PhantomData }
     }
 
-    /// Stores `value` and names it.
+    /// Stores `value` and returns its name.
     pub fn insert(&mut self, value: T) -> Id<N> {
         let entry = self.slab.vacant_entry();
         let slot = entry.key();
@@ -79,7 +80,7 @@ impl<T, N> Slots<T, N> {
         Id::new(slot as u32, generation)
     }
 
-    /// The tenant of `id`, unless it has left.
+    /// Returns the tenant of `id`, unless it was removed.
     #[inline]
     pub fn get(&self, id: Id<N>) -> Option<&T> {
         match self.slab.get(id.slot as usize) {
@@ -88,7 +89,7 @@ impl<T, N> Slots<T, N> {
         }
     }
 
-    /// The tenant of `id`, unless it has left.
+    /// Returns the tenant of `id`, mutable, unless it was removed.
     #[inline]
     pub fn get_mut(&mut self, id: Id<N>) -> Option<&mut T> {
         match self.slab.get_mut(id.slot as usize) {
@@ -97,23 +98,23 @@ impl<T, N> Slots<T, N> {
         }
     }
 
-    /// The present tenant of `slot` and its name.
+    /// Returns the current tenant of `slot` and its name.
     #[inline]
     pub fn tenant(&self, slot: u32) -> Option<(Id<N>, &T)> {
         self.slab.get(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &tenant.value))
     }
 
-    /// The present tenant of `slot` and its name, mutable.
+    /// Returns the current tenant of `slot` and its name, mutable.
     #[inline]
     pub fn tenant_mut(&mut self, slot: u32) -> Option<(Id<N>, &mut T)> {
         self.slab.get_mut(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &mut tenant.value))
     }
 
-    /// Takes the tenant of `id` out; its name is stale from here on.
+    /// Removes the tenant of `id`. Its name is stale from then on.
     #[inline]
     pub fn remove(&mut self, id: Id<N>) -> Option<T> {
         self.get(id)?;
-        // Handed on as it comes: unpacked it would be copied once more.
+        // Passed on as it is: unpacking would copy it once more.
         let tenant = self.slab.try_remove(id.slot as usize);
         if tenant.is_some() {
             self.next[id.slot as usize] = (id.generation + 1) & 0x7fff_ffff;
@@ -126,12 +127,12 @@ impl<T, N> Slots<T, N> {
         self.slab.len()
     }
 
-    /// True when there is no tenant.
+    /// True if there is no tenant.
     pub fn is_empty(&self) -> bool {
         self.slab.is_empty()
     }
 
-    /// All tenants with their names, in slot order.
+    /// Iterates over all tenants with their names, in slot order.
     pub fn iter(&self) -> impl Iterator<Item = (Id<N>, &T)> {
         self.slab.iter().map(|(slot, tenant)| (Id::new(slot as u32, tenant.generation), &tenant.value))
     }

@@ -1,11 +1,11 @@
-//! Words that look like credentials; and numbers as text, without the machinery of `std::fmt`: a request writes some
-//! twenty of them, and a formatter costs a hundred and more instructions for each.
+//! Detection of words that look like credentials, and numbers as text without the machinery of `std::fmt`. A request
+//! writes about twenty numbers, and a formatter costs a hundred or more instructions for each.
 
 use std::io::Write;
 use std::net::IpAddr;
 
-/// The numbers below a thousand without noughts in front, the first digit the lowest byte, and how many digits they
-/// have.
+/// Digits of the numbers below a thousand without leading zeros, the first digit in the lowest byte, and the number of
+/// digits.
 static SMALL: [u32; 1000] = small();
 
 const fn small() -> [u32; 1000] {
@@ -44,7 +44,7 @@ fn push_large(out: &mut Vec<u8>, value: u64) {
     }
     match value / 1_000_000 {
         high @ ..1000 => push_small(out, high),
-        // Of ten digits and more at most three times over.
+        // At most three more times, for ten or more digits.
         high => push_large(out, high),
     }
     let [a, b, c] = three_digits(value / 1000 % 1000);
@@ -52,7 +52,7 @@ fn push_large(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&[a, b, c, d, e, f]);
 }
 
-/// The digits of a number below 1000, with noughts in front.
+/// Returns the digits of a number below 1000, with leading zeros.
 #[inline(always)]
 fn three_digits(value: u64) -> [u8; 3] {
     let entry = SMALL[value as usize];
@@ -61,32 +61,32 @@ fn three_digits(value: u64) -> [u8; 3] {
     [a, b, c]
 }
 
-/// Appends a number below 1000 without noughts in front.
+/// Appends a number below 1000 without leading zeros.
 #[inline]
 fn push_small(out: &mut Vec<u8>, value: u64) {
     let entry = SMALL[value as usize];
     let length = out.len() + (entry >> 24) as usize;
-    // A copy whose length the compiler knows, and off with what is too much.
+    // A copy whose length the compiler knows, then the excess is cut off.
     out.extend_from_slice(&entry.to_le_bytes());
     out.truncate(length);
 }
 
-/// Appends a number below 1000 with noughts in front.
+/// Appends a number below 1000 with leading zeros.
 #[inline]
 fn push_three(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&three_digits(value));
 }
 
-/// Appends so many parts of `unit`, a power of ten, as a decimal number with a place for each nought of that.
+/// Appends `parts` / `unit` as a decimal number. `unit` is a power of ten, and its zeros are the number of decimals.
 pub fn push_decimal(out: &mut Vec<u8>, parts: u64, unit: u64) {
     push_number(out, parts / unit);
-    // The place of the first digit is the point's.
+    // The position of the first digit becomes that of the point.
     let point = out.len();
     push_number(out, unit + parts % unit);
     out[point] = b'.';
 }
 
-/// Appends nano-dollars as dollars: exactly, with one decimal at least.
+/// Appends nano-dollars as dollars, exactly, with at least one decimal.
 pub fn push_dollars(out: &mut Vec<u8>, nano: u64) {
     push_number(out, nano / 1_000_000_000);
     out.push(b'.');
@@ -103,7 +103,7 @@ pub fn push_dollars(out: &mut Vec<u8>, nano: u64) {
     }
 }
 
-/// The octets of an address in digits, each with a dot behind it.
+/// Decimal digits of the octets of an address, each followed by a dot.
 static OCTETS: [u32; 256] = {
     let (mut table, mut value) = ([0; 256], 0);
     while value < table.len() {
@@ -114,14 +114,14 @@ static OCTETS: [u32; 256] = {
     table
 };
 
-/// Appends an IP address as people write it; an IPv4 address that is mapped into IPv6 as what it is.
+/// Appends an IP address in its usual notation. An IPv4 address that is mapped into IPv6 is written as IPv4.
 #[inline]
 pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
             let (mut text, mut at) = ([0; 20], 0);
             for value in ip.octets() {
-                // The last octet begins at twelve at most: so no copy has to be looked at.
+                // The last octet begins at twelve at most, so the copy needs no bounds check.
                 let from = at & 15;
                 text[from..from + 4].copy_from_slice(&OCTETS[usize::from(value)].to_le_bytes());
                 at += 2 + usize::from(value >= 10) + usize::from(value >= 100);
@@ -135,28 +135,28 @@ pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// Prefixes of the API keys of well-known services, and of headers that carry a key.
+/// Prefixes of API keys of well-known services, and of headers that carry a key.
 const KEY_STARTS: [&str; 10] = ["sk-", "sk_", "pk-", "rk-", "xai-", "gsk_", "hf_", "AIza", "ghp_", "Bearer"];
 
-/// True if a word looks like a credential by its beginning.
+/// True if a word begins like a credential.
 pub fn looks_secret(word: &str) -> bool {
     word.len() > 8 && KEY_STARTS.iter().any(|start| word.starts_with(start))
 }
 
-/// Returns true if the text contains an API key at its start or after a character that is not a letter or a digit.
+/// True if the text contains an API key at its start or after a character that is not a letter or a digit.
 pub fn holds_secret(text: &str) -> bool {
     KEY_STARTS.iter().any(|start| begun_by(text, start).any(|rest| start.len() + key_length(rest) > 8))
 }
 
-/// What follows `start` wherever that begins a word: `-` and `_` part words, too.
+/// Returns the text after each `start` that begins a word. `-` and `_` also separate words.
 pub fn begun_by<'a>(text: &'a str, start: &'a str) -> impl Iterator<Item = &'a str> {
     let begins = |at: &usize| !text[..*at].ends_with(char::is_alphanumeric);
     text.match_indices(start).map(|(at, _)| at).filter(begins).map(|at| &text[at + start.len()..])
 }
 
-/// So many characters at the beginning of a text may belong to a key.
+/// Number of characters at the beginning of a text that may belong to a key.
 pub fn key_length(text: &str) -> usize {
-    // Stars and dots stand for what somebody has shortened.
+    // Stars and dots replace parts of a shortened key.
     let is_key = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.' | '…');
     text.chars().take_while(is_key).map(char::len_utf8).sum()
 }

@@ -1,10 +1,10 @@
-//! Deadlines: at most one heap entry per connection, moved only when its earliest deadline gets earlier.
+//! Deadlines with at most one heap entry per connection, which moves only when its earliest deadline gets earlier.
 
 use super::seam::{Conn, Side};
 use super::time::Mono;
 
-/// Whose entry it is: a side's slot. Entries go with their connections, so that no generation is needed to tell one
-/// tenant of a slot from the next.
+/// Owner of an entry: a slot of a side. Entries are removed with their connections, so no generation is needed to
+/// distinguish tenants of a slot.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Owner(u32);
 
@@ -13,18 +13,18 @@ impl Owner {
         Owner(conn.slot << 1 | conn.side as u32)
     }
 
-    /// Which side of the core the connection belongs to.
+    /// Returns the side of the core that the connection belongs to.
     pub fn side(self) -> Side {
         if self.0 & 1 == Side::Client as u32 { Side::Client } else { Side::Upstream }
     }
 
-    /// Its slot there.
+    /// Returns the slot of the connection on that side.
     pub fn slot(self) -> u32 {
         self.0 >> 1
     }
 }
 
-/// When somebody is woken; of two at once the one that was armed first.
+/// Time when an owner is woken. Of two equal times, the one armed first is earlier.
 #[derive(Copy, Clone, Debug)]
 struct Entry {
     at: Mono,
@@ -38,24 +38,25 @@ impl Entry {
     }
 }
 
-/// Not in the heap.
+/// Position of an entry that is not in the heap.
 const NONE: u32 = u32::MAX;
 
-/// A binary min-heap that knows where the entry of each connection is. Re-arming is lazy: pushing a deadline back (an
-/// idle timeout at every token) touches nothing; whoever is woken too early is armed again where it belongs.
+/// A binary min-heap with an index of the entry of each connection. Re-arming is lazy: postponing a deadline (an idle
+/// timeout at every token) changes nothing. A connection that is woken too early is armed again for its deadline.
 ///
-/// Ties fall in the order of arming, so that a simulated run repeats exactly.
+/// Equal deadlines fire in the order of arming, so that a simulated run repeats exactly.
 #[derive(Debug, Default)]
 pub struct Timers {
     heap: Vec<Entry>,
-    /// Where in the heap the entry of each slot is, for either side.
+    /// Position in the heap of the entry of each slot, for either side.
     places: [Vec<u32>; 2],
-    /// Begins again after 2^32 armings: it orders what falls due in the same microsecond, no more.
+    /// Wraps around after 2^32 armings. It only orders entries that are due in the same microsecond.
     sequence: u32,
 }
 
 impl Timers {
-    /// Room for the alarms of so many connections on either side; see [`super::slots::Slots::with_room`].
+    /// Returns timers with room for the alarms of `connections` connections on either side; see
+    /// [`super::slots::Slots::with_room`].
     pub fn with_room(connections: usize) -> Timers {
         let places = || Vec::with_capacity(connections);
         Timers { heap: Vec::with_capacity(2 * connections), places: [places(), places()], sequence: 0 }
@@ -67,7 +68,7 @@ impl Timers {
         self.place(conn).is_none_or(|place| self.heap[place].at > at)
     }
 
-    /// Wakes `conn` at `due` or before.
+    /// Wakes `conn` at `due` or earlier.
     #[inline]
     pub fn arm(&mut self, conn: Conn, due: Mono) {
         if due != Mono::NEVER && self.is_late(conn, due) {
@@ -86,14 +87,14 @@ impl Timers {
         self.rise(place);
     }
 
-    /// Whose entry is the earliest, and when that is. Its owner may have pushed its deadline back meanwhile.
+    /// Returns the earliest entry: its time and its owner. The owner may have postponed its deadline meanwhile.
     #[inline]
     pub fn next(&self) -> Option<(Mono, Owner)> {
         self.heap.first().map(|entry| (entry.at, entry.owner))
     }
 
-    /// Says whether `conn`, whose entry has come and which wants to be woken at `due`, is due. If not, it is armed
-    /// again where it belongs.
+    /// True if `conn`, whose entry has fired and whose deadline is `due`, is due. Otherwise it is armed again for
+    /// `due`.
     pub fn fired(&mut self, conn: Conn, due: Mono, now: Mono) -> bool {
         self.forget(conn);
         if due > now {
@@ -102,7 +103,7 @@ impl Timers {
         due <= now
     }
 
-    /// `conn` is not woken any more.
+    /// Removes the entry of `conn`.
     pub fn forget(&mut self, conn: Conn) {
         let Some(place) = self.place(conn) else { return };
         self.note(Owner::of(conn), NONE);
@@ -114,8 +115,8 @@ impl Timers {
         }
     }
 
-    /// Drops the entry of a connection that is gone: it should have gone with that, and left there it would wake the
-    /// loop again and again. True, since others may be due.
+    /// Drops the entry of a closed connection. It should have been removed with the connection, and would wake the loop
+    /// again and again. Returns true, because others may be due.
     #[cold]
     pub fn strike(&mut self, owner: Owner) -> bool {
         debug_assert!(false, "an entry without its connection");
@@ -123,12 +124,12 @@ impl Timers {
         true
     }
 
-    /// Entries in the heap.
+    /// Number of entries in the heap.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// True when nothing is armed.
+    /// True if nothing is armed.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
@@ -147,7 +148,7 @@ impl Timers {
         places[slot] = place;
     }
 
-    /// Puts the entry at `place` before all that are due later than it.
+    /// Moves the entry at `place` before all entries that are due later.
     fn rise(&mut self, mut place: usize) {
         let entry = self.heap[place];
         while place > 0 {
@@ -161,7 +162,7 @@ impl Timers {
         self.put(place, entry);
     }
 
-    /// Puts the entry at `place` behind all that are due before it.
+    /// Moves the entry at `place` after all entries that are due earlier.
     fn sink(&mut self, mut place: usize) {
         let entry = self.heap[place];
         loop {

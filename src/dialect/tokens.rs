@@ -57,14 +57,26 @@ impl Estimator {
     /// text ends where a character does.
     #[inline]
     pub fn feed_json(&mut self, raw: &[u8]) {
-        if raw.len() <= BLOCK {
-            if let Some((text, length)) = unescaped(packed(raw), raw.len()) {
-                return self.wait(text, length);
-            }
-        } else if raw.len() <= PIECE && !raw.chunks(BLOCK).any(|part| has_backslash(packed(part))) {
-            return self.count(raw);
+        if raw.len() > BLOCK {
+            return self.feed_long(raw);
         }
-        self.decode(raw);
+        match unescaped(packed(raw), raw.len()) {
+            Some((text, length)) => self.wait(text, length),
+            None => self.decode(raw),
+        }
+    }
+
+    /// Counts a text longer than a block. Nearly all of it has no escape, so it is decoded from the first one on only.
+    fn feed_long(&mut self, raw: &[u8]) {
+        let is_plain = |part: &&[u8]| !part.chunks(BLOCK).any(|block| has_backslash(packed(block)));
+        let plain: usize = raw.chunks(PIECE).take_while(is_plain).map(<[u8]>::len).sum();
+        let (plain, escaped) = raw.split_at(plain);
+        if !plain.is_empty() {
+            self.count(plain);
+        }
+        if !escaped.is_empty() {
+            self.decode(escaped);
+        }
     }
 
     /// Counts a text that may have escapes. What escapes stand for is gathered with what is between them.

@@ -1,11 +1,11 @@
-//! Sixteen bytes of text looked at together: the next byte that matters, and what a text costs in tokens.
+//! Text processing sixteen bytes at a time: search for the next special byte, and the cost of a text in tokens.
 //!
-//! A crate of its own, since a debug build, which is what the tests run, spends much of its time here unless this is
-//! optimised (`profile.dev.package` in `Cargo.toml`). What is inlined is compiled where it is called, and as badly as
-//! its caller: so nothing is where assertions are on. A release has it all in place, as if it were one crate.
+//! A separate crate, because debug builds, which the tests use, spend much of their time here unless it is optimised
+//! (`profile.dev.package` in `Cargo.toml`). Inlined code is compiled with its caller, and as badly. So nothing is
+//! inlined if assertions are on. A release build inlines everything, as if it were one crate.
 
 pub mod skip;
 pub mod tokens;
 
-/// Bytes looked at together.
+/// Bytes processed together.
 const LANES: usize = 16;

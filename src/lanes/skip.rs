@@ -1,18 +1,17 @@
-//! The next byte that matters, looked for sixteen bytes at a time: most of what passes through is text in which
-//! nothing does. Called by the JSON scanner and by the search for a head's end.
+//! Search for the next special byte, sixteen bytes at a time: most input is text without any. Called by the JSON
+//! scanner and by the search for a head's end.
 
 use wide::{i8x16, u8x16};
 
-/// Bytes looked at together.
+/// Bytes processed together.
 const LANES: usize = 16;
-/// Bytes looked at together in long strings.
+/// Bytes processed together in long strings.
 const WIDE: usize = 4 * LANES;
-/// Stands behind the end of what is searched; nobody looks for it.
+/// Fills up the last block. No search looks for it.
 const FILLER: u8 = b'a';
 
-/// Offset of the first byte from `at` on that cannot be passed over in a JSON string without a second look: a quote, a
-/// control character, one that is not ASCII, or a backslash but for the short escapes that nearly all texts are full
-/// of. Else the end.
+/// Returns the offset of the first byte from `at` on that needs examination in a JSON string, or the end. Such bytes
+/// are a quote, a control character, a non-ASCII byte, or a backslash, except in the frequent short escapes.
 #[cfg_attr(not(debug_assertions), inline)]
 pub fn to_special(buf: &[u8], mut at: usize) -> usize {
     loop {
@@ -25,7 +24,7 @@ pub fn to_special(buf: &[u8], mut at: usize) -> usize {
         while marks != 0 {
             let place = marks.trailing_zeros() as usize;
             let [b'\\', b'n' | b'"' | b'\\' | b't', ..] = buf[at + place..] else { return at + place };
-            // Both bytes are done with, also where the second begins the next block.
+            // Both bytes are done, even if the second one begins the next block.
             marks &= !(3 << place);
             next = next.max(at + place + 2);
         }
@@ -33,8 +32,8 @@ pub fn to_special(buf: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Like [`to_special`], but for any backslash, within the first sixteen bytes: else their end, and `at` itself where
-/// there are fewer.
+/// Like [`to_special`], but stops at any backslash and searches only the first sixteen bytes. Otherwise returns their
+/// end, or `at` if there are fewer.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn to_special_near(buf: &[u8], at: usize) -> usize {
     let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else { return at };
@@ -43,8 +42,8 @@ pub fn to_special_near(buf: &[u8], at: usize) -> usize {
     at + marks.trailing_zeros() as usize
 }
 
-/// Like [`to_special`], 64 bytes at a time: which of them are escaped is worked out for all at once, by the carry of an
-/// addition that runs through odd and even rows of backslashes (Langdale and Lemire, "Parsing Gigabytes of JSON per
+/// Like [`to_special`], 64 bytes at a time. Escaped bytes are found for the whole block at once, by the carry of an
+/// addition through runs of backslashes of odd and even length (Langdale and Lemire, "Parsing Gigabytes of JSON per
 /// Second", section 3.1.1).
 pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
     while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
@@ -60,7 +59,7 @@ pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
             continue;
         }
         let (escaped, escapes) = escapes_of(slashes);
-        // The last byte's escape reaches beyond: the next block begins with it.
+        // An escape by the last byte applies to the first byte of the next block.
         let last = escapes >> 63;
         let strange = first_strange(block, escaped & !(quotes | slashes));
         let marks = ((ends & !escaped) | strange >> 1) & (u64::MAX >> last);
@@ -72,7 +71,7 @@ pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
     to_special(buf, at)
 }
 
-/// One bit for each byte of a block, by the highest bit of what `matters` makes of it.
+/// Mask of a block, with the highest bit of the result of `matters` for each byte.
 #[inline(always)]
 fn wide_mask(block: &[u8; WIDE], matters: impl Fn(u8x16) -> u8x16) -> u64 {
     let lanes: &[[u8; LANES]] = block.as_chunks().0;
@@ -80,8 +79,8 @@ fn wide_mask(block: &[u8; WIDE], matters: impl Fn(u8x16) -> u8x16) -> u64 {
     part(0) | part(1) | part(2) | part(3)
 }
 
-/// The first of these bytes of a block, if there is one, that is not what a short escape ends in, as a bit. Texts have
-/// one or two escapes of letters in a block, which is less than a look at every byte of it.
+/// Returns the first of these bytes of a block, as a bit, that does not end a short escape. Texts have one or two
+/// escapes of letters in a block, which costs less than a check of every byte.
 #[inline(always)]
 fn first_strange(block: &[u8; WIDE], mut letters: u64) -> u64 {
     while letters != 0 {
@@ -94,7 +93,7 @@ fn first_strange(block: &[u8; WIDE], mut letters: u64) -> u64 {
     0
 }
 
-/// True if a block has a control character, or one that is not ASCII: as signed numbers both are below a blank.
+/// True if a block has a control character or a non-ASCII byte: as signed numbers both are below a blank.
 #[inline(always)]
 fn has_odd(block: &[u8; WIDE]) -> bool {
     let lanes: &[[u8; LANES]] = block.as_chunks().0;
@@ -102,7 +101,7 @@ fn has_odd(block: &[u8; WIDE]) -> bool {
     (odd(0) | odd(1) | odd(2) | odd(3)).to_bitmask() != 0
 }
 
-/// Which bytes are escaped, and which backslashes escape: a backslash does what is behind it, unless it is escaped
+/// Returns the escaped bytes and the escaping backslashes. A backslash escapes the next byte, unless it is escaped
 /// itself.
 #[inline(always)]
 fn escapes_of(slashes: u64) -> (u64, u64) {
@@ -111,8 +110,8 @@ fn escapes_of(slashes: u64) -> (u64, u64) {
     (ended ^ slashes, ended & slashes)
 }
 
-/// Offset of the quote that ends the valid JSON string whose inside begins at `at`; else the end. What is escaped is
-/// passed over as in [`to_special_wide`], whatever it is.
+/// Returns the offset of the quote that ends the valid JSON string whose inside begins at `at`, or the end. Any escaped
+/// byte is skipped as in [`to_special_wide`].
 pub fn to_quote(buf: &[u8], mut at: usize) -> usize {
     if let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) {
         let bytes = u8x16::new(*block);
@@ -146,22 +145,22 @@ pub fn to_quote(buf: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Offset of the first quote or bracket from `at` on; else the end.
+/// Returns the offset of the first quote or bracket from `at` on, or the end.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn to_structure(buf: &[u8], at: usize) -> usize {
-    // Braces and brackets differ in one bit.
+    // Braces and brackets differ in a single bit.
     let folded = |bytes: u8x16| bytes | u8x16::splat(0x20);
     find(buf, at, |bytes| is(bytes, b'"') | is(folded(bytes), b'{') | is(folded(bytes), b'}'))
 }
 
-/// Offset of the first byte from `at` on that cannot stand for itself in a JSON string: a quote, a backslash or a
-/// control character. Else the end.
+/// Returns the offset of the first byte from `at` on that must be escaped in a JSON string (a quote, a backslash or a
+/// control character), or the end.
 #[cfg_attr(not(debug_assertions), inline)]
 pub fn to_escaped(buf: &[u8], at: usize) -> usize {
     find(buf, at, must_be_escaped)
 }
 
-/// True if every byte of two pieces of at most sixteen can stand for itself in a JSON string: one look at both.
+/// True if no byte of two pieces of at most sixteen must be escaped in a JSON string. Checks both at once.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn are_plain<const N: usize>(front: &[u8; N], back: &[u8; N]) -> bool {
     let (mut first, mut second) = ([FILLER; LANES], [FILLER; LANES]);
@@ -174,20 +173,19 @@ pub fn are_plain<const N: usize>(front: &[u8; N], back: &[u8; N]) -> bool {
     (must_be_escaped(u8x16::new(first)) | must_be_escaped(u8x16::new(second))).to_bitmask() == 0
 }
 
-/// Offset of the first `a` or `b` from `at` on; else the end.
+/// Returns the offset of the first `a` or `b` from `at` on, or the end.
 #[cfg_attr(not(debug_assertions), inline)]
 pub fn to_either(buf: &[u8], at: usize, a: u8, b: u8) -> usize {
     find(buf, at, |bytes| is(bytes, a) | is(bytes, b))
 }
 
-/// Offset of the first control character from `at` on, DEL included; else the end.
+/// Returns the offset of the first control character from `at` on, DEL included, or the end.
 #[cfg_attr(not(debug_assertions), inline)]
 pub fn to_control(buf: &[u8], at: usize) -> usize {
     find(buf, at, |bytes| is_control(bytes) | is(bytes, 0x7f))
 }
 
-/// Offset of the first byte from `at` on that is none of the letters, digits, dashes and underscores of ordinary names;
-/// else the end.
+/// Returns the offset of the first byte from `at` on that is not a letter, digit, dash or underscore, or the end.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn to_no_name(buf: &[u8], at: usize) -> usize {
     let within = |offsets: u8x16, most: u8| offsets.min(u8x16::splat(most)).simd_eq(offsets);
@@ -212,7 +210,7 @@ fn is_control(bytes: u8x16) -> u8x16 {
     bytes.min(u8x16::splat(0x1f)).simd_eq(bytes)
 }
 
-/// `matters` sets the highest bit of the bytes that are looked for.
+/// Returns the offset of the first byte from `at` on for which `matters` sets the highest bit, or the end.
 #[inline(always)]
 fn find(buf: &[u8], mut at: usize, matters: impl Fn(u8x16) -> u8x16) -> usize {
     let marks = |block: [u8; LANES]| matters(u8x16::new(block)).to_bitmask();
@@ -294,7 +292,8 @@ mod tests {
         pieces_are_seen::<16>();
     }
 
-    /// Where a look ends that goes on behind the short escapes at which it has stopped, as it may near the end.
+    /// Returns the end of a search that continues after short escapes at which it has stopped, which may happen near
+    /// the end.
     fn settled(buf: &[u8], look: Skip) -> usize {
         let mut at = 0;
         loop {
@@ -304,7 +303,7 @@ mod tests {
         }
     }
 
-    /// A few bytes of every kind in no order: what the wide look finds is what the narrow one finds.
+    /// Random bytes of every kind: the wide search finds the same as the narrow one.
     #[test]
     fn the_wide_look_finds_what_the_narrow_one_finds() {
         const KINDS: &[u8] = b"aaaaaaaaaaaaaaaaaaaaaaaannt\\\\\\\\\\\"\"r\x1f\x80";

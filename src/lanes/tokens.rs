@@ -1,20 +1,20 @@
-//! What sixteen bytes of text cost, in parts of a token. Owns the arithmetic; the estimate that calls it says where the
-//! costs come from and what they are used for.
+//! Cost of sixteen bytes of text in parts of a token. Owns the arithmetic. The caller documents the origin and the use
+//! of the costs.
 
 use super::LANES;
 use wide::u8x16;
 
-/// Bytes that [`piece`] takes at most.
+/// Most bytes that [`piece`] accepts.
 pub const PIECE: usize = 12 * LANES;
-/// Bytes that [`block`] takes at most.
+/// Most bytes that [`block`] accepts.
 pub const BLOCK: usize = LANES;
-/// Parts of a token that a byte costs at least.
+/// Minimum cost of a byte in parts of a token.
 pub const BYTE_PARTS: u8 = 8;
-/// Costs nothing after anything: fills up the last block. No text has it.
+/// Fills up the last block and costs nothing. No text contains it.
 const FILLER: u8 = 0;
 
-/// Parts of a token that the first [`BLOCK`] bytes at most of a text cost behind `last`, the byte before them: they are
-/// given as [`packed`].
+/// Cost in parts of a token of at most [`BLOCK`] bytes of a text, as [`packed`] returns them. `last` is the byte before
+/// them.
 #[cfg_attr(not(debug_assertions), inline)]
 pub fn block(text: u128, last: u8) -> u64 {
     let old = u8x16::new((text << 8 | u128::from(last)).to_le_bytes());
@@ -32,7 +32,7 @@ pub fn block(text: u128, last: u8) -> u64 {
     (pairs(low) + pairs(high)).wrapping_mul(0x0001_0001_0001_0001) >> 48
 }
 
-/// True if there is a backslash among bytes that are given as [`packed`].
+/// True if there is a backslash among bytes that [`packed`] returned.
 #[inline]
 pub fn has_backslash(text: u128) -> bool {
     is(u8x16::new(text.to_le_bytes()), b'\\').to_bitmask() != 0
@@ -45,10 +45,10 @@ pub fn backslash(text: u128, from: u32) -> Option<u32> {
     (found != 0).then(|| found.trailing_zeros() + from)
 }
 
-/// Parts of a token that [`PIECE`] bytes at most cost behind `last`, the byte before them.
+/// Cost in parts of a token of at most [`PIECE`] bytes. `last` is the byte before them.
 pub fn piece(piece: &[u8], last: u8) -> u64 {
     const ROOM: usize = 1 + PIECE;
-    // Each byte with the one before it; what fills up the last block costs nothing.
+    // Each byte with the byte before it. The filler of the last block costs nothing.
     let mut text = [FILLER; ROOM];
     text[0] = last;
     text[1..=piece.len()].copy_from_slice(piece);
@@ -70,16 +70,16 @@ pub fn piece(piece: &[u8], last: u8) -> u64 {
         if !is_ascii {
             parts += wide_cost(old, new);
         }
-        // The compiler has one instruction for this sum.
+        // The compiler has a single instruction for this sum.
         sum += u64::from(parts.to_array().map(u16::from).iter().sum::<u16>());
     }
     sum
 }
 
-/// Every other byte of eight.
+/// Mask of every other byte of eight.
 const EVERY_OTHER: u64 = 0x00ff_00ff_00ff_00ff;
 
-/// Sixteen bytes at most as a number, the first the lowest; what is not there costs nothing.
+/// Returns at most sixteen bytes as a number, the first byte lowest. Missing bytes cost nothing.
 #[inline(always)]
 pub fn packed(raw: &[u8]) -> u128 {
     const { assert!(FILLER == 0) };
@@ -94,10 +94,10 @@ pub fn packed(raw: &[u8]) -> u128 {
     raw.iter().rev().fold(0, |text, byte| text << 8 | u128::from(*byte))
 }
 
-/// Parts of a token that sixteen bytes cost, each after the one in `old`, with the classes of both.
+/// Cost in parts of a token of sixteen bytes, each after the byte in `old`, with the classes of both.
 ///
-/// Every byte costs a little, and the first of its class more: a word is about a token, a long one more; digits go by
-/// threes. A letter and a mark cost at least a fifth of what the least favourable ones do.
+/// Every byte costs a little, and the first of its class more: a word is about a token, a long one more. Three digits
+/// are about a token. A letter and a mark cost at least a fifth of the most expensive ones.
 #[inline(always)]
 fn cost(old: u8x16, new: u8x16, after: u8x16, class: u8x16) -> u8x16 {
     let (is_same, is_letter) = (after.simd_eq(class), is(class, LETTER));
@@ -107,8 +107,8 @@ fn cost(old: u8x16, new: u8x16, after: u8x16, class: u8x16) -> u8x16 {
     begun + (all(BYTE_PARTS) & !is(new, FILLER)) + more + capital
 }
 
-/// What is to be added if one of the bytes is not ASCII, modulo 256: an ideograph is a little less than a token, a
-/// letter of another script a half, a picture two; and a letter after one of them begins no word.
+/// Additional cost if some bytes are not ASCII, modulo 256. An ideograph is a little less than a token, a letter of
+/// another script half a token, an emoji two. A letter after one of them begins no word.
 #[inline(always)]
 fn wide_cost(old: u8x16, new: u8x16) -> u8x16 {
     let from = |least: u8| new.max(all(least)).simd_eq(new);
@@ -116,17 +116,17 @@ fn wide_cost(old: u8x16, new: u8x16) -> u8x16 {
     (from(0xc0) & all(14)) + (from(0xe0) & all(16)) + (from(0xf0) & all(66)) - within
 }
 
-/// Classes of bytes. The number of a class is also what the first byte of a run of it costs on top.
+/// Classes of bytes. The number of a class is also the additional cost of the first byte of a run of it.
 const LETTER: u8 = 20;
 const DIGIT: u8 = 101;
-/// Visible ASCII except letters and digits, and what stands for a control character.
+/// Visible ASCII except letters and digits, and the substitute for control characters.
 const MARK: u8 = 26;
 /// Line feeds, carriage returns and tabs.
 const LINE: u8 = 17;
-/// Blanks, the filler, and what is not ASCII.
+/// Blanks, the filler, and bytes that are not ASCII.
 const NONE: u8 = 0;
 
-/// The class of each byte, by itself.
+/// Returns the class of each byte, independent of its neighbours.
 #[inline(always)]
 fn class_of(bytes: u8x16) -> u8x16 {
     let within = |offsets: u8x16, most: u8| offsets.min(all(most)).simd_eq(offsets);

@@ -1,5 +1,5 @@
-//! One answer on its way out: when its next bytes are due, which they are, and the fault it shall have. Writes into
-//! the connection's buffer as far as the buffer's high-water mark and the pace allow; owns no connection.
+//! An answer in progress: its next bytes, their due time, and its fault. Writes into the connection's buffer as far as
+//! the buffer's high-water mark and the pace allow. Owns no connection.
 
 use super::ask::Ask;
 use super::event::{Event, Identity, Usage};
@@ -14,7 +14,7 @@ use crate::wire::Dialect;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
 use std::time::Duration;
 
-/// How the body's end is known.
+/// Framing of the body.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Framed {
     Length,
@@ -24,32 +24,32 @@ enum Framed {
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Nothing has been written yet.
+    /// The head is next.
     Head,
     /// The first event is next.
     Start,
-    /// Tokens.
+    /// Tokens are next.
     Tokens,
-    /// The events after the last token.
+    /// The events after the last token are next.
     Finish,
-    /// Nothing more comes, but the connection stays open.
+    /// No more bytes are written, but the connection stays open.
     Stalled,
-    /// All is written.
+    /// Everything is written.
     Done(Option<Shut>),
 }
 
-/// What an answer waits for.
+/// Event that an answer waits for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// A moment; [`Mono::NEVER`] when it stalls.
+    /// A point in time; [`Mono::NEVER`] if the answer stalls.
     Until(Mono),
-    /// The buffer's emptying.
+    /// Room in the buffer.
     Room,
-    /// Nothing: it is complete. The connection is to be closed so once all is written, if at all.
+    /// No event: the answer is complete. After everything is written, the connection is closed in this way, if at all.
     Nothing(Option<Shut>),
 }
 
-/// An answer and where it stands.
+/// An answer and its progress.
 #[derive(Debug)]
 pub struct Answer {
     ask: Ask,
@@ -58,7 +58,7 @@ pub struct Answer {
     keep_alive: bool,
     stage: Stage,
     started: Mono,
-    /// Tokens per second, 0 for as fast as they are taken.
+    /// Tokens per second, 0 for no limit.
     pace: u64,
     emitted: u64,
     part: usize,
@@ -66,12 +66,13 @@ pub struct Answer {
     calls: usize,
     next_ping: Mono,
     event: Vec<u8>,
-    /// What a response's later events repeat.
+    /// State that a response's later events repeat.
     spoken: Spoken,
 }
 
 impl Answer {
-    /// The answer to `ask`, begun at `now`. `http11` and `keep_alive` are the request's; `pace` is the provider's own.
+    /// Begins the answer to `ask` at `now`. `http11` and `keep_alive` are those of the request; `pace` is the
+    /// provider's own.
     pub fn new(ask: Ask, serial: u64, pace: u64, http11: bool, keep_alive: bool, now: Now) -> Answer {
         let streamed = ask.stream && !ask.directives.plain;
         let framed = match streamed {
@@ -98,17 +99,17 @@ impl Answer {
         }
     }
 
-    /// True for a stream.
+    /// True if the answer is a stream.
     pub fn is_streamed(&self) -> bool {
         self.ask.stream && !self.ask.directives.plain
     }
 
-    /// Most bytes handed to the world at a time; 0 for no such bound.
+    /// Maximum number of bytes written at a time; 0 for no limit.
     pub fn drip(&self) -> usize {
         self.ask.directives.drip.unwrap_or(0) as usize
     }
 
-    /// Writes what is due. Called when begun, at the moment waited for, and when there is room again.
+    /// Writes the bytes that are due. Called at the start, at the time waited for, and when there is room again.
     pub fn pump(&mut self, out: &mut Vec<u8>, unsent: usize, stats: &mut Stats, now: Now) -> Wait {
         let before = out.len();
         loop {
@@ -143,7 +144,7 @@ impl Answer {
         }
     }
 
-    /// What has been given so far has cost this.
+    /// Usage of the tokens written so far.
     fn usage(&self) -> Usage {
         let prompt = self.ask.prompt;
         let cached = self.ask.directives.cached.min(prompt);
@@ -166,7 +167,7 @@ impl Answer {
         self.started.after(Duration::from_millis(self.ask.directives.delay))
     }
 
-    /// A whole answer takes as long as its tokens do.
+    /// Due time of the head. A whole answer takes as long as its tokens.
     fn head_due(&self) -> Mono {
         let d = &self.ask.directives;
         match (d.stall_head, self.is_streamed()) {
@@ -260,7 +261,7 @@ impl Answer {
         true
     }
 
-    /// A fault after 0 tokens comes before the first event; others after the start has been written.
+    /// True if a fault may occur: with `after` 0 before the first event, otherwise after the start has been written.
     fn stage_reached(&self, after: u64) -> bool {
         after == 0 || self.stage != Stage::Start
     }
@@ -274,7 +275,7 @@ impl Answer {
         Wait::Until(self.next_ping)
     }
 
-    /// One token, with the events that open and close its part.
+    /// Writes one token, with the events that open and close its part.
     fn token(&mut self, out: &mut Vec<u8>, stats: &mut Stats) {
         let Some(part) = self.ask.script.parts.get(self.part) else {
             self.stage = Stage::Finish;

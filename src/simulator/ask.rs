@@ -1,5 +1,5 @@
-//! Reads a request of any shape: validates it as the real providers do, counts its tokens and decides what the
-//! answer says. Pure; called by `provider::link`. Keeps nothing of the request but what the answer needs.
+//! Reads a request of any API: validates it like the real providers, counts its tokens and determines the answer. Pure;
+//! called by `provider::link`. Keeps only what the answer needs.
 
 use super::directives::Directives;
 use super::given;
@@ -9,47 +9,47 @@ use crate::base::order::gathered;
 use crate::wire::Dialect;
 use serde_json::{Map, Value, json};
 
-/// Tokens of an answer that asks for nothing else.
+/// Default number of tokens of an answer.
 const TOKENS_DEFAULT: u64 = 12;
-/// Most tokens an answer may be asked to have.
+/// Maximum number of tokens of an answer.
 pub const TOKENS_MAX: u64 = 1_000_000;
-/// Most bytes of the one token asked for by `big`.
+/// Maximum number of bytes of the single token of `big`.
 pub const BIG_MAX: u64 = 64 << 20;
-/// Most tool calls in one answer.
+/// Maximum number of tool calls in one answer.
 pub const CALLS_MAX: u64 = 64;
-/// Most answers with calls that are counted.
+/// Maximum number of answers with calls that are counted.
 const TURNS_MAX: u64 = 1_000_000;
-/// Tokens that a part of a message counts which is neither text nor a tool's.
+/// Tokens of a message part that is neither text nor a tool's.
 pub const OTHER_PART_TOKENS: u64 = 10;
-/// Depth to which a schema is followed when arguments are made from it.
+/// Maximum depth of a schema when arguments are made from it.
 const SCHEMA_DEPTH_MAX: u32 = 8;
 
-/// A request understood.
+/// A parsed request.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Its shape.
+    /// API of the request.
     pub shape: Dialect,
-    /// The model's name as sent.
+    /// Model name as sent.
     pub model: String,
-    /// A stream is wanted.
+    /// True if a stream is requested.
     pub stream: bool,
-    /// Chat: the usage chunk is wanted.
+    /// Chat: true if the usage chunk is requested.
     pub include_usage: bool,
     /// Tokens of the prompt.
     pub prompt: u64,
-    /// What the answer says.
+    /// Contents of the answer.
     pub script: Script,
-    /// What of a relayed answer is no text, as a member of it.
+    /// Member of a relayed answer that is not text.
     pub given: String,
-    /// How often the text is given, each with its index, and how often it is made to choose those from.
+    /// Number of copies of the text in the answer, each with its index.
     pub texts: u64,
-    /// See [`Ask::texts`].
+    /// Number of texts generated to choose `texts` from.
     pub made: u64,
-    /// How it is given.
+    /// Directives of the request.
     pub directives: Directives,
 }
 
-/// Why a request is refused.
+/// Reason why a request is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Complaint {
     /// Status.
@@ -62,12 +62,12 @@ fn complain(message: impl Into<String>) -> Complaint {
     Complaint { status: 400, message: message.into() }
 }
 
-/// Tokens of a text: its words, runs of characters without white space.
+/// Returns the tokens of a text: its words, runs of characters without white space.
 pub fn count(text: &str) -> u64 {
     text.split_whitespace().count() as u64
 }
 
-/// Reads the body of a request of `shape`.
+/// Reads the body of a request of the API `shape`.
 pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
@@ -119,20 +119,20 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     })
 }
 
-/// True if the name is one of OpenAI's own models that reason: they refuse what older ones take.
+/// True if the name is one of OpenAI's own reasoning models, which refuse parameters that older models accept.
 fn reasons(model: &str) -> bool {
     let name = bare(model);
     let counted = name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     name.starts_with("gpt-5") || name.starts_with("gpt-6") || counted
 }
 
-/// A model's name without whose it is.
+/// Returns a model's name without its owner.
 fn bare(model: &str) -> &str {
     model.rsplit('/').next().unwrap_or(model)
 }
 
-/// Newer ones refuse tools beside an effort, the newest also beside the one that they have by default. The words are
-/// those of the provider itself.
+/// Refuses tools together with an effort, for newer models, and with the default effort, for the newest. The error text
+/// is the provider's own.
 fn takes_no_effort_with_tools(model: &str, root: &Value) -> Result<(), Complaint> {
     let of = |starts: &[&str]| starts.iter().any(|start| bare(model).starts_with(start));
     let refused = match root["reasoning_effort"].as_str() {
@@ -150,7 +150,7 @@ fn takes_no_effort_with_tools(model: &str, root: &Value) -> Result<(), Complaint
     Ok(())
 }
 
-/// The words are those of the provider itself.
+/// Refuses sampling parameters. The error text is the provider's own.
 fn takes_no_sampling(root: &Value) -> Result<(), Complaint> {
     if !root["max_tokens"].is_null() {
         return Err(complain(
@@ -200,7 +200,7 @@ fn script(
     Script { sequence, ..script }
 }
 
-/// The stop sequences of either shape, without empty ones.
+/// Returns the stop sequences in either notation, without empty ones.
 fn stops(root: &Value) -> Vec<String> {
     let given = if root["stop"].is_null() { &root["stop_sequences"] } else { &root["stop"] };
     let one = given.as_str().into_iter();
@@ -208,7 +208,7 @@ fn stops(root: &Value) -> Vec<String> {
     one.chain(list).filter(|stop| !stop.is_empty()).map(str::to_owned).collect()
 }
 
-/// The texts of all tool results, in their order, with a blank between them.
+/// Returns the texts of all tool results, in their order, with a blank between them.
 fn reported(messages: &[Value]) -> String {
     let blocks = |message: &Value| message["content"].as_array().cloned().unwrap_or_default();
     let mut results = Vec::new();
@@ -224,7 +224,7 @@ fn reported(messages: &[Value]) -> String {
     results.join(" ")
 }
 
-/// A content's text: itself, or that of its parts, each on a line.
+/// Returns a content's text: the content itself, or the text of its parts, each on a line.
 fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -258,7 +258,7 @@ fn part_tokens(part: &Value) -> u64 {
     match part["type"].as_str() {
         Some("text" | "input_text" | "output_text") => count(part["text"].as_str().unwrap_or_default()),
         Some("tool_use") => 1 + count(&part["input"].to_string()),
-        // Not deeper: a tool's result holds no further results.
+        // No deeper: a tool's result contains no further results.
         Some("tool_result") => match &part["content"] {
             Value::Array(parts) => parts.iter().map(|part| count(part["text"].as_str().unwrap_or_default())).sum(),
             content => content_tokens(content),
@@ -267,7 +267,7 @@ fn part_tokens(part: &Value) -> u64 {
     }
 }
 
-/// The items of a responses request as messages, as far as an answer depends on them.
+/// Returns the items of a responses request as messages, as far as an answer depends on them.
 fn conversation(input: &Value) -> Vec<Value> {
     let message = |item: &Value| match item["type"].as_str().unwrap_or("message") {
         "message" => Some(json!({ "role": item["role"], "content": item["content"] })),
@@ -288,7 +288,7 @@ fn conversation(input: &Value) -> Vec<Value> {
     }
 }
 
-/// One more message: calls go with what the assistant said before them, as the turn that they are.
+/// Appends a message. Calls are joined with the assistant's preceding text, because they are one turn.
 fn joined(mut messages: Vec<Value>, mut next: Value) -> Vec<Value> {
     let last = messages.last_mut().filter(|last| last["role"] == "assistant");
     match (last, next.get_mut("tool_calls").map(Value::take)) {
@@ -306,7 +306,7 @@ fn joined(mut messages: Vec<Value>, mut next: Value) -> Vec<Value> {
     messages
 }
 
-/// All text of the last message of role user that has any.
+/// Returns all text of the last message of role user that has any.
 fn last_user_text(messages: &[Value]) -> String {
     let users = messages.iter().rev().filter(|message| message["role"] == "user");
     users.map(|message| text_of(&message["content"])).find(|text| !text.is_empty()).unwrap_or_default()
@@ -336,7 +336,7 @@ fn text(root: &Value, asked: &str, directives: &Directives) -> Text {
     }
 }
 
-/// The name and the schema of every tool, in either shape.
+/// Returns the name and the schema of every tool, in either notation.
 fn tools(root: &Value) -> Vec<(&str, &Value)> {
     let list = root["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
     list.iter().filter_map(named).collect()
@@ -351,8 +351,9 @@ fn named(tool: &Value) -> Option<(&str, &Value)> {
     Some((definition["name"].as_str()?, &definition[schema]))
 }
 
-/// A tool is called when the request forces one, when `#sim tool` says so, or when the last user text names one; when
-/// the last message brings a tool's result, only as long as `#sim turns` says, so that an agent's loop ends.
+/// Returns the calls of the answer. A tool is called if the request forces one, if `#sim tool` asks for one, or if the
+/// last user text names one. After a tool's result, it is called only as often as `#sim turns` allows, so that an
+/// agent's loop ends.
 fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directives: &Directives) -> Vec<Call> {
     let tools = tools(root);
     let choice = &root["tool_choice"];
@@ -385,7 +386,7 @@ fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directiv
     (0..count).filter_map(|at| call(&tools, wanted, at as usize, before, directives)).collect()
 }
 
-/// Call number `at` of this answer, with `before` calls in the answers before it.
+/// Returns call number `at` of this answer, with `before` calls in the earlier answers.
 fn call(tools: &[(&str, &Value)], wanted: &str, at: usize, before: u64, directives: &Directives) -> Option<Call> {
     let named = tools.iter().find(|(name, _)| *name == wanted);
     let (name, schema) = match named {
@@ -412,8 +413,8 @@ fn brings_result(message: &Value) -> bool {
     message["role"] == "tool" || blocks.iter().any(|block| block["type"] == "tool_result")
 }
 
-/// A small value that fits the schema, as far as types, properties, enumerations and constants go. `nth` is added to
-/// whole numbers.
+/// Returns a small value that fits the schema's types, properties, enumerations and constants. `nth` is added to whole
+/// numbers.
 fn sample(schema: &Value, nth: u64, depth: u32) -> Value {
     if let Some(value) = schema.get("const").or(schema["enum"].get(0)).or(schema.get("default")) {
         return value.clone();

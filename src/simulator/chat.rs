@@ -1,5 +1,5 @@
-//! Spells answers in the chat completions shape, as the published format has them (chunks in the order role,
-//! content, tool start, tool fragments, finish, usage, `[DONE]`). Pure.
+//! Writes answers in the published format of chat completions (chunks in the order role, content, tool start, tool
+//! fragments, finish, usage, `[DONE]`). Pure.
 
 use super::event::{Event, Identity, Usage, quoted, sse};
 use super::script::{Finish, Part, Script};
@@ -26,7 +26,7 @@ fn call_id(id: &Identity, call: usize) -> String {
     format!("call_sim_{}_{call}", id.serial)
 }
 
-/// The members before `choices`.
+/// Returns the members before `choices`.
 fn opening(id: &Identity, object: &str) -> String {
     let (serial, model, created) = (id.serial, quoted(&id.model), id.created);
     if id.bare {
@@ -47,7 +47,7 @@ fn said(id: &Identity, member: &str, piece: &str) -> String {
     chunk(id, &format!(r#"{{"{member}":{}}}"#, quoted(piece)), "null")
 }
 
-/// Appends one event of a stream; nothing for those this shape does not have.
+/// Appends one event of a stream, or nothing if this API does not have it.
 pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
     let data = match event {
         Event::Start(_) => chunk(id, r#"{"role":"assistant","content":"","refusal":null}"#, "null"),
@@ -81,7 +81,7 @@ pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
     sse(out, id.crlf, None, &data);
 }
 
-/// A whole answer.
+/// Returns a whole answer.
 pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
     let (mut content, mut thought, mut calls) = (None::<String>, String::new(), Vec::new());
     for (part, tokens) in script.given() {
@@ -117,7 +117,7 @@ pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
     format!(r#"{opening},"choices":[{choice}]{usage}}}"#)
 }
 
-/// The body of an error; the `type` and `code` that the provider uses for `status`.
+/// Returns the body of an error, with the `type` and `code` that the provider uses for `status`.
 pub fn error_body(status: u16, message: &str) -> String {
     let (kind, code) = match status {
         401 => ("invalid_request_error", r#""invalid_api_key""#),

@@ -1,7 +1,7 @@
-//! The `#sim` line of a request: what the answer shall be and which fault it shall have. Pure; called by
-//! `provider::ask`. A word that is not known is an error, so that a test with a typo in it fails.
+//! The `#sim` line of a request: contents and faults of the answer. Pure; called by `provider::ask`. An unknown word is
+//! an error, so that a test with a typo in it fails.
 
-/// What one request asks of the simulated provider; the table stands in the documentation of [`crate::simulator`].
+/// Directives of one request to the simulated provider. The documentation of [`crate::simulator`] has a table of them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)] // the names are the words of the table
 pub struct Directives {
@@ -44,7 +44,7 @@ pub struct Directives {
 }
 
 impl Directives {
-    /// Reads the words between `#sim` and the end of its line; none of them, if the text has no such line.
+    /// Parses the words between `#sim` and the end of its line. Returns the defaults if the text has no such line.
     pub fn parse(text: &str) -> Result<Directives, String> {
         let mut all = Directives::default();
         let Some((_, after)) = text.split_once("#sim") else { return Ok(all) };

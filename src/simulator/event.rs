@@ -1,48 +1,47 @@
-//! What both shapes share when an answer is written: who it is, what it cost, and the events of a stream before
-//! they are spelled. Pure.
+//! Common types of all APIs for writing an answer: its identity, its usage, and the events of a stream. Pure.
 
 use super::ask::Ask;
 
-/// What an answer cost, exactly, in tokens as `provider::ask` and `provider::script` count them.
+/// Usage of an answer, exactly, in tokens as `provider::ask` and `provider::script` count them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Tokens of the prompt, the two below included.
+    /// Tokens of the prompt, including the two below.
     pub prompt: u64,
-    /// Of these, read from a cache.
+    /// Prompt tokens read from a cache.
     pub cached: u64,
-    /// Of these, written to a cache.
+    /// Prompt tokens written to a cache.
     pub written: u64,
     /// Tokens of the answer.
     pub completion: u64,
-    /// Of these, reasoning.
+    /// Answer tokens that are reasoning.
     pub thought: u64,
 }
 
-/// What every event of one answer repeats.
+/// Values that every event of one answer repeats.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Number of the answer since the provider started.
     pub serial: u64,
-    /// The model's name as asked.
+    /// Model name as requested.
     pub model: String,
     /// Seconds since the epoch.
     pub created: u64,
-    /// Chat: the usage chunk is wanted, so every other chunk says `"usage":null`.
+    /// Chat: true if the usage chunk is requested, so every other chunk has `"usage":null`.
     pub include_usage: bool,
-    /// No usage is reported at all.
+    /// True if no usage is reported at all.
     pub no_usage: bool,
-    /// Members that an answer may lack are left out.
+    /// True if optional members of an answer are left out.
     pub bare: bool,
-    /// Lines end in CRLF.
+    /// True if lines end in CRLF.
     pub crlf: bool,
-    /// The answer is a refusal.
+    /// True if the answer is a refusal.
     pub refuses: bool,
-    /// How often a completion gives its text.
+    /// Number of copies of a completion's text.
     pub texts: u64,
 }
 
 impl Identity {
-    /// For the answer to `ask`.
+    /// Returns the identity of the answer to `ask`.
     pub fn new(ask: &Ask, serial: u64, created: u64) -> Identity {
         Identity {
             serial,
@@ -58,17 +57,17 @@ impl Identity {
     }
 }
 
-/// One event of a stream. `block` counts the parts of the answer, `call` its tool calls; both from 0.
+/// An event of a stream. `block` counts the parts of the answer, `call` its tool calls; both from 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the fields are the words above
 pub enum Event<'a> {
-    /// The first one.
+    /// The first event.
     Start(Usage),
     /// Reasoning begins.
     OpenThought { block: usize },
-    /// A piece of it.
+    /// A piece of reasoning.
     Thought { block: usize, piece: &'a str },
-    /// It is signed, which ends it.
+    /// The signature of the reasoning, which ends it.
     Sign { block: usize },
     /// A text begins.
     OpenText { block: usize },
@@ -76,21 +75,21 @@ pub enum Event<'a> {
     Text { block: usize, piece: &'a str },
     /// A tool call begins.
     OpenCall { block: usize, call: usize, name: &'a str },
-    /// A piece of its arguments.
+    /// A piece of a call's arguments.
     Args { block: usize, call: usize, piece: &'a str },
     /// A part ends.
     Close { block: usize },
-    /// Why the answer ends, the stop sequence that came up, and what it cost.
+    /// The reason for the end of the answer, the stop sequence that occurred, and the usage.
     Finish { finish: super::script::Finish, sequence: Option<&'a str>, usage: Usage },
-    /// The usage alone, where the shape has it so.
+    /// The usage in an event of its own, for APIs that have it.
     Usage(Usage),
-    /// The last one.
+    /// The last event.
     End,
-    /// A sign of life without meaning.
+    /// A keep-alive without meaning.
     Ping,
     /// A failure within the stream.
     Error(&'a str),
-    /// An event that is not what it should be.
+    /// A malformed event.
     Garbage,
 }
 
@@ -108,7 +107,7 @@ pub fn sse(out: &mut Vec<u8>, crlf: bool, name: Option<&str>, data: &str) {
     out.extend_from_slice(end);
 }
 
-/// `text` as a JSON string, quotes included.
+/// Returns `text` as a JSON string, quotes included.
 pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

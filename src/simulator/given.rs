@@ -1,8 +1,8 @@
-//! What of a relayed answer is no text: vectors, and documents in order; and what else is read of such a request. Pure;
-//! called by `simulator::ask`.
+//! Parts of a relayed answer that are not text: vectors, and documents in order. Also parses the requests for them.
+//! Pure; called by `simulator::ask`.
 //!
-//! A vector follows from its text alone (of tokens, from their numbers), and its length is 1. Documents are scored by
-//! the share of the query's words that they have.
+//! A vector depends only on its text (for tokens, on their numbers), and its length is 1. Documents are scored by the
+//! share of the query's words that they contain.
 
 use crate::base::base64;
 use crate::base::hash::{mix, mix_bytes};
@@ -10,29 +10,29 @@ use crate::base::order;
 use crate::wire::Relay;
 use serde_json::Value;
 
-/// Numbers of a vector that asks for nothing else, and most that may be asked for.
+/// Default length of a vector in numbers, and maximum that may be requested.
 const DIMENSIONS: u64 = 8;
 const DIMENSIONS_MAX: u64 = 1 << 20;
-/// Texts of one request.
+/// Maximum number of texts of one request.
 const TEXTS_MAX: usize = 2048;
-/// Answers to each of them.
+/// Maximum number of answers to each text.
 const EACH_MAX: u64 = 128;
 
-/// A request understood.
+/// A parsed request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Read {
     /// Tokens of the prompt.
     pub(super) prompt: u64,
-    /// The text in which directives stand.
+    /// Text that contains the directives.
     pub(super) asked: String,
-    /// The member of a whole answer that is its own; empty where the answer is a text.
+    /// Member of a whole answer that is not text; empty if the answer is a text.
     pub(super) given: String,
-    /// Texts that the answer has, and how many are made to choose them from.
+    /// Number of texts in the answer, and number generated to choose them from.
     pub(super) texts: u64,
     pub(super) made: u64,
 }
 
-/// Reads what the endpoint needs.
+/// Parses the parts of the request that the endpoint needs.
 pub(super) fn read(relay: Relay, root: &Value) -> Result<Read, String> {
     match relay {
         Relay::Embeddings => embeddings(root),
@@ -64,7 +64,7 @@ fn completions(root: &Value) -> Result<Read, String> {
     Ok(Read { prompt, asked, given: String::new(), texts: count * each, made: count * best })
 }
 
-/// The texts of a member, or the lists of their tokens: one, or several.
+/// Returns the texts of a member, or the lists of their tokens: one, or several.
 fn texts(value: &Value) -> Option<Vec<Value>> {
     match value {
         Value::String(_) => Some(vec![value.clone()]),
@@ -136,13 +136,13 @@ fn rerank(root: &Value) -> Result<Read, String> {
         format!("{{\"index\":{index},\"relevance_score\":{score:?}{shown}}}")
     };
     let results: Vec<String> = scored.iter().map(result).collect();
-    // The query is read again with each document.
+    // The query is counted again for each document.
     let prompt = documents.iter().map(|document| words(query) + tokens(document)).sum();
     let given = format!(r#""results":[{}]"#, results.join(","));
     Ok(Read { prompt, asked: query.to_owned(), given, ..Read::default() })
 }
 
-/// Tokens of a text: its words.
+/// Returns the tokens of a text: its words.
 fn words(text: &str) -> u64 {
     text.split_whitespace().count() as u64
 }

@@ -1,5 +1,5 @@
-//! One connection of the provider: reads requests in order, refuses what is not for it, and gives answers one after
-//! the other. Never answers a pipelined request before the one ahead of it.
+//! A connection of the provider: reads requests in order, refuses invalid ones, and gives answers one after another.
+//! Never answers a pipelined request before the earlier one.
 
 use super::answer::{Answer, Wait};
 use super::ask::{self, Complaint};
@@ -15,14 +15,14 @@ use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
 use crate::wire::{Dialect, Relay};
 use std::time::Duration;
 
-/// Bytes of a request's head.
+/// Maximum size in bytes of a request's head.
 const HEADER_MAX: usize = 64 * 1024;
-/// Bytes of a request's body.
+/// Maximum size in bytes of a request's body.
 const BODY_MAX: u64 = 32 << 20;
-/// How long a connection without a request may say nothing.
+/// Idle timeout of a connection without a request.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
 
-/// What the connections of one provider share.
+/// State shared by the connections of one provider.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) settings: Settings,
@@ -37,18 +37,18 @@ pub(super) struct Shared {
 pub(super) struct Link {
     inbound: Inbound,
     tx: Buf,
-    /// The request whose body is being read.
+    /// Request whose body is being read.
     head: Option<RequestHead>,
     answer: Option<Box<Answer>>,
-    /// Nothing more is read; closed so once all is written.
+    /// If set, no more is read, and the connection is closed in this way after everything is written.
     ending: Option<Shut>,
-    /// When it wants to be looked at again.
+    /// Next time that the connection must be processed.
     due: Mono,
-    /// Bytes shown to the world at a time, 0 for all.
+    /// Maximum number of bytes written at a time, 0 for no limit.
     drip: usize,
 }
 
-/// Where a request goes.
+/// Endpoint of a request.
 #[derive(PartialEq, Eq)]
 enum Place {
     Generate(Dialect),
@@ -69,12 +69,12 @@ impl Link {
         self.ending.is_none() && !(busy && self.inbound.backlog() >= PIPELINE_BYTES_MAX)
     }
 
-    /// How to close it now, if it is time.
+    /// Returns how to close the connection, if it is to be closed and everything is written.
     pub(super) fn finished(&self) -> Option<Shut> {
         self.ending.filter(|_| self.tx.is_empty())
     }
 
-    /// True while a client would miss something if it left.
+    /// True while the client still expects data.
     pub(super) fn is_busy(&self) -> bool {
         self.answer.is_some() || !self.tx.is_empty()
     }
@@ -120,10 +120,10 @@ impl Link {
         self.advance(shared, now);
     }
 
-    /// Goes on as far as bytes, room and time allow.
+    /// Continues as far as bytes, room and time allow.
     pub(super) fn advance(&mut self, shared: &mut Shared, now: Now) {
         self.due = now.mono.after(IDLE_MAX);
-        // Bounded by the requests in the buffer: each pass takes one step of one of them.
+        // Bounded by the requests in the buffer: each pass does one step of one of them.
         while self.ending.is_none() && self.tx.len() < HIGH_WATER {
             let went_on = if self.answer.is_some() {
                 self.give(shared, now)
@@ -224,7 +224,7 @@ impl Link {
         Ok(())
     }
 
-    /// The request is whole.
+    /// Handles a complete request.
     fn handle(&mut self, shared: &mut Shared, head: &RequestHead, now: Now) -> bool {
         let (bytes, body) = self.inbound.message();
         let found = place(head.path.of(bytes));
@@ -277,7 +277,7 @@ impl Link {
         self.answer = Some(Box::new(answer));
     }
 
-    /// The error that the request asks for.
+    /// Writes the error that the request asks for.
     fn fail(&mut self, shared: &mut Shared, ask: &ask::Ask, head: &RequestHead) {
         shared.stats.failed += 1;
         let wanted = &ask.directives;
@@ -320,7 +320,7 @@ fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String
     }
 }
 
-/// Any prefix may stand before the endpoint, as base URLs of real providers have them.
+/// Returns the endpoint of a path. Any prefix may precede it, as in base URLs of real providers.
 fn place(path: &[u8]) -> Option<Place> {
     match path {
         b"/stats" => Some(Place::Stats),
@@ -331,10 +331,10 @@ fn place(path: &[u8]) -> Option<Place> {
     }
 }
 
-/// Models that are listed. Any other name is served, too.
+/// Models in the list. Any other name is served, too.
 const MODELS: [&str; 4] = ["gpt-5.4-mini", "gpt-6-luna", "claude-sonnet-5-5", "sim-heron-small"];
 
-/// The list of models, or one of them: whatever it is called.
+/// Returns the list of models, or a single model with any name.
 fn models(path: &[u8]) -> String {
     let path = String::from_utf8_lossy(path);
     let one = |id: &str| serde_json::json!({ "id": id, "object": "model", "owned_by": "simulator" });

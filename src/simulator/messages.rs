@@ -1,12 +1,12 @@
-//! Spells answers in the messages shape, as the published format has them (`message_start`, blocks with start,
-//! deltas and stop, `message_delta`, `message_stop`; every event named). Pure.
+//! Writes answers in the published format of the messages API (`message_start`, blocks with start, deltas and stop,
+//! `message_delta`, `message_stop`; every event named). Pure.
 
 use super::event::{Event, Identity, Usage, quoted, sse};
 use super::script::{Finish, Part, Script};
 
-/// What a refusal says of itself.
+/// Explanation of a refusal.
 const EXPLANATION: &str = "The simulated provider was told to refuse.";
-/// What stands under its reasoning.
+/// Signature of the reasoning.
 const SIGNATURE: &str = "c2ltdWxhdGVk";
 
 fn reason(finish: Finish) -> &'static str {
@@ -19,7 +19,7 @@ fn reason(finish: Finish) -> &'static str {
     }
 }
 
-/// `,"usage":{…}`, or nothing when none is reported. Input excludes what the cache did.
+/// Returns `,"usage":{…}`, or nothing if none is reported. Input excludes cached tokens.
 fn usage_member(id: &Identity, usage: Usage) -> String {
     if id.no_usage {
         return String::new();
@@ -39,7 +39,7 @@ fn call_id(id: &Identity, block: usize) -> String {
     format!("toolu_sim_{}_{block}", id.serial)
 }
 
-/// `"stop_reason":…,"stop_sequence":…`, and of a refusal what it says about itself.
+/// Returns `"stop_reason":…,"stop_sequence":…`, and the explanation of a refusal.
 fn stop(finish: Finish, sequence: Option<&str>) -> String {
     let details = match finish {
         Finish::Refusal => {
@@ -58,7 +58,7 @@ fn message(id: &Identity, content: &str, stop: &str, usage: Usage) -> String {
     format!(r#"{{{head},"content":[{content}],{stop}{usage}}}"#)
 }
 
-/// Appends one event of a stream; nothing for those this shape does not have.
+/// Appends one event of a stream, or nothing if this API does not have it.
 pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
     let (name, rest) = match event {
         Event::Start(usage) => {
@@ -102,7 +102,7 @@ fn delta(block: usize, inner: &str) -> (&'static str, String) {
     ("content_block_delta", format!(r#","index":{block},"delta":{{"type":{inner}}}"#))
 }
 
-/// A whole answer. Arguments that the limit cut off are no object any more: `{}` stands for them.
+/// Returns a whole answer. Arguments cut off by the limit are no longer an object and are replaced by `{}`.
 pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
     let mut blocks = Vec::new();
     for (block, (part, tokens)) in script.given().enumerate() {
@@ -127,7 +127,7 @@ pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
     message(id, &blocks.join(","), &stop(script.finish, script.sequence.as_deref()), usage)
 }
 
-/// The body of an error; the `type` that the provider uses for `status`.
+/// Returns the body of an error, with the `type` that the provider uses for `status`.
 pub fn error_body(status: u16, message: &str, serial: u64) -> String {
     let kind = match status {
         401 => "authentication_error",

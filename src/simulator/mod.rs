@@ -1,32 +1,33 @@
-//! The simulated provider: a second sans-I/O core, run by the same reactor as the gateway (or by a test). It speaks
-//! both API shapes over HTTP/1.1 as the real providers do, strictly, and can be told to misbehave. It must never
-//! import `gateway`. Run by `cli::provider`, `cli::demo` and the tests.
+//! The simulated provider: a second sans-I/O core, run by the same reactor as the gateway (or by a test). It implements
+//! the APIs over HTTP/1.1 as strictly as the real providers, and can misbehave on request. It must never import
+//! `gateway`. Run by `cli::provider`, `cli::demo` and the tests.
 //!
 //! **Endpoints.** Any path that ends in `/chat/completions`, `/responses` or `/messages` (POST; the last needs
 //! `anthropic-version`), or in `/embeddings`, `/rerank` or `/completions`. `GET /stats`: `{"requests","streamed",
 //! "prompt_tokens","completion_tokens","aborted","failed"}` since the start. `GET /last`: head and body of the last
 //! request to such an endpoint. `GET /` and `/healthz`: 200.
 //!
-//! A conversation must be in order as the real ones demand it: every call answered at once, and only calls.
+//! A conversation must follow the order that real providers require: every call is answered at once, and only calls
+//! are.
 //!
-//! **Tokens.** A token of a prompt is a word (a run of characters without white space) of any text in messages,
-//! system prompt, tool results, arguments and compact tool definitions; a part that is neither text nor a tool's
-//! counts 10; a tool call's name counts 1. A prompt has at least 1. A token of an answer is a word of its text with
-//! the blank before it, the name of a tool called, or 6 characters of a call's arguments or of a JSON text. Every
-//! token is one event of a stream. `max_tokens` (`max_completion_tokens` first) cuts the answer after so many.
+//! **Tokens.** A token of a prompt is a word (a run of characters without white space) of any text in messages, system
+//! prompt, tool results, arguments and compact tool definitions. A part that is neither text nor a tool's counts 10,
+//! and the name of a tool call counts 1. A prompt has at least 1. A token of an answer is a word of its text with the
+//! blank before it, the name of a called tool, or 6 characters of a call's arguments or of a JSON text. Every token is
+//! one event of a stream. `max_tokens` (`max_completion_tokens` first) cuts the answer after that many.
 //!
-//! **Vectors** (`/embeddings`) follow from their texts alone and are of length 1; `dimensions` (default 8) and
-//! `encoding_format` are understood. **Documents** (`/rerank`) are scored by the share of the query's words that they
-//! have. Of these the directives on the head, the status and the ends of a whole answer hold, in any text or the query;
-//! of a **completion** all of a text's, in its last prompt; the words of a `suffix` count as its prompt's. It gives the
-//! same text for each prompt `n` times, and counts it as often as `best_of` says.
+//! **Vectors** (`/embeddings`) depend only on their texts and are of length 1. `dimensions` (default 8) and
+//! `encoding_format` are supported. **Documents** (`/rerank`) are scored by the share of the query's words that they
+//! contain. For both, the directives on the head, the status and the ends of a whole answer apply, in any text or the
+//! query. For a **completion**, all directives of a text apply, in its last prompt. The words of a `suffix` count as
+//! prompt. A completion has the same text for each prompt `n` times, and counts it `best_of` times.
 //!
-//! **Tools.** A tool is called when `tool_choice` forces one, when the directive `tool` says so, or when the last
-//! user text contains a tool's name; when the last message brings a tool's result, only as `turns` says. Arguments are
-//! made from the tool's schema; whole numbers in them count up from call to call.
-//! `response_format` (chat) and `output_config.format` (messages) get a JSON text made from the schema.
+//! **Tools.** A tool is called if `tool_choice` forces one, if the directive `tool` asks for one, or if the last user
+//! text contains a tool's name. After a tool's result in the last message, only `turns` decides. Arguments are made
+//! from the tool's schema, and their whole numbers count up from call to call. `response_format` (chat) and
+//! `output_config.format` (messages) get a JSON text made from the schema.
 //!
-//! **Stop sequences** (`stop`, `stop_sequences`) end a text before the first of them that comes up in it.
+//! **Stop sequences** (`stop`, `stop_sequences`) end a text before the first of them that occurs in it.
 //!
 //! **Directives.** Words after `#sim` on one line of the last user text:
 //!
@@ -34,29 +35,29 @@
 //! |---|---|
 //! | `tokens=N` | a text of N words (default 12, at most 1000000) |
 //! | `echo` | the user's own text, without the line of directives |
-//! | `report` | the text of every tool result so far, one after the other, once no tool is called any more |
+//! | `report` | the texts of all tool results so far, one after another, once no more tools are called |
 //! | `think=N` | N words of reasoning come first (`reasoning_content`; a thinking block with its signature) |
 //! | `refuse` | the answer is a refusal: chat in `refusal` with `content_filter`, messages with `stop_details` |
-//! | `big=BYTES` | a text of one token of so many bytes (at most 64 MiB) |
-//! | `pace=N` | N tokens per second, 0 = at once; a whole answer takes as long as its tokens |
+//! | `big=BYTES` | a text of one token of that many bytes (at most 64 MiB) |
+//! | `pace=N` | N tokens per second, 0 = no limit; a whole answer takes as long as its tokens |
 //! | `delay=MS` | milliseconds before the head |
 //! | `tool`, `tool=NAME` | calls a tool; `calls=N`: N of them in parallel; `args=JSON`: with these arguments |
 //! | `turns=N` | calls tools again after results, until N answers have called some |
-//! | `cached=N` `written=N` | of the prompt's tokens, so many are reported as read from or written to a cache |
-//! | `status=N` | an error in the shape's form; `message=some_words`, `retry_after=N`; `close`: and hang up |
+//! | `cached=N` `written=N` | number of prompt tokens that are reported as read from or written to a cache |
+//! | `status=N` | an error in the API's format; `message=some_words`, `retry_after=N`; `close`: then closes |
 //! | `html` | an error page instead (502, or the `status` given, also 200) |
-//! | `stall_head` | no head, ever |
+//! | `stall_head` | never sends a head |
 //! | `stall_after=N` | nothing more after N tokens (whole: after N bytes of the body) |
-//! | `ping=MS` | while stalled, a ping (messages) or comment (chat) every so many milliseconds |
+//! | `ping=MS` | while stalled, a ping (messages) or comment (chat) at this interval in milliseconds |
 //! | `cut_after=N` `reset_after=N` | the connection ends (FIN, RST) after N tokens (whole: N bytes) |
 //! | `error_after=N` | a stream's error event after N tokens, with `message`; 0 = as the first event |
 //! | `no_usage` | no usage at all |
 //! | `no_finish` | a stream ends without its finish reason; `no_done`: without `[DONE]` or `message_stop` |
 //! | `hang` | the connection stays open after a stream's last event, the body without its end |
 //! | `close` | the body ends with the connection: no length, no chunks |
-//! | `bare` | chat: without `object`, `created`, `system_fingerprint`; whole: without `usage` too |
+//! | `bare` | chat: without `object`, `created`, `system_fingerprint`; whole: also without `usage` |
 //! | `garbage` | text events, or the whole body, are broken JSON |
-//! | `plain` | a whole answer although a stream was asked for |
+//! | `plain` | a whole answer although a stream was requested |
 //! | `hint` | a 103 before the head |
 //! | `encoding=NAME` | claims this `content-encoding` |
 //! | `crlf` | a stream's lines end in CRLF |
@@ -90,10 +91,10 @@ use stats::{Last, Stats};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
-/// Connections taken at a time.
+/// Maximum number of concurrent connections.
 const CONNECTIONS_MAX: usize = 20_000;
 
-/// The provider.
+/// A simulated provider.
 #[derive(Debug)]
 pub struct Simulator {
     links: Slots<Link>,
@@ -105,7 +106,7 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// A provider without connections.
+    /// Returns a provider without connections.
     pub fn new(settings: Settings) -> Simulator {
         let (stats, last) = (Stats::default(), Last::default());
         Simulator {
@@ -118,12 +119,12 @@ impl Simulator {
         }
     }
 
-    /// What it has served.
+    /// Returns the statistics since the start.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
 
-    /// Runs one step of a connection, then sees to its alarm and its end.
+    /// Runs one step of a connection, then updates its alarm and handles its end.
     fn step(&mut self, conn: Conn, run: impl FnOnce(&mut Link, &mut Shared)) {
         let Some(link) = self.links.get_mut(id(conn)) else { return };
         run(link, &mut self.shared);

@@ -1,18 +1,17 @@
-//! The order of a conversation as the real providers demand it: calls and results in pairs and in their places, texts
-//! that say something, names and ids as they take them. Pure; called by `provider::ask`. What is wrong is told in
-//! words like theirs.
+//! Checks the order of a conversation like the real providers: calls and results in pairs and in order, texts that are
+//! not empty, and valid names and ids. Pure; called by `provider::ask`. Error texts resemble those of the providers.
 
 use crate::wire::Dialect;
 use serde_json::Value;
 
-/// Longest id of a call in the chat shape.
+/// Maximum length of the id of a call in the chat API.
 const CHAT_ID_MAX: usize = 40;
-/// Longest id of a call in the responses shape.
+/// Maximum length of the id of a call in the responses API.
 const RESPONSES_ID_MAX: usize = 64;
-/// Longest name of a tool in the chat shape, and in the messages shape.
+/// Maximum length of the name of a tool in the chat API, and in the messages API.
 const NAME_MAX: [usize; 2] = [64, 128];
 
-/// Why the conversation is refused, if it is.
+/// Returns an error if the conversation is refused.
 pub(super) fn check(shape: Dialect, root: &Value, messages: &[Value]) -> Result<(), String> {
     names(shape, root)?;
     match shape {
@@ -22,7 +21,7 @@ pub(super) fn check(shape: Dialect, root: &Value, messages: &[Value]) -> Result<
     }
 }
 
-/// Of a response: calls and outputs in pairs, wherever they stand, and nothing kept from one request to the next.
+/// Checks the items of a response: calls and outputs in pairs, in any position. Nothing is kept between requests.
 fn items(root: &Value, messages: &[Value]) -> Result<(), String> {
     if root["store"] != false {
         return Err("store: this provider keeps nothing".to_owned());
@@ -75,7 +74,7 @@ fn names(shape: Dialect, root: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes `id` out of the calls that are still to be answered.
+/// Removes `id` from the calls that are still to be answered.
 fn answer(open: &mut Vec<String>, id: &str) -> bool {
     let place = open.iter().position(|call| call == id);
     place.map(|place| open.remove(place)).is_some()
@@ -113,7 +112,7 @@ fn chat(messages: &[Value]) -> Result<(), String> {
     unanswered(&open)
 }
 
-/// Messages of one role in a row count as one.
+/// Checks the turns. Consecutive messages of one role count as one.
 fn turns(messages: &[Value], has_tools: bool) -> Result<(), String> {
     let (mut open, mut said): (Vec<String>, bool) = (Vec::new(), false);
     for (at, message) in messages.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Spells what is relayed as the real servers do. Pure; called by `simulator::answer`.
+//! Writes relayed answers like the real servers. Pure; called by `simulator::answer`.
 
 use super::event::{Event, Identity, Usage, quoted, sse};
 use super::script::{Finish, Part, Script};
 use crate::wire::Relay;
 use std::ops::Range;
 
-/// A whole answer. `given`: `given::Read::given`.
+/// Returns a whole answer. `given`: `given::Read::given`.
 pub(super) fn whole(relay: Relay, id: &Identity, given: &str, script: &Script, usage: Usage) -> String {
     let (serial, model, prompt) = (id.serial, quoted(&id.model), usage.prompt);
     match relay {
@@ -43,13 +43,13 @@ fn counts(id: &Identity, usage: Usage) -> String {
     if id.no_usage { String::new() } else { format!(r#","usage":{{{counts}}}"#) }
 }
 
-/// The members that every answer has.
+/// Returns the members that every answer has.
 fn opening(id: &Identity) -> String {
     let (serial, created, model) = (id.serial, id.created, quoted(&id.model));
     format!(r#"{{"id":"cmpl-sim-{serial}","object":"text_completion","created":{created},"model":{model}"#)
 }
 
-/// A text, or a piece of one, at each of the places `at`.
+/// Returns a text, or a piece of one, for each of the indices `at`.
 fn chunk(id: &Identity, at: Range<u64>, text: &str, finish: &str, usage: &str) -> String {
     let text = quoted(text);
     let choice = |at| format!(r#"{{"text":{text},"index":{at},"logprobs":null,"finish_reason":{finish}}}"#);
@@ -57,7 +57,7 @@ fn chunk(id: &Identity, at: Range<u64>, text: &str, finish: &str, usage: &str) -
     format!(r#"{},"choices":[{}]{usage}}}"#, opening(id), choices.join(","))
 }
 
-/// Appends one event of a stream, or one for each of its texts; nothing for those that completions do not have.
+/// Appends one event of a stream, or one for each of its texts; nothing for events that completions do not have.
 pub(super) fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
     let mut each = |text: &str, finish: &str| {
         (0..id.texts).for_each(|at| sse(out, id.crlf, None, &chunk(id, at..at + 1, text, finish, "")));

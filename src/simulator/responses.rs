@@ -1,20 +1,20 @@
-//! Spells answers in the responses shape, as the published format has them: items added, filled and done, each event
-//! named and numbered, the whole response at the beginning and at the end. What is said with it lies in its spelling
-//! alone: the items so far are kept by whoever writes the events. Pure.
+//! Writes answers in the published format of the responses API: items added, filled and done, each event named and
+//! numbered, the whole response at the beginning and at the end. [`Spoken`] keeps the items so far for the writer of
+//! the events. Pure.
 
 use super::event::{Event, Identity, Usage, quoted, sse};
 use super::script::{Finish, Part, Script};
 
-/// What stands for reasoning that only this provider can read.
+/// Placeholder for reasoning that only this provider can read.
 const ENCRYPTED: &str = "c2ltdWxhdGVk";
 
-/// What a stream's later events repeat of the earlier ones.
+/// State of a stream that later events repeat.
 #[derive(Debug, Default)]
 pub struct Spoken {
     sequence: u64,
     /// Finished items.
     items: Vec<String>,
-    /// What the item under way has said.
+    /// Text of the current item so far.
     text: String,
     name: String,
     usage: Usage,
@@ -94,7 +94,7 @@ impl Spoken {
         self.name.clear();
     }
 
-    /// Appends one event of a stream; nothing for those this shape does not have.
+    /// Appends one event of a stream, or nothing if this API does not have it.
     pub fn event(&mut self, id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
         let about = |start: &str, block: usize| {
             format!(r#","item_id":"{start}_sim_{}_{block}","output_index":{block}"#, id.serial)
@@ -142,7 +142,7 @@ impl Spoken {
                 let rest = format!(r#"{},"delta":{}"#, about("fc", *block), quoted(piece));
                 self.put(id, "response.function_call_arguments.delta", &rest, out);
             }
-            // Reasoning ends where it is signed.
+            // Reasoning ends with its signature.
             Event::Close { .. } if std::mem::take(&mut self.closed) => {}
             Event::Close { block } => self.close(id, *block, out),
             Event::Finish { finish, usage, .. } => (self.finish, self.usage) = (Some(*finish), *usage),
@@ -188,7 +188,7 @@ fn status(finish: Finish) -> &'static str {
     }
 }
 
-/// A whole answer.
+/// Returns a whole answer.
 pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
     let mut items = Vec::new();
     for (block, (part_of, tokens)) in script.given().enumerate() {

@@ -1,12 +1,12 @@
-//! What an answer says, token by token, without ever being written out in full: a text of a million tokens takes no
-//! memory. Pure; made by `provider::ask`, walked by `provider::answer`.
+//! Contents of an answer, token by token, never written out in full: a text of a million tokens takes no memory. Pure;
+//! made by `provider::ask`, walked by `provider::answer`.
 
 use std::borrow::Cow;
 
 /// Characters of a tool call's arguments, or of a JSON text, that make one token.
 pub const PIECE_CHARS: usize = 6;
 
-/// The first twelve, the usual length of an answer, make a sentence; the rest make the next.
+/// Words of a text. The first twelve, the usual length of an answer, make one sentence; the others make the next.
 const WORDS: [&str; 16] = [
     "This",
     "answer",
@@ -29,16 +29,16 @@ const WORDS: [&str; 16] = [
 /// A text, cut into its tokens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Text {
-    /// This many words of a fixed text that repeats.
+    /// The given number of words of a fixed text that repeats.
     Words(u64),
-    /// Pieces given.
+    /// Given pieces.
     Pieces(Vec<String>),
-    /// One token of so many letters `x`.
+    /// A single token of the given number of letters `x`.
     Big(usize),
 }
 
 impl Text {
-    /// Cuts before every white space that follows a word, so that joined pieces give the text again.
+    /// Cuts before every white space that follows a word, so that the joined pieces equal the text.
     pub fn words_of(text: &str) -> Text {
         let mut pieces: Vec<String> = Vec::new();
         let mut blank = true;
@@ -52,7 +52,7 @@ impl Text {
         Text::Pieces(pieces)
     }
 
-    /// The text before the first of `stops` that comes up in it, and which one that is.
+    /// Returns the text before the first of `stops` that occurs in it, and that stop sequence.
     pub fn until(&self, stops: &[String]) -> Option<(Text, String)> {
         if stops.is_empty() || matches!(self, Text::Big(_)) {
             return None;
@@ -86,7 +86,7 @@ impl Text {
         self.len() == 0
     }
 
-    /// Token number `at`.
+    /// Returns token number `at`.
     pub fn piece(&self, at: u64) -> Cow<'_, str> {
         match self {
             Text::Words(_) if at == 0 => WORDS[0].into(),
@@ -97,25 +97,25 @@ impl Text {
     }
 }
 
-/// Text in pieces of [`PIECE_CHARS`] characters.
+/// Returns the text in pieces of [`PIECE_CHARS`] characters.
 pub fn pieces_of(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
     characters.chunks(PIECE_CHARS).map(|piece| piece.iter().collect()).collect()
 }
 
-/// One call of a tool: its name is its first token, the pieces of its arguments are the others.
+/// A tool call. Its name is its first token, the pieces of its arguments are the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     /// The tool's name.
     pub name: String,
-    /// The arguments, a JSON object, in tokens.
+    /// Arguments, a JSON object, in tokens.
     pub args: Vec<String>,
 }
 
-/// One part of an answer.
+/// A part of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Reasoning; if there is any, the first part.
+    /// Reasoning. If there is any, it is the first part.
     Think(Text),
     /// Text.
     Text(Text),
@@ -123,7 +123,7 @@ pub enum Part {
     Call(Call),
 }
 
-/// One token of an answer.
+/// A token of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Token {
     /// A piece of reasoning.
@@ -137,7 +137,7 @@ pub enum Token {
 }
 
 impl Part {
-    /// Token number `at`.
+    /// Returns token number `at`.
     pub fn token(&self, at: u64) -> Token {
         match self {
             Part::Think(text) => Token::Thought(text.piece(at).into_owned()),
@@ -163,37 +163,37 @@ impl Part {
     }
 }
 
-/// Why an answer ends.
+/// Reason for the end of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Finish {
-    /// It is complete.
+    /// The answer is complete.
     Stop,
-    /// It reached `max_tokens`.
+    /// The answer reached `max_tokens`.
     Length,
-    /// It calls tools.
+    /// The answer calls tools.
     Tools,
-    /// A stop sequence came up.
+    /// A stop sequence occurred.
     Sequence,
-    /// It is a refusal.
+    /// The answer is a refusal.
     Refusal,
 }
 
 /// A whole answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Script {
-    /// Its parts in order; none is empty.
+    /// Parts in order; none is empty.
     pub parts: Vec<Part>,
-    /// Tokens that are given, at most those of the parts.
+    /// Number of tokens that are sent, at most those of the parts.
     pub tokens: u64,
-    /// How it ends.
+    /// Reason for its end.
     pub finish: Finish,
-    /// The stop sequence that ends it, if one does.
+    /// Stop sequence that ends it, if any.
     pub sequence: Option<String>,
 }
 
 impl Script {
-    /// The parts, as far as `max_tokens` allows. `told` is the end they would have without that bound, where it does
-    /// not follow from them.
+    /// Makes a script of the parts, up to `max_tokens`. `told` is the reason for the end without that limit, if it does
+    /// not follow from the parts.
     pub fn new(parts: Vec<Part>, max_tokens: Option<u64>, told: Option<Finish>) -> Script {
         let parts: Vec<Part> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         let all: u64 = parts.iter().map(Part::len).sum();
@@ -208,7 +208,7 @@ impl Script {
         Script { parts, tokens, finish, sequence: None }
     }
 
-    /// The parts as far as they are given, each with its number of tokens.
+    /// Returns the parts that are sent, each with its number of tokens.
     pub fn given(&self) -> impl Iterator<Item = (&Part, u64)> {
         let mut left = self.tokens;
         self.parts.iter().map_while(move |part| {

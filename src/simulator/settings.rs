@@ -1,10 +1,10 @@
-//! What a simulated provider is told at its start. Data alone.
+//! Settings of a simulated provider. Data only.
 
-/// How a provider behaves where a request does not say.
+/// Defaults for requests without directives.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Tokens per second of every answer; 0 for at once.
+    /// Tokens per second of every answer; 0 for no limit.
     pub pace: u64,
-    /// The key that requests must carry, by bearer or `x-api-key`; any or none if absent.
+    /// Key that requests must carry, as bearer token or `x-api-key`. Absent: any key or none.
     pub key: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! What the provider has served, and the last request it was sent: for tests that compare both with what the
-//! gateway says. Bounded: of the last request, its head and the first bytes of its body are kept.
+//! Statistics of the provider, and its last request, for tests that compare both with the gateway's reports. Bounded:
+//! of the last request, its head and the first bytes of its body are kept.
 
 use crate::wire::head::RequestHead;
 use serde_json::{Value, json};
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 /// Bytes of the last request's body that are kept.
 const BODY_KEPT: usize = 256 * 1024;
 
-/// Counters since the start; `GET /stats` shows them.
+/// Counters since the start, shown by `GET /stats`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Answers begun with status 200.
     pub requests: u64,
-    /// Those of them that were streams.
+    /// Streams among them.
     pub streamed: u64,
     /// Tokens of the prompts of answers begun.
     pub prompt_tokens: u64,
@@ -25,19 +25,19 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// An answer has begun.
+    /// Counts an answer that has begun.
     pub fn began(&mut self, streamed: bool, prompt: u64) {
         self.requests += 1;
         self.streamed += u64::from(streamed);
         self.prompt_tokens += prompt;
     }
 
-    /// Tokens were written.
+    /// Counts tokens that were written.
     pub fn tokens(&mut self, count: u64) {
         self.completion_tokens += count;
     }
 
-    /// As shown by `GET /stats`.
+    /// Returns the counters as shown by `GET /stats`.
     pub fn json(&self) -> String {
         json!({
             "requests": self.requests,
@@ -51,7 +51,7 @@ impl Stats {
     }
 }
 
-/// The last request to a generation endpoint; `GET /last` shows it.
+/// Last request to a generation endpoint, shown by `GET /last`.
 #[derive(Debug, Default)]
 pub struct Last {
     head: Vec<u8>,
@@ -60,7 +60,7 @@ pub struct Last {
 }
 
 impl Last {
-    /// Keeps a request in place of the one before.
+    /// Replaces the last request.
     pub fn keep(&mut self, head: &[u8], body: &[u8]) {
         self.head.clear();
         self.head.extend_from_slice(head);
@@ -89,7 +89,7 @@ impl Last {
     }
 }
 
-/// The value of the credential a request carries, by bearer or by `x-api-key`.
+/// Returns the credential of a request, from bearer or from `x-api-key`.
 pub fn credential<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a [u8] {
     use crate::wire::head::Field;
     let bearer = head.field(Field::Authorization).of(bytes);

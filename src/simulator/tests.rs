@@ -1,4 +1,5 @@
-//! The whole core, driven by its verbs: both shapes, whole and streamed, every fault, many requests per connection.
+//! Tests of the whole core, driven by its methods: whole and streamed answers, every fault, many requests per
+//! connection.
 
 use super::*;
 use crate::base::time::Unix;
@@ -7,7 +8,7 @@ use crate::wire::head::{ResponseHead, parse_response};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A provider and what has come out of one connection.
+/// A provider and the output of one connection.
 struct World {
     provider: Simulator,
     conn: Conn,
@@ -24,7 +25,7 @@ impl World {
         World { provider, conn, now, received: Vec::new(), shut: None }
     }
 
-    /// Takes what is unsent, `most` bytes at a time, until nothing is.
+    /// Takes the unsent bytes, `most` at a time, until none are left.
     fn take(&mut self, most: usize) {
         loop {
             let unsent = self.provider.unsent(self.conn);
@@ -59,7 +60,7 @@ impl World {
         self
     }
 
-    /// The first answer received, which must be complete, and removes it: head, payload.
+    /// Removes and returns the first answer received, which must be complete: head, payload.
     fn answer(&mut self) -> (ResponseHead, Vec<u8>) {
         let head = parse_response(&self.received, &mut 0, 1 << 16, false).unwrap().expect("a whole head");
         let (mut reader, mut at, mut payload) = (Reader::new(head.framing), head.len as usize, Vec::new());
@@ -110,7 +111,7 @@ fn ask(path: &str, text: &str, stream: bool) -> Vec<u8> {
     post(path, &body(text, stream))
 }
 
-/// The answer's body as text, for a request to a fresh provider.
+/// Returns the answer's body as text, for a request to a fresh provider.
 fn said(path: &str, body: &Value) -> String {
     let mut world = world();
     let (head, payload) = world.send(&post(path, body)).answer();
@@ -171,7 +172,7 @@ data: {"type":"message_stop"}
     assert_eq!(crlf, expected.replace('\n', "\r\n"));
 }
 
-/// Text, calls as (name, arguments), stop reason, and usage of a stream, put together from its events.
+/// Returns text, calls as (name, arguments), stop reason and usage of a stream, joined from its events.
 fn joined(path: &str, stream: &str) -> (String, Vec<(String, String)>, String, Value) {
     let (mut text, mut calls, mut stop, mut usage) = (String::new(), Vec::new(), String::new(), Value::Null);
     let events = stream.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
@@ -195,7 +196,7 @@ fn joined(path: &str, stream: &str) -> (String, Vec<(String, String)>, String, V
     (text, calls, stop, usage)
 }
 
-/// The same of a whole answer.
+/// Returns the results of `joined` for a whole answer.
 fn of_whole(path: &str, whole: &str) -> (String, Vec<(String, String)>, String, Value) {
     let root: Value = serde_json::from_str(whole).unwrap();
     let (mut text, mut calls) = (String::new(), Vec::new());

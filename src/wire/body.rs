@@ -1,6 +1,6 @@
-//! Message bodies: by length, chunked, or to the end of the connection (RFC 9112 sections 6 and 7).
-//! A reader holds no bytes and may be fed in pieces of any size. Must never accept what another reader would
-//! end at another byte. Called by `wire::inbound` for requests and `gateway::provider` for responses.
+//! Message bodies: by length, chunked, or to the end of the connection (RFC 9112 sections 6 and 7). A reader stores no
+//! bytes and may be fed in pieces of any size. Must never accept a body that another reader would end at another byte.
+//! Called by `wire::inbound` for requests and `gateway::provider` for responses.
 
 mod chunked;
 mod piece;
@@ -12,21 +12,21 @@ use super::head::Framing;
 pub use chunked::Chunked;
 pub use piece::{BodyError, Piece};
 
-/// Where the reading of one body stands.
+/// State of the reading of one body.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reader {
-    /// All of it has been read.
+    /// The whole body has been read.
     Done,
-    /// This many bytes are still to come; never 0.
+    /// Number of bytes still to come; never 0.
     Length(u64),
-    /// Chunks.
+    /// A chunked body.
     Chunked(Chunked),
     /// Everything until the connection ends.
     ToEnd,
 }
 
 impl Reader {
-    /// A reader for a body framed so.
+    /// Returns a reader for a body with the framing `framing`.
     pub fn new(framing: Framing) -> Reader {
         match framing {
             Framing::None | Framing::Length(0) => Reader::Done,
@@ -36,13 +36,13 @@ impl Reader {
         }
     }
 
-    /// True when the body is complete.
+    /// True if the body is complete.
     pub fn is_done(&self) -> bool {
         *self == Reader::Done
     }
 
-    /// Payload bytes that are announced and have not come: the rest of a declared length, or of a chunk whose size line
-    /// is complete.
+    /// Payload bytes that are announced and have not arrived: the remainder of a declared length, or of a chunk whose
+    /// size line is complete.
     pub fn promised(&self) -> u64 {
         match self {
             Reader::Done | Reader::ToEnd => 0,
@@ -51,8 +51,8 @@ impl Reader {
         }
     }
 
-    /// Looks at the front of `input` and advances. Called again with what was not consumed until it consumes
-    /// nothing or is done; every call yields at most one run of payload.
+    /// Parses the front of `input` and advances. Must be called again with the unconsumed bytes until it consumes
+    /// nothing or is done. Every call yields at most one run of payload.
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
         let piece = match self {
@@ -71,7 +71,7 @@ impl Reader {
         Ok(piece)
     }
 
-    /// The connection ended: that completes a body read to the end, and truncates one that is neither that nor done.
+    /// Handles the end of the connection. It completes a body read to the end, and truncates any other unfinished body.
     pub fn end(&mut self) -> Result<(), BodyError> {
         match self {
             Reader::Done | Reader::ToEnd => {
@@ -83,7 +83,7 @@ impl Reader {
     }
 }
 
-/// Appends `payload` as one chunk; nothing for an empty one, which would end the body.
+/// Appends `payload` as one chunk, or nothing if it is empty: an empty chunk would end the body.
 #[inline]
 pub fn write_chunk(out: &mut Vec<u8>, payload: &[u8]) {
     if payload.is_empty() {
@@ -94,12 +94,12 @@ pub fn write_chunk(out: &mut Vec<u8>, payload: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the line that begins a chunk of `length` bytes, which must not be 0. The payload and an empty line follow.
+/// Appends the line that begins a chunk of `length` bytes, which must not be 0. The payload and a line break follow.
 pub fn write_chunk_size(out: &mut Vec<u8>, length: usize) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |place: u32| DIGITS[length >> (4 * place) & 15];
     match length {
-        // As nearly all are.
+        // The case of nearly all chunks.
         0x10..0x100 => out.extend_from_slice(&[digit(1), digit(0), b'\r', b'\n']),
         0x100..0x1000 => out.extend_from_slice(&[digit(2), digit(1), digit(0), b'\r', b'\n']),
         _ => {
@@ -110,5 +110,5 @@ pub fn write_chunk_size(out: &mut Vec<u8>, length: usize) {
     }
 }
 
-/// The end of a chunked body without trailers.
+/// End of a chunked body without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";

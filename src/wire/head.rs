@@ -1,6 +1,6 @@
-//! Request and response heads: httparse for the grammar, and on top of it every rule of RFC 9112 that httparse
-//! leaves open. Owns no bytes: a head is spans into the caller's buffer. Must never guess: what two parsers could
-//! read differently is refused. Called by `wire::inbound` (requests) and `gateway::provider` (responses).
+//! Request and response heads: httparse for the grammar, and every rule of RFC 9112 that httparse leaves open. Owns no
+//! bytes: a head is spans into the caller's buffer. Must never guess: input that two parsers could read differently is
+//! refused. Called by `wire::inbound` (requests) and `gateway::provider` (responses).
 
 mod fields;
 mod mould;
@@ -18,7 +18,7 @@ pub use response::parse_response;
 
 use lanes::skip::to_either;
 
-/// The lines behind the first of a head that has been parsed; a carriage return may be the last byte of each.
+/// Returns the lines after the first of a parsed head. The last byte of each may be a carriage return.
 pub fn field_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = to_either(head, 0, b'\n', b'\n') + 1;
     std::iter::from_fn(move || {
@@ -29,7 +29,7 @@ pub fn field_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// All values of one header in a head that has been parsed, in order and trimmed; for lists that may be repeated.
+/// Returns all values of one header in a parsed head, in order and trimmed, for lists that may be repeated.
 pub fn values<'a>(head: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     field_lines(head).filter_map(move |line| {
         let colon = line.iter().position(|byte| *byte == b':')?;

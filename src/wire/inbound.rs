@@ -1,11 +1,11 @@
-//! The server side of one HTTP/1.1 connection: bytes in, whole requests out, one at a time and in order.
-//! Owns the received bytes of the request in hand and of those pipelined behind it. Must never store a byte of a
-//! body before its head has passed, nor more of it than the caller's bound. Called by `gateway` for its clients and
-//! by `provider`.
+//! The server side of one HTTP/1.1 connection: bytes in, whole requests out, one at a time and in order. Owns the
+//! received bytes of the current request and of those pipelined after it. Must never store a byte of a body before its
+//! head is accepted, nor more of it than the caller's bound. Called by `gateway` for its clients and by `provider`.
 //!
-//! One message goes: [`Inbound::push`] until [`Inbound::head`] answers; then [`Inbound::begin_body`] or
-//! [`Inbound::begin_discard`]; more `push` until [`Inbound::body_progress`] says complete or
-//! [`Inbound::discarded`] is true; then [`Inbound::release`]. The spans of the head stay true in between.
+//! Each message takes these steps: [`Inbound::push`] until [`Inbound::head`] returns a head; then
+//! [`Inbound::begin_body`] or [`Inbound::begin_discard`]; more `push` until [`Inbound::body_progress`] reports
+//! completion or [`Inbound::discarded`] is true; then [`Inbound::release`]. The spans of the head stay valid in
+//! between.
 
 #[cfg(test)]
 mod tests;
@@ -16,36 +16,36 @@ use crate::base::buf::{BLOCK, Buf, Pool};
 use crate::base::limits::{BODY_STEP_MAX, EMPTY_LINES_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
 use crate::wire::head::Framing;
 
-/// So many times as much must be free of the buffers as the storage of an undeclared body grows ahead.
+/// Free buffer space needed to grow the storage of an undeclared body, as a multiple of the growth.
 const AHEAD_SHARE: usize = 4;
 
-/// Why bytes were not taken.
+/// Reason why bytes were not taken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PushError {
-    /// More than `limits::PIPELINE_BYTES_MAX` and one read lie behind a complete message: the caller went on reading
-    /// although [`Inbound::backlog`] told it not to.
+    /// More than `limits::PIPELINE_BYTES_MAX` and one read follow a complete message: the caller kept reading in spite
+    /// of [`Inbound::backlog`].
     Overflow,
     /// The body is refused; see [`BodyRefusal`].
     Body(BodyRefusal),
 }
 
-/// Why a body is refused.
+/// Reason why a body is refused.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum BodyRefusal {
-    /// Declared or grown beyond the bound, or a chunk has begun that will be: 413. From here on the rest of it is
-    /// dropped as it arrives; head and what was stored stay readable until [`Inbound::begin_discard`] or
+    /// The body, declared or received, exceeds the bound, or a chunk has begun that will exceed it: 413. The remaining
+    /// body is dropped as it arrives. The head and the stored bytes stay readable until [`Inbound::begin_discard`] or
     /// [`Inbound::release`].
     TooLarge,
-    /// Its framing is broken: 400, and the connection is of no further use.
+    /// Broken framing: 400, and the connection is no longer usable.
     Bad(BodyError),
 }
 
-/// What the next bytes are.
+/// Meaning of the next bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Phase {
     /// A head, or nothing yet.
     Head,
-    /// Raw bytes after a parsed head: whether they are wanted is not decided.
+    /// Raw bytes after a parsed head, before the decision whether they are wanted.
     Parsed,
     /// Body, decoded and stored.
     Body,
@@ -53,8 +53,8 @@ enum Phase {
     Drop,
 }
 
-/// The reader. In `rx` lie, in this order: the head, the payload decoded so far, and (when the message is complete or
-/// not begun) bytes of further messages. An idle one holds no storage.
+/// A reader of requests. `rx` contains, in this order: the head, the payload decoded so far, and (if the message is
+/// complete or not begun) bytes of further messages. An idle reader has no storage.
 #[derive(Debug)]
 pub struct Inbound {
     rx: Buf,
@@ -65,7 +65,7 @@ pub struct Inbound {
     payload: u32,
     dropped: u32,
     phase: Phase,
-    /// Empty lines before the request line that have been skipped.
+    /// Number of empty lines skipped before the request line.
     skipped: u8,
 }
 
@@ -83,7 +83,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// The payload.
+    /// Returns the payload.
     pub fn payload(&self) -> &[u8] {
         self.rx.bytes().get(self.head_len as usize..).unwrap_or_default()
     }
@@ -93,14 +93,14 @@ impl Lent {
         self.rx.capacity()
     }
 
-    /// Gives the storage back to a pool: nobody waits for the message any more.
+    /// Returns the storage to a pool, if nobody waits for the message any more.
     pub fn release(mut self, pool: &mut Pool) {
         self.rx.release(pool);
     }
 }
 
 impl Inbound {
-    /// A reader at the start of its connection.
+    /// Returns a reader at the start of its connection.
     pub fn new() -> Inbound {
         Inbound {
             rx: Buf::default(),
@@ -115,8 +115,8 @@ impl Inbound {
         }
     }
 
-    /// Takes bytes as they came. While a body is read, chunked data is decoded on the way in: payload alone is
-    /// stored, contiguous behind the head.
+    /// Takes bytes as received. Chunked data of a body is decoded on arrival: only payload is stored, contiguous after
+    /// the head.
     pub fn push(&mut self, pool: &mut Pool, data: &[u8]) -> Result<(), PushError> {
         let rest = match self.phase {
             Phase::Body | Phase::Drop if !self.reader.is_done() => self.take_body(pool, data),
@@ -134,14 +134,14 @@ impl Inbound {
         refusal.map_or(Ok(()), |refusal| Err(PushError::Body(refusal)))
     }
 
-    /// The head of the next message, once: when it is complete. Up to `limits::EMPTY_LINES_MAX` empty lines before it
-    /// are skipped (RFC 9112 section 2.2). `Ok(None)` while bytes are missing, and while an earlier message is not
-    /// released.
+    /// Returns the head of the next message once, when it is complete. Up to `limits::EMPTY_LINES_MAX` empty lines
+    /// before it are skipped (RFC 9112 section 2.2). `Ok(None)` while bytes are missing, and while an earlier message
+    /// is not released.
     pub fn head(&mut self, pool: &mut Pool, max_header: usize) -> Result<Option<RequestHead>, HeadError> {
         self.head_like(pool, max_header, None)
     }
 
-    /// The same; a head like one that was parsed before is compared with that.
+    /// Like [`Inbound::head`], but compares a head with templates of earlier ones before parsing it.
     pub fn head_like(
         &mut self,
         pool: &mut Pool,
@@ -181,9 +181,9 @@ impl Inbound {
         Ok(head)
     }
 
-    /// The head has passed: from here on its body is read, what lies in the buffer first. True when the body is
-    /// already complete. A declared length over `max_body` bytes is refused before anything is stored; a smaller one
-    /// takes no memory until bytes arrive.
+    /// Begins to read the body of an accepted head, first from the buffer. True if the body is already complete. A
+    /// declared length over `max_body` bytes is refused before anything is stored. A smaller one takes no memory until
+    /// bytes arrive.
     pub fn begin_body(&mut self, head: &RequestHead, max_body: u64) -> Result<bool, BodyRefusal> {
         debug_assert_eq!(self.phase, Phase::Parsed);
         self.max_body = u32::try_from(max_body).unwrap_or(u32::MAX);
@@ -200,14 +200,14 @@ impl Inbound {
         Ok(self.reader.is_done())
     }
 
-    /// Payload bytes stored so far, and whether the body is complete.
+    /// Returns the number of payload bytes stored so far, and whether the body is complete.
     pub fn body_progress(&self) -> (usize, bool) {
         (self.payload as usize, self.phase == Phase::Body && self.reader.is_done())
     }
 
-    /// The request is refused: its head and what was stored of its body go at once, the rest of the body is dropped
-    /// as it arrives. Bytes behind the body stay for the next message. A broken body can not be dropped: error, and
-    /// the connection is of no further use.
+    /// Refuses the request: its head and the stored part of its body are dropped at once, the remaining body as it
+    /// arrives. Bytes after the body stay for the next message. A broken body cannot be dropped: that is an error, and
+    /// the connection is no longer usable.
     #[inline]
     pub fn begin_discard(&mut self, pool: &mut Pool) -> Result<(), BodyError> {
         let mut outcome = Ok(());
@@ -219,25 +219,25 @@ impl Inbound {
         outcome
     }
 
-    /// True when nothing of a refused message is left to come: the next one may start.
+    /// True if a refused message has ended, so that the next one may start.
     pub fn discarded(&self) -> bool {
         self.phase == Phase::Head
     }
 
-    /// Payload bytes dropped so far of the refused message in hand, at most 4 GiB are counted.
+    /// Payload bytes of the current refused message dropped so far, counted up to 4 GiB.
     pub fn dropped(&self) -> u64 {
         u64::from(self.dropped)
     }
 
-    /// The bytes of the head, and the payload so far. Both empty when no message is in hand.
+    /// Returns the bytes of the head, and the payload so far. Both are empty if there is no current message.
     #[inline]
     pub fn message(&self) -> (&[u8], &[u8]) {
         let (head, rest) = self.rx.bytes().split_at(self.head_len as usize);
         (head, &rest[..self.payload as usize])
     }
 
-    /// Hands out head and payload of the message in hand, to be offloaded. Until [`Inbound::put_back`] the
-    /// message is empty here; it may be released meanwhile. Bytes behind it stay.
+    /// Lends head and payload of the current message, to be offloaded. Until [`Inbound::put_back`] the message is empty
+    /// here. It may be released meanwhile. Bytes after it stay.
     pub fn lend(&mut self, pool: &mut Pool) -> Lent {
         let gone = self.head_len as usize + self.payload as usize;
         let mut kept = Buf::default();
@@ -249,7 +249,7 @@ impl Inbound {
         lent
     }
 
-    /// Takes the message in hand back; it must not have been released since it was lent.
+    /// Takes the current message back. It must not have been released since it was lent.
     pub fn put_back(&mut self, pool: &mut Pool, lent: Lent) {
         debug_assert_eq!((self.phase, self.head_len), (Phase::Body, 0));
         let mut behind = std::mem::replace(&mut self.rx, lent.rx);
@@ -259,9 +259,9 @@ impl Inbound {
         behind.release(pool);
     }
 
-    /// Drops head and payload and keeps pipelined bytes: the next [`Inbound::head`] starts there. What is still to
-    /// come of an incomplete body is dropped as it arrives. A message whose body was not begun is for
-    /// [`Inbound::begin_discard`].
+    /// Drops head and payload and keeps pipelined bytes: the next [`Inbound::head`] starts there. The missing part of
+    /// an incomplete body is dropped as it arrives. Use [`Inbound::begin_discard`] for a message whose body was not
+    /// begun.
     pub fn release(&mut self, pool: &mut Pool) {
         debug_assert_ne!(self.phase, Phase::Parsed);
         let gone = self.head_len as usize + self.payload as usize;
@@ -269,7 +269,7 @@ impl Inbound {
         self.head_len = 0;
         self.payload = 0;
         if gone > BLOCK && gone > behind {
-            // A large block must not stay lent for the few bytes behind the message.
+            // A large block must not stay lent for a few bytes after the message.
             let mut kept = Buf::default();
             kept.push(pool, &self.rx.bytes()[gone..]);
             std::mem::replace(&mut self.rx, kept).release(pool);
@@ -283,13 +283,13 @@ impl Inbound {
         self.settle();
     }
 
-    /// Forgets everything and returns all storage; for a connection that is closed or lingers.
+    /// Drops everything and returns all storage, for a connection that is closed or lingers.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.rx.release(pool);
         *self = Inbound::new();
     }
 
-    /// Bytes waiting behind the message in hand; before one, bytes of the next. A caller that is busy with an answer
+    /// Number of bytes after the current message; without one, bytes of the next. A caller that is busy with an answer
     /// stops reading when this reaches `limits::PIPELINE_BYTES_MAX`.
     pub fn backlog(&self) -> usize {
         self.rx.len() - self.head_len as usize - self.payload as usize
@@ -300,27 +300,27 @@ impl Inbound {
         self.rx.capacity()
     }
 
-    /// Bytes of storage behind the head of the message in hand: what its payload takes.
+    /// Bytes of storage after the head of the current message: the storage of its payload.
     pub fn payload_storage(&self) -> usize {
         self.rx.capacity().saturating_sub(self.head_len as usize)
     }
 
-    /// Bytes of the body in hand that have not come, where its length was declared.
+    /// Bytes of the current body that are missing, if its length was declared.
     pub fn declared_rest(&self) -> u64 {
         if let Reader::Length(left) = self.reader { left } else { 0 }
     }
 
-    /// Bytes of a further message are waiting.
+    /// True if bytes of a further message are waiting.
     pub fn has_pending(&self) -> bool {
         self.backlog() > 0
     }
 
-    /// Nothing at all has been received of a next message, nor is one in hand.
+    /// True if there is no current message and no byte of a next one.
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Head && self.rx.is_empty()
     }
 
-    /// A refused message ends when its body does and nothing of it is kept.
+    /// Ends a refused message when its body ends. Nothing of it is kept.
     #[inline]
     fn settle(&mut self) {
         if self.phase == Phase::Drop && self.reader.is_done() && self.head_len == 0 && self.payload == 0 {
@@ -331,7 +331,7 @@ impl Inbound {
         }
     }
 
-    /// Where a broken body ends is not known, so nothing that comes is ever read as a message again.
+    /// Makes the reader ignore all further bytes: the end of a broken body is unknown.
     fn give_up(&mut self, error: BodyError) -> BodyError {
         self.phase = Phase::Drop;
         self.reader = Reader::ToEnd;
@@ -340,7 +340,7 @@ impl Inbound {
         error
     }
 
-    /// Feeds the body and returns what lies behind it. A refusal for size lets the rest be dropped.
+    /// Feeds the body and returns the bytes after it. After a refusal for size, the remaining body is dropped.
     fn take_body<'a>(&mut self, pool: &mut Pool, data: &'a [u8]) -> Result<&'a [u8], (&'a [u8], BodyRefusal)> {
         let (mut rest, mut refusal) = (data, None);
         loop {
@@ -371,21 +371,21 @@ impl Inbound {
         u64::from(self.payload).saturating_add(self.reader.promised())
     }
 
-    /// Appends payload. Grows in proportion to what has come and never beyond the declared length, to all of it once a
-    /// step's worth has come: the declaration of a size alone takes no memory.
+    /// Appends payload. Storage grows in proportion to the received bytes and never beyond the declared length. It
+    /// grows to the whole length once one step of it has arrived: a declared size on its own takes no memory.
     fn store(&mut self, pool: &mut Pool, run: &[u8]) {
         if run.is_empty() {
             return;
         }
         let known = self.payload as usize;
         let ahead = match self.reader {
-            // Growing a large block again and again can cost a copy of all of it.
+            // Repeated growth of a large block can each time copy all of it.
             Reader::Length(left) if known >= BODY_STEP_MAX => usize::try_from(left).unwrap_or(usize::MAX),
             Reader::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(known),
             Reader::Done => 0,
             Reader::Chunked(_) | Reader::ToEnd => known.min(BODY_STEP_MAX),
         };
-        // What was not promised its room grows by what it needs where little is left.
+        // Without a declared length, storage grows only as needed if little of the budget is left.
         let ahead = if matches!(self.reader, Reader::Length(_) | Reader::Done) || pool.has_room(AHEAD_SHARE * ahead) {
             ahead
         } else {
@@ -400,7 +400,7 @@ impl Inbound {
         self.payload += run.len() as u32;
     }
 
-    /// Decodes the raw bytes behind the head where they lie; what follows the body moves up behind its payload.
+    /// Decodes the raw bytes after the head in place. Bytes after the body move up to the end of its payload.
     fn decode_in_place(&mut self) -> Result<(), BodyError> {
         let keep = self.phase == Phase::Body;
         let bytes = self.rx.bytes_mut();

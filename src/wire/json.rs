@@ -1,7 +1,7 @@
-//! JSON scanned in place: strict, resumable at any byte, without a tree and without recursion.
+//! A JSON scanner: in place, strict, resumable at any byte, without a tree and without recursion.
 //!
-//! Owns the grammar (RFC 8259), the UTF-8 check and the bound on nesting. Must never interpret a member: what a key
-//! means is its caller's business. Called by `dialect` (requests, answers, stream events).
+//! Owns the grammar (RFC 8259), the UTF-8 check and the bound on nesting. Must never interpret a member: the meaning of
+//! a key is the caller's business. Called by `dialect` (requests, answers, stream events).
 
 mod run;
 mod unescape;
@@ -19,7 +19,7 @@ use lanes::skip::to_special;
 use std::fmt;
 use unescape::hex4;
 
-/// What the scanner has met.
+/// Kind of token that the scanner found.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Token {
     /// `{`.
@@ -30,11 +30,11 @@ pub enum Token {
     ArrayOpen,
     /// `]`.
     ArrayClose,
-    /// A member's name; the span lies between the quotes, escapes still in it.
+    /// A member's name. The span is between the quotes, with escapes.
     Key,
-    /// A string value; the span lies between the quotes, escapes still in it.
+    /// A string value. The span is between the quotes, with escapes.
     String,
-    /// A number; the span is its text.
+    /// A number. The span is its text.
     Number,
     /// `true`.
     True,
@@ -44,25 +44,25 @@ pub enum Token {
     Null,
 }
 
-/// Answer of a visitor that has seen enough; it keeps its own reason.
+/// Request of a visitor to stop the scan. The visitor keeps its reason.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Stop;
 
 /// Receives each token once, in order.
 pub trait Visitor {
-    /// One token. `depth` is the number of containers around it: 0 for the document itself, the same number for a
+    /// Receives one token. `depth` is the number of containers around it: 0 for the document itself, equal for a
     /// container's opening and its closing, 1 for the members of the outermost object.
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop>;
 
-    /// An object begins at `at`. A visitor that knows it by its form alone may take it whole and answer where it ends;
-    /// it must be valid, and the visitor hears of none of its tokens then.
+    /// Receives the start of an object at `at`. A visitor that recognises the object by its form may take it whole and
+    /// return its end. The object must then be valid, and the visitor receives none of its tokens.
     #[inline(always)]
     fn object(&mut self, _buf: &[u8], _at: usize, _depth: usize) -> Option<usize> {
         None
     }
 }
 
-/// A visitor that only wants to know whether the document is valid.
+/// A visitor that only checks that the document is valid.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Valid;
 
@@ -72,12 +72,12 @@ impl Visitor for Valid {
     }
 }
 
-/// Where and why a document is not JSON.
+/// Position and kind of a syntax error.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Syntax {
     /// Offset of the offending byte.
     pub at: usize,
-    /// What is wrong there.
+    /// Description of the error.
     pub what: &'static str,
 }
 
@@ -87,12 +87,12 @@ impl fmt::Display for Syntax {
     }
 }
 
-/// Why a scan ended early.
+/// Reason why a scan ended early.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ScanError {
-    /// Not JSON.
+    /// The document is not JSON.
     Syntax(Syntax),
-    /// The visitor stopped it.
+    /// The visitor stopped the scan.
     Stopped,
 }
 
@@ -108,7 +108,7 @@ impl From<Stop> for ScanError {
     }
 }
 
-/// What may come next.
+/// Kind of token expected next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Expect {
     Value,
@@ -123,7 +123,7 @@ enum Expect {
     End,
 }
 
-/// Where inside a number the scanner stands.
+/// Position of the scanner within a number.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Digits {
     Minus,
@@ -137,7 +137,7 @@ enum Digits {
 }
 
 impl Digits {
-    /// The state after `byte`, `None` if the number ends before it.
+    /// Returns the state after `byte`, `None` if the number ends before it.
     fn after(self, byte: u8) -> Option<Digits> {
         use Digits::{Exponent, ExponentSign, Fraction, Minus, Point, Power, Whole, Zero};
         match (self, byte) {
@@ -157,7 +157,7 @@ impl Digits {
     }
 }
 
-/// The scanner. It continues where it stopped: every call is given the same bytes plus those that have come since.
+/// A scanner that continues where it stopped. Every call receives the same bytes plus those that have arrived since.
 #[derive(Copy, Clone, Debug)]
 pub struct Scanner {
     at: usize,
@@ -166,14 +166,14 @@ pub struct Scanner {
     expect: Expect,
 }
 
-/// The containers that are open.
+/// Open containers.
 #[derive(Copy, Clone, Debug)]
 struct Nest {
     depth: usize,
-    /// One bit for each container around the innermost, the lowest for the nearest: 1 for an object. Its width is the
+    /// Bits, one for each container around the innermost, the lowest for the nearest: 1 for an object. Its width is the
     /// bound on nesting.
     around: u128,
-    /// The innermost is an object.
+    /// True if the innermost container is an object.
     object: bool,
 }
 
@@ -198,7 +198,7 @@ impl Nest {
         self.depth -= 1;
     }
 
-    /// The byte that closes the innermost.
+    /// Returns the byte that closes the innermost container.
     #[inline(always)]
     fn closing(&self) -> u8 {
         if self.object { b'}' } else { b']' }
@@ -214,12 +214,12 @@ impl Default for Scanner {
 const _: () = assert!(JSON_DEPTH_MAX <= 128);
 
 impl Scanner {
-    /// A scanner at the start of a document.
+    /// Returns a scanner at the start of a document.
     pub fn new() -> Scanner {
         Scanner { at: 0, start: 0, nest: Nest::NONE, expect: Expect::Value }
     }
 
-    /// Scans what is there, as far as it goes. `buf` is the document from its first byte on.
+    /// Scans the available bytes. `buf` is the document from its first byte on.
     pub fn scan<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
         loop {
             if matches!(self.expect, Expect::Value | Expect::Key) {
@@ -231,18 +231,18 @@ impl Scanner {
         }
     }
 
-    /// The string that is still to end, up to where it has been scanned: the end of a character.
+    /// Span of the unfinished string, up to the last complete character scanned.
     pub fn open_string(&self) -> Option<Span> {
         matches!(self.expect, Expect::InKey | Expect::InString).then(|| Span::new(self.start, self.at))
     }
 
-    /// Scans the rest: the document must end where `buf` ends.
+    /// Scans the remaining bytes. The document must end where `buf` ends.
     pub fn finish<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
         self.scan(buf, visitor)?;
         self.end(buf, visitor)
     }
 
-    /// Nothing comes behind what has been scanned.
+    /// Checks that nothing follows the scanned document.
     fn end<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
         if let Expect::InNumber(digits) = self.expect
             && self.at == buf.len()
@@ -256,7 +256,7 @@ impl Scanner {
         Err(ScanError::Syntax(Syntax { at: buf.len(), what: "unexpected end" }))
     }
 
-    /// One token; false when more bytes are needed.
+    /// Scans one token. False if more bytes are needed.
     fn step<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<bool, ScanError> {
         match self.expect {
             Expect::InKey | Expect::InString => return self.string(buf, visitor),
@@ -311,8 +311,8 @@ impl Scanner {
         self.start = self.at;
     }
 
-    /// What may come after a value. A comma right behind it is taken at once, as is the quote of a name behind that:
-    /// they nearly always stand there.
+    /// Sets the tokens expected after a value. A directly following comma, and the quote of a name after it, are taken
+    /// at once: they are nearly always there.
     fn after_value(&mut self, buf: &[u8]) {
         if self.nest.depth == 0 {
             self.expect = Expect::End;
@@ -394,7 +394,7 @@ impl Scanner {
 
     fn number<V: Visitor>(&mut self, buf: &[u8], v: &mut V, mut digits: Digits) -> Result<bool, ScanError> {
         while let Some(&byte) = buf.get(self.at) {
-            // In the middle of a run of digits another one changes nothing.
+            // Within a run of digits, another digit changes nothing.
             if byte.is_ascii_digit() && matches!(digits, Digits::Whole | Digits::Fraction | Digits::Power) {
                 self.at += 1;
                 continue;
@@ -432,7 +432,7 @@ impl Scanner {
         let span = Span::new(self.start, self.at);
         self.at += 1;
         if self.expect == Expect::InKey {
-            // What nearly always stands behind a name is taken at once: a colon, and the quote of a string.
+            // A colon and the quote of a string, which nearly always follow a name, are taken at once.
             self.expect = Expect::Colon;
             if buf.get(self.at) == Some(&b':') {
                 self.pass(Expect::Value);
@@ -448,7 +448,7 @@ impl Scanner {
     }
 }
 
-/// One valid document in one piece.
+/// Checks that `document` is one valid document.
 pub fn check(document: &[u8]) -> Result<(), Syntax> {
     match Scanner::new().finish(document, &mut Valid) {
         Err(ScanError::Syntax(syntax)) => Err(syntax),
@@ -456,7 +456,7 @@ pub fn check(document: &[u8]) -> Result<(), Syntax> {
     }
 }
 
-/// One valid document in one piece, and of its members what [`Raw::pick`] answers; found on the one way through it.
+/// Checks that `document` is one valid document and returns the same members as [`Raw::pick`], in one pass.
 #[inline]
 pub fn check_and_pick<'a, const N: usize>(
     document: &'a [u8],
@@ -468,13 +468,13 @@ pub fn check_and_pick<'a, const N: usize>(
     Ok(spans.map(|span| (!span.is_empty()).then(|| Raw::new(span.of(document)))))
 }
 
-/// Notes where the values of some of a document's members lie; nothing where that is `null`.
+/// Visitor that notes the spans of some members' values, except `null`.
 struct Pick<'n> {
     names: &'n [&'n str],
     spans: &'n mut [Span],
-    /// Which of the names the member under way has.
+    /// Index of the name of the current member.
     which: usize,
-    /// Where its container begins.
+    /// Start of the container of its value.
     start: u32,
 }
 
@@ -525,8 +525,8 @@ pub fn is_string_inside(raw: &[u8]) -> bool {
     }
 }
 
-/// Length of the escape at the front, 0 if it is not all there. A lone surrogate is refused, as serde_json does:
-/// it has no UTF-8, and what it would become differs between parsers.
+/// Returns the length of the escape at the front, 0 if it is incomplete. A lone surrogate is refused, as serde_json
+/// does: it has no UTF-8, and parsers differ in its replacement.
 fn escape(bytes: &[u8]) -> Result<usize, &'static str> {
     match bytes.get(1) {
         None => return Ok(0),
@@ -556,7 +556,7 @@ fn escape(bytes: &[u8]) -> Result<usize, &'static str> {
     }
 }
 
-/// Length of the well-formed non-ASCII characters at the front, 0 if the first is not all there (RFC 3629).
+/// Returns the length of the well-formed non-ASCII characters at the front, 0 if the first is incomplete (RFC 3629).
 fn multibyte(bytes: &[u8]) -> Result<usize, &'static str> {
     let mut len = 0;
     while let Some(&first) = bytes.get(len)
@@ -570,13 +570,14 @@ fn multibyte(bytes: &[u8]) -> Result<usize, &'static str> {
             0xF0 => (4, 0x90..=0xBF),
             0xF1..=0xF3 => (4, 0x80..=0xBF),
             0xF4 => (4, 0x80..=0x8F),
-            // Begins no character: badly formed as it stands.
+            // Begins no character, so it is malformed by itself.
             _ => (1, 0x80..=0xBF),
         };
         let Some(rest) = bytes.get(len + 1..len + size) else { return Ok(len) };
         let formed = rest.first().is_some_and(|byte| second.contains(byte));
         if !formed || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
-            // SharedCounts when it stands at the front, so that its place does not depend on how the bytes came.
+            // A malformed character is only reported at the front, so that its position does not depend on how bytes
+            // arrived.
             return if len > 0 { Ok(len) } else { Err("not UTF-8") };
         }
         len += size;

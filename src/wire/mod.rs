@@ -1,4 +1,4 @@
-//! Bytes to values and back; pure and resumable at any byte. Imports `base` alone.
+//! Parsing and writing of wire formats: pure, and resumable at any byte. Imports only `base`.
 
 pub mod body;
 pub mod head;
@@ -12,22 +12,22 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 
-/// A range of bytes in a buffer: offsets instead of borrows, so that a buffer may grow beneath them.
+/// A range of bytes in a buffer: offsets instead of borrows, so that the buffer may grow meanwhile.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u32,
-    /// One past the last byte.
+    /// Offset after the last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// From offsets; both must lie below 4 GiB, which every bound on a message ensures.
+    /// Makes a span from offsets. Both must be below 4 GiB, which every bound on a message ensures.
     pub fn new(start: usize, end: usize) -> Span {
         Span { start: start as u32, end: end as u32 }
     }
 
-    /// The bytes meant; empty if the span lies outside `buffer`.
+    /// Returns the bytes of the span; none if it is outside `buffer`.
     pub fn of(self, buffer: &[u8]) -> &[u8] {
         buffer.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
@@ -37,12 +37,12 @@ impl Span {
         self.end.saturating_sub(self.start) as usize
     }
 
-    /// True for the default span: nothing there.
+    /// True if the span is empty, like the default one.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The span moved `by` bytes to the right.
+    /// Returns the span moved `by` bytes to the right.
     pub fn shift(self, by: usize) -> Span {
         Span { start: self.start + by as u32, end: self.end + by as u32 }
     }
@@ -57,26 +57,26 @@ pub enum Dialect {
     Messages,
     /// OpenAI responses.
     Responses,
-    /// What is relayed as it is, to providers of the chat shape (contract section 12).
+    /// Endpoints relayed as they are, to providers of the chat API.
     Relay(Relay),
 }
 
-/// An endpoint that is relayed: its path, below a base URL, is its name.
+/// An endpoint that is relayed. Its name is its path below a base URL.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Relay {
-    /// Vectors of texts.
+    /// Embeddings: vectors of texts.
     Embeddings,
-    /// Documents in the order in which they fit a query.
+    /// Rerank: documents in the order of their relevance to a query.
     Rerank,
-    /// Texts that go on, or between two others.
+    /// Legacy completions: continuations of texts, or texts between two others.
     Completions,
 }
 
 impl Relay {
-    /// All of them.
+    /// All relayed endpoints.
     pub const ALL: [Relay; 3] = [Relay::Embeddings, Relay::Rerank, Relay::Completions];
 
-    /// As in its path, in scopes and in rows.
+    /// Returns its name in its path, in scopes and in rows.
     pub fn name(self) -> &'static str {
         match self {
             Relay::Embeddings => "embeddings",
@@ -87,20 +87,20 @@ impl Relay {
 }
 
 impl Dialect {
-    /// The shape of the providers that take it as it is.
+    /// Returns the API of the providers that accept it as it is.
     #[inline]
     pub fn upstream(self) -> Dialect {
         if let Dialect::Relay(_) = self { Dialect::Chat } else { self }
     }
 
-    /// The one that is called so.
+    /// Returns the API with the name `name`.
     pub fn from_name(name: &str) -> Option<Dialect> {
         let shapes = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
         let mut all = shapes.into_iter().chain(Relay::ALL.map(Dialect::Relay));
         all.find(|dialect| dialect.name() == name)
     }
 
-    /// As written in the configuration and in rows.
+    /// Returns its name in the configuration and in rows.
     pub fn name(self) -> &'static str {
         match self {
             Dialect::Chat => "chat",

@@ -1,7 +1,6 @@
-//! Percent-encoding (RFC 3986 section 2.1), read. Called for what a path names.
+//! Percent-decoding (RFC 3986 section 2.1), used for names in paths.
 
-/// The text that `raw` encodes. A `%` without two hexadecimal digits stands for itself, and bytes that are no UTF-8
-/// become U+FFFD.
+/// Returns the text that `raw` encodes. A `%` without two hexadecimal digits is kept, and invalid UTF-8 becomes U+FFFD.
 pub fn decoded(raw: &[u8]) -> String {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let mut out = Vec::with_capacity(raw.len());

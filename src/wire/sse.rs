@@ -1,4 +1,4 @@
-//! Server-sent events (WHATWG HTML, section 9.2.6): bytes cut into events, wherever they were split.
+//! Server-sent events (WHATWG HTML, section 9.2.6): splits bytes into events, however they arrive.
 //!
 //! Owns the framing: CR, LF and CRLF, a byte order mark at the start, comments, `data:` with and without a space, data
 //! of several lines. Must never look into the data. Called by `dialect::stream`.
@@ -6,31 +6,31 @@
 use super::Span;
 use lanes::skip::to_either;
 
-/// One event, as offsets into the bytes it was cut from.
+/// An event, as offsets into the bytes it was cut from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Everything of it: field lines, comments and the blank line that ends it; a byte order mark left out.
+    /// Whole event: field lines, comments and the blank line that ends it, without a byte order mark.
     pub raw: Span,
-    /// Bytes to step over before the next call.
+    /// Number of bytes to skip before the next call.
     pub len: usize,
     /// Value of the last `event:` line; empty if there was none.
     pub name: Span,
     /// Number of `data:` lines.
     pub lines: u32,
-    /// At least one comment line.
+    /// True if there is a comment line.
     pub comment: bool,
-    /// The data if it is one line; see [`Splitter::data`].
+    /// Data if it is one line; see [`Splitter::data`].
     data: Span,
 }
 
 impl Event {
-    /// A blank line with nothing before it: no event at all.
+    /// True for a blank line with nothing before it, which is no event.
     pub fn is_blank(&self) -> bool {
         self.lines == 0 && !self.comment && self.name.is_empty()
     }
 }
 
-/// How the line before ended; decides how a CR at the very end of the bytes is to be read.
+/// End of the previous line. Decides the meaning of a CR at the very end of the bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum LineEnd {
     Lf,
@@ -38,25 +38,25 @@ enum LineEnd {
     Cr,
 }
 
-/// Bytes of storage for joined lines that outlive their event: every stream under way may hold so many.
+/// Bytes of storage for joined lines that are kept after an event. Every open stream may have that many.
 const JOINED_KEPT: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Joined(Vec<u8>);
 
-/// Cuts a stream into events. Remembers how far it has looked, so that nothing is looked at twice.
+/// Splits a stream into events. Remembers its position, so that no byte is examined twice.
 #[derive(Debug)]
 pub struct Splitter {
-    /// The data of an event of several lines; boxed, since few streams have such.
+    /// Data of an event of several lines. Boxed, because few streams have such events.
     joined: Option<Box<Joined>>,
     name: Span,
     data: Span,
-    /// Where the line under way begins.
+    /// Offset of the current line.
     line: u32,
-    /// Where to look on.
+    /// Offset at which the search continues.
     at: u32,
     lines: u32,
-    /// Where the event begins: behind a byte order mark, or at 0.
+    /// Offset of the event: after a byte order mark, or 0.
     begin: u8,
     bom_passed: bool,
     ended: LineEnd,
@@ -72,7 +72,7 @@ impl Default for Splitter {
 }
 
 impl Splitter {
-    /// At the start of a stream.
+    /// Returns a splitter at the start of a stream.
     pub fn new() -> Splitter {
         let none = Span::default();
         let joined = None;
@@ -82,13 +82,13 @@ impl Splitter {
         Splitter { bom_passed, begin, line, at, ended, name: none, data: none, lines, comment, joined }
     }
 
-    /// Back to the start of a stream; storage is kept.
+    /// Returns to the start of a stream, and keeps the storage.
     pub fn reset(&mut self) {
         *self = Splitter { joined: self.joined.take(), ..Splitter::new() };
     }
 
-    /// The next complete event, `None` if there is none yet. `buf` begins where the last event ended (at first: with
-    /// the stream) and holds at least what the call before was given.
+    /// Returns the next complete event, `None` if there is none yet. `buf` begins at the end of the last event, or at
+    /// the start of the stream, and must contain at least the bytes of the previous call.
     pub fn next(&mut self, buf: &[u8]) -> Option<Event> {
         if !self.bom_passed && !self.pass_bom(buf) {
             return None;
@@ -109,7 +109,7 @@ impl Splitter {
                     return None;
                 }
                 (Some(b'\n'), _) => (end + 1, LineEnd::Lf),
-                // After a line that ended in CR alone a second CR is the blank line, whatever follows: no waiting.
+                // After a line that ended in CR only, a second CR is the blank line, whatever follows: no waiting.
                 (Some(_), _) if blank && self.ended == LineEnd::Cr && self.line > u32::from(self.begin) => {
                     (end + 1, LineEnd::Cr)
                 }
@@ -129,13 +129,14 @@ impl Splitter {
         }
     }
 
-    /// True if nothing of the next event has been looked at.
+    /// True if no byte of the next event has been examined.
     #[inline]
     pub fn is_between(&self) -> bool {
         self.bom_passed && self.at == 0 && self.line == 0
     }
 
-    /// The stream has ended: what is left, as if a blank line followed. `None` if nothing is left.
+    /// Handles the end of the stream: returns the remaining event, as if a blank line followed. `None` if nothing is
+    /// left.
     pub fn last(&mut self, buf: &[u8]) -> Option<Event> {
         if buf.len() <= usize::from(self.begin) {
             return None;
@@ -147,7 +148,7 @@ impl Splitter {
         Some(self.dispatch(buf, buf.len()))
     }
 
-    /// The data of an event that [`Splitter::next`] has just returned: its lines joined with a newline.
+    /// Returns the data of an event that [`Splitter::next`] has just returned, with its lines joined by a newline.
     pub fn data<'a>(&'a self, event: &Event, buf: &'a [u8]) -> &'a [u8] {
         match &self.joined {
             Some(joined) if event.lines > 1 => &joined.0,
@@ -155,7 +156,7 @@ impl Splitter {
         }
     }
 
-    /// Nothing of `event` is needed any more.
+    /// Releases the data of `event`, which is no longer needed.
     pub fn done(&mut self, event: &Event) {
         if event.lines > 1
             && let Some(joined) = &mut self.joined
@@ -192,7 +193,7 @@ impl Splitter {
     fn field(&mut self, buf: &[u8], end: usize) {
         let begin = self.line as usize;
         let line = &buf[begin..end];
-        // The one line of nearly every event.
+        // The only line of nearly every event.
         if self.lines == 0 && line.starts_with(b"data: ") {
             self.data = Span::new(begin + 6, end);
             self.lines = 1;
@@ -213,7 +214,7 @@ impl Splitter {
         }
     }
 
-    /// Joins the data of a whole event of several lines. Not as they come: the event under way is held once.
+    /// Joins the data of a whole event of several lines, only at its end: so an incomplete event is stored only once.
     fn join(&mut self, event: &[u8]) {
         let Joined(joined) = &mut **self.joined.get_or_insert_default();
         joined.clear();
@@ -226,7 +227,7 @@ impl Splitter {
     }
 }
 
-/// Name and value of a line: what stands before its first colon, and behind that and a blank.
+/// Splits a line into name and value: the text before its first colon, and the text after that and a blank.
 fn named(line: &[u8]) -> (&[u8], &[u8]) {
     match line.iter().take(8).position(|&byte| byte == b':') {
         None => (line, &line[line.len()..]),
@@ -237,7 +238,7 @@ fn named(line: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// An event of one line of data and a blank one that has come whole, as nearly all have and do.
+/// Returns a complete event of one data line and a blank line at the front, the usual case.
 #[inline]
 fn one_line(buf: &[u8]) -> Option<Event> {
     const DATA: &[u8] = b"data: ";

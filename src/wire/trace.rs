@@ -1,31 +1,31 @@
-//! Trace contexts as they travel in headers (W3C Trace Context, level 1): read strictly, written in version 00. Must
-//! never mend one: what is malformed counts as absent, whatever part of it could be read.
+//! Trace contexts in headers (W3C Trace Context, level 1): parsed strictly, written in version 00. Must never repair
+//! one: a malformed context counts as absent, even if part of it is readable.
 
 use super::head::values;
 use crate::base::digest::{hex_into, unhex};
 
-/// Bytes of a `traceparent` of version 00, and of what later versions begin with.
+/// Bytes of a `traceparent` of version 00, and of the beginning of later versions.
 const LENGTH: usize = 55;
-/// Bytes of `tracestate`, all its headers together; what is longer is dropped whole.
+/// Bytes of all `tracestate` headers together. A longer state is dropped completely.
 pub const STATE_MAX: usize = 512;
-/// Members of it, bytes of the key of one, and of its value.
+/// Members of a `tracestate`, bytes of a member's key, and bytes of its value.
 const STATE_MEMBERS_MAX: usize = 32;
 const STATE_PART_MAX: usize = 256;
-/// The flag that the caller records its trace.
+/// Flag that the caller records its trace.
 pub const SAMPLED: u8 = 1;
 
-/// Who asks, as a `traceparent` says it.
+/// Caller that a `traceparent` identifies.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// The trace, never all noughts.
+    /// Trace ID, never all zeros.
     pub trace: [u8; 16],
-    /// The caller's span in it, never all noughts.
+    /// ID of the caller's span in it, never all zeros.
     pub span: [u8; 8],
-    /// As they came.
+    /// Flags as received.
     pub flags: u8,
 }
 
-/// The caller that a head names. `None` where there is none, where what there is is malformed, or where there are two.
+/// Returns the caller that a head names. `None` if there is none, if it is malformed, or if there are several.
 pub fn caller(head: &[u8]) -> Option<Caller> {
     let mut found = values(head, "traceparent");
     match (found.next(), found.next()) {
@@ -45,14 +45,14 @@ fn parse(value: &[u8]) -> Option<Caller> {
     }
     let ([version], [flags]) = (unhex(&text[..2])?, unhex(&text[53..])?);
     let (trace, span) = (unhex(&text[3..35])?, unhex(&text[36..52])?);
-    // Later versions may have more behind a dash; 255 is none.
+    // Later versions may continue after a dash; 255 is invalid.
     let ends = value.len() == LENGTH || (version > 0 && value[LENGTH] == b'-');
     let is_one = ends && version < u8::MAX && trace != [0; 16] && span != [0; 8];
     is_one.then_some(Caller { trace, span, flags })
 }
 
-/// What a head says in `tracestate`, several headers joined in their order; empty where that is nothing, more than
-/// [`STATE_MAX`] bytes, or malformed.
+/// Returns the `tracestate` of a head, with several headers joined in their order. Empty if it is absent, malformed or
+/// longer than [`STATE_MAX`] bytes.
 pub fn state(head: &[u8]) -> Box<[u8]> {
     let mut all = Vec::new();
     for value in values(head, "tracestate").filter(|value| !value.is_empty()) {
@@ -67,7 +67,7 @@ pub fn state(head: &[u8]) -> Box<[u8]> {
     if is_list(&all) { all.into() } else { Box::default() }
 }
 
-/// True if it is a list of members as the specification has them, each key once. It may have empty members.
+/// True if `all` is a valid list of members with each key at most once. Members may be empty.
 fn is_list(all: &[u8]) -> bool {
     let mut keys: Vec<&[u8]> = Vec::new();
     for member in all.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|member| !member.is_empty()) {
@@ -90,7 +90,7 @@ fn is_list(all: &[u8]) -> bool {
     !keys.is_empty()
 }
 
-/// Appends the headers of a request that `span` sends, each with its line break behind it.
+/// Appends the headers of a request that `span` sends, each followed by its line break.
 pub fn write(trace: &[u8; 16], span: &[u8; 8], flags: u8, state: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"traceparent: 00-");
     hex_into(trace, out);

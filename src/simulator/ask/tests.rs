@@ -1,4 +1,4 @@
-//! What a request is understood to ask, in both shapes.
+//! Tests of the interpretation of requests, in all APIs.
 
 use super::*;
 use crate::simulator::script::Finish;

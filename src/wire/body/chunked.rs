@@ -1,6 +1,5 @@
-//! The chunked transfer coding (RFC 9112 section 7.1), resumable at any byte. Strict: hexadecimal digits, then `;`
-//! or CR; every line ends in CRLF. Extensions and trailers are checked for length and control characters, and
-//! dropped.
+//! The chunked transfer coding (RFC 9112 section 7.1), resumable at any byte. Strict: hexadecimal digits, then `;` or
+//! CR; every line ends in CRLF. Extensions and trailers are checked for length and control characters, then dropped.
 
 use super::piece::{BodyError, Piece};
 use crate::base::limits::CHUNK_LINE_MAX;
@@ -25,7 +24,7 @@ enum State {
     TrailerStart,
     /// Within the name of a trailer field.
     TrailerName,
-    /// Within its value.
+    /// Within the value of a trailer field.
     Trailer,
     /// After the CR of a trailer line.
     TrailerEnd,
@@ -35,10 +34,10 @@ enum State {
     Done,
 }
 
-/// Where the decoding of a chunked body stands.
+/// State of the decoding of a chunked body.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Chunked {
-    /// Payload bytes of the current chunk still to come; while its size is read, the size so far.
+    /// Payload bytes of the current chunk still to come. While its size is read, the size so far.
     left: u64,
     /// Bytes of the current size line, or of the whole trailer section, so far.
     line: u16,
@@ -50,7 +49,7 @@ impl Chunked {
         Chunked { left: 0, line: 0, state: State::SizeStart }
     }
 
-    /// Payload bytes of the present chunk that are still to come; 0 until its size line is complete.
+    /// Payload bytes of the current chunk that are still to come; 0 until its size line is complete.
     pub(super) fn promised(&self) -> u64 {
         if self.state == State::Data { self.left } else { 0 }
     }
@@ -66,7 +65,7 @@ impl Chunked {
         self.walk(input)
     }
 
-    /// The same by steps, whatever comes.
+    /// Decodes step by step, for any input.
     #[inline(never)]
     fn walk(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
         let mut at = 0;
@@ -81,7 +80,7 @@ impl Chunked {
         Ok(Piece { consumed: at, data: at..at, done: self.state == State::Done })
     }
 
-    /// Takes what has come of a chunk's payload, which begins or goes on at `at`.
+    /// Takes the available payload of a chunk, which begins or continues at `at`.
     #[inline]
     fn payload(&mut self, input: &[u8], at: usize) -> Piece {
         let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len() - at);
@@ -90,14 +89,14 @@ impl Chunked {
         if self.left > 0 {
             return Piece { consumed: end, data: at..end, done: false };
         }
-        // Nearly always the end of the line has come along.
+        // The line end is nearly always there already.
         let whole = input[end..].starts_with(b"\r\n");
         self.state = if whole { State::SizeStart } else { State::DataCr };
         Piece { consumed: end + 2 * usize::from(whole), data: at..end, done: false }
     }
 
-    /// Takes a size line of a few digits that has come whole, as nearly all have; how many bytes it has. 0 where it is
-    /// another one, which the steps read.
+    /// Takes a complete size line of a few digits, the usual case, and returns its length in bytes. Returns 0 for any
+    /// other line, which the steps read.
     #[inline]
     fn short_size_line(&mut self, input: &[u8]) -> usize {
         let Some(line) = input.first_chunk::<SHORT_LINE>() else { return 0 };
@@ -123,7 +122,7 @@ impl Chunked {
             (State::Size, b';') => self.counted(State::Extension),
             (State::Size | State::Extension, b'\r') => Ok(State::SizeEnd),
             (State::Size, _) => {
-                // A size beyond 64 bits is a size: more than anyone takes (RFC 9112 section 7.1).
+                // A size beyond 64 bits is valid, but more than anyone accepts (RFC 9112 section 7.1).
                 let digit = digit(byte)?;
                 self.left = self.left.checked_mul(16).map_or(u64::MAX, |left| left | digit);
                 self.counted(State::Size)
@@ -153,10 +152,10 @@ impl Chunked {
     }
 }
 
-/// Bytes of a size line that are looked at together.
+/// Bytes of a size line that are examined together.
 const SHORT_LINE: usize = 8;
 
-/// What a hexadecimal digit stands for; 255 for anything else.
+/// Values of hexadecimal digits; 255 for anything else.
 static HEX: [u8; 256] = {
     let mut table = [255; 256];
     let mut value = 0;
@@ -175,7 +174,7 @@ fn digit(byte: u8) -> Result<u64, BodyError> {
     }
 }
 
-/// What the name of a field is made of (RFC 9110 section 5.6.2). A line that begins with a blank would be a folded one.
+/// True for characters of a field name (RFC 9110 section 5.6.2). A line that begins with a blank would be a folded one.
 fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -1,19 +1,19 @@
-//! What reading a body gives: a piece of it, or why it cannot be read on.
+//! Results of reading a body: a piece of it, or an error.
 
 use std::ops::Range;
 
-/// What [`super::Reader::next`] found at the front of its input.
+/// Piece that [`super::Reader::next`] found at the front of its input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Bytes of the input that are dealt with.
+    /// Bytes of the input that have been processed.
     pub consumed: usize,
-    /// Payload among them, possibly empty.
+    /// Range of payload among them, possibly empty.
     pub data: Range<usize>,
-    /// The body is complete; bytes after `consumed` belong to the next message.
+    /// True if the body is complete. Bytes after `consumed` belong to the next message.
     pub done: bool,
 }
 
-/// Why a body cannot be read on. The connection is of no further use.
+/// Reason why a body cannot be read further. The connection is no longer usable.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum BodyError {
     /// A chunk's framing is malformed.

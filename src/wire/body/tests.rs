@@ -1,9 +1,9 @@
-//! Bodies in one piece, byte by byte, split once anywhere, and with the next message behind them.
+//! Tests of bodies in one piece, byte by byte, split once anywhere, and followed by the next message.
 
 use super::*;
 use crate::base::limits::CHUNK_LINE_MAX;
 
-/// Feeds `parts` one after the other; the payload, the bytes left over, and whether the body is complete.
+/// Feeds `parts` one after another. Returns the payload, the remaining bytes, and whether the body is complete.
 fn feed(framing: Framing, parts: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, bool), BodyError> {
     let mut reader = Reader::new(framing);
     let (mut payload, mut rest) = (Vec::new(), Vec::new());
@@ -24,7 +24,7 @@ fn feed(framing: Framing, parts: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, bool), B
     Ok((payload, rest, reader.is_done()))
 }
 
-/// All ways agree; the payload, what lies behind the body, and whether it is complete.
+/// Checks that all ways agree. Returns the payload, the bytes after the body, and whether it is complete.
 fn read(framing: Framing, input: &[u8]) -> Result<(Vec<u8>, Vec<u8>, bool), BodyError> {
     let whole = feed(framing, &[input]);
     let bytes: Vec<&[u8]> = input.chunks(1).collect();

@@ -1,10 +1,10 @@
-//! What the two kinds of head have in common: the fields that decide framing and the life of the connection.
-//! Never decides a status; its callers do.
+//! Fields of both kinds of head that decide framing and the life of the connection. Never decides a status; its callers
+//! do.
 
 use super::parts::Framing;
 use crate::wire::Span;
 
-/// The framing fields of one head, collected line by line.
+/// Framing fields of one head, collected line by line.
 #[derive(Default)]
 pub(super) struct FramingFields<'a> {
     length: Option<&'a [u8]>,
@@ -13,20 +13,20 @@ pub(super) struct FramingFields<'a> {
     keep: bool,
 }
 
-/// What was wrong with the framing fields.
+/// Error in the framing fields.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum FramingError {
-    /// Two parsers could disagree about where the body ends.
+    /// Two parsers could disagree about the end of the body.
     Ambiguous(&'static str),
-    /// A well-formed transfer coding beneath `chunked` that is not spoken here.
+    /// A well-formed transfer coding beneath `chunked` that Tollgate does not support.
     UnknownCoding,
 }
 
-/// A declared length that is too large to count: every bound refuses it.
+/// A declared length too large to count. Every bound refuses it.
 const UNCOUNTABLE: u64 = u64::MAX;
 
 impl<'a> FramingFields<'a> {
-    /// Takes one field; false when it is none of framing.
+    /// Takes one field. False if it is not a framing field.
     pub(super) fn take(&mut self, name: &str, value: &'a [u8]) -> Result<bool, FramingError> {
         let slot = if name.eq_ignore_ascii_case("content-length") {
             &mut self.length
@@ -47,12 +47,12 @@ impl<'a> FramingFields<'a> {
         Ok(true)
     }
 
-    /// True if the connection outlives the message (RFC 9112 section 9.3).
+    /// True if the connection stays open after the message (RFC 9112 section 9.3).
     pub(super) fn keep_alive(&self, http11: bool) -> bool {
         !self.close && (http11 || self.keep)
     }
 
-    /// The framing these fields spell; `Framing::None` when they say nothing.
+    /// Returns the framing of these fields; `Framing::None` if there are none.
     pub(super) fn framing(&self, http11: bool) -> Result<Framing, FramingError> {
         match (self.coding, self.length) {
             (Some(_), Some(_)) => {
@@ -66,8 +66,8 @@ impl<'a> FramingFields<'a> {
     }
 }
 
-/// Exactly `chunked`; RFC 9112 section 6.1 asks for 501 for an unknown coding, section 6.3 for 400 where `chunked`
-/// is not the last one.
+/// Accepts exactly `chunked`. RFC 9112 section 6.1 requires 501 for an unknown coding, section 6.3 requires 400 if
+/// `chunked` is not the last one.
 fn chunked(value: &[u8]) -> Result<Framing, FramingError> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(Framing::Chunked);
@@ -95,7 +95,7 @@ fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
-/// Digits alone: no sign, no list, no blanks (RFC 9110 section 8.6). Too large a number is still a number.
+/// Parses digits only: no sign, no list, no blanks (RFC 9110 section 8.6). Too large a number is still a number.
 fn decimal(value: &[u8]) -> Result<u64, FramingError> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(FramingError::Ambiguous("content-length is not a number"));
@@ -104,7 +104,7 @@ fn decimal(value: &[u8]) -> Result<u64, FramingError> {
     Ok(number.unwrap_or(UNCOUNTABLE))
 }
 
-/// Where `part`, a slice of `whole`, lies in it; the empty span if it does not.
+/// Returns the span of `part`, a slice of `whole`; the empty span if it is not a slice of it.
 pub(super) fn span_of(whole: &[u8], part: &[u8]) -> Span {
     let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
     if start > whole.len() || part.len() > whole.len() - start {

@@ -1,25 +1,25 @@
-//! Heads that were parsed before, with two holes: the key that they show, and the digits of the body's length. The
-//! requests of one client's software differ in nothing else; such a head is compared, not parsed.
+//! Templates of earlier heads with two gaps: the key, and the digits of the body's length. Requests of one client
+//! program usually differ in nothing else. Such a head is compared instead of parsed.
 //!
-//! Must never answer for a head that parsing would read otherwise: all but the holes is equal to one that was parsed;
-//! in the holes stands visible ASCII in the place of visible ASCII, and a number without a leading nought in that of
-//! another. Must never keep a secret: the key is blotted out, and of a head that has fields which are not known to hold
-//! none, nothing is kept. A property test and a fuzz target hold comparing and parsing against each other.
+//! Must never accept a head that the parser would read differently. Everything except the gaps equals a parsed head. In
+//! a gap, visible ASCII replaces visible ASCII, and a number without a leading zero replaces another. Must never keep a
+//! secret: the key is overwritten, and a head with fields that might be secret is not kept. A property test and a fuzz
+//! target compare templates with the parser.
 
 use super::{Field, Framing, RequestHead};
 use crate::base::ring::Ring;
 use crate::wire::Span;
 
-/// Heads that are kept; the oldest makes room.
+/// Maximum number of heads kept. The oldest is replaced.
 const KEPT_MAX: usize = 8;
-/// Bytes of a head that is kept.
+/// Maximum size in bytes of a head that is kept.
 const HEAD_MAX: usize = 1024;
-/// Digits of a length; more of them are left to the parser.
+/// Maximum number of digits of a length. Longer ones are left to the parser.
 const LENGTH_DIGITS_MAX: usize = 15;
-/// Stands in the place of a key.
+/// Byte that overwrites a key.
 const BLOT: u8 = b'x';
-/// Fields whose values are no secret and stay the same from request to request. Those that begin with the last are
-/// what OpenAI's and Anthropic's SDKs say of themselves.
+/// Fields whose values are not secret and do not change between requests. The last is a prefix: fields that begin with
+/// it are self-descriptions of OpenAI's and Anthropic's SDKs.
 const PUBLIC: [&str; 11] = [
     "host",
     "content-type",
@@ -38,14 +38,14 @@ const PUBLIC: [&str; 11] = [
 #[derive(Debug, Default)]
 pub struct HeadMoulds(Ring<Mould>);
 
-/// What may differ.
+/// A part of a head that may differ.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Hole {
-    /// So many visible characters.
+    /// Number of visible characters of a key.
     Key(u32),
-    /// A number, which had so many digits.
+    /// Number of digits of a number.
     Length(u32),
-    /// Nothing: the head ends there.
+    /// No gap: the head ends here.
     End,
 }
 
@@ -53,17 +53,17 @@ enum Hole {
 struct Mould {
     bytes: Vec<u8>,
     head: RequestHead,
-    /// What is equal, each with what follows it.
+    /// Constant parts, each with the gap after it.
     parts: [(Span, Hole); 3],
 }
 
 impl HeadMoulds {
-    /// The head at the front of `buf`, if it is like one that is kept and has at most `max` bytes.
+    /// Returns the head at the front of `buf`, if it matches a template and has at most `max` bytes.
     pub(in crate::wire) fn find(&mut self, buf: &[u8], max: usize) -> Option<RequestHead> {
         self.0.find(|mould| mould.fit(buf)).filter(|head| head.len as usize <= max)
     }
 
-    /// Keeps a head that has just been parsed, if it is of the kind that comes again.
+    /// Keeps a head that has just been parsed, if it is likely to repeat.
     pub(in crate::wire) fn cast(&mut self, buf: &[u8], head: &RequestHead) {
         let len = head.len as usize;
         if len > HEAD_MAX || !self.0.takes() {
@@ -86,7 +86,7 @@ fn is_visible(text: &[u8]) -> bool {
     text.iter().fold(true, |all, byte| all & (byte.wrapping_sub(0x21) <= 0x7e - 0x21))
 }
 
-/// What of a head is to be equal; `None` for one that is not kept.
+/// Returns the constant parts of a head; `None` if it is not to be kept.
 fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, Hole); 3]> {
     let (bearer, api_key) = (head.field(Field::Authorization), head.field(Field::XApiKey));
     let key = match (bearer.is_empty(), api_key.is_empty()) {
@@ -119,7 +119,7 @@ fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, Hole); 3]> {
         }
         if name.eq_ignore_ascii_case(b"content-length") {
             let value = line[colon + 1..].trim_ascii_start();
-            // Said twice, or with more than digits behind it, it is unusual.
+            // A repeated length, or one with more than digits, is unusual.
             if digits.is_some() || !value.iter().all(u8::is_ascii_digit) || value.len() > LENGTH_DIGITS_MAX {
                 return None;
             }

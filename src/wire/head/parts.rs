@@ -1,9 +1,9 @@
-//! Both kinds of head, what they are made of, and the search for where one ends. Called by the parsers beside it.
+//! Both kinds of head, their parts, and the search for the end of a head. Called by the neighbouring parsers.
 
 use crate::wire::Span;
 use lanes::skip::to_control;
 
-/// Methods this program tells apart (RFC 9110 section 9). Method names are case-sensitive.
+/// Methods that Tollgate distinguishes (RFC 9110 section 9). Method names are case-sensitive.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Method {
     /// `GET`
@@ -18,7 +18,7 @@ pub enum Method {
     Other,
 }
 
-/// How the length of a message's body is known (RFC 9112 section 6.3).
+/// Framing of a message's body (RFC 9112 section 6.3).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Framing {
     /// There is no body.
@@ -31,18 +31,18 @@ pub enum Framing {
     ToEnd,
 }
 
-/// What the `expect` header asks (RFC 9110 section 10.1.1).
+/// Value of the `expect` header (RFC 9110 section 10.1.1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Expect {
-    /// Nothing; also on HTTP/1.0, where the field is ignored.
+    /// No expectation. Also on HTTP/1.0, where the field is ignored.
     None,
-    /// `100-continue`: the client waits for leave to send its body.
+    /// `100-continue`: the client waits for permission to send its body.
     Continue,
-    /// Anything else: 417.
+    /// Any other value: 417.
     Other,
 }
 
-/// Request headers kept as spans; all others are dropped while parsing. Values are trimmed of blanks.
+/// Request headers kept as spans. All others are dropped while parsing. Values are trimmed of blanks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Field {
@@ -62,57 +62,57 @@ pub enum Field {
     UserAgent,
     /// `anthropic-version`; never repeated.
     AnthropicVersion,
-    /// `anthropic-beta`, a list; the first one counts here, [`super::values`] gives all.
+    /// `anthropic-beta`, a list; the first one counts here, [`super::values`] returns all.
     AnthropicBeta,
     /// `origin`; never repeated.
     Origin,
-    /// What names the conversation: the first of the headers for it that says anything, by their order there.
+    /// Name of the conversation: the first non-empty header of `SESSION`, in that order.
     Session,
 }
 
 /// Number of [`Field`]s.
 pub const COUNT: usize = Field::Session as usize + 1;
 
-/// Headers that name a conversation, the most telling first (contract section 10).
+/// Headers that name a conversation, the most specific first.
 const SESSION: [&str; 5] =
     ["x-session-id", "x-claude-code-session-id", "session-id", "session_id", "x-session-affinity"];
 
-/// The place of a header in [`SESSION`], from 1 on; 0 for any other.
+/// Returns the position of a header in [`SESSION`], from 1; 0 for any other.
 pub(super) fn session_rank(name: &[u8]) -> u8 {
     let place = SESSION.iter().position(|known| name.eq_ignore_ascii_case(known.as_bytes()));
     place.map_or(0, |place| place as u8 + 1)
 }
 
-/// One request's head, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
+/// Head of a request, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct RequestHead {
-    /// The method.
+    /// Method.
     pub method: Method,
-    /// The request target as it came.
+    /// Request target as received.
     pub target: Span,
-    /// The path within the target: no query, the path part of an absolute target, not percent-decoded. It begins
-    /// with `/` but for `OPTIONS *` and `CONNECT`, where it is the target.
+    /// Path within the target: no query, the path part of an absolute target, not percent-decoded. It begins with `/`,
+    /// except for `OPTIONS *` and `CONNECT`, whose path is the whole target.
     pub path: Span,
-    /// HTTP/1.1 (else 1.0).
+    /// True for HTTP/1.1, false for 1.0.
     pub http11: bool,
-    /// Bytes of the head, its blank line included.
+    /// Bytes of the head, including its blank line.
     pub len: u32,
-    /// How long the body is; [`Framing::ToEnd`] only in [`RequestHead::unparsed`].
+    /// Framing of the body; [`Framing::ToEnd`] only in [`RequestHead::unparsed`].
     pub framing: Framing,
-    /// True if the client wants the connection to live on.
+    /// True if the client wants the connection to stay open.
     pub keep_alive: bool,
-    /// What the `expect` header asks.
+    /// Value of the `expect` header.
     pub expect: Expect,
-    /// It has `access-control-request-method`: a browser asks for leave.
+    /// True if there is `access-control-request-method`: a browser asks for permission.
     pub asks_leave: bool,
-    /// It has `traceparent`, once or more often, see [`crate::wire::trace`].
+    /// True if there is at least one `traceparent`, see [`crate::wire::trace`].
     pub traced: bool,
     pub(super) fields: [Span; COUNT],
 }
 
 impl RequestHead {
-    /// Stands for a head that could not be parsed: nothing is known of it, not even where its message ends, and the
-    /// connection does not outlive it.
+    /// Returns a placeholder for a head that could not be parsed. Nothing is known of it, not even the end of its
+    /// message, and the connection is closed after it.
     pub fn unparsed() -> RequestHead {
         RequestHead {
             method: Method::Other,
@@ -129,48 +129,48 @@ impl RequestHead {
         }
     }
 
-    /// The value of a header, trimmed; the empty span when it is absent or empty. Of repeated ones, where repetition
-    /// is allowed at all, the first.
+    /// Returns the value of a header, trimmed; the empty span if it is absent or empty. If it may be repeated, the
+    /// first one counts.
     pub fn field(&self, field: Field) -> Span {
         self.fields[field as usize]
     }
 }
 
-/// One response's head, as spans into the buffer it was parsed from (offset 0 = first byte of the status line).
+/// Head of a response, as spans into the buffer it was parsed from (offset 0 = first byte of the status line).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ResponseHead {
     /// Status, 100 to 999 but never 101.
     pub status: u16,
-    /// HTTP/1.1 (else 1.0).
+    /// True for HTTP/1.1, false for 1.0.
     pub http11: bool,
-    /// Bytes of the head, its blank line included.
+    /// Bytes of the head, including its blank line.
     pub len: u32,
-    /// How long the body is.
+    /// Framing of the body.
     pub framing: Framing,
-    /// True if the connection may be used again once the body has been read; never with [`Framing::ToEnd`].
+    /// True if the connection can be reused after the body has been read; never with [`Framing::ToEnd`].
     pub keep_alive: bool,
-    /// `content-type`, trimmed; empty when absent.
+    /// `content-type`, trimmed; empty if absent.
     pub content_type: Span,
-    /// `content-encoding`, trimmed; empty when absent.
+    /// `content-encoding`, trimmed; empty if absent.
     pub content_encoding: Span,
-    /// `retry-after`, trimmed; empty when absent.
+    /// `retry-after`, trimmed; empty if absent.
     pub retry_after: Span,
-    /// It may say what is left of the sender's allowances, or when to ask again: a header begins as those do.
+    /// True if some header looks like one with the sender's remaining allowances, or with a time to retry.
     pub has_allowances: bool,
 }
 
-/// True if a header with this name may tell of allowances: `retry-after-ms`, `x-ratelimit-…`, `anthropic-ratelimit-…`.
+/// True if a header with this name may contain allowances: `retry-after-ms`, `x-ratelimit-…`, `anthropic-ratelimit-…`.
 pub(super) fn is_allowance(name: &[u8]) -> bool {
     let begins = |start: &[u8]| name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
     begins(b"x-ratelimit-") || begins(b"anthropic-ratelimit-") || begins(b"retry-after-ms")
 }
 
-/// Why a head was refused. The connection is closed after it, since the next message's start is not known.
+/// Reason why a head was refused. The connection is then closed, because the start of the next message is unknown.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct HeadError {
-    /// Status for the client: 400, 414, 431, 501 or 505; 502 stands for a broken response.
+    /// Status for the client: 400, 414, 431, 501 or 505; 502 for a broken response.
     pub status: u16,
-    /// What was wrong, in words fit for the client.
+    /// Error text for the client.
     pub reason: &'static str,
 }
 
@@ -180,16 +180,16 @@ impl HeadError {
     }
 }
 
-/// What the search for the blank line found.
+/// Result of the search for the blank line.
 pub(super) enum Lines {
-    /// It ends after this many bytes.
+    /// The head ends after this many bytes.
     End(usize),
-    /// Not there yet.
+    /// The end has not arrived yet.
     More,
 }
 
-/// Looks for the end of the head from `scanned` on and checks every line end on the way, so that a bare LF or CR is
-/// refused when it arrives and not when a blank line follows, which may be never.
+/// Searches for the end of the head from `scanned` on and checks every line end before it. So a bare LF or CR is
+/// refused when it arrives, and not only after a blank line, which may never come.
 pub(super) fn find_end(buf: &[u8], scanned: &mut u32) -> Result<Lines, &'static str> {
     let mut at = *scanned as usize;
     loop {
@@ -205,7 +205,7 @@ pub(super) fn find_end(buf: &[u8], scanned: &mut u32) -> Result<Lines, &'static 
                 Some(b'\n') => at = found + 2,
                 Some(_) => return Err("a carriage return stands without its line feed"),
                 None => {
-                    // Looked at again when its line feed has come.
+                    // Checked again when its line feed has arrived.
                     *scanned = found as u32;
                     return Ok(Lines::More);
                 }

@@ -1,7 +1,6 @@
-//! The plain heads that nearly all are, read line by line in one pass: no bare line ends, no characters beyond the
-//! ordinary ones. Must never answer for a head that the strict parser would refuse or read otherwise: on anything
-//! unusual it answers nothing, and the strict parser has the word. A property test and a fuzz target hold the two
-//! against each other.
+//! Fast parser for plain heads, which nearly all are: one pass, line by line, without bare line ends or unusual
+//! characters. Must never accept a head that the strict parser would refuse or read differently. It returns nothing for
+//! anything unusual, and leaves that to the strict parser. A property test and a fuzz target compare the two.
 
 use super::parts::{COUNT, Expect, Field, Framing, Method, RequestHead, ResponseHead, is_allowance, session_rank};
 use crate::base::limits::HEADERS_MAX;
@@ -9,7 +8,7 @@ use crate::wire::Span;
 use lanes::skip::{to_control, to_no_name};
 use std::ops::Range;
 
-/// Digits of a length; more of them are left to the strict parser.
+/// Maximum number of digits of a length. Longer ones are left to the strict parser.
 const LENGTH_DIGITS_MAX: usize = 15;
 
 const fn table(also: &[u8]) -> [bool; 256] {
@@ -29,10 +28,10 @@ const fn table(also: &[u8]) -> [bool; 256] {
 
 /// Characters of ordinary request targets.
 static TARGET: [bool; 256] = table(b"/-._~?=&%+:,@");
-/// Those of a host and its port.
+/// Characters of ordinary hosts with their port.
 static HOST: [bool; 256] = table(b"-._~!$&'()*+;=%[]:");
 
-/// A request's head, if it is plain and all there.
+/// Returns a request's head, if it is plain and complete.
 pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
     let (method, from) = match buf {
         [b'P', b'O', b'S', b'T', b' ', b'/', ..] => (Method::Post, 5),
@@ -69,20 +68,20 @@ pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
 struct RequestFields {
     fields: [Span; COUNT],
     seen: u32,
-    /// What the header has that names the conversation, see [`session_rank`].
+    /// Rank of the header that names the conversation, see [`session_rank`].
     session: u8,
     traced: bool,
     framing: PlainFraming,
 }
 
-/// Whether a name of letters, digits, dashes and underscores is `lower`, which has none of the last: as many bytes, all
-/// but for the bit by which letters are small.
+/// True if a name of letters, digits, dashes and underscores equals `lower` without regard to case. `lower` must be in
+/// lower case and contain no underscores.
 #[inline(always)]
 fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     let Some(name) = name.first_chunk::<N>() else { return false };
     let mut differs = 0;
     let mut at = 0;
-    // By words of eight, the last of which may overlap; what is shorter by fours.
+    // Compares words of eight bytes, the last of which may overlap, or of four bytes in short names.
     while at < N {
         if N >= 8 {
             let from = at.min(N - 8);
@@ -97,7 +96,7 @@ fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     differs == 0
 }
 
-/// `W` bytes from `at` on as a number.
+/// Returns the `W` bytes from `at` on as a number.
 #[inline(always)]
 fn word<const W: usize>(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
@@ -140,11 +139,11 @@ impl RequestFields {
                 self.session(name, value);
                 return Some(());
             }
-            // `access-control-request-…`, of browsers that ask for leave.
+            // `access-control-request-…`, from browsers that ask for permission.
             29 | 30 if name[0] | 0x20 == b'a' => return None,
             _ => return Some(()),
         };
-        // Which repetitions are refused the strict parser knows.
+        // The strict parser decides which repetitions are refused.
         if self.has(field) {
             return None;
         }
@@ -164,7 +163,7 @@ impl RequestFields {
     }
 }
 
-/// A final answer's head, if it is plain and all there, and its body has a length or comes in chunks.
+/// Returns a final answer's head, if it is plain and complete, and its body has a length or is chunked.
 pub(super) fn response(buf: &[u8]) -> Option<ResponseHead> {
     let [a, b, c, b' '] = *buf.strip_prefix(b"HTTP/1.1 ")?.first_chunk::<4>()? else { return None };
     let [a, b, c] = [a, b, c].map(|digit| u16::from(digit.wrapping_sub(b'0')));
@@ -216,7 +215,7 @@ impl ResponseFields {
                 let once = !std::mem::replace(&mut self.chunked, true);
                 return (once && buf[value].eq_ignore_ascii_case(b"chunked")).then_some(());
             }
-            // The shortest is `retry-after-ms`.
+            // The shortest one is `retry-after-ms`.
             14.. if matches!(name[0] | 0x20, b'a' | b'r' | b'x') => {
                 self.has_allowances |= is_allowance(name);
                 return Some(());
@@ -230,7 +229,7 @@ impl ResponseFields {
     }
 }
 
-/// The fields of framing that both kinds of head have, in their plain forms.
+/// Framing fields of both kinds of head, in their plain forms.
 #[derive(Default)]
 struct PlainFraming {
     length: Option<u64>,
@@ -262,8 +261,8 @@ impl PlainFraming {
     }
 }
 
-/// Calls `each` with name and trimmed value of every field from `at` on; the offset behind the blank line. `None` where
-/// something is unusual or `each` says so.
+/// Calls `each` with name and trimmed value of every field from `at` on. Returns the offset after the blank line, or
+/// `None` if something is unusual or `each` returns `None`.
 #[inline(always)]
 fn fields(buf: &[u8], mut at: usize, mut each: impl FnMut(&[u8], Range<usize>) -> Option<()>) -> Option<usize> {
     for _ in 0..HEADERS_MAX {
@@ -273,7 +272,7 @@ fn fields(buf: &[u8], mut at: usize, mut each: impl FnMut(&[u8], Range<usize>) -
         }
         let start = if *buf.get(colon + 1)? == b' ' { colon + 2 } else { colon + 1 };
         let end = to_control(buf, start);
-        // A blank on either side would have to be trimmed; a value without bytes is unusual enough.
+        // A blank on either side would need trimming, and an empty value is unusual.
         if buf.get(end..end + 2)? != b"\r\n" || end == start || buf[start] == b' ' || buf[end - 1] == b' ' {
             return None;
         }

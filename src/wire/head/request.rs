@@ -1,5 +1,5 @@
-//! Request heads. Refuses what RFC 9112 calls malformed or what could smuggle a second request; decides nothing
-//! about paths, keys or sizes of bodies.
+//! Parser of request heads. Refuses heads that RFC 9112 calls malformed or that could smuggle a second request. Decides
+//! nothing about paths, keys or body sizes.
 
 use super::fields::{FramingError, FramingFields, span_of};
 use super::parts::{COUNT, Expect, Field, HeadError, Lines, Method, RequestHead, find_end, session_rank};
@@ -24,8 +24,8 @@ const NAMES: [(&str, Field); COUNT - 1] = [
 /// Parses the request head at the front of `buf`.
 ///
 /// `scanned` is the resume offset of the search for its end: 0 for a new head, kept by the caller between calls on a
-/// growing buffer. `Ok(None)` asks for more bytes. A head of more than `max_bytes` is 431, or 414 when already its
-/// first line is longer. Bytes after the head are not looked at. Contract section 1, row HTTP; RFC 9112.
+/// growing buffer. `Ok(None)` asks for more bytes. A head of more than `max_bytes` is 431, or 414 if its first line is
+/// already longer. Bytes after the head are ignored. See RFC 9112.
 pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<Option<RequestHead>, HeadError> {
     let window = &buf[..buf.len().min(max_bytes)];
     if *scanned == 0
@@ -46,9 +46,9 @@ pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<
     parse_whole(&buf[..len]).map(Some)
 }
 
-/// Why the first bytes are no head: `reason`, unless they are known for something else.
+/// Returns why the first bytes are no head: `reason`, unless they are recognised as another protocol.
 fn better_known(window: &[u8], reason: &'static str) -> &'static str {
-    // A record of TLS that carries a handshake.
+    // A TLS record with a handshake.
     if window.starts_with(&[22, 3]) { "TLS on a port that speaks plain HTTP: use http://" } else { reason }
 }
 
@@ -124,7 +124,7 @@ fn explain(head: &[u8], error: httparse::Error) -> HeadError {
     }
 }
 
-/// `HTTP/d.d`, well-formed but not ours, also `HTTP/2` as some write it.
+/// True if the line has a well-formed but unsupported version, `HTTP/d.d`, or `HTTP/2` as some write it.
 fn names_a_version(head: &[u8]) -> bool {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut parts = line.split(|byte| *byte == b' ');
@@ -153,7 +153,8 @@ fn merge_expect(before: Expect, value: &[u8], http11: bool) -> Expect {
     }
 }
 
-/// Repetitions of a field that decides who is asking or what the body is: two readers could pick different ones.
+/// Returns the error for a repeated field that identifies the client or the body: two readers could pick different
+/// ones.
 fn refuse_repeated(field: Field) -> Option<&'static str> {
     match field {
         Field::Host => Some("host is repeated"),
@@ -167,7 +168,7 @@ fn refuse_repeated(field: Field) -> Option<&'static str> {
     }
 }
 
-/// RFC 9112 section 3.2: required on HTTP/1.1, and nothing but `uri-host [":" port]`; it may be empty.
+/// Checks the host (RFC 9112 section 3.2): required on HTTP/1.1, and only `uri-host [":" port]`. It may be empty.
 fn check_host(http11: bool, present: bool, value: &[u8]) -> Result<(), HeadError> {
     if !present {
         return if http11 { Err(bad("host is missing")) } else { Ok(()) };
@@ -186,7 +187,7 @@ fn known_method(method: &str) -> Method {
     }
 }
 
-/// The path of any of the four forms of a target (RFC 9112 section 3.2).
+/// Returns the path of any of the four forms of a target (RFC 9112 section 3.2).
 fn path_of(head: &[u8], method: &str, target: &str) -> Result<Span, HeadError> {
     let malformed = || bad("the request target is malformed");
     if !target.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#') {
@@ -209,7 +210,7 @@ fn path_of(head: &[u8], method: &str, target: &str) -> Result<Span, HeadError> {
         Some(0) => Err(malformed()),
         Some(at) => Ok(span_of(head, &rest.as_bytes()[at..])),
         None if rest.is_empty() => Err(malformed()),
-        // An absolute target without a path means the root: one of the scheme's slashes stands for it.
+        // An absolute target without a path means the root: a slash of the scheme serves as its path.
         None => Ok(span_of(head, &target.as_bytes()[scheme.len() - 1..scheme.len()])),
     }
 }

@@ -1,5 +1,5 @@
-//! Response heads from upstreams. As strict about framing as for requests: an upstream's connection is reused, and
-//! a wrong end of one answer would become the start of another client's.
+//! Parser of response heads from upstreams. Framing is as strict as for requests: an upstream's connection is reused,
+//! and a wrong end of one answer would become the start of another client's answer.
 
 use super::fields::{FramingError, FramingFields, span_of};
 use super::parts::{Framing, HeadError, Lines, ResponseHead, find_end, is_allowance};
@@ -10,9 +10,9 @@ use std::mem::MaybeUninit;
 
 /// Parses the response head at the front of `buf`; `scanned` and `Ok(None)` as in [`super::parse_request`].
 ///
-/// A 1xx answer is returned as a head with [`Framing::None`], to be skipped; 101 is an error, since nothing here
-/// asks to upgrade. Every error has status 502. `to_head_request`: the request was HEAD, so no body follows
-/// (RFC 9112 section 6.3).
+/// A 1xx answer is returned as a head with [`Framing::None`], to be skipped. 101 is an error, because Tollgate never
+/// asks for an upgrade. Every error has status 502. `to_head_request`: the request was HEAD, so no body follows (RFC
+/// 9112 section 6.3).
 pub fn parse_response(
     buf: &[u8],
     scanned: &mut u32,

@@ -1,4 +1,4 @@
-//! Heads in one piece, byte by byte, and with the next message behind them; and every refusal.
+//! Tests of heads in one piece, byte by byte, and followed by the next message, and of every refusal.
 
 use super::*;
 use crate::base::rng::Rng;
@@ -22,7 +22,7 @@ fn dripped<T>(
     Ok(None)
 }
 
-/// The head, after checking that all three ways agree.
+/// Returns the head, after a check that all three ways agree.
 fn head(input: &str) -> RequestHead {
     let input = input.as_bytes();
     let parsed = whole(input).unwrap().expect("complete");
@@ -32,7 +32,7 @@ fn head(input: &str) -> RequestHead {
     parsed
 }
 
-/// The status of a refusal, after checking that all three ways agree.
+/// Returns the status of a refusal, after a check that all three ways agree.
 fn refused(input: impl AsRef<[u8]>) -> u16 {
     let input = input.as_ref();
     let error = whole(input).expect_err("refused");
@@ -369,7 +369,7 @@ fn a_broken_response_is_an_error() {
     assert_eq!(response("HTTP/1.1 200 OK\r\nA: b\r\n", false), Ok(None));
 }
 
-/// Heads as clients and providers send them, line by line, some of it odd.
+/// Generates heads as clients and providers send them, line by line, some of them odd.
 fn generate(rng: &mut Rng, first: &[&str], lines: &[&str]) -> Vec<u8> {
     let any = |rng: &mut Rng, of: &[&str]| of[rng.below(of.len() as u64) as usize].to_owned();
     let mut text = any(rng, first) + "\r\n";
@@ -421,7 +421,7 @@ const FIELDS: &[&str] = &[
     "date: Sun, 22 Nov 2026 10:00:00 GMT",
 ];
 
-/// The length of the head at the front, by the strict search.
+/// Returns the length of the head at the front, by the strict search.
 fn strict_len(bytes: &[u8]) -> usize {
     match parts::find_end(bytes, &mut 0) {
         Ok(parts::Lines::End(len)) => len,
@@ -470,7 +470,7 @@ fn a_head_that_is_read_as_plain_is_read_so_by_the_strict_parser_too() {
     assert!(plain > 1000 && odd > 1000, "{plain} plain, {odd} odd");
 }
 
-/// Heads of software that says the same each time, but for the key and the length; some of it odd.
+/// Generates heads of one client program, equal except for the key and the length, some of them odd.
 fn alike(rng: &mut Rng) -> Vec<u8> {
     let number = match rng.below(6) {
         0 => rng.below(20),
@@ -550,7 +550,7 @@ fn few_moulds_are_kept_and_heads_that_never_fit_cost_little() {
         moulds.cast(text.as_bytes(), &whole(text.as_bytes()).unwrap().unwrap());
     }
     let kept: Vec<usize> = (0..1000).filter(|number| moulds.find(head(*number).as_bytes(), MAX).is_some()).collect();
-    // Where many in a row have fitted none, few of those that follow are tried.
+    // After many misses in a row, few of the following heads are tried.
     assert_eq!(kept.len(), 8);
     assert!(kept.windows(2).all(|pair| pair[1] - pair[0] == 64), "{kept:?}");
 }
@@ -559,7 +559,7 @@ fn few_moulds_are_kept_and_heads_that_never_fit_cost_little() {
 fn the_most_telling_header_names_the_conversation() {
     let of = |lines: &str| {
         let head = format!("POST / HTTP/1.1\r\nhost: x\r\n{lines}\r\n");
-        // A blank before a colon's value, so that the strict parser has the word, and once as it stands.
+        // Once with a blank before a value, so that the strict parser reads it, and once unchanged.
         let found = [head.replace("host: x", "host:  x"), head].map(|head| {
             let parsed = parse_request(head.as_bytes(), &mut 0, 4096).unwrap().unwrap();
             String::from_utf8(parsed.field(Field::Session).of(head.as_bytes()).to_vec()).unwrap()
@@ -579,7 +579,7 @@ fn the_most_telling_header_names_the_conversation() {
 #[test]
 fn a_trace_and_a_browser_that_asks_for_leave_are_seen_by_either_reader() {
     let of = |lines: &str| head(&format!("POST / HTTP/1.1\r\nhost: a\r\n{lines}\r\n"));
-    // A space before the value's end has the strict one read it.
+    // A space before the value's end makes the strict parser read it.
     for lines in ["TraceParent: x\r\n", "traceparent: x \r\n", "traceparent:\r\n", "a: b\r\ntraceparent: x\r\n"] {
         assert!(of(lines).traced && !of(lines).asks_leave, "{lines}");
     }

@@ -1,4 +1,5 @@
-//! Whole connections in one piece, byte by byte and split anywhere; bounds; and every byte of storage returned.
+//! Tests of whole connections in one piece, byte by byte and split anywhere; of bounds; and that all storage is
+//! returned.
 
 use super::*;
 use crate::wire::head::Method;
@@ -10,7 +11,7 @@ fn pool() -> Pool {
     Pool::new(usize::MAX)
 }
 
-/// What a connection said: `METHOD path body`, or the refusal and nothing after it.
+/// Returns the requests of a connection: `METHOD path body` each, or the refusal and nothing after it.
 fn serve(parts: &[&[u8]], discard: impl Fn(&[u8]) -> bool) -> Vec<String> {
     let (mut pool, mut inbound, mut said) = (pool(), Inbound::new(), Vec::new());
     let mut current: Option<RequestHead> = None;
@@ -86,7 +87,7 @@ fn serve(parts: &[&[u8]], discard: impl Fn(&[u8]) -> bool) -> Vec<String> {
     said
 }
 
-/// The same however the bytes are cut; "refused" is for paths that begin with `/no`.
+/// Checks that the result is the same however the bytes are split. "refused" is for paths that begin with `/no`.
 fn all_ways(input: &[u8]) -> Vec<String> {
     let discard = |path: &[u8]| path.starts_with(b"/no");
     let whole = serve(&[input], discard);
@@ -151,7 +152,7 @@ fn a_chunk_that_cannot_fit_is_refused_when_its_size_is_known() {
     assert_eq!(inbound.push(&mut pool, &[b'x'; 998]), Ok(()));
     assert_eq!(inbound.push(&mut pool, b"\r\n1\r"), Ok(()));
     assert_eq!(inbound.push(&mut pool, b"\n"), Err(PushError::Body(BodyRefusal::TooLarge)));
-    // What follows is dropped, and told apart from the next message.
+    // The following bytes are dropped, and distinguished from the next message.
     inbound.begin_discard(&mut pool).unwrap();
     inbound.push(&mut pool, b"y\r\n0\r\n\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
     assert!(inbound.discarded() && inbound.head(&mut pool, HEADER).unwrap().is_some());
@@ -237,7 +238,7 @@ fn a_declared_size_takes_no_memory_and_a_body_little_more_than_itself() {
     for step in 1..=declared / IO_SLICE {
         inbound.push(&mut pool, &slice).unwrap();
         let come = step * IO_SLICE;
-        // Once a step's worth has come, all of it is taken at once: a large block is not grown again and again.
+        // Once one step has arrived, all of it is reserved at once: a large block is not grown repeatedly.
         let bound = if come <= BODY_STEP_MAX { 2 * come } else { declared };
         assert!(pool.lent() <= bound + BLOCK, "step {step}");
     }
@@ -245,7 +246,7 @@ fn a_declared_size_takes_no_memory_and_a_body_little_more_than_itself() {
     assert!(pool.lent() <= declared + BLOCK);
     inbound.push(&mut pool, b"GET").unwrap();
     inbound.release(&mut pool);
-    // A large block counts until it has been given back to the system.
+    // A large block counts until it has been returned to the system.
     assert!(pool.lent() >= declared);
     pool.discard(Vec::new());
     assert_eq!((pool.lent(), inbound.backlog()), (BLOCK, 3));

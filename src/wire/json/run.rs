@@ -1,35 +1,35 @@
-//! The scanner's fast way: from value to value, as long as all of it is there and in order.
+//! Fast path of the scanner: from value to value, while each is complete and in order.
 //!
-//! Must never decide what is an error, nor wait: the first value that is unusual, wrong or not all there is left to the
-//! scanner's steps, whole; they say what is wrong with it or ask for more. A property test holds the two ways against
-//! each other (`tests.rs`), a fuzz target too.
+//! Must never decide what is an error, nor wait. The first value that is unusual, wrong or incomplete is left to the
+//! scanner's steps as a whole. The steps report the error or ask for more. A property test (`tests.rs`) and a fuzz
+//! target compare the two paths.
 
 use super::{Expect, Nest, Scanner, Stop, Token, Visitor, escape, multibyte};
 use crate::wire::Span;
 use lanes::skip::{to_special, to_special_near, to_special_wide};
 
-/// Where the fast way stands. Everything before `at` is done with.
+/// State of the fast path. Everything before `at` is done.
 struct Run {
     at: usize,
     nest: Nest,
-    /// A name stands before the next value.
+    /// True if a name precedes the next value.
     named: bool,
-    /// Nothing of the innermost container has been met.
+    /// True if nothing of the innermost container has been scanned.
     fresh: bool,
 }
 
-/// What one look at a value came to.
+/// Result of an attempt at a value.
 enum Look {
     /// A container was opened.
     Opened,
-    /// A value was passed.
+    /// A value was scanned.
     Passed,
-    /// It is left to the steps.
+    /// The value is left to the steps.
     Left,
 }
 
 impl Scanner {
-    /// Goes from value to value.
+    /// Scans from value to value.
     #[inline]
     pub(super) fn run<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), Stop> {
         let mut run = Run { at: self.at, nest: self.nest, named: self.expect == Expect::Key, fresh: false };
@@ -40,7 +40,7 @@ impl Scanner {
 }
 
 impl Run {
-    /// What may come where it has ended.
+    /// Returns the tokens expected where the fast path ended.
     #[inline(always)]
     fn go<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Expect, Stop> {
         loop {
@@ -122,7 +122,7 @@ impl Run {
         visitor.token(buf, token, self.nest.depth, Span::new(place, self.at))
     }
 
-    /// Behind a value: what is closed with it, then a comma. `Some` where no value follows.
+    /// Handles the bytes after a value: closing brackets, then a comma. `Some` if no value follows.
     #[inline(always)]
     fn behind_value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Option<Expect>, Stop> {
         self.fresh = false;
@@ -141,7 +141,7 @@ impl Run {
     }
 }
 
-/// The next byte that is no white space, and where it stands; 0 at the end.
+/// Returns the next byte that is not white space, with its offset; 0 at the end.
 #[inline(always)]
 fn peek(buf: &[u8], at: usize) -> (usize, u8) {
     match buf.get(at) {
@@ -158,7 +158,8 @@ fn peek_behind_space(buf: &[u8], mut at: usize) -> (usize, u8) {
     (at, buf.get(at).copied().unwrap_or_default())
 }
 
-/// Offset of the quote that ends the string whose inside begins at `at`; `None` where it is not all there or not valid.
+/// Returns the offset of the quote that ends the string whose inside begins at `at`; `None` if it is incomplete or
+/// invalid.
 #[inline(always)]
 pub fn string_end(buf: &[u8], at: usize) -> Option<usize> {
     let end = to_special_near(buf, at);
@@ -177,13 +178,13 @@ fn long_string_end(buf: &[u8], mut at: usize) -> Option<usize> {
         };
         match step {
             Ok(0) | Err(_) => return None,
-            // Where one of these stands, others follow soon.
+            // After one such character, others usually follow soon.
             Ok(len) => at = to_special(buf, at + len),
         }
     }
 }
 
-/// Offset behind the number at `at`; `None` where it is not valid or may go on behind what is there.
+/// Returns the offset after the number at `at`; `None` if it is invalid or may continue after the available bytes.
 #[inline(always)]
 fn number_end(buf: &[u8], mut at: usize) -> Option<usize> {
     let digits = |mut at: usize| {

@@ -2,7 +2,7 @@ use super::*;
 use crate::base::rng::Rng;
 use serde_json::Value;
 
-/// Writes each token down as text, so that scans can be compared.
+/// Records each token as text, so that scans can be compared.
 #[derive(Default, PartialEq, Debug)]
 struct Log(Vec<String>);
 
@@ -26,7 +26,7 @@ fn scan_dripped(text: &[u8], step: usize) -> Result<Log, ScanError> {
     scanner.finish(text, &mut log).map(|()| log)
 }
 
-/// Without the fast way.
+/// Scans without the fast path.
 fn scan_by_steps(text: &[u8]) -> (Log, Result<(), ScanError>) {
     let (mut log, mut scanner) = (Log::default(), Scanner::new());
     loop {
@@ -143,7 +143,7 @@ fn nesting_is_allowed_to_128_levels_and_no_further() {
     }
 }
 
-/// A random document; shallow enough for serde_json, numbers small enough for its doubles.
+/// Generates a random document, shallow enough for serde_json, with numbers small enough for its doubles.
 fn generate(rng: &mut Rng, depth: usize, out: &mut Vec<u8>) {
     let space = |rng: &mut Rng, out: &mut Vec<u8>| {
         if rng.below(6) == 0 {
@@ -237,7 +237,7 @@ fn the_fast_way_and_the_steps_hand_out_the_same_tokens_and_the_same_error() {
     for round in 0..4000 {
         let mut text = Vec::new();
         generate(&mut rng, 0, &mut text);
-        // Strings of several blocks, with rows of backslashes across their borders.
+        // Strings of several blocks, with runs of backslashes across their borders.
         let long = |rng: &mut Rng, text: &mut Vec<u8>| {
             text.push(b'"');
             for _ in 0..rng.below(40) {
@@ -294,7 +294,7 @@ fn the_scanner_and_serde_json_agree_on_what_is_json() {
     assert!(accepted > 2000 && refused > 1000, "{accepted} accepted, {refused} refused");
 }
 
-/// Every value seen through a view is what serde_json reads; of repeated keys the last one counts.
+/// Checks that every value seen through a view equals that of serde_json. Of repeated keys the last one counts.
 fn assert_views_agree(view: Raw<'_>, text: &[u8]) {
     let Ok(value) = serde_json::from_slice::<Value>(text) else { return };
     let mut pending = vec![(view, value)];

@@ -1,10 +1,10 @@
-//! What the inside of a valid JSON string stands for, run by run, without a copy.
+//! Text of the inside of a valid JSON string, run by run, without a copy.
 //!
-//! Owns the reading of escapes that the scanner has checked. Must never be given what has not been scanned.
+//! Owns the decoding of escapes that the scanner has checked. Must never be given bytes that have not been scanned.
 
 use lanes::skip::to_either;
 
-/// The character an escape stands for, and the escape's length. The escape must be valid.
+/// Returns the character of an escape, and the escape's length. The escape must be valid.
 fn escaped_char(bytes: &[u8]) -> (char, usize) {
     let plain = |c| (c, 2);
     match bytes.get(1) {
@@ -28,16 +28,16 @@ fn escaped_char(bytes: &[u8]) -> (char, usize) {
     }
 }
 
-/// One run of a string's inside.
+/// A run of a string's inside.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Run<'a> {
-    /// Bytes that stand for themselves.
+    /// Unescaped bytes.
     Plain(&'a [u8]),
-    /// What an escape stands for.
+    /// The character of an escape.
     Char(char),
 }
 
-/// The inside of a valid JSON string, run by run.
+/// Iterator over the runs of the inside of a valid JSON string.
 #[derive(Clone, Debug)]
 pub struct Runs<'a>(&'a [u8]);
 
@@ -65,7 +65,7 @@ impl<'a> Iterator for Runs<'a> {
     }
 }
 
-/// Appends the text that the inside of a valid JSON string stands for, as UTF-8.
+/// Appends the text of the inside of a valid JSON string, as UTF-8.
 pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
     for run in runs(raw) {
         match run {
@@ -75,10 +75,10 @@ pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// True if the inside of a valid JSON string stands for `text`.
+/// True if the inside of a valid JSON string encodes `text`.
 #[inline]
 pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
-    // An escape is longer than what it stands for, so only a longer `raw` can be a text that is written with some.
+    // An escape is longer than its character, so only a longer `raw` can be an escaped form of `text`.
     if raw.len() <= text.len() {
         return raw == text.as_bytes();
     }
@@ -86,7 +86,7 @@ pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
     (raw[0] == b'\\' || text.as_bytes().first() == Some(&raw[0])) && eq_escaped(raw, text)
 }
 
-/// The longest escape of what is one byte of a text: `\u0061`.
+/// Longest escape of a one-byte character: `\u0061`.
 const ESCAPE_MAX: usize = 6;
 
 fn eq_escaped(raw: &[u8], text: &str) -> bool {

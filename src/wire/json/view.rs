@@ -1,13 +1,13 @@
-//! Read-only views into a document that has been found valid: members and items by walking, nothing copied.
+//! Read-only views into a valid document: members and items by walking, without a copy.
 //!
-//! Owns the walking. Must never be handed bytes that no scanner has passed: on such it stays safe, but answers
-//! nothing useful. Called by `dialect` where a value is read rather than merely passed on.
+//! Owns the walking. Must never be given bytes that no scanner has checked: with them it is safe, but returns nothing
+//! useful. Called by `dialect` if a value is read instead of only passed on.
 
 use super::unescape::{eq_unescaped, unescape};
 use lanes::skip::{to_quote, to_structure};
 use std::borrow::Cow;
 
-/// What a value is.
+/// Kind of a value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// An object.
@@ -20,11 +20,11 @@ pub enum Kind {
     Number,
     /// `true` or `false`.
     Bool,
-    /// `null`, and whatever is not JSON.
+    /// `null`, and anything that is not JSON.
     Null,
 }
 
-/// One value as it is written.
+/// A value as it is written.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Raw<'a>(&'a [u8]);
 
@@ -36,18 +36,18 @@ impl<'a> Raw<'a> {
     /// The empty object.
     pub const EMPTY: Raw<'static> = Raw(b"{}");
 
-    /// A view of a valid document; white space around it is left out.
+    /// Returns a view of a valid document, without the white space around it.
     #[inline]
     pub fn new(document: &'a [u8]) -> Raw<'a> {
         Raw(document.trim_ascii())
     }
 
-    /// The bytes as they are written.
+    /// Returns the bytes as they are written.
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// What it is.
+    /// Returns the kind of the value.
     #[inline]
     pub fn kind(self) -> Kind {
         match self.0.first() {
@@ -66,7 +66,7 @@ impl<'a> Raw<'a> {
         self.kind() == Kind::Null
     }
 
-    /// The inside of a string, escapes still in it; `None` for anything else.
+    /// Returns the inside of a string, with escapes; `None` for anything else.
     pub fn string(self) -> Option<&'a [u8]> {
         match self.0 {
             [b'"', inside @ .., b'"'] => Some(inside),
@@ -74,12 +74,12 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// The text of a string; copied only where it has escapes.
+    /// Returns the text of a string, copied only if it has escapes.
     pub fn text(self) -> Option<Cow<'a, str>> {
         self.string().map(Raw::text_of)
     }
 
-    /// The text that the inside of a string stands for.
+    /// Returns the text of the inside of a string.
     pub fn text_of(raw: &'a [u8]) -> Cow<'a, str> {
         if !raw.contains(&b'\\') {
             return String::from_utf8_lossy(raw);
@@ -95,7 +95,7 @@ impl<'a> Raw<'a> {
         self.string().is_some_and(|raw| eq_unescaped(raw, text))
     }
 
-    /// True or false; `None` for anything else.
+    /// Returns the value of a boolean; `None` for anything else.
     pub fn bool(self) -> Option<bool> {
         match self.0 {
             b"true" => Some(true),
@@ -104,13 +104,13 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// A count: an integer that is not negative, also when written as `12.0`. Saturates.
+    /// Returns a count: an integer that is not negative, also if written as `12.0`. Saturates.
     pub fn count(self) -> Option<u64> {
         if self.kind() != Kind::Number || self.0[0] == b'-' {
             return None;
         }
         let mut value = 0u64;
-        // So many digits fit.
+        // A number of that many digits fits.
         if self.0.len() < 20 && self.0.iter().all(u8::is_ascii_digit) {
             return Some(self.0.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')));
         }
@@ -124,17 +124,18 @@ impl<'a> Raw<'a> {
         Some(value)
     }
 
-    /// [`Raw::count`], however it is written: `1.2e1` is 12, too. For what is asked for: a server may read it so.
+    /// Like [`Raw::count`], but accepts any notation: `1.2e1` is 12, too. For values requested by a client: a server
+    /// may accept that notation.
     #[inline]
     pub fn integer(self) -> Option<u64> {
-        // So many digits fit.
+        // A number of that many digits fits.
         if self.0.len() < 20 && self.0.iter().all(u8::is_ascii_digit) && !self.0.is_empty() {
             return Some(self.0.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')));
         }
         self.odd_integer()
     }
 
-    /// The same of a number with a fraction, an exponent or many digits.
+    /// Like [`Raw::integer`], for a number with a fraction, an exponent or many digits.
     #[cold]
     fn odd_integer(self) -> Option<u64> {
         if self.kind() != Kind::Number || self.0[0] == b'-' {
@@ -143,13 +144,13 @@ impl<'a> Raw<'a> {
         let mut parts = self.0.splitn(2, |byte| matches!(byte, b'e' | b'E'));
         let mut digits = parts.next()?.split(|byte| *byte == b'.');
         let (whole, fraction) = (digits.next()?, digits.next().unwrap_or_default());
-        // An exponent beyond all bounds is as good as the bound.
+        // An exponent beyond all bounds is equivalent to the bound.
         let exponent: i64 = match parts.next().and_then(|text| std::str::from_utf8(text).ok()) {
             None => 0,
             Some(text) => text.parse().unwrap_or(if text.starts_with('-') { i64::MIN } else { i64::MAX }),
         };
         let add = |value: u64, digit: u64| value.saturating_mul(10).saturating_add(digit);
-        // So many digits stand before the point once the exponent has moved it.
+        // Number of digits before the point after the exponent has moved it.
         let before = exponent.saturating_add(whole.len() as i64);
         let (mut value, mut place) = (0u64, 0i64);
         for digit in whole.iter().chain(fraction).map(|digit| u64::from(digit.saturating_sub(b'0'))) {
@@ -167,7 +168,7 @@ impl<'a> Raw<'a> {
         Some(value)
     }
 
-    /// A number, rounded to what a double can hold: for comparing, never for passing on.
+    /// Returns a number rounded to a double: for comparison, never to be passed on.
     #[inline]
     pub fn number(self) -> Option<f64> {
         if self.kind() != Kind::Number {
@@ -176,24 +177,24 @@ impl<'a> Raw<'a> {
         std::str::from_utf8(self.0).ok()?.parse().ok()
     }
 
-    /// The members of an object in the order they are written; none of anything else.
+    /// Iterates over the members of an object in their order; empty for anything else.
     #[inline]
     pub fn members(self) -> Members<'a> {
         Members(if self.kind() == Kind::Object { &self.0[1..] } else { &[] })
     }
 
-    /// The items of an array in order; none of anything else.
+    /// Iterates over the items of an array in their order; empty for anything else.
     #[inline]
     pub fn items(self) -> Items<'a> {
         Items(if self.kind() == Kind::Array { &self.0[1..] } else { &[] })
     }
 
-    /// The member called `key`; of several the last, as most parsers have it. `null` counts as absent.
+    /// Returns the member called `key`; of several the last, like most parsers. `null` counts as absent.
     pub fn get(self, key: &str) -> Option<Raw<'a>> {
         self.members().filter(|(name, _)| eq_unescaped(name, key)).last().map(|(_, v)| v).filter(|v| !v.is_null())
     }
 
-    /// [`Raw::get`] for several names, all different, by one walk.
+    /// Like [`Raw::get`] for several names, all different, in one pass.
     #[inline]
     pub fn pick<const N: usize>(self, names: [&str; N]) -> [Option<Raw<'a>>; N] {
         let mut picked = Picked::new(names);
@@ -202,7 +203,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Of members called one of `names` the last each, as [`Raw::get`] has it.
+/// Last member of each of `names`, as in [`Raw::get`].
 struct Picked<'a, 'n, const N: usize> {
     names: [&'n str; N],
     values: [Option<Raw<'a>>; N],
@@ -224,7 +225,7 @@ impl<'a, 'n, const N: usize> Picked<'a, 'n, N> {
     }
 }
 
-/// Iterator over an object's members: raw key, value.
+/// Iterator over an object's members, as raw key and value.
 #[derive(Clone, Debug)]
 pub struct Members<'a>(&'a [u8]);
 
@@ -258,7 +259,8 @@ impl<'a> Iterator for Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// The next item, and of an object what [`Raw::pick`] answers: its end is found by that walk.
+    /// Returns the next item, with the members of an object that [`Raw::pick`] would return. The same pass finds its
+    /// end.
     #[inline]
     pub fn pick<const N: usize>(&mut self, names: [&str; N]) -> Option<(Raw<'a>, [Option<Raw<'a>>; N])> {
         let rest = skip_filler(self.0);
@@ -269,7 +271,7 @@ impl<'a> Items<'a> {
         let mut members = Members(&rest[1..]);
         members.by_ref().for_each(|(name, value)| picked.member(name, value));
         let behind = skip_filler(members.0);
-        // On what is no JSON it may have stopped anywhere.
+        // In invalid JSON it may have stopped anywhere.
         let end = if behind.first() == Some(&b'}') { rest.len() - behind.len() + 1 } else { value_len(rest) };
         let (item, rest) = rest.split_at(end);
         self.0 = rest;
@@ -283,7 +285,7 @@ fn skip_filler(bytes: &[u8]) -> &[u8] {
     &bytes[filler.unwrap_or(bytes.len())..]
 }
 
-/// Length of the value at the front; 0 where there is none.
+/// Returns the length of the value at the front; 0 if there is none.
 #[inline]
 fn value_len(bytes: &[u8]) -> usize {
     match bytes.first() {
@@ -297,7 +299,7 @@ fn value_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// Length of the container at the front.
+/// Returns the length of the container at the front.
 #[inline]
 fn container_len(bytes: &[u8]) -> usize {
     let (mut depth, mut at) = (0usize, 0);

@@ -1,12 +1,12 @@
 //! JSON written piece by piece into a byte vector, without a tree.
 //!
-//! Owns the escaping and the commas. Must never be given half a value: whoever opens a bracket closes it. Called by
-//! `dialect`.
+//! Owns the escaping and the commas. Must never be given an incomplete value: a caller that opens a bracket closes it.
+//! Called by `dialect`.
 
 use crate::base::text::push_number;
 use lanes::skip::{are_plain, to_either, to_escaped};
 
-/// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
+/// Appends the comma before a member or an item, if one is needed: a value never ends in an opening bracket.
 #[inline]
 fn comma(out: &mut Vec<u8>) {
     if !matches!(out.last(), None | Some(b'{' | b'[')) {
@@ -14,7 +14,7 @@ fn comma(out: &mut Vec<u8>) {
     }
 }
 
-/// Begins a member of the object under way: its value is to be appended next. `name` must need no escapes.
+/// Begins a member of the current object. Its value must be appended next. `name` must need no escapes.
 pub fn key(out: &mut Vec<u8>, name: &str) {
     comma(out);
     out.push(b'"');
@@ -22,7 +22,7 @@ pub fn key(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(b"\":");
 }
 
-/// Begins an item of the array under way: its value is to be appended next.
+/// Begins an item of the current array. Its value must be appended next.
 #[inline]
 pub fn item(out: &mut Vec<u8>) {
     comma(out);
@@ -44,7 +44,7 @@ pub fn write_inside(out: &mut Vec<u8>, inside: &[u8]) {
 /// Appends `text` as a JSON string, quotes included.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
     let text = text.as_bytes();
-    // Nearly all are names.
+    // Nearly all texts are names.
     let is_written = match text.len() {
         16..=32 => write_halves::<16>(out, text),
         8..=15 => write_halves::<8>(out, text),
@@ -60,8 +60,8 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// Appends a text of `N` to twice as many bytes as a JSON string by its two halves, which may overlap: their lengths
-/// the compiler knows. False where it needs escapes, and nothing is written.
+/// Appends a text of `N` to 2 `N` bytes as a JSON string, as two halves that may overlap: their lengths are known to
+/// the compiler. Returns false and writes nothing if the text needs escapes.
 #[inline(always)]
 fn write_halves<const N: usize>(out: &mut Vec<u8>, text: &[u8]) -> bool {
     let (Some(front), Some(back)) = (text.first_chunk::<N>(), text.last_chunk::<N>()) else { return false };
@@ -100,8 +100,8 @@ pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Appends a valid document without the white space between its tokens; numbers, strings and the order of members stay
-/// as they are written.
+/// Appends a valid document without the white space between its tokens. Numbers, strings and the order of members are
+/// unchanged.
 pub fn compact(document: &[u8], out: &mut Vec<u8>) {
     let mut at = 0;
     while let Some(&byte) = document.get(at) {
