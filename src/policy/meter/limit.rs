@@ -94,8 +94,8 @@ pub struct Limit {
     pub window: Duration,
     /// Value of `x-ratelimit-reset`: the end of the limit, or of the window if the limit is concurrency.
     pub reset: Unix,
-    /// Value of `retry-after` in whole seconds, at least 1. It is 1 if running requests hold the rest, since they can
-    /// end at any moment.
+    /// Value of `retry-after` in whole seconds, at least 1. It is 1 if running requests have reserved the remainder,
+    /// since they can end at any moment.
     pub retry_after: u64,
 }
 
@@ -235,7 +235,7 @@ impl Counts {
 }
 
 /// Limit that refuses one more request for the longest time, of several the first. A key that has spent its period must
-/// not be told to wait for a window.
+/// not wait for a window.
 #[cold]
 pub(super) fn reached(account: &Account, counted: Counted, plan: &Plan, of_group: bool, now: Unix) -> Option<Limit> {
     use LimitKind::*;
