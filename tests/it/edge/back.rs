@@ -291,7 +291,7 @@ fn stand_in_the_way(linked: &Linked) -> rusqlite::Connection {
     other
 }
 
-/// The same, at a moment at which the gateway still waits for the ledger's lock.
+/// Like the test above, while the gateway still waits for the ledger's lock.
 fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
     assert!(linked.serves());
     linked.gate.until("the row is there", |_| linked.rows() == 1);

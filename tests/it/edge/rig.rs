@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::simulator::Settings;
 
-/// How long anything that is to happen may take.
+/// Timeout of every expected event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder of its own, removed with the rig.
 pub struct Rig {
     pub folder: PathBuf,
-    /// Where the simulated provider listens.
+    /// Address of the simulated provider.
     pub provider: SocketAddr,
     /// A key for everything.
     pub key: String,
@@ -54,7 +54,7 @@ impl Rig {
         std::fs::write(self.path("tollgate.toml"), text).unwrap();
     }
 
-    /// One provider, the simulated one, and one model called `id`.
+    /// Configuration with the simulated provider and one model called `id`.
     pub fn models(&self, id: &str) -> String {
         format!(
             "[[providers]]\nname = \"sim\"\nshape = \"chat\"\nbase_url = \"http://{}/v1\"\n\

@@ -1,5 +1,5 @@
-//! What counts as buffered, to the byte: translated requests, streams whose client stands still; and what follows when
-//! little is left.
+//! Count of buffered bytes: translated requests, streams whose client does not read, and the effects of a small
+//! remainder.
 
 use super::answers::{Shape, stream, whole};
 use super::client::post;
@@ -12,7 +12,7 @@ use tollgate::base::time::Now;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 
-/// What the contract allows a stream whose client does not read (section 4).
+/// Bytes that a stream may buffer if its client does not read.
 const STREAM_BYTES: usize = 256 << 10;
 /// `max_buffered` where little is to be left.
 const BUDGET: usize = 8 << 20;

@@ -128,8 +128,8 @@ fn world(upstream: SocketAddr) -> World {
     World::of(Folder::new(), &[], &config, Vec::new())
 }
 
-/// What one editor asks for, each given up at a random moment: when, by the number of the request, and when the bare
-/// connection beside it.
+/// Requests of one editor, each cancelled at a random moment: the moments by number of the request, and those of the
+/// bare connection.
 fn type_on(
     world: &World,
     bare: SocketAddr,
@@ -166,7 +166,7 @@ fn type_on(
     left
 }
 
-/// What the times come to: half of them, 99 of 100, all; and how many are beyond the bound.
+/// Summary of the times: median, 99th percentile, maximum, and the number beyond the bound.
 struct Times {
     p50: Duration,
     p99: Duration,

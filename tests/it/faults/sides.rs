@@ -55,7 +55,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Its kernel takes little for it.
+    /// True if its kernel buffers little.
     fn new(to: SocketAddr, bytes: Arc<Vec<u8>>, reads: bool) -> Option<Peer> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(8192).unwrap();
@@ -96,7 +96,7 @@ fn press(peers: &mut [Peer]) {
     }
 }
 
-/// What providers do, by the word in the request.
+/// Behaviour of providers, by the word in the request.
 fn plays(mut wire: Wire) {
     let Some(asked) = wire.request() else { return };
     wire.rest(&asked);
@@ -208,7 +208,7 @@ fn held_calls(key: &str) -> Vec<u8> {
     post(Shape::Messages.path(), &[("x-api-key", key)], body)
 }
 
-/// What the client of a key says.
+/// Requests of the client of a key.
 type Side = fn(&str) -> Vec<u8>;
 
 /// The settings of a gateway whose memory is bounded closely.
@@ -271,7 +271,7 @@ fn are_known(world: &World, keys: &[String]) {
     }
 }
 
-/// What is looked at while a side is pressed on.
+/// Values that are checked while a side is under pressure.
 struct Gauges<'a> {
     world: &'a World,
     announced: u64,

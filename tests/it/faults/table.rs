@@ -5,7 +5,7 @@
 
 use Out::{Breaks, Fails, Served, Skip};
 
-/// What a client gets when the provider misbehaves.
+/// Expected answer to the client if the provider misbehaves.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Out {
     /// The healthy answer, complete, charged as the provider reports. `kept`: the connection serves the next request.
@@ -28,11 +28,11 @@ pub enum Over {
     Plain,
 }
 
-/// One fault.
+/// A fault.
 pub struct Row {
     /// The script the provider follows.
     pub script: &'static str,
-    /// Where the provider listens: `usual`, or an address that is a fault by itself.
+    /// Address of the provider: `usual`, or an address that is a fault by itself.
     pub place: &'static str,
     pub over: Over,
     /// For a whole answer.

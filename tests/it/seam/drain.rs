@@ -1,5 +1,5 @@
-//! What an event costs while the process stops or hands over does not grow with the number of its clients: all of them
-//! are walked over once, not at each event.
+//! While the process stops or hands over, the cost of an event must not grow with the number of clients: all of them
+//! are visited once, not at each event.
 
 use super::rig::{Rig, STREAM, request};
 use tollgate::base::seam::Signal;

@@ -12,7 +12,7 @@ const MINUTE: u64 = 60_000;
 const PACE: u64 = 256;
 const MINUTES: u64 = 5;
 
-/// What the provider knows of a credential.
+/// State of a credential at the provider.
 #[derive(Clone, Copy, Default)]
 struct Account {
     /// When its minute ends, and how many it has served in it.
@@ -20,7 +20,7 @@ struct Account {
     served: u64,
 }
 
-/// What came of it.
+/// Results.
 #[derive(Default, Debug)]
 struct Seen {
     served: u64,
@@ -29,7 +29,7 @@ struct Seen {
     early: u64,
 }
 
-/// One request at `now`, to its end.
+/// Runs one request at `now` to its end.
 fn ask(rig: &mut Rig, session: u64, now: u64, accounts: &mut [Account], seen: &mut Seen) {
     let body =
         format!("{{\"model\":\"small\",\"messages\":[{{\"role\":\"user\",\"content\":\"session {session}\"}}]}}");
@@ -95,7 +95,7 @@ fn rig(lines: &[(&str, &str)]) -> Rig {
     Rig::with(8, &all)
 }
 
-/// What must have come of five minutes of more than is allowed.
+/// Checks the results of five minutes above the allowed rate.
 fn holds(seen: &Seen) {
     println!("{seen:?}");
     let allowed = CREDENTIALS as u64 * ALLOWED * MINUTES;

@@ -12,7 +12,7 @@ const BODY: usize = 200_000;
 /// Bytes of a large answer.
 const ANSWER: usize = 100_000;
 
-/// What brings one kind of pressure about.
+/// Cause of one kind of pressure.
 type Press = fn(&mut Rig);
 
 fn clients() -> impl Iterator<Item = (String, String)> {

@@ -130,7 +130,7 @@ const READ: (&str, &str) = ("server", "admin_token = { env = \"ADMIN_TOKEN\" }")
 const WRITE: (&str, &str) = ("server", "admin_write_token = { env = \"ADMIN_WRITE_TOKEN\" }");
 const PATHS: [&str; 6] = ["/healthz", "/readyz", "/metrics", "/openapi.json", "/", "/admin/v1/status"];
 
-/// What a request is answered, by all that decides about it.
+/// Expected answer to a request, by all its properties.
 fn expected(path: &str, reach: Reach, has_token: bool, shown: &str, host: &str) -> u16 {
     let is_owner = reach == Reach::Owner;
     // A token that nobody has set is a wrong one.

@@ -76,17 +76,17 @@ struct World {
     tally: Tally,
 }
 
-/// How far a successor has come.
+/// Progress of a successor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Successor {
     None,
     Starts,
     Waits,
-    /// It has been given the ledger at this step.
+    /// The successor got the ledger at this step.
     Given(u64),
     Serves,
     Dead,
-    /// It is ended.
+    /// The successor has ended.
     Ends,
     Gone,
 }
@@ -354,7 +354,7 @@ impl World {
         self.settle()
     }
 
-    /// What has arrived of a connection is handed over, as a real loop would read it now.
+    /// Delivers the bytes that have arrived on a connection, as a real loop would read them now.
     fn hear(&mut self, conn: Conn) {
         let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
         let mut pipes = clients.chain(&mut self.strangers);
@@ -808,7 +808,7 @@ impl World {
         String::from_utf8(answer).map_err(|_| "an answer that is not UTF-8".to_string())
     }
 
-    /// Nobody pays for less than was sent and received, and the greedy tenant stays within its budget.
+    /// Checks that no key pays for less than was sent and received, and that the greedy tenant stays within its budget.
     fn greedy_pays(&mut self) -> Result<(), String> {
         let mut received = BTreeMap::new();
         for seen in self.seen.values() {
