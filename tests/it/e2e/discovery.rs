@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What a provider answers to the question for its models, by path with its query; and what it was asked.
+/// Answers of a provider to requests for its models, by path and query; and the requests.
 #[derive(Default)]
 struct Lists {
     answers: Vec<(&'static str, u16, String)>,

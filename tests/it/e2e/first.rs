@@ -1,5 +1,4 @@
-//! What a stranger meets on the first day: a first configuration, words that are nearly right, errors that say what to
-//! do.
+//! First day of a new operator: a first configuration, misspelled words, errors with a solution.
 
 use super::harness::{Harness, chat};
 use super::process::{Folder, Process, free_port, run, wait_for};
@@ -10,7 +9,7 @@ use std::net::TcpListener;
 const GOOD: &str = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
                     [[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
 
-/// What `check` says of a configuration on standard error; empty if it is right.
+/// Output of `check` on standard error; empty for a valid configuration.
 fn check(text: &str) -> String {
     let folder = Folder::new();
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();

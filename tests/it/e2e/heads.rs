@@ -1,5 +1,4 @@
-//! What is decided before a body is read, and how connections are treated: contract section 1, "Order of checks",
-//! "HTTP" and "Limits".
+//! Checks before a body is read, and treatment of connections: order of checks, HTTP and limits.
 
 use super::client::{Client, post, request};
 use super::harness::{Harness, Setup, bearer, chat, chat_request};

@@ -1,5 +1,4 @@
-//! What clients say: JSON that explodes, lines for the log, keys where they do not belong; and that no secret is ever
-//! written anywhere.
+//! Hostile texts of clients: deep JSON, log injection, keys in wrong fields. A secret must never be written anywhere.
 
 use super::rig::{Gate, Rig, chat, get, read_until, rest};
 use super::table::{Attack, honest, resident, status};
@@ -131,7 +130,7 @@ fn keys_in_urls(rig: &Rig, gate: &mut Gate) -> String {
     format!("{} places: none accepted, none logged", targets.len() + 1)
 }
 
-/// What a client says and what the provider is told, looked for in everything that was written.
+/// Searches all output for texts of a client and secrets for the provider.
 const CONTENT: &str = "content-marker-90125";
 const CREDENTIAL: &str = "credential-marker-5150";
 

@@ -28,7 +28,7 @@ impl World {
         World::with(plan, Start::default(), begin())
     }
 
-    /// One whose newest usage record and build date are those of `start`.
+    /// Gateway whose newest usage record and build date are those of `start`.
     fn with(plan: &[&str], start: Start, now: Now) -> World {
         let (mut setting, mut keys) = (Setting::default(), KeyRing::default());
         plan.iter().for_each(|line| setting.set("plan team", line));
@@ -51,7 +51,7 @@ impl World {
         text
     }
 
-    /// One request on a connection of its own; the head of its answer.
+    /// Sends one request on a new connection. Returns the head of its answer.
     fn ask(&mut self, request: &str) -> String {
         let client = self.connect(0);
         self.gateway.bytes(client, request.as_bytes(), self.now);
@@ -98,7 +98,7 @@ impl World {
         self.ask(&request)[9..12].parse().unwrap()
     }
 
-    /// What `/readyz` says.
+    /// Answer of `/readyz`.
     fn ready(&mut self) -> String {
         let admin = self.connect(1);
         self.gateway.bytes(admin, b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n", self.now);
@@ -120,7 +120,7 @@ impl World {
         self.gateway.notice(Notice::Newest { at: self.now.unix, accepted: true }, self.now);
     }
 
-    /// As many 200s as there are in `n` requests; all others are 429.
+    /// Number of 200s in `n` requests. All others must be 429.
     fn admitted(&mut self, n: usize) -> usize {
         let statuses: Vec<u16> = (0..n).map(|_| self.chat()).collect();
         assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");

@@ -35,7 +35,7 @@ fn rounds() -> usize {
     std::env::var("FLEET_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
-/// What one connection saw: its host, when each 200 came, and whether its last request was never answered.
+/// Answers on one connection: its host, the moment of each 200, and true if its last request was never answered.
 struct Seen {
     host: usize,
     at: Vec<Instant>,
@@ -80,7 +80,7 @@ fn count(seen: &[Seen]) -> usize {
 
 /// A key of which a dead host holds something.
 struct Lent {
-    /// It is over then.
+    /// Moment of its end.
     by: Instant,
     key: String,
     plan: usize,
@@ -125,7 +125,7 @@ impl Fleet<'_> {
         self.rounds += 1;
     }
 
-    /// What is left is admitted by and by, and then nothing any more.
+    /// Checks that the remainder is admitted over time, and then no more.
     fn rest(&self, plan: usize, request: &[u8]) -> usize {
         let (mut more, mut refused) = (0, 0);
         while refused < 3 {
@@ -212,7 +212,7 @@ impl Fleet<'_> {
         self.rounds += 1;
     }
 
-    /// What a dead host held has ended: the rest of it is admitted, and no more.
+    /// Checks that leases of a dead host have ended: their remainder is admitted, and no more.
     fn settle(&mut self, is_end: bool) {
         while self.lent.first().is_some_and(|lent| is_end || lent.by <= Instant::now()) {
             let Lent { by, key, plan, ok, most } = self.lent.remove(0);

@@ -20,7 +20,7 @@ const NANO: u64 = 15_000;
 /// Tokens of a request at most, each at ten nano-dollars.
 const MOST: u64 = 30;
 
-/// One host, as its loop and its thread know it.
+/// Host, as its loop and its thread know it.
 struct Host {
     speaker: Speaker,
     /// Number, requests and amounts left, key.
@@ -35,7 +35,7 @@ struct Host {
 struct World<'a> {
     server: &'a Server,
     remote: Remote,
-    /// The same ledger in memory.
+    /// Model of the ledger in memory.
     model: Model,
     rng: Rng,
     hosts: Vec<Host>,
@@ -43,7 +43,7 @@ struct World<'a> {
     moment: Unix,
     serial: u64,
     limits: Limits,
-    /// What was admitted, and with how much.
+    /// Admitted requests and their amounts.
     admitted: u64,
     reserved: Amount,
     by_grant: u64,

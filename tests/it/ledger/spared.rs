@@ -47,7 +47,7 @@ impl Host {
         (ruling, grant)
     }
 
-    /// How many are admitted, one after the other, until there are no more.
+    /// Number of requests admitted, one after the other, until the first refusal.
     fn drain(&mut self) -> u64 {
         std::iter::repeat_with(|| self.admit().0).take_while(|ruling| *ruling == Ruling::Admitted).count() as u64
     }

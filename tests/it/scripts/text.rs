@@ -154,7 +154,7 @@ fn is_word(word: &str) -> bool {
     first && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-*[]".contains(c))
 }
 
-/// What the shorthands of one block have in common.
+/// Common state of the shorthands of one block.
 struct Status {
     code: String,
     id: String,
