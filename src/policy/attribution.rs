@@ -14,7 +14,7 @@ pub enum Attribution {
     Hash,
     /// Users in plain text.
     Plain,
-    /// Nothing.
+    /// No users.
     Off,
 }
 

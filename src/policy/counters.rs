@@ -101,7 +101,7 @@ pub struct RequestCount {
 /// Sums over the requests for one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelCounts {
-    /// Its id.
+    /// Id of the model.
     pub model: Arc<str>,
     /// Uncached input, read from a cache, written to a cache, output.
     pub tokens: [u64; 4],
@@ -118,7 +118,7 @@ pub struct ModelCounts {
 /// Results of the attempts at one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TargetCounts {
-    /// Its name.
+    /// Name of the target.
     pub label: Arc<str>,
     /// Failures by its own fault.
     pub failures: u64,

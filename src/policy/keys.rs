@@ -44,7 +44,7 @@ impl KeyId {
         KeyId::from_bytes(text.as_bytes())
     }
 
-    /// As [`KeyId::parse`], from bytes.
+    /// Like [`KeyId::parse`], from bytes.
     pub fn from_bytes(text: &[u8]) -> Option<KeyId> {
         // One table look-up per character takes a third of the steps that comparisons take.
         const FITS: [bool; 256] = {
@@ -247,11 +247,11 @@ pub struct KeyRecord {
     pub id: KeyId,
     /// SHA-256 of the whole key.
     pub digest: [u8; 32],
-    /// Name of its holder.
+    /// Name of the holder.
     pub name: String,
     /// Name of its plan.
     pub plan: String,
-    /// Its scope.
+    /// Scope of the key.
     pub scope: Scope,
     /// Moment of issue.
     pub created: Unix,
@@ -308,7 +308,7 @@ pub fn is_unseen(c: char) -> bool {
 /// Answer of a ledger to a look-up of a key by its id.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyAnswer {
-    /// Its record.
+    /// Key with this record.
     Known(Box<KeyRecord>),
     /// There is no such key.
     Absent,
@@ -356,7 +356,7 @@ impl KeyRecord {
 pub struct Issued {
     /// The key itself.
     pub text: String,
-    /// Its public id.
+    /// Public id.
     pub id: KeyId,
     /// SHA-256 of `text`.
     pub digest: [u8; 32],

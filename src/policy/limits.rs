@@ -13,7 +13,7 @@ pub const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(1)..=Durati
 const ANSWERS: RangeInclusive<u64> = 1 << 10..=1 << 30;
 
 section! {
-    /// Deadlines and bounds of one provider, or of one model at one provider (contract section 4).
+    /// Deadlines and bounds of one provider, or of one model at one provider.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct UpstreamLimits {
         /// For name, TCP and TLS of one attempt.

@@ -32,9 +32,9 @@ use tree::Tree;
 pub struct Payer<'a> {
     /// The key.
     pub key: KeyIx,
-    /// Its plan with the limits of this key.
+    /// Plan with the limits of this key.
     pub plan: &'a Plan,
-    /// Its group and all above that.
+    /// Group of the key and all above it.
     pub path: PathIx,
     /// Number of hosts that divide the groups' limits; 1: no division.
     pub hosts: u32,
@@ -53,7 +53,7 @@ pub struct Lease {
     pub shared: bool,
     /// Groups that it also counts in.
     pub path: PathIx,
-    /// The same groups, the nearest to the key first.
+    /// Groups of the path, the nearest to the key first.
     pub groups: Box<[GroupLease]>,
 }
 
@@ -75,7 +75,7 @@ pub struct GroupLease {
 pub struct Hold(Id<Open>);
 
 impl Hold {
-    /// Its id, for [`Meter::reclaim`].
+    /// Id for [`Meter::reclaim`].
     pub fn id(&self) -> Id<Open> {
         self.0
     }
@@ -95,7 +95,7 @@ pub struct QuotaStatus {
     pub reset_at: Unix,
     /// Tokens that the key has used in the period.
     pub used: u64,
-    /// Its token allowance of the period.
+    /// Token allowance of the key in the period.
     pub total: u64,
     /// First moment of the period.
     pub period_start: Unix,
@@ -346,7 +346,7 @@ impl Meter {
     }
 
     /// Takes over a request that another process admitted at `admitted` with `reserved` and still serves. It counts in
-    /// the present window and period if its admission lies in them.
+    /// the present window and period if they contain its admission.
     pub fn adopt(&mut self, payer: Payer<'_>, now: Unix, admitted: Unix, reserved: Amount) -> Hold {
         let Payer { key, plan, path, .. } = payer;
         let window = window(admitted, plan.window);
@@ -474,8 +474,8 @@ impl Meter {
         self.tree.each(path, &self.open, now, |node| node.account.add_day(day, used));
     }
 
-    /// Restores one request at start, from its row in the ledger. It counts in the window if `admitted` lies in the
-    /// current one. [`Meter::restore_day`] restores the period.
+    /// Restores one request at start, from its row in the ledger. It counts in the window if the current one contains
+    /// `admitted`. [`Meter::restore_day`] restores the period.
     pub fn restore_row(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, tokens: u64) {
         self.at(key, plan, now).window.restore(admitted, tokens);
     }

@@ -45,9 +45,9 @@ impl RefusalKind {
 /// Plan or group of a key that is not configured.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Missing {
-    /// Its plan.
+    /// The plan.
     Plan,
-    /// Its group.
+    /// The group.
     Group,
 }
 
@@ -124,7 +124,7 @@ impl About {
     }
 }
 
-/// One refusal, ready to be rendered.
+/// A refusal, ready to be rendered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// `error.type`.

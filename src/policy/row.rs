@@ -1,5 +1,5 @@
-//! One row of the ledger: plain data between `gateway`, which writes it, and `io::store`, which keeps it. It must never
-//! contain content of a request or an answer.
+//! A row of the ledger: plain data that `gateway` writes and `io::store` stores. It must never contain content of a
+//! request or an answer.
 //!
 //! A row is one serde type. Its short names are those that the scripts of a shared ledger read. A handover passes rows
 //! on in the same form. `tollgate ledger export` uses long names.

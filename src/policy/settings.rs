@@ -20,7 +20,7 @@ pub enum Reload {
     Restart,
 }
 
-/// One setting of the section that `T` holds.
+/// A setting of the section type `T`.
 pub struct Setting<T: 'static> {
     /// Key in the configuration.
     pub key: &'static str,
@@ -52,7 +52,7 @@ impl<T> Setting<T> {
 
 /// A type whose fields are the settings of one section.
 pub trait Settings: Sized + 'static {
-    /// One row for each setting, in the order in which they are printed.
+    /// Rows of all settings, in the order in which they are printed.
     const ROWS: &'static [Setting<Self>];
 
     /// Replaces what `section` sets.
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// What `text` makes of a lamp; what is wrong, and what is out of date.
+    /// Reads a lamp from `text`. Returns it with errors and warnings.
     fn read(text: &str) -> (Lamp, Vec<String>, Vec<String>) {
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let source = Source { file: "t", text, env: &|_| None, read: &read, run: &Source::no_program };

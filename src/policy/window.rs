@@ -39,7 +39,7 @@ impl Period {
         }
     }
 
-    /// The period that `at` lies in: its first moment and the first moment of the next.
+    /// Period that contains `at`: its first moment and the first moment of the next.
     pub fn bounds(self, at: Unix) -> (Unix, Unix) {
         let day = at.0.min(LAST_MS) / DAY_MS;
         let of = |day: u64| Unix(day * DAY_MS);
@@ -60,8 +60,8 @@ impl Period {
     }
 }
 
-/// The fixed window that `at` lies in: it begins at a multiple of `length` since the epoch, so that every host agrees.
-/// A `length` below one millisecond counts as one.
+/// Fixed window that contains `at`. It begins at a multiple of `length` since the epoch, so that every host agrees. A
+/// `length` below one millisecond counts as one.
 pub fn window(at: Unix, length: Duration) -> (Unix, Unix) {
     let length = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1);
     let start = at.0 - at.0 % length;

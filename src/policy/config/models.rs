@@ -312,7 +312,7 @@ fn read_targets(
     targets
 }
 
-/// One target per credential of its provider. The weights of the credentials divide its weight.
+/// Splits a target into one per credential of its provider. The weights of the credentials divide its weight.
 pub(super) fn by_credential(target: &Target, provider: &Provider) -> Vec<Target> {
     let all: u64 = provider.credentials.iter().map(|credential| u64::from(credential.weight)).sum();
     let of = |(credential, one): (usize, &Credential)| {

@@ -18,9 +18,9 @@ const PART_MAX: usize = 255;
 /// A proxy that is asked for a tunnel to its provider.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    /// Its host, without brackets.
+    /// Host without brackets.
     pub host: Arc<str>,
-    /// Its port.
+    /// Port.
     pub port: u16,
     /// Request for the tunnel.
     pub tunnel: Tunnel,
@@ -29,7 +29,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Its address, if its host is one.
+    /// Address of the proxy, if its host is one.
     pub fn address(&self) -> Option<SocketAddr> {
         Some(SocketAddr::new(self.host.parse::<IpAddr>().ok()?, self.port))
     }

@@ -36,9 +36,9 @@ section! {
 /// A header for the collector.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Header {
-    /// Its name, in lower case.
+    /// Name in lower case.
     pub name: String,
-    /// Its value, as a secret in any case.
+    /// Value, which is always treated as a secret.
     pub value: Secret,
     /// True if the configuration contains the value itself: its origin has no meaning.
     is_literal: bool,

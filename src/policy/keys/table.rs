@@ -61,7 +61,7 @@ enum Shown {
     Former(u8),
 }
 
-/// One key. There can be a million of them.
+/// A key in the table, which can have a million of them.
 #[derive(Debug)]
 struct Kept {
     digest: [u8; 32],

@@ -285,7 +285,7 @@ impl Account {
         self.left = left.into();
     }
 
-    /// Moves to the period of `calendar` that `now` lies in.
+    /// Moves to the period of `calendar` that contains `now`.
     fn enter_period(&mut self, calendar: Period, now: Unix, held: Held<'_>) {
         let bounds = calendar.bounds(now);
         let inside = |at: Unix| bounds.0 <= at && at < bounds.1;
@@ -296,7 +296,7 @@ impl Account {
         self.calendar = calendar;
     }
 
-    /// True if the present period is not the one that `now` lies in.
+    /// True if the present period does not contain `now`.
     #[inline]
     fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
         let (start, end) = self.period.bounds;
@@ -347,7 +347,7 @@ impl Account {
         self.period.used = Amount::default();
     }
 
-    /// The period that `at` lies in.
+    /// Period that contains `at`.
     pub(super) fn period_of(&self, at: Unix) -> Bounds {
         self.calendar.bounds(at)
     }

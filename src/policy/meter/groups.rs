@@ -7,7 +7,7 @@ use crate::policy::plan::Plan;
 /// State of one group: settled use and reservations.
 #[derive(Debug)]
 pub struct GroupStatus<'a> {
-    /// Its name and limits.
+    /// Name and limits of the group.
     pub limits: &'a Plan,
     /// Used in the period.
     pub used: Amount,

@@ -88,7 +88,7 @@ pub struct Limit {
     pub by: By,
     /// Owner of the limit.
     pub whose: Whose,
-    /// Its value: a count, or nano-dollars.
+    /// Value of the limit: a count, or nano-dollars.
     pub value: u64,
     /// Length of the plan's window.
     pub window: Duration,

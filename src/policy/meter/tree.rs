@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Interval that contains no moment.
 const NEVER: (Unix, Unix) = (Unix(0), Unix(0));
 
-/// One group that is or was configured, or that rows name.
+/// Group that is or was configured, or that rows name.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) account: Account,
@@ -27,7 +27,7 @@ pub(super) struct Node {
     path: PathIx,
 }
 
-/// One path.
+/// A path.
 #[derive(Debug)]
 struct Path {
     text: Arc<str>,
@@ -197,7 +197,7 @@ impl Node {
         Open { window: self.window_of(open.admitted), ..*open }
     }
 
-    /// The group's window that `at` lies in.
+    /// Window of the group that contains `at`.
     #[inline]
     pub(super) fn window_of(&self, at: Unix) -> (Unix, Unix) {
         let present = self.account.window.bounds;

@@ -25,7 +25,7 @@ const SAID_ELSEWHERE: [(&str, &str, &str); 7] = [
     ("max_budget", "budget", "write `budget`, which is US dollars per `period`"),
 ];
 
-/// One error or outdated setting in a configuration. Shown as `tollgate.toml:12: models[0].context: expected …`.
+/// Error or outdated setting in a configuration. Shown as `tollgate.toml:12: models[0].context: expected …`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
     /// The file as the caller named it.
@@ -56,9 +56,9 @@ pub type RunProgram<'a> = dyn Fn(&[String], &[String]) -> std::io::Result<String
 
 /// A configuration text, and functions to read what it refers to.
 pub struct Source<'a> {
-    /// Its file name, for errors. Relative paths are resolved against its folder.
+    /// File name, for errors. Relative paths are resolved against its folder.
     pub file: &'a str,
-    /// Its content.
+    /// Content of the file.
     pub text: &'a str,
     /// The value of an environment variable.
     pub env: &'a dyn Fn(&str) -> Option<String>,
@@ -93,7 +93,7 @@ pub struct Section<'d> {
     asked: Vec<(&'static str, Option<usize>)>,
 }
 
-/// One value with its path and byte offset.
+/// Value with its path and byte offset.
 pub struct Field<'d> {
     /// Path such as `models[0].targets[1].weight`.
     pub path: String,

@@ -31,7 +31,7 @@ pub enum Origin {
     File(String),
     /// A program that prints it.
     Command {
-        /// Its path, and its arguments.
+        /// Path and arguments.
         program: Vec<String>,
         /// Time from one run to the next.
         refresh: Duration,

@@ -180,7 +180,7 @@ fn rows(path: &str, types: &[&str]) -> String {
     out
 }
 
-/// The page with every table made anew.
+/// The page with every table made again.
 fn made(page: &str) -> String {
     let (mut out, mut table, mut headings) = (String::new(), None, Vec::new());
     for line in page.lines() {

@@ -220,7 +220,7 @@ fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answe
         see(template, "get", 401, get_with("nothing", path));
         see(template, "get", 405, other("DELETE", path, &key));
         see(template, "get", 400, broken("GET", path));
-        // Whoever may use nothing but chat still sees the list; a scope that permits none of these is not issued.
+        // A key with the scope chat can still read the list; a scope that permits none of these is not issued.
         see(template, "get", 404, get_with(&key, &format!("{path}/or/not")));
     }
     see("/", "get", 400, broken("GET", "/"));
@@ -238,7 +238,7 @@ fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answe
     complete(&doc, &seen);
 }
 
-/// Requests for the responses endpoint and the paths below it.
+/// Sends requests to the responses endpoint and the paths below it.
 fn answer_responses(
     gate: &Gate,
     doc: &Value,
@@ -279,7 +279,7 @@ fn bearer(gate: &Gate, key: &str, path: &str, body: &str) -> Answer {
     ask(gate, &messages(key, path, body).replace("x-api-key: ", "authorization: Bearer "))
 }
 
-/// Requests for the relayed endpoints.
+/// Sends requests to the relayed endpoints.
 fn answer_relayed(
     gate: &Gate,
     doc: &Value,

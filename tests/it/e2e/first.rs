@@ -218,7 +218,7 @@ fn check_says_that_what_stands_in_the_ledgers_place_is_none() {
 
 #[test]
 fn init_finds_a_local_server_on_its_usual_port() {
-    // Whoever else has the port, there is nothing to be seen here then.
+    // If another process has the port, this part cannot be tested.
     let Ok(listener) = TcpListener::bind("127.0.0.1:11434") else { return };
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {

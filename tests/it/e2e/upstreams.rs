@@ -1,4 +1,4 @@
-//! Upstreams that break the rules of HTTP, in ways the simulated provider does not: contract section 4, RFC 9112.
+//! Upstreams that break the rules of HTTP, in ways the simulated provider does not (RFC 9112).
 
 use super::harness::{Harness, Setup, chat, chat_request, gauge, streamed, with};
 use super::process::wait_for;

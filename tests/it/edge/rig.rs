@@ -45,7 +45,7 @@ impl Rig {
         rig
     }
 
-    /// Writes the configuration anew. `read.token` and `write.token` are there for its tokens.
+    /// Writes the configuration again. The files `read.token` and `write.token` exist for its tokens.
     pub fn configure(&self, server: &str, models: &str, plans: &str) {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\

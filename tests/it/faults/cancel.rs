@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Leavings per line of the report.
 const ROUNDS: usize = 20;
-/// The contract's bound.
+/// The promised bound.
 const BOUND: Duration = Duration::from_millis(10);
 /// Number of retries of a slow case: a real delay repeats, a busy machine does not.
 const SECOND_LOOKS: usize = 2;

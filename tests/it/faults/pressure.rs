@@ -1,5 +1,5 @@
 //! Memory stays where it was promised to stay: many slow clients before upstreams that flood, and many large requests
-//! at once. With an optimised gateway the numbers are those of the contract; without, a tenth of the load.
+//! at once. With an optimised gateway the numbers are the promised ones; without, a tenth of the load.
 
 use super::answers::{Shape, stream, whole};
 use super::client::{Client, post};

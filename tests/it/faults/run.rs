@@ -277,7 +277,7 @@ fn line(text: &mut String, played: &Played) {
     let _ = writeln!(text, "{}  {}  {what}", case.name(), answer.status());
 }
 
-/// Runs one case; a failure is told and counted, and the rest of the table goes on.
+/// Runs one case; a failure is printed and counted, and the other cases continue.
 fn attempt<T>(case: &Case, run: impl FnOnce() -> T) -> Option<T> {
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     if done.is_err() {

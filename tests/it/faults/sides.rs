@@ -297,7 +297,7 @@ impl Gauges<'_> {
         }
     }
 
-    /// What providers say takes its time.
+    /// Waits until the answers of providers have arrived.
     fn settle(&self, enough: u64) {
         let (begun, mut grown, mut most) = (Instant::now(), Instant::now(), 0);
         while begun.elapsed() < PATIENCE {
@@ -405,7 +405,7 @@ fn a_log_that_is_not_read_and_a_ledger_that_is_not_written_take_no_more_than_was
             (world.metrics()["tollgate_uncommitted_rows"] > 500.0).then_some(())
         });
     });
-    // Whoever is told to end may write the last lines.
+    // A process that was ordered to end may write its last lines.
     ledger.execute_batch("ROLLBACK").unwrap();
     std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
 }

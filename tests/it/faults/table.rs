@@ -119,7 +119,7 @@ pub const FAULTS: &[Row] = &[
     row("long_head", fails(500, BROKEN), fails(500, BROKEN)),
     row("head_cut", fails(500, BROKEN), fails(500, BROKEN)),
     row("cut_at_head", fails(500, BROKEN), fails(500, BROKEN)),
-    // Errors that are told.
+    // Errors that the client receives.
     row("status_400", told(400, false, "the model"), told(400, false, "the model")),
     row("status_413", told(400, false, "the model"), told(400, false, "the model")),
     row("status_422", told(400, false, "the model"), told(400, false, "the model")),

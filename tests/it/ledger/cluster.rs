@@ -1,6 +1,6 @@
 //! A ledger in a Redis Cluster: three masters and three replicas on loopback, under the load of two gateways. A master
-//! dies, its slot moves, its scripts are flushed: no limit is passed, and no row is lost beyond what is stated
-//! (contract section 17). `CLUSTER_KILLS` says how often a master dies, once unless it is set.
+//! dies, its slot moves, its scripts are flushed: no limit is passed, and no row is lost beyond what is stated.
+//! `CLUSTER_KILLS` says how often a master dies, once unless it is set.
 
 use super::harness::{Harness, chat, chat_request};
 use super::process::{Folder, free_port, wait_at_most, wait_for};

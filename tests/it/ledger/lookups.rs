@@ -1,5 +1,5 @@
 //! Keys that were issued a moment ago open at once, however many there are and however many strangers ask at the same
-//! time: contract section 23.
+//! time.
 
 use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};

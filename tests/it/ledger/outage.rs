@@ -1,5 +1,5 @@
-//! The shared ledger gone for ten seconds under load: what each `on_outage` says happens meanwhile, and afterwards every
-//! counter agrees with the rows, of which none is missing (contract section 5).
+//! The shared ledger gone for ten seconds under load: what each `on_outage` says happens meanwhile, and afterwards
+//! every counter agrees with the rows, of which none is missing.
 
 use super::client::Client;
 use super::harness::{CREDENTIAL, Harness, chat, chat_request, start_provider, streamed, with};

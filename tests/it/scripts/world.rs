@@ -112,7 +112,7 @@ pub struct World {
     pub renewals: usize,
     /// Providers that were to be asked for their models and have not answered: configuration and provider.
     pub lists: Vec<(u32, usize)>,
-    /// Rests that the successor has been told of.
+    /// Cool-downs that the successor has received.
     pub rests: usize,
     /// Leases that went back without a row.
     pub released: usize,

@@ -1,5 +1,5 @@
-//! Conversations and their targets: sessions of 40 turns before eight equal targets, each of which has a prefix in
-//! its cache where it has served the turn before (contract section 11).
+//! Conversations and their targets: sessions of 40 turns before eight equal targets, each of which has a prefix in its
+//! cache where it has served the turn before.
 
 use super::rig::Rig;
 use std::collections::BTreeMap;

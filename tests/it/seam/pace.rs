@@ -1,5 +1,5 @@
 //! Four credentials of 60 requests a minute each, of which the provider says what is left: for five minutes of nearly
-//! all they allow together, whatever conversation the requests belong to (contract section 11, "Before it hurts").
+//! all they allow together, whatever conversation the requests belong to.
 
 use super::rig::{Rig, STREAM, event, stream_end};
 use tollgate::base::seam::Ending;

@@ -154,7 +154,7 @@ fn no_kind_of_pressure_makes_it_hold_more_than_it_has_announced() {
     }
 }
 
-/// Providers break off, those who were slow are cut or read on; then there is room for whoever asks.
+/// Providers break off, slow clients are cut or continue to read. Then there is room for any request.
 fn is_over(rig: &mut Rig, name: &str) {
     let providers: Vec<String> = rig.world.ends.keys().filter(|label| label.starts_with('u')).cloned().collect();
     for label in &providers {

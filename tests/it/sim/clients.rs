@@ -93,7 +93,7 @@ pub struct Temper {
     pub large: u64,
     /// Bytes of such a one, at most.
     pub most: u64,
-    /// Whoever reads the beginning of a body knows what kind of answer is wanted.
+    /// The beginning of a body determines the kind of answer.
     pub tells: bool,
     /// Requests name their marker as their user.
     pub names_user: bool,

@@ -1,8 +1,8 @@
 //! A tenant that tries to pay for less than it uses, and what its providers may bill it.
 //!
-//! Its texts are of kinds that an estimate could weigh too little, its completions ask for many answers at once, and it
-//! leaves at any event. Every request names its marker as its user, so that a row is known even if its client never saw
-//! a byte.
+//! The texts of the tenant are of kinds that an estimate could undercount, its completions ask for many answers at
+//! once, and it leaves at any event. Every request names its marker as its user, so that a row is known even if its
+//! client never saw a byte.
 
 use super::providers::{Book, Served};
 use serde_json::Value;

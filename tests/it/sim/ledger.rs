@@ -204,7 +204,7 @@ impl Ledger {
             3 => self.shared.away = true,
             4 => self.shared.slow = true,
             5 => self.shared.slow = false,
-            // Whoever asks may leave, or give up, before there is an answer.
+            // The client may leave, or the request may end, before there is an answer.
             _ if self.shared.slow => {}
             _ if self.shared.away && rng.below(3) > 0 => self.find_nobody(gateway, now),
             _ => {
@@ -460,7 +460,7 @@ impl Server {
         }
     }
 
-    /// The other host admits a request of whoever asked last, as far as it may, or ends one.
+    /// The other host admits a request of the key that asked last, if it may, or ends one.
     fn other_host(&mut self, rng: &mut Rng) {
         if !self.theirs.is_empty() && rng.below(2) == 0 {
             self.theirs.pop();

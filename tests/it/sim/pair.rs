@@ -1,9 +1,9 @@
 //! Two gateways and one ledger: an upgrade with everything that may go wrong at every step of it. What the threads and
 //! the channel of `cli::serve::upgrade` do is modelled here in few words, with a delay of its own for every message.
 //!
-//! What must hold: nothing is admitted by a process whose turn it is not, so never by two; limits hold across both;
-//! each request that was admitted has its row in the ledger once, or spilled, unless its process was killed; and in the
-//! end a process serves, or the ledger is free for one.
+//! Invariants: only the process that owns the ledger admits, so never two; limits hold across both; each request that
+//! was admitted has its row in the ledger once, or spilled, unless its process was killed; and in the end a process
+//! serves, or the ledger is free for one.
 
 use super::ledger::Way;
 use super::tally::setting;
@@ -697,7 +697,7 @@ impl World {
         let Some(old) = &mut self.old else { return Ok(()) };
         (old.waits, old.returns) = (false, true);
         old.queue.splice(0..0, rows);
-        // The first try, of which is told whatever comes of it.
+        // The first attempt, whose result is always reported.
         self.commit(Who::Old);
         self.old.iter_mut().for_each(|old| old.gateway.notice(Notice::SuccessorGone, self.now));
         Ok(())

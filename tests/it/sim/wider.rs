@@ -1,6 +1,6 @@
-//! What a part of the worlds has besides: little room for many keys, a successor, providers that answer before they
-//! have read, names without an address. Drawn apart from everything else, so that a seed without any of them makes
-//! the choices it always made.
+//! Additional features of some worlds: little room for many keys, a successor, providers that answer before they have
+//! read, names without an address. They have a random generator of their own, so that a seed without them makes the
+//! same choices as before.
 
 use tollgate::base::rng::Rng;
 

@@ -22,7 +22,7 @@ struct Model {
 }
 
 impl Model {
-    /// Requests and tokens that were admitted in the window that `now` lies in.
+    /// Requests and tokens that were admitted in the window of `now`.
     fn within(&self, now: u64, length: u64) -> (u64, u64) {
         let start = now - now % length;
         let inside = self.requests.iter().filter(|request| start <= request.at && request.at < start + length);

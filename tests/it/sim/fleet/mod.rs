@@ -1,11 +1,11 @@
 //! Three hosts, one ledger: gateways with the real work of their ledger's threads, the ledger's scripts as a model, and
 //! what may befall hosts, the ways between them and the ledger, and the ledger itself.
 //!
-//! What must hold at every moment: over all hosts no window counts more than its limit, but for what a host had
-//! admitted by a grant and could not tell before that was over, which is nothing where nothing befalls the fleet; no host uses a grant that is over, by the ledger's
-//! clock, whatever its own says; an emptied ledger is counted on by nobody until it is taken over. In the end, when all
-//! faults are over: nothing that was admitted is uncounted, every row of a host that was not killed is there once, and
-//! what is left of each limit can be used up, to the last of it.
+//! Invariants at every moment: over all hosts no window counts more than its limit, except requests that a host
+//! admitted by a grant and could not report before its end (none without faults); no host uses a grant after its end by
+//! the ledger's clock; no host counts on an emptied ledger until it is taken over. In the end, when all faults are
+//! over: nothing that was admitted is uncounted, every row of a host that was not killed is there once, and what is
+//! left of each limit can be used up, to the last of it.
 
 pub mod line;
 pub mod server;
@@ -359,7 +359,7 @@ impl World {
         Ok(())
     }
 
-    /// All faults are over, and everything is told.
+    /// All faults are over, and everything is reported.
     fn heal(&mut self, sum: &mut Tally) -> Result<(), String> {
         (self.stopped, self.slow) = (0, 0);
         (self.split, self.flaky) = (vec![0; HOSTS], vec![0; HOSTS]);
