@@ -1,5 +1,5 @@
-//! Specification section 5: keys, their form, their scopes, and their rotation by the command line beside a running
-//! gateway. Contract section 3.
+//! Keys: their form, their scopes, and their rotation by the command line next to a running gateway. Contract section
+//! 3.
 
 use super::client::{post, request};
 use super::harness::{Harness, bearer, chat, message, with};

@@ -145,7 +145,7 @@ fn a_gateway_serves_from_a_variable() {
 #[test]
 fn init_writes_what_is_found_and_never_over_a_file() {
     let folder = Folder::new();
-    // Nothing else of the usual variables is set here.
+    // No other usual variable is set here.
     let names = ["ANTHROPIC", "GEMINI", "MISTRAL", "DEEPSEEK", "GROQ", "OPENROUTER", "XAI"]
         .map(|name| format!("{name}_API_KEY"));
     let mut env: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();

@@ -139,7 +139,7 @@ pub struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // A successor is nobody's child here. The number of one that has ended may be somebody else's by now.
+        // A successor is not a child process here. The id of an ended one may already belong to another process.
         let folder = self.log.parent().unwrap().to_string_lossy().into_owned();
         for pid in self.pids() {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

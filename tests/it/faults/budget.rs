@@ -151,7 +151,7 @@ fn nobody_new_is_let_in_where_nothing_is_begun_but_at_the_admin_listener() {
     let mut core = Desk::small();
     let long = "lorem ipsum ".repeat(820_000 / 12);
     (0..4).for_each(|key| _ = core.ask(key, CHAT, "large", false, &long));
-    // Requests alone leave the reserve, and some room for others.
+    // Requests without answers leave the reserve, and some room for others.
     assert!(core.buffered() > BUDGET / 5 * 4 && core.gateway.wants_clients(0));
     let client = core.ask(4, CHAT, "small", false, "hello");
     let upstream = *core.dialed.last().unwrap();

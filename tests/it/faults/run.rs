@@ -1,5 +1,5 @@
 //! Plays the table: every fault, whole and streamed, for clients of both shapes, with one target and with two. After
-//! each of them the next request works and everything is back where it was.
+//! each of them the next request works and all resources are free.
 
 use super::answers::{Shape, TOKENS};
 use super::client::{Answer, Client, post};

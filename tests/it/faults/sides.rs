@@ -30,7 +30,7 @@ const MIB: usize = 1 << 20;
 const LARGE: usize = 3 * MIB / 2;
 /// The longest that one side is pressed on.
 const PRESSING: Duration = Duration::from_millis(1500);
-/// Pressing goes on so long after nothing has moved.
+/// Time for which pressure continues after the last progress.
 const STILL: Duration = Duration::from_millis(200);
 
 /// The longest that the answers of providers are waited for.
@@ -297,7 +297,7 @@ impl Gauges<'_> {
         }
     }
 
-    /// Waits until the answers of providers have arrived.
+    /// Waits until the answers of providers stop growing.
     fn settle(&self, enough: u64) {
         let (begun, mut grown, mut most) = (Instant::now(), Instant::now(), 0);
         while begun.elapsed() < PATIENCE {
@@ -386,7 +386,7 @@ fn a_log_that_is_not_read_and_a_ledger_that_is_not_written_take_no_more_than_was
     // Rows wait until there are enough of them, however slowly this machine brings them.
     let config = config("").replace("[store]", "[store]\nmax_commit_lag = \"1m\"");
     let world = World::by(Folder::new(), &places(), &config, Vec::new(), start);
-    // Of all its log the first line alone is read.
+    // Only the first line of its log is read.
     let (mut log, mut line) = (heard.unwrap(), String::new());
     log.read_line(&mut line).unwrap();
     let keys = keys(world.folder.path());
@@ -443,14 +443,14 @@ fn sessions_over_tls_take_no_more_than_was_announced() {
     let announced = world.announced();
     let mut clients = Vec::new();
     look(&world, announced, ("sessions over TLS", budget() / 4), || {
-        // A record that is never whole, on connections that say nothing else.
+        // An incomplete record, on connections that send nothing more.
         for _ in 0..2 * KEYS * scale() {
             if let Some((mut socket, session)) = secure(world.at, &client, b"") {
                 let _ = socket.write_all(&[[0x17, 3, 3, 0x40, 0].as_slice(), &[7; 16_000]].concat());
                 clients.push((socket, session));
             }
         }
-        // Once the buffers are full nobody else is let in.
+        // After the buffers are full no further client is accepted.
         let floods = keys.iter().cycle().take(2 * KEYS * scale());
         clients.extend(floods.map_while(|key| secure(world.at, &client, &unread_streams(key))));
     });

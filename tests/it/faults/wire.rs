@@ -68,7 +68,7 @@ impl Wire {
         self.fin_without_notify();
     }
 
-    /// FIN alone.
+    /// Sends only FIN.
     pub fn fin_without_notify(&mut self) {
         let _ = self.socket().shutdown(Shutdown::Write);
         self.wait_for_end();

@@ -272,7 +272,7 @@ fn provider(place: &Place, shape: Shape) -> String {
     format!("[[providers]]\nname = \"{name}-{shape}\"\nshape = \"{shape}\"\nbase_url = \"{base}{path}\"\n{more}\n")
 }
 
-/// Two models: the place alone, and the place with the good one behind it.
+/// Two models: only the tested target, and the tested target with the good one after it.
 fn model(place: &Place, shape: Shape) -> String {
     let (name, shape) = (place.name, shape.name());
     let target = |name: &str| format!("{{ provider = \"{name}-{shape}\", model = \"up\" }}");

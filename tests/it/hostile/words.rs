@@ -89,7 +89,7 @@ fn log_lines(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(ask(get(&rig.key, "/v1/models/%0d%0a%22%7b%22forged%22:true%7d")), 404);
     assert_eq!(ask(honest(&rig.key).replacen("\"small\"", &format!("\"{forged}\""), 1)), 400);
     for name in ["x-request-id", "user-agent", "x-forwarded-for", "anthropic-beta"] {
-        // A control character in a head is refused, everything else is logged in a safe form or not at all.
+        // A control character in a head is refused, other characters are logged in a safe form or not at all.
         assert_eq!(ask(named(name, raw)), 400);
         assert_eq!(ask(named(name, &raw.replace('\u{1b}', "\u{fc}"))), 200);
     }

@@ -1,4 +1,4 @@
-//! The wall clock jumps while the gateway runs, or is wrong at its start: the core alone, on a clock of the test's.
+//! The wall clock jumps while the gateway runs, or is wrong at its start: only the core, on a clock of the test.
 //! Deadlines follow the other clock, which does not jump. At the end the real binary with a ledger from the future.
 
 use super::client::get;
@@ -38,7 +38,7 @@ impl World {
         World { gateway, key: keys.texts["k"].clone(), now }
     }
 
-    /// The wall clock is set; the other one goes on by a second.
+    /// Sets the wall clock. The monotonic clock advances by a second.
     fn set_clock(&mut self, moment: &str) {
         self.now = Now { mono: Mono(self.now.mono.0 + 1_000_000), unix: parse_moment(moment).unwrap() };
     }

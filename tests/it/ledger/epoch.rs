@@ -89,7 +89,7 @@ fn a_ledger_that_has_lost_its_epoch_is_refused_at_the_start_too() {
     assert!(refused.err.contains("was emptied or replaced"), "{}", refused.err);
     h.done(&["ledger", "adopt"]);
     wait_for("service", || (status(&h, &key) == 200).then_some(()));
-    // Nothing else was lost: the same counters go on.
+    // No other data was lost: the same counters continue.
     agree(std::slice::from_ref(&h), &[&key]);
 }
 

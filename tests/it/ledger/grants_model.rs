@@ -150,7 +150,7 @@ impl World<'_> {
                 self.begin(host, key, lease);
                 self.by_grant += 1;
                 let (sum, Limits { tokens, budget, .. }) = (self.reserved, self.limits);
-                // One question alone can go beyond a limit, and what had been granted before is used behind it.
+                // Only one question can go beyond a limit, and earlier grants are used after it.
                 let more = (MOST - 1, 10 * MOST - 1);
                 let within =
                     (tokens == 0 || sum.tokens <= tokens + more.0) && (budget == 0 || sum.nano <= budget + more.1);

@@ -21,7 +21,7 @@ use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
 use tollgate::wire::Dialect;
 
-/// Random ways of cutting, beside whole and byte by byte.
+/// Random cuts, besides no cuts and byte by byte.
 const RANDOM_RUNS: u64 = 3;
 
 /// Results that must not depend on the cuts of bytes.

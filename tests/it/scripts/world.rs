@@ -1,5 +1,5 @@
-//! The world around one gateway: pipes in memory, a clock that stands still until told to go on. Performs actions at
-//! once, delivers bytes in pieces as its [`Cut`] says, and notices when the gateway would make a loop spin.
+//! The world around one gateway: pipes in memory, a clock that advances only by a step. Performs actions at once,
+//! delivers bytes in pieces as its [`Cut`] says, and notices when the gateway would make a loop spin.
 
 use crate::support::answers::{Answers, Piece};
 use crate::support::setting::{SECRETS, begin, later};
@@ -95,7 +95,7 @@ pub struct World {
     pub exit: bool,
     pub accepting: bool,
     pub asked: Vec<(Arc<str>, u16)>,
-    /// The helper thread is busy with something else.
+    /// True if the helper thread is busy with another task.
     pub hold_work: bool,
     pub works: Vec<Work>,
     /// Questions to a shared ledger without an answer yet, oldest first.

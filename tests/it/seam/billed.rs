@@ -16,7 +16,7 @@ const BOUNDS: [&str; 4] = ["max_tokens", "max_completion_tokens", "max_output_to
 
 const ENDPOINTS: [&str; 6] = ["chat/completions", "messages", "responses", "completions", "embeddings", "rerank"];
 
-/// Members that may make an answer longer, or more of them, beside a prompt.
+/// Members besides the prompt that can make an answer longer, or request several.
 const MULTIPLIERS: [&str; 22] = [
     "",
     r#","max_tokens":40"#,

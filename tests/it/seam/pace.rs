@@ -111,7 +111,7 @@ fn what_credentials_have_left_is_used_and_none_is_asked_for_more() {
     let (mut now, mut number) = (0, 0u64);
     while now < MINUTES * MINUTE {
         number += 1;
-        // Some conversations have many turns, so that their credential alone would not do.
+        // Some conversations have many turns, so that their own credential is not enough.
         ask(&mut rig, number * number % 23, now, &mut accounts, &mut seen);
         rig.wait(PACE);
         now += PACE;

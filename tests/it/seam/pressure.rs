@@ -19,7 +19,7 @@ fn clients() -> impl Iterator<Item = (String, String)> {
     (0..CROWD).map(|number| (format!("c{number:02}"), format!("k{number}")))
 }
 
-/// A chat request of each client, of so many bytes; where it reads nothing, of what it gets.
+/// A chat request of each client, with this number of bytes; for clients that do not read, the bytes of the answer.
 fn all_ask(rig: &mut Rig, length: usize, stream: bool, reads: bool) -> Vec<String> {
     for (client, key) in clients() {
         rig.world.connect(&client, false).unwrap();

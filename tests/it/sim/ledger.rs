@@ -39,7 +39,7 @@ fn lease(row: &Row) -> Lease {
 }
 
 fn loan(key: KeyId, lease: Lease) -> Loan {
-    // What was asked for and what the row gives back differ in this alone.
+    // The question and the lease of the row differ only in this.
     (key, Lease { shared: false, ..lease })
 }
 
@@ -69,7 +69,7 @@ pub struct Story {
     pub again: u64,
     /// Leases given back without a row.
     pub released: u64,
-    /// Rows of requests that this host admitted alone.
+    /// Rows of requests that this host admitted without the ledger.
     pub alone: u64,
     pub deaths: u64,
 }

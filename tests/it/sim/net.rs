@@ -20,8 +20,8 @@ pub struct Pipe {
     pub closed: Option<Shut>,
     /// When bytes were last taken from the gateway.
     pub read_at: u64,
-    /// The gateway would not read when so many bytes lay here: a real loop does not ask again before more have come or
-    /// it is told to.
+    /// Number of waiting bytes when the gateway stopped reading. A real loop then reads only after more bytes or an
+    /// order.
     pub stopped_at: Option<usize>,
 }
 

@@ -106,7 +106,7 @@ enum Who {
     New,
 }
 
-/// The ledger, and files beside it.
+/// The ledger, and files next to it.
 struct Disk {
     owner: Option<Who>,
     rows: Vec<Row>,
@@ -352,7 +352,7 @@ struct World {
     released: bool,
     told_to_serve: bool,
     failed: bool,
-    /// The successor may go on once it hears so.
+    /// Permission for the successor to continue.
     go: bool,
     stopped: bool,
     /// The old process is at its end.

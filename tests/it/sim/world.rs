@@ -645,7 +645,7 @@ impl World {
         Ok(())
     }
 
-    /// Everybody finishes or leaves; the gateway is drained, or simply left alone.
+    /// All clients finish or leave. The gateway is drained, or continues.
     fn wind_up(&mut self, steps: u64) -> Result<(), String> {
         self.winding_up = true;
         let drain = self.rng.below(2) == 0;
@@ -765,8 +765,8 @@ impl World {
         Ok(())
     }
 
-    /// The budget that a quota tells of is the one that has the least left by the rows: of the key, or of a group that
-    /// it lies in now, with the rows of whatever lay there once.
+    /// Checks that a quota shows the budget with the least left by the rows: of the key, or of a group above it now,
+    /// including rows of former members.
     fn budget_holds(&self, record: &KeyRecord, answer: &str) -> Result<(), String> {
         let own = self.ledger.rows.iter().filter(|row| row.key == record.id).map(|row| row.cost_nano);
         let plan = self.config.plan(&record.plan).map_or(0, |plan| plan.budget);
@@ -825,7 +825,7 @@ impl World {
         Ok(())
     }
 
-    /// The ledger against everything else.
+    /// Compares the ledger with all other records.
     fn settle_accounts(&mut self) -> Result<(), String> {
         let mut ids = BTreeSet::new();
         let mut per_window: BTreeMap<(bool, u64), u64> = BTreeMap::new();

@@ -28,7 +28,7 @@ pub enum Fate {
     Nowhere,
 }
 
-/// The ledger and what is known about it beside it.
+/// The ledger, and facts about it for the checks.
 #[derive(Default)]
 pub struct Ledger {
     pub server: Server,
