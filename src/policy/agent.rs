@@ -1,14 +1,14 @@
-//! Classes of the programs that send requests, read from `user-agent` (contract section 10): a handful of words that
-//! may stand in reports, however many versions of a program there are and whatever a client calls itself.
+//! Classes of the programs that send requests, read from `user-agent`. Reports show only these few names, for every
+//! version of a program and whatever a client sends.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 
-/// A class of programs; the default is none, of requests that say nothing or whose attribution is not kept.
+/// A class of programs. The default is none: the request has no `user-agent`, or its attribution is not kept.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Client(u8);
 
-/// What the classes are called in rows and reports. Ledgers hold the names, not the places.
+/// Names of the classes in rows and reports. Ledgers store the names, not the indices.
 const CLASSES: [&str; 28] = [
     "",
     "other",
@@ -40,7 +40,7 @@ const CLASSES: [&str; 28] = [
     "postman",
 ];
 
-/// What a program's `user-agent` begins with, in lower case and in alphabetical order, and the place of its class.
+/// Prefixes of `user-agent`, in lower case and alphabetical order, each with the index of its class.
 const BEGINNINGS: [(&str, u8); 52] = [
     ("ai-sdk/", 18),
     ("ai/", 18),
@@ -96,7 +96,7 @@ const BEGINNINGS: [(&str, u8); 52] = [
     ("zed/", 17),
 ];
 
-/// Where the beginnings of each letter begin, and one more.
+/// Index of the first prefix of each letter, and the number of prefixes.
 const STARTS: [u8; 27] = {
     let (mut starts, mut at) = ([BEGINNINGS.len() as u8; 27], BEGINNINGS.len());
     while at > 0 {
@@ -111,12 +111,12 @@ const STARTS: [u8; 27] = {
 };
 
 impl Client {
-    /// A program that is none of those known.
+    /// A program that is not known.
     pub const OTHER: Client = Client(1);
     /// Codex.
     pub const CODEX: Client = Client(3);
 
-    /// The class of a program that calls itself so.
+    /// Class of the program that sends this `user-agent`.
     pub fn of_agent(agent: &[u8]) -> Client {
         let Some(first) = agent.first() else { return Client::default() };
         let letter = usize::from((first | 0x20).wrapping_sub(b'a'));
@@ -126,18 +126,18 @@ impl Client {
         known.iter().find(|(begin, _)| fits(begin)).map_or(Client::OTHER, |(_, class)| Client(*class))
     }
 
-    /// As written in rows and reports; empty for none.
+    /// Name in rows and reports; empty for none.
     pub fn name(self) -> &'static str {
         CLASSES[usize::from(self.0)]
     }
 
-    /// Reads [`Client::name`]. A class of another version is one of those not known.
+    /// Reads [`Client::name`]. A class that only another version knows counts as [`Client::OTHER`].
     pub fn from_name(name: &str) -> Client {
         let place = CLASSES.iter().position(|known| *known == name);
         place.map_or(Client::OTHER, |place| Client(place as u8))
     }
 
-    /// True for no class at all.
+    /// True if there is no class.
     pub fn is_none(&self) -> bool {
         self.0 == 0
     }

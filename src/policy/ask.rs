@@ -1,5 +1,5 @@
-//! What the gateway asks of a shared ledger before it admits a request, and the answer. Plain data between
-//! `gateway` and `io::store`; whether a request passes is decided by the ledger, for all hosts at once.
+//! Question of the gateway to a shared ledger before it admits a request, and the answer. Plain data between `gateway`
+//! and `io::store`. The ledger decides for all hosts.
 
 use super::keys::KeyId;
 use super::meter::{Amount, By, Lease, LimitKind, SharedCounts};
@@ -25,103 +25,104 @@ pub struct Limits {
 pub struct Ask {
     /// Slot and generation of the exchange that waits.
     pub number: (u32, u32),
-    /// Whose request.
+    /// Key of the request.
     pub key: KeyId,
-    /// What it would be lent: windows, periods, and what is reserved.
+    /// Lease that it would get: windows, periods, and the amount that is reserved.
     pub lease: Lease,
-    /// What it is measured against.
+    /// Limits of the key.
     pub limits: Limits,
-    /// The same of each group of the lease.
+    /// Values of each group of the lease.
     pub groups: Box<[Limits]>,
-    /// False: it is only asked how the key and its groups stand.
+    /// If false, the question only asks for the counts of the key and its groups.
     pub admits: bool,
-    /// What is wanted beside the answer.
+    /// Grant that is requested as well.
     pub wish: Wish,
 }
 
-/// Leave to admit further requests of a key without asking, until a moment: a grant.
+/// Request for a grant: the right to admit further requests of a key without asking, until a given moment.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wish {
-    /// At most one of so many parts of what is left; 0: no grant is wanted.
+    /// Divisor: the grant is at most this fraction of what is left. 0: no grant is requested.
     pub part: u32,
-    /// The grant's number, with its host; one that is known is enlarged.
+    /// Number of the grant, with its host. A grant with a known number is enlarged.
     pub number: u64,
-    /// How many requests.
+    /// Number of requests.
     pub requests: u64,
-    /// What they may reserve together.
+    /// Amount that they may reserve together.
     pub amount: Amount,
-    /// It was granted, and is to be enlarged.
+    /// True if the grant exists and is to be enlarged.
     pub known: bool,
-    /// If only what others have been granted stands against it, it waits until they have given that back.
+    /// True if the request waits for other hosts to return their grants, if only these prevent it.
     pub waits: bool,
-    /// It has waited, and does so until then; 0: it has not.
+    /// Moment until which it waits; 0 if it has not waited.
     pub by: Mono,
 }
 
-/// What was granted. Limits that there are none of are granted without end.
+/// A grant. It has no bound for a limit that is not set.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// As in [`Wish::number`].
+    /// Number, as in [`Wish::number`].
     pub number: u64,
-    /// So many requests more.
+    /// Number of additional requests.
     pub requests: u64,
-    /// They may reserve so much more.
+    /// Amount that they may reserve in addition.
     pub amount: Amount,
-    /// It ends then, by the clock that [`Start::watch`](crate::gateway::Start::watch) reads.
+    /// End of the grant, by the clock that [`Start::watch`](crate::gateway::Start::watch) reads.
     pub until: Mono,
 }
 
-/// What is done with a grant.
+/// Use of a grant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// A request of this key was admitted by the grant of this number; its row will give the lease back.
+    /// The grant with this number has admitted a request of this key. The row of the request returns the lease.
     Took(u64, KeyId, Lease),
     /// The grant is not used any more.
     Returned(u64),
 }
 
-/// How a shared ledger has decided.
+/// Decision of a shared ledger.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Ruling {
-    /// The request is counted and the lease is lent, until its row or a [`Release`] gives it back.
+    /// The request is counted. Its row or a [`Release`] returns the lease.
     Admitted,
-    /// A limit stands against it, and why: the key's own (0) or that of a group, counted from the nearest on.
+    /// A limit refuses the request. The number is 0 for the key's own limit, otherwise that of the group, counted from
+    /// the nearest.
     Refused(LimitKind, usize, By),
-    /// Only how the key stands was asked.
+    /// The question asked only for the counts.
     Looked,
-    /// What other hosts have been granted has been called in: it is to be asked again.
+    /// The ledger has recalled the grants of other hosts. The gateway must ask again.
     Called,
-    /// The ledger cannot be reached: it has not decided.
+    /// The ledger cannot be reached.
     Unavailable,
 }
 
 /// The answer to an [`Ask`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// What was asked.
+    /// The question.
     pub ask: Ask,
     /// The decision.
     pub ruling: Ruling,
-    /// How the key stands now, over all hosts.
+    /// Counts of the key now, over all hosts.
     pub counts: SharedCounts,
-    /// The same of each group of the lease.
+    /// Values of each group of the lease.
     pub groups: Vec<SharedCounts>,
-    /// What was granted beside it.
+    /// The grant, if there is one.
     pub grant: Option<Grant>,
 }
 
 impl Answer {
-    /// That there is none.
+    /// Answer if the ledger cannot be reached.
     pub fn unavailable(ask: Ask) -> Answer {
         Answer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default(), groups: Vec::new(), grant: None }
     }
 }
 
-/// A lease that is given back without a row: its request has gone before it was answered.
+/// Return of a lease without a row: the request ended before the ledger answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Release {
-    /// Whose.
+    /// Key of the request.
     pub key: KeyId,
-    /// What was lent.
+    /// The lease.
     pub lease: Lease,
 }

@@ -1,5 +1,5 @@
-//! How the users and conversations that clients name are kept (contract section 10): as keyed hashes, which only
-//! whoever has the ledger can tell to be those of a name that he knows already, or users in plain.
+//! Storage of the users and conversations that clients name: as keyed hashes, or users in plain text. Only a holder of
+//! the ledger can compare a hash with a known name.
 
 use super::keys::is_unseen;
 use crate::base::digest::{hex, sha256};
@@ -7,22 +7,22 @@ use crate::base::limits::{NAMED_BYTES_MAX, USER_CHARS_MAX};
 use std::fmt;
 use std::sync::Arc;
 
-/// What is kept of whom a request is for.
+/// Form in which the user of a request is stored.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Attribution {
     /// Users as keyed hashes.
     Hash,
-    /// Users in their own words.
+    /// Users in plain text.
     Plain,
-    /// Nothing.
+    /// No users.
     Off,
 }
 
 impl Attribution {
-    /// All of them.
+    /// All values.
     pub const ALL: [Attribution; 3] = [Attribution::Hash, Attribution::Plain, Attribution::Off];
 
-    /// As the configuration says it.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Attribution::Hash => "hash",
@@ -32,8 +32,8 @@ impl Attribution {
     }
 }
 
-/// Random bytes that a ledger got when it was made: what is hashed with them is the same after a restart and on every
-/// host, and cannot be guessed without them.
+/// Random bytes that belong to a ledger since its creation. Hashes made with them are the same after a restart and on
+/// every host, and cannot be guessed without them.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct HashKey(pub [u8; 32]);
 
@@ -43,25 +43,25 @@ impl fmt::Debug for HashKey {
     }
 }
 
-/// Bytes of a hash that are kept, as twice as many digits: among a million names two are alike once in many thousand
+/// Bytes of a hash that are stored, as twice as many digits. Two of a million names collide in one of many thousand
 /// ledgers.
 const HASH_BYTES: usize = 8;
-/// What is hashed for is hashed too: a user and a conversation of one name have nothing in common.
+/// The purpose is part of the hash: a user and a conversation of the same name have different hashes.
 const USER: u8 = 1;
 const SESSION: u8 = 2;
 
 impl HashKey {
-    /// A user as it is kept.
+    /// Stored form of a user.
     pub fn user(&self, name: &[u8]) -> Arc<str> {
         self.hashed(USER, name)
     }
 
-    /// A conversation as it is kept, whatever is kept of users.
+    /// Stored form of a conversation. It does not depend on the form of users.
     pub fn session(&self, name: &[u8]) -> Arc<str> {
         self.hashed(SESSION, name)
     }
 
-    /// No extension of a hash is of use to anyone: most of it is not shown.
+    /// Length extension is not possible, since most of a hash is not stored.
     fn hashed(&self, kind: u8, name: &[u8]) -> Arc<str> {
         let name = &name[..name.len().min(NAMED_BYTES_MAX)];
         let mut text = Vec::with_capacity(33 + name.len());
@@ -72,8 +72,7 @@ impl HashKey {
     }
 }
 
-/// A user in its own words, fit to be shown: without characters that cannot be seen, and not too long. `None` where
-/// nothing is left.
+/// A user in plain text, without invisible characters and cut to a maximum length. `None` if nothing is left.
 pub fn plain(name: &str) -> Option<Arc<str>> {
     let seen: String = name.chars().filter(|c| !is_unseen(*c)).take(USER_CHARS_MAX).collect();
     let seen = seen.trim();

@@ -1,5 +1,5 @@
-//! The catalog: which models there are, what they cost and where they are served. Built by `config`, read by
-//! `gateway` and `cli`; it never changes after that.
+//! The catalog: models, their prices and their targets. Built by `config`, read by `gateway` and `cli`. It never
+//! changes after that.
 
 use super::keys::is_unseen;
 use super::limits::{Timeouts, UpstreamLimits};
@@ -19,19 +19,20 @@ use std::time::Duration;
 /// Tokens a context, a reservation or an answer may have; far above any model.
 pub const TOKENS_MAX: u64 = 1 << 40;
 
-/// A weight of 1 has so many parts, of which each of a target's credentials has some.
+/// Parts of a weight of 1. The credentials of a target divide them.
 pub const SHARE: u64 = 1 << 20;
 
 /// Bytes of an id or an alias.
 pub const ID_MAX: usize = 128;
 
-/// True if a character may stand in no id: a comma separates ids on the command line, `?` or `#` would end a path, and
-/// what cannot be seen would change what stands beside it.
+/// True if no id may contain the character. A comma separates ids on the command line, `?` or `#` would end a path, and
+/// an invisible character can change how the text next to it is shown.
 pub fn is_bad(c: char) -> bool {
     c.is_whitespace() || is_unseen(c) || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%')
 }
 
-/// True if a model may be called so: `*` means all of them, and at the end of an alias all that begin so.
+/// True if the text can be the id of a model. `*` means all models, and at the end of an alias all names with that
+/// prefix.
 pub fn is_id(text: &str) -> bool {
     (1..=ID_MAX).contains(&text.len()) && !text.contains(|c: char| is_bad(c) || c == '*')
 }
@@ -63,16 +64,17 @@ pub struct Catalog {
     models: Vec<Model>,
     by_id: HashMap<Arc<str>, usize, ahash::RandomState>,
     by_alias: HashMap<Arc<str>, usize, ahash::RandomState>,
-    /// What aliases that end in `*` begin with, the longest first.
+    /// Prefixes of the aliases that end in `*`, the longest first.
     by_start: Vec<(Arc<str>, usize)>,
     default: Option<usize>,
 }
 
 impl Catalog {
-    /// From checked models, ids and aliases unique; `default` is the index that serves a request without `model`.
+    /// Builds the catalog from checked models with unique ids and aliases. `default` is the index of the model for
+    /// requests without `model`.
     pub fn new(models: Vec<Model>, default: Option<usize>) -> Catalog {
-        // Looked up with clients' words but filled by the operator, and with what providers list: too few names for
-        // collisions to matter. So constant seeds are safe.
+        // Only the operator and the providers' lists fill this map, clients only look names up. So constant seeds are
+        // safe.
         let mut by_id = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
         for (index, model) in models.iter().enumerate() {
             by_id.insert(model.id.clone(), index);
@@ -91,8 +93,8 @@ impl Catalog {
         Catalog { models, by_id, by_alias, by_start, default }
     }
 
-    /// The index of the model that a client asks for as `name`: its id, one of its aliases, or what such a one that
-    /// ends in `*` stands for; the longer one first.
+    /// Index of the model that a client requests as `name`: its id, one of its aliases, or an alias with `*` that
+    /// matches. The longest such alias wins.
     #[inline]
     pub fn asked(&self, name: &str) -> Option<usize> {
         self.find(name)
@@ -100,7 +102,7 @@ impl Catalog {
             .or_else(|| self.by_start.iter().find(|(start, _)| name.starts_with(&**start)).map(|(_, index)| *index))
     }
 
-    /// The index of the model called `id`.
+    /// Index of the model with this id.
     #[inline]
     pub fn find(&self, id: &str) -> Option<usize> {
         self.by_id.get(id).copied()
@@ -116,18 +118,18 @@ impl Catalog {
         &self.models
     }
 
-    /// How names are hashed.
+    /// Hasher of the names.
     pub fn hasher(&self) -> ahash::RandomState {
         self.by_id.hasher().clone()
     }
 
-    /// The model that serves a request that names none.
+    /// Index of the model for requests without `model`.
     pub fn default_model(&self) -> Option<usize> {
         self.default
     }
 }
 
-/// One entry of the catalog (specification section 2.1, contract section 7).
+/// One entry of the catalog.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// What clients ask for.
@@ -193,7 +195,7 @@ pub struct Model {
     pub discovered: bool,
 }
 
-/// A member that is written into a model's requests.
+/// A member that Tollgate sets in the requests of a model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ModelParam {
     /// Its name: letters, digits, `_` and `-`.
@@ -205,20 +207,20 @@ pub struct ModelParam {
 }
 
 impl Model {
-    /// True if its configuration leaves members out of requests, or writes some.
+    /// True if its configuration removes members from requests or sets some.
     #[inline]
     pub fn edits_requests(&self) -> bool {
         !(self.drop_params.is_empty() && self.set_params.is_empty() && self.default_params.is_empty())
     }
 
-    /// The most tokens that a prompt reserves: what the model can read, and a quarter more for what an estimate may be
+    /// Largest number of tokens that a prompt reserves: the context size and a quarter more, since an estimate can be
     /// too high.
     #[inline]
     pub fn prompt_max(&self) -> u64 {
         self.context + self.context / 4
     }
 
-    /// What it may be asked for, in words.
+    /// Dialects that it serves, as text.
     #[cold]
     pub fn serves_text(&self) -> String {
         let serves: Vec<&str> = self.serves.iter().map(|served| served.name()).collect();
@@ -226,8 +228,7 @@ impl Model {
     }
 }
 
-/// One place where a model is served, with one of its provider's credentials: a target of the configuration stands here
-/// once for each of those.
+/// A provider's model together with one credential. A target of the configuration appears here once per credential.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The provider's name.
@@ -274,7 +275,7 @@ pub struct Prices {
     pub cache_write: u64,
 }
 
-/// How long a request may wait for a place: in microseconds it fits 32 bits.
+/// Range of the time a request may wait for a slot: in microseconds it fits 32 bits.
 const QUEUE_WAITS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 section! {
@@ -288,7 +289,7 @@ section! {
     }
 }
 
-/// What is kept together among equal targets.
+/// Requests that Tollgate sends to the same one of equal targets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Affinity {
     /// The turns of a conversation.
@@ -301,10 +302,10 @@ pub enum Affinity {
 }
 
 impl Affinity {
-    /// All of them.
+    /// All values.
     pub const ALL: [Affinity; 3] = [Affinity::Session, Affinity::Key, Affinity::Off];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Affinity::Session => "session",
@@ -314,21 +315,21 @@ impl Affinity {
     }
 }
 
-/// How one of equal targets is chosen.
+/// Choice among equal targets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Balance {
-    /// By what is kept together, or in turn.
+    /// By [`Affinity`], or in turn.
     #[default]
     Affinity,
-    /// The one with the fewest requests in flight.
+    /// Target with the fewest requests in flight.
     LeastBusy,
 }
 
 impl Balance {
-    /// All of them.
+    /// All values.
     pub const ALL: [Balance; 2] = [Balance::Affinity, Balance::LeastBusy];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Balance::Affinity => "affinity",
@@ -337,7 +338,7 @@ impl Balance {
     }
 }
 
-/// How a model takes a demand for JSON of a given schema.
+/// Way to request JSON of a given schema from a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum StructuredOutput {
     /// By a field of its own.
@@ -353,7 +354,7 @@ impl StructuredOutput {
     const ALL: [StructuredOutput; 3] =
         [StructuredOutput::Native, StructuredOutput::Tool, StructuredOutput::Instruction];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             StructuredOutput::Native => "native",
@@ -363,22 +364,22 @@ impl StructuredOutput {
     }
 }
 
-/// How a model is asked to think.
+/// Way to request reasoning from a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum ModelThinking {
-    /// It is not.
+    /// Not at all.
     #[default]
     Unset,
-    /// As it sees fit.
+    /// The model decides.
     Adaptive,
-    /// With so many tokens.
+    /// With a number of tokens.
     Budget,
 }
 
 impl ModelThinking {
     const ALL: [ModelThinking; 3] = [ModelThinking::Unset, ModelThinking::Adaptive, ModelThinking::Budget];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             ModelThinking::Unset => "none",
@@ -388,22 +389,22 @@ impl ModelThinking {
     }
 }
 
-/// How a provider is helped to find again what it has read before.
+/// Way to use a provider's prompt cache.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum PromptCache {
-    /// It is not.
+    /// Not at all.
     #[default]
     Unset,
-    /// By marks in the prompt.
+    /// By cache marks in the prompt.
     Marks,
-    /// By a name for the conversation.
+    /// By a key for the conversation.
     Key,
 }
 
 impl PromptCache {
     const ALL: [PromptCache; 3] = [PromptCache::Unset, PromptCache::Marks, PromptCache::Key];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             PromptCache::Unset => "none",
@@ -414,8 +415,7 @@ impl PromptCache {
 }
 
 section! {
-    /// What a translation must know about a model (contract section 7). A same-shape route asks for the name of the
-    /// bound alone.
+    /// Properties of a model that a translation needs. A route without translation needs only the name of the bound.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct Capabilities {
         /// `temperature` and `top_p` are accepted.
@@ -454,7 +454,7 @@ section! {
     }
 }
 
-/// A price of [`Prices`] as people write it, in dollars per 1M tokens: at least two decimals, at most six.
+/// A price of [`Prices`] as text, in dollars per 1M tokens, with two to six decimals.
 pub fn price_text(micro: u64) -> String {
     let mut text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
     let least = text.len() - 4;
@@ -464,7 +464,7 @@ pub fn price_text(micro: u64) -> String {
     text
 }
 
-/// A token count as people write it: `1M`, `256K`, `128Ki`, else its digits. Decimal units win over binary ones.
+/// A token count as text: `1M`, `256K`, `128Ki`, otherwise its digits. Decimal units win over binary ones.
 pub fn context_text(tokens: u64) -> String {
     let units = [("M", 1_000_000), ("Mi", 1 << 20), ("K", 1000), ("Ki", 1 << 10)];
     let mut text = String::new();

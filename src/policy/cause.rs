@@ -1,10 +1,9 @@
-//! Why a request or an attempt at a provider failed, in a few words of our own: what the operator is told and a client
-//! is not. Pure; made where something fails, written by the log and the metrics. It never holds a word that a client or
-//! a provider chose.
+//! Cause of a failed request or attempt, in a few fixed words. The log and the metrics show it, clients never see it.
+//! It must never contain text from a client or a provider.
 
 use crate::base::text::push_number;
 
-/// A kind, what exactly, and how far it had come: `connect: refused`, `reset after 3 events`, `status 401`.
+/// A kind, the detail, and the progress until then: `connect: refused`, `reset after 3 events`, `status 401`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Cause {
     kind: &'static str,
@@ -14,7 +13,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// `kind: what`, or `kind` alone where `what` is empty.
+    /// `kind: what`, or only `kind` if `what` is empty.
     pub const fn new(kind: &'static str, what: &'static str) -> Cause {
         Cause { kind, what, status: None, after: None }
     }
@@ -24,7 +23,7 @@ impl Cause {
         Cause { status: Some(status), ..Cause::new("status", "") }
     }
 
-    /// The same after so many events or bytes.
+    /// Cause with the number of events or bytes that came before it.
     pub const fn after(self, count: u64, unit: &'static str) -> Cause {
         Cause { after: Some((count, unit)), ..self }
     }
@@ -44,7 +43,7 @@ impl Cause {
             out.extend_from_slice(b" after ");
             push_number(out, count);
             out.push(b' ');
-            // Units are told in the plural.
+            // Units are given in the plural.
             out.extend_from_slice(if count == 1 { &unit.as_bytes()[..unit.len() - 1] } else { unit.as_bytes() });
         }
     }

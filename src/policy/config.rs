@@ -1,13 +1,13 @@
 //! The configuration: from TOML as written to values that are checked, indexed and `Send`. It reads no file and no
 //! variable itself: the caller passes both in. `cli` parses, `gateway` and `io` read the result as an `Arc<Config>`.
-//! This file has the names alone; no file of the layer imports it.
+//! This file only re-exports names; no file of the layer imports it.
 //!
-//! The document is walked with its spans instead of being deserialized, so that every error names file, line and
-//! field, and all errors are found in one pass. Keys are those of the contract's section 7. Sections of plain settings
-//! are tables ([`super::settings`]); `[[providers]]`, `[[models]]` and their targets have readers of their own.
+//! The document is walked with its spans instead of being deserialized, so that every error names file, line and field,
+//! and all errors are found in one pass. Sections of plain settings are tables ([`super::settings`]); `[[providers]]`,
+//! `[[models]]` and their targets have readers of their own.
 //!
-//! The manual is [`crate::docs::configuration`]. Its tables are made from this code: what the reader asks for, what
-//! `print` shows, what `follow` leaves alone, and the comments of the fields that hold the values.
+//! The manual is [`crate::docs::configuration`]. Its tables are made from this code: the keys that the reader takes,
+//! the output of `print`, the settings that `follow` does not change, and the field comments.
 
 mod base_url;
 mod document;

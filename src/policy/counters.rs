@@ -1,21 +1,21 @@
-//! What a process has counted for its metrics: plain data between `gateway`, which counts and writes it out, and
-//! another process that goes on from there. It decides nothing; the arithmetic is in `gateway::metrics`.
+//! Counters of a process for its metrics: plain data that `gateway` counts and hands over to the next process. The
+//! arithmetic is in `gateway::metrics`.
 
 use super::meter::LimitKind;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// All that one process has counted, as it is handed over to another.
+/// All counters of one process, as it hands them over to another.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Of requests.
+    /// Counters of requests.
     pub stats: Stats,
-    /// Of targets.
+    /// Counters of targets.
     pub targets: Vec<TargetCounts>,
-    /// Of connections beyond a bound.
+    /// Number of connections refused by a bound.
     pub turned_away: u64,
-    /// Rests that have not ended.
+    /// Cool-downs that have not ended.
     #[serde(default)]
     pub rests: Vec<RestTold>,
     /// Models that providers list.
@@ -23,38 +23,38 @@ pub struct Counters {
     pub lists: Vec<ListTold>,
 }
 
-/// A model that a provider lists: the provider, its name of the model, and how large its context is, if it says so.
+/// A model that a provider lists: the provider, its name of the model, and the context size if the list has it.
 pub type ListTold = (Arc<str>, String, Option<u64>);
 
-/// A rest that a provider has asked for, or what may lead to one.
+/// A cool-down of a target or credential, or failures that can lead to one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RestTold {
-    /// The target that rests, or the credential, which has no `/` in its name.
+    /// Name of the target, or of the credential, which has no `/`.
     pub name: Arc<str>,
-    /// Until when, in milliseconds since 1970.
+    /// End in milliseconds since 1970.
     pub until_ms: u64,
-    /// How often it has been doubled.
+    /// Number of times that it was doubled.
     pub again: u32,
-    /// Whose requests the provider has refused to a credential since it last served one.
+    /// Callers whose requests the provider has refused to a credential since it last served one.
     #[serde(default)]
     pub refused: Callers,
 }
 
-/// Whose requests have met something that one of them alone may have provoked.
+/// Callers that met a failure which a single caller may have provoked.
 #[derive(Debug, Copy, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callers {
-    /// Key and owner of the first.
+    /// Key and owner of the first caller.
     pub first: Option<(u64, u64)>,
-    /// A request of another key has met it since.
+    /// True if a request of another key has met it since.
     pub several_keys: bool,
-    /// One of a key of another owner.
+    /// True if a request of another owner has met it since.
     pub several_owners: bool,
 }
 
 /// Phases of a request that are measured.
 pub const PHASES: usize = 6;
 
-/// All counters of one gateway, but for those of its connections and targets.
+/// All counters of one gateway, except those of its connections and targets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// By endpoint, model and status.
@@ -66,9 +66,9 @@ pub struct Stats {
     /// Time by phase.
     #[serde(deserialize_with = "as_many")]
     pub phases: [Histogram; PHASES],
-    /// Time of one turn of the loop.
+    /// Time of one event-loop iteration.
     pub turns: Histogram,
-    /// Requests that a limit has refused, by [`LimitKind`].
+    /// Number of requests that a limit has refused, by [`LimitKind`].
     #[serde(deserialize_with = "as_many")]
     pub refused: [u64; LimitKind::ALL.len()],
     /// Kept connections found closed and replaced.
@@ -88,24 +88,24 @@ pub struct Stats {
 /// Answered requests of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestCount {
-    /// The endpoint, as metrics call it.
+    /// Name of the endpoint in metrics.
     pub endpoint: Arc<str>,
-    /// The model, where it is known.
+    /// The model, if it is known.
     pub model: Option<Arc<str>>,
     /// The status that was answered.
     pub status: u16,
-    /// How many.
+    /// Number of requests.
     pub count: u64,
 }
 
-/// What the requests for one model come to.
+/// Sums over the requests for one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelCounts {
-    /// Its id.
+    /// Id of the model.
     pub model: Arc<str>,
     /// Uncached input, read from a cache, written to a cache, output.
     pub tokens: [u64; 4],
-    /// What they cost, in nano-dollars.
+    /// Cost in nano-dollars.
     pub cost_nano: u64,
     /// Time to the first event of streams.
     pub first_event: Histogram,
@@ -115,10 +115,10 @@ pub struct ModelCounts {
     pub rate: Histogram,
 }
 
-/// What has become of attempts at one target.
+/// Results of the attempts at one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TargetCounts {
-    /// Its name.
+    /// Name of the target.
     pub label: Arc<str>,
     /// Failures by its own fault.
     pub failures: u64,
@@ -128,7 +128,7 @@ pub struct TargetCounts {
     pub others: Vec<(AttemptEnd, u64)>,
 }
 
-/// How an attempt at a target has ended.
+/// End of an attempt at a target.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AttemptEnd {
     /// By an answer with this status.
@@ -139,11 +139,11 @@ pub enum AttemptEnd {
     Tls,
     /// Too late.
     Timeout,
-    /// What began well did not end so.
+    /// The answer began, but did not end properly.
     Broken,
-    /// Its client has left, or we stop.
+    /// The client left, or Tollgate stops.
     Abandoned,
-    /// Any, where there are too many different ones.
+    /// Any other end, if there are too many different ones.
     Other,
 }
 
@@ -162,12 +162,12 @@ impl fmt::Display for AttemptEnd {
     }
 }
 
-/// A cumulative histogram. Which scale it has its owner knows.
+/// A cumulative histogram. Its owner knows the scale.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// By bucket; none before the first value.
+    /// Counts by bucket; empty before the first value.
     pub buckets: Vec<u64>,
-    /// Of all values.
+    /// Sum of all values.
     pub sum: u64,
 }
 

@@ -1,5 +1,5 @@
-//! `discover` of a provider (contract section 11): how its own list of models is asked for, and what such a list says.
-//! What lists come to in the catalog stands in `config::fill`.
+//! `discover` of a provider: the request for its list of models, and the contents of such a list. `config::fill` puts
+//! the lists into the catalog.
 
 use super::catalog::{ContextSize, is_id};
 use super::settings::kinds::{Kind, Shown, Time};
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 /// Models of one provider's list.
 pub const LISTED_MAX: usize = 1000;
-/// How often a provider may be asked.
+/// Range of the time between two requests for the list.
 const EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 
 section! {
-    /// How a provider's own list of models is asked for and taken over.
+    /// Settings for a provider's list of models.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Discover {
         /// How often the list is asked for, 1 s to 1 day.
@@ -50,7 +50,7 @@ impl Kind<String> for Prefix {
 pub struct Listed {
     /// The provider's name of it.
     pub model: String,
-    /// Tokens of its context, where the list says so.
+    /// Context size in tokens, if the list has it.
     pub context: Option<u64>,
 }
 
@@ -64,7 +64,7 @@ impl Discover {
         Some(discover)
     }
 
-    /// The id that a model of the list has in the catalog; `None` where no model may be called so.
+    /// Id of a listed model in the catalog; `None` if it is not a valid id.
     pub fn id_of(&self, model: &str) -> Option<String> {
         let id = format!("{}{model}", self.prefix);
         (!model.is_empty() && is_id(&id)).then_some(id)

@@ -1,5 +1,5 @@
-//! API keys: their form, their scope, and the table that tells whose key a request carries. It stores digests, never
-//! a key. `gateway` identifies with it, `cli` issues with it, `io::store` keeps its records.
+//! API keys: their form, their scope, and the table that identifies the key of a request. It stores digests, and must
+//! never store a key. `gateway` identifies with it, `cli` issues with it, `io::store` keeps its records.
 
 use super::plan::LimitOverrides;
 use crate::base::digest::sha256;
@@ -15,7 +15,7 @@ mod table;
 pub use table::{Key, KeyIx, KeyNews, Keys, Kind, KindIx};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// Follows the service's prefix in every key (specification section 5).
+/// Text after the service's prefix in every key.
 const LIVE: &[u8] = b"live_";
 const ID_LEN: usize = 12;
 const SECRET_LEN: usize = 32;
@@ -23,8 +23,8 @@ const CHECK_LEN: usize = 6;
 /// Characters of a key after its prefix.
 const TAIL_LEN: usize = LIVE.len() + ID_LEN + SECRET_LEN + CHECK_LEN;
 
-/// True if a key with this prefix stands anywhere in a text, alone or grown together with other words; also one that
-/// is cut short, from its id and the first characters of its secret on.
+/// True if a text contains a key with this prefix, also within a longer word. A truncated key counts if its id and the
+/// first characters of its secret are there.
 pub fn stands_in(text: &str, prefix: &str) -> bool {
     let begins = |at: usize| text.as_bytes()[at + prefix.len()..].strip_prefix(LIVE);
     let length = |tail: &[u8]| tail.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
@@ -44,9 +44,9 @@ impl KeyId {
         KeyId::from_bytes(text.as_bytes())
     }
 
-    /// As [`KeyId::parse`], from bytes.
+    /// Like [`KeyId::parse`], from bytes.
     pub fn from_bytes(text: &[u8]) -> Option<KeyId> {
-        // Looked up, all of them: twelve comparisons by themselves would be thrice as many steps.
+        // One table look-up per character takes a third of the steps that comparisons take.
         const FITS: [bool; 256] = {
             let (mut fits, mut byte) = ([false; 256], 0u8);
             while byte < 128 {
@@ -95,7 +95,7 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// What a scope can permit (contract section 3).
+/// Endpoint that a scope can permit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Endpoint {
     /// `POST /v1/chat/completions`.
@@ -104,7 +104,7 @@ pub enum Endpoint {
     Messages,
     /// `POST /v1/responses` and its input_tokens.
     Responses,
-    /// What is relayed.
+    /// A relayed endpoint.
     Relay(Relay),
     /// `GET /v1/models` and one of them.
     Models,
@@ -113,7 +113,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// All of them, in the order they are written.
+    /// All values, in the order in which they are written.
     pub const ALL: [Endpoint; 8] = [
         Endpoint::Chat,
         Endpoint::Messages,
@@ -125,7 +125,7 @@ impl Endpoint {
         Endpoint::Quota,
     ];
 
-    /// As written on the command line, in stores and in messages.
+    /// Name on the command line, in stores and in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Endpoint::Chat => "chat",
@@ -138,7 +138,7 @@ impl Endpoint {
     }
 }
 
-/// What a key may be used for.
+/// Endpoints and models that a key may use.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Scope {
     /// The chat endpoint.
@@ -147,7 +147,7 @@ pub struct Scope {
     pub messages: bool,
     /// The responses endpoint.
     pub responses: bool,
-    /// What is relayed, in the order of [`Relay::ALL`].
+    /// The relayed endpoints, in the order of [`Relay::ALL`].
     pub relays: [bool; Relay::ALL.len()],
     /// The model list.
     pub models: bool,
@@ -164,7 +164,7 @@ impl Default for Scope {
 }
 
 impl Scope {
-    /// The one that permits the endpoints of which `has` is true, and all models.
+    /// Scope with the endpoints for which `has` is true, and all models.
     fn of(has: &dyn Fn(Endpoint) -> bool) -> Scope {
         Scope {
             chat: has(Endpoint::Chat),
@@ -177,8 +177,8 @@ impl Scope {
         }
     }
 
-    /// From words. No endpoint, or no model, permits all of them; so does the model `*`. Naming one
-    /// that generates keeps `models` and `quota` (contract section 3). An unknown endpoint is the error, by its name.
+    /// Builds a scope from words. No endpoint, or no model, permits all of them; so does the model `*`. An endpoint
+    /// that generates also permits `models` and `quota`. The error is the name of an unknown endpoint.
     pub fn from_words<'a>(
         endpoints: impl IntoIterator<Item = &'a str>,
         models: impl IntoIterator<Item = &'a str>,
@@ -220,8 +220,8 @@ impl Scope {
         words.join(",")
     }
 
-    /// As ledgers keep the endpoints: as [`Scope::endpoints_text`] has them, with a mark where those are permitted that
-    /// were all of them once. Without the mark they stand for all that there are.
+    /// Stored form of the endpoints: [`Scope::endpoints_text`], with a mark if it equals the full list of an earlier
+    /// version. Without the mark such a list means all endpoints.
     pub fn stored_endpoints(&self) -> String {
         let text = self.endpoints_text();
         if FORMER_ALL.contains(&&*text) { format!("{text},{NO_MORE}") } else { text }
@@ -235,39 +235,39 @@ impl Scope {
     }
 }
 
-/// All endpoints as they were written before there was `responses`, and before anything was relayed.
+/// Full lists of endpoints of the versions before `responses` and before the relayed endpoints.
 const FORMER_ALL: [&str; 2] = ["chat,messages,models,quota", "chat,messages,responses,models,quota"];
-/// The mark of a scope that has all of such and no more.
+/// Mark of a scope that permits such a list and nothing else.
 const NO_MORE: &str = "no-more";
 
-/// One key as it is stored: never the key itself.
+/// Stored record of a key. It must never contain the key itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct KeyRecord {
     /// Public id.
     pub id: KeyId,
     /// SHA-256 of the whole key.
     pub digest: [u8; 32],
-    /// What its holder is called.
+    /// Name of the holder.
     pub name: String,
     /// Name of its plan.
     pub plan: String,
-    /// What it may be used for.
+    /// Scope of the key.
     pub scope: Scope,
-    /// When it was issued.
+    /// Moment of issue.
     pub created: Unix,
-    /// From this moment on it is refused.
+    /// Moment from which it is refused.
     pub expires: Option<Unix>,
-    /// When it was revoked.
+    /// Moment of revocation.
     pub revoked: Option<Unix>,
-    /// It is refused until it is enabled again.
+    /// True if it is refused until it is enabled again.
     pub disabled: bool,
-    /// Limits of its plan that are others for this key.
+    /// Limits that replace those of its plan.
     pub limits: LimitOverrides,
     /// Name of the group that it belongs to.
     pub group: Option<String>,
     /// Names and values for reports, by name; see [`label_from`].
     pub labels: Vec<(String, String)>,
-    /// Secrets that it had before a rotation and that stay valid for a while, at most [`FORMER_MAX`].
+    /// Former secrets that stay valid for some time after a rotation, at most [`FORMER_MAX`].
     pub former: Vec<Former>,
 }
 
@@ -279,8 +279,8 @@ const LABEL_NAME_MAX: usize = 32;
 /// Characters of a label's value, and of the name of a group.
 const VALUE_MAX: usize = 64;
 
-/// Reads `name=value` as a label (contract section 8): a name of lower-case letters, digits, `_`, `.` and `-`, and a
-/// value of characters that can be seen, or none. `None` for anything else.
+/// Reads `name=value` as a label: a name of lower-case letters, digits, `_`, `.` and `-`, and a value of visible
+/// characters, or none. `None` for anything else.
 pub fn label_from(text: &str) -> Option<(&str, &str)> {
     let (name, value) = text.split_once('=')?;
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
@@ -288,40 +288,40 @@ pub fn label_from(text: &str) -> Option<(&str, &str)> {
     (named && (value.is_empty() || is_seen(value))).then_some((name, value))
 }
 
-/// True if a group may be called so: a row names the groups above a key in one text, joined by `/`.
+/// True if the text can be the name of a group. `/` is excluded, since a row joins the names of groups with it.
 pub fn is_group_name(name: &str) -> bool {
     is_seen(name) && !name.contains('/') && name != "none"
 }
 
-/// 1 to 64 characters that can be seen.
+/// True for 1 to 64 visible characters.
 fn is_seen(text: &str) -> bool {
     (1..=VALUE_MAX).contains(&text.chars().count()) && !text.chars().any(is_unseen)
 }
 
-/// A control character, or one that turns the direction of text or has no width.
+/// True for a control character, or one that changes the direction of text or has no width.
 pub fn is_unseen(c: char) -> bool {
     c.is_control()
         || c == '\u{61c}'
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// What a ledger says of a key that it is asked for by its id.
+/// Answer of a ledger to a look-up of a key by its id.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyAnswer {
-    /// Its record.
+    /// Key with this record.
     Known(Box<KeyRecord>),
     /// There is no such key.
     Absent,
-    /// The ledger cannot be asked.
+    /// The ledger cannot be reached.
     Unavailable,
 }
 
 /// A secret that a rotation has replaced.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Former {
-    /// SHA-256 of the whole key as it was.
+    /// SHA-256 of the whole former key.
     pub digest: [u8; 32],
-    /// From this moment on it is refused.
+    /// Moment from which it is refused.
     pub until: Unix,
 }
 
@@ -329,16 +329,16 @@ pub struct Former {
 pub const FORMER_MAX: usize = 8;
 
 impl KeyRecord {
-    /// True if the key opens anything at `now`. Revocation holds whatever the clock says: a skewed one must not
-    /// bring a key back to life.
+    /// True if the key is valid at `now`. A revoked key is invalid at any time, since a wrong clock must not make it
+    /// valid again.
     pub fn is_live(&self, now: Unix) -> bool {
         self.revoked.is_none() && !self.disabled && self.expires.is_none_or(|expires| now < expires)
     }
 
-    /// Gives the key a new secret. The present one stays valid until `until`; those of earlier rotations for their own
-    /// time, but no longer than that. So a rotation that is repeated, since it is not known whether it was done, cuts
-    /// no client off; and one without grace ends everything but the new secret. False, and nothing is changed, where
-    /// more than [`FORMER_MAX`] would be valid: each has been promised its time.
+    /// Gives the key a new secret. The present one stays valid until `until`, those of earlier rotations for their own
+    /// time, but no longer than that. So a repeated rotation disconnects no client, and a rotation without grace leaves
+    /// only the new secret. Returns false and changes nothing if more than [`FORMER_MAX`] former secrets would be
+    /// valid.
     pub fn rotate(&mut self, digest: [u8; 32], until: Unix, now: Unix) -> bool {
         let present = Former { digest: self.digest, until };
         let former = self.former.iter().map(|former| Former { until: former.until.min(until), ..*former });
@@ -352,11 +352,11 @@ impl KeyRecord {
     }
 }
 
-/// A fresh key: shown once, then only `id` and `digest` remain.
+/// A new key. It is shown once, then only `id` and `digest` are stored.
 pub struct Issued {
     /// The key itself.
     pub text: String,
-    /// Its public id.
+    /// Public id.
     pub id: KeyId,
     /// SHA-256 of `text`.
     pub digest: [u8; 32],
@@ -368,15 +368,15 @@ impl fmt::Debug for Issued {
     }
 }
 
-/// Makes a key: `prefix`, `live_`, 12 characters of id, 32 of secret, 6 of CRC32 over all that precedes (contract
-/// section 3). `fill` must write unpredictable bytes: 44 characters take at least 261 bits of it.
+/// Makes a key: `prefix`, `live_`, 12 characters of id, 32 of secret, 6 of CRC32 over all that precedes. `fill` must
+/// write unpredictable bytes: 44 characters take at least 261 bits of it.
 pub fn issue(prefix: &str, mut fill: impl FnMut(&mut [u8])) -> Issued {
     let mut id = [0u8; ID_LEN];
     random_characters(&mut id, &mut fill);
     reissue(prefix, KeyId(id), fill)
 }
 
-/// As [`issue`], for a key that keeps its `id` and gets a new secret.
+/// Like [`issue`], for a key that keeps its `id` and gets a new secret.
 pub fn reissue(prefix: &str, id: KeyId, mut fill: impl FnMut(&mut [u8])) -> Issued {
     let mut text = Vec::with_capacity(prefix.len() + TAIL_LEN);
     text.extend_from_slice(prefix.as_bytes());
@@ -422,7 +422,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECK_LEN] {
     out
 }
 
-/// The id inside `presented` if it has the form of a key with `prefix`, checksum included. No table is asked.
+/// The id inside `presented` if it has the form of a key with `prefix`, checksum included. The table is not used.
 pub fn well_formed(presented: &[u8], prefix: &str) -> Option<KeyId> {
     let id = claimed(presented, prefix)?;
     let (covered, check) = presented.split_at(presented.len() - CHECK_LEN);
@@ -430,7 +430,7 @@ pub fn well_formed(presented: &[u8], prefix: &str) -> Option<KeyId> {
     (is_plain && checksum(covered) == check).then_some(id)
 }
 
-/// The id that a key of this form would have; its secret and its checksum are not looked at.
+/// Id in a text of this form. Secret and checksum are not checked.
 #[inline]
 fn claimed(presented: &[u8], prefix: &str) -> Option<KeyId> {
     let tail = presented.strip_prefix(prefix.as_bytes()).filter(|tail| tail.len() == TAIL_LEN)?;

@@ -13,7 +13,7 @@ pub const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(1)..=Durati
 const ANSWERS: RangeInclusive<u64> = 1 << 10..=1 << 30;
 
 section! {
-    /// Deadlines and bounds of one provider, or of one model at one provider (contract section 4).
+    /// Deadlines and bounds of one provider, or of one model at one provider.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct UpstreamLimits {
         /// For name, TCP and TLS of one attempt.
@@ -43,12 +43,12 @@ section! {
     }
 }
 
-/// What is kept free of a quarter of all buffers beside an answer that fills it.
+/// Bytes of a quarter of all buffers that an answer must leave free.
 const BESIDE: usize = 128 << 10;
 
 impl UpstreamLimits {
-    /// The defaults, as far as they fit buffers of `max_buffered` bytes: an answer that could never be held would be
-    /// paid for and lost.
+    /// The defaults, lowered if they do not fit buffers of `max_buffered` bytes. An answer that cannot be buffered
+    /// would be paid for and lost.
     pub fn within(max_buffered: usize) -> UpstreamLimits {
         let (limits, most) = (UpstreamLimits::default(), largest(max_buffered));
         UpstreamLimits { max_event: limits.max_event.min(most), max_response: limits.max_response.min(most), ..limits }
@@ -67,30 +67,30 @@ impl UpstreamLimits {
     }
 }
 
-/// Bytes of the largest answer, or event, that always finds room in buffers of `max_buffered` bytes once others have
-/// left them: half of them hold it, twice where it is translated.
+/// Bytes of the largest answer or event that fits buffers of `max_buffered` bytes once other requests have ended. It
+/// uses half of them, and needs its size twice if it is translated.
 fn largest(max_buffered: usize) -> usize {
     (max_buffered / 4).saturating_sub(BESIDE)
 }
 
-/// The first rows of [`UpstreamLimits`] that a model may set, too: its timeouts.
+/// Number of leading rows of [`UpstreamLimits`] that a model may set, too: its timeouts.
 const IN_MODELS: usize = 4;
 
 /// The timeouts that a model sets for itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Timeouts {
-    /// Those that are set; others mean nothing.
+    /// The values. Only the rows that are set have a meaning.
     values: UpstreamLimits,
     set: Vec<&'static str>,
 }
 
 impl Timeouts {
-    /// What may be set.
+    /// Rows that a model may set.
     pub fn rows() -> &'static [Setting<UpstreamLimits>] {
         &UpstreamLimits::ROWS[..IN_MODELS]
     }
 
-    /// What `section` sets.
+    /// Reads the timeouts of `section`.
     pub fn read(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Timeouts {
         let mut own = Timeouts::default();
         for row in Timeouts::rows() {
@@ -101,12 +101,12 @@ impl Timeouts {
         own
     }
 
-    /// The values, if the one of `row` is among those that are set.
+    /// The values, if the model sets `row`.
     pub fn own(&self, row: &Setting<UpstreamLimits>) -> Option<&UpstreamLimits> {
         self.set.contains(&row.key).then_some(&self.values)
     }
 
-    /// `limits` with these in place of its own.
+    /// Returns `limits` with these timeouts replaced.
     pub fn over(&self, limits: &UpstreamLimits) -> UpstreamLimits {
         let mut limits = *limits;
         for row in Timeouts::rows() {

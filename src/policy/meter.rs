@@ -1,8 +1,8 @@
-//! Counts what keys use against their plans. It admits, reserves, settles and shows; it reads no clock, knows no HTTP
-//! and stores nothing: `gateway` owns one, feeds it from the ledger at start and writes its rows.
+//! Counts the use of keys against their plans. The meter admits, reserves, settles and shows. It reads no clock, knows
+//! no HTTP and stores nothing. `gateway` owns one, fills it from the ledger at start and writes the rows.
 //!
-//! With a shared ledger it is that which admits; the meter then keeps this process's part ([`Meter::grant`]) beside
-//! what that says of the whole ([`Meter::learn`]).
+//! A shared ledger admits by itself. The meter then counts the part of this process ([`Meter::grant`]) and stores the
+//! counts of all hosts ([`Meter::learn`]).
 
 mod account;
 mod budget;
@@ -27,20 +27,20 @@ use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached};
 use std::sync::Arc;
 use tree::Tree;
 
-/// Whose use is counted: a key, under its plan, and the groups above it.
+/// Accounts that a request counts in: a key with its plan, and the groups above it.
 #[derive(Copy, Clone, Debug)]
 pub struct Payer<'a> {
     /// The key.
     pub key: KeyIx,
-    /// Its plan as it is for this key.
+    /// Plan with the limits of this key.
     pub plan: &'a Plan,
-    /// Its group and all above that.
+    /// Group of the key and all above it.
     pub path: PathIx,
-    /// Hosts of which this one has its share of the groups' limits; 1: it has all of them.
+    /// Number of hosts that divide the groups' limits; 1: no division.
     pub hosts: u32,
 }
 
-/// What a shared ledger has lent to a request for the time it runs, so that it can be given back with its row.
+/// Reservation of a running request in a shared ledger. The row of the request returns it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lease {
     /// The window of the key that it was admitted in.
@@ -51,40 +51,41 @@ pub struct Lease {
     pub reserved: Amount,
     /// False if the shared ledger knows nothing of it: there is none, or it could not be reached.
     pub shared: bool,
-    /// The groups that it counts in as well.
+    /// Groups that it also counts in.
     pub path: PathIx,
-    /// Each of them, the nearest to the key first.
+    /// Groups of the path, the nearest to the key first.
     pub groups: Box<[GroupLease]>,
 }
 
-/// Where a lease counts in a group.
+/// Window and period of a lease in one group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupLease {
     /// The group's name.
     pub name: Arc<str>,
     /// The window of the group that the request was admitted in.
     pub window: (Unix, Unix),
-    /// The period likewise.
+    /// The period of the admission.
     pub period: (Unix, Unix),
 }
 
-/// The right of one admitted request to its reservation. It must be given back to [`Meter::settle`] or
-/// [`Meter::refund`] exactly once; it cannot be copied, and [`Meter::open_holds`] counts those that are out.
+/// The right of one admitted request to its reservation. It must go to [`Meter::settle`] or [`Meter::refund`] exactly
+/// once. It cannot be copied. [`Meter::open_holds`] counts the open ones.
 #[derive(Debug)]
 #[must_use]
 pub struct Hold(Id<Open>);
 
 impl Hold {
-    /// Its name, for [`Meter::reclaim`].
+    /// Id for [`Meter::reclaim`].
     pub fn id(&self) -> Id<Open> {
         self.0
     }
 }
 
-/// How a key stands against its plan and its groups, by what is settled. Unlimited is 9007199254740991.
+/// Remaining quota of a key under its plan and groups, by settled use. Unlimited is 9007199254740991.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct QuotaStatus {
-    /// Requests per window: this, what is left and the window's end are of whichever of them has the least left.
+    /// Requests per window. This value, the remaining requests and the window's end come from the account with the
+    /// least left.
     pub limit: u64,
     /// Requests left in the window.
     pub remaining_requests: u64,
@@ -94,17 +95,17 @@ pub struct QuotaStatus {
     pub reset_at: Unix,
     /// Tokens that the key has used in the period.
     pub used: u64,
-    /// Its token allowance of the period.
+    /// Token allowance of the key in the period.
     pub total: u64,
     /// First moment of the period.
     pub period_start: Unix,
     /// First moment of the next.
     pub renews: Unix,
-    /// The budget that has the least left; `None` where there is none.
+    /// The budget with the least left; `None` if there is none.
     pub budget: Option<BudgetStatus>,
 }
 
-/// All counters. They are keyed by [`KeyIx`], and by the names of groups, and outlive changes of the configuration.
+/// All counters, by [`KeyIx`] and by the names of groups. They survive changes of the configuration.
 #[derive(Debug, Default)]
 pub struct Meter {
     accounts: Sparse<Account>,
@@ -114,13 +115,13 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// No use yet.
+    /// A meter without any use.
     pub fn new() -> Meter {
         Meter::default()
     }
 
-    /// Takes over the groups that are configured: their limits hold from here on, and keys count where these groups
-    /// lie. False, and all stays as it was, if there would be more paths than can be kept.
+    /// Applies the configured groups and their limits. Returns false and changes nothing if there would be too many
+    /// paths.
     pub fn configure(&mut self, groups: &[Group], now: Unix) -> bool {
         let before = self.budgets(now);
         if !self.tree.configure(groups) {
@@ -128,7 +129,7 @@ impl Meter {
         }
         let news = &mut self.news;
         self.tree.each_budget(&self.open, now, |node| {
-            // A smaller budget, or one where there was none, may have been used already.
+            // A smaller budget, or a new one, may already be spent.
             let was = before.iter().find(|(name, _)| *name == node.limits.name).map(|(_, was)| *was);
             let of = || BudgetOf::Group(node.limits.name.clone());
             tell(&node.account, was.unwrap_or(NO_BUDGET), node.limits.budget, of, news);
@@ -136,7 +137,7 @@ impl Meter {
         true
     }
 
-    /// Takes over the plan of a key that may have another budget than before.
+    /// Applies the plan of a key, whose budget may have changed.
     pub fn rebudget(&mut self, payer: Payer<'_>, now: Unix) {
         let Payer { key, plan, .. } = payer;
         let before = self.accounts.get(key.0 as usize).map_or(plan.budget, |account| account.budget);
@@ -149,51 +150,49 @@ impl Meter {
         tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), news);
     }
 
-    /// The keys of which anything was counted.
+    /// Keys with any counted use.
     pub fn counted(&self) -> Vec<KeyIx> {
         self.accounts.iter().map(|(key, _)| KeyIx(key as u32)).collect()
     }
 
-    /// True if there is anything to be told of budgets.
+    /// True if there is news about budgets.
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// Takes it.
+    /// Takes the news about budgets.
     pub fn take_news(&mut self) -> Vec<BudgetNews> {
         std::mem::take(&mut self.news)
     }
 
-    /// The path on which a hold was admitted, as its row keeps it.
+    /// Path of groups that a reservation was admitted under, as its row stores it.
     #[inline]
     pub fn path_text(&self, hold: &Hold) -> Arc<str> {
         self.tree.text(self.open.get(hold.0).map_or(PathIx::NONE, |open| open.path))
     }
 
-    /// True if a limit of the key or of a group above it is spent already: what the head of a request can be refused
-    /// for. Nothing is counted.
+    /// Fails if a limit of the key or of a group above it is already spent, so that the head of a request can be
+    /// refused. Nothing is counted.
     pub fn spent(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
-        // What is only a bound refuses nobody: it is counted when the body is there.
+        // A bound refuses no request: tokens are counted when the body is there.
         self.check(payer, now, Counted::Exact)
     }
 
-    /// The same by what can no longer become less: what is reserved or runs may be given back at any moment.
+    /// Like [`Meter::spent`], but only by settled use, which cannot become less.
     pub fn spent_settled(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         self.check(payer, now, Counted::Settled)
     }
 
-    /// Admits one request, counts it and reserves `estimate`, with its key and every group above it or not at all; or
-    /// says which limit stands against it. Refused when `used + reserved ≥ total` (contract sections 3 and 9); N
-    /// requests, or N at once, are exactly N.
+    /// Admits one request, counts it and reserves `estimate` in its key and every group above it, or returns the limit
+    /// that refuses it. A request is refused if `used + reserved ≥ total`. N requests, or N at once, are exactly N.
     pub fn admit(&mut self, payer: Payer<'_>, now: Unix, estimate: Amount) -> Result<Hold, Limit> {
         self.check(payer, now, Counted::Own)?;
         Ok(self.hold(payer, now, estimate, false))
     }
 
-    /// Admits one request that may use `most`, perhaps far less, where that decides nothing: with all of it the key
-    /// and its groups stay under half of each limit. `None`: what it may really use has to be counted for
-    /// [`Meter::admit`], or a limit stands against it.
+    /// Admits one request by the upper bound `most`, if the key and its groups stay under half of each limit with it.
+    /// `None`: the exact estimate must be counted for [`Meter::admit`], or a limit refuses the request.
     pub fn admit_bounded(&mut self, payer: Payer<'_>, now: Unix, most: Amount) -> Option<Hold> {
         let account = self.at(payer.key, payer.plan, now);
         let is_free = |account: &Account, plan: &Plan| {
@@ -210,15 +209,15 @@ impl Meter {
         Some(self.hold(payer, now, most, true))
     }
 
-    /// True if requests are out, of the key or of any other of a group above it, whose reservation is only a bound: a
-    /// refusal for tokens or money is not exact then.
+    /// True if the key or a group above it has running requests whose reservation is only a bound. A refusal for tokens
+    /// or money is then not exact.
     pub fn is_bounded(&mut self, key: KeyIx, path: PathIx) -> bool {
         let mut bounded = self.accounts.get(key.0 as usize).is_some_and(|account| account.bounded.0 > 0);
         self.tree.each_as_it_is(path, |node| bounded |= node.account.bounded.0 > 0);
         bounded
     }
 
-    /// A request that was admitted by a bound may really use `exact`. Nothing changes for any other.
+    /// Replaces the bound of a request by its estimate `exact`. Changes nothing if the reservation is no bound.
     pub fn count(&mut self, hold: &Hold, exact: Amount) {
         let Some(open) = self.open.get_mut(hold.0).filter(|open| open.bounded) else { return };
         let exact = exact.min(open.reserved);
@@ -229,7 +228,7 @@ impl Meter {
         (open.reserved, open.bounded) = (exact, false);
     }
 
-    /// What a request of the key would be lent at `now`.
+    /// Lease of a request of the key at `now`.
     pub fn lease_for(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount) -> Lease {
         let account = self.at(payer.key, payer.plan, now);
         let (window, period) = (account.window.bounds, account.period.bounds);
@@ -243,14 +242,14 @@ impl Meter {
         Lease { window, period, reserved, shared: false, path: payer.path, groups: groups.into() }
     }
 
-    /// The limits of the groups on a path, the nearest to the key first.
+    /// Limits of the groups on a path, the nearest to the key first.
     pub fn group_limits(&mut self, path: PathIx) -> Vec<Plan> {
         let mut limits = Vec::new();
         self.tree.each_as_it_is(path, |node| limits.push(node.limits.clone()));
         limits
     }
 
-    /// Takes note of a request that a shared ledger has admitted, as it was asked at `now`.
+    /// Counts a request that a shared ledger has admitted. `now` is the moment of the question.
     pub fn grant(&mut self, payer: Payer<'_>, now: Unix, lease: &Lease) -> Hold {
         let payer = Payer { path: lease.path, ..payer };
         self.enter(payer, now);
@@ -262,7 +261,7 @@ impl Meter {
         hold
     }
 
-    /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
+    /// Stores the counts of a shared ledger. Within a window and a period they only grow.
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
         let was = self.at(key, plan, now).learn(news);
         let Meter { accounts, news, .. } = self;
@@ -272,13 +271,12 @@ impl Meter {
         }
     }
 
-    /// A shared ledger has been begun again on purpose: what was counted with the one before refuses nobody.
+    /// Clears the counts, since the operator has replaced the shared ledger by an empty one.
     pub fn begin_anew(&mut self) {
         self.accounts.iter_mut().map(|(_, account)| account).chain(self.tree.every()).for_each(Account::begin_anew);
     }
 
-    /// One request more is known in the window of each account of `lease`, where a shared ledger has said how many
-    /// there were.
+    /// Adds one request to the known counts of a shared ledger, in the window of each account of `lease`.
     pub fn learn_of_one(&mut self, key: KeyIx, lease: &Lease) {
         let learn = |account: &mut Account, window: (Unix, Unix)| {
             if let Some(shared) = account.shared.as_mut().filter(|shared| shared.window == window) {
@@ -292,7 +290,7 @@ impl Meter {
         });
     }
 
-    /// The same of the groups of a lease.
+    /// Like [`Meter::learn`], for the groups of a lease.
     pub fn learn_groups(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
         let (mut news, told) = (news.iter(), &mut self.news);
         self.tree.each(lease.path, &self.open, now, |node| {
@@ -305,8 +303,8 @@ impl Meter {
         });
     }
 
-    /// The limit of `kind` as it stands against a key that a shared ledger has refused; `which` is 0 for the key's own,
-    /// and counts groups from the nearest on.
+    /// Limit of `kind` by which a shared ledger has refused a key. `which` is 0 for the key's own limit, and otherwise
+    /// counts the groups from the nearest.
     pub fn limit(&mut self, payer: Payer<'_>, now: Unix, kind: LimitKind, by: By, which: usize) -> Limit {
         let account = self.at(payer.key, payer.plan, now);
         let (mut found, mut at) = (limit(kind, by, account, payer.plan, false, now), 0);
@@ -319,8 +317,8 @@ impl Meter {
         found
     }
 
-    /// True if one request may reserve `need`: no more than all of each limit of tokens or money, but up to `floor` in
-    /// any case (contract section 23). Nothing is counted.
+    /// Fails if one request may not reserve `need`: more than a whole limit of tokens or money. Up to `floor` is always
+    /// allowed. Nothing is counted.
     #[inline]
     pub fn fits(
         &mut self,
@@ -347,8 +345,8 @@ impl Meter {
         found.map_or(Ok(()), Err)
     }
 
-    /// Takes over a request that another process admitted at `admitted` with `reserved` and still serves. Counts in
-    /// the present window and period as far as its admission lies in them.
+    /// Takes over a request that another process admitted at `admitted` with `reserved` and still serves. It counts in
+    /// the present window and period if they contain its admission.
     pub fn adopt(&mut self, payer: Payer<'_>, now: Unix, admitted: Unix, reserved: Amount) -> Hold {
         let Payer { key, plan, path, .. } = payer;
         let window = window(admitted, plan.window);
@@ -358,7 +356,7 @@ impl Meter {
         Hold(self.open.insert(open))
     }
 
-    /// A request begins, with all accounts at `now`.
+    /// Begins a request. All accounts must be at `now`.
     fn hold(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount, bounded: bool) -> Hold {
         let Payer { key, path, .. } = payer;
         let account = self.accounts.entry(key.0 as usize);
@@ -370,7 +368,7 @@ impl Meter {
         Hold(self.open.insert(Open { key, path, window, admitted: now, reserved, shared: false, bounded }))
     }
 
-    /// What the shared ledger has lent to a hold; nothing, where there is none.
+    /// Lease of a reservation in the shared ledger; empty if there is no shared ledger.
     pub fn lease(&mut self, hold: &Hold) -> Lease {
         let Some(open) = self.open.get(hold.0) else { return Lease::default() };
         let Open { window, reserved, shared, path, admitted, .. } = *open;
@@ -383,19 +381,19 @@ impl Meter {
         Lease { window, period, reserved, shared, path, groups: groups.into() }
     }
 
-    /// What a hold has reserved.
+    /// Amount of a reservation.
     pub fn reserved(&self, hold: &Hold) -> Amount {
         self.open.get(hold.0).map_or(Amount::default(), |open| open.reserved)
     }
 
-    /// Ends a request that used so much, which counts in the window and the period of its admission. A window or
-    /// period that has passed is not counted any more; its row in the ledger is.
+    /// Ends a request with its use, which counts in the window and the period of its admission. A window or period that
+    /// has passed is not counted any more, but the ledger has the row.
     pub fn settle(&mut self, hold: Hold, used: Amount) {
         self.close(hold.0, used);
     }
 
-    /// Ends the holds that no exchange has any more: `is_live` says which are still out. Returns whose they were and
-    /// what they were lent. For use after a panic; in ordinary service there are none.
+    /// Ends the reservations that no exchange owns any more, by `is_live`. Returns their keys and leases. For use after
+    /// a panic.
     pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> Vec<(KeyIx, Lease)> {
         let lost: Vec<Id<Open>> = self.open.iter().map(|(id, _)| id).filter(|id| !is_live(*id)).collect();
         let reclaim = |id: Id<Open>| {
@@ -433,7 +431,7 @@ impl Meter {
         self.settle(hold, Amount::default());
     }
 
-    /// How the key and its groups stand.
+    /// Remaining quota of the key and its groups.
     pub fn standing(&mut self, payer: Payer<'_>, now: Unix) -> QuotaStatus {
         let account = self.at(payer.key, payer.plan, now);
         let mut status = standing(account, payer.plan);
@@ -443,7 +441,7 @@ impl Meter {
         status
     }
 
-    /// Every configured group that has a budget, and how that stands.
+    /// Configured groups with a budget, and the state of each.
     pub fn budgets(&mut self, now: Unix) -> Vec<(Arc<str>, BudgetStatus)> {
         let mut budgets = Vec::new();
         self.tree.each_budget(&self.open, now, |node| {
@@ -460,34 +458,34 @@ impl Meter {
         refuses
     }
 
-    /// Holds that are out: requests running. Zero at rest.
+    /// Number of open reservations, one per running request.
     pub fn open_holds(&self) -> usize {
         self.open.len()
     }
 
-    /// At start, from the ledger's sums by day: so much was used on the UTC day that begins at `day`. Days are never
-    /// longer than a period, so every period made of them is exact.
+    /// Restores the use of the UTC day that begins at `day`, at start, from the ledger's sums by day. Every period
+    /// consists of whole days, so its sum is exact.
     pub fn restore_day(&mut self, key: KeyIx, plan: &Plan, now: Unix, day: Unix, used: Amount) {
         self.at(key, plan, now).add_day(day, used);
     }
 
-    /// The same for the groups of a path, whosever key it was.
+    /// Like [`Meter::restore_day`], for the groups of a path and all their keys.
     pub fn restore_groups_day(&mut self, path: PathIx, now: Unix, day: Unix, used: Amount) {
         self.tree.each(path, &self.open, now, |node| node.account.add_day(day, used));
     }
 
-    /// At start, from the ledger's rows: one request was admitted at `admitted` and used `tokens`. Counts in the
-    /// window if that lies in the current one; the period is [`Meter::restore_day`]'s.
+    /// Restores one request at start, from its row in the ledger. It counts in the window if the current one contains
+    /// `admitted`. [`Meter::restore_day`] restores the period.
     pub fn restore_row(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, tokens: u64) {
         self.at(key, plan, now).window.restore(admitted, tokens);
     }
 
-    /// The same for the groups of a path.
+    /// Like [`Meter::restore_row`], for the groups of a path.
     pub fn restore_groups_row(&mut self, path: PathIx, now: Unix, admitted: Unix, tokens: u64) {
         self.tree.each(path, &self.open, now, |node| node.account.window.restore(admitted, tokens));
     }
 
-    /// The limit that stands against one more request; of several the one that lasts longest.
+    /// Fails with the limit that refuses one more request. Of several, the one that lasts longest.
     fn check(&mut self, payer: Payer<'_>, now: Unix, counted: Counted) -> Result<(), Limit> {
         let account = self.at(payer.key, payer.plan, now);
         let is_reached = Counts::of(account, counted).is_reached(payer.plan);
@@ -498,7 +496,7 @@ impl Meter {
         self.check_groups(payer, now, counted, own)
     }
 
-    /// The same of groups. `own`: the limit of the key that is reached.
+    /// Like [`Meter::check`], for the groups. `own`: the limit of the key that is reached.
     #[inline(never)]
     fn check_groups(&mut self, payer: Payer<'_>, now: Unix, counted: Counted, own: Option<Limit>) -> Result<(), Limit> {
         let mut found = own;
@@ -531,7 +529,7 @@ impl Meter {
     }
 }
 
-/// How one account stands.
+/// Remaining quota of one account.
 fn standing(account: &Account, plan: &Plan) -> QuotaStatus {
     let (requests, _) = account.window_known();
     let (limit, used) = (shown(plan.requests), account.period_known());
@@ -549,7 +547,7 @@ fn standing(account: &Account, plan: &Plan) -> QuotaStatus {
 }
 
 impl QuotaStatus {
-    /// A key's with that of a group above it.
+    /// Combines the quota of a key with that of a group above it.
     #[inline]
     fn narrow(&mut self, account: &Account, group: &Plan) {
         if group.requests > 0 {

@@ -1,9 +1,9 @@
-//! Networks: the addresses that share the first bits of one. Pure.
+//! Networks: addresses that share their first bits. Pure.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An address and how many of its bits count. IPv4 networks lie among the mapped addresses of IPv6.
+/// An address and the length of its prefix. IPv4 networks are stored as mapped IPv6 addresses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Network {
     address: IpAddr,
@@ -11,8 +11,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Reads `10.0.0.0/8`, `2001:db8::/32` or a single address; `None` for anything else, also where bits are set
-    /// behind those that count.
+    /// Reads `10.0.0.0/8`, `2001:db8::/32` or a single address; `None` for anything else, also if bits after the prefix
+    /// are set.
     pub fn parse(text: &str) -> Option<Network> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) if !bits.starts_with('+') => (address, Some(bits.parse::<u8>().ok()?)),
@@ -25,7 +25,7 @@ impl Network {
         (network.bits <= most && number(address) & !network.mask() == 0).then_some(network)
     }
 
-    /// True if an address, mapped into IPv6 where it is one of IPv4, lies in it.
+    /// True if the network contains the address. IPv4 addresses must be mapped into IPv6.
     pub fn contains(&self, address: Ipv6Addr) -> bool {
         u128::from(address) & self.mask() == number(self.address)
     }

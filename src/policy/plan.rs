@@ -1,5 +1,5 @@
-//! Limits as configured: of a plan, what each key of it may use, and of a group, what all keys in it and below it may
-//! use together. Counting is `meter`'s, calendars are `window`'s.
+//! Limits as configured. A plan limits each of its keys, a group limits all keys in and below it together. `meter`
+//! counts, `window` has the calendars.
 
 use super::settings::kinds::{Count, Dollars, Kind, OneOf, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Shown in place of "unlimited": the largest integer every JSON parser keeps exactly (contract section 3).
+/// Shown in place of "unlimited": the largest integer every JSON parser keeps exactly.
 pub const UNLIMITED: u64 = 9_007_199_254_740_991;
 
 /// The largest budget in nano-dollars: a thousand million dollars.
@@ -19,10 +19,10 @@ pub const BUDGET_MAX: u64 = 1_000_000_000_000_000_000;
 /// Levels of a tree of groups.
 pub const LEVELS_MAX: usize = 4;
 
-/// What stands between the names of a path of groups; no name has it.
+/// Separator of the names in a path of groups. Names cannot contain it.
 pub const PATH_SEPARATOR: char = '/';
 
-/// Windows that a plan may have.
+/// Range of the length of a plan's window.
 const WINDOWS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
 
 section! {
@@ -53,26 +53,26 @@ section! {
         /// How much of a model's places each of its keys has where keys wait for them, beside keys of other plans. 1 is
         /// the least.
         pub share: u32 = 1, Whole(1..=1000), Live;
-        /// `budget` is one of a key's own, not its plan's.
+        /// True if `budget` is the key's own, not its plan's.
         pub own_budget: bool = false;
     }
 }
 
-/// True if models without a price may be used where there is a budget.
+/// True if models without a price may be used if there is a budget.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Unpriced {
-    /// No: what they cost is not known.
+    /// No: their cost is not known.
     #[default]
     Refuse,
-    /// Yes, for nothing.
+    /// Yes, at no cost.
     Allow,
 }
 
 impl Unpriced {
-    /// Both of them.
+    /// Both values.
     pub const ALL: [Unpriced; 2] = [Unpriced::Refuse, Unpriced::Allow];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Unpriced::Refuse => "refuse",
@@ -94,13 +94,13 @@ pub struct Group {
 }
 
 impl Group {
-    /// The settings that it has of those of a plan: all but a key's share of places.
+    /// Settings of a plan that a group also has: all except a key's share of slots.
     pub fn rows() -> impl Iterator<Item = &'static Setting<Plan>> {
         Plan::ROWS.iter().filter(|row| row.key != "share")
     }
 }
 
-/// Limits that are others for one key than its plan has them; `None` is the plan's, 0 is none.
+/// Limits of one key that replace those of its plan. `None` means the plan's limit, 0 means no limit.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitOverrides {
@@ -157,7 +157,7 @@ impl Plan {
         self.budget > 0 && self.unpriced == Unpriced::Refuse
     }
 
-    /// The plan as it is for a key with these limits of its own.
+    /// The plan with these limits of one key.
     pub fn with(&self, limits: &LimitOverrides) -> Plan {
         Plan {
             tokens: limits.tokens.unwrap_or(self.tokens),
@@ -170,8 +170,8 @@ impl Plan {
         }
     }
 
-    /// One host's share of every limit while the ledger that `hosts` of them share cannot be reached: at least 1 of
-    /// each, so that a share is not "no limit".
+    /// Share of one of `hosts` hosts in every limit while the shared ledger cannot be reached. At least 1 of each,
+    /// since 0 means "no limit".
     pub fn share(&self, hosts: u32) -> Plan {
         let part = |limit: u64| if limit == 0 { 0 } else { (limit / u64::from(hosts.max(1))).max(1) };
         Plan {

@@ -1,6 +1,6 @@
-//! What a client learns when it is refused: status, type, words and the headers that go with them. One
-//! constructor per error of the specification's section 7 and the contract's section 1. It renders nothing: `gateway`
-//! writes it in the shape of the endpoint. Never a provider's key, an upstream model's name or a path of the host.
+//! Error that a client receives: status, type, message and headers. It has one constructor per error. `gateway` writes
+//! it in the shape of the endpoint. It must never contain a provider's key, the name of a provider's model or a path of
+//! the host.
 
 use super::cause::Cause;
 use super::meter::{By, Limit, LimitKind, Whose};
@@ -8,10 +8,10 @@ use crate::base::time::Unix;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// `error.type` of the specification's section 7.
+/// Value of `error.type`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum RefusalKind {
-    /// 400 and its kin: the request is wrong.
+    /// 400 and similar: the request is wrong.
     InvalidRequest,
     /// 401: no usable key.
     Authentication,
@@ -21,14 +21,14 @@ pub enum RefusalKind {
     NotFound,
     /// 429: a limit of the key or its plan.
     RateLimit,
-    /// 500 and 503: the provider, or the gateway itself, cannot.
+    /// 500 and 503: the provider or the gateway failed.
     Upstream,
     /// 504: the model took too long.
     Timeout,
 }
 
 impl RefusalKind {
-    /// The words of the specification.
+    /// Text of `error.type`.
     pub fn as_str(self) -> &'static str {
         match self {
             RefusalKind::InvalidRequest => "invalid_request_error",
@@ -42,17 +42,17 @@ impl RefusalKind {
     }
 }
 
-/// What of a key's is not configured, or not any more.
+/// Plan or group of a key that is not configured.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Missing {
-    /// Its plan.
+    /// The plan.
     Plan,
-    /// Its group.
+    /// The group.
     Group,
 }
 
 impl Missing {
-    /// What an operator is told of so many keys whose plan or group is called `name`.
+    /// Message to the operator about keys with the missing plan or group `name`.
     pub fn message(self, name: &str, keys: usize) -> String {
         let (are, they) = if keys == 1 { ("key is", "it is") } else { ("keys are", "they are") };
         let (what, option) = match self {
@@ -79,10 +79,10 @@ impl From<Missing> for Refusal {
 
 /// Seconds a client is asked to wait after a 503 of the gateway's own.
 const RETRY_SOON: u64 = 1;
-/// Seconds a client is asked to wait while the gateway drains: another one is taking over.
+/// Seconds a client is asked to wait while the gateway drains and another one takes over.
 const RETRY_AFTER_DRAIN: u64 = 5;
 
-/// What a refusal is about, as the operator is told.
+/// Subject of a refusal, for the operator.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum About {
     Http,
@@ -124,7 +124,7 @@ impl About {
     }
 }
 
-/// One refusal, ready to be rendered.
+/// A refusal, ready to be rendered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// `error.type`.
@@ -137,26 +137,26 @@ pub struct Refusal {
     pub details: Option<&'static str>,
     /// `retry-after` in whole seconds, at least 1.
     pub retry_after: Option<u64>,
-    /// `x-should-retry`, which the SDKs obey before anything else.
+    /// `x-should-retry`, which the SDKs obey first.
     pub should_retry: Option<bool>,
     /// `allow`, on 405.
     pub allow: Option<&'static str>,
-    /// The connection is closed after the answer.
+    /// True if the connection is closed after the answer.
     pub close: bool,
-    /// For `x-ratelimit-reset` where a limit refused; else the window's end is shown.
+    /// Value of `x-ratelimit-reset` if a limit refused; otherwise the end of the window is shown.
     pub reset: Option<Unix>,
-    /// For the operator alone, where the status and the type do not say it: what it is about, and what of that.
+    /// Subject of the refusal, only for the operator, if status and type do not show it. `what` has the detail.
     about: Option<About>,
     what: &'static str,
-    /// For the operator alone: the limit that refused.
+    /// Limit that refused, only for the operator.
     pub limit: Option<LimitKind>,
-    /// Whose limit that is.
+    /// Owner of that limit.
     pub whose: Option<Box<Whose>>,
-    /// The conversation is longer than the model can read.
+    /// True if the conversation is longer than the model can read.
     too_long: bool,
 }
 
-/// True if a provider's words say that the conversation is longer than the model can read.
+/// True if a provider's message says that the conversation is longer than the model can read.
 pub fn is_too_long(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     let known =
@@ -189,8 +189,8 @@ impl Refusal {
         Refusal { about: Some(about), what, ..self }
     }
 
-    /// `error.code` in the responses shape, whose clients decide by it: a spent period must end their tries, a full
-    /// window, or what running requests have reserved, must not.
+    /// `error.code` in the responses shape, by which clients decide on retries. A spent period must end them; a full
+    /// window, or reservations of running requests, must not.
     pub fn word(&self) -> &'static str {
         match (self.kind, self.status) {
             (RefusalKind::RateLimit, _) if self.should_retry == Some(false) => "insufficient_quota",
@@ -212,7 +212,7 @@ impl Refusal {
         }
     }
 
-    /// For the operator alone: why, where the status and the type do not say it.
+    /// Cause for the operator only, if status and type do not show it.
     pub fn cause(&self) -> Option<Cause> {
         self.about.map(|about| Cause::new(about.name(), self.what))
     }
@@ -225,15 +225,15 @@ impl Refusal {
         Refusal { retry_after: Some(seconds), ..Refusal::new(RefusalKind::Upstream, 503, message) }
     }
 
-    /// The same refusal, after which the connection is closed.
+    /// Refusal that also closes the connection.
     pub fn closing(self) -> Refusal {
         Refusal { close: true, ..self }
     }
 
     // --- the head -------------------------------------------------------------------------------------------------
 
-    /// An HTTP syntax error: 400, 414, 431, 501 or 505 with the parser's words. Closes: where the next message
-    /// begins is not known any more.
+    /// An HTTP syntax error: 400, 414, 431, 501 or 505 with the parser's message. Closes the connection, since the
+    /// start of the next message is unknown.
     pub fn bad_http(status: u16, reason: &'static str) -> Refusal {
         Refusal::invalid(status, reason).closing().because(About::Http, reason)
     }
@@ -244,7 +244,7 @@ impl Refusal {
         Refusal::invalid(400, text).closing().because(About::Http, "plain HTTP on a TLS port")
     }
 
-    /// 400, which is logged but not told: a trusted proxy's connection without the header that it owes.
+    /// 400: a trusted proxy's connection without its PROXY header. It is logged, but not sent.
     pub fn no_proxy_header() -> Refusal {
         let text = "a PROXY protocol header was expected";
         Refusal::invalid(400, text).closing().because(About::Proxy, "no PROXY header from a trusted proxy")
@@ -268,8 +268,8 @@ impl Refusal {
         Refusal::new(RefusalKind::Authentication, 401, text).because(About::Key, "none")
     }
 
-    /// 401: a key was presented that opens nothing, `why` in words for the operator. One text for all cases: none tells
-    /// whether a key exists.
+    /// 401: an invalid key was presented. `why` is for the operator. The text is the same in all cases, so that it does
+    /// not reveal whether a key exists.
     pub fn bad_key(why: &'static str) -> Refusal {
         let text = "the API key is malformed, unknown, expired or revoked";
         Refusal::new(RefusalKind::Authentication, 401, text).because(About::Key, why)
@@ -282,26 +282,26 @@ impl Refusal {
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
-    /// 404: an endpoint of other services' that is not spoken here.
+    /// 404: an endpoint of other services that is not supported.
     pub fn not_spoken() -> Refusal {
         let text = "this endpoint is not spoken here: requests go to /v1/chat/completions, /v1/messages, \
                     /v1/responses, /v1/embeddings, /v1/rerank or /v1/completions";
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
-    /// 426: a websocket is asked for. A client that knows another way takes it at once.
+    /// 426: a websocket was requested. Clients with a fallback use it at once.
     pub fn upgrade_required() -> Refusal {
         let text = "there is no websocket here: send `POST /v1/responses`";
         Refusal { allow: Some("POST"), ..Refusal::invalid(426, text) }
     }
 
-    /// 405 with the methods that are allowed, as the `allow` header has them.
+    /// 405 with the allowed methods, as in the `allow` header.
     pub fn method(allow: &'static str) -> Refusal {
         let text = format!("this path answers {allow} only");
         Refusal { allow: Some(allow), ..Refusal::invalid(405, text) }
     }
 
-    /// What the admin API refuses, by the status.
+    /// Refusal of the admin API, by status.
     pub fn of_status(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
         let kind = match status {
             401 => RefusalKind::Authentication,
@@ -324,7 +324,7 @@ impl Refusal {
         Refusal::unavailable("the gateway is shutting down", RETRY_AFTER_DRAIN).closing().because(About::Stopping, "")
     }
 
-    /// 503: an upgrade is under way, and another process admits, or soon this one again. A new connection finds it.
+    /// 503: an upgrade is running. A new connection reaches the process that admits.
     pub fn upgrading() -> Refusal {
         Refusal::unavailable("the gateway is being upgraded, try again on a new connection", RETRY_SOON).closing()
     }
@@ -339,19 +339,19 @@ impl Refusal {
         Refusal::unavailable("out of buffers, try again shortly", RETRY_SOON).because(About::Buffers, "all")
     }
 
-    /// 503: this key alone buffers a quarter of the budget.
+    /// 503: this key buffers a quarter of the budget.
     pub fn key_buffers() -> Refusal {
         let text = "this key has too many bytes of requests in flight, try again shortly";
         Refusal::unavailable(text, RETRY_SOON).because(About::Buffers, "of this key")
     }
 
-    /// 503: a stream keeps more of its answer than this key may still have.
+    /// 503: a stream buffers more of its answer than this key may still use.
     pub fn key_answers() -> Refusal {
         let text = "the answers of this key take its share of max_buffered, try again shortly";
         Refusal::unavailable(text, RETRY_SOON).because(About::Buffers, "of this key")
     }
 
-    /// 503: an answer has found no room, or no reader, within `request_timeout`.
+    /// 503: an answer got no buffer, or was not read, within `request_timeout`.
     pub fn no_room(waited: Duration) -> Refusal {
         let text = format!("the answer could not be read within request_timeout ({})", shown(waited));
         Refusal::unavailable(text, RETRY_SOON)
@@ -363,14 +363,14 @@ impl Refusal {
         Refusal::unavailable(text, RETRY_SOON).because(About::Places, "")
     }
 
-    /// 429: as many requests wait for places as the queue of the model holds. `again`: seconds until there is room.
+    /// 429: the queue of the model is full. `again`: seconds until there is room.
     pub fn queue_full(max: u32, again: u64) -> Refusal {
         let text = format!("the queue of the model is full: as many wait for a place as queue.max allows ({max})");
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Queue, "full")
     }
 
-    /// 429: no place came free within the time that the queue of the model gives. `again`: seconds until one may.
+    /// 429: no slot became free within the queue's wait time. `again`: seconds until one may.
     pub fn queue_wait(waited: Duration, again: u64) -> Refusal {
         let text = format!("the queue of the model: no place came free within queue.wait ({})", shown(waited));
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
@@ -383,18 +383,18 @@ impl Refusal {
             .because(About::Ledger, "")
     }
 
-    /// 503: the wall clock is behind what is known to be past, so keys and limits cannot be judged by it.
+    /// 503: the wall clock is behind a moment that is known to be past, so keys and limits cannot be checked.
     pub fn clock() -> Refusal {
         Refusal::unavailable("the clock of the gateway is wrong, try again shortly", RETRY_SOON)
             .because(About::Clock, "behind")
     }
 
-    /// 400: not JSON by its own word.
+    /// 400: the `content-type` is not JSON.
     pub fn content_type() -> Refusal {
         Refusal::invalid(400, "content-type: expected application/json")
     }
 
-    /// 400: a form, which is what curl calls a body unless it is told otherwise.
+    /// 400: the `content-type` is a form, which is curl's default.
     pub fn form() -> Refusal {
         let text = "content-type: expected application/json; curl sends -d as a form: add -H 'content-type: \
                     application/json'";
@@ -416,12 +416,12 @@ impl Refusal {
         Refusal::invalid(417, "expect: only 100-continue is understood").closing()
     }
 
-    /// 413: larger than `max_body`, in bytes, declared or as it arrived.
+    /// 413: a body larger than `max_body` bytes, as declared or as received.
     pub fn too_large(max_body: u64) -> Refusal {
         Refusal::invalid(413, format!("the request's body is larger than {max_body} bytes"))
     }
 
-    /// 413: a request that takes so much with its translation that it could never be served.
+    /// 413: a request that is too large, with its translation, to be served at any time.
     pub fn too_large_translated(most: u64) -> Refusal {
         let text = format!("the request and its translation for the model's provider take more than {most} bytes");
         Refusal::invalid(413, text)
@@ -429,20 +429,20 @@ impl Refusal {
 
     // --- the body -------------------------------------------------------------------------------------------------
 
-    /// 400 with a validator's words, which name the field by path.
+    /// 400 with a validator's message, which has the path of the field.
     pub fn invalid_body(message: impl Into<Cow<'static, str>>) -> Refusal {
         Refusal::invalid(400, message)
     }
 
-    /// 400: a conversation that is to be held at the provider. Its name there is not known to the client, whose later
-    /// requests would hold a part of the history only. By the details the SDKs know to send all of it instead.
+    /// 400: a conversation stored at the provider. The client does not know its name there, so its later requests would
+    /// have only part of the history. The details tell the SDKs to send all of it.
     pub fn no_threads() -> Refusal {
         let text = "thread: not supported, send the whole conversation with each request";
         let details = r#"{"error_code":"thread_unsupported_request","unsupported":["thread"]}"#;
         Refusal { details: Some(details), ..Refusal::invalid(400, text) }
     }
 
-    /// 400: a body whose framing is broken. Closes: where the next message begins is not known any more.
+    /// 400: a body whose framing is broken. Closes the connection, since the start of the next message is unknown.
     pub fn bad_framing() -> Refusal {
         Refusal::invalid(400, "the request's body is not framed as its head says").closing()
     }
@@ -452,13 +452,13 @@ impl Refusal {
         Refusal::invalid(400, "model: missing, and no default model is configured")
     }
 
-    /// 404: no such model. The client's own word is repeated, shortened to 64 characters.
+    /// 404: no such model. The message repeats the client's name of it, cut to 64 characters.
     pub fn unknown_model(id: &str) -> Refusal {
         let text = format!("model: `{}` does not exist", shortened(id));
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
-    /// 404: the model is there, and serves something else.
+    /// 404: the model exists, but does not serve this endpoint.
     pub fn not_served(id: &str, asked: &str, serves: &str) -> Refusal {
         let text = format!("model: `{}` serves {serves}, not {asked}", shortened(id));
         Refusal::new(RefusalKind::NotFound, 404, text)
@@ -476,8 +476,8 @@ impl Refusal {
         Refusal::new(RefusalKind::Permission, 403, text).because(About::Budget, "model without a price")
     }
 
-    /// 403: a member of the request is billed at a price that nobody has configured, and a budget applies that does not
-    /// allow it. `word`: the value that it has, or nothing.
+    /// 403: a member of the request is billed at a price that is not configured, and a budget applies that does not
+    /// allow it. `word`: the value of the member, if it is shown.
     #[cold]
     pub fn unpriced_member(path: &str, word: Option<&str>) -> Refusal {
         let what = word.map_or(Cow::Borrowed("it"), |word| format!("`{}`", shortened(word)).into());
@@ -485,8 +485,8 @@ impl Refusal {
         Refusal::new(RefusalKind::Permission, 403, text).because(About::Budget, "member without a price")
     }
 
-    /// 429 for a limit of the key or of a group. A spent period, and a request that needs more than its share, tell the
-    /// SDKs not to try again.
+    /// 429 for a limit of the key or of a group. After a spent period, or if a request needs more than its share, the
+    /// SDKs must not retry.
     #[inline]
     pub fn limit(limit: &Limit) -> Refusal {
         let is_final = match limit.by {
@@ -506,42 +506,42 @@ impl Refusal {
 
     // --- upstream -------------------------------------------------------------------------------------------------
 
-    /// 400: the upstream refused the request for what it says (400, 413, 422); `message` is masked and cut already.
+    /// 400: the provider refused the content of the request (400, 413, 422). `message` is already masked and cut.
     pub fn upstream_rejected(message: Option<String>) -> Refusal {
         let text = message.unwrap_or_else(|| "the model's provider refused the request as invalid".to_string());
         Refusal::invalid(400, text)
     }
 
-    /// The same of a conversation that is longer than the model can read, whatever the words.
+    /// Refusal for a conversation that is longer than the model can read, with any message.
     pub fn too_long(self) -> Refusal {
         Refusal { too_long: true, ..self }
     }
 
-    /// 500: the upstream refused the gateway (401, 402, 403, 404). The reason is the operator's business, and trying
-    /// again does not help.
+    /// 500: the provider refused the gateway (401, 402, 403, 404). The reason is only for the operator, and a retry
+    /// does not help.
     pub fn upstream_refused() -> Refusal {
         let text = "the model's provider does not accept the gateway's requests";
         Refusal { should_retry: Some(false), ..Refusal::new(RefusalKind::Upstream, 500, text) }
     }
 
-    /// 500: the upstream failed. A provider's `retry-after`, in seconds, is passed on.
+    /// 500: the provider failed. A provider's `retry-after`, in seconds, is passed on.
     pub fn upstream_failed(message: Option<String>, retry_after: Option<u64>) -> Refusal {
         let text = message.map_or(Cow::Borrowed("the model's provider failed"), Cow::Owned);
         let retry_after = retry_after.map(|seconds| seconds.max(1));
         Refusal { retry_after, ..Refusal::new(RefusalKind::Upstream, 500, text) }
     }
 
-    /// 500: no connection to the upstream.
+    /// 500: no connection to the provider.
     pub fn upstream_unreachable() -> Refusal {
         Refusal::new(RefusalKind::Upstream, 500, "the model's provider cannot be reached")
     }
 
-    /// 500: the upstream's answer is not one.
+    /// 500: the provider's answer is invalid or incomplete.
     pub fn upstream_broken() -> Refusal {
         Refusal::new(RefusalKind::Upstream, 500, "the model's provider broke off or sent an invalid answer")
     }
 
-    /// 500: an event above `max_event` or an answer above `max_response`; `setting` names which.
+    /// 500: an event above `max_event` or an answer above `max_response`. `setting` is the name of the limit.
     pub fn upstream_too_large(setting: &'static str) -> Refusal {
         Refusal::new(RefusalKind::Upstream, 500, format!("the model's answer is larger than {setting} allows"))
     }
@@ -557,12 +557,12 @@ impl Refusal {
     }
 }
 
-/// A time in seconds, or where it is none of whole ones in milliseconds.
+/// A time in seconds, or in milliseconds if it is not a whole number of seconds.
 fn shown(time: Duration) -> String {
     if time.subsec_millis() == 0 { format!("{} s", time.as_secs()) } else { format!("{} ms", time.as_millis()) }
 }
 
-/// The first 64 characters of a client's word, so that an answer does not grow with it.
+/// First 64 characters of a client's text, so that the answer stays short.
 fn shortened(word: &str) -> &str {
     match word.char_indices().nth(64) {
         Some((end, _)) => &word[..end],
@@ -571,135 +571,4 @@ fn shortened(word: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::meter::Whose;
-    use super::*;
-
-    #[test]
-    fn each_row_of_section_7_has_its_status_and_type() {
-        let limit = Limit {
-            kind: LimitKind::Requests,
-            by: By::Spent,
-            whose: Whose::Key,
-            value: 2,
-            window: Duration::from_secs(60),
-            reset: Unix(60_000),
-            retry_after: 60,
-        };
-        let rows = [
-            (Refusal::invalid_body("x"), 400, "invalid_request_error"),
-            (Refusal::bad_key("unknown"), 401, "authentication_error"),
-            (Refusal::no_key(), 401, "authentication_error"),
-            (Refusal::model_scope("m"), 403, "permission_error"),
-            (Refusal::endpoint_scope("chat"), 403, "permission_error"),
-            (Refusal::unknown_model("m"), 404, "not_found_error"),
-            (Refusal::no_path(), 404, "not_found_error"),
-            (Refusal::limit(&limit), 429, "rate_limit_error"),
-            (Refusal::upstream_failed(None, None), 500, "upstream_error"),
-            (Refusal::timeout("idle_timeout", Duration::from_secs(600)), 504, "timeout_error"),
-        ];
-        for (refusal, status, kind) in rows {
-            assert_eq!((refusal.status, refusal.kind.as_str()), (status, kind), "{}", refusal.message);
-        }
-        assert!(size_of::<Refusal>() < 128, "it is handed up through many functions: {}", size_of::<Refusal>());
-    }
-
-    #[test]
-    fn statuses_beyond_section_7_are_invalid_requests_and_503_is_upstream() {
-        let second = Duration::from_secs(10);
-        let invalid = [
-            (Refusal::method("POST"), 405),
-            (Refusal::head_too_slow(second), 408),
-            (Refusal::body_too_slow(second), 408),
-            (Refusal::too_large(10), 413),
-            (Refusal::bad_http(414, "long"), 414),
-            (Refusal::expectation(), 417),
-            (Refusal::bad_http(431, "long"), 431),
-            (Refusal::bad_http(501, "coding"), 501),
-            (Refusal::bad_http(505, "version"), 505),
-        ];
-        for (refusal, status) in invalid {
-            assert_eq!((refusal.status, refusal.kind), (status, RefusalKind::InvalidRequest));
-        }
-        let all = [
-            Refusal::draining(),
-            Refusal::upgrading(),
-            Refusal::no_connections(),
-            Refusal::no_buffers(),
-            Refusal::store(),
-            Refusal::clock(),
-        ];
-        for refusal in all.into_iter().chain([Refusal::key_buffers()]) {
-            assert_eq!((refusal.status, refusal.kind), (503, RefusalKind::Upstream));
-            assert!(refusal.retry_after >= Some(1), "{}", refusal.message);
-        }
-    }
-
-    #[test]
-    fn syntax_errors_and_slow_requests_close_the_connection_and_others_keep_it() {
-        assert!(Refusal::bad_http(400, "x").close && Refusal::head_too_slow(Duration::ZERO).close);
-        assert!(!Refusal::bad_key("unknown").close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
-        assert!(!Refusal::not_spoken().close);
-    }
-
-    #[test]
-    fn a_spent_period_says_not_to_retry_and_a_window_says_when() {
-        let mut limit = Limit {
-            kind: LimitKind::TokensPerPeriod,
-            by: By::Spent,
-            whose: Whose::Key,
-            value: 9,
-            window: Duration::from_secs(60),
-            reset: Unix(0),
-            retry_after: 0,
-        };
-        let refusal = Refusal::limit(&limit);
-        assert_eq!((refusal.should_retry, refusal.retry_after), (Some(false), Some(1)));
-        assert_eq!(refusal.word(), "insufficient_quota");
-        limit.kind = LimitKind::Requests;
-        assert_eq!(Refusal::limit(&limit).should_retry, None);
-    }
-
-    #[test]
-    fn reservations_say_to_retry_and_oversized_needs_do_not() {
-        for kind in [LimitKind::TokensPerPeriod, LimitKind::Budget, LimitKind::TokensPerWindow] {
-            let (whose, window) = (Whose::Group("a".into()), Duration::from_secs(60));
-            let limit = Limit { kind, by: By::Reserved, whose, value: 9, window, reset: Unix(0), retry_after: 1 };
-            let reserved = Refusal::limit(&limit);
-            assert_eq!((reserved.should_retry, reserved.word()), (None, "rate_limit_exceeded"));
-            assert!(reserved.message.contains("reserved by running requests") && !reserved.message.contains("spent"));
-            let by = By::Share { need: 16_000_000_000, left: 420_000_000 };
-            let share = Refusal::limit(&Limit { by, retry_after: 60, ..limit });
-            assert_eq!((share.should_retry, share.retry_after), (Some(false), Some(60)));
-            assert_eq!(share.word(), "insufficient_quota");
-            assert!(share.message.starts_with("the request needs up to "), "{}", share.message);
-        }
-    }
-
-    #[test]
-    fn a_need_of_money_is_shown_rounded_up_and_what_is_left_down() {
-        let text = |need, left| {
-            let by = By::Share { need, left };
-            let (kind, whose, window) = (LimitKind::Budget, Whose::Group("research".into()), Duration::from_secs(60));
-            Limit { kind, by, whose, value: 1, window, reset: Unix(0), retry_after: 1 }.message()
-        };
-        let told = |need, left| {
-            format!("the request needs up to ${need} of the budget of group `research`, of which ${left} is left")
-        };
-        assert_eq!(text(16_000_000_000, 420_000_000), told("16.00", "0.42"));
-        assert_eq!(text(1_638_400_001, 1_000_001_999), told("1.638401", "1.000001"));
-        assert_eq!(text(1_000_000_001, 0), told("1.000001", "0.00"));
-    }
-
-    #[test]
-    fn a_very_long_model_name_is_not_sent_back_whole() {
-        let refusal = Refusal::unknown_model(&"ü".repeat(5000));
-        assert_eq!(refusal.message.matches('ü').count(), 64);
-    }
-
-    #[test]
-    fn a_deadline_is_named_with_its_length() {
-        let refusal = Refusal::timeout("connect_timeout", Duration::from_millis(1500));
-        assert_eq!(refusal.message, "the model exceeded connect_timeout (1500 ms)");
-    }
-}
+mod tests;

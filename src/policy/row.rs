@@ -1,8 +1,8 @@
-//! One row of the ledger: plain data between `gateway`, which writes it, and `io::store`, which keeps it.
-//! It decides nothing and never holds content of a request or an answer.
+//! A row of the ledger: plain data that `gateway` writes and `io::store` stores. It must never contain content of a
+//! request or an answer.
 //!
-//! A row is one serde type. Its short names are those of a shared ledger, whose scripts read them; a process that hands
-//! over passes rows on in the same form, and `tollgate ledger export` gives the fields names for people.
+//! A row is one serde type. Its short names are those that the scripts of a shared ledger read. A handover passes rows
+//! on in the same form. `tollgate ledger export` uses long names.
 
 use super::agent::Client;
 use super::keys::KeyId;
@@ -14,16 +14,16 @@ use crate::wire::Dialect;
 use serde::{Deserialize, Serialize, Serializer};
 use std::sync::Arc;
 
-/// What is remembered of one admitted request (contract sections 3 and 5).
+/// Record of one admitted request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// The 16 bytes behind the hexadecimal of the request id.
+    /// Id of the request as 16 bytes.
     #[serde(rename = "r", with = "hex")]
     pub request: [u8; 16],
-    /// Whose key.
+    /// Id of the key.
     #[serde(rename = "k")]
     pub key: KeyId,
-    /// When it was admitted; window and period follow from it.
+    /// Moment of admission. Window and period follow from it.
     #[serde(rename = "a", with = "millis")]
     pub admitted: Unix,
     /// Catalog id of the model.
@@ -38,13 +38,13 @@ pub struct Row {
     /// True if the answer was streamed.
     #[serde(rename = "s")]
     pub stream: bool,
-    /// The status the client saw; 499 for a client that left before one.
+    /// Status sent to the client; 499 if the client left before.
     #[serde(rename = "c")]
     pub status: u16,
-    /// Tokens and where their counts come from; written cut, see [`Row::bounded`].
+    /// Tokens and the source of their counts. Written with upper bounds, see [`Row::bounded`].
     #[serde(flatten, with = "counts")]
     pub usage: Usage,
-    /// Cost in nano-dollars; written cut likewise.
+    /// Cost in nano-dollars, also written with an upper bound.
     #[serde(rename = "n", serialize_with = "cut_cost")]
     pub cost_nano: u64,
     /// Targets tried.
@@ -53,60 +53,59 @@ pub struct Row {
     /// Microseconds from the first byte of the request to the end of the answer.
     #[serde(rename = "d")]
     pub micros: u64,
-    /// Milliseconds of them in which it waited for a place.
+    /// Milliseconds of this time that it waited in the queue.
     #[serde(rename = "q", default, skip_serializing_if = "is_none")]
     pub queued_ms: u64,
     /// Names of the groups that it was admitted under, from the root of their tree to the key's own, joined by `/`;
-    /// empty for none. What is moved afterwards keeps it.
+    /// empty for none. A later move of a group does not change it.
     #[serde(rename = "g", default, skip_serializing_if = "is_empty")]
     pub group: Arc<str>,
-    /// Whom the client sent it for (contract section 10), as a keyed hash or in its own words; bounded.
+    /// User that the client names, as a keyed hash or in plain text, with a maximum length.
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Arc<str>>,
-    /// Which conversation the client says that it belongs to; as a keyed hash or in its own words, likewise.
+    /// Conversation that the client names, in the same form.
     #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Arc<str>>,
-    /// What kind of program sent it.
+    /// Class of the program that sent it.
     #[serde(rename = "l", default, skip_serializing_if = "Client::is_none")]
     pub client: Client,
-    /// The trace that it was part of and its span in that, in hexadecimal with `-` between them.
+    /// Ids of its trace and its span, in hexadecimal with `-` between them.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Arc<str>>,
-    /// What a shared ledger has lent to the request, to be given back with this row; `None` where none is shared. Not
-    /// kept.
+    /// Lease in a shared ledger, which this row returns; `None` without a shared ledger. Not stored.
     #[serde(skip)]
     pub lease: Option<Box<Lease>>,
 }
 
 impl Row {
-    /// The row's numbers, cut where an upstream's report is absurd.
+    /// Numbers of the row with upper bounds, since a provider can report absurd ones.
     pub fn bounded(&self) -> (Usage, u64) {
         (self.usage.bounded(), self.cost_nano.min(limits::ROW_COST_MAX))
     }
 }
 
 impl Row {
-    /// What it counts against allowances and budgets, in numbers that are cut.
+    /// Amount that counts against allowances and budgets, with upper bounds.
     pub fn amount(&self) -> Amount {
         let (usage, nano) = self.bounded();
         Amount { tokens: usage.total(), nano }
     }
 }
 
-/// Reads the endpoint's shape as ledgers keep it, by [`Dialect::name`].
+/// Reads the endpoint's shape from the [`Dialect::name`] that ledgers store.
 pub fn endpoint_from(text: &str) -> Dialect {
     Dialect::from_name(text).unwrap_or(Dialect::Chat)
 }
 
-/// A request that has been admitted and still runs, as one process tells another.
+/// A running request, as one process hands it over to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Running {
-    /// As in [`Row::request`].
+    /// Id of the request, as in [`Row::request`].
     #[serde(with = "hex")]
     pub request: [u8; 16],
-    /// Whose key.
+    /// Id of the key.
     pub key: KeyId,
-    /// When it was admitted.
+    /// Moment of admission.
     #[serde(with = "millis")]
     pub admitted: Unix,
     /// Tokens reserved for it.
@@ -114,7 +113,7 @@ pub struct Running {
     /// Nano-dollars reserved for it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub money: u64,
-    /// The path of groups that it was admitted under; none, where that is empty.
+    /// Path of groups that it was admitted under; empty for none.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub group: Arc<str>,
 }
@@ -161,7 +160,7 @@ mod hex {
     }
 }
 
-/// Tokens as the list `u` (uncached, read from a cache, written to a cache, out), and where they come from as `f`.
+/// Tokens as the list `u` (uncached, read from a cache, written to a cache, out), and their source as `f`.
 mod counts {
     use crate::policy::usage::{Usage, UsageSource};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -213,7 +212,7 @@ mod tests {
         }
     }
 
-    /// As ledgers hold it that exist already.
+    /// A row as existing ledgers store it.
     const STORED: &str = concat!(
         r#"{"r":"000102030405060708090a0b0c0d0eff","k":"abcdefABCDEF","a":1800000000123,"m":"a \"quoted\"\nname","#,
         r#""t":"ü/x y","e":"messages","s":true,"c":499,"u":[1,2,3,4],"f":"partial","n":5,"x":6,"d":7}"#

@@ -1,6 +1,6 @@
-//! Settings as tables. One row for each is its field with its meaning, its type, its default, how it is written and
-//! what it may be, and whether a running process takes a change over: see `section!`. Reading, printing, following
-//! and the manual are loops over the rows. It knows no setting; the types that hold them and `config` use it.
+//! Settings as tables. Each row has the field, its meaning, its type, its default, its format and range, and whether it
+//! can change at run time: see `section!`. Reading, printing, following and the manual are loops over the rows. The
+//! settings themselves are defined in `config` and other modules.
 
 pub mod json;
 pub mod kinds;
@@ -16,19 +16,19 @@ use reader::{Field, Reader, Section};
 pub enum Reload {
     /// Yes.
     Live,
-    /// No: it stays as it was, and the log names it.
+    /// No: it does not change, and the log names it.
     Restart,
 }
 
-/// One setting of the section that `T` holds.
+/// A setting of the section type `T`.
 pub struct Setting<T: 'static> {
-    /// As it is written in the configuration.
+    /// Key in the configuration.
     pub key: &'static str,
-    /// Names it had before; they are understood, with a warning.
+    /// Former names, which are accepted with a warning.
     pub former: &'static [&'static str],
     /// True if it can change at run time.
     pub reload: Reload,
-    /// Takes a value over if it is right, and reports it if it is wrong.
+    /// Applies a valid value, and reports an invalid one.
     pub set: fn(&mut Reader<'_>, Field<'_>, &mut T),
     /// The value as the effective configuration shows it.
     pub get: fn(&T) -> Shown,
@@ -39,7 +39,7 @@ pub struct Setting<T: 'static> {
 }
 
 impl<T> Setting<T> {
-    /// Reads the setting if `section` has it, and says whether it has.
+    /// Reads the setting if `section` has it. Returns true if it has.
     pub fn read(&self, reader: &mut Reader<'_>, section: &mut Section<'_>, value: &mut T) -> bool {
         let field = reader.take_renamed(section, self.key, self.former);
         let is_there = field.is_some();
@@ -52,7 +52,7 @@ impl<T> Setting<T> {
 
 /// A type whose fields are the settings of one section.
 pub trait Settings: Sized + 'static {
-    /// One row for each setting, in the order in which they are printed.
+    /// Rows of all settings, in the order in which they are printed.
     const ROWS: &'static [Setting<Self>];
 
     /// Replaces what `section` sets.
@@ -62,7 +62,7 @@ pub trait Settings: Sized + 'static {
         }
     }
 
-    /// Leaves as it was `before` what cannot change at run time, and names what was to.
+    /// Restores from `before` the settings that cannot change at run time, and returns the names of those that differ.
     fn keep(&mut self, before: &Self) -> Vec<&'static str> {
         let mut kept = Vec::new();
         for row in Self::ROWS.iter().filter(|row| row.reload == Reload::Restart) {
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// What `text` makes of a lamp; what is wrong, and what is out of date.
+    /// Reads a lamp from `text`. Returns it with errors and warnings.
     fn read(text: &str) -> (Lamp, Vec<String>, Vec<String>) {
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let source = Source { file: "t", text, env: &|_| None, read: &read, run: &Source::no_program };

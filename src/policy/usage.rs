@@ -1,19 +1,19 @@
-//! The one usage value of the house, and what it costs. Written by `gateway`, stored by `io`, printed by `cli`.
-//! It never guesses: a value says where its numbers come from.
+//! Token counts of a request and their cost. Written by `gateway`, stored by `io`, printed by `cli`. A value names the
+//! source of its numbers.
 
 use super::catalog::Prices;
 use crate::base::limits;
 use serde::{Deserialize, Serialize};
 
-/// Where the numbers of a [`Usage`] come from (contract section 3).
+/// Source of the numbers of a [`Usage`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UsageSource {
-    /// The upstream reported all of it.
+    /// The provider reported all of it.
     Provider,
-    /// The upstream reported some of it, the rest is estimated.
+    /// The provider reported some of it, the remainder is estimated.
     Partial,
-    /// Estimated from what was relayed.
+    /// Estimated from the relayed content.
     Estimated,
     /// No tokens were used: the request failed before any.
     #[default]
@@ -21,7 +21,7 @@ pub enum UsageSource {
 }
 
 impl UsageSource {
-    /// As written in logs, rows and reports.
+    /// Name in logs, rows and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             UsageSource::Provider => "provider",
@@ -31,7 +31,7 @@ impl UsageSource {
         }
     }
 
-    /// Reads what [`UsageSource::as_str`] wrote; `None` for any other text.
+    /// Reads the output of [`UsageSource::as_str`]; `None` for any other text.
     pub fn from_text(text: &str) -> Option<UsageSource> {
         let all = [UsageSource::Provider, UsageSource::Partial, UsageSource::Estimated, UsageSource::None];
         all.into_iter().find(|source| source.as_str() == text)
@@ -49,12 +49,12 @@ pub struct Usage {
     pub cache_write: u64,
     /// Completion tokens, reasoning included.
     pub out: u64,
-    /// Where the counts come from.
+    /// Source of the counts.
     pub source: UsageSource,
 }
 
 impl Usage {
-    /// The same, cut where an upstream's report is absurd.
+    /// Usage with upper bounds, since a provider can report absurd numbers.
     pub fn bounded(self) -> Usage {
         let cut = |tokens: u64| tokens.min(limits::ROW_TOKENS_MAX);
         let Usage { uncached_in, cache_read, cache_write, out, source } = self;
@@ -62,7 +62,7 @@ impl Usage {
         Usage { uncached_in, cache_read, cache_write, out, source }
     }
 
-    /// Both together.
+    /// Sum of both.
     pub fn plus(self, other: Usage) -> Usage {
         let source = match (self.source, other.source) {
             (one, UsageSource::None) | (UsageSource::None, one) => one,
@@ -83,7 +83,7 @@ impl Usage {
         self.uncached_in.saturating_add(self.cache_read).saturating_add(self.cache_write)
     }
 
-    /// What counts against an allowance: prompt and completion, cached ones included (contract section 2).
+    /// Tokens that count against an allowance: prompt and completion, cached ones included.
     pub fn total(&self) -> u64 {
         self.prompt().saturating_add(self.out)
     }
@@ -100,8 +100,8 @@ impl Usage {
     }
 }
 
-/// What a prompt and a completion of so many tokens may cost at most, in nano-dollars, whichever of the prompt's tokens
-/// are read from a cache or written to it (contract section 9).
+/// Highest possible cost of a prompt and a completion in nano-dollars, for any number of tokens read from or written to
+/// a cache.
 pub fn most_nano(prompt: u64, completion: u64, prices: &Prices) -> u64 {
     let dearest = Prices { input: prices.input.max(prices.cache_read).max(prices.cache_write), ..*prices };
     Usage { uncached_in: prompt, out: completion, ..Usage::default() }.cost_nano(&dearest)

@@ -1,5 +1,5 @@
-//! Aligned windows, calendar periods and the few ways a moment is written. All of it is UTC and arithmetic on
-//! [`Unix`] values; no clock is read here. Called by `meter`, `gateway` (headers, quota) and `cli`.
+//! Aligned windows, calendar periods and the text forms of a moment. All of it is UTC and arithmetic on [`Unix`]
+//! values; no clock is read here. Called by `meter`, `gateway` (headers, quota) and `cli`.
 
 use crate::base::time::Unix;
 use jiff::civil::Date;
@@ -27,10 +27,10 @@ pub enum Period {
 }
 
 impl Period {
-    /// All of them, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: [Period; 3] = [Period::Month, Period::Week, Period::Day];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Period::Month => "month",
@@ -39,7 +39,7 @@ impl Period {
         }
     }
 
-    /// The period that `at` lies in: its first moment and the first moment of the next.
+    /// Period that contains `at`: its first moment and the first moment of the next.
     pub fn bounds(self, at: Unix) -> (Unix, Unix) {
         let day = at.0.min(LAST_MS) / DAY_MS;
         let of = |day: u64| Unix(day * DAY_MS);
@@ -60,22 +60,22 @@ impl Period {
     }
 }
 
-/// The fixed window that `at` lies in: it begins at a multiple of `length` since the epoch (contract section 3), so
-/// that every host agrees. A `length` below one millisecond counts as one.
+/// Fixed window that contains `at`. It begins at a multiple of `length` since the epoch, so that every host agrees. A
+/// `length` below one millisecond counts as one.
 pub fn window(at: Unix, length: Duration) -> (Unix, Unix) {
     let length = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1);
     let start = at.0 - at.0 % length;
     (Unix(start), Unix(start.saturating_add(length)))
 }
 
-/// True if `bounds` are those of [`window`] still: a look that costs no division, for bounds that came from there.
+/// True if [`window`] would still return the same bounds. This check needs no division.
 #[inline]
 pub fn is_within((start, end): (Unix, Unix), at: Unix, length: Duration) -> bool {
     let length = length.as_secs().wrapping_mul(SECOND_MS).wrapping_add(u64::from(length.subsec_millis()));
     start <= at && at < end && end.0 - start.0 == length
 }
 
-/// Appends `at` as `2026-11-20T09:00:00Z`, whole seconds, rounded down. Every answer carries one, so it formats by
+/// Appends `at` as `2026-11-20T09:00:00Z`, whole seconds, rounded down. Every answer has one, so it is formatted by
 /// hand.
 pub fn write_iso(at: Unix, out: &mut Vec<u8>) {
     let secs = at.0.min(LAST_MS) / SECOND_MS % 86_400;
@@ -136,7 +136,7 @@ pub fn parse_moment(text: &str) -> Option<Unix> {
 }
 
 /// Reads a date of HTTP in any of its three forms (RFC 9110 section 5.6.7): the one that [`write_http_date`] writes,
-/// RFC 850's and that of C's `asctime`. `None` for anything else.
+/// that of RFC 850 and that of C's `asctime`. `None` for anything else.
 pub fn parse_http_date(text: &str) -> Option<Unix> {
     let since = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(since.as_millis()).ok().map(Unix)

@@ -4,7 +4,7 @@ use super::readers;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the whole corpus may weigh.
+/// Largest size of the whole corpus.
 const CORPUS_BYTES_MAX: usize = 250_000;
 
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {

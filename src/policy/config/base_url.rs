@@ -1,21 +1,21 @@
-//! URLs of servers: a provider's `base_url`, and where its proxy is. Pure: text to its parts, or what is wrong with it,
-//! which never repeats it.
+//! URLs of servers: a provider's `base_url`, and its proxy. Pure: text to parts, or an error, which must never repeat
+//! the text.
 
-/// A `base_url` taken apart.
+/// A parsed `base_url`.
 pub(super) struct Base {
-    /// Over TLS.
+    /// True for TLS.
     pub(super) tls: bool,
-    /// Without brackets.
+    /// Host without brackets.
     pub(super) host: String,
-    /// As written, or the scheme's own.
+    /// Port as written, or the default of the scheme.
     pub(super) port: u16,
-    /// As written: host, brackets, port unless it is the scheme's own.
+    /// Host with brackets, and the port unless it is the default of the scheme.
     pub(super) authority: String,
-    /// Without a trailing slash; empty or beginning with one.
+    /// Path without a trailing slash; empty, or with a leading one.
     pub(super) path: String,
 }
 
-/// Takes one apart.
+/// Parses a `base_url`.
 pub(super) fn parse_base(text: &str) -> Result<Base, &'static str> {
     const EXPECTED: &str = "expected a URL such as \"https://api.example.com/v1\"";
     let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {

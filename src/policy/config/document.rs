@@ -1,5 +1,4 @@
-//! The whole configuration, and its document read from the top: every section in turn, and what one says about
-//! another.
+//! The whole configuration, and the reader of its document: every section in turn, and the checks between sections.
 
 use super::providers::{self, AuthoritySpec, Provider};
 use super::server::Server;
@@ -20,7 +19,7 @@ pub struct Config {
     pub server: Server,
     /// The ledger.
     pub store: StoreConfig,
-    /// Where spans go.
+    /// Export of spans.
     pub telemetry: Telemetry,
     /// Deadlines and bounds towards upstreams, before a provider or a model sets its own.
     pub upstream: UpstreamLimits,
@@ -34,16 +33,16 @@ pub struct Config {
     pub plans: Vec<Plan>,
     /// The groups of keys, in the order written.
     pub groups: Vec<Group>,
-    /// What works and ought to be written in another way, in the order of the lines. To be shown to the operator.
+    /// Warnings about outdated settings that still work, in the order of the lines, for the operator.
     pub warnings: Vec<ConfigError>,
-    /// The files of certificates and keys, each with the place that names it; the message is still blank.
+    /// The files of certificates and keys, each with the field that names it. The message is still empty.
     pub pem_files: Vec<(PathBuf, ConfigError)>,
     /// Environment variables that hold secrets.
     pub secret_variables: Vec<String>,
 }
 
 impl Config {
-    /// Reads and checks a configuration. `Err` has everything that is wrong with it, in the order of the lines.
+    /// Reads and checks a configuration. `Err` has all errors, in the order of the lines.
     pub fn parse(source: &Source<'_>) -> Result<Config, Vec<ConfigError>> {
         let mut reader = Reader::new(source);
         let read = reader.document().map(|mut top| {
@@ -72,8 +71,7 @@ impl Config {
         self.groups.iter().find(|group| &*group.limits.name == name)
     }
 
-    /// What was found wrong with a file of certificates or keys, by the place that names it; `said` begins with its
-    /// path.
+    /// Error in a file of certificates or keys, with the field that names it. `said` begins with the file's path.
     pub fn pem_error(&self, said: &str) -> Option<ConfigError> {
         let named = |path: &PathBuf| said.starts_with(&*path.to_string_lossy());
         let (_, place) = self.pem_files.iter().find(|(path, _)| named(path))?;
@@ -111,7 +109,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let default = default_model.and_then(|field| {
         let id = reader.string(&field)?;
         let found = models.iter().position(|model| *model.id == *id);
-        // One that is there and wrong has been reported.
+        // A model that exists and is invalid has been reported.
         if found.is_none() && !ids.contains(&id) {
             reader.error(&field, format!("no model has the id `{id}`"));
         }

@@ -1,5 +1,5 @@
-//! The catalog with what providers list (contract section 11, "Discovery"): what is configured by hand, and behind it
-//! what is not. Who asks for the lists, and when, is the gateway's business.
+//! The catalog with the models that providers list: first the configured models, then the listed ones. The gateway
+//! fetches the lists.
 
 use super::document::Config;
 use super::models::{DEFAULT_TOKENS, by_credential};
@@ -14,11 +14,11 @@ use crate::wire::Dialect;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Models of the catalog, those configured by hand among them: requests number theirs with 16 bits.
+/// Models of the catalog, including configured ones. Requests store the index in 16 bits.
 const CATALOG_MAX: usize = 20_000;
 
 impl Config {
-    /// What the provider of this number lists now takes the place of what it listed before. False where it is the same.
+    /// Replaces the list of the provider with this index. Returns false if the list is the same.
     pub fn take_list(&mut self, provider: usize, listed: Vec<Listed>) -> bool {
         let Some(known) = self.providers.get_mut(provider) else { return false };
         if known.listed == listed {
@@ -29,13 +29,13 @@ impl Config {
         true
     }
 
-    /// How many models the catalog has of a provider's list.
+    /// Number of models in the catalog from a provider's list.
     pub fn discovered(&self, provider: usize) -> usize {
         let own = |model: &&Model| model.discovered && model.targets.iter().any(|target| target.provider == provider);
         self.catalog.models().iter().filter(own).count()
     }
 
-    /// Goes on with the lists of the configuration before this one, of those providers that are still where they were.
+    /// Takes over the lists of the previous configuration, for providers with the same address.
     pub fn keep_lists(&mut self, before: &Config) {
         for provider in self.providers.iter_mut().filter(|provider| provider.discover.is_some()) {
             let same = |known: &&Provider| known.name == provider.name && known.base_url == provider.base_url;
@@ -46,7 +46,7 @@ impl Config {
         self.fill();
     }
 
-    /// All lists, for a process that follows.
+    /// All lists, for the next process.
     pub fn lists(&self) -> Vec<ListTold> {
         let mut told = Vec::new();
         for provider in &self.providers {
@@ -55,7 +55,7 @@ impl Config {
         told
     }
 
-    /// Takes over the lists of a process that was here before, where none has come yet. False where that is nothing.
+    /// Takes over the lists of the previous process, for providers without a list. Returns false if there are none.
     pub fn take_lists(&mut self, told: &[ListTold]) -> bool {
         let mut taken = false;
         for provider in self.providers.iter_mut().filter(|one| one.discover.is_some() && one.listed.is_empty()) {
@@ -70,14 +70,13 @@ impl Config {
         taken
     }
 
-    /// Puts behind the models that are configured by hand those that providers list. Not there is what is configured: a
-    /// name that means one of those models, and a provider's model that one of them is served by, since that has a
-    /// price.
+    /// Appends the models that providers list to the configured ones. It skips names that already mean a configured
+    /// model, and providers' models that are targets of one, since these have a price.
     fn fill(&mut self) {
         let (default, known) = (self.catalog.default_model(), &self.catalog);
         let mut models: Vec<Model> = known.models().iter().filter(|model| !model.discovered).cloned().collect();
         let hand = models.len();
-        // A name that a configured model has, or understands, is never found to be another's.
+        // A name or alias of a configured model must never mean another model.
         let is_hand = |id: &str| known.asked(id).and_then(|at| known.get(at)).is_some_and(|model| !model.discovered);
         let mut taken: HashMap<Arc<str>, usize, _> = HashMap::with_hasher(known.hasher());
         for (index, provider) in self.providers.iter().enumerate() {
@@ -101,7 +100,7 @@ impl Config {
     }
 }
 
-/// The entry of a model that a provider lists: without a price, and otherwise as one for which nothing is configured.
+/// The entry of a model that a provider lists: without a price, and otherwise with all defaults.
 fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, discover: &Discover) -> Model {
     let (model, context) = (listed.model.clone(), listed.context.unwrap_or(discover.context));
     let label = format!("{}/{model}", provider.name);

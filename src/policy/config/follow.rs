@@ -1,5 +1,5 @@
-//! One configuration after another in a running process: what cannot change at run time stays as it was, and what is
-//! named by number keeps its number where it matters.
+//! Reload of the configuration in a running process. Settings that cannot change at run time keep their values, and TLS
+//! peers keep their numbers.
 
 use super::document::Config;
 use super::providers::AuthoritySpec;
@@ -9,11 +9,11 @@ use crate::policy::settings::reader::ENTRIES_MAX;
 use crate::policy::settings::{Reload, Settings};
 
 impl Config {
-    /// Makes this the configuration that follows `before`. Answers the names of the settings that cannot change
-    /// without a restart and were to; they are left as they were.
+    /// Makes this the configuration that follows `before`. Returns the names of the changed settings that need a
+    /// restart; they keep their old values.
     ///
-    /// TLS peers keep the number they had, since exchanges that began under `before` still dial by it; new ones come
-    /// behind. It is an error when that table would grow beyond [`ENTRIES_MAX`], so that it cannot grow for ever.
+    /// TLS peers keep their numbers, since exchanges that began under `before` still connect by them. New peers are
+    /// appended. It is an error if that table would grow beyond [`ENTRIES_MAX`].
     pub fn follow(&mut self, before: &Config) -> Result<Vec<String>, String> {
         self.follow_peers(before);
         if self.authorities.len() > ENTRIES_MAX {
@@ -44,8 +44,8 @@ impl Config {
     }
 }
 
-/// The paths of all settings that cannot change without a restart; the manual is made with it. Other sections have
-/// none: every value of them holds for requests that come after a reload.
+/// Paths of all settings that need a restart, also for the manual. Other sections have none: their values apply to all
+/// requests after a reload.
 pub fn fixed() -> Vec<String> {
     let server = fixed_in::<Server>().map(|key| format!("server.{key}"));
     let store = fixed_in::<StoreConfig>().map(|key| format!("store.{key}"));

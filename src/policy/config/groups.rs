@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Bytes of a name.
 const NAME_MAX: usize = 64;
 
-/// Reads `[[groups]]`; there need not be any.
+/// Reads `[[groups]]`, which are optional.
 pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group> {
     let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
     let mut places: BTreeMap<Arc<str>, usize> = BTreeMap::new();
@@ -47,12 +47,12 @@ fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &BTreeMap<Arc<s
     Some(name)
 }
 
-/// The names from the root of the tree to the group at `index`, or what is wrong on the way.
+/// Names from the root of the tree to the group at `index`, or the error on the path.
 fn path_of(index: usize, groups: &[Group], places: &BTreeMap<Arc<str>, usize>) -> Result<String, String> {
     let (mut names, mut at) = (vec![&*groups[index].limits.name], index);
     while let Some(parent) = &groups[at].parent {
         let Some(place) = places.get(parent) else {
-            // One further up is told where it is written.
+            // An error further up is reported at that group.
             return if at == index { Err(format!("no group is named `{parent}`")) } else { Ok(String::new()) };
         };
         if names.contains(&&**parent) {

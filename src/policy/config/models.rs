@@ -19,14 +19,14 @@ use std::ops::RangeInclusive;
 
 /// Targets of one model.
 const TARGETS_MAX: usize = 32;
-/// The same with each of their credentials: attempts note those they have tried as bits.
+/// Targets of one model, counted once per credential. Attempts store the tried ones as bits.
 const ATTEMPTABLE_MAX: usize = u64::BITS as usize;
-/// Completion tokens of `default_max_tokens` and `reserve_tokens` where neither is set.
+/// Default of `default_max_tokens` and `reserve_tokens`, in completion tokens.
 pub(super) const DEFAULT_TOKENS: u64 = 4096;
-/// Request fields that no model can do without.
+/// Request fields that every model needs.
 const NEEDED: [&str; 7] = ["model", "messages", "input", "stream", "prompt", "query", "documents"];
 
-/// Reads `[[models]]`; at least one is needed. Also the ids of all that were written, right or wrong.
+/// Reads `[[models]]`; at least one is needed. Also returns the ids of all models, valid or not.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &mut Section<'_>,
@@ -68,7 +68,7 @@ pub(super) fn read(
     (models, ids)
 }
 
-/// An alias is one name, of one model alone.
+/// An alias must belong to only one model.
 fn check_aliases(reader: &mut Reader<'_>, ids: &[String], aliases: &[(Field<'_>, String)]) {
     for (index, (field, alias)) in aliases.iter().enumerate() {
         let name = alias.strip_suffix('*').unwrap_or(alias);
@@ -91,11 +91,11 @@ fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     Some(id)
 }
 
-/// The prices, and whether the model has any: a written 0 is one. Without both of the first two it has none.
+/// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
 fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect]) -> (Prices, bool) {
     let keys = ["input_price", "output_price", "cache_read_price", "cache_write_price"];
     let mut read = keys.map(|key| reader.price(s, key));
-    // What answers with no tokens need not say what they cost.
+    // A model without completion tokens needs no output price.
     let answers = |dialect: &Dialect| !matches!(dialect, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
     if !serves.is_empty() && !serves.iter().any(answers) {
         read[1] = read[1].or(read[0].and(Some(0)));
@@ -176,8 +176,8 @@ fn read_one(
     })
 }
 
-/// `serves`, and the targets of what is relayed: of the chat shape, and all with the first one's model, since vectors
-/// of two must never mix.
+/// Reads `serves`, and selects the targets for relayed requests. These have the chat shape and the same model as the
+/// first one, since vectors of two models must never mix.
 fn read_serves(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
@@ -188,7 +188,7 @@ fn read_serves(
     let Some(field) = s.take("serves") else { return (vec![Dialect::Chat], relayed) };
     for target in targets {
         let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
-        // What is wrong with a provider has been reported.
+        // An invalid provider has been reported.
         let fits = provider.is_none_or(|provider| provider.shape == Dialect::Chat);
         if fits && relayed.first().is_none_or(|first| first.model == target.model) {
             relayed.push(target.clone());
@@ -215,7 +215,7 @@ fn read_serves(
     (serves, relayed)
 }
 
-/// `drop_params`.
+/// Reads `drop_params`.
 fn read_dropped(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<String> {
     let mut dropped = Vec::new();
     for (field, param) in s.take("drop_params").map(|field| reader.strings(field)).unwrap_or_default() {
@@ -227,7 +227,7 @@ fn read_dropped(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<String> {
     dropped
 }
 
-/// `affinity` and `balance`.
+/// Reads `affinity` and `balance`.
 fn read_balance(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Affinity, Balance) {
     let affinities = Affinity::ALL.map(|choice| (choice.as_str(), choice));
     let balances = Balance::ALL.map(|choice| (choice.as_str(), choice));
@@ -236,7 +236,7 @@ fn read_balance(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Affinity, Bala
     (affinity.unwrap_or_default(), balance)
 }
 
-/// The integer called `key`, or what holds without it.
+/// Integer called `key`, or its default.
 fn integer(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
@@ -255,7 +255,8 @@ fn read_created(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Unix> {
     moment
 }
 
-/// Targets sorted by priority. Without one a target's priority is its place, so that "ordered" is what is written.
+/// Targets sorted by priority. The default priority of a target is its index, so that targets are tried in the written
+/// order.
 fn read_targets(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
@@ -278,7 +279,7 @@ fn read_targets(
         let provider = reader.required(t, "provider").and_then(|field| {
             let name = reader.string(&field)?;
             let found = providers.iter().position(|declared| declared.name.as_deref() == Some(&name));
-            // One that is there and cannot be called so has been reported.
+            // A provider with an invalid name has been reported.
             if found.is_none() && !providers.iter().any(|declared| declared.unfit.as_deref() == Some(&name)) {
                 reader.error(&field, format!("no provider is named `{name}`"));
             }
@@ -311,7 +312,7 @@ fn read_targets(
     targets
 }
 
-/// A target once for each of its provider's credentials, which divide its weight by their own.
+/// Splits a target into one per credential of its provider. The weights of the credentials divide its weight.
 pub(super) fn by_credential(target: &Target, provider: &Provider) -> Vec<Target> {
     let all: u64 = provider.credentials.iter().map(|credential| u64::from(credential.weight)).sum();
     let of = |(credential, one): (usize, &Credential)| {

@@ -1,5 +1,4 @@
-//! `set_params` and `default_params` of a model (contract section 11, "Parameters"). What the gateway reads, writes or
-//! answers for itself cannot stand there.
+//! `set_params` and `default_params` of a model. They cannot contain members that the gateway reads or writes itself.
 
 use crate::base::order;
 use crate::policy::catalog::ModelParam;
@@ -12,7 +11,7 @@ const BYTES_MAX: usize = 16 * 1024;
 /// Bytes of a name.
 const NAME_MAX: usize = 64;
 
-/// What the request is about, how it is answered and who answers it: the client's word, or the gateway's.
+/// Members for content, form and model of the answer, which only the client or the gateway sets.
 const OWN: [&str; 24] = [
     "model",
     "messages",
@@ -39,10 +38,10 @@ const OWN: [&str; 24] = [
     "container",
     "mcp_servers",
 ];
-/// Bounds on completion tokens, which reservations go by.
+/// Bounds on completion tokens, which determine reservations.
 const BOUNDS: [&str; 5] = ["max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict"];
 
-/// Takes both tables; no name stands in both.
+/// Takes both tables; no name may be in both.
 pub(super) fn read(reader: &mut Reader<'_>, model: &mut Section<'_>) -> (Vec<ModelParam>, Vec<ModelParam>) {
     let set = read_table(reader, model, "set_params", &[]);
     let default = read_table(reader, model, "default_params", &set);

@@ -1,6 +1,6 @@
-//! The effective configuration as TOML: every default filled in, secrets as references to where they come from. What
-//! it prints parses to the same configuration, unless the password of a store or a proxy, or the value of a provider's
-//! header, had to be masked.
+//! The effective configuration as TOML: every default filled in, secrets as references to their sources. The output
+//! parses to the same configuration, unless the password of a store or a proxy, or the value of a provider's header,
+//! had to be masked.
 
 use super::document::Config;
 use super::providers::{Auth, Provider};
@@ -205,7 +205,7 @@ fn inline(params: &[ModelParam]) -> String {
     if members.is_empty() { "{}".to_string() } else { format!("{{ {} }}", members.join(", ")) }
 }
 
-/// The settings of a table that stands on one line, but for those that have no value.
+/// Settings of a table on one line, except those without a value.
 fn members<T>(rows: &[Setting<T>], section: &T) -> String {
     let parts = rows.iter().filter_map(|row| match (row.get)(section) {
         Shown::Value(value) => Some(format!("{} = {value}", row.key)),

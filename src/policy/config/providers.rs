@@ -1,4 +1,4 @@
-//! `[[providers]]`: where upstreams are, how they are called and trusted.
+//! `[[providers]]`: addresses, API shapes, credentials and TLS of upstream servers.
 
 use super::base_url::{Base, parse_base};
 use super::proxy::{self, Proxy};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) const HEADERS_MAX: usize = 32;
 /// Addresses of one provider.
 const ADDRESSES_MAX: usize = 64;
-/// Headers that are the gateway's own business towards an upstream, or that would carry a literal credential.
+/// Headers that the gateway sets itself, or that would carry a literal credential.
 pub(super) const RESERVED: [&str; 22] = [
     "accept-encoding",
     "api-key",
@@ -41,21 +41,21 @@ pub(super) const RESERVED: [&str; 22] = [
     "http2-settings",
 ];
 
-/// Those among them that carry a credential.
+/// Reserved headers that carry a credential.
 pub(super) const CREDENTIALS: [&str; 4] = ["api-key", "authorization", "x-api-key", "x-goog-api-key"];
 
-/// A TLS peer: what its certificate must say, and whose signature it must bear.
+/// A TLS peer: name and authorities of its certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuthoritySpec {
     /// Name or address that the certificate must carry.
     pub server_name: String,
     /// Authorities in PEM that are trusted besides the public ones.
     pub ca_file: Option<PathBuf>,
-    /// No provider of this configuration uses it: it keeps the place it had in an earlier one.
+    /// True if no provider of this configuration uses it. It keeps its index from an earlier configuration.
     pub retired: bool,
 }
 
-/// The shapes, and the other names that they are known by.
+/// The shapes and their other names.
 const SHAPES: [(&str, Dialect); 5] = [
     ("chat", Dialect::Chat),
     ("messages", Dialect::Messages),
@@ -64,31 +64,31 @@ const SHAPES: [(&str, Dialect); 5] = [
     ("anthropic", Dialect::Messages),
 ];
 
-/// How the secret reaches a provider.
+/// Header for a provider's credential.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Auth {
     /// `authorization: Bearer …`.
     Bearer,
-    /// The key alone in a header of this name, lower case.
+    /// Only the key, in a header with this lower-case name.
     Header(String),
 }
 
-/// What becomes of request fields that neither API documents.
+/// Treatment of request fields that neither API documents.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum UnknownFields {
-    /// Those that local servers document go to servers on the own network; all others are dropped.
+    /// Fields that local servers document go to servers on the local network. All others are dropped.
     #[default]
     Auto,
     /// They are dropped.
     Drop,
-    /// They are passed on, but for those that lead elsewhere.
+    /// They are passed on, except those that lead elsewhere.
     Forward,
 }
 
 impl UnknownFields {
     const ALL: [UnknownFields; 3] = [UnknownFields::Auto, UnknownFields::Drop, UnknownFields::Forward];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             UnknownFields::Auto => "auto",
@@ -98,7 +98,7 @@ impl UnknownFields {
     }
 }
 
-/// Where Azure serves OpenAI's models.
+/// Domains on which Azure serves OpenAI's models.
 const AZURE: [&str; 5] = [
     ".openai.azure.com",
     ".openai.azure.us",
@@ -106,7 +106,7 @@ const AZURE: [&str; 5] = [
     ".cognitiveservices.azure.com",
     ".services.ai.azure.com",
 ];
-/// How names end that only the own network knows.
+/// Suffixes of names that only the local network knows.
 const NEAR: [&str; 3] = [".local", ".lan", ".internal"];
 
 /// One of a provider's credentials.
@@ -194,7 +194,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Some other server, which is asked in the same way: without a credential, at `path`.
+    /// Another server that is called in the same way, without a credential, at `path`.
     pub(super) fn at(base: &Base, path: String) -> Provider {
         let address = base.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, base.port));
         Provider {
@@ -223,7 +223,7 @@ impl Provider {
         }
     }
 
-    /// The header that carries a credential of its: name in lower case, and value.
+    /// Header that carries one of its credentials: name in lower case, and value.
     pub fn header_of(&self, credential: &Credential) -> (&str, String) {
         let secret = credential.secret.expose();
         match &self.auth {
@@ -232,7 +232,7 @@ impl Provider {
         }
     }
 
-    /// The host to connect to, and its port: its own, or its proxy's.
+    /// Host and port to connect to: its own, or its proxy's.
     pub fn next_hop(&self) -> (&Arc<str>, u16) {
         match &self.proxy {
             Some(proxy) => (&proxy.host, proxy.port),
@@ -240,8 +240,8 @@ impl Provider {
         }
     }
 
-    /// What one of its credentials is called where its value may not be told, counted from 0: `openai#2` for the second
-    /// of several. One that is alone has no name but its provider's.
+    /// Name of one of its credentials, by index from 0: `openai#2` for the second of several. A single credential has
+    /// the provider's name.
     pub fn place_of(&self, credential: usize) -> String {
         match self.credentials.len() {
             0 | 1 => self.name.to_string(),
@@ -255,8 +255,8 @@ impl Provider {
         host == "api.openai.com" || host.ends_with(".api.openai.com") || AZURE.iter().any(|end| host.ends_with(end))
     }
 
-    /// True if it stands on the own network, by the host of its `base_url`: a loopback, private or link-local address,
-    /// a name without a dot, or one that only the own network knows.
+    /// True if it is on the local network, by the host of its `base_url`: a loopback, private or link-local address, a
+    /// name without a dot, or one that only the local network knows.
     pub fn is_near(&self) -> bool {
         let host = self.host.trim_end_matches('.').to_ascii_lowercase();
         match host.parse::<IpAddr>() {
@@ -270,18 +270,18 @@ impl Provider {
     }
 }
 
-/// A provider as far as it could be read; its name alone already serves the models' references.
+/// A provider with the parts that are valid. The name is enough to check the models' references.
 pub(super) struct Declared {
     /// Its name, if it has a usable one.
     pub name: Option<String>,
-    /// Else what stands there for one.
+    /// Unusable name, if it has one.
     pub unfit: Option<String>,
-    /// The whole, unless something is wrong with it.
+    /// The provider, unless it has an error.
     pub provider: Option<Provider>,
 }
 
 impl Declared {
-    /// Its list fills the catalog.
+    /// True if its list fills the catalog.
     pub fn discovers(&self) -> bool {
         self.provider.as_ref().is_none_or(|provider| provider.discover.is_some())
     }
@@ -314,7 +314,7 @@ pub(super) fn read(
     declared
 }
 
-/// Numbers the TLS peers and tells each provider its own.
+/// Numbers the TLS peers and sets the number in each provider.
 pub(super) fn authorities(providers: &mut [Provider], collector: Option<&mut Provider>) -> Vec<AuthoritySpec> {
     let mut table: Vec<AuthoritySpec> = Vec::new();
     for provider in providers.iter_mut().chain(collector).filter(|provider| provider.tls) {
@@ -410,11 +410,11 @@ fn read_base(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Base> {
     }
 }
 
-/// Where a chat-shaped provider takes requests, below its `base_url`.
+/// Path for requests to a chat-shaped provider, below its `base_url`.
 pub const CHAT_PATH: &str = "/chat/completions";
 
-/// The normal form of `base_url` and the path of a generation request. `base_url` is what the provider's own SDK is
-/// given: with `/v1` for OpenAI's shapes, without for the messages shape, where a trailing `/v1` is understood.
+/// Normal form of `base_url`, and the path of a generation request. `base_url` is the value for the provider's own SDK:
+/// with `/v1` for OpenAI's shapes, without for the messages shape, which also accepts a trailing `/v1`.
 fn paths(shape: Dialect, base: &Base) -> (String, String) {
     let scheme = if base.tls { "https" } else { "http" };
     let (path, suffix) = match shape {
@@ -442,7 +442,7 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Dialect) -> Au
     Auth::Header(name)
 }
 
-/// `api_key`, or `api_keys`.
+/// Reads `api_key` or `api_keys`.
 fn read_credentials(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<Credential> {
     let (one, several) = (s.take("api_key"), s.take("api_keys"));
     if let (Some(_), Some(list)) = (&one, &several) {
@@ -486,12 +486,12 @@ fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Ve
     headers
 }
 
-/// `tchar` of RFC 9110 section 5.6.2.
+/// True for a token of RFC 9110.
 pub(super) fn is_token(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
-/// `addresses`, each with or without a port; for a host that is an address, that one.
+/// Reads `addresses`, each with or without a port. A host that is an address is the only one.
 fn read_addresses(reader: &mut Reader<'_>, s: &mut Section<'_>, base: Option<&Base>) -> Vec<SocketAddr> {
     let port = base.map_or(443, |base| base.port);
     let Some(written) = s.take("addresses").map(|field| reader.strings(field)) else {

@@ -1,5 +1,5 @@
-//! `proxy` of a provider (contract section 11): where it is, and what it is told. Its user and password are secret like
-//! a credential, whether they are written there or read from where the setting says.
+//! `proxy` of a provider: its address and the request for a tunnel. User and password are secret like a credential,
+//! whether the setting contains them or refers to them.
 
 use super::base_url::{Base, parse_base};
 use crate::base::base64;
@@ -18,23 +18,23 @@ const PART_MAX: usize = 255;
 /// A proxy that is asked for a tunnel to its provider.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    /// Its host, without brackets.
+    /// Host without brackets.
     pub host: Arc<str>,
-    /// Its port.
+    /// Port.
     pub port: u16,
-    /// What it is told first.
+    /// Request for the tunnel.
     pub tunnel: Tunnel,
-    /// The setting as it may be shown.
+    /// Printable form of the setting.
     shown: String,
 }
 
 impl Proxy {
-    /// Its address, where its host is one.
+    /// Address of the proxy, if its host is one.
     pub fn address(&self) -> Option<SocketAddr> {
         Some(SocketAddr::new(self.host.parse::<IpAddr>().ok()?, self.port))
     }
 
-    /// The value of the setting: without user and password, or where it comes from.
+    /// Printable form of the setting: without user and password, or its source.
     pub fn shown(&self) -> &str {
         &self.shown
     }
@@ -46,7 +46,7 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// Reads the setting: a URL, or where one is found. No error repeats it, since it may hold a password.
+/// Reads the setting: a URL, or a reference to one. An error must never repeat it, since it can contain a password.
 pub(super) fn read(reader: &mut Reader<'_>, field: Field<'_>, to: &Base) -> Option<Proxy> {
     let (at, path) = (field.start(), field.path.clone());
     let found = if field.is_text() {
@@ -69,7 +69,7 @@ fn parse(text: &str, origin: Option<&Origin>, to: &Base) -> Result<Proxy, &'stat
     if !base.path.is_empty() {
         return Err(EXPECTED);
     }
-    // A tunnel is asked for by host and port, whatever the scheme's own port is.
+    // The request for a tunnel always has host and port.
     let bare = if to.host.contains(':') { format!("[{}]", to.host) } else { to.host.clone() };
     let target = format!("{bare}:{}", to.port);
     let mut request = format!("CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n");

@@ -19,14 +19,14 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 /// Listeners of one gateway.
 const LISTENERS_MAX: usize = 16;
-/// Bytes of an admin token below which it could be guessed.
+/// Smallest number of bytes of an admin token. A shorter one could be guessed.
 const TOKEN_MIN: usize = 16;
 const TOKEN_SHORT: &str = "so short that it can be guessed: 16 characters or more do";
-/// A wait that may also be none at all.
+/// Range of a wait that may be zero.
 const WAITS: RangeInclusive<Duration> = Duration::ZERO..=*TIMEOUTS.end();
 
 section! {
-    /// Listeners, and the bounds on what clients may ask of us (contract section 1).
+    /// Listeners, and the bounds on requests of clients.
     #[derive(Clone, Debug)]
     pub struct Server {
         /// Address, or list of addresses, that clients connect to; `":8080"` is port 8080 of all of the host's. Sockets
@@ -100,7 +100,7 @@ section! {
     }
 }
 
-/// Where the admin listener is.
+/// Address of the admin listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AdminListen {
     /// An address of the host's.
@@ -118,10 +118,10 @@ impl fmt::Display for AdminListen {
     }
 }
 
-/// Who can connect to a listening socket.
+/// Group of processes that can connect to a listening socket.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Its owner, by a file that nobody else may use.
+    /// Its owner, by a file that no other user can open.
     Owner,
     /// Processes of this host.
     Host,
@@ -130,7 +130,7 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// Of a socket that listens on `address`.
+    /// Reach of a socket that listens on `address`.
     pub fn of(address: SocketAddr) -> Reach {
         if address.ip().to_canonical().is_loopback() { Reach::Host } else { Reach::Network }
     }
@@ -146,7 +146,7 @@ pub struct TlsFiles {
 }
 
 impl Server {
-    /// Reads `[server]`. Also, if `reuse_port` is set, its place and path: the store has a say in it.
+    /// Reads `[server]`. If `reuse_port` is set, also returns its byte offset and path, since it depends on the store.
     pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> (Server, Option<(usize, String)>) {
         let mut server = Server::default();
         let Some(mut section) = reader.table(top, "server") else { return (server, None) };
@@ -169,7 +169,8 @@ impl Server {
         (server, reuse_port.map(|at| (at, section.path_of("reuse_port"))))
     }
 
-    /// Whether an admin listener that `reach` describes may be open with these settings. `place` names it in the error.
+    /// Fails if an admin listener with this `reach` must not be open with these settings. `place` names it in the
+    /// error.
     pub fn allows_admin(&self, reach: Reach, place: impl fmt::Display) -> Result<(), String> {
         match reach == Reach::Network && self.admin_token.is_none() {
             true => Err(format!("{place} can be reached from other hosts: set an `admin_token`")),
@@ -207,26 +208,26 @@ impl Server {
     }
 }
 
-/// Which requests are logged.
+/// Selection of the requests that are logged.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum RequestLog {
-    /// Every one.
+    /// All requests.
     All,
-    /// Those that failed.
+    /// Failed requests.
     Failures,
-    /// Those too, and this share of the others.
+    /// Failed requests, and this share of the others.
     Share(f64),
 }
 
 impl RequestLog {
-    /// True if a request that went well is logged. `id`: random bytes of its own.
+    /// True if a successful request is logged. `id`: its random id.
     pub fn keeps(self, id: &[u8; 16]) -> bool {
         match self {
             RequestLog::All => true,
             RequestLog::Failures => false,
             RequestLog::Share(share) => {
                 let [a, b, c, d, ..] = *id;
-                // Less than one, so that a share of one is all.
+                // Less than one, so that a share of one selects all.
                 f64::from(u32::from_be_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0) < share
             }
         }
@@ -323,7 +324,7 @@ impl Kind<AdminListen> for AdminPlace {
     }
 }
 
-/// Names of hosts, as a browser sends them.
+/// Host names, as a browser sends them.
 struct Hosts;
 
 impl Kind<Vec<Arc<str>>> for Hosts {
@@ -370,7 +371,7 @@ impl Kind<Vec<SocketAddr>> for Addresses {
     }
 }
 
-/// What keys begin with.
+/// Prefix of keys.
 struct Prefix;
 
 impl Kind<String> for Prefix {

@@ -1,4 +1,4 @@
-//! `[store]`: where keys and ledger are, and what is promised about them.
+//! `[store]`: location and durability of keys and ledger.
 
 use crate::policy::limits::TIMEOUTS;
 use crate::policy::settings::kinds::{Folder, Kind, OneOf, Or, Pem, Shown, Time, Whole};
@@ -24,7 +24,7 @@ const CLUSTER: &str = "expected one to 16 nodes behind redis+cluster:// or redis
                        and no database but 0: a cluster has no other";
 
 section! {
-    /// `[store]` (contract section 5).
+    /// `[store]`.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct StoreConfig {
         /// Where keys and ledger are: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts; of a cluster
@@ -76,7 +76,7 @@ impl StoreConfig {
     }
 }
 
-/// When a client may see an answer as complete (contract section 5).
+/// Moment at which a client may see an answer as complete.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
     /// At once; the row follows within milliseconds.
@@ -89,7 +89,7 @@ pub enum Durability {
 impl Durability {
     const ALL: [Durability; 2] = [Durability::WriteBehind, Durability::BeforeReply];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Durability::WriteBehind => "write-behind",
@@ -98,7 +98,7 @@ impl Durability {
     }
 }
 
-/// What happens while a shared store cannot be reached.
+/// Behaviour while a shared store cannot be reached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum OnOutage {
     /// 503.
@@ -111,7 +111,7 @@ pub enum OnOutage {
 impl OnOutage {
     const ALL: [OnOutage; 2] = [OnOutage::Refuse, OnOutage::Local];
 
-    /// As written in the configuration.
+    /// Name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             OnOutage::Refuse => "refuse",
@@ -120,17 +120,17 @@ impl OnOutage {
     }
 }
 
-/// Where the ledger is.
+/// Location of the ledger.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A file, resolved against the configuration's folder.
     Sqlite(PathBuf),
-    /// A Redis or Valkey server; may contain a password, so it is never printed whole.
+    /// URL of a Redis or Valkey server. It can contain a password, so it must never be printed whole.
     Redis(String),
 }
 
 impl fmt::Display for StoreUrl {
-    /// Without user and password.
+    /// Writes the URL without user and password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
@@ -145,7 +145,7 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// A URL with its user and password, if any, replaced, and all its options: one may be a password.
+/// URL with user, password and options masked. An option can be a password.
 fn masked(url: &str) -> String {
     let (url, options) = url.split_once('?').map_or((url, ""), |(url, _)| (url, "?***"));
     masked_place(url) + options
@@ -156,13 +156,13 @@ fn masked_place(url: &str) -> String {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..end].rfind('@') {
         Some(at) => format!("{scheme}//***{}", &rest[at..]),
-        // Whatever is malformed may still hide a password before an `@` further on.
+        // A malformed URL can still contain a password before a later `@`.
         None if rest.contains('@') => format!("{scheme}//***"),
         None => url.to_string(),
     }
 }
 
-/// The place of a store, by its URL.
+/// URL of a store.
 struct Url;
 
 impl Kind<StoreUrl> for Url {
@@ -191,8 +191,8 @@ impl Kind<StoreUrl> for Url {
     }
 }
 
-/// A URL written in parts, `["redis://:", { env = "REDIS_PASSWORD" }, "@cache:6379/0"]`: what is secret stands in a
-/// variable or a file, and is encoded as a URL demands.
+/// A URL written in parts, `["redis://:", { env = "REDIS_PASSWORD" }, "@cache:6379/0"]`: a secret part comes from a
+/// variable or a file, and is percent-encoded.
 fn joined<'d>(reader: &mut Reader<'_>, field: Field<'d>) -> Option<(String, Field<'d>)> {
     let mut items = reader.items(field, PARTS_MAX).into_iter();
     let first = items.next()?;
@@ -213,9 +213,9 @@ fn joined<'d>(reader: &mut Reader<'_>, field: Field<'d>) -> Option<(String, Fiel
     Some((url, first))
 }
 
-/// True if this follows the scheme of a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. All but the host
-/// may be left out; a fragment, by which some clients leave out the check of certificates, may not be there. `nodes`:
-/// so many hosts at most, each with its port, and of more than one the database 0 alone.
+/// True if the text after the scheme is valid in a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. Only the
+/// host is required. A fragment is refused, since some clients skip the check of certificates by it. `nodes`: largest
+/// number of hosts, each with its port. Several hosts allow only database 0.
 fn is_shared(rest: &str, nodes: usize) -> bool {
     let Some(rest) = rest.strip_prefix("//") else { return false };
     let (rest, _) = rest.split_once('?').unwrap_or((rest, ""));
@@ -226,7 +226,7 @@ fn is_shared(rest: &str, nodes: usize) -> bool {
     has_db && places.clone().count() <= nodes && places.into_iter().all(is_place)
 }
 
-/// True if this is a host, and a port if there is one.
+/// True if the text is a host with or without a port.
 fn is_place(place: &str) -> bool {
     let after_brackets = place.rfind(']').map_or(0, |end| end + 1);
     let colon = place[after_brackets..].find(':').map(|colon| after_brackets + colon);

@@ -1,4 +1,4 @@
-//! `[telemetry]` (contract section 15): where spans go. The collector is asked as a provider is.
+//! `[telemetry]`: export of spans. The collector is called like a provider.
 
 use super::base_url::{Base, parse_base};
 use super::providers::{CREDENTIALS, HEADERS_MAX, Provider, RESERVED, is_token};
@@ -9,11 +9,11 @@ use crate::policy::settings::units::quoted;
 use crate::policy::settings::{Settings, section};
 use std::path::PathBuf;
 
-/// Where a collector takes spans by OTLP over HTTP, below its URL.
+/// Path of a collector for spans by OTLP over HTTP, below its URL.
 const SPANS_PATH: &str = "/v1/traces";
 
 section! {
-    /// `[telemetry]` (contract section 15).
+    /// `[telemetry]`.
     #[derive(Clone, Debug)]
     pub struct Telemetry {
         /// Collector that is sent spans by OTLP over HTTP, in JSON: `"http://127.0.0.1:4318"`; `/v1/traces` is put
@@ -33,14 +33,14 @@ section! {
     }
 }
 
-/// A header that a collector is sent.
+/// A header for the collector.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Header {
-    /// Its name, in lower case.
+    /// Name in lower case.
     pub name: String,
-    /// Its value, as a secret in any case.
+    /// Value, which is always treated as a secret.
     pub value: Secret,
-    /// It stands in the configuration itself: its origin means nothing.
+    /// True if the configuration contains the value itself: its origin has no meaning.
     is_literal: bool,
 }
 
@@ -52,7 +52,7 @@ impl Telemetry {
             telemetry.read_rows(reader, &mut section);
             section.finish(reader);
         }
-        // What is no URL has been reported.
+        // An invalid URL has been reported.
         let base = telemetry.otlp.as_deref().and_then(|url| parse_base(url).ok());
         let path = |base: &Base| [&base.path, SPANS_PATH].concat();
         telemetry.collector = base.map(|base| {
@@ -67,10 +67,10 @@ impl Telemetry {
         self.collector.is_some()
     }
 
-    /// True if a trace that begins here is recorded, by random bytes of its own.
+    /// True if a trace that begins here is recorded, by its random id.
     pub fn samples(&self, id: &[u8; 16]) -> bool {
         let [a, b, c, d, ..] = *id;
-        // Less than one, so that a share of one is all.
+        // Less than one, so that a share of one selects all.
         f64::from(u32::from_be_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0) < self.sample
     }
 }
@@ -192,7 +192,7 @@ mod tests {
         assert!(page.contains("\"authorization\" = { env = \"AUTH\" }"), "{page}");
         assert_eq!(effective(&parse_page(&page)), page);
         assert!(!format!("{page}{config:?}").contains("s3cret"));
-        // It is a peer like the providers, and keeps its number.
+        // The collector is a peer like the providers, and keeps its number.
         assert_eq!(config.authorities[collector.authority.unwrap() as usize].server_name, "c.test");
         let mut next = parse("otlp = \"https://d.test\"").unwrap();
         next.follow(&config).unwrap();

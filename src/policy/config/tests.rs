@@ -58,7 +58,7 @@ fn one_error(text: &str, line: u32, field: &str, words: &str) {
 const PROVIDER: &str = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:9/v1\"\n";
 const MODEL: &str = "[[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
 
-/// A configuration that is right, with `more` in front: its lines count from 1.
+/// A valid configuration, with `more` in front: its lines count from 1.
 fn with(more: &str) -> String {
     format!("{more}\n{PROVIDER}{MODEL}")
 }
@@ -152,7 +152,7 @@ fn every_default_of_the_contract_is_filled_in() {
     assert_eq!((model.default_max_tokens, model.reserve_tokens), (4096, 4096));
     assert_eq!(model.targets[0].model, "m");
     assert_eq!(config.catalog.default_model(), None);
-    // Contract section 6: where no plan is configured, an unlimited one named default.
+    // Without configured plans there is an unlimited one named default.
     assert_eq!(config.plans, [Plan::unlimited("default")]);
 }
 
@@ -478,7 +478,7 @@ fn a_bad_base_url_is_refused() {
     }
 }
 
-/// Lines of a right provider, of which the next is line 5.
+/// Lines of a valid provider. The next line is line 5.
 const RIGHT: &str = "shape = \"chat\"\nbase_url = \"https://h/v1\"\n";
 
 #[test]
@@ -780,7 +780,7 @@ fn members_that_a_model_writes_are_checked() {
         ] {
             one_error(&model(&format!("{right}{key} = {value}")), 9, field, words);
         }
-        // The line is the value's own, however deep it stands.
+        // The line is that of the value itself, at any depth.
         let lines = format!("{right}[models.{key}]\nb = 1\na = [\n  1,\n  nan,\n]");
         one_error(&model(&lines), 13, &a, "expected a finite number");
     }

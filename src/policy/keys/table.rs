@@ -1,5 +1,5 @@
-//! The table of all keys that a running gateway knows. What many keys have in common is kept once, so that a million of
-//! them fit in little memory; a key costs the same to find, to add and to change however many there are.
+//! The table of all keys that a running gateway knows. Values that many keys share are stored once, so that a million
+//! keys need little memory. The cost to find, add or change a key does not depend on the number of keys.
 
 use super::{Former, KeyId, KeyRecord, Scope, claimed, well_formed};
 use crate::base::digest::sha256;
@@ -11,30 +11,30 @@ use crate::policy::plan::LimitOverrides;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
-/// The place of a key in a [`Keys`]; stable for the life of the process, also when keys come and go.
+/// Index of a key in a [`Keys`]. It is stable for the life of the process, also if keys are added and removed.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyIx(pub u32);
 
-/// What a key's text is known by once its digest has been found: SHA-256 of one key takes longer than all else that is
-/// done to identify it. 128 bits under two keys of this process: a guess passes for a key only if both halves agree
-/// with those of a text that the guesser does not know.
+/// Fast hash of a key's text, used after its digest was found once, since SHA-256 is the slowest part of
+/// identification. It has 128 bits under two secret seeds of this process, so that a guess cannot match an unknown
+/// text.
 type Tag = [u64; 2];
 
-/// What several keys have in common.
+/// Values that several keys share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Kind {
     /// Name of the plan.
     pub plan: String,
-    /// What it may be used for.
+    /// Scope of the keys.
     pub scope: Scope,
-    /// Limits that are others than those of the plan.
+    /// Limits that replace those of the plan.
     pub limits: LimitOverrides,
     /// Name of the group.
     pub group: Option<String>,
 }
 
 impl Kind {
-    /// That of a record.
+    /// Kind of a record.
     fn of(record: &KeyRecord) -> Kind {
         let KeyRecord { plan, scope, limits, group, .. } = record;
         Kind { plan: plan.clone(), scope: scope.clone(), limits: *limits, group: group.clone() }
@@ -46,11 +46,11 @@ impl Kind {
     }
 }
 
-/// The number of a [`Kind`]. It may be another one's once no key is of this kind.
+/// Number of a [`Kind`]. It is reused after the last key of this kind is gone.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct KindIx(pub u32);
 
-/// Which secret of a key a text has shown.
+/// Secret of a key that a text has shown.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Shown {
     /// None yet.
@@ -61,23 +61,23 @@ enum Shown {
     Former(u8),
 }
 
-/// One key. A million of them are kept.
+/// A key in the table, which can have a million of them.
 #[derive(Debug)]
 struct Kept {
     digest: [u8; 32],
-    /// Of the text that opened it last; means nothing while `shown` is [`Shown::Nothing`].
+    /// Tag of the last valid text; meaningless while `shown` is [`Shown::Nothing`].
     tag: Tag,
-    /// `u64::MAX` for never.
+    /// Moment of expiry; `u64::MAX` for never.
     expires: Unix,
     name: Box<str>,
-    /// Most keys have none.
+    /// Former secrets. Most keys have none.
     #[allow(clippy::box_collection, reason = "half as large as a boxed slice")]
     former: Option<Box<Vec<Former>>>,
     id: KeyId,
     kind: KindIx,
     /// A hash of the whole record.
     print: u32,
-    /// The reading of all keys that it was seen in last.
+    /// Number of the last reading of all keys that contained it.
     seen: u32,
     shown: Shown,
     revoked: bool,
@@ -110,11 +110,11 @@ impl Kept {
     }
 }
 
-/// One key, for whoever looks at it.
+/// View of one key.
 #[derive(Copy, Clone, Debug)]
 pub struct Key<'a> {
     kept: &'a Kept,
-    /// What it has in common with others.
+    /// Values that it shares with other keys.
     pub kind: &'a Kind,
 }
 
@@ -129,29 +129,29 @@ impl<'a> Key<'a> {
         &self.kept.digest
     }
 
-    /// What its holder is called.
+    /// Name of its holder.
     pub fn name(self) -> &'a str {
         &self.kept.name
     }
 
-    /// See [`KeyRecord::is_live`].
+    /// True if the key is valid, see [`KeyRecord::is_live`].
     pub fn is_live(self, now: Unix) -> bool {
         self.kept.is_live(now)
     }
 }
 
-/// Keys as a ledger has them now.
+/// News about keys from a ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyNews {
-    /// These have changed, and those have been taken out by hand.
+    /// Keys that have changed, and keys that have been removed by hand.
     Changed(Vec<KeyRecord>, Vec<KeyId>),
-    /// A piece of all keys; a key that is in no piece is there no longer.
+    /// A piece of all keys. A key that is in no piece does not exist any more.
     Piece {
-        /// What is in it.
+        /// Keys in the piece.
         records: Vec<KeyRecord>,
-        /// It is the first one.
+        /// True for the first piece.
         begins: bool,
-        /// It is the last one.
+        /// True for the last piece.
         ends: bool,
     },
 }
@@ -163,19 +163,19 @@ impl KeyNews {
     }
 }
 
-/// The kinds that there are.
+/// All kinds.
 #[derive(Debug)]
 struct Kinds {
-    /// Each with how many keys are of it.
+    /// Kinds, each with its number of keys.
     kinds: Vec<(Kind, u32)>,
-    /// By what they are, but for those with limits of a key's own, which few keys share.
+    /// Numbers by kind, except kinds with limits of a key's own, which few keys share.
     known: HashMap<Kind, KindIx, ahash::RandomState>,
-    /// Those that no key is of.
+    /// Unused numbers.
     free: Vec<KindIx>,
 }
 
 impl Kinds {
-    /// The number of a record's kind, with one key more of it; and whether it is new.
+    /// Counts one more key of a record's kind. Returns its number, and true if the kind is new.
     fn take(&mut self, record: &KeyRecord) -> (KindIx, bool) {
         let kind = Kind::of(record);
         if let Some(known) = self.known.get(&kind) {
@@ -219,20 +219,20 @@ pub struct Keys {
     tagging: [ahash::RandomState; 2],
     /// Readings of all keys that have begun.
     readings: u32,
-    /// Of a key that was seen last before this one it is known that it is there no longer.
+    /// Number of the last complete reading. A key last seen in an earlier one does not exist any more.
     valid_from: u32,
     several_owners: bool,
 }
 
 impl Default for Keys {
-    /// One without keys. Whoever identifies by it has to call [`Keys::seed`] first.
+    /// Empty table. Before the first identification the caller must call [`Keys::seed`].
     fn default() -> Keys {
         let fixed = || ahash::RandomState::with_seeds(1, 2, 3, 4);
         Keys {
             keys: Paged::default(),
             by_id: Places::default(),
             kinds: Kinds { kinds: Vec::new(), known: HashMap::with_hasher(fixed()), free: Vec::new() },
-            // The ids are random, and none but those of keys that were issued are in the table.
+            // Ids are random, and the table has only those of issued keys.
             hashing: fixed(),
             tagging: [fixed(), fixed()],
             readings: 0,
@@ -251,14 +251,14 @@ impl From<Vec<KeyRecord>> for Keys {
 }
 
 impl Keys {
-    /// An empty table, see [`Keys::seed`].
+    /// Empty table with this seed, see [`Keys::seed`].
     pub fn new(seed: u64) -> Keys {
         let mut keys = Keys::default();
         keys.seed(seed);
         keys
     }
 
-    /// Makes the tags of texts unpredictable, and alike from run to run for the same `seed`. Before the first is taken.
+    /// Seeds the tags of texts, which are unpredictable without `seed`. Must be called before the first tag is made.
     pub fn seed(&mut self, seed: u64) {
         let mut rng = Rng::from_u64(seed);
         let mut seeded = || {
@@ -268,8 +268,8 @@ impl Keys {
         self.tagging = [seeded(), seeded()];
     }
 
-    /// Replaces the set. A key that was known keeps its place; one that is gone no longer opens anything, but its
-    /// record stays readable for requests still running under it.
+    /// Replaces the set. A known key keeps its index. A key that is gone is invalid, but its record stays readable for
+    /// its running requests.
     pub fn load(&mut self, records: Vec<KeyRecord>) {
         self.begin();
         for record in records {
@@ -278,17 +278,17 @@ impl Keys {
         self.end();
     }
 
-    /// All keys are read again, from here on to [`Keys::end`].
+    /// Begins a reading of all keys, which [`Keys::end`] ends.
     pub fn begin(&mut self) {
         self.readings += 1;
     }
 
-    /// All keys have been read: those that were not learned since [`Keys::begin`] are gone.
+    /// Ends a reading of all keys. Keys that were not learned since [`Keys::begin`] are gone.
     pub fn end(&mut self) {
         self.valid_from = self.readings;
     }
 
-    /// Adds one key, or replaces its record; its place, and the kind that it is of if that is new.
+    /// Adds one key, or replaces its record. Returns its index, and its kind if that is new.
     pub fn learn(&mut self, record: KeyRecord) -> (KeyIx, Option<KindIx>) {
         self.note_owner(&record);
         let print = self.print(&record);
@@ -296,7 +296,7 @@ impl Keys {
         let kind = match known.map(|ix| self.keys[ix.0 as usize].kind) {
             Some(kind) if self.kinds.kinds[kind.0 as usize].0.is_of(&record) => (kind, false),
             other => {
-                // Taken first, so that the number of the one before is not given to it.
+                // The new kind is taken first, so that it does not reuse the number of the old one.
                 let taken = self.kinds.take(&record);
                 other.into_iter().for_each(|kind| self.kinds.give_back(kind));
                 taken
@@ -339,7 +339,7 @@ impl Keys {
         (ix, kind.1.then_some(kind.0))
     }
 
-    /// A key has been taken out of the ledger.
+    /// Removes a key that the ledger does not have any more.
     pub fn forget(&mut self, id: &KeyId) {
         if let Some(ix) = self.index_of(id) {
             let kept = &mut self.keys[ix.0 as usize];
@@ -355,8 +355,8 @@ impl Keys {
         kept.seen >= self.valid_from
     }
 
-    /// The id in `presented` if that has the form of a key, checksum included, and no key of that id is known: it may
-    /// have been issued a moment ago.
+    /// Id in `presented` if it has the form of a key, checksum included, and the key is unknown. It may have been
+    /// issued a moment ago.
     pub fn unknown(&self, presented: &[u8], prefix: &str) -> Option<KeyId> {
         well_formed(presented, prefix).filter(|id| !self.knows(id))
     }
@@ -366,21 +366,22 @@ impl Keys {
         self.index_of(id).is_some_and(|ix| self.is_there(&self.keys[ix.0 as usize]))
     }
 
-    /// Whether there were ever keys of several owners: the keys of a group have one, a key without a group has its own.
+    /// True if there were ever keys of several owners. The keys of a group have one owner, a key without a group has
+    /// its own.
     pub fn has_several_owners(&self) -> bool {
         self.several_owners
     }
 
-    /// A key is added, or its record replaced. Any other key tells whether there is another owner, since those before
-    /// had one.
+    /// Updates `several_owners` for a key that is added or replaced. One other key is enough to compare, since all
+    /// earlier keys have one owner.
     fn note_owner(&mut self, record: &KeyRecord) {
         let first = [0, 1].into_iter().filter_map(|at| self.keys.get(at)).find(|other| other.id != record.id);
         let group = first.map(|other| &self.kinds.kinds[other.kind.0 as usize].0.group);
         self.several_owners |= group.is_some_and(|group| group.is_none() || *group != record.group);
     }
 
-    /// Whose key `presented` is, if it is one, known, neither revoked nor expired. A mistyped key is refused by its
-    /// checksum, before any hashing. What is compared are digests, so the time that takes tells nothing about a secret.
+    /// Index of the key `presented`, if it is known and valid. A mistyped key is refused by its checksum, before any
+    /// hashing. Only digests are compared, so the time of the comparison reveals nothing about a secret.
     pub fn identify(&mut self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
         let claimed = self.index_of(&claimed(presented, prefix)?)?;
         let tag = self.tagging.each_ref().map(|half| {
@@ -404,7 +405,7 @@ impl Keys {
         Some(claimed)
     }
 
-    /// What is new of a key as the ledger has it now, in a word for the operator; `None` if nothing is.
+    /// Change of a key in the ledger, as one word for the operator; `None` if there is none.
     pub fn news(&self, record: &KeyRecord) -> Option<&'static str> {
         let Some(known) = self.index_of(&record.id) else { return Some("issued") };
         let known = &self.keys[known.0 as usize];
@@ -416,8 +417,8 @@ impl Keys {
         }
     }
 
-    /// Why [`Keys::identify`] refuses `presented`, in words for the operator; and whose key it is or was, where it
-    /// shows a secret of that key's.
+    /// Reason for which [`Keys::identify`] refuses `presented`, for the operator, and the id of the key if the text has
+    /// one of its secrets.
     pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyId>) {
         let Some(claimed) = claimed(presented, prefix) else { return ("not of our form", None) };
         if well_formed(presented, prefix).is_none() {
@@ -448,7 +449,7 @@ impl Keys {
         self.keys.get(ix.0 as usize).map(|kept| kept.kind)
     }
 
-    /// All kinds, those that no key is of any more among them.
+    /// All kinds, including those without keys.
     pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.kinds.kinds.iter().map(|(kind, _)| kind)
     }
@@ -458,13 +459,13 @@ impl Keys {
         &self.kinds.kinds[ix.0 as usize].0
     }
 
-    /// The place of the key with this id, also when it no longer opens anything.
+    /// Index of the key with this id, also if it is not valid any more.
     #[inline]
     pub fn index_of(&self, id: &KeyId) -> Option<KeyIx> {
         self.by_id.find(self.hashing.hash_one(id), |index| self.keys[index as usize].id == *id).map(KeyIx)
     }
 
-    /// What the text is known by that opened a key last.
+    /// Tag of the last valid text of a key.
     #[cfg(test)]
     pub(super) fn tag(&self, ix: KeyIx) -> [u64; 2] {
         self.keys[ix.0 as usize].tag
@@ -475,7 +476,7 @@ impl Keys {
         self.keys.len()
     }
 
-    /// True when no key was ever loaded.
+    /// True if no key was ever loaded.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -487,7 +488,7 @@ mod tests {
 
     #[test]
     fn a_kept_key_is_small() {
-        // With a name of 24 bytes and its place among the ids: 160 at most.
+        // With a name of 24 bytes and its entry in the map of ids: 160 at most.
         assert!(size_of::<Kept>() <= 112, "{}", size_of::<Kept>());
     }
 

@@ -35,7 +35,7 @@ fn table(records: Vec<KeyRecord>) -> Keys {
 
 #[test]
 fn a_key_is_prefix_live_id_secret_and_checksum() {
-    // Specification section 5.3, contract section 3.
+    // Form of a key: prefix, id, secret, checksum.
     let issued = issue("tg_", filler(1));
     assert_eq!(issued.text.len(), 3 + 5 + 12 + 32 + 6);
     assert!(issued.text.starts_with("tg_live_"));

@@ -1,6 +1,5 @@
-//! The counters of one key or one group, and what becomes of them when time moves on, stands still or jumps. Time here
-//! is the wall clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out
-//! for longer than the window that the clock says it is in.
+//! Counters of one key or one group, when the clock advances, stops or jumps. An operator or NTP may set the wall
+//! clock. A jump must never grant an allowance twice, or refuse a key for longer than its present window.
 
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
@@ -11,12 +10,12 @@ use crate::base::time::Unix;
 /// First moment, and first moment after.
 pub(super) type Bounds = (Unix, Unix);
 
-/// Windows that are remembered besides the present one; beyond it those that lie in the same block of time are merged.
+/// Windows that are stored besides the present one. If there are more, windows in the same block of time are merged.
 const LEFT_MAX: usize = 12;
-/// Lengths of such blocks in milliseconds: what windows of other lengths begin and end with.
+/// Lengths of such blocks in milliseconds. Windows of other lengths begin and end with blocks.
 const BLOCKS_MS: [u64; 4] = [60_000, 600_000, 3_600_000, DAY_MS];
-/// UTC days whose tokens are remembered: two of the longest periods, so that a clock set back into the last one finds
-/// what was used there.
+/// UTC days whose tokens are stored: two of the longest periods, so that the last one is known if the clock is set back
+/// into it.
 pub const DAYS_KEPT: u64 = 70;
 
 /// A path of groups, from the root of a tree to the group that a key is in.
@@ -24,7 +23,7 @@ pub const DAYS_KEPT: u64 = 70;
 pub struct PathIx(pub(super) u32);
 
 impl PathIx {
-    /// That of a key in no group.
+    /// Path of a key in no group.
     pub const NONE: PathIx = PathIx(0);
 
     /// True if there is a group.
@@ -43,12 +42,12 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Both together, as far as they can be counted.
+    /// Sum of both, saturating.
     pub fn plus(self, more: Amount) -> Amount {
         Amount { tokens: self.tokens.saturating_add(more.tokens), nano: self.nano.saturating_add(more.nano) }
     }
 
-    /// What is left of each.
+    /// Difference of each, at least 0.
     pub fn minus(self, less: Amount) -> Amount {
         Amount { tokens: self.tokens.saturating_sub(less.tokens), nano: self.nano.saturating_sub(less.nano) }
     }
@@ -64,41 +63,41 @@ impl Amount {
     }
 }
 
-/// What an open hold stands for; lives in the meter's own table, so that an exchange lost to a bug loses none.
+/// Data of an open reservation, stored in the meter, so that it survives if a bug ends its exchange.
 #[derive(Copy, Clone, Debug)]
 pub struct Open {
     pub(super) key: KeyIx,
-    /// The groups that it counts in as well.
+    /// Groups that it also counts in.
     pub(super) path: PathIx,
-    /// The key's; a group's own follows from `admitted`, as periods do.
+    /// Window of the key. Those of groups and all periods follow from `admitted`.
     pub(super) window: Bounds,
     pub(super) admitted: Unix,
     pub(super) reserved: Amount,
     pub(super) shared: bool,
-    /// `reserved` is a bound: what the request may really use has not been counted.
+    /// True if `reserved` is a bound: the estimate of the request has not been counted.
     pub(super) bounded: bool,
 }
 
-/// Visits the holds that count in one account.
+/// Visits the reservations that count in one account.
 pub(super) type Held<'a> = &'a dyn Fn(&mut dyn FnMut(&Open));
 
-/// What a shared ledger says of a key or a group: everything that all hosts have used.
+/// Use of a key or a group by all hosts, from a shared ledger.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct SharedCounts {
-    /// The window it speaks of.
+    /// Window of the counts.
     pub window: (Unix, Unix),
     /// Requests in it.
     pub requests: u64,
     /// Tokens settled in it.
     pub window_used: u64,
-    /// The period it speaks of.
+    /// Period of the counts.
     pub period: (Unix, Unix),
-    /// What was settled in it.
+    /// Amount settled in it.
     pub period_used: Amount,
 }
 
 impl SharedCounts {
-    /// What this process has settled since.
+    /// Adds use that this process has settled since.
     fn add(&mut self, open: &Open, window: Bounds, used: Amount) {
         if self.window == window {
             self.window_used = self.window_used.saturating_add(used.tokens);
@@ -109,23 +108,24 @@ impl SharedCounts {
     }
 }
 
-/// What was counted within one window.
+/// Counts of one window.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) bounds: Bounds,
-    /// When it was left last, or its end if that was earlier: nothing that counts here was admitted from then on.
+    /// Moment at which it was left last, or its end if that was earlier. All requests that count here were admitted
+    /// before.
     left_at: Unix,
-    /// The start of a window whose counts were carried over into this one; 0, where there is none.
+    /// Start of a window whose counts were carried over into this one; 0 if there is none.
     also: Unix,
     pub(super) requests: u64,
     pub(super) used: u64,
     pub(super) reserved: u64,
-    /// How much of `requests` and `used` was counted in other windows.
+    /// Part of `requests` and `used` that was counted in other windows.
     others: (u64, u64),
 }
 
 impl Window {
-    /// True if a request counts here that was admitted at `at` in the window `of`.
+    /// True if a request that was admitted at `at` in the window `of` counts here.
     fn counts(&self, at: Unix, of: Bounds) -> bool {
         self.holds(at) || self.bounds == of || (self.also > Unix(0) && self.also == of.0)
     }
@@ -143,19 +143,19 @@ impl Window {
         self.bounds.0 < other.left_at && other.bounds.0 < self.bounds.1
     }
 
-    /// Requests and tokens that were counted in no other window.
+    /// Requests and tokens that were counted only in this window.
     fn own(&self) -> (u64, u64) {
         (self.requests - self.others.0, self.used - self.others.1)
     }
 
-    /// A request that counts here has ended.
+    /// Ends a request that counts here.
     #[inline]
     fn end(&mut self, open: &Open, tokens: u64) {
         self.reserved = self.reserved.saturating_sub(open.reserved.tokens);
         self.used = self.used.saturating_add(tokens);
     }
 
-    /// At start: one request was admitted at `admitted`, in this window or another, and used `tokens`.
+    /// Restores one request at start. It was admitted at `admitted`, in this window or another, and used `tokens`.
     pub(super) fn restore(&mut self, admitted: Unix, tokens: u64) {
         if self.holds(admitted) {
             self.requests = self.requests.saturating_add(1);
@@ -169,7 +169,7 @@ impl Window {
         BLOCKS_MS.into_iter().find(|block| start.0 / block == end.0.saturating_sub(1) / block)
     }
 
-    /// One that stands for this and `other`.
+    /// Window that replaces this one and `other`.
     fn merged(&self, other: &Window) -> Window {
         let sum = |one: u64, two: u64| one.saturating_add(two);
         Window {
@@ -183,7 +183,7 @@ impl Window {
     }
 }
 
-/// What was used in the present period: the sum of its days.
+/// Use in the present period: the sum of its days.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Allowance {
     pub(super) bounds: Bounds,
@@ -201,33 +201,33 @@ impl Allowance {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     pub(super) window: Window,
-    /// Windows that were left, at most [`LEFT_MAX`]: a clock that goes back and forth finds them again, and a window of
-    /// another length counts those that lie in it.
+    /// Windows that were left, at most [`LEFT_MAX`]. They are used again if the clock goes back, and count in a window
+    /// of another length that contains them.
     left: Box<[Window]>,
     pub(super) period: Allowance,
     calendar: Period,
-    /// Days since the epoch with what requests admitted on them have used, in order.
+    /// Days since the epoch, in order, each with the use of the requests admitted on it.
     days: Box<[(u64, Amount)]>,
     pub(super) running: u32,
-    /// The budget that it was brought to a moment with last.
+    /// Budget at the last update.
     pub(super) budget: u64,
-    /// Holds whose reservation is a bound, and the bounds of all of them.
+    /// Number of reservations that are bounds, and their sum.
     pub(super) bounded: (u32, Amount),
-    /// What a shared ledger said last; nothing where there is none.
+    /// Last counts of a shared ledger; `None` without one.
     pub(super) shared: Option<Box<SharedCounts>>,
 }
 
 impl Account {
     /// Moves to the window `bounds` at `now`.
     ///
-    /// A window that is remembered goes on where it stood, a new one begins empty. In any case all counts that may have
-    /// been counted within its bounds: everything of each window that overlaps it, since it is not known when that was.
-    /// So what was spent stays spent when the length of windows changes. A window before all that are remembered takes
-    /// over what the present one has counted: the clock was set back.
+    /// A stored window continues with its counts, a new one begins empty. Each window that overlaps it is added as a
+    /// whole, since its requests may have been admitted within the bounds. So use stays counted if the length of
+    /// windows changes. A window before all stored ones takes over the counts of the present one, since the clock was
+    /// set back.
     fn enter_window(&mut self, bounds: Bounds, now: Unix, held: Held<'_>) {
         let mut present = self.window;
         let was_there = present.bounds.1 > Unix(0);
-        // A clock that was set back tells nothing of the time that has passed before.
+        // If the clock was set back, the elapsed time is unknown.
         let last = if now < present.bounds.0 { present.bounds.1 } else { Unix(now.0.saturating_add(1)) };
         present.left_at = present.left_at.max(last.min(present.bounds.1));
         let known = || self.left.iter().chain([&present]).filter(|window| window.bounds.1 > Unix(0));
@@ -249,15 +249,15 @@ impl Account {
             }
             next.others = (requests, used);
             (next.requests, next.used) = (own.0.saturating_add(requests), own.1.saturating_add(used));
-            // In a window that is entered for the first time nothing is reserved. All are, unless the clock jumps or
-            // the length of windows changes.
+            // A window that is entered for the first time has no reservations. This is the usual case, unless the clock
+            // jumps or the length of windows changes.
             next.reserved = reserved(held, |open| next.counts(open.admitted, open.window)).tokens;
         }
         self.window = next;
         self.leave(present, bounds);
     }
 
-    /// Remembers `window`, which was left for the one at `entered`.
+    /// Stores `window`, which was left for the one at `entered`.
     fn leave(&mut self, window: Window, entered: Bounds) {
         if window.bounds.1 == Unix(0) {
             return;
@@ -272,7 +272,7 @@ impl Account {
         left.push(window);
         order::by_key(&mut left, |window| (window.bounds.0.0, window.bounds.1.0.into()));
         if left.len() > LEFT_MAX {
-            // The two neighbours that lie closest together, the earliest of such, become one.
+            // The two neighbours that are closest together become one, the earliest such pair.
             let blocks = left.windows(2).enumerate().filter_map(|(at, two)| Some((two[0].block_with(&two[1])?, at)));
             match blocks.min() {
                 Some((_, at)) => {
@@ -285,7 +285,7 @@ impl Account {
         self.left = left.into();
     }
 
-    /// Moves to the period of `calendar` that `now` lies in.
+    /// Moves to the period of `calendar` that contains `now`.
     fn enter_period(&mut self, calendar: Period, now: Unix, held: Held<'_>) {
         let bounds = calendar.bounds(now);
         let inside = |at: Unix| bounds.0 <= at && at < bounds.1;
@@ -296,14 +296,14 @@ impl Account {
         self.calendar = calendar;
     }
 
-    /// True if the present period is not the one that `now` lies in.
+    /// True if the present period does not contain `now`.
     #[inline]
     fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
         let (start, end) = self.period.bounds;
         self.calendar != calendar || now < start || now >= end
     }
 
-    /// Brings window and period to `now`. `held` visits the holds that count here.
+    /// Brings window and period to `now`. `held` visits the reservations that count here.
     #[inline(always)]
     pub(super) fn enter(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
         self.budget = plan.budget;
@@ -312,7 +312,7 @@ impl Account {
         }
     }
 
-    /// Time has left the window or the period.
+    /// Moves to another window or period.
     #[cold]
     fn move_on(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
         let bounds = window(now, plan.window);
@@ -324,8 +324,8 @@ impl Account {
         }
     }
 
-    /// Takes note of what a shared ledger says. Within a window and a period its counts only grow. What of the period's
-    /// money was known before; `None` if this is the first that is known of it.
+    /// Stores the counts of a shared ledger. Within a window and a period they only grow. Returns the period's money
+    /// known before; `None` if nothing was known.
     pub(super) fn learn(&mut self, news: &SharedCounts) -> Option<u64> {
         let before = self.shared.as_ref().filter(|known| known.period == news.period).map(|_| self.period_known().nano);
         let known = self.shared.get_or_insert_default();
@@ -340,19 +340,19 @@ impl Account {
         before
     }
 
-    /// Nothing has been used any more: the ledger that said so is no more. What runs goes on.
+    /// Clears the use after the shared ledger was replaced by an empty one. Running requests continue to count.
     pub(super) fn begin_anew(&mut self) {
         (self.window.requests, self.window.used, self.window.others) = (0, 0, (0, 0));
         (self.left, self.days, self.shared) = Default::default();
         self.period.used = Amount::default();
     }
 
-    /// The period that `at` lies in.
+    /// Period that contains `at`.
     pub(super) fn period_of(&self, at: Unix) -> Bounds {
         self.calendar.bounds(at)
     }
 
-    /// One request more in the present window and period. `bounded`: what it reserves is a bound.
+    /// Counts one more request in the present window and period. `bounded`: its reservation is a bound.
     #[inline]
     pub(super) fn begin(&mut self, estimate: Amount, bounded: bool) {
         self.window.requests += 1;
@@ -364,7 +364,7 @@ impl Account {
         }
     }
 
-    /// The reservation of `open` is a bound no more: it is `exact`, which is less.
+    /// Replaces the bound of `open` by `exact`, which is less.
     pub(super) fn count(&mut self, open: &Open, exact: Amount) {
         self.end_bounded(open.reserved);
         let excess = open.reserved.minus(exact);
@@ -380,7 +380,7 @@ impl Account {
         self.bounded = (self.bounded.0.saturating_sub(1), self.bounded.1.minus(most));
     }
 
-    /// One request more that another process admitted, wherever its admission counts.
+    /// Counts one more request that another process admitted, in the window and period of its admission.
     pub(super) fn adopt(&mut self, open: &Open) {
         self.running += 1;
         if self.window.counts(open.admitted, open.window) {
@@ -392,7 +392,7 @@ impl Account {
         }
     }
 
-    /// A request has ended with `used`: it counts wherever its admission does, which was in `window` here.
+    /// Ends a request with `used`. It counts in the window and period of its admission, here in `window`.
     #[inline]
     pub(super) fn end(&mut self, open: &Open, window: Bounds, used: Amount) {
         self.running = self.running.saturating_sub(1);
@@ -412,12 +412,11 @@ impl Account {
         }
     }
 
-    /// The same of its tokens, where the window is not the present one.
+    /// Counts its tokens if the window is not the present one.
     #[cold]
     fn end_elsewhere(&mut self, open: &Open, window: Bounds, tokens: u64) {
-        // Where it was counted, for when that is entered again. Of a group whose windows had another length then
-        // `window` says nothing, but the window was not left before the request was admitted, unless the clock was set
-        // back.
+        // The window in which it was counted can be entered again. If a group's windows had another length then,
+        // `window` does not identify it. But that window was left after the admission, unless the clock was set back.
         let place = |is_it: &dyn Fn(&Window) -> bool| self.left.iter().position(is_it);
         let was_there = |left: &Window| left.holds(open.admitted) && open.admitted < left.left_at;
         let is_present = self.window.counts(open.admitted, window);
@@ -428,7 +427,7 @@ impl Account {
         if is_present {
             let present = &mut self.window;
             present.end(open, tokens);
-            // What is counted nowhere else is the present window's own.
+            // Tokens that are counted in no other window belong to the present one.
             present.others.1 = present.others.1.saturating_add(if own.is_some() { tokens } else { 0 });
         }
         if let Some(left) = own {
@@ -436,7 +435,7 @@ impl Account {
         }
     }
 
-    /// Counts what was used on the day that `at` lies on, and in the present period if that holds it.
+    /// Adds use on the day of `at`, and in the present period if it contains that day.
     #[inline]
     pub(super) fn add_day(&mut self, at: Unix, used: Amount) {
         let day = at.0 / DAY_MS;
@@ -449,20 +448,20 @@ impl Account {
         }
     }
 
-    /// The same of a day that is not the last one known.
+    /// Adds use on a day that is not the last one known.
     #[cold]
     fn add_other_day(&mut self, day: u64, used: Amount) {
         match self.days.binary_search_by_key(&day, |(day, _)| *day) {
             Ok(place) => self.days[place].1 = self.days[place].1.plus(used),
             Err(place) => {
-                // One a day, and for many keys one in all.
+                // Grows by one entry a day; many keys need only one in total.
                 let mut days = std::mem::take(&mut self.days).into_vec();
                 days.reserve_exact(1);
                 days.insert(place, (day, used));
                 self.days = days.into();
             }
         }
-        // A day far ahead, from a clock gone wrong, must not push out those around the present one.
+        // A day far ahead, from a wrong clock, must not displace those around the present one.
         if self.days.len() as u64 > 2 * DAYS_KEPT {
             let present = self.period.bounds.0.0 / DAY_MS;
             let kept = self.days.iter().filter(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
@@ -470,8 +469,7 @@ impl Account {
         }
     }
 
-    /// The larger of what this process has counted and what the shared ledger says of the present window: requests
-    /// and tokens.
+    /// Requests and tokens of the present window: the larger of this process's and the shared ledger's counts.
     #[inline]
     pub(super) fn window_known(&self) -> (u64, u64) {
         let shared = self.shared.as_ref().filter(|shared| shared.window == self.window.bounds);
@@ -479,14 +477,14 @@ impl Account {
         (self.window.requests.max(requests), self.window.used.max(used))
     }
 
-    /// The same for what was used in the period.
+    /// Use of the period, in the same way.
     #[inline]
     pub(super) fn period_known(&self) -> Amount {
         let shared = self.shared.as_ref().filter(|shared| shared.period == self.period.bounds);
         shared.map_or(self.period.used, |shared| self.period.used.max(shared.period_used))
     }
 
-    /// Tokens left: the smaller of the period's and the window's remainder, by what is settled.
+    /// Tokens left: the smaller of the period's and the window's remainder, by settled use.
     #[inline]
     pub(super) fn tokens_left(&self, plan: &Plan) -> u64 {
         let left = |total: u64, used: u64| if total == 0 { shown(0) } else { shown(total).saturating_sub(used) };
@@ -494,7 +492,7 @@ impl Account {
     }
 }
 
-/// What the holds that `held` visits have reserved, as far as they are `inside`.
+/// Sum of the reservations that `held` visits and `inside` selects.
 fn reserved(held: Held<'_>, inside: impl Fn(&Open) -> bool) -> Amount {
     let mut sum = Amount::default();
     held(&mut |open| {

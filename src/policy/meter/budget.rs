@@ -1,21 +1,21 @@
-//! How budgets stand, and which shares of one have been used that are to be told.
+//! State of budgets, and news when a share of one has been used.
 
 use super::account::Account;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyIx;
 use std::sync::Arc;
 
-/// How a budget stands, in nano-dollars, by what is settled.
+/// State of a budget in nano-dollars, by settled use.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct BudgetStatus {
-    /// What was used in the period.
+    /// Amount used in the period.
     pub used: u64,
-    /// All of it.
+    /// The whole budget.
     pub total: u64,
 }
 
 impl BudgetStatus {
-    /// What is left.
+    /// Amount left.
     pub fn remaining(&self) -> u64 {
         self.total.saturating_sub(self.used)
     }
@@ -25,35 +25,35 @@ impl BudgetStatus {
     }
 }
 
-/// What has none has used nothing of it.
+/// State of an account without a budget.
 pub(super) const NO_BUDGET: BudgetStatus = BudgetStatus { used: 0, total: 0 };
 
-/// Shares of a budget in percent that are told when they have been used.
+/// Shares of a budget in percent that are reported when they have been used.
 const TOLD_PERCENT: [u8; 2] = [80, 100];
 
-/// Whose budget it is.
+/// Owner of a budget.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BudgetOf {
-    /// This key's, by its plan or its own.
+    /// This key, by its plan or its own budget.
     Key(KeyIx),
-    /// The group's of this name.
+    /// The group of this name.
     Group(Arc<str>),
 }
 
-/// So much of a budget has been used as is to be told.
+/// Report that a share of a budget has been used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BudgetNews {
-    /// Whose.
+    /// Owner of the budget.
     pub of: BudgetOf,
     /// 80 or 100.
     pub percent: u8,
-    /// How it stands.
+    /// State of the budget.
     pub status: BudgetStatus,
-    /// When it begins again.
+    /// Start of the next period.
     pub renews: Unix,
 }
 
-/// Notes which shares of the budget have been used that had not when it was as it `was`.
+/// Adds news for each share of the budget that has been used since the state `was`.
 #[inline]
 pub(super) fn tell(
     account: &Account,
@@ -63,7 +63,7 @@ pub(super) fn tell(
     news: &mut Vec<BudgetNews>,
 ) {
     let (status, renews) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds.1);
-    // Of most budgets nothing is to be told.
+    // Most budgets are below the first share.
     if !status.has_reached(TOLD_PERCENT[0]) {
         return;
     }

@@ -1,19 +1,19 @@
-//! How groups stand, for whoever looks at all of them.
+//! State of all groups.
 
 use super::{Amount, Meter, PathIx};
 use crate::base::time::Unix;
 use crate::policy::plan::Plan;
 
-/// How one group stands, by what is settled and what is reserved.
+/// State of one group: settled use and reservations.
 #[derive(Debug)]
 pub struct GroupStatus<'a> {
-    /// Its name and limits.
+    /// Name and limits of the group.
     pub limits: &'a Plan,
     /// Used in the period.
     pub used: Amount,
     /// Reserved by requests that run.
     pub reserved: Amount,
-    /// When the next period begins.
+    /// Start of the next period.
     pub renews: Unix,
     /// Requests of the present window.
     pub requests: u64,
@@ -24,12 +24,12 @@ pub struct GroupStatus<'a> {
 }
 
 impl Meter {
-    /// Where a key in the group of this name counts; `None` if it is not configured.
+    /// Path of a key in the group of this name; `None` if the group is not configured.
     pub fn path_of(&self, group: &str) -> Option<PathIx> {
         self.tree.path_of(group)
     }
 
-    /// The path that a row has kept.
+    /// Path with this text, as a row stores it.
     pub fn path(&mut self, text: &str) -> PathIx {
         self.tree.path(text)
     }

@@ -1,4 +1,4 @@
-//! Which limit stands against a request, of which account, and how it is told.
+//! Limits that refuse requests: kind, account and message.
 
 use super::Amount;
 use super::account::Account;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which limit of a plan or a group was reached.
+/// Kind of a limit of a plan or a group.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum LimitKind {
     /// Requests per window.
@@ -26,7 +26,7 @@ pub enum LimitKind {
 }
 
 impl LimitKind {
-    /// All of them.
+    /// All values.
     pub const ALL: [LimitKind; 5] = [
         LimitKind::Requests,
         LimitKind::TokensPerWindow,
@@ -35,7 +35,7 @@ impl LimitKind {
         LimitKind::Budget,
     ];
 
-    /// As a plan's setting, log lines and metrics call it.
+    /// Name in plans, log lines and metrics.
     pub fn name(self) -> &'static str {
         match self {
             LimitKind::Requests => "requests",
@@ -46,60 +46,60 @@ impl LimitKind {
         }
     }
 
-    /// True if it is one of the period: whoever has reached it gains nothing by trying again soon.
+    /// True for a limit of the period. After it is reached, an early retry does not help.
     pub fn is_of_period(self) -> bool {
         matches!(self, LimitKind::TokensPerPeriod | LimitKind::Budget)
     }
 }
 
-/// Whose limit it is.
+/// Owner of a limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whose {
-    /// The key's, by its plan, with that one's name.
+    /// The plan of the key, with its name.
     Plan(Arc<str>),
-    /// The key's own.
+    /// The key itself.
     Key,
-    /// All keys' in this group and below it.
+    /// The group with this name, for all keys in it and below it.
     Group(Arc<str>),
 }
 
-/// Why a limit refuses a request.
+/// Reason of a refusal by a limit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum By {
     /// All of it is used.
     Spent,
-    /// What is left of it is reserved by requests that run.
+    /// Running requests have reserved what is left of it.
     Reserved,
-    /// The request may need more than one request may take of it; so much is left by what is settled.
+    /// The request may need more than one request may use of it.
     Share {
-        /// What the request may need: tokens or nano-dollars.
+        /// Tokens or nano-dollars that the request may need.
         need: u64,
-        /// What is left.
+        /// Amount left, by settled use.
         left: u64,
     },
 }
 
-/// A limit that refuses a request: what a 429 is made of.
+/// A limit that refuses a request, with the data of the 429.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// Which one.
+    /// Kind of limit.
     pub kind: LimitKind,
-    /// Why.
+    /// Reason.
     pub by: By,
-    /// Whose.
+    /// Owner of the limit.
     pub whose: Whose,
-    /// Its value: a count, or nano-dollars.
+    /// Value of the limit: a count, or nano-dollars.
     pub value: u64,
     /// Length of the plan's window.
     pub window: Duration,
-    /// For `x-ratelimit-reset`: the end of the limit, for concurrency that of the window.
+    /// Value of `x-ratelimit-reset`: the end of the limit, or of the window if the limit is concurrency.
     pub reset: Unix,
-    /// For `retry-after`: whole seconds, at least 1. A running request can end at any moment, so 1 for what only such
-    /// requests hold.
+    /// Value of `retry-after` in whole seconds, at least 1. It is 1 if running requests have reserved the remainder,
+    /// since they can end at any moment.
     pub retry_after: u64,
 }
 
-/// Nano-dollars as people write them: two decimals at least, six at most, rounded down.
+/// Nano-dollars as text with two to six decimals, rounded down.
 struct Dollars(u64);
 
 impl fmt::Display for Dollars {
@@ -111,7 +111,7 @@ impl fmt::Display for Dollars {
 }
 
 impl Limit {
-    /// `retry_after` for what ends when running requests do.
+    /// Value of `retry_after` if the end of running requests is enough.
     pub(super) const SOON: u64 = 1;
 
     /// Names the limit for `error.message`.
@@ -134,7 +134,7 @@ impl Limit {
                 return format!("the allowance of {whose} is reserved by running requests: {value} tokens per period");
             }
             (LimitKind::Budget, By::Share { need, left }) => {
-                // Rounded up, so that what is needed is never shown as no more than there is.
+                // Rounded up, so that the need always appears larger than the amount left.
                 let (need, left) = (Dollars(need.div_ceil(1000).saturating_mul(1000)), Dollars(left));
                 return format!("the request needs up to {need} of the budget of {whose}, of which {left} is left");
             }
@@ -171,23 +171,23 @@ impl Limit {
     }
 }
 
-/// Which of an account's counts matter.
+/// Counts of an account that decide.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Counted {
-    /// With what is reserved, as this process knows it.
+    /// Use and reservations, as this process knows them.
     Own,
-    /// The same without reservations that are bounds.
+    /// Like `Own`, without reservations that are bounds.
     Exact,
-    /// What is settled, in all processes.
+    /// Settled use of all processes.
     Settled,
 }
 
-/// What an account has used of each limit.
+/// Use of each limit by an account.
 pub(super) struct Counts {
     requests: u64,
-    /// Tokens of the window: used and reserved, and used alone.
+    /// Tokens of the window: used and reserved, and only used.
     window_tokens: (u64, u64),
-    /// The same of the period.
+    /// Amounts of the period, in the same way.
     period: (Amount, Amount),
     running: u64,
 }
@@ -214,7 +214,7 @@ impl Counts {
         counts
     }
 
-    /// True if with `most` more it stays under half of each limit of tokens or money.
+    /// True if the account stays under half of each limit of tokens or money with `most` added.
     pub(super) fn is_far(&self, plan: &Plan, most: Amount) -> bool {
         let is_far = |limit: u64, count: u64, most: u64| limit == 0 || count.saturating_add(most) < limit / 2;
         is_far(plan.tokens, self.period.0.tokens, most.tokens)
@@ -222,7 +222,7 @@ impl Counts {
             && is_far(plan.budget, self.period.0.nano, most.nano)
     }
 
-    /// True if a limit stands against one more request.
+    /// True if a limit refuses one more request.
     #[inline]
     pub(super) fn is_reached(&self, plan: &Plan) -> bool {
         let is_reached = |limit: u64, count: u64| limit > 0 && count >= limit;
@@ -234,8 +234,8 @@ impl Counts {
     }
 }
 
-/// The limit that stands longest against one more request, of several the first: a key that has spent its period gains
-/// nothing by waiting for a window.
+/// Limit that refuses one more request for the longest time, of several the first. A key that has spent its period must
+/// not wait for a window.
 #[cold]
 pub(super) fn reached(account: &Account, counted: Counted, plan: &Plan, of_group: bool, now: Unix) -> Option<Limit> {
     use LimitKind::*;
@@ -267,7 +267,7 @@ pub(super) fn exceeds(plan: &Plan, need: Amount) -> bool {
     exceeds(plan.tokens, need.tokens) || exceeds(plan.budget, need.nano) || exceeds(plan.tokens_per_window, need.tokens)
 }
 
-/// The limit of which one request that may use `need` takes more than its share: all of it, and `floor` in any case.
+/// Limit that `need` of one request exceeds as a whole. Up to `floor` is always allowed.
 #[cold]
 pub(super) fn oversized(
     account: &Account,
@@ -289,7 +289,7 @@ pub(super) fn oversized(
     }))
 }
 
-/// The limit of this kind of an account under `plan`, which is a group's or else a key's.
+/// The limit of this kind of an account under `plan`, which belongs to a group or a key.
 #[inline]
 pub(super) fn limit(kind: LimitKind, by: By, account: &Account, plan: &Plan, of_group: bool, now: Unix) -> Limit {
     let (window, period) = (account.window.bounds.1, account.period.bounds.1);

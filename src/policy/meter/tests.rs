@@ -18,7 +18,7 @@ fn plan() -> Plan {
     Plan::unlimited("test")
 }
 
-/// The key's, in no group.
+/// Payer for the key, in no group.
 fn by(plan: &Plan) -> Payer<'_> {
     Payer { key: KEY, plan, path: PathIx::NONE, hosts: 1 }
 }
@@ -206,7 +206,7 @@ fn keys_do_not_share_counters() {
     }
 }
 
-/// Uses up to `n` requests; how many were admitted.
+/// Uses up to `n` requests. Returns how many were admitted.
 fn drain(meter: &mut Meter, plan: &Plan, now: Unix, n: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..n {
@@ -280,7 +280,7 @@ fn a_request_that_runs_while_the_clock_jumps_is_settled_where_it_was_admitted() 
     assert_eq!(meter.standing(by(&plan), now).used, 60);
 }
 
-/// Whatever the clock and the plans do: no counter wraps, none forgets a token, and nothing stays reserved.
+/// Random clocks and plans: no counter wraps or loses a token, and no reservation remains.
 #[test]
 fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
     for seed in 0..60 {
@@ -364,7 +364,7 @@ fn a_window_of_another_length_counts_all_that_was_admitted_within_its_span() {
     meter.standing(by(&of(10)), after(41));
     assert_eq!(use_one(&mut meter, &of(60), after(42)), Some(LimitKind::Requests), "eight are in this minute");
     assert_eq!(use_one(&mut meter, &of(60), after(61)), None, "and none in the next");
-    // There and back again: what the short ones counted meanwhile counts too.
+    // Back to the long window: requests counted in the short ones count, too.
     let mut meter = Meter::new();
     for second in [1, 2] {
         assert_eq!(use_one(&mut meter, &of(60), after(second)), None);
@@ -425,8 +425,8 @@ fn each_limit_is_named_in_its_message() {
     }
 }
 
-/// Random traffic against the bound of contract section 3: used is at most total - 1, plus the reservation of the last
-/// one admitted, plus the sum of max(0, actual - reserved).
+/// Random traffic against the bound: used is at most total - 1, plus the reservation of the last one admitted, plus the
+/// sum of max(0, actual - reserved).
 #[test]
 fn the_stated_bound_holds_for_random_traffic() {
     for seed in 0..200 {
@@ -453,7 +453,7 @@ fn the_stated_bound_holds_for_random_traffic() {
         }
         open.into_iter().for_each(|(hold, _)| meter.refund(hold));
         assert_eq!(meter.open_holds(), 0);
-        // Nothing stays reserved: what is refused now is refused for what was used.
+        // No reservation remains: a refusal now is due to use only.
         assert_eq!(meter.spent(by(&plan), now).is_err(), used >= plan.tokens);
     }
 }
@@ -532,8 +532,7 @@ fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
     assert!(!meter.is_bounded(KEY, PathIx::NONE));
 }
 
-/// Random traffic: whoever counts late, when a refusal depends on it, admits and refuses what one does who counts at
-/// once.
+/// Random traffic: a meter that counts late admits and refuses the same requests as one that counts at once.
 #[test]
 fn whoever_counts_late_admits_exactly_whom_one_admits_that_counts_at_once() {
     let mut bounded = 0;

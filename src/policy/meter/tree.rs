@@ -1,6 +1,6 @@
-//! The accounts of groups. A request counts in the group that its key was in when it was admitted, and in all above
-//! that: its path. Paths are known by their text, as rows keep it, and accounts by their names, so that an account is
-//! the sum of the rows whose path has its name, whatever has been moved since.
+//! The accounts of groups. A request counts in the group of its key at admission, and in all groups above it: its path.
+//! Paths are identified by their text, as rows store it, and accounts by their names. So an account is the sum of the
+//! rows whose path has its name, even if groups were moved since.
 
 use super::account::{Account, Open, PathIx};
 use crate::base::limits::PATHS_MAX;
@@ -12,22 +12,22 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// No moment lies in it.
+/// Interval that contains no moment.
 const NEVER: (Unix, Unix) = (Unix(0), Unix(0));
 
-/// One group that is configured, or was, or that rows are of.
+/// Group that is or was configured, or that rows name.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) account: Account,
-    /// None, for one that is not configured.
+    /// Limits of the group; none if it is not configured.
     pub(super) limits: Plan,
-    /// While the account need not be brought anywhere: its window and its period, as far as both last.
+    /// Interval in which the account needs no update: the intersection of its window and period.
     stays: (Unix, Unix),
-    /// Where keys in it count; `NONE` for one that is not configured.
+    /// Path of the keys in it; `NONE` if it is not configured.
     path: PathIx,
 }
 
-/// One path.
+/// A path.
 #[derive(Debug)]
 struct Path {
     text: Arc<str>,
@@ -40,14 +40,14 @@ struct Path {
 pub(super) struct Tree {
     nodes: Vec<Node>,
     by_name: HashMap<Arc<str>, u32, ahash::RandomState>,
-    /// The first is that of no group.
+    /// All paths. The first is that of no group.
     paths: Vec<Path>,
     by_text: HashMap<Arc<str>, PathIx, ahash::RandomState>,
 }
 
 impl Default for Tree {
     fn default() -> Tree {
-        // Filled by the operator alone, so constant seeds are safe.
+        // Filled only by the operator, so constant seeds are safe.
         let hasher = ahash::RandomState::with_seeds(1, 2, 3, 4);
         let none = Path { text: "".into(), groups: Box::default() };
         Tree {
@@ -60,7 +60,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// Takes over what is configured. False, and nothing is changed, if there would be more paths than can be kept.
+    /// Applies the configured groups. Returns false and changes nothing if there would be too many paths.
     pub(super) fn configure(&mut self, groups: &[Group]) -> bool {
         let new = groups.iter().filter(|group| !self.by_text.contains_key(&group.path)).count();
         if self.paths.len() + new > PATHS_MAX {
@@ -80,12 +80,12 @@ impl Tree {
         true
     }
 
-    /// Sees all accounts as they are.
+    /// All accounts, without an update.
     pub(super) fn every(&mut self) -> impl Iterator<Item = &mut Account> {
         self.nodes.iter_mut().map(|node| &mut node.account)
     }
 
-    /// The path of this text; that of no group for one more than can be kept.
+    /// Path of this text; that of no group if there are too many paths.
     pub(super) fn path(&mut self, text: &str) -> PathIx {
         if text.is_empty() {
             return PathIx::NONE;
@@ -119,18 +119,18 @@ impl Tree {
         index
     }
 
-    /// Where keys in the group of this name count; `None` if it is not configured.
+    /// Path of the keys in the group of this name; `None` if the group is not configured.
     pub(super) fn path_of(&self, name: &str) -> Option<PathIx> {
         let node = self.by_name.get(name).map(|index| &self.nodes[*index as usize]);
         node.map(|node| node.path).filter(|path| path.is_some())
     }
 
-    /// As rows keep it.
+    /// Text of a path, as rows store it.
     pub(super) fn text(&self, path: PathIx) -> Arc<str> {
         self.paths[path.0 as usize].text.clone()
     }
 
-    /// Each group on the path, the nearest to the key first, brought to `now`.
+    /// Visits each group on the path, the nearest to the key first, updated to `now`.
     pub(super) fn each(&mut self, path: PathIx, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
         let Tree { nodes, paths, .. } = self;
         for index in &*paths[path.0 as usize].groups {
@@ -142,19 +142,19 @@ impl Tree {
         }
     }
 
-    /// The same without bringing it anywhere.
+    /// Visits each group on the path without an update.
     pub(super) fn each_as_it_is(&mut self, path: PathIx, mut see: impl FnMut(&mut Node)) {
         for index in &*self.paths[path.0 as usize].groups {
             see(&mut self.nodes[*index as usize]);
         }
     }
 
-    /// Each configured group that has a budget, brought to `now`.
+    /// Visits each configured group with a budget, updated to `now`.
     pub(super) fn each_budget(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
         self.each_that(|node| node.limits.budget > 0, open, now, &mut see);
     }
 
-    /// Each configured group, brought to `now`.
+    /// Visits each configured group, updated to `now`.
     pub(super) fn each_configured(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
         self.each_that(|node| node.path.is_some(), open, now, &mut see);
     }
@@ -185,19 +185,19 @@ impl Node {
         self.stays = (window.0.max(period.0), window.1.min(period.1));
     }
 
-    /// Its limits, of which one of so many hosts has its share.
+    /// Limits of the group, or one host's share of them.
     #[inline]
     pub(super) fn share(&self, hosts: u32) -> Cow<'_, Plan> {
         if hosts > 1 { Cow::Owned(self.limits.share(hosts)) } else { Cow::Borrowed(&self.limits) }
     }
 
-    /// `open` as it counts here: in the group's own window.
+    /// Reservation `open` with the group's own window.
     #[inline]
     pub(super) fn seen(&self, open: &Open) -> Open {
         Open { window: self.window_of(open.admitted), ..*open }
     }
 
-    /// The group's window that `at` lies in.
+    /// Window of the group that contains `at`.
     #[inline]
     pub(super) fn window_of(&self, at: Unix) -> (Unix, Unix) {
         let present = self.account.window.bounds;

@@ -1,4 +1,4 @@
-//! Values that go on to somebody else as they are: TOML in the configuration, JSON on the wire.
+//! Values that are passed on unchanged: TOML in the configuration, JSON on the wire.
 
 use super::reader::{Field, Reader};
 use super::units::quoted;
@@ -6,10 +6,10 @@ use crate::base::order;
 use std::fmt::Write;
 use toml::de::{DeTable, DeValue};
 
-/// Arrays and tables within each other.
+/// Largest nesting depth of arrays and tables.
 const DEPTH_MAX: usize = 32;
 
-/// How a value is written.
+/// Format of a value.
 #[derive(Copy, Clone)]
 enum Form {
     Json,
@@ -17,12 +17,12 @@ enum Form {
     Toml,
 }
 
-/// A byte of the document, and what is wrong there.
+/// Byte offset in the document, and the error there.
 type Wrong = (usize, String);
 
 impl Reader<'_> {
-    /// The value of `field` as JSON, and the same as TOML on one line. Numbers keep their digits, tables the order they
-    /// are written in. JSON knows no dates and no numbers that are none; `null` is not to be written in TOML.
+    /// Value of `field` as JSON, and as TOML on one line. Numbers keep their digits, and tables keep their order. JSON
+    /// has no dates, infinities or NaN; TOML has no `null`.
     pub fn json(&mut self, field: &Field<'_>) -> Option<(String, String)> {
         let (mut json, mut toml) = (String::new(), String::new());
         let place = field.start();

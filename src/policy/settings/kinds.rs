@@ -1,5 +1,5 @@
-//! How the value of a setting is written, and what it may be: read from a field of the document, and shown as TOML
-//! that reads as the same value. The kinds here are of plain values; a section has those of its own beside it.
+//! Formats and ranges of setting values. A kind reads a value from a field of the document, and shows it as TOML that
+//! reads as the same value. The kinds here are for plain values; sections define their own kinds.
 
 use super::reader::{Field, Reader};
 use super::secret::Secret;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub enum Shown {
     /// TOML.
     Value(String),
-    /// There is none; what that means, in words.
+    /// No value; the text says what that means.
     Words(&'static str),
 }
 
@@ -21,7 +21,7 @@ pub enum Shown {
 pub trait Kind<V> {
     /// The value that `field` has; `None` if it is wrong, which is reported.
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V>;
-    /// The value as it would be written.
+    /// The value as TOML.
     fn shown(&self, value: &V) -> Shown;
 }
 
@@ -108,7 +108,7 @@ impl<V: Copy + TryFrom<u64> + TryInto<u64>> Kind<V> for Bytes {
     }
 }
 
-/// `number` as the type that holds it. On a small machine a range can reach beyond what its memory could hold.
+/// Converts `number` to the type of the setting. On a small machine it can be too large for that type.
 fn fitting<V: TryFrom<u64>>(reader: &mut Reader<'_>, field: &Field<'_>, number: u64) -> Option<V> {
     let value = V::try_from(number).ok();
     if value.is_none() {
@@ -130,7 +130,7 @@ impl Kind<Duration> for Time {
     }
 }
 
-/// One of some values, each with its name.
+/// A choice of named values.
 pub struct OneOf<V: 'static>(pub &'static [V], pub fn(V) -> &'static str);
 
 impl<V: Copy> Kind<V> for OneOf<V> {
@@ -157,7 +157,7 @@ impl Kind<PathBuf> for Pem {
     }
 }
 
-/// A folder, which is not looked at here.
+/// A folder. It is not checked here.
 pub struct Folder;
 
 impl Kind<PathBuf> for Folder {
@@ -175,7 +175,7 @@ impl Kind<PathBuf> for Folder {
     }
 }
 
-/// A secret, which is never written itself: `{ env = "NAME" }` or `{ file = "path" }`.
+/// A reference to a secret, which must never be written itself: `{ env = "NAME" }` or `{ file = "path" }`.
 pub struct Reference;
 
 impl Kind<Secret> for Reference {
@@ -188,7 +188,7 @@ impl Kind<Secret> for Reference {
     }
 }
 
-/// Another kind, or nothing, which means what the words say.
+/// Another kind, or no value, whose meaning the text gives.
 pub struct Or<K>(pub K, pub &'static str);
 
 impl<V, K: Kind<V>> Kind<Option<V>> for Or<K> {

@@ -1,6 +1,6 @@
-//! Walks a parsed TOML document with its spans: takes fields, checks their types and ranges, collects what is wrong
-//! and what is out of date. It knows no key of the configuration. A reader never stops at the first error: a field
-//! that is wrong is reported and counts as absent.
+//! Walks a parsed TOML document with its spans: takes fields, checks their types and ranges, collects errors and
+//! warnings. It knows no key of the configuration. A reader never stops at the first error: an invalid field is
+//! reported and counts as absent.
 
 use super::units;
 use crate::base::order;
@@ -13,7 +13,8 @@ use toml::de::{DeTable, DeValue};
 /// Models, providers or plans in one configuration, and entries of one list.
 pub const ENTRIES_MAX: usize = 1000;
 
-/// What others call a setting, or look for: the word, a key of the table where it is told, and what to write.
+/// Names that other programs use for a setting: the name, a key of the table in which the hint is shown, and the
+/// correct text.
 const SAID_ELSEWHERE: [(&str, &str, &str); 7] = [
     ("requests_per_minute", "requests", "write `requests`, which counts per `window` (a minute by default)"),
     ("rpm", "requests", "write `requests`, which counts per `window` (a minute by default)"),
@@ -24,17 +25,16 @@ const SAID_ELSEWHERE: [(&str, &str, &str); 7] = [
     ("max_budget", "budget", "write `budget`, which is US dollars per `period`"),
 ];
 
-/// One thing wrong with a configuration, or out of date in it. Shown as `tollgate.toml:12: models[0].context: expected
-/// …`.
+/// Error or outdated setting in a configuration. Shown as `tollgate.toml:12: models[0].context: expected …`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
     /// The file as the caller named it.
     pub file: String,
-    /// Line, from 1; `None` where the error belongs to no line.
+    /// Line, from 1; `None` if the error belongs to no line.
     pub line: Option<u32>,
     /// Path of the field, empty for the document itself.
     pub field: String,
-    /// What is wrong and what was expected. Never contains a secret.
+    /// The error and what was expected. Must never contain a secret.
     pub message: String,
 }
 
@@ -51,58 +51,58 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// What a program prints: its path and its arguments, and the variables that it is not given.
+/// Runs a program and returns its output, by path and arguments and the variables to remove from its environment.
 pub type RunProgram<'a> = dyn Fn(&[String], &[String]) -> std::io::Result<String> + 'a;
 
-/// A configuration text and the ways to what it refers to.
+/// A configuration text, and functions to read what it refers to.
 pub struct Source<'a> {
-    /// Its file name: for errors, and relative paths in it are relative to its folder.
+    /// File name, for errors. Relative paths are resolved against its folder.
     pub file: &'a str,
-    /// Its content.
+    /// Content of the file.
     pub text: &'a str,
     /// The value of an environment variable.
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// The content of a file, for secrets and certificates.
     pub read: &'a dyn Fn(&str) -> std::io::Result<String>,
-    /// What a program prints, for secrets: its path and its arguments, and the variables that it is not given.
+    /// Output of a program, for secrets, by path and arguments and the variables to remove from its environment.
     pub run: &'a RunProgram<'a>,
 }
 
 impl Source<'_> {
-    /// For those that run no programs.
+    /// Function for callers that run no programs.
     pub fn no_program(_: &[String], _: &[String]) -> std::io::Result<String> {
         Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "no program is run here"))
     }
 }
 
-/// Collects errors and warnings, each with its byte of the document, and reaches what a document refers to.
+/// Collects errors and warnings, each with its byte offset, and reads what a document refers to.
 pub struct Reader<'a> {
     source: &'a Source<'a>,
     errors: Vec<(usize, ConfigError)>,
     warnings: Vec<(usize, ConfigError)>,
-    /// Files of certificates and keys, with the places that name them.
+    /// Files of certificates and keys, with the fields that name them.
     pem_files: Vec<(PathBuf, ConfigError)>,
 }
 
-/// A table that is being taken apart; what is left at the end is unknown.
+/// A table whose fields are taken one by one. Fields left at the end are unknown.
 pub struct Section<'d> {
     path: String,
     span: Range<usize>,
     entries: DeTable<'d>,
-    /// What was asked for, and where it was found.
+    /// Keys that were requested, and their byte offsets if found.
     asked: Vec<(&'static str, Option<usize>)>,
 }
 
-/// One value with its path and place.
+/// Value with its path and byte offset.
 pub struct Field<'d> {
-    /// For instance `models[0].targets[1].weight`.
+    /// Path such as `models[0].targets[1].weight`.
     pub path: String,
     span: Range<usize>,
     value: DeValue<'d>,
 }
 
 impl<'d> Section<'d> {
-    /// Takes the field called `key`, if there.
+    /// Takes the field called `key`, if it exists.
     pub fn take(&mut self, key: &'static str) -> Option<Field<'d>> {
         let field = self.remove(key);
         self.asked.push((key, field.as_ref().map(Field::start)));
@@ -125,7 +125,7 @@ impl<'d> Section<'d> {
         rest
     }
 
-    /// Reports what was not asked for, with what was.
+    /// Reports the fields that were not requested, with the known keys.
     pub fn finish(&mut self, reader: &mut Reader<'_>) {
         for (key, _) in std::mem::take(&mut self.entries) {
             let name = key.get_ref();
@@ -146,29 +146,29 @@ impl<'d> Section<'d> {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Where the value of `key` begins, if it is there and not taken yet.
+    /// Byte offset of the value of `key`, if it exists and is not taken yet.
     pub fn peek_start(&self, key: &str) -> Option<usize> {
         self.entries.get(key).map(|value| value.span().start)
     }
 
-    /// Where the value of `key` began, if it was asked for and there.
+    /// Byte offset of the value of `key`, if it was requested and exists.
     pub fn place(&self, key: &str) -> Option<usize> {
         self.asked.iter().find(|(asked, _)| *asked == key).and_then(|(_, place)| *place)
     }
 
-    /// Where the table begins, for errors about what it lacks.
+    /// Byte offset of the table, for errors about missing fields.
     pub fn start(&self) -> usize {
         self.span.start
     }
 }
 
 impl Field<'_> {
-    /// Where the value begins.
+    /// Byte offset of the value.
     pub fn start(&self) -> usize {
         self.span.start
     }
 
-    /// As it was parsed.
+    /// Parsed value.
     pub(in crate::policy::settings) fn value(&self) -> &DeValue<'_> {
         &self.value
     }
@@ -187,7 +187,7 @@ impl Field<'_> {
         }
     }
 
-    /// A decimal number as it is written, if it is one.
+    /// Text of a decimal number, if the value is one.
     pub fn decimal(&self) -> Option<&str> {
         match &self.value {
             DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str()),
@@ -214,7 +214,7 @@ impl Field<'_> {
         matches!(self.value, DeValue::String(_))
     }
 
-    /// A date or date-time as text, whether it is written as a string or as TOML's own type.
+    /// Text of a date or date-time, written as a string or as TOML's own type.
     pub fn moment_text(&self) -> Option<String> {
         match &self.value {
             DeValue::String(text) => Some(text.to_string()),
@@ -244,7 +244,7 @@ fn is_near(known: &str, written: &str) -> bool {
 }
 
 impl<'a> Reader<'a> {
-    /// Nothing read, nothing wrong.
+    /// A reader without errors.
     pub fn new(source: &'a Source<'a>) -> Reader<'a> {
         Reader { source, errors: Vec::new(), warnings: Vec::new(), pem_files: Vec::new() }
     }
@@ -261,17 +261,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The files of certificates and keys that were named, with the places that name them.
+    /// Takes the named files of certificates and keys, with the fields that name them.
     pub fn take_pem_files(&mut self) -> Vec<(PathBuf, ConfigError)> {
         std::mem::take(&mut self.pem_files)
     }
 
-    /// How many mistakes have been found so far.
+    /// Number of errors found so far.
     pub(in crate::policy::settings) fn mistakes(&self) -> usize {
         self.errors.len()
     }
 
-    /// All errors and all warnings, each in the order of their places.
+    /// All errors and all warnings, each in the order of the document.
     pub fn finish(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
         let sorted = |mut list: Vec<(usize, ConfigError)>| {
             order::by_key(&mut list, |(at, _)| (*at as u64, 0));
@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
         self.errors.push((at, error));
     }
 
-    /// Warns of what is right at a byte of the document, but hardly meant.
+    /// Warns about a valid but doubtful setting at a byte of the document.
     pub fn warn(&mut self, at: usize, field: String, message: impl Display) {
         let warning = self.error_at(at, field, message);
         self.warnings.push((at, warning));
@@ -304,7 +304,7 @@ impl<'a> Reader<'a> {
         self.report(field.span.start, field.path.clone(), message);
     }
 
-    /// Something is wrong with the value at `path`, or within it.
+    /// True if the value at `path`, or a value in it, has an error.
     pub fn is_wrong(&self, path: &str) -> bool {
         self.errors.iter().any(|(_, error)| error.field.starts_with(path))
     }
@@ -318,7 +318,7 @@ impl<'a> Reader<'a> {
         field
     }
 
-    /// Takes `key`, or what is there under one of its `former` names, with a warning.
+    /// Takes `key`, or the field with one of its `former` names, with a warning.
     pub fn take_renamed<'d>(
         &mut self,
         section: &mut Section<'d>,
@@ -354,7 +354,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes `key` as an array of tables: `[[key]]`. Absent is empty.
+    /// Takes `key` as an array of tables: `[[key]]`. An absent key is an empty array.
     pub fn tables<'d>(&mut self, section: &mut Section<'d>, key: &'static str, most: usize) -> Vec<Section<'d>> {
         let Some(field) = section.take(key) else { return Vec::new() };
         if matches!(field.value, DeValue::Table(_)) {
@@ -413,7 +413,7 @@ impl<'a> Reader<'a> {
         strings
     }
 
-    /// The truth that `field` must be.
+    /// The boolean that `field` must be.
     pub fn boolean(&mut self, field: &Field<'_>) -> Option<bool> {
         match &field.value {
             DeValue::Boolean(value) => Some(*value),
@@ -464,7 +464,7 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// Takes `key` as a price in dollars per 1M tokens; micro-dollars.
+    /// Takes `key` as a price in dollars per 1M tokens. Returns micro-dollars.
     pub fn price(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<u64> {
         let field = section.take(key)?;
         let price = field.decimal().and_then(units::price);
@@ -500,24 +500,24 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// What the document refers to is reached by this.
+    /// Source of the document.
     pub(in crate::policy::settings) fn source(&self) -> &'a Source<'a> {
         self.source
     }
 
-    /// `written`, relative to the folder of the configuration.
+    /// Resolves `written` against the folder of the configuration.
     pub fn resolve(&self, written: impl AsRef<Path>) -> PathBuf {
         let folder = Path::new(self.source.file).parent().unwrap_or(Path::new(""));
         folder.join(written)
     }
 }
 
-/// One table, nothing taken yet.
+/// A table without taken fields.
 fn section<'d>(path: String, span: Range<usize>, entries: DeTable<'d>) -> Section<'d> {
     Section { path, span, entries, asked: Vec::new() }
 }
 
-/// "expected x, found an integer".
+/// Message such as "expected x, found an integer".
 fn expected(what: &str, found: &DeValue<'_>) -> String {
     format!("expected {what}, found {}", found.type_str())
 }

@@ -1,5 +1,5 @@
-//! Values that no log, error or listing may show: where they are found, how they are read, and whether one is fit to
-//! be sent.
+//! Values that must never appear in a log, error or listing: their sources, their reader, and the check that a header
+//! can carry them.
 
 use super::reader::{Field, Reader, Section};
 use super::units::{duration_text, quoted, quoted_list};
@@ -9,44 +9,44 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
-/// A word of so many bytes may be a secret.
+/// Bytes from which a word may be a secret.
 const SECRET_MIN: usize = 16;
 /// Bytes of a secret; a key is never longer.
 const SECRET_MAX: usize = 16 * 1024;
 /// Words of a program that prints a secret, its path among them.
 const PROGRAM_MAX: usize = 64;
-/// How often such a program is run.
+/// Range of the time between two runs of such a program.
 const REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 86_400);
-/// The same where the configuration does not say: most short-lived tokens last an hour.
+/// Default of that time: most short-lived tokens last an hour.
 const REFRESH_USUAL: Duration = Duration::from_secs(45 * 60);
-/// How much more often than another of its list a secret may be chosen.
+/// Range of the weight of a secret in a list.
 const WEIGHTS: RangeInclusive<u64> = 1..=1000;
 
-/// Where a secret was found; printed in its place.
+/// Source of a secret, which is printed instead of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// An environment variable of this name.
     Env(String),
-    /// A file; where it was written relative, with the folder of the configuration.
+    /// A file. A relative path is resolved against the folder of the configuration.
     File(String),
-    /// A program that prints it: its path and its arguments, and how often it is run.
+    /// A program that prints it.
     Command {
-        /// Its path, and its arguments.
+        /// Path and arguments.
         program: Vec<String>,
-        /// From one run to the next.
+        /// Time from one run to the next.
         refresh: Duration,
     },
 }
 
 impl fmt::Display for Origin {
-    /// As a secret is written in the configuration.
+    /// Writes the reference as in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{ {} }}", self.members())
     }
 }
 
 impl Origin {
-    /// The members of the table that names it.
+    /// Members of the table that refers to it.
     pub fn members(&self) -> String {
         match self {
             Origin::Env(name) => format!("env = {}", quoted(name)),
@@ -58,7 +58,7 @@ impl Origin {
     }
 }
 
-/// A value that no log, error or listing may show.
+/// A value that must never appear in a log, error or listing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     value: String,
@@ -71,17 +71,17 @@ impl Secret {
         Secret { value, origin }
     }
 
-    /// The value itself. For the wire and for comparisons alone.
+    /// The value itself. Only for the wire and for comparisons.
     pub fn expose(&self) -> &str {
         &self.value
     }
 
-    /// Where it was found.
+    /// Source of the secret.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Takes over what its origin says now. False where it says what it said before, or what no header can carry.
+    /// Replaces the value by a new one. Returns false if it is the same, or if no header can carry it.
     pub fn renew(&mut self, value: &str) -> bool {
         let Some(value) = fit(value).filter(|value| *value != self.value) else { return false };
         self.value = value.to_string();
@@ -108,8 +108,8 @@ pub fn fit(value: &str) -> Option<&str> {
     (!value.is_empty() && value.len() <= SECRET_MAX && sent).then_some(value)
 }
 
-/// The environment variables that a configuration names as secrets, in order, each once: a program that prints one
-/// secret is not given the others.
+/// Environment variables that a configuration names as secrets, in order, each once. A program that prints one secret
+/// does not get the others.
 pub fn variables(text: &str) -> Vec<String> {
     fn collect(value: &DeValue<'_>, names: &mut Vec<String>) {
         match value {
@@ -127,7 +127,7 @@ pub fn variables(text: &str) -> Vec<String> {
         }
     }
     let mut names = Vec::new();
-    // What is wrong with the document is said by whoever reads it.
+    // The reader of the document reports its errors.
     if let Ok(document) = DeTable::parse(text) {
         collect_in(document.get_ref(), &mut names);
     }
@@ -137,8 +137,8 @@ pub fn variables(text: &str) -> Vec<String> {
 }
 
 impl Reader<'_> {
-    /// The secret that `field` must refer to: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused and never
-    /// repeated.
+    /// The secret that `field` must refer to: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused, and
+    /// errors must never repeat it.
     pub fn secret(&mut self, field: Field<'_>) -> Option<Secret> {
         let (at, path) = (field.start(), field.path.clone());
         let mut table = self.reference(field, "")?;
@@ -155,8 +155,8 @@ impl Reader<'_> {
         self.checked(at, path, found)
     }
 
-    /// A provider's credential, which a program may print, too: `{ command = ["path", "argument"], refresh = "45m" }`.
-    /// With its weight, which only one of a list has.
+    /// A provider's credential, which a program may also print: `{ command = ["path", "argument"], refresh = "45m" }`.
+    /// Returns it with its weight, which only a credential in a list has.
     pub fn credential(&mut self, field: Field<'_>, listed: bool) -> Option<(Secret, u32)> {
         let (at, path) = (field.start(), field.path.clone());
         let mistakes = self.mistakes();
@@ -183,7 +183,7 @@ impl Reader<'_> {
         Some((self.checked(at, path, found)?, weight? as u32))
     }
 
-    /// The table that names where a secret is; `more`: further words for who writes the secret itself.
+    /// Table that refers to a secret. `more`: additional text for the error if the secret itself is written there.
     fn reference<'d>(&mut self, field: Field<'d>, more: &str) -> Option<Section<'d>> {
         if field.is_text() {
             let text = "a secret is never written here; use { env = \"NAME\" } or { file = \"path\" }";
@@ -216,8 +216,8 @@ impl Reader<'_> {
         }
     }
 
-    /// What a program prints. It is not run where anything of what is written about it is wrong: the reader had found
-    /// so many `mistakes` before.
+    /// Output of a program. It is not run if its settings have an error. `mistakes`: number of errors that the reader
+    /// had found before.
     fn printed(&mut self, command: Field<'_>, refresh: Option<Field<'_>>, mistakes: usize) -> Option<(String, Origin)> {
         let (at, path) = (command.start(), command.path.clone());
         let mut program: Vec<String> = self.strings(command).into_iter().map(|(_, word)| word).collect();
@@ -228,7 +228,7 @@ impl Reader<'_> {
             return None;
         }
         let refresh = refresh.filter(|_| self.mistakes() == mistakes)?;
-        // A bare word is looked up in PATH, as everywhere.
+        // A name without `/` is looked up in PATH.
         if program[0].contains('/') {
             program[0] = self.resolve(&program[0]).to_string_lossy().into_owned();
         }
@@ -250,15 +250,15 @@ impl Reader<'_> {
     }
 }
 
-/// True if this is what variables are called. Anything else may be the secret itself, in the place of its name, and is
-/// not repeated.
+/// True if the text looks like the name of a variable. Anything else may be the secret itself, and must not be
+/// repeated.
 fn is_variable(name: &str) -> bool {
     let digits = name.bytes().filter(u8::is_ascii_digit).count();
     let plain = name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
     plain && digits <= name.len() / 4
 }
 
-/// True if this is what files are called: it has a folder or an ending, or is a short word.
+/// True if the text looks like a path: it has a folder or an extension, or is a short word.
 fn is_path(written: &str) -> bool {
     !looks_secret(written) && (written.contains(['/', '.']) || written.len() < SECRET_MIN)
 }

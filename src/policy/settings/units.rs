@@ -1,5 +1,5 @@
 //! The units of the configuration and the command line: durations, sizes in bytes, context sizes, prices, text. Each
-//! is read and written back, but for text, which TOML's own reader reads; what is written reads as the same value.
+//! can be read and written, except text, which the TOML parser reads. Written values read as the same value.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -81,7 +81,7 @@ pub fn address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// A token count such as `1M`, `256K` (decimal), `128Ki`, `1Mi` (binary) or plain digits (contract section 2).
+/// A token count such as `1M`, `256K` (decimal), `128Ki`, `1Mi` (binary) or plain digits.
 pub fn context(text: &str) -> Option<u64> {
     scaled(text, &CONTEXTS)
 }
@@ -93,7 +93,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 }
 
 /// Dollars per 1M tokens as micro-dollars per 1M tokens, exactly. `None` if above a million dollars, or with more than
-/// six decimals: what is smaller cannot be counted.
+/// six decimals: smaller amounts cannot be counted.
 pub fn price(text: &str) -> Option<u64> {
     decimal(text, 6).filter(|micro| *micro <= 1_000_000_000_000)
 }
@@ -104,8 +104,7 @@ pub fn dollars(text: &str) -> Option<u64> {
     decimal(text, 9)
 }
 
-/// A number as TOML writes them (`12.50`, `1_000`, `1e6`, `2.5e-3`), times ten to the power of `places`, if that is
-/// whole.
+/// A number in TOML syntax (`12.50`, `1_000`, `1e6`, `2.5e-3`), times ten to the power of `places`, if that is whole.
 fn decimal(text: &str, places: i64) -> Option<u64> {
     let (number, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent = i64::from(exponent.parse::<i32>().ok()?);

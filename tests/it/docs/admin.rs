@@ -77,7 +77,7 @@ fn every_answer_of_the_admin_api_is_as_its_document_says() {
     ] {
         let path = template.replace("{id}", id);
         all.see(401, method, (template, &path), &[("authorization", "Bearer wrong")], "");
-        // A name that is not configured is told so whatever the token is.
+        // A host name that is not configured is refused with any token.
         let foreign = format!("{method} /admin/v1/{path} HTTP/1.1\r\nhost: elsewhere\r\n\r\n");
         let answer = Client::connect(h.admin).ask(foreign.as_bytes());
         let text = answer.text().to_string();
@@ -141,7 +141,7 @@ fn every_answer_of_the_admin_api_is_as_its_document_says() {
     let answer = Answer { status: head.status, fields: head.fields, body };
     check(&all.doc, "/admin/v1/requests/live", "get", &answer);
     all.seen.insert(("/admin/v1/requests/live".to_string(), "get".to_string(), 200));
-    // Nothing stands in the document that is not answered.
+    // Every operation of the document must be answered.
     for (path, item) in all.doc["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {
             for status in [200, 401, 403] {

@@ -39,7 +39,7 @@ const SOURCES: [&str; 8] = [
     include_str!("../../../src/policy/plan.rs"),
 ];
 
-/// What is required, line by line, each with the key it is about; braces mark where further keys of a table go.
+/// Required settings, line by line, each with its key. Braces mark the position of further keys of a table.
 const REQUIRED: [(&str, &str); 22] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
@@ -180,7 +180,7 @@ fn rows(path: &str, types: &[&str]) -> String {
     out
 }
 
-/// The page with every table made anew.
+/// The page with every table made again.
 fn made(page: &str) -> String {
     let (mut out, mut table, mut headings) = (String::new(), None, Vec::new());
     for line in page.lines() {

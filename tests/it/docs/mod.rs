@@ -1,5 +1,5 @@
-//! What is written for people, held against what the program does: the OpenAPI document, the configuration reference,
-//! the pages of the manuals and their links, the systemd units, completions and man pages.
+//! Documentation, compared with the program: the OpenAPI document, the configuration reference, the pages of the
+//! manuals and their links, the systemd units, completions and man pages.
 
 mod admin;
 mod configuration;

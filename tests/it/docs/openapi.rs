@@ -73,7 +73,7 @@ impl Schema {
     }
 }
 
-/// Whether `instance` fits `schema`, whose references mean parts of `doc`.
+/// True if `instance` fits `schema`, whose references mean parts of `doc`.
 fn fits(doc: &Value, schema: &Value, instance: &Value, what: &str) {
     let schema = Schema::new(doc, schema);
     if let Err(error) = schema.schemas.validate(instance, schema.index) {
@@ -220,7 +220,7 @@ fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answe
         see(template, "get", 401, get_with("nothing", path));
         see(template, "get", 405, other("DELETE", path, &key));
         see(template, "get", 400, broken("GET", path));
-        // Whoever may use nothing but chat still sees the list; a scope that permits none of these is not issued.
+        // A key with the scope chat can still read the list; a scope that permits none of these is not issued.
         see(template, "get", 404, get_with(&key, &format!("{path}/or/not")));
     }
     see("/", "get", 400, broken("GET", "/"));
@@ -238,7 +238,7 @@ fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answe
     complete(&doc, &seen);
 }
 
-/// The same of the responses endpoint and what lies below it.
+/// Sends requests to the responses endpoint and the paths below it.
 fn answer_responses(
     gate: &Gate,
     doc: &Value,
@@ -279,7 +279,7 @@ fn bearer(gate: &Gate, key: &str, path: &str, body: &str) -> Answer {
     ask(gate, &messages(key, path, body).replace("x-api-key: ", "authorization: Bearer "))
 }
 
-/// The same of what is relayed.
+/// Sends requests to the relayed endpoints.
 fn answer_relayed(
     gate: &Gate,
     doc: &Value,
@@ -373,7 +373,7 @@ fn relayed_requests_that_the_document_allows_are_accepted_and_others_are_not() {
     }
 }
 
-/// Nothing stands in the document that is not answered.
+/// Checks that every path of the document is answered.
 fn complete(doc: &Value, seen: &BTreeSet<(String, String, u16)>) {
     let mut unseen = Vec::new();
     for (path, item) in doc["paths"].as_object().unwrap() {
@@ -457,7 +457,7 @@ fn system_prompts_are_as_the_document_says() {
     }
 }
 
-/// What a version header may say, by endpoint; found by requests made from the document.
+/// Valid values of a version header, by endpoint, from requests made by the document.
 #[test]
 fn version_headers_are_as_the_document_says() {
     let rig = setting("openapi-versions");

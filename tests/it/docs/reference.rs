@@ -110,7 +110,7 @@ fn the_readme_has_a_configuration_that_is_right_and_asks_for_models_that_it_has(
 
 const PROMISES: &str = include_str!("../../../src/docs/promises.md");
 
-/// Whether the file of one of these names has a test called so.
+/// True if one of these files has a test with this name.
 fn has_test(files: &[String], name: &str) -> bool {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let texts = files.iter().filter_map(|file| fs::read_to_string(root.join(file)).ok());

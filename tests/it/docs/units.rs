@@ -1,4 +1,4 @@
-//! What a release carries besides the binary.
+//! Files of a release besides the binary.
 
 use serde_json::Value;
 use std::process::Command;

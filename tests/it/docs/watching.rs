@@ -10,7 +10,7 @@ const ALERTS: &str = include_str!("../../../scripts/examples/alerts.yml");
 const DASHBOARD: &str = include_str!("../../../scripts/examples/grafana.json");
 const METRICS: &str = include_str!("../../../src/docs/reference/metrics.md");
 
-/// What `/metrics` says after a request, a refusal and a failure.
+/// Output of `/metrics` after a request, a refusal and a failure.
 fn metrics() -> String {
     let rig = Rig::new("watching", "");
     let gone = "[[models]]\nid = \"gone\"\ncontext = \"1M\"\ntargets = [{ provider = \"gone\" }]\nqueue = {}\n\

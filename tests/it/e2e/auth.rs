@@ -1,5 +1,5 @@
-//! Specification section 5: keys, their form, their scopes, and their rotation by the command line beside a running
-//! gateway. Contract section 3.
+//! Keys: their form, their scopes, and their rotation by the command line next to a running gateway. Contract section
+//! 3.
 
 use super::client::{post, request};
 use super::harness::{Harness, bearer, chat, message, with};
@@ -125,7 +125,7 @@ fn section_5_4_an_expired_key_opens_nothing() {
     assert_eq!(h.status_of(&lasting), 200);
 }
 
-/// Specification section 2.5 and contract section 3: the secret is shown once and stored nowhere.
+/// Rule under test: the secret is shown once and must never be stored.
 #[test]
 fn section_2_5_a_key_is_shown_once_and_listed_without_its_secret() {
     let h = Harness::usual();

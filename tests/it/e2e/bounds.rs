@@ -1,5 +1,5 @@
-//! Large things, and the bounds that hold them: contract sections 1 ("Limits"), 4 (`max_event`, `max_response`) and 5
-//! (a store that lags).
+//! Bounds on large requests and answers: limits of heads and bodies, `max_event`, `max_response`, and a store that
+//! lags.
 
 use super::client::{Client, get, request};
 use super::harness::{Harness, ROUTES, Setup, bearer, body, chat, chat_request, gauge, streamed, with};

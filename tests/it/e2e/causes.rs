@@ -35,7 +35,7 @@ fn secured(name: &str, until: i32) -> (SocketAddr, String) {
     secured_by(name, until, IsCa::NoCa)
 }
 
-/// As [`secured`], with what the server's certificate says of being an authority.
+/// Like [`secured`], with the CA flag of the server's certificate.
 fn secured_by(name: &str, until: i32, is_ca: IsCa) -> (SocketAddr, String) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -115,8 +115,8 @@ fn world() -> World {
     World { h, key, _folder: folder }
 }
 
-/// What was done, the model asked, the line for the simulated provider, whether as a stream; then what is expected: the
-/// cause, the metric's word, the status that the client saw (that of its error, where a stream has one).
+/// Name, model, line for the simulated provider, and true for a stream; then the expected cause, metric label, and
+/// status of the client (that of its error if a stream has one).
 type Row = (&'static str, &'static str, &'static str, bool, &'static str, &'static str, u64);
 
 const UPSTREAM: &[Row] = &[
@@ -160,7 +160,7 @@ struct Seen {
     client: String,
 }
 
-/// What of a log line tells the operator why, in the order of the line.
+/// Members of a log line that give the cause, in the order of the line.
 fn told(line: &Value) -> String {
     let names = ["status", "error", "cause", "upstream_status", "upstream_code", "field", "limit", "asked", "path"];
     let member = |name: &&str| line.get(*name).map(|value| format!("{name}={}", value.to_string().replace('"', "")));
@@ -214,7 +214,7 @@ fn headed(key: &str, (name, value): (&str, &str)) -> Vec<u8> {
     request("POST", "/v1/chat/completions", &[("authorization", &bearer(key)), (name, value)])
 }
 
-/// What clients do wrong: what was done, and the request.
+/// Errors of clients: name and request.
 fn mistakes(world: &World) -> Vec<(&'static str, Vec<u8>)> {
     let (h, key) = (&world.h, world.key.as_str());
     let revoked = h.key_with(&[]);

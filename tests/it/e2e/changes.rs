@@ -58,7 +58,7 @@ fn is_answered(client: &Client) -> bool {
 /// Asks for lists again and again, until that is over.
 fn look(h: &Harness, is_over: &AtomicBool, asked: &AtomicU32) {
     while !is_over.load(Ordering::Relaxed) {
-        // Whoever has no token may be closed to make room for others.
+        // A client without a token may be closed to make room for others.
         if let Ok(answer) = get(h.admin, "/admin/v1/keys?limit=1") {
             assert!([200, 503].contains(&answer.status()), "{}", answer.text());
         }

@@ -33,9 +33,9 @@ impl Head {
 /// A whole response.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its head.
+    /// Head of the answer.
     pub head: Head,
-    /// Its body, without chunk framing.
+    /// Body without chunk framing.
     pub body: Vec<u8>,
 }
 
@@ -75,7 +75,7 @@ impl Answer {
     }
 }
 
-/// One connection.
+/// A connection.
 pub struct Client {
     /// The socket, for tests that want to misbehave.
     pub socket: TcpStream,
@@ -152,7 +152,7 @@ impl Client {
         Ok(std::mem::take(&mut self.unread))
     }
 
-    /// One chunk's payload; `None` for the last one.
+    /// Payload of the next chunk; `None` for the last one.
     pub fn chunk(&mut self) -> Result<Option<Vec<u8>>> {
         let at = loop {
             if let Some(at) = find(&self.unread, b"\r\n") {
@@ -214,7 +214,7 @@ fn parse_head(text: &str) -> Head {
     Head { status, fields: fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
 }
 
-/// Where `needle` begins.
+/// Offset of `needle`.
 pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
     hay.windows(needle.len()).position(|window| window == needle)
 }

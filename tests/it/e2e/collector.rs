@@ -10,10 +10,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, mpsc};
 
-/// One span as it came.
+/// Span as received.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Which process it is of.
+    /// Process of the span.
     pub instance: String,
     pub trace: String,
     pub id: String,
@@ -46,7 +46,7 @@ impl Span {
     }
 }
 
-/// What a collector answers to one request.
+/// Answer of a collector to one request.
 pub type Answer = Arc<dyn Fn(usize) -> Option<String> + Send + Sync>;
 
 /// See the module's documentation.
@@ -62,12 +62,12 @@ pub fn answer(status: &str, more: &str, body: &str) -> Option<String> {
 }
 
 impl Collector {
-    /// One that takes everything.
+    /// Collector that accepts everything.
     pub fn start() -> Collector {
         Collector::that(Arc::new(|_| answer("200 OK", "", "{}")))
     }
 
-    /// One that answers by the number of its request, counted from 0; `None`: never.
+    /// Collector that answers by the number of its request, counted from 0; `None`: never.
     pub fn that(says: Answer) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
@@ -82,7 +82,7 @@ impl Collector {
         Collector { at, asked }
     }
 
-    /// One that takes everything over TLS, as `localhost`; and its certificate as PEM.
+    /// Collector that accepts everything over TLS, as `localhost`; and its certificate as PEM.
     pub fn secured() -> (Collector, String) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

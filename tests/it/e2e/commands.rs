@@ -1,4 +1,4 @@
-//! `check`, `models` and `usage` as typed: contract section 6.
+//! `check`, `models` and `usage` as typed by an operator.
 
 use super::client::{Client, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message};

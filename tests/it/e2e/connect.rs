@@ -14,7 +14,7 @@ const LIST: &str = r#"{"object":"list","data":[{"id":"gpt-5.4-mini","shutdown_da
 const THEIR_LIST: &str =
     r#"{"data":[{"type":"model","id":"claude-x"}],"has_more":false,"first_id":null,"last_id":null}"#;
 
-/// Path, status and body of what a server answers; everything else is 404.
+/// Path, status and body of the answers of a server; other paths get 404.
 type Answers = &'static [(&'static str, u16, &'static str)];
 
 fn answer(stream: &mut (impl Read + Write), answers: Answers) {
@@ -212,7 +212,7 @@ fn a_certificate_that_has_expired_or_is_for_another_host_is_told_as_that() {
     assert!(done.out.contains("ok: 200, 2 models"), "{}", done.out);
 }
 
-/// Node, uvicorn and Python's `ssl` close without a word when plain HTTP comes; and nobody else is configured with TLS.
+/// Node, uvicorn and Python's `ssl` close without an answer to plain HTTP. No other server here has TLS.
 #[test]
 fn a_server_of_tls_that_only_closes_is_known_by_its_handshake() {
     let folder = Folder::new();

@@ -73,7 +73,7 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     assert!(own(&temporary).is_empty(), "it leaves nothing behind");
 }
 
-/// What a demo has written once it serves.
+/// Output of a demo until it serves.
 fn text_of(demo: &mut Process) -> String {
     wait_for("the demo's text", || {
         assert!(!demo.has_ended(), "{}", demo.written());
@@ -81,7 +81,7 @@ fn text_of(demo: &mut Process) -> String {
     })
 }
 
-/// Who runs it twice, or has something else on the port, gets one that works all the same, and is told where.
+/// A second demo, or one whose port is in use, must work on another port and print it.
 #[test]
 fn two_demos_run_side_by_side_and_the_second_says_where() {
     let folder = Folder::new();

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What a provider answers to the question for its models, by path with its query; and what it was asked.
+/// Answers of a provider to requests for its models, by path and query; and the requests.
 #[derive(Default)]
 struct Lists {
     answers: Vec<(&'static str, u16, String)>,
@@ -117,7 +117,7 @@ fn a_list_is_followed_and_kept_and_told() {
     let narrow = h.key_with(&["--models", "l/qwen,l/later"]);
     assert_eq!(ids(&h, &narrow), ["l/qwen"]);
     assert_ne!(h.command(&["keys", "issue", "--name", "n", "--models", "other/qwen"]).code, 0);
-    // What is no list changes nothing, and is told once.
+    // An invalid list changes nothing, and is reported once.
     for (status, body, why) in [(200, "{\"data\":[", "the list is no JSON"), (500, "{}", "status 500")] {
         say(status, body);
         wait_for("the failure", || events(&h, "failed").iter().any(|line| line["error"] == why).then_some(()));

@@ -173,7 +173,7 @@ fn section_4_1_and_4_2_the_answer_arrives_byte_for_byte_but_for_id_and_model() {
     }
 }
 
-/// The same request sent straight to the provider.
+/// Sends the request directly to the provider.
 fn direct(h: &Harness, shape: &str, body: &Value) -> String {
     let path = if shape == "chat" { "/v1/chat/completions" } else { "/v1/messages" };
     let fields = [("anthropic-version", "2023-06-01"), ("x-api-key", CREDENTIAL.1)];

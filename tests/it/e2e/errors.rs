@@ -172,7 +172,7 @@ fn section_7_504_the_model_exceeded_a_timeout() {
 /// Contract section 4: after the first byte a failure becomes an error event, and the stream is not ended as whole.
 #[test]
 fn section_7_a_failure_in_mid_stream_is_an_error_event() {
-    // Short of patience in mid-stream alone: a busy machine may take its time over a beginning.
+    // A short timeout only in mid-stream, since a busy machine can be slow at the beginning.
     let impatient = |id: &str, provider: &str| {
         format!(
             "[[models]]\nid = \"impatient-{id}\"\ncontext = \"256K\"\nidle_timeout = \"400ms\"\n\

@@ -185,7 +185,7 @@ fn contract_2_a_model_of_the_other_shape_answers_in_the_shape_of_the_endpoint() 
     assert!(usage.0.as_u64() > Some(0) && usage.0 == usage.1, "{usage:?}");
 }
 
-/// Contract section 2: either endpoint reaches every model. What the specification names keeps its meaning.
+/// Rule under test: either endpoint reaches every model. Documented fields keep their meaning.
 #[test]
 fn section_4_1_and_4_2_fields_keep_their_meaning_on_a_route_of_the_other_shape() {
     let h = Harness::usual();

@@ -1,5 +1,4 @@
-//! What a stranger meets on the first day: a first configuration, words that are nearly right, errors that say what to
-//! do.
+//! First day of a new operator: a first configuration, misspelled words, errors with a solution.
 
 use super::harness::{Harness, chat};
 use super::process::{Folder, Process, free_port, run, wait_for};
@@ -10,7 +9,7 @@ use std::net::TcpListener;
 const GOOD: &str = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
                     [[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
 
-/// What `check` says of a configuration on standard error; empty if it is right.
+/// Output of `check` on standard error; empty for a valid configuration.
 fn check(text: &str) -> String {
     let folder = Folder::new();
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();
@@ -146,7 +145,7 @@ fn a_gateway_serves_from_a_variable() {
 #[test]
 fn init_writes_what_is_found_and_never_over_a_file() {
     let folder = Folder::new();
-    // Nothing else of the usual variables is set here.
+    // No other usual variable is set here.
     let names = ["ANTHROPIC", "GEMINI", "MISTRAL", "DEEPSEEK", "GROQ", "OPENROUTER", "XAI"]
         .map(|name| format!("{name}_API_KEY"));
     let mut env: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
@@ -219,7 +218,7 @@ fn check_says_that_what_stands_in_the_ledgers_place_is_none() {
 
 #[test]
 fn init_finds_a_local_server_on_its_usual_port() {
-    // Whoever else has the port, there is nothing to be seen here then.
+    // If another process has the port, this part cannot be tested.
     let Ok(listener) = TcpListener::bind("127.0.0.1:11434") else { return };
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {

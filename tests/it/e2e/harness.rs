@@ -112,7 +112,7 @@ concurrency = 1
 {more}
 "#;
 
-/// What a test wants different from the usual.
+/// Options of a test that differ from the defaults.
 #[derive(Default)]
 pub struct Setup {
     /// Lines for `[server]`.
@@ -131,11 +131,11 @@ pub struct Harness {
     pub gateway: Process,
     /// The provider's process.
     pub provider: Process,
-    /// Where the gateway listens.
+    /// Address of the gateway.
     pub at: SocketAddr,
-    /// Where it serves health and metrics.
+    /// Address for health and metrics.
     pub admin: SocketAddr,
-    /// Where the provider listens.
+    /// Address of the provider.
     pub upstream: SocketAddr,
     /// Configuration, ledger, output.
     pub folder: Folder,
@@ -245,7 +245,7 @@ impl Harness {
         key
     }
 
-    /// What `GET /v1/quota` says to a key.
+    /// Answer of `GET /v1/quota` to a key.
     pub fn status_of(&self, key: &str) -> u16 {
         self.get("/v1/quota", key).status()
     }
@@ -280,7 +280,7 @@ impl Harness {
         get(self.upstream, "/stats").unwrap().json()
     }
 
-    /// One number of the provider's own count.
+    /// Number from the provider's own count.
     pub fn count(&self, name: &str) -> u64 {
         self.stats()[name].as_u64().unwrap_or_else(|| panic!("{name}: {}", self.stats()))
     }
@@ -412,13 +412,13 @@ pub fn body(route: &str, text: &str) -> Value {
     with(if is_chat(route) { chat(text) } else { message(text) }, "model", models_of(route).0)
 }
 
-/// The same body with one member set.
+/// Body with one member set.
 pub fn with(mut body: Value, name: &str, value: impl Into<Value>) -> Value {
     body[name] = value.into();
     body
 }
 
-/// The same body, streamed.
+/// Body of a streamed request.
 pub fn streamed(body: Value) -> Value {
     with(body, "stream", true)
 }

@@ -1,5 +1,4 @@
-//! What is decided before a body is read, and how connections are treated: contract section 1, "Order of checks",
-//! "HTTP" and "Limits".
+//! Checks before a body is read, and treatment of connections: order of checks, HTTP and limits.
 
 use super::client::{Client, post, request};
 use super::harness::{Harness, Setup, bearer, chat, chat_request};
@@ -24,7 +23,7 @@ fn head_only(key: &str, fields: &[(&str, &str)]) -> Vec<u8> {
 fn a_key_is_refused_before_a_byte_of_the_body_is_read() {
     let h = Harness::usual();
     for fields in [("content-length", "1000000"), ("transfer-encoding", "chunked")] {
-        // The body never comes: whoever waits for it says 408.
+        // The body never arrives. A 408 would show that the gateway waited for it.
         let answer = h.client().ask(&head_only("tg_live_wrong", &[fields]));
         assert_eq!(answer.status(), 401);
     }

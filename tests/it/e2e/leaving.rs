@@ -1,5 +1,4 @@
-//! Clients that leave and clients that do not read: contract sections 3 (what they are charged) and 4 (what becomes of
-//! their upstream).
+//! Clients that leave and clients that do not read: their charges, and the end of their provider requests.
 
 use super::client::Client;
 use super::harness::{Harness, Setup, body, chat, chat_request, is_chat, messages_request, streamed, with};

@@ -52,7 +52,7 @@ fn two_gateways_do_not_share_a_ledger() {
     assert!(second.err.contains("ledger"), "{}", second.err);
 }
 
-/// A successor that has just been named to the service manager, and whatever else is still starting.
+/// Successor that was just reported to the service manager, and any other starting process.
 #[test]
 fn signals_that_come_while_it_starts_wait_for_it_to_run() {
     let mut h = Harness::usual();
@@ -193,8 +193,8 @@ fn everything_is_given_back_when_the_work_is_done() {
     assert_eq!(quota["tokens"]["used"], h.ledger(200).tokens());
 }
 
-/// Whoever stops and goes on (a terminal's ^Z, a paused container) finds all deadlines past, and what the provider has
-/// said meanwhile unread.
+/// After a pause (a terminal's ^Z, a paused container) all deadlines are past, and the bytes of the provider are
+/// unread.
 #[test]
 fn a_pause_of_the_process_is_no_silence_of_the_provider() {
     let more = "[[models]]\nid = \"impatient\"\ncontext = \"256K\"\nidle_timeout = \"2s\"\n\

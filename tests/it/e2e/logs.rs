@@ -1,4 +1,4 @@
-//! What the gateway writes about requests: one JSON line each, never content, never a secret.
+//! Log of requests: one JSON line each, never content, never a secret.
 
 use super::client::{get, post, request};
 use super::harness::{CREDENTIAL, Harness, bearer, chat, message, streamed, with};

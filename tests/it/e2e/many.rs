@@ -6,8 +6,8 @@ const REQUESTS: usize = 10_000;
 const CONNECTIONS: usize = 64;
 const KEYS: usize = 4;
 
-/// One connection's share: whole and streamed, both shapes, answers of different length. How many were answered, and
-/// how many of them as streams.
+/// Requests of one connection: whole and streamed, both shapes, answers of different length. Returns the number of
+/// answers, and of streams among them.
 fn work(h: &Harness, key: &str, connection: usize) -> (u64, u64) {
     let mut client = h.client();
     let (mut answered, mut streams) = (0, 0);

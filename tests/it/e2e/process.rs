@@ -7,7 +7,7 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to do what a test waits for.
+/// Timeout of a test for an action of a process.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The binary under test.
@@ -30,7 +30,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Its path.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -61,9 +61,9 @@ pub fn free_port() -> u16 {
 /// A running process; killed with the test if it has not been stopped before.
 pub struct Process {
     child: Child,
-    /// What it writes to stdout.
+    /// Output on stdout.
     pub stdout: PathBuf,
-    /// What it writes to stderr.
+    /// Output on stderr.
     pub stderr: PathBuf,
 }
 
@@ -78,7 +78,7 @@ impl Process {
         Process { child, stdout, stderr }
     }
 
-    /// The same, where the caller reads what it writes to stderr, or does not.
+    /// Starts a process. The caller decides if its stderr is read.
     pub fn heard(folder: &Path, name: &str, args: &[&str]) -> (Process, ChildStderr) {
         let (stdout, stderr) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
         let mut command = Command::new(binary());
@@ -88,7 +88,7 @@ impl Process {
         (Process { child, stdout, stderr }, heard)
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -149,7 +149,7 @@ impl Drop for Process {
     }
 }
 
-/// What a command that has run to its end gave.
+/// Result of a finished command.
 pub struct Done {
     /// Exit code.
     pub code: i32,
@@ -176,7 +176,7 @@ pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_at_most(PATIENCE, what, look)
 }
 
-/// The same with a bound of its own.
+/// Runs a command with this timeout.
 pub fn wait_at_most<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the proxy looks at one side before it turns to the other.
+/// Time for which the proxy waits on one side before it checks the other.
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// An authority's certificate as PEM, and a server's configuration with a certificate for `localhost` by it.

@@ -1,4 +1,4 @@
-//! Traces: what a provider is told, and what a collector gets of requests that go well, fail over, are translated,
+//! Traces: headers to a provider, and spans to a collector, of requests that go well, fail over, are translated,
 //! refused and left; and that a collector which is slow or gone costs spans and nothing else.
 
 use super::client::{Answer, get, post, request};

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What a proxy does with a request for a tunnel.
+/// Action of a proxy on a request for a tunnel.
 #[derive(Clone, Copy)]
 enum Does {
     /// Makes it, and says this; byte by byte.
@@ -20,7 +20,7 @@ enum Does {
     Waits(&'static str),
 }
 
-/// What all proxies of a test were asked for: the first line, and their own credentials.
+/// Requests to all proxies of a test: the first line, and the credentials for the proxy.
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
 /// A proxy that leads every tunnel to `to`, whatever it is asked for.

@@ -1,4 +1,4 @@
-//! Upstreams that break the rules of HTTP, in ways the simulated provider does not: contract section 4, RFC 9112.
+//! Upstreams that break the rules of HTTP, in ways the simulated provider does not (RFC 9112).
 
 use super::harness::{Harness, Setup, chat, chat_request, gauge, streamed, with};
 use super::process::wait_for;
@@ -205,7 +205,7 @@ fn an_upstream_that_resets_after_a_whole_answer_harms_nobody() {
     }
 }
 
-/// Two events in one segment, an event over many, lines that end in CR alone, a BOM, comments, fields without space.
+/// Two events in one segment, an event over many, lines that end only in CR, a BOM, comments, fields without space.
 #[test]
 fn streams_in_every_legal_spelling_are_understood() {
     let h = with_upstream(upstream(|mut socket| {

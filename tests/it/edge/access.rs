@@ -1,5 +1,5 @@
-//! Who may look at the admin listener is decided by the socket itself, however it came to this process: at the start,
-//! on a reload, in an upgrade, and for sockets of systemd.
+//! Access to the admin listener depends on the socket itself, from any origin: at the start, on a reload, in an
+//! upgrade, and for sockets of systemd.
 
 use super::rig::{Gate, PATIENCE, Rig, rest};
 use command_fds::{CommandFdExt, FdMapping};
@@ -13,10 +13,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const READ: &str = "admin_token = { file = \"read.token\" }\n";
-/// What every refusal of a socket without a token says.
+/// Text of every refusal of a socket without a token.
 const REASON: &str = "can be reached from other hosts: set an `admin_token`";
 
-/// Where the admin socket is.
+/// Address of the admin socket.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Place {
     Loopback,
@@ -25,7 +25,7 @@ enum Place {
     File(u32),
 }
 
-/// How it comes to the process.
+/// Origin of the socket in the process.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Origin {
     /// By the configuration.

@@ -146,7 +146,7 @@ fn a_successor_that_says_nothing_is_called_off_and_rows_of_streams_that_end_mean
     let mut stream = linked.stream(40);
     linked.gate.signal("-USR2");
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
-    // Neither process admits: whoever is patient enough to be heard at all is told so, and when to come again.
+    // Neither process admits: a client that waits long enough gets a refusal with `retry-after`.
     let (began, mut refused) = (Instant::now(), 0);
     while linked.count(SERVING_ON) == 0 {
         assert!(began.elapsed() < Duration::from_secs(40));
@@ -193,7 +193,7 @@ fn a_successor_that_cannot_use_the_ledger_says_why_and_the_old_one_serves_on() {
     linked.fails_to_upgrade("this ledger was written by a newer version");
     assert!(linked.serves());
     version(present);
-    // What stands in the way once the ledger was given away.
+    // Obstacle after the ledger was handed over.
     linked.turn_to_script(&format!(
         "sleep 1; exec {} serve --config {}",
         env!("CARGO_BIN_EXE_tollgate"),
@@ -291,7 +291,7 @@ fn stand_in_the_way(linked: &Linked) -> rusqlite::Connection {
     other
 }
 
-/// The same, at a moment at which the gateway still waits for the ledger's lock.
+/// Like the test above, while the gateway still waits for the ledger's lock.
 fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
     assert!(linked.serves());
     linked.gate.until("the row is there", |_| linked.rows() == 1);

@@ -1,5 +1,4 @@
-//! Who calls, and how: behind proxies, in plain where TLS is spoken and the other way round; and what the log says of
-//! the life of the process.
+//! Peers behind proxies, plain HTTP on TLS ports and TLS on plain ports, and log lines about the process.
 
 use super::rig::{Gate, Rig, chat, get, read_until, rest, write_certificate};
 use super::tls::over;

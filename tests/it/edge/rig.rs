@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::simulator::Settings;
 
-/// How long anything that is to happen may take.
+/// Timeout of every expected event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder of its own, removed with the rig.
 pub struct Rig {
     pub folder: PathBuf,
-    /// Where the simulated provider listens.
+    /// Address of the simulated provider.
     pub provider: SocketAddr,
     /// A key for everything.
     pub key: String,
@@ -45,7 +45,7 @@ impl Rig {
         rig
     }
 
-    /// Writes the configuration anew. `read.token` and `write.token` are there for its tokens.
+    /// Writes the configuration again. The files `read.token` and `write.token` exist for its tokens.
     pub fn configure(&self, server: &str, models: &str, plans: &str) {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
@@ -54,7 +54,7 @@ impl Rig {
         std::fs::write(self.path("tollgate.toml"), text).unwrap();
     }
 
-    /// One provider, the simulated one, and one model called `id`.
+    /// Configuration with the simulated provider and one model called `id`.
     pub fn models(&self, id: &str) -> String {
         format!(
             "[[providers]]\nname = \"sim\"\nshape = \"chat\"\nbase_url = \"http://{}/v1\"\n\
@@ -139,7 +139,7 @@ pub struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // A successor is nobody's child here. The number of one that has ended may be somebody else's by now.
+        // A successor is not a child process here. The id of an ended one may already belong to another process.
         let folder = self.log.parent().unwrap().to_string_lossy().into_owned();
         for pid in self.pids() {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

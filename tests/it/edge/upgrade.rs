@@ -44,7 +44,7 @@ fn count(value: &serde_json::Value) -> u64 {
     }
 }
 
-/// What a series of `/metrics` says; 0 where it is not there.
+/// Value of a series of `/metrics`; 0 if it does not exist.
 fn counter(gate: &Gate, series: &str) -> f64 {
     let mut stream = connect(gate.admin);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();

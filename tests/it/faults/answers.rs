@@ -1,4 +1,4 @@
-//! What a healthy provider answers, in either shape, cut where the faults cut it.
+//! Answers of a healthy provider in either shape, cut at the points of the faults.
 
 /// The text of every healthy answer.
 pub const TEXT: &str = "one two three";
@@ -55,9 +55,9 @@ pub fn whole(shape: Shape, text: &str) -> String {
 
 /// A stream in the pieces that faults are interested in.
 pub struct Stream {
-    /// What comes before the first token; empty in the chat shape.
+    /// Events before the first token; empty in the chat shape.
     pub opening: String,
-    /// One event per token.
+    /// Events, one per token.
     pub tokens: Vec<String>,
     /// The finish reason and the usage.
     pub finish: String,
@@ -146,7 +146,7 @@ pub fn error(shape: Shape, message: &str) -> String {
     }
 }
 
-/// The same as an event of a stream.
+/// Error as an event of a stream.
 pub fn error_event(shape: Shape, message: &str) -> String {
     match shape {
         Shape::Chat => format!("data: {}\n\n", error(shape, message)),

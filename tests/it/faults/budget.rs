@@ -1,5 +1,5 @@
-//! What counts as buffered, to the byte: translated requests, streams whose client stands still; and what follows when
-//! little is left.
+//! Count of buffered bytes: translated requests, streams whose client does not read, and the effects of a small
+//! remainder.
 
 use super::answers::{Shape, stream, whole};
 use super::client::post;
@@ -12,7 +12,7 @@ use tollgate::base::time::Now;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 
-/// What the contract allows a stream whose client does not read (section 4).
+/// Bytes that a stream may buffer if its client does not read.
 const STREAM_BYTES: usize = 256 << 10;
 /// `max_buffered` where little is to be left.
 const BUDGET: usize = 8 << 20;
@@ -151,7 +151,7 @@ fn nobody_new_is_let_in_where_nothing_is_begun_but_at_the_admin_listener() {
     let mut core = Desk::small();
     let long = "lorem ipsum ".repeat(820_000 / 12);
     (0..4).for_each(|key| _ = core.ask(key, CHAT, "large", false, &long));
-    // Requests alone leave the reserve, and some room for others.
+    // Requests without answers leave the reserve, and some room for others.
     assert!(core.buffered() > BUDGET / 5 * 4 && core.gateway.wants_clients(0));
     let client = core.ask(4, CHAT, "small", false, "hello");
     let upstream = *core.dialed.last().unwrap();

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 /// Leavings per line of the report.
 const ROUNDS: usize = 20;
-/// The contract's bound.
+/// The promised bound.
 const BOUND: Duration = Duration::from_millis(10);
-/// How often what was slow is tried again: who is late for a reason is late every time, a busy machine is not.
+/// Number of retries of a slow case: a real delay repeats, a busy machine does not.
 const SECOND_LOOKS: usize = 2;
 /// Bytes of a request that no kernel takes off the gateway's hands.
 const LONG: usize = 6 << 20;
 
-/// What the provider tells the test.
+/// Message of the provider to the test.
 enum Seen {
     /// The phase has been reached.
     Reached,
@@ -60,7 +60,7 @@ fn watch_silently(mut wire: Wire, tell: &Sender<Seen>) {
     let _ = tell.send(Seen::Ended(Instant::now()));
 }
 
-/// How a client leaves.
+/// Way in which a client leaves.
 #[derive(Copy, Clone, Debug)]
 enum Leaving {
     Fin,
@@ -141,7 +141,7 @@ fn request(world: &World, phase: &Phase, streamed: bool) -> Vec<u8> {
     post(Shape::Chat.path(), &[("authorization", &format!("Bearer {}", world.key))], &body)
 }
 
-/// One client that leaves; how long its upstream request outlived it.
+/// Runs one client that leaves. Returns how long its provider request lasted after it.
 fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, seen: &Receiver<Seen>) -> Duration {
     let mut client = Client::connect(world.at);
     client.send(&request(world, phase, streamed));

@@ -1,10 +1,10 @@
 //! Completions as an editor asks for them while somebody types: each is given up at some moment before it is complete.
 //! `scripts/soak fim` does it ten thousand times; here it is a few hundred.
 //!
-//! How long it takes until the provider sees one go is measured from before the client's socket is closed to where the
-//! provider's read, which waits for nothing else, returns: two threads have to be woken for it, the gateway's and the
-//! provider's. On a busy machine that alone can take longer than the contract allows for all of it. So with each request
-//! a bare connection is given up that goes through a relay of two sockets and no more, and the two are compared.
+//! The measured time begins before the client's socket is closed and ends with the return of the provider's blocking
+//! read. Two threads must wake up for it, the gateway's and the provider's. On a busy machine this can take longer than
+//! the promised bound. So with each request a bare connection through a relay of two sockets is closed, and the two
+//! times are compared.
 
 use super::client::{Client, find, post};
 use super::process::{Folder, PATIENCE};
@@ -23,11 +23,10 @@ use tollgate::base::rng::Rng;
 const EDITORS: u64 = 8;
 /// A request is given up within so many microseconds.
 const TYPED_MAX: u64 = 100_000;
-/// The contract's bound.
+/// The promised bound.
 const BOUND: Duration = Duration::from_millis(10);
-/// How many times as many as of the bare connections may be seen later than that by the binary as it is released, and how
-/// many of a thousand besides. One that is made for tests computes long enough to lose its turn to whatever runs beside
-/// it, so of that one only half of all are held to the bound.
+/// Allowed late requests of a release binary: a multiple of the late bare connections, and a number per thousand in
+/// addition. A test binary is slow enough to be preempted, so only its median must keep the bound.
 const LATE: (usize, usize) = (3, 1);
 
 /// Moments by the number of the request: it has reached the provider; its connection has ended there. And that of the
@@ -128,8 +127,8 @@ fn world(upstream: SocketAddr) -> World {
     World::of(Folder::new(), &[], &config, Vec::new())
 }
 
-/// What one editor asks for, each given up at a random moment: when, by the number of the request, and when the bare
-/// connection beside it.
+/// Requests of one editor, each cancelled at a random moment: the moments by number of the request, and those of the
+/// bare connection.
 fn type_on(
     world: &World,
     bare: SocketAddr,
@@ -166,7 +165,7 @@ fn type_on(
     left
 }
 
-/// What the times come to: half of them, 99 of 100, all; and how many are beyond the bound.
+/// Summary of the times: median, 99th percentile, maximum, and the number beyond the bound.
 struct Times {
     p50: Duration,
     p99: Duration,

@@ -75,7 +75,7 @@ fn half_of(asked: &Asked) -> String {
     body[..body.len() / 2].to_owned()
 }
 
-/// Follows one script; true if the connection goes on.
+/// Follows one script. Returns true if the connection continues.
 fn play(wire: &mut Wire, asked: &Asked) -> bool {
     let script = asked.script.as_str();
     if let Some(status) = script.strip_prefix("status_") {
@@ -229,7 +229,7 @@ fn play_end(wire: &mut Wire, asked: &Asked) -> bool {
     false
 }
 
-/// Scripts that leave the gateway waiting, and those that end well all the same. True if the connection goes on.
+/// Follows scripts that let the gateway wait, including those that end well. Returns true if the connection continues.
 fn play_stall(wire: &mut Wire, asked: &Asked) -> bool {
     let (shape, field) = (asked.shape, field_of(asked));
     let parts = || stream(shape, super::answers::TEXT);
@@ -269,7 +269,7 @@ fn play_stall(wire: &mut Wire, asked: &Asked) -> bool {
     false
 }
 
-/// Scripts that answer before they have read the request. True if the connection goes on.
+/// Follows scripts that answer before they have read the request. Returns true if the connection continues.
 fn play_early(wire: &mut Wire, asked: &Asked) -> bool {
     match asked.script.as_str() {
         "early_good" => wire.send(sized("200 OK", field_of(asked), &body_of(asked))),

@@ -1,5 +1,5 @@
-//! Memory stays where it was promised to stay: many slow clients before upstreams that flood, and many large requests
-//! at once. With an optimised gateway the numbers are those of the contract; without, a tenth of the load.
+//! Memory stays within its promised bound: many slow clients before upstreams that flood, and many large requests at
+//! once. With an optimised gateway the numbers are the promised ones; without, a tenth of the load.
 
 use super::answers::{Shape, stream, whole};
 use super::client::{Client, post};
@@ -50,7 +50,8 @@ fn keep(mut wire: Wire, go: &AtomicBool) {
 fn world(provider_of_many: SocketAddr) -> World {
     let (flood, calm) = (provider_of_many, provider());
     let places = [open("usual", flood), open("good", flood), open("calm", calm)];
-    // Much at once is slow on a busy machine, and not what is looked at: no deadline but for what goes on for ever.
+    // Many requests at once are slow on a busy machine, which is not tested here. So the only deadline is that for
+    // endless waits.
     let patient =
         ["connect", "first_byte", "idle", "request"].map(|name| format!("{name}_timeout = \"10m\"\n")).concat();
     let mut lines: Vec<&str> = CONFIG.lines().filter(|line| !line.contains("_timeout")).collect();

@@ -1,5 +1,5 @@
 //! Plays the table: every fault, whole and streamed, for clients of both shapes, with one target and with two. After
-//! each of them the next request works and everything is back where it was.
+//! each of them the next request works and all resources are free.
 
 use super::answers::{Shape, TOKENS};
 use super::client::{Answer, Client, post};
@@ -10,10 +10,10 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// How long everything may take to be back where it was; the end of a body is awaited for some seconds.
+/// Timeout until all resources are free; the end of a body is awaited for some seconds.
 const BACK: Duration = Duration::from_secs(60);
 
-/// Whether the provider speaks the client's shape.
+/// True if the provider has the client's shape.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Route {
     Same,
@@ -23,7 +23,7 @@ enum Route {
 /// Rows are played over each of these.
 const ROUTES: &[Route] = &[Route::Same, Route::Cross];
 
-/// One cell of the table.
+/// Cell of the table.
 #[derive(Copy, Clone)]
 struct Case {
     row: &'static Row,
@@ -34,7 +34,7 @@ struct Case {
     two: bool,
 }
 
-/// What came of it.
+/// Result of a cell.
 struct Played {
     case: Case,
     answer: Answer,
@@ -66,7 +66,7 @@ impl Case {
         cases
     }
 
-    /// What the row says.
+    /// Expectation of the row.
     fn out(&self) -> Out {
         if self.stream { self.row.stream } else { self.row.whole }
     }
@@ -264,7 +264,7 @@ fn check_rest(world: &World, case: &Case, idle_before: u64) {
     assert_eq!(rest.idle, idle_before + u64::from(kept), "connections kept after {}", case.name());
 }
 
-/// One line for people.
+/// Readable line.
 fn line(text: &mut String, played: &Played) {
     let (case, answer) = (&played.case, &played.answer);
     let what = match case.out() {
@@ -277,7 +277,7 @@ fn line(text: &mut String, played: &Played) {
     let _ = writeln!(text, "{}  {}  {what}", case.name(), answer.status());
 }
 
-/// Runs one case; a failure is told and counted, and the rest of the table goes on.
+/// Runs one case; a failure is printed and counted, and the other cases continue.
 fn attempt<T>(case: &Case, run: impl FnOnce() -> T) -> Option<T> {
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     if done.is_err() {

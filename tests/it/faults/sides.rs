@@ -30,7 +30,7 @@ const MIB: usize = 1 << 20;
 const LARGE: usize = 3 * MIB / 2;
 /// The longest that one side is pressed on.
 const PRESSING: Duration = Duration::from_millis(1500);
-/// Pressing goes on so long after nothing has moved.
+/// Time for which pressure continues after the last progress.
 const STILL: Duration = Duration::from_millis(200);
 
 /// The longest that the answers of providers are waited for.
@@ -55,7 +55,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Its kernel takes little for it.
+    /// True if its kernel buffers little.
     fn new(to: SocketAddr, bytes: Arc<Vec<u8>>, reads: bool) -> Option<Peer> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(8192).unwrap();
@@ -96,7 +96,7 @@ fn press(peers: &mut [Peer]) {
     }
 }
 
-/// What providers do, by the word in the request.
+/// Behaviour of providers, by the word in the request.
 fn plays(mut wire: Wire) {
     let Some(asked) = wire.request() else { return };
     wire.rest(&asked);
@@ -208,7 +208,7 @@ fn held_calls(key: &str) -> Vec<u8> {
     post(Shape::Messages.path(), &[("x-api-key", key)], body)
 }
 
-/// What the client of a key says.
+/// Requests of the client of a key.
 type Side = fn(&str) -> Vec<u8>;
 
 /// The settings of a gateway whose memory is bounded closely.
@@ -271,7 +271,7 @@ fn are_known(world: &World, keys: &[String]) {
     }
 }
 
-/// What is looked at while a side is pressed on.
+/// Values that are checked while a side is under pressure.
 struct Gauges<'a> {
     world: &'a World,
     announced: u64,
@@ -297,7 +297,7 @@ impl Gauges<'_> {
         }
     }
 
-    /// What providers say takes its time.
+    /// Waits until the answers of providers stop growing.
     fn settle(&self, enough: u64) {
         let (begun, mut grown, mut most) = (Instant::now(), Instant::now(), 0);
         while begun.elapsed() < PATIENCE {
@@ -386,7 +386,7 @@ fn a_log_that_is_not_read_and_a_ledger_that_is_not_written_take_no_more_than_was
     // Rows wait until there are enough of them, however slowly this machine brings them.
     let config = config("").replace("[store]", "[store]\nmax_commit_lag = \"1m\"");
     let world = World::by(Folder::new(), &places(), &config, Vec::new(), start);
-    // Of all its log the first line alone is read.
+    // Only the first line of its log is read.
     let (mut log, mut line) = (heard.unwrap(), String::new());
     log.read_line(&mut line).unwrap();
     let keys = keys(world.folder.path());
@@ -405,7 +405,7 @@ fn a_log_that_is_not_read_and_a_ledger_that_is_not_written_take_no_more_than_was
             (world.metrics()["tollgate_uncommitted_rows"] > 500.0).then_some(())
         });
     });
-    // Whoever is told to end may write the last lines.
+    // A process that was ordered to end may write its last lines.
     ledger.execute_batch("ROLLBACK").unwrap();
     std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
 }
@@ -443,14 +443,14 @@ fn sessions_over_tls_take_no_more_than_was_announced() {
     let announced = world.announced();
     let mut clients = Vec::new();
     look(&world, announced, ("sessions over TLS", budget() / 4), || {
-        // A record that is never whole, on connections that say nothing else.
+        // An incomplete record, on connections that send nothing more.
         for _ in 0..2 * KEYS * scale() {
             if let Some((mut socket, session)) = secure(world.at, &client, b"") {
                 let _ = socket.write_all(&[[0x17, 3, 3, 0x40, 0].as_slice(), &[7; 16_000]].concat());
                 clients.push((socket, session));
             }
         }
-        // Once the buffers are full nobody else is let in.
+        // After the buffers are full no further client is accepted.
         let floods = keys.iter().cycle().take(2 * KEYS * scale());
         clients.extend(floods.map_while(|key| secure(world.at, &client, &unread_streams(key))));
     });

@@ -17,7 +17,7 @@ const FAULTS: [&str; 8] = ["cut", "reset_mid", "close", "reset", "status_500", "
 /// Growth of memory that the allocator may keep, beyond what the first seconds have taken.
 const GROWTH_MAX: u64 = 48 << 20;
 
-/// What has happened so far.
+/// Counts so far.
 #[derive(Default)]
 struct Tally {
     whole: AtomicU64,
@@ -44,7 +44,7 @@ fn request(world: &World, shape: Shape, script: &str) -> Vec<u8> {
     post(shape.path(), &[("authorization", &format!("Bearer {}", world.key))], &body)
 }
 
-/// One place among the streams: request after request until the time is over.
+/// Slot for streams: sends request after request until the time is over.
 fn occupy(world: &World, until: Instant, seed: u64, tally: &Tally) {
     let mut rng = Rng::from_u64(seed);
     let mut client = Client::connect(world.at);

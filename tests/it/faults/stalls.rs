@@ -1,6 +1,6 @@
-//! Nothing holds the loop: a hundred paced streams go on while the largest bodies and answers pass. Measured from
+//! Stalls of the event loop: a hundred paced streams continue while the largest bodies and answers pass. Measured from
 //! outside by the gaps between tokens, and by the loop's own histogram. With an optimised gateway (`TOLLGATE_BIN`, or
-//! `cargo test --release`) the bounds are the contract's; without, only that nobody waits long.
+//! `cargo test --release`) the bounds are the promised ones; without, only that no client waits long.
 
 use super::answers::Shape;
 use super::client::{Client, find, post};

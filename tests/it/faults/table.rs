@@ -5,7 +5,7 @@
 
 use Out::{Breaks, Fails, Served, Skip};
 
-/// What a client gets when the provider misbehaves.
+/// Expected answer to the client if the provider misbehaves.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Out {
     /// The healthy answer, complete, charged as the provider reports. `kept`: the connection serves the next request.
@@ -28,11 +28,11 @@ pub enum Over {
     Plain,
 }
 
-/// One fault.
+/// A fault.
 pub struct Row {
     /// The script the provider follows.
     pub script: &'static str,
-    /// Where the provider listens: `usual`, or an address that is a fault by itself.
+    /// Address of the provider: `usual`, or an address that is a fault by itself.
     pub place: &'static str,
     pub over: Over,
     /// For a whole answer.
@@ -119,7 +119,7 @@ pub const FAULTS: &[Row] = &[
     row("long_head", fails(500, BROKEN), fails(500, BROKEN)),
     row("head_cut", fails(500, BROKEN), fails(500, BROKEN)),
     row("cut_at_head", fails(500, BROKEN), fails(500, BROKEN)),
-    // Errors that are told.
+    // Errors that the client receives.
     row("status_400", told(400, false, "the model"), told(400, false, "the model")),
     row("status_413", told(400, false, "the model"), told(400, false, "the model")),
     row("status_422", told(400, false, "the model"), told(400, false, "the model")),

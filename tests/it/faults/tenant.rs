@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const MIB: usize = 1 << 20;
 /// Connections of the hostile key at once.
 const HOSTILE: usize = 5;
-/// What the honest key may wait longer for the other one.
+/// Additional wait of the honest key that the other one may cause.
 const TARGET: Duration = Duration::from_millis(50);
 
 /// Bytes of the largest body; `max_buffered` is four times as much.
@@ -26,7 +26,7 @@ fn max_body() -> usize {
     if is_optimised() { 32 * MIB } else { 8 * MIB }
 }
 
-/// How long each kind goes on.
+/// Duration of each kind.
 fn spell() -> Duration {
     let seconds = std::env::var("TENANT_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(2))
@@ -38,7 +38,7 @@ struct Kind {
     path: &'static str,
     /// A body of about so many bytes.
     body: fn(usize) -> String,
-    /// How it is sent.
+    /// Way to send it.
     how: How,
 }
 
@@ -154,7 +154,7 @@ fn world() -> World {
     World::of(Folder::new(), &places, &lines.collect::<Vec<_>>().join("\n"), Vec::new())
 }
 
-/// One hostile connection after the other; each comes to its end by itself or with the spell.
+/// Opens one hostile connection after the other. Each ends by itself or with the phase.
 fn attack(to: SocketAddr, request: &[u8], how: How, over: &AtomicBool, sent: &AtomicUsize) {
     while !over.load(Ordering::Relaxed) {
         let Ok(mut socket) = TcpStream::connect(to) else { continue };
@@ -185,7 +185,7 @@ fn attack(to: SocketAddr, request: &[u8], how: How, over: &AtomicBool, sent: &At
     }
 }
 
-/// How long the honest key waits for small answers, on a new connection and on one that is kept.
+/// Wait of the honest key for small answers, on a new connection and on a kept one.
 fn ask(world: &World, key: &str, over: &AtomicBool) -> [Vec<Duration>; 2] {
     let body = "{\"model\":\"quick-chat-one\",\"messages\":[{\"role\":\"user\",\"content\":\"#sim tokens=1\"}]}";
     let asks = post(CHAT, &[("authorization", &format!("Bearer {key}"))], body);
@@ -222,7 +222,7 @@ fn request(kind: &Kind, key: &str) -> Vec<u8> {
     request
 }
 
-/// What one spell has come to: the honest key's times, the most bytes in buffers, requests of the hostile key.
+/// Results of one phase: the honest key's times, the most bytes in buffers, requests of the hostile key.
 fn press(world: &World, honest: &str, hostile: Option<(&[u8], How)>) -> ([Vec<Duration>; 2], u64, usize) {
     let (over, most, sent) = (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0));
     let times = std::thread::scope(|scope| {

@@ -17,10 +17,10 @@ use tollgate::gateway::{Gateway, Start};
 
 /// Repetitions of each run.
 const RUNS: usize = 4;
-/// What one turn may take of the loop's own time. A gateway that is not optimised is many times slower.
+/// Longest time of one event-loop iteration. An unoptimised gateway is many times slower.
 const BOUND: Duration = Duration::from_millis(5);
 
-/// One core and the times of its calls.
+/// A core and the times of its calls.
 struct Bench {
     gateway: Gateway,
     now: Now,
@@ -41,7 +41,7 @@ impl Bench {
         (Bench { gateway, now, times: Vec::new(), upstream: None }, keys.texts["key"].clone())
     }
 
-    /// One call, timed; then what it has asked for is done, untimed where another thread would do it.
+    /// Times one call, then performs its orders, without timing if another thread would perform them.
     fn call(&mut self, call: impl FnOnce(&mut Gateway, Now)) {
         self.time(call);
         loop {

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// megabytes for each connection, and when it has none left every connection of the machine suffers.
 const KERNEL_BUFFER: usize = 64 * 1024;
 
-/// One connection as the provider holds it.
+/// Provider's end of a connection.
 pub enum Wire {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
@@ -41,7 +41,7 @@ impl Wire {
         }
     }
 
-    /// The same for scripts that do not mind.
+    /// Like the method above, for scripts that ignore errors.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.try_send(bytes.as_ref());
     }
@@ -68,7 +68,7 @@ impl Wire {
         self.fin_without_notify();
     }
 
-    /// FIN alone.
+    /// Sends only FIN.
     pub fn fin_without_notify(&mut self) {
         let _ = self.socket().shutdown(Shutdown::Write);
         self.wait_for_end();
@@ -85,7 +85,7 @@ impl Wire {
         while matches!(self.read(&mut block), Ok(count) if count > 0) {}
     }
 
-    /// Nothing more is said for so long, unless the gateway goes before.
+    /// Sends nothing for this time, or until the gateway closes.
     pub fn stall(&mut self, time: Duration) {
         let _ = self.socket().set_read_timeout(Some(time));
         self.wait_for_end();
@@ -93,11 +93,11 @@ impl Wire {
     }
 }
 
-/// One request as far as a script needs it.
+/// A request, with the parts that a script needs.
 pub struct Asked {
     pub shape: Shape,
     pub stream: bool,
-    /// What stands after `#fault`, up to the slash; the kind of the answer follows it.
+    /// Text after `#fault` up to the slash. The kind of the answer follows it.
     pub script: String,
     /// Bytes of the body that have not been read.
     pub left: usize,

@@ -50,7 +50,7 @@ pub struct World {
     _full: Vec<std::net::TcpStream>,
 }
 
-/// What of everything is in use, from `/metrics` and `/proc`.
+/// Resources in use, from `/metrics` and `/proc`.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Use {
     pub clients: u64,
@@ -61,7 +61,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// Nothing is under way.
+    /// True if nothing is in use.
     pub fn is_at_rest(&self) -> bool {
         self.upstreams == self.idle && self.holds == 0 && self.buffered == 0
     }
@@ -122,7 +122,7 @@ impl World {
         World::by(folder, places, config, full, |path| Process::start(path, "gateway", &["serve"], &[]))
     }
 
-    /// The same, started in its folder by `start`.
+    /// World that `start` starts in its folder.
     pub fn by(
         folder: Folder,
         places: &[Place],
@@ -155,7 +155,7 @@ impl World {
         self.back_to_within(start, descriptors, Duration::from_secs(60));
     }
 
-    /// The same, for so long.
+    /// Waits at most this long.
     pub fn back_to_within(&self, start: &Use, descriptors: usize, patience: Duration) {
         let begun = Instant::now();
         loop {
@@ -186,7 +186,7 @@ impl World {
         lines.filter_map(|line| line.rsplit_once(' ')).map(|(k, v)| (k.to_owned(), v.parse().unwrap())).collect()
     }
 
-    /// What is in use at this moment. Connections to the admin listener are not counted.
+    /// Resources in use at this moment, without connections to the admin listener.
     pub fn usage(&self) -> Use {
         let metrics = self.metrics();
         let of = |name: &str| metrics[name] as u64;
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// What is in use once nothing is under way.
+    /// Resources in use after all requests have ended.
     pub fn at_rest(&self, patience: Duration) -> Use {
         let start = Instant::now();
         loop {
@@ -256,7 +256,7 @@ impl World {
     }
 }
 
-/// What a line `listening` says of the worst case.
+/// Worst case in a line `listening`.
 pub fn announced(line: &str) -> u64 {
     serde_json::from_str::<Value>(line).unwrap()["worst_case_bytes"].as_u64().unwrap()
 }
@@ -272,7 +272,7 @@ fn provider(place: &Place, shape: Shape) -> String {
     format!("[[providers]]\nname = \"{name}-{shape}\"\nshape = \"{shape}\"\nbase_url = \"{base}{path}\"\n{more}\n")
 }
 
-/// Two models: the place alone, and the place with the good one behind it.
+/// Two models: only the tested target, and the tested target with the good one after it.
 fn model(place: &Place, shape: Shape) -> String {
     let (name, shape) = (place.name, shape.name());
     let target = |name: &str| format!("{{ provider = \"{name}-{shape}\", model = \"up\" }}");

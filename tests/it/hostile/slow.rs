@@ -51,7 +51,7 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
         Attack {
             name: "pipelined requests without an end, answers not read",
             bound: "256 KiB buffered, cut by write_stall (here 1 s)",
-            // Nothing else cuts in the time that a test waits.
+            // No other timeout ends the connection within the test's wait.
             server: "write_stall = \"1s\"\nheader_timeout = \"120s\"\nkeepalive_timeout = \"120s\"\n",
             run: pipelined,
         },

@@ -5,11 +5,11 @@ use super::{descriptors, floods, heads, slow, smuggling, words};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// One attack.
+/// An attack.
 pub struct Attack {
-    /// What the client does.
+    /// Action of the client.
     pub name: &'static str,
-    /// What must not be exceeded, and by which setting or constant.
+    /// Bound that must not be exceeded, and its setting or constant.
     pub bound: &'static str,
     /// Lines for `[server]`.
     pub server: &'static str,
@@ -57,7 +57,7 @@ fn still_serves(rig: &Rig, gate: &Gate) {
     }
 }
 
-/// What an honest client asks; the connection closes after it.
+/// Request of an honest client. The connection closes after it.
 pub fn honest(key: &str) -> String {
     super::rig::chat(key, "small", false, "hello").replacen("host: h", "connection: close\r\nhost: h", 1)
 }
@@ -81,8 +81,7 @@ pub fn processor(gate: &Gate) -> u64 {
     fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
 }
 
-/// The same in a second in which nothing is to be done. What the machine charges a process with now and then it does
-/// not charge every second; a loop that turns is charged every second.
+/// CPU time in an idle second. The machine adds some only in a few seconds, a busy loop uses some in every second.
 pub fn work_at_rest(gate: &Gate) -> u64 {
     let second = |_| {
         let before = processor(gate);

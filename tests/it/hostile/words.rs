@@ -1,5 +1,4 @@
-//! What clients say: JSON that explodes, lines for the log, keys where they do not belong; and that no secret is ever
-//! written anywhere.
+//! Hostile texts of clients: deep JSON, log injection, keys in wrong fields. A secret must never be written anywhere.
 
 use super::rig::{Gate, Rig, chat, get, read_until, rest};
 use super::table::{Attack, honest, resident, status};
@@ -90,7 +89,7 @@ fn log_lines(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(ask(get(&rig.key, "/v1/models/%0d%0a%22%7b%22forged%22:true%7d")), 404);
     assert_eq!(ask(honest(&rig.key).replacen("\"small\"", &format!("\"{forged}\""), 1)), 400);
     for name in ["x-request-id", "user-agent", "x-forwarded-for", "anthropic-beta"] {
-        // A control character in a head is refused, everything else is logged in a safe form or not at all.
+        // A control character in a head is refused, other characters are logged in a safe form or not at all.
         assert_eq!(ask(named(name, raw)), 400);
         assert_eq!(ask(named(name, &raw.replace('\u{1b}', "\u{fc}"))), 200);
     }
@@ -131,7 +130,7 @@ fn keys_in_urls(rig: &Rig, gate: &mut Gate) -> String {
     format!("{} places: none accepted, none logged", targets.len() + 1)
 }
 
-/// What a client says and what the provider is told, looked for in everything that was written.
+/// Searches all output for texts of a client and secrets for the provider.
 const CONTENT: &str = "content-marker-90125";
 const CREDENTIAL: &str = "credential-marker-5150";
 

@@ -1,4 +1,4 @@
-//! The wall clock jumps while the gateway runs, or is wrong at its start: the core alone, on a clock of the test's.
+//! The wall clock jumps while the gateway runs, or is wrong at its start: only the core, on a clock of the test.
 //! Deadlines follow the other clock, which does not jump. At the end the real binary with a ledger from the future.
 
 use super::client::get;
@@ -28,7 +28,7 @@ impl World {
         World::with(plan, Start::default(), begin())
     }
 
-    /// One whose newest usage record and build date are those of `start`.
+    /// Gateway whose newest usage record and build date are those of `start`.
     fn with(plan: &[&str], start: Start, now: Now) -> World {
         let (mut setting, mut keys) = (Setting::default(), KeyRing::default());
         plan.iter().for_each(|line| setting.set("plan team", line));
@@ -38,7 +38,7 @@ impl World {
         World { gateway, key: keys.texts["k"].clone(), now }
     }
 
-    /// The wall clock is set; the other one goes on by a second.
+    /// Sets the wall clock. The monotonic clock advances by a second.
     fn set_clock(&mut self, moment: &str) {
         self.now = Now { mono: Mono(self.now.mono.0 + 1_000_000), unix: parse_moment(moment).unwrap() };
     }
@@ -51,7 +51,7 @@ impl World {
         text
     }
 
-    /// One request on a connection of its own; the head of its answer.
+    /// Sends one request on a new connection. Returns the head of its answer.
     fn ask(&mut self, request: &str) -> String {
         let client = self.connect(0);
         self.gateway.bytes(client, request.as_bytes(), self.now);
@@ -98,7 +98,7 @@ impl World {
         self.ask(&request)[9..12].parse().unwrap()
     }
 
-    /// What `/readyz` says.
+    /// Answer of `/readyz`.
     fn ready(&mut self) -> String {
         let admin = self.connect(1);
         self.gateway.bytes(admin, b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n", self.now);
@@ -120,7 +120,7 @@ impl World {
         self.gateway.notice(Notice::Newest { at: self.now.unix, accepted: true }, self.now);
     }
 
-    /// As many 200s as there are in `n` requests; all others are 429.
+    /// Number of 200s in `n` requests. All others must be 429.
     fn admitted(&mut self, n: usize) -> usize {
         let statuses: Vec<u16> = (0..n).map(|_| self.chat()).collect();
         assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");

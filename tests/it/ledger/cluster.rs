@@ -1,6 +1,6 @@
 //! A ledger in a Redis Cluster: three masters and three replicas on loopback, under the load of two gateways. A master
-//! dies, its slot moves, its scripts are flushed: no limit is passed, and no row is lost beyond what is stated
-//! (contract section 17). `CLUSTER_KILLS` says how often a master dies, once unless it is set.
+//! dies, its slot moves, its scripts are flushed: no limit is passed, and no row is lost beyond what is stated.
+//! `CLUSTER_KILLS` says how often a master dies, once unless it is set.
 
 use super::harness::{Harness, chat, chat_request};
 use super::process::{Folder, free_port, wait_at_most, wait_for};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 /// When a node counts as gone, in milliseconds.
 const NODE_TIMEOUT: &str = "1000";
-/// What a failover may lose (contract section 17).
+/// Time whose writes a failover may lose.
 const WINDOW: Duration = Duration::from_secs(1);
 /// After the cluster has a master again, so long until every gateway serves: a pause between two tries, a connection,
 /// and what a busy machine adds.
 const BACK: Duration = Duration::from_millis(1500);
 /// Clients of each gateway that ask without end.
 const CLIENTS: usize = 3;
-/// Where all names of the ledger lie.
+/// Slot of all names of the ledger.
 const NAME: &str = "{tollgate}:epoch";
 
 /// Three masters, and a replica of each behind them.
@@ -99,12 +99,12 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// What the load has seen at one gateway.
+/// Answers to the load at one gateway.
 #[derive(Default)]
 struct Seen {
     /// Answers that were complete, by their ids, and when: with each of two keys.
     complete: [Vec<(String, Instant)>; 2],
-    /// How many were refused because the ledger was away.
+    /// Number of refusals because the ledger was unavailable.
     refused: usize,
 }
 

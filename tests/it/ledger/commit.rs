@@ -12,14 +12,14 @@ fn before_reply(lag: &str) -> Harness {
     Harness::start(&Setup { store, ..Setup::default() })
 }
 
-/// The ledger's file, opened by somebody else.
+/// The ledger's file, opened by another process.
 fn open(h: &Harness) -> rusqlite::Connection {
     let db = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
     db.busy_timeout(Duration::from_secs(5)).unwrap();
     db
 }
 
-/// Keeps everybody else from committing, as a disk does that takes its time.
+/// Blocks all other commits, like a slow disk.
 fn stall(h: &Harness) -> rusqlite::Connection {
     let db = open(h);
     db.execute_batch("BEGIN IMMEDIATE").unwrap();

@@ -1,5 +1,5 @@
-//! A shared ledger that was emptied or replaced under the hosts that use it: they refuse rather than counting from zero,
-//! until somebody begins anew on purpose. And rows of many requests in one entry.
+//! A shared ledger that was emptied or replaced under the hosts that use it: they refuse rather than counting from
+//! zero, until an operator replaces it on purpose. And rows of many requests in one entry.
 
 use super::harness::{Harness, chat, chat_request, streamed};
 use super::process::wait_for;
@@ -10,7 +10,7 @@ fn status(h: &Harness, key: &str) -> u16 {
     h.chat(key, &chat("x\n#sim tokens=1")).status()
 }
 
-/// All of them refuse, and go on refusing; nobody is told that a key is wrong.
+/// All of them refuse, and continue to refuse. No answer says that a key is wrong.
 fn all_refuse(all: &[Harness], key: &str) {
     for h in all {
         wait_for("the refusal", || (status(h, key) == 503).then_some(()));
@@ -89,7 +89,7 @@ fn a_ledger_that_has_lost_its_epoch_is_refused_at_the_start_too() {
     assert!(refused.err.contains("was emptied or replaced"), "{}", refused.err);
     h.done(&["ledger", "adopt"]);
     wait_for("service", || (status(&h, &key) == 200).then_some(()));
-    // Nothing else was lost: the same counters go on.
+    // No other data was lost: the same counters continue.
     agree(std::slice::from_ref(&h), &[&key]);
 }
 

@@ -1,4 +1,4 @@
-//! What is charged if no provider says what was used: texts that look cheap cost what they are, by the real binary.
+//! Charges if no provider reports usage: texts that look cheap must cost their full amount, by the real binary.
 
 use super::client::post;
 use super::harness::{Harness, Setup, bearer, chat, chat_request, streamed, with};

@@ -1,4 +1,4 @@
-//! What becomes of a gateway whose ledger's file is taken away, is reached by another name, or may not grow.
+//! Behaviour of a gateway whose ledger file is removed, is reached by another name, or cannot grow.
 
 use super::client::{Client, get, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
@@ -119,7 +119,7 @@ fn a_damaged_record_stops_neither_revocations_nor_a_start() {
     assert_eq!(h.done(&["keys", "list"]).lines().count(), 3);
 }
 
-/// What is done to files of the ledger, by their ends.
+/// Actions on files of the ledger, by their extensions.
 fn remove(h: &Harness, ends: &[&str]) {
     ends.iter()
         .for_each(|end| fs::rename(path(h, &format!("tollgate.db{end}")), path(h, &format!("aside{end}"))).unwrap());

@@ -3,7 +3,7 @@
 //! than its grants last. `FLEET_ROUNDS` says how many rounds; unless it is set 2, the second of which is such a one for one of
 //! the plans. The figures are printed.
 //!
-//! What "as many as one would" means then, for a limit of N:
+//! Meaning of "as many as one would" for a limit of N:
 //! - At most N are answered, and beside them what the two hosts had admitted in memory and not told: of the one killed
 //!   what it answered in the last [`WINDOW`] and while it was written for [`COMMITS`], of the one stopped that, too, and
 //!   one request per connection that was under way. `before-reply` answers nothing that is not told: the one killed adds
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Clients that race.
 const CLIENTS: usize = 300;
-/// What write-behind may lose, and for how much longer a commit may be under way on a busy machine. How much was beyond
-/// the first alone is printed: on an idle machine nothing is.
+/// Time whose rows write-behind may lose, and additional time of a commit on a busy machine. The test prints the
+/// requests beyond the first, which are none on an idle machine.
 const WINDOW: Duration = Duration::from_millis(50);
 const COMMITS: Duration = Duration::from_millis(250);
 /// A grant, and some more.
@@ -35,7 +35,7 @@ fn rounds() -> usize {
     std::env::var("FLEET_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
-/// What one connection saw: its host, when each 200 came, and whether its last request was never answered.
+/// Answers on one connection: its host, the moment of each 200, and true if its last request was never answered.
 struct Seen {
     host: usize,
     at: Vec<Instant>,
@@ -80,11 +80,11 @@ fn count(seen: &[Seen]) -> usize {
 
 /// A key of which a dead host holds something.
 struct Lent {
-    /// It is over then.
+    /// Moment of its end.
     by: Instant,
     key: String,
     plan: usize,
-    /// Answered so far, and how many may be answered beside those that are told.
+    /// Answered so far, and how many may be answered besides the reported ones.
     ok: usize,
     most: usize,
 }
@@ -125,7 +125,7 @@ impl Fleet<'_> {
         self.rounds += 1;
     }
 
-    /// What is left is admitted by and by, and then nothing any more.
+    /// Checks that the remainder is admitted over time, and then no more.
     fn rest(&self, plan: usize, request: &[u8]) -> usize {
         let (mut more, mut refused) = (0, 0);
         while refused < 3 {
@@ -139,8 +139,8 @@ impl Fleet<'_> {
         more
     }
 
-    /// What the dead one holds of this key when nothing else runs: requests, and what they reserve. What is left of a
-    /// grant counts no more once that is over, and goes with the next question.
+    /// Leases of the dead host for this key if nothing else runs: requests and their reservations. The remainder of a
+    /// grant does not count after its end, and the next question removes it.
     fn held(&self, key: &str) -> [usize; 2] {
         let text = self.server.text(&["HGETALL", &format!("tollgate:live:{}", &key[8..20])]);
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with(['$', '*'])).collect();
@@ -212,7 +212,7 @@ impl Fleet<'_> {
         self.rounds += 1;
     }
 
-    /// What a dead host held has ended: the rest of it is admitted, and no more.
+    /// Checks that leases of a dead host have ended: their remainder is admitted, and no more.
     fn settle(&mut self, is_end: bool) {
         while self.lent.first().is_some_and(|lent| is_end || lent.by <= Instant::now()) {
             let Lent { by, key, plan, ok, most } = self.lent.remove(0);

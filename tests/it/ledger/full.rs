@@ -1,5 +1,5 @@
-//! A shared ledger that takes nothing: its memory is full, or its rows are not what they should be. What was admitted is
-//! counted once there is room, and nothing else is admitted.
+//! A shared ledger that takes nothing: its memory is full, or its rows are not what they should be. What was admitted
+//! is counted once there is room, and no further request is admitted.
 
 use super::cluster::{Ending, is_served};
 use super::harness::{chat, chat_request, streamed};

@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limits that are not reached by the first questions alone, so that grants have a part in it.
+/// Limits that the first questions do not reach, so that grants are used.
 pub const PLANS: &str = r#"
 [[models]]
 id = "priced"
@@ -115,7 +115,7 @@ fn three_hosts_admit_exactly_what_one_would_by_grants() {
     assert_eq!((ok as u64, served(&all)), (2000, 2000));
     assert!(asked < 1500, "most were admitted without a question: {asked}");
     agree(&all, &[&key]);
-    // Two keys in one group, which alone has a limit.
+    // Two keys in one group. Only the group has a limit.
     let keys = [&["--plan", "open", "--group", "search"]; 2].map(|options| key_of(&all, options));
     let answers = std::thread::scope(|scope| {
         let both = keys.each_ref().map(|key| scope.spawn(|| drain(&at(&all), 6, usize::MAX, &small(key))));

@@ -20,7 +20,7 @@ const NANO: u64 = 15_000;
 /// Tokens of a request at most, each at ten nano-dollars.
 const MOST: u64 = 30;
 
-/// One host, as its loop and its thread know it.
+/// Host, as its loop and its thread know it.
 struct Host {
     speaker: Speaker,
     /// Number, requests and amounts left, key.
@@ -35,7 +35,7 @@ struct Host {
 struct World<'a> {
     server: &'a Server,
     remote: Remote,
-    /// The same ledger in memory.
+    /// Model of the ledger in memory.
     model: Model,
     rng: Rng,
     hosts: Vec<Host>,
@@ -43,7 +43,7 @@ struct World<'a> {
     moment: Unix,
     serial: u64,
     limits: Limits,
-    /// What was admitted, and with how much.
+    /// Admitted requests and their amounts.
     admitted: u64,
     reserved: Amount,
     by_grant: u64,
@@ -150,7 +150,7 @@ impl World<'_> {
                 self.begin(host, key, lease);
                 self.by_grant += 1;
                 let (sum, Limits { tokens, budget, .. }) = (self.reserved, self.limits);
-                // One question alone can go beyond a limit, and what had been granted before is used behind it.
+                // Only one question can go beyond a limit, and earlier grants are used after it.
                 let more = (MOST - 1, 10 * MOST - 1);
                 let within =
                     (tokens == 0 || sum.tokens <= tokens + more.0) && (budget == 0 || sum.nano <= budget + more.1);

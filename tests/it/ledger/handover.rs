@@ -23,7 +23,7 @@ struct Successors<'a>(&'a Harness);
 impl Drop for Successors<'_> {
     fn drop(&mut self) {
         for pid in pids(self.0).iter().skip(1) {
-            // The number of one that has ended may be somebody else's by now.
+            // The id of an ended process may already belong to another one.
             if std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == self.0.folder.path()) {
                 let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
             }

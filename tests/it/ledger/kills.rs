@@ -13,16 +13,16 @@ use tollgate::base::rng::Rng;
 
 /// Clients that ask without pause.
 const CLIENTS: usize = 8;
-/// What write-behind may lose: 50 ms, and a commit under way for which this leaves time on a busy machine.
+/// Time whose rows write-behind may lose: 50 ms and a running commit, with reserve for a busy machine.
 const WINDOW: Duration = Duration::from_millis(50 + 250);
 
-/// One answer that a client saw completed.
+/// Answer that a client saw completed.
 struct Seen {
     id: String,
     at: Instant,
 }
 
-/// How often.
+/// Number of kills.
 pub fn kills() -> u64 {
     std::env::var("LEDGER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
 }
@@ -64,7 +64,7 @@ fn tree() -> String {
     ["one", "two", "three", "four"].into_iter().zip(above).map(group).collect()
 }
 
-/// What each of them has spent, in nano-dollars.
+/// Money that each of them has spent, in nano-dollars.
 fn spent(h: &Harness) -> [u64; 4] {
     let metrics = super::client::get(h.admin, "/metrics").unwrap().text().to_owned();
     ["one", "two", "three", "four"].map(|name| {

@@ -1,5 +1,5 @@
 //! Keys that were issued a moment ago open at once, however many there are and however many strangers ask at the same
-//! time: contract section 23.
+//! time.
 
 use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
@@ -17,7 +17,7 @@ use tollgate::policy::plan::LimitOverrides;
 
 const KEYS: usize = 500;
 const STRANGERS: usize = 900;
-/// How many issue keys at a time, and as many are strangers.
+/// Number of concurrent issuers, and of clients with unknown keys.
 const THREADS: usize = 5;
 
 /// A key with random digits, which no ledger has.
@@ -80,7 +80,7 @@ fn every_key_of_a_burst_by_the_admin_api_opens_at_once() {
     burst(h.at, |n| by_api(h.admin, n));
 }
 
-/// What `keys issue` writes, without the start of 500 processes.
+/// Issues keys like `keys issue`, without the start of 500 processes.
 #[test]
 fn every_key_of_a_burst_by_command_opens_at_once() {
     let h = Harness::usual();

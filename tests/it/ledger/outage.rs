@@ -1,5 +1,5 @@
-//! The shared ledger gone for ten seconds under load: what each `on_outage` says happens meanwhile, and afterwards every
-//! counter agrees with the rows, of which none is missing (contract section 5).
+//! The shared ledger gone for ten seconds under load: what each `on_outage` says happens meanwhile, and afterwards
+//! every counter agrees with the rows, of which none is missing.
 
 use super::client::Client;
 use super::harness::{CREDENTIAL, Harness, chat, chat_request, start_provider, streamed, with};
@@ -10,16 +10,16 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the ledger is gone.
+/// Duration of the outage.
 const OUTAGE: Duration = Duration::from_secs(10);
-/// What is on its way when the ledger goes is found out within this time.
+/// Time within which requests in flight notice the outage.
 const NOTICED: Duration = Duration::from_secs(1);
 /// Clients of each gateway that ask without end.
 const CLIENTS: usize = 2;
-/// What a stream is asked for that begins before the outage and ends after it.
+/// Request for a stream that begins before the outage and ends after it.
 const LONG: &str = "x\n#sim tokens=1400 pace=100";
 
-/// One answer of the load: when it was asked for, when it came, and its status.
+/// Answer of the load: start, end, and status.
 struct Heard {
     asked: Instant,
     after: Duration,
@@ -51,7 +51,7 @@ fn long_stream(mut client: Client) -> Duration {
     longest
 }
 
-/// The same stream from a provider without a gateway: what pauses the machine makes by itself.
+/// Stream directly from a provider, to measure the pauses of the machine.
 fn stream_without_gateway() -> Duration {
     let (folder, at) = (Folder::new(), SocketAddr::from(([127, 0, 0, 1], free_port())));
     let _provider = start_provider(folder.path(), at, "control");
@@ -61,8 +61,7 @@ fn stream_without_gateway() -> Duration {
     long_stream(client)
 }
 
-/// What was heard: of requests that began while the ledger was certainly gone, and of all. `meanwhile` runs in the
-/// middle of the outage.
+/// Answers to requests that began during the outage, and to all. `meanwhile` runs in the middle of the outage.
 fn ten_seconds_without(
     server: &mut Server,
     all: &[Harness],

@@ -1,4 +1,4 @@
-//! Whom requests were for: in the ledger, in the log and in reports, by the real binary.
+//! Users of requests in the ledger, in the log and in reports, by the real binary.
 
 use super::client::Answer;
 use super::harness::{Harness, Setup, chat, message, with};
@@ -16,7 +16,7 @@ fn start(attribution: &'static str) -> Harness {
     })
 }
 
-/// One answered request with these header lines.
+/// Sends one request with these header lines.
 pub fn ask(h: &Harness, key: &str, route: &str, headers: &str, body: &Value) -> Answer {
     let body = body.to_string();
     let head = format!(
@@ -40,7 +40,7 @@ pub fn report(h: &Harness, args: &[&str]) -> Vec<Value> {
     serde_json::from_str(&h.done(&all)).unwrap()
 }
 
-/// What a line stands for, and its requests.
+/// Name of a line, and its requests.
 pub fn named(lines: &[Value]) -> Vec<(String, u64)> {
     let mut named: Vec<(String, u64)> = lines
         .iter()
@@ -54,7 +54,7 @@ fn entries(h: &Harness) -> Vec<Value> {
     h.done(&["ledger", "export"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Whether anything that the gateway leaves behind has these words in it.
+/// True if any output of the gateway contains these words.
 fn is_written_anywhere(h: &Harness, words: &str) -> bool {
     let has = |bytes: &[u8]| bytes.windows(words.len()).any(|window| window == words.as_bytes());
     let files = fs::read_dir(h.folder.path()).unwrap().filter_map(|entry| fs::read(entry.unwrap().path()).ok());

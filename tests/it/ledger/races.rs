@@ -120,8 +120,8 @@ pub fn race(to: &[SocketAddr], connections: usize, each: usize, request: &[u8]) 
     at_once(to, connections, run).into_iter().flatten().collect()
 }
 
-/// How many of many connections get a place, each trying `each` times, where those who have one keep it until all have
-/// tried. The request is one for a stream that does not end.
+/// Number of connections that get a slot, each with `each` attempts. A slot is kept until all have tried, since the
+/// requested stream does not end.
 pub fn race_for_places(to: &[SocketAddr], connections: usize, each: usize, request: &[u8]) -> usize {
     let run = |mut client: Client| {
         for _ in 0..each {
@@ -156,7 +156,7 @@ fn at_once<T: Send>(to: &[SocketAddr], connections: usize, run: impl Fn(Client) 
     })
 }
 
-/// How many answers are 200; all others must be 429.
+/// Number of answers with 200. All others must be 429.
 pub fn admitted(answers: &[Answer]) -> usize {
     let count = |status| answers.iter().filter(|answer| answer.status() == status).count();
     let (ok, refused) = (count(200), count(429));

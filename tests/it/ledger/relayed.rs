@@ -1,5 +1,5 @@
-//! The same races for what is relayed: an embedding of a hundred tokens reserves exactly what it is charged, so that
-//! limits and budgets are exact to the request; and a completion that has many texts reserves for all of them.
+//! Races for relayed requests: an embedding of a hundred tokens reserves exactly what it is charged, so that limits and
+//! budgets are exact to the request; and a completion that has many texts reserves for all of them.
 
 use super::client::post;
 use super::harness::{Harness, Setup, bearer};

@@ -1,4 +1,4 @@
-//! What the shared ledger says of a limit that refuses: spent, or reserved by requests that run (contract section 23).
+//! Reason of a refusal by the shared ledger: the limit is spent, or reserved by running requests.
 
 use super::shared::Server;
 use super::spared::Host;

@@ -30,7 +30,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One with an append-only file; `None` if there is none on this machine.
+    /// Server with an append-only file; `None` if this machine has no server program.
     pub fn start() -> Option<Server> {
         Server::with(&["--appendonly", "yes"])
     }
@@ -41,7 +41,7 @@ impl Server {
         Some(server)
     }
 
-    /// One that is not started yet.
+    /// Server that is not started yet.
     pub fn idle(args: &[&str]) -> Option<Server> {
         let exists =
             |program: &&&str| process::Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
@@ -91,7 +91,7 @@ impl Server {
         assert_ne!(first[0], b'-', "{words:?}");
     }
 
-    /// What a command answers with, as far as it comes in one piece.
+    /// Answer to a command, from one read.
     pub fn text(&self, words: &[&str]) -> String {
         let mut socket = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         std::io::Write::write_all(&mut socket, format!("{}\r\n", words.join(" ")).as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Who has changed which key, and what is done once, where several hosts share a ledger.
+//! Records of key changes, and work that is done once, if several hosts share a ledger.
 
 use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};

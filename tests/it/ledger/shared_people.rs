@@ -1,4 +1,4 @@
-//! Whom requests were for, where several hosts share a ledger.
+//! Users of requests if several hosts share a ledger.
 
 use super::harness::chat;
 use super::people::{ask, named, of_user, report};

@@ -1,5 +1,5 @@
 //! Grants that end while the ledger is away: what hosts have used of them and could not tell is not admitted again by
-//! whoever is back first (contract section 17).
+//! any host that is back first.
 
 use super::process::wait_for;
 use super::shared::Server;
@@ -47,7 +47,7 @@ impl Host {
         (ruling, grant)
     }
 
-    /// How many are admitted, one after the other, until there are no more.
+    /// Number of requests admitted, one after the other, until the first refusal.
     fn drain(&mut self) -> u64 {
         std::iter::repeat_with(|| self.admit().0).take_while(|ruling| *ruling == Ruling::Admitted).count() as u64
     }
@@ -79,7 +79,7 @@ fn what_was_granted_before_an_outage_counts_until_its_host_has_told_what_it_has_
         server.say(&[b"CLIENT", b"KILL", b"TYPE", b"normal"]);
         other.come_back();
         assert_eq!(other.drain(), LIMIT - 1 - requests, "what was granted may have been used");
-        // All but one were, and that is told last.
+        // All except one were, and that one is reported last.
         one.come_back();
         let uses: Vec<Use> = (1..requests).map(|_| Use::Took(number, key, one.ask.lease.clone())).collect();
         assert_eq!(one.send(&Command::Rows(number, &[], &uses)), Done::Done);

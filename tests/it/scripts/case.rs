@@ -1,6 +1,6 @@
 //! Reads a transcript file into cases: lines to steps, nothing interpreted beyond their kind.
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Way {
     /// `>`
@@ -13,10 +13,10 @@ pub enum Way {
     ProviderSends,
 }
 
-/// How a block is framed.
+/// Framing of a block.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Framed {
-    /// As it stands.
+    /// No framing.
     Plain,
     /// `+`: one chunk.
     Chunk,
@@ -24,7 +24,7 @@ pub enum Framed {
     LastChunk,
 }
 
-/// One step of a case.
+/// Step of a case.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Act {
     /// A block of bytes.
@@ -42,7 +42,7 @@ pub struct Step {
     pub act: Act,
 }
 
-/// What comes before the conversation.
+/// Setup before the conversation.
 #[derive(Clone, Default, Debug)]
 pub struct Preamble {
     /// (section, `key = value`)
@@ -51,11 +51,11 @@ pub struct Preamble {
     pub keys: Vec<Vec<String>>,
     /// (name, text)
     pub lets: Vec<(String, String)>,
-    /// What the gateway starts from, besides.
+    /// Additional start state of the gateway.
     pub starts: Vec<Vec<String>>,
 }
 
-/// One case.
+/// A case.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// `folder/file.txt: title`

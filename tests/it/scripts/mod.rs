@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! === a key that was revoked opens nothing
-//! # contract 1 "401"; specification 5.4            comments name the line that is pinned
+//! # a revoked key                                  comments name the rule that is tested
 //! key old revoked=2026-11-01                       a further key; clients send it as {old}
 //!
 //! > @get /v1/models old

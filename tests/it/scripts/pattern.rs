@@ -69,7 +69,7 @@ fn bind(name: &str, text: String, bound: &mut Bindings) -> Result<(), String> {
     }
 }
 
-/// How many bytes a placeholder takes; 0 where it does not fit.
+/// Number of bytes that a placeholder matches; 0 if it does not match.
 fn hole(name: &str, got: &[u8], next: Option<u8>) -> usize {
     let fits = |len: usize, allowed: &dyn Fn(usize, u8) -> bool| {
         let good = got.len() >= len && got[..len].iter().enumerate().all(|(at, byte)| allowed(at, *byte));

@@ -21,10 +21,10 @@ use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
 use tollgate::wire::Dialect;
 
-/// Random ways of cutting, beside whole and byte by byte.
+/// Random cuts, besides no cuts and byte by byte.
 const RANDOM_RUNS: u64 = 3;
 
-/// What must not depend on how bytes were cut.
+/// Results that must not depend on the cuts of bytes.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     connections: Vec<(String, String, Option<Shut>)>,
@@ -272,7 +272,7 @@ impl Player<'_> {
         self.world.notice(Notice::Keys(KeyNews::all(self.keys.records.clone())))
     }
 
-    /// What a predecessor, a successor and a ledger that is shared have to say.
+    /// Steps of a predecessor, a successor and a shared ledger.
     fn among_processes(&mut self, words: &[&str]) -> Result<(), String> {
         let world = &mut self.world;
         match words {
@@ -404,7 +404,7 @@ impl Player<'_> {
         )
     }
 
-    /// Nothing may be left over; and when everybody has left, nothing may be held.
+    /// Checks that no bytes are left, and that no resources are in use after all clients have left.
     fn finish(mut self) -> Result<Outcome, String> {
         if let Some(row) = self.world.rows.pop_front() {
             return Err(format!("a ledger row that was not expected: {}", self.row_text(&row)));
@@ -453,7 +453,8 @@ fn rest(line: &[String]) -> Option<RestTold> {
     Some(RestTold { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, ..RestTold::default() })
 }
 
-/// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (of five seconds before).
+/// Start state of the gateway: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (of five seconds
+/// before).
 fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
     let mut start = Start { keys: keys.records.clone().into(), ..Start::default() };
     for line in lines {

@@ -122,7 +122,7 @@ fn escape(text: &str) -> Result<(u8, usize), String> {
     }
 }
 
-/// `text` begins with a brace. JSON is left alone: a placeholder is a lower-case word, a digit, `-` or `*` in braces.
+/// `text` begins with a brace. JSON is unchanged: a placeholder is a lower-case word, a digit, `-` or `*` in braces.
 fn placeholder<'a>(text: &'a str, names: &Names, depth: usize, out: &mut Vec<Token>) -> Result<&'a str, String> {
     let word = text[1..].find('}').map(|end| &text[1..end + 1]).filter(|word| is_word(word));
     let Some(word) = word else {
@@ -154,7 +154,7 @@ fn is_word(word: &str) -> bool {
     first && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-*[]".contains(c))
 }
 
-/// What the shorthands of one block have in common.
+/// Common state of the shorthands of one block.
 struct Status {
     code: String,
     id: String,

@@ -1,5 +1,5 @@
-//! The world around one gateway: pipes in memory, a clock that stands still until told to go on. Performs actions at
-//! once, delivers bytes in pieces as its [`Cut`] says, and notices when the gateway would make a loop spin.
+//! The world around one gateway: pipes in memory, a clock that advances only by a step. Performs actions at once,
+//! delivers bytes in pieces as its [`Cut`] says, and notices when the gateway would make a loop spin.
 
 use crate::support::answers::{Answers, Piece};
 use crate::support::setting::{SECRETS, begin, later};
@@ -16,15 +16,15 @@ use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::meter::SharedCounts;
 use tollgate::policy::row::Row;
 
-/// What the end of a chunked answer is shown as.
+/// Text for the end of a chunked answer.
 pub const END_OF_CHUNKS: &[u8] = b"\x01[the last chunk]\n";
 /// Rounds of one settling; beyond it something spins.
 const ROUNDS_MAX: usize = 10_000_000;
 
-/// How bytes are cut on their way.
+/// Way in which bytes are cut in transit.
 #[derive(Clone, Debug)]
 pub enum Cut {
-    /// As they are.
+    /// Bytes are not cut.
     Whole,
     /// Each on its own.
     Drip,
@@ -45,29 +45,29 @@ impl Cut {
     }
 }
 
-/// What becomes of a dial.
+/// Result of a dial.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum DialPlan {
     Refuse,
     TlsFail,
     Hang,
-    /// It comes up, but takes nothing that is written to it.
+    /// The connection opens, but accepts no bytes.
     Stall,
 }
 
-/// One end of a connection, as the world sees it.
+/// World's end of a connection.
 #[derive(Debug)]
 pub struct End {
     pub conn: Conn,
-    /// What the gateway wrote and no step has looked at yet: for clients with chunk framing taken off.
+    /// Bytes from the gateway that no step has checked yet, for clients without chunk framing.
     pub got: Vec<u8>,
     /// All of it.
     pub all: Vec<u8>,
-    /// What is to be delivered when the gateway reads again.
+    /// Bytes to deliver when the gateway reads again.
     pub waiting: VecDeque<u8>,
-    /// It did not want to: a real loop does not ask again before more has come, or it is told to.
+    /// True if the gateway did not read. A real loop then reads only after new bytes or an order.
     pub stopped: bool,
-    /// How to end it after that.
+    /// End of the connection after these bytes.
     pub ending: Option<Ending>,
     /// The gateway has said that it writes nothing more.
     pub finished: bool,
@@ -95,24 +95,24 @@ pub struct World {
     pub exit: bool,
     pub accepting: bool,
     pub asked: Vec<(Arc<str>, u16)>,
-    /// The helper thread is busy with something else.
+    /// True if the helper thread is busy with another task.
     pub hold_work: bool,
     pub works: Vec<Work>,
     /// Questions to a shared ledger without an answer yet, oldest first.
     pub asks: Vec<Ask>,
-    /// What the ledger has and the gateway has not been told of.
+    /// News of the ledger that the gateway has not received.
     pub untold: Vec<KeyRecord>,
     /// The ledger does not answer when it is asked for a key.
     pub hold_looks: bool,
     /// Keys that were asked for and have not been answered.
     pub looks: Vec<KeyId>,
-    /// What the helper thread for the admin listener was asked and has not answered.
+    /// Unanswered questions to the helper thread of the admin listener.
     pub desk: VecDeque<Box<DeskAsk>>,
     /// Secrets that were to be asked for again, so far.
     pub renewals: usize,
     /// Providers that were to be asked for their models and have not answered: configuration and provider.
     pub lists: Vec<(u32, usize)>,
-    /// Rests that the successor has been told of.
+    /// Cool-downs that the successor has received.
     pub rests: usize,
     /// Leases that went back without a row.
     pub released: usize,
@@ -122,7 +122,7 @@ pub struct World {
     pub hold_successor: bool,
     /// The successor has been told to serve.
     pub served: bool,
-    /// How many requests still ran when the ledger was handed over.
+    /// Number of running requests at the handover of the ledger.
     pub handed_over: Option<usize>,
     labels: BTreeMap<Conn, String>,
 }
@@ -188,7 +188,7 @@ impl World {
         self.connect_from(label, admin, "192.0.2.1:1000")
     }
 
-    /// The same from an address of its own.
+    /// Opens a connection from another address.
     pub fn connect_from(&mut self, label: &str, admin: bool, peer: &str) -> Result<(), String> {
         let peer = peer.parse().map_err(|_| "address")?;
         let accepted = self.gateway.accepted(usize::from(admin), peer, self.now);
@@ -220,7 +220,7 @@ impl World {
         self.settle()
     }
 
-    /// Whether clients are accepted at present.
+    /// True if clients are accepted at present.
     pub fn wants_clients(&self) -> bool {
         self.accepting && self.gateway.wants_clients(0)
     }

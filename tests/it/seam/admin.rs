@@ -1,4 +1,4 @@
-//! The admin listener has room for whoever asks next, however busy others keep it.
+//! Room on the admin listener for the next client, while others keep it busy.
 
 use super::rig::Rig;
 use tollgate::base::seam::Ending;
@@ -28,7 +28,7 @@ fn is_answered(rig: &mut Rig, label: &str) {
 fn connections_that_are_kept_busy_do_not_hide_the_gateways_health() {
     let mut rig = Rig::new(1);
     let mut held: Vec<String> = Vec::new();
-    // As many as it takes: whoever is closed comes again.
+    // As many as needed: a closed client connects again.
     for number in 0..3 * ROOM {
         let label = connect(&mut rig, number);
         is_answered(&mut rig, &label);

@@ -1,5 +1,5 @@
-//! Conversations and their targets: sessions of 40 turns before eight equal targets, each of which has a prefix in
-//! its cache where it has served the turn before (contract section 11).
+//! Conversations and their targets: sessions of 40 turns before eight equal targets, each of which has a prefix in its
+//! cache where it has served the turn before.
 
 use super::rig::Rig;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ fn rig(lines: &[(&str, &str)]) -> Rig {
 const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
                       \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
 
-/// One turn of a session, answered by all that are asked with what `status` says of them; who served it.
+/// Sends one turn of a session. Each target answers with its `status`. Returns the target that served it.
 fn turn(rig: &mut Rig, session: usize, turn: usize, status: impl Fn(usize) -> u16) -> usize {
     let body = format!(
         "{{\"model\":\"small\",\"messages\":[{{\"role\":\"system\",\"content\":\"You are one of many.\"}},\

@@ -1,5 +1,5 @@
-//! What a request reserves, against the most that a provider may bill for what it was sent. The provider here is a second
-//! reader of the bodies: it counts what they hold and knows nothing of how the gateway counts.
+//! Reservation of a request, against the most that a provider may bill for it. The provider here reads the bodies with
+//! code of its own, independent of the gateway's counting.
 
 use super::rig::Rig;
 use serde_json::Value;
@@ -16,7 +16,7 @@ const BOUNDS: [&str; 4] = ["max_tokens", "max_completion_tokens", "max_output_to
 
 const ENDPOINTS: [&str; 6] = ["chat/completions", "messages", "responses", "completions", "embeddings", "rerank"];
 
-/// Members that may make an answer longer, or more of them, beside a prompt.
+/// Members besides the prompt that can make an answer longer, or request several.
 const MULTIPLIERS: [&str; 22] = [
     "",
     r#","max_tokens":40"#,
@@ -144,13 +144,13 @@ fn request(rig: &Rig, key: usize, endpoint: &str, body: &str) -> String {
     )
 }
 
-/// What was asked on a connection.
+/// Requests on a connection.
 fn asked(rig: &Rig, label: &str) -> Value {
     let got = String::from_utf8_lossy(&rig.world.ends[label].got).into_owned();
     serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-/// What a request reserved, and the most that the provider may bill for what it was sent; `None` where it was refused.
+/// Reservation of a request, and the most that the provider may bill for it; `None` if it was refused.
 fn reserved(rig: &mut Rig, client: &str, endpoint: &str, body: &str) -> Option<(Amount, Amount)> {
     let sent = request(rig, 0, endpoint, body);
     rig.send(client, sent);

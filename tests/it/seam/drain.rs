@@ -1,5 +1,5 @@
-//! What an event costs while the process stops or hands over does not grow with the number of its clients: all of them
-//! are walked over once, not at each event.
+//! While the process stops or hands over, the cost of an event must not grow with the number of clients: all of them
+//! are visited once, not at each event.
 
 use super::rig::{Rig, STREAM, request};
 use tollgate::base::seam::Signal;
@@ -16,7 +16,7 @@ fn event(rig: &mut Rig, provider: &str) {
     rig.give(provider, format!("{:x}\r\n{data}\r\n", data.len()));
 }
 
-/// Streams that run while `stop` is told; how often all clients were walked over for it, and for their events.
+/// Runs streams during `stop`. Returns how often all clients were walked over for it, and for their events.
 fn walks(stop: impl FnOnce(&mut Rig)) -> (u64, u64) {
     let mut rig = Rig::new(STREAMS);
     for number in 0..STREAMS {

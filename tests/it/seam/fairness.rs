@@ -1,4 +1,4 @@
-//! One key behaves as badly as it can: others are served as if it were not there.
+//! Fairness: a key that behaves as badly as possible must not affect others.
 
 use super::rig::{BUDGET, Rig, large_answer, request};
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn thread_time() -> Duration {
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// What the loop takes for the last byte of a chat request with these members.
+/// Time of the event loop for the last byte of a chat request with these members.
 fn last_byte(members: &str) -> Duration {
     let lines = [("server", "max_body = \"16MiB\""), ("server", "max_buffered = \"64MiB\"")];
     let mut rig = Rig::with(1, &lines);

@@ -1,6 +1,6 @@
-//! What the gateway promises to many at once, driven through its seam with a virtual clock and no sockets: its bound on
-//! buffered bytes, where conversations go, the doors it keeps open, and stacks that do not grow with what a client sends. Conversations of one
-//! client stand in transcripts (`scripts`).
+//! Promises of the gateway to many clients at once, tested through its seam with a virtual clock and no sockets: its
+//! bound on buffered bytes, the targets of conversations, access for new clients, and stacks that do not grow with what
+//! a client sends. Transcripts (`scripts`) have the conversations of one client.
 
 mod admin;
 mod affinity;

@@ -1,5 +1,5 @@
 //! Four credentials of 60 requests a minute each, of which the provider says what is left: for five minutes of nearly
-//! all they allow together, whatever conversation the requests belong to (contract section 11, "Before it hurts").
+//! all they allow together, whatever conversation the requests belong to.
 
 use super::rig::{Rig, STREAM, event, stream_end};
 use tollgate::base::seam::Ending;
@@ -12,7 +12,7 @@ const MINUTE: u64 = 60_000;
 const PACE: u64 = 256;
 const MINUTES: u64 = 5;
 
-/// What the provider knows of a credential.
+/// State of a credential at the provider.
 #[derive(Clone, Copy, Default)]
 struct Account {
     /// When its minute ends, and how many it has served in it.
@@ -20,7 +20,7 @@ struct Account {
     served: u64,
 }
 
-/// What came of it.
+/// Results.
 #[derive(Default, Debug)]
 struct Seen {
     served: u64,
@@ -29,7 +29,7 @@ struct Seen {
     early: u64,
 }
 
-/// One request at `now`, to its end.
+/// Runs one request at `now` to its end.
 fn ask(rig: &mut Rig, session: u64, now: u64, accounts: &mut [Account], seen: &mut Seen) {
     let body =
         format!("{{\"model\":\"small\",\"messages\":[{{\"role\":\"user\",\"content\":\"session {session}\"}}]}}");
@@ -95,7 +95,7 @@ fn rig(lines: &[(&str, &str)]) -> Rig {
     Rig::with(8, &all)
 }
 
-/// What must have come of five minutes of more than is allowed.
+/// Checks the results of five minutes above the allowed rate.
 fn holds(seen: &Seen) {
     println!("{seen:?}");
     let allowed = CREDENTIALS as u64 * ALLOWED * MINUTES;
@@ -111,7 +111,7 @@ fn what_credentials_have_left_is_used_and_none_is_asked_for_more() {
     let (mut now, mut number) = (0, 0u64);
     while now < MINUTES * MINUTE {
         number += 1;
-        // Some conversations have many turns, so that their credential alone would not do.
+        // Some conversations have many turns, so that their own credential is not enough.
         ask(&mut rig, number * number % 23, now, &mut accounts, &mut seen);
         rig.wait(PACE);
         now += PACE;

@@ -12,14 +12,14 @@ const BODY: usize = 200_000;
 /// Bytes of a large answer.
 const ANSWER: usize = 100_000;
 
-/// What brings one kind of pressure about.
+/// Cause of one kind of pressure.
 type Press = fn(&mut Rig);
 
 fn clients() -> impl Iterator<Item = (String, String)> {
     (0..CROWD).map(|number| (format!("c{number:02}"), format!("k{number}")))
 }
 
-/// A chat request of each client, of so many bytes; where it reads nothing, of what it gets.
+/// A chat request of each client, with this number of bytes; for clients that do not read, the bytes of the answer.
 fn all_ask(rig: &mut Rig, length: usize, stream: bool, reads: bool) -> Vec<String> {
     for (client, key) in clients() {
         rig.world.connect(&client, false).unwrap();
@@ -154,7 +154,7 @@ fn no_kind_of_pressure_makes_it_hold_more_than_it_has_announced() {
     }
 }
 
-/// Providers break off, those who were slow are cut or read on; then there is room for whoever asks.
+/// Providers break off, slow clients are cut or continue to read. Then there is room for any request.
 fn is_over(rig: &mut Rig, name: &str) {
     let providers: Vec<String> = rig.world.ends.keys().filter(|label| label.starts_with('u')).cloned().collect();
     for label in &providers {

@@ -1,11 +1,11 @@
-//! Who waits for a place, and for how long: one slot, one key with two hundred requests at once and another with one a
-//! second; and clients that leave (contract section 11).
+//! Queue for a slot: one slot, one key with two hundred requests at once and another with one a second; and clients
+//! that leave.
 
 use super::rig::{Rig, request};
 use std::collections::BTreeMap;
 use tollgate::base::seam::Ending;
 
-/// How long the provider takes for a request, and the time between two looks, in milliseconds.
+/// Time of the provider for a request, and time between two checks, in milliseconds.
 const SERVICE: u64 = 400;
 const TICK: u64 = 50;
 
@@ -24,7 +24,7 @@ fn rig(slots: usize) -> Rig {
     Rig::with(4, &lines)
 }
 
-/// One more request of a key, of a client of its own.
+/// Sends one more request of a key from a new client.
 fn ask(rig: &mut Rig, client: &str, key: &str) {
     let (head, body) = request(&rig.keys.texts[key].clone(), 200, false);
     rig.send(client, format!("{head}{body}"));

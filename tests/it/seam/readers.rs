@@ -1,4 +1,4 @@
-//! Answers that are not read count against the key whose they are, and stand in nobody else's way.
+//! Answers that are not read count against their key, and must not block other keys.
 
 use super::rig::{BUDGET, Rig, STREAM, event, large_answer, request, stream_end};
 

@@ -7,7 +7,7 @@ use tollgate::base::seam::Core;
 use tollgate::gateway::Start;
 use tollgate::policy::config::{Config, Reach};
 
-/// What `max_buffered` is set to. One key may hold a quarter.
+/// Value of `max_buffered`. One key may use a quarter.
 pub const BUDGET: usize = 1 << 20;
 /// The head of a provider's stream.
 pub const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -27,12 +27,12 @@ impl Rig {
         Rig::with(keys, &[])
     }
 
-    /// The same with some lines of the configuration changed; with a group in them all keys are in it.
+    /// Rig with some lines of the configuration changed. If they have a group, all keys are in it.
     pub fn with(keys: usize, lines: &[(&str, &str)]) -> Rig {
         Rig::at(keys, lines, None)
     }
 
-    /// The same with an admin listener that `admin` describes.
+    /// Rig with an admin listener that `admin` describes.
     pub fn at(keys: usize, lines: &[(&str, &str)], admin: Option<Reach>) -> Rig {
         let (mut setting, mut ring) = (Setting::default(), KeyRing::default());
         let own = [
@@ -80,7 +80,7 @@ impl Rig {
         self.holds();
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants of every moment.
     pub fn holds(&mut self) {
         let buffered = self.world.gateway.vitals().buffered;
         self.most = self.most.max(buffered);
@@ -88,7 +88,7 @@ impl Rig {
         assert!(buffered <= budget, "{buffered} bytes are buffered, of {budget}");
     }
 
-    /// Whether new clients are let in.
+    /// True if new clients are accepted.
     pub fn is_open(&self) -> bool {
         self.world.gateway.wants_clients(0)
     }
@@ -148,7 +148,7 @@ pub fn large_answer(size: usize) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// One chunk with this event.
+/// Chunk with this event.
 pub fn event(text: &str) -> String {
     let event = format!(
         "data: {{\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"up-small\",\"choices\":[{{\"index\":0,\

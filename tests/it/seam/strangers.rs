@@ -58,7 +58,7 @@ fn what_has_arrived_is_read_before_a_connection_goes() {
     let mut rig = Rig::with(1, &[FEW]);
     (0..20).for_each(|number| connect(&mut rig, &format!("s{number:02}"), 1));
     let ask = models(&rig, "k0");
-    // It lies in the socket when the next connection comes.
+    // It is in the socket when the next connection arrives.
     rig.world.end("s00").unwrap().waiting.extend(ask.as_bytes());
     connect(&mut rig, "new", 1);
     assert_eq!((rig.status("s00"), is_open(&rig, "s00")), (200, true));
@@ -130,7 +130,7 @@ const READ: (&str, &str) = ("server", "admin_token = { env = \"ADMIN_TOKEN\" }")
 const WRITE: (&str, &str) = ("server", "admin_write_token = { env = \"ADMIN_WRITE_TOKEN\" }");
 const PATHS: [&str; 6] = ["/healthz", "/readyz", "/metrics", "/openapi.json", "/", "/admin/v1/status"];
 
-/// What a request is answered, by all that decides about it.
+/// Expected answer to a request, by all its properties.
 fn expected(path: &str, reach: Reach, has_token: bool, shown: &str, host: &str) -> u16 {
     let is_owner = reach == Reach::Owner;
     // A token that nobody has set is a wrong one.

@@ -5,7 +5,7 @@ use super::rig::Rig;
 
 /// Bytes of the answer's vectors.
 const LARGE: usize = 2 << 20;
-/// What each side may hold beyond what is being collected.
+/// Bytes that each side may buffer besides the collected answer.
 const SIDE: usize = 256 << 10;
 
 fn request(key: &str) -> String {

@@ -1,4 +1,4 @@
-//! What must hold: of the bytes one client gets, of the ledger.
+//! Invariants of the bytes of one client, and of the ledger.
 
 use super::clients::{Ask, Kind};
 use super::providers::Book;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::UsageSource;
 
-/// What became of one request, as its client saw it.
+/// Result of one request, as its client saw it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Seen {
     pub marker: u64,
@@ -19,9 +19,9 @@ pub struct Seen {
     pub attempt: Option<u64>,
     /// The answer was complete and no error.
     pub whole: bool,
-    /// It was read to its end.
+    /// True if it was read to its end.
     pub ended: bool,
-    /// It was translated.
+    /// True if it was translated.
     pub crossed: bool,
     /// Bytes of text that were read of it.
     pub received: u64,
@@ -37,7 +37,7 @@ pub struct Reading {
     open: bool,
     /// The connection is to be closed after the answer in hand.
     pub last: bool,
-    /// What is answered to whom is not known any more.
+    /// True if answers cannot be matched to requests any more.
     pub lenient: bool,
     /// `100 Continue` came; the client takes note of it.
     pub go_on: bool,
@@ -54,7 +54,7 @@ impl Reading {
         &self.id
     }
 
-    /// What matters of it in a failure.
+    /// Parts to print in a failure.
     pub fn brief(&self) -> String {
         format!("{} {} open {} after {} bytes", self.id, self.status, self.open, self.body.len())
     }

@@ -11,7 +11,7 @@ use tollgate::base::seam::Ending;
 use tollgate::policy::keys::issue;
 use tollgate::wire::Relay;
 
-/// What a request is.
+/// Kind of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A request that a provider is to serve; `cross`: one of the other shape. `relay`: it is relayed as it is.
@@ -34,7 +34,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What is wrong with it.
+    /// Error in the request.
     fn fault(self) -> Option<&'static str> {
         match self {
             Kind::Generate { .. } | Kind::Models | Kind::Quota | Kind::Root => None,
@@ -48,19 +48,19 @@ impl Kind {
     }
 }
 
-/// One request as the client remembers it.
+/// Client's record of a request.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub kind: Kind,
     pub marker: u64,
     pub key: usize,
-    /// It is of the greedy tenant.
+    /// True for a request of the greedy tenant.
     pub greedy: bool,
-    /// It is for the model of a provider of responses.
+    /// True for a request to the model of a responses-shaped provider.
     pub reply: bool,
     /// The client asked that the connection be closed after it.
     pub last: bool,
-    /// It is an HTTP/1.0 request, and so the last one.
+    /// True for an HTTP/1.0 request, which is the last one.
     pub old: bool,
     /// Waits for `100 Continue` before it sends the body.
     pub held_body: Option<Vec<u8>>,
@@ -78,30 +78,30 @@ impl Ask {
         }
     }
 
-    /// It is translated.
+    /// True if it is translated.
     pub fn crosses(&self) -> bool {
         matches!(self.kind, Kind::Generate { cross, relay: None, .. } if cross || self.reply)
     }
 }
 
-/// How a client behaves.
+/// Behaviour of a client.
 #[derive(Copy, Clone, Debug)]
 pub struct Temper {
-    /// It sends all that it pipelines in one piece.
+    /// True if it sends pipelined requests in one piece.
     pub bursts: bool,
-    /// One body in so many is large.
+    /// Divisor: one body in this number is large.
     pub large: u64,
     /// Bytes of such a one, at most.
     pub most: u64,
-    /// Whoever reads the beginning of a body knows what kind of answer is wanted.
+    /// The beginning of a body determines the kind of answer.
     pub tells: bool,
     /// Requests name their marker as their user.
     pub names_user: bool,
     pub pipelines: bool,
     pub drips: bool,
-    /// One in so many chances to read is taken.
+    /// Divisor: it uses one chance to read in this number.
     pub slowness: u64,
-    /// One in so many steps it leaves; 0 never.
+    /// Divisor: it leaves at one step in this number; 0 for never.
     pub leaves: u64,
 }
 
@@ -169,7 +169,7 @@ impl Client {
         Client { pipe, temper, plan, awaiting: VecDeque::new(), outbox: Vec::new(), reading: Reading::default() }
     }
 
-    /// What matters of it in a failure.
+    /// Parts to print in a failure.
     pub fn brief(&self) -> String {
         format!(
             "{:?} closed {:?} ended {:?}, {} bytes unsent and {} on the wire, read at {}, {:?}, awaiting {:?}, {}",
@@ -364,20 +364,20 @@ fn kind(rng: &mut Rng) -> Kind {
     }
 }
 
-/// What the greedy tenant asks for.
+/// Request of the greedy tenant.
 fn greedy_kind(wider: Wider, rng: &mut Rng) -> Kind {
     let relay = (wider.relays && rng.below(2) == 0).then_some(Relay::Completions);
     Kind::Generate { messages: false, stream: relay.is_none() && rng.below(2) == 0, cross: false, relay }
 }
 
-/// One that is relayed; completions alone are streamed.
+/// Relayed request. Only completions are streamed.
 fn relayed(stream: bool, rng: &mut Rng) -> Kind {
     let relay = Relay::ALL[rng.below(3) as usize];
     let stream = stream && relay == Relay::Completions;
     Kind::Generate { messages: false, stream, cross: false, relay: Some(relay) }
 }
 
-/// What such a request asks for.
+/// Body of a relayed request.
 fn asked_for(relay: Relay, text: &str, rng: &mut Rng) -> String {
     match (relay, rng.below(2)) {
         (Relay::Embeddings, 0) => format!("\"input\":\"{text}\""),

@@ -1,8 +1,8 @@
 //! A tenant that tries to pay for less than it uses, and what its providers may bill it.
 //!
-//! Its texts are of kinds that an estimate could weigh too little, its completions ask for many answers at once, and it
-//! leaves at any event. Every request names its marker as its user, so that a row is known even if its client never saw
-//! a byte.
+//! The texts of the tenant are of kinds that an estimate could undercount, its completions ask for many answers at
+//! once, and it leaves at any event. Every request names its marker as its user, so that a row is known even if its
+//! client never saw a byte.
 
 use super::providers::{Book, Served};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use tollgate::wire::{Dialect, Relay};
 
 /// Name of its key and of its plan.
 pub const GREEDY: &str = "greedy";
-/// Its budget in nano-dollars: some dozen ordinary requests, one with the most answers.
+/// Budget of the greedy tenant in nano-dollars: some dozen ordinary requests, or one with the most answers.
 pub const BUDGET: u64 = 50_000_000;
 /// Tokens of one answer that it asks for.
 pub const ANSWER: u64 = 47;
@@ -25,11 +25,11 @@ const TEXT_MIN: usize = 64;
 /// Prices of the model `small` in nano-dollars for a thousand tokens, input and output.
 const PRICES: [u64; 2] = [1_000_000, 4_000_000];
 
-/// What an estimate could take for little: as it is written in JSON.
+/// Texts that an estimate could undercount, as JSON.
 const CHEAP: [&str; 10] =
     ["word\\\\u ", "\\uface", "     ", "\\t", "\\\\", "!?.,", "[]{}", "qXzJ", "\\ud83c\\udde9", "http"];
 
-/// What is asked of a provider, at most.
+/// Largest request to a provider.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Bill {
     /// Tokens of the prompt, by the fewest that any tokenizer makes of it.
@@ -67,7 +67,7 @@ pub fn members(marked: &str, relayed: bool, rng: &mut Rng) -> String {
     format!("\"messages\":[{{\"role\":\"user\",\"content\":{content}}}],\"max_tokens\":{ANSWER}{tools}")
 }
 
-/// What the provider of such a request bills: each answer to its full length.
+/// Bill of the provider for such a request: each answer at full length.
 pub fn bill(body: &Value, relayed: bool) -> Bill {
     let input = text_bytes(body) / BYTES_PER_TOKEN;
     let number = |name: &str| body[name].as_f64().unwrap_or(1.0) as u64;
@@ -91,7 +91,7 @@ fn marker(row: &Row) -> Option<u64> {
     row.user.as_deref()?.strip_prefix('m')?.parse().ok()
 }
 
-/// Nobody leaves for less than was sent and received.
+/// Checks that a cancelled request is charged for all that was sent and received.
 pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Result<bool, String> {
     let Some(marker) = marker(row) else { return Ok(false) };
     let attempts: Vec<&Served> = book.served.range((marker, 0)..(marker + 1, 0)).map(|(_, served)| served).collect();
@@ -111,8 +111,8 @@ pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Resu
     Ok(row.status == 499)
 }
 
-/// What the greedy key has spent is below its budget, plus one reservation, plus what providers billed beyond what was
-/// asked of them.
+/// Checks that the greedy key has spent less than its budget, plus one reservation, plus bills of providers beyond the
+/// requests.
 pub fn budget_holds<'a>(rows: impl Iterator<Item = &'a Row>, book: &Book) -> Result<u64, String> {
     let (mut spent, mut excess, mut largest) = (0u64, 0u64, 0u64);
     for row in rows {

@@ -13,7 +13,7 @@ use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
 
-/// Which ledger a world has.
+/// Ledger of a world.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Way {
     /// A file of its own.
@@ -31,7 +31,7 @@ fn failed() -> Notice {
     Notice::StoreFailed("it is broken".to_string())
 }
 
-/// Whose lease, and which.
+/// Key and number of a lease.
 type Loan = (KeyId, Lease);
 
 fn lease(row: &Row) -> Lease {
@@ -39,14 +39,14 @@ fn lease(row: &Row) -> Lease {
 }
 
 fn loan(key: KeyId, lease: Lease) -> Loan {
-    // What was asked for and what the row gives back differ in this alone.
+    // The question and the lease of the row differ only in this.
     (key, Lease { shared: false, ..lease })
 }
 
 /// An account, and the window and the period that something counts in there.
 type Seat = (String, (Unix, Unix), (Unix, Unix));
 
-/// Where a lease counts: with its key, and in the groups above that.
+/// Accounts of a lease: its key, and the groups above it.
 fn seats(key: KeyId, lease: &Lease) -> Vec<Seat> {
     let groups = lease.groups.iter().map(|group| (format!("@{}", group.name), group.window, group.period));
     std::iter::once((key.to_string(), lease.window, lease.period)).chain(groups).collect()
@@ -57,7 +57,7 @@ fn remove(loans: &mut Vec<Loan>, gone: &Loan) -> bool {
     found.map(|index| loans.swap_remove(index)).is_some()
 }
 
-/// What came about that only a shared ledger brings about.
+/// Counts of events that only a shared ledger causes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Story {
     pub admitted: u64,
@@ -69,7 +69,7 @@ pub struct Story {
     pub again: u64,
     /// Leases given back without a row.
     pub released: u64,
-    /// Rows of requests that this host admitted alone.
+    /// Rows of requests that this host admitted without the ledger.
     pub alone: u64,
     pub deaths: u64,
 }
@@ -182,12 +182,12 @@ impl Ledger {
         }
     }
 
-    /// Whether it will ever answer again.
+    /// True if it will answer again.
     pub fn is_dead(&self) -> bool {
         self.shared.dead
     }
 
-    /// One round of a shared ledger's thread, with what may befall it; or the other host takes something.
+    /// Runs one round of a shared ledger's thread with random faults, or lets the other host use something.
     pub fn act(&mut self, rng: &mut Rng, gateway: &mut Gateway, now: Now) {
         if self.way == Way::File || self.shared.dead {
             return;
@@ -204,7 +204,7 @@ impl Ledger {
             3 => self.shared.away = true,
             4 => self.shared.slow = true,
             5 => self.shared.slow = false,
-            // Whoever asks may leave, or give up, before there is an answer.
+            // The client may leave, or the request may end, before there is an answer.
             _ if self.shared.slow => {}
             _ if self.shared.away && rng.below(3) > 0 => self.find_nobody(gateway, now),
             _ => {
@@ -308,19 +308,19 @@ impl Ledger {
         gateway.notice(Notice::Answered(answer), now);
     }
 
-    /// What the rows of a group cost, moved or not.
+    /// Cost of the rows of a group, moved or not.
     pub fn cost(&self, group: &str) -> u64 {
         let is_in = |row: &&Row| row.group.split('/').any(|name| name == group);
         self.rows.iter().filter(is_in).map(|row| row.cost_nano).sum()
     }
 
-    /// What all hosts have used of the period, for a ledger that has caught up.
+    /// Use of the period by all hosts, if the ledger is up to date.
     pub fn used(&self, key: KeyId) -> u64 {
         let rows = self.rows.iter().filter(|row| row.key == key).map(|row| row.usage.total());
         rows.sum::<u64>() + self.shared.server.theirs_used.get(&key).copied().unwrap_or(0)
     }
 
-    /// What must hold when nothing runs any more.
+    /// Checks the invariants after all requests have ended.
     pub fn at_rest(&self) -> Result<(), String> {
         let shared = &self.shared;
         if !shared.lent.is_empty() {
@@ -342,9 +342,9 @@ struct Shared {
     rows: VecDeque<Row>,
     /// Rows that the thread has taken, and whether the server has them; oldest first.
     pending: VecDeque<(Row, bool)>,
-    /// What the gateway has been lent and has not given back yet.
+    /// Leases that the gateway has not returned yet.
     lent: Vec<Loan>,
-    /// What the thread knows to be lent to this host.
+    /// Leases of this host that the thread knows.
     known: Vec<Loan>,
     /// The connection is gone.
     away: bool,
@@ -371,7 +371,7 @@ impl Shared {
         self.pending.extend(self.rows.drain(..).map(|row| (row, false)));
     }
 
-    /// They will not be announced any more.
+    /// Leases that will not be announced any more.
     fn give_up_releases(&mut self) {
         for Release { key, lease } in self.releases.drain(..) {
             remove(&mut self.known, &loan(key, lease));
@@ -379,20 +379,20 @@ impl Shared {
     }
 }
 
-/// What the scripts do, in few words.
+/// Model of the scripts.
 #[derive(Default)]
 struct Server {
-    /// What this host holds.
+    /// Leases of this host.
     held: Vec<Loan>,
     ended: bool,
     /// Requests and tokens by account and window.
     windows: BTreeMap<(String, u64), (u64, u64)>,
-    /// What was used in the period, by account.
+    /// Use of the period, by account.
     spent: BTreeMap<String, Amount>,
     /// The part of it that is the other host's, and its requests that run.
     theirs_used: BTreeMap<KeyId, u64>,
     theirs: Vec<KeyId>,
-    /// Who has asked last.
+    /// Host of the last question.
     last: Option<(KeyId, u64)>,
 }
 
@@ -460,7 +460,7 @@ impl Server {
         }
     }
 
-    /// The other host admits a request of whoever asked last, as far as it may, or ends one.
+    /// The other host admits a request of the key that asked last, if it may, or ends one.
     fn other_host(&mut self, rng: &mut Rng) {
         if !self.theirs.is_empty() && rng.below(2) == 0 {
             self.theirs.pop();

@@ -1,4 +1,4 @@
-//! One connection as the simulated world sees it: what is on its way to the gateway, and how it ended.
+//! Connection in the simulated world: bytes on the way to the gateway, and its end.
 
 use tollgate::base::seam::{Conn, Core, Ending, Shut};
 use tollgate::base::time::Now;
@@ -12,7 +12,7 @@ pub struct Pipe {
     pub wire: Vec<u8>,
     /// Our side has ended, or is to end when the wire is empty.
     pub ending: Option<Ending>,
-    /// That has been told to the gateway.
+    /// True if the gateway has been notified of that.
     pub told: bool,
     /// The gateway has said that it writes nothing more.
     pub finished: bool,
@@ -20,8 +20,8 @@ pub struct Pipe {
     pub closed: Option<Shut>,
     /// When bytes were last taken from the gateway.
     pub read_at: u64,
-    /// The gateway would not read when so many bytes lay here: a real loop does not ask again before more have come or
-    /// it is told to.
+    /// Number of waiting bytes when the gateway stopped reading. A real loop then reads only after more bytes or an
+    /// order.
     pub stopped_at: Option<usize>,
 }
 

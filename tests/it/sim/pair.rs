@@ -1,9 +1,9 @@
 //! Two gateways and one ledger: an upgrade with everything that may go wrong at every step of it. What the threads and
 //! the channel of `cli::serve::upgrade` do is modelled here in few words, with a delay of its own for every message.
 //!
-//! What must hold: nothing is admitted by a process whose turn it is not, so never by two; limits hold across both;
-//! each request that was admitted has its row in the ledger once, or spilled, unless its process was killed; and in the
-//! end a process serves, or the ledger is free for one.
+//! Invariants: only the process that owns the ledger admits, so never two; limits hold across both; each request that
+//! was admitted has its row in the ledger once, or spilled, unless its process was killed; and in the end a process
+//! serves, or the ledger is free for one.
 
 use super::ledger::Way;
 use super::tally::setting;
@@ -34,7 +34,7 @@ pub const LOST: &[&str] = &["is nowhere", "in the ledger twice"];
 pub const STUCK: &[&str] =
     &["no way on", "the service has ended", "nothing serves", "does not serve", "not free", "does not end"];
 
-/// What came about.
+/// Results.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub begun: u64,
@@ -85,7 +85,7 @@ impl Tally {
         came && self.faults().into_iter().all(|(_, counts)| counts.iter().all(|count| *count > 0))
     }
 
-    /// One line for each kind of fault: how often at which step.
+    /// Lines for each kind of fault, with counts by step.
     pub fn faults_told(&mut self) -> String {
         let told = |counts: &[u64; STAGES]| {
             let each = FAULTY.iter().zip(counts).map(|(stage, count)| format!("{stage:?} {count}"));
@@ -106,7 +106,7 @@ enum Who {
     New,
 }
 
-/// The ledger, and files beside it.
+/// The ledger, and files next to it.
 struct Disk {
     owner: Option<Who>,
     rows: Vec<Row>,
@@ -151,7 +151,7 @@ pub(super) struct Process {
     fails: bool,
     /// The ledger is to come back, which it does when it can be written.
     returns: bool,
-    /// What clients have heard whose connections have been closed.
+    /// Answers to clients whose connections have been closed.
     pub(super) heard: Vec<Vec<u8>>,
     starts_successor: bool,
     pub(super) orders: Vec<Order>,
@@ -301,7 +301,7 @@ impl Process {
     }
 }
 
-/// What the helper of the old process is told, in order.
+/// Orders to the helper of the old process, in sequence.
 enum Message {
     HandOver,
     Rows(Vec<Row>),
@@ -313,16 +313,16 @@ enum Message {
     Died,
 }
 
-/// How far the successor is.
+/// Progress of the successor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Stage {
     None,
     Starts,
-    /// It has said that it is ready.
+    /// The successor has reported that it is ready.
     Waits,
     /// The ledger is free for it.
     Goes,
-    /// It has said that it has the ledger.
+    /// The successor has reported that it has the ledger.
     Has,
     Serves,
     Dead,
@@ -346,13 +346,13 @@ struct World {
     passed: VecDeque<Row>,
     /// Rows that the helper keeps.
     unsafe_rows: Vec<Row>,
-    /// What the gateways have ordered and the helper has done.
+    /// Orders of the gateways that the helper has carried out.
     given: bool,
     away: bool,
     released: bool,
     told_to_serve: bool,
     failed: bool,
-    /// The successor may go on once it hears so.
+    /// Permission for the successor to continue.
     go: bool,
     stopped: bool,
     /// The old process is at its end.
@@ -697,7 +697,7 @@ impl World {
         let Some(old) = &mut self.old else { return Ok(()) };
         (old.waits, old.returns) = (false, true);
         old.queue.splice(0..0, rows);
-        // The first try, of which is told whatever comes of it.
+        // The first attempt, whose result is always reported.
         self.commit(Who::Old);
         self.old.iter_mut().for_each(|old| old.gateway.notice(Notice::SuccessorGone, self.now));
         Ok(())

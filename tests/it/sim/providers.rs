@@ -12,7 +12,7 @@ use tollgate::base::seam::{Core, Ending};
 use tollgate::gateway::Gateway;
 use tollgate::wire::{Dialect, Relay};
 
-/// What one attempt at one request was answered.
+/// Answer to one attempt at one request.
 #[derive(Clone, Debug, Default)]
 pub struct Served {
     /// Pieces of text in the answer.
@@ -32,21 +32,21 @@ pub struct Served {
 pub struct Book {
     pub served: BTreeMap<(u64, u64), Served>,
     pub faults: Faults,
-    /// What each request of the greedy tenant costs at most, by its marker.
+    /// Highest cost of each request of the greedy tenant, by its marker.
     pub bills: BTreeMap<u64, Bill>,
 }
 
-/// What follows the last byte of an answer.
+/// Action after the last byte of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum After {
     Keep,
     Fin,
     Reset,
-    /// Nothing more is ever sent.
+    /// The provider sends nothing more.
     Silence,
 }
 
-/// One dialed connection.
+/// A dialed connection.
 #[derive(Debug)]
 pub struct Provider {
     pub pipe: Pipe,
@@ -59,15 +59,15 @@ pub struct Provider {
     silent: bool,
     /// Bytes of a request that has been answered already, with 200, and that are still to come.
     rest: usize,
-    /// It answers before it has read.
+    /// True if it answers before it has read.
     early: bool,
-    /// It lies about how its answers end.
+    /// True if the end of its answers can be false.
     lies: bool,
     /// Marker and attempt that were answered last.
     last: (u64, u64),
 }
 
-/// What is asked of a provider.
+/// Request to a provider.
 struct Asked {
     marker: u64,
     attempt: u64,
@@ -77,9 +77,9 @@ struct Asked {
     relay: Option<Relay>,
     /// Answers to one text.
     texts: u64,
-    /// What it is billed, if its tenant is greedy.
+    /// Bill of the request, if its tenant is greedy.
     bill: Option<Bill>,
-    /// How its answer ends may be a lie.
+    /// True if the end of its answer can be false.
     lies: bool,
 }
 
@@ -96,7 +96,7 @@ impl Provider {
         Provider { pipe, requests: 0, format, got, answer: None, silent: false, rest: 0, early, lies, last }
     }
 
-    /// It waits for the rest of a request that it has begun to answer well, and the gateway has nothing for it.
+    /// True if it waits for the remainder of a request that it already answers, and the gateway has nothing to send.
     pub fn is_starved(&self, gateway: &Gateway) -> bool {
         let begun = self.pipe.is_open() && self.pipe.wire.is_empty() && self.rest > 0;
         begun && gateway.unsent(self.pipe.conn).is_empty()
@@ -225,7 +225,7 @@ impl Provider {
             if rng.below(3000) == 0 {
                 book.faults.note("provider says 408 and closes an idle connection");
                 if let Some(served) = book.served.get_mut(&self.last).filter(|_| self.silent) {
-                    // It stands in the middle of an answer.
+                    // It is in the middle of an answer.
                     served.hostile = true;
                 }
                 self.pipe.wire.extend_from_slice(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
@@ -263,12 +263,12 @@ fn plain(rng: &mut Rng, status: u16, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status} Words\r\n{retry}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// How an answer says that it ends.
+/// Stated end of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 struct Reason {
     /// The finish reason as JSON.
     text: &'static str,
-    /// It is a reason, and none that means failure.
+    /// True for a reason that does not mean failure.
     is_complete: bool,
 }
 
@@ -376,7 +376,7 @@ fn framed(rng: &mut Rng, content_type: &str, body: &[u8], cut: Option<usize>) ->
     }
 }
 
-/// Where an answer is cut short, if it is.
+/// Offset at which an answer is cut, if it is.
 fn maybe_cut(rng: &mut Rng, len: usize, faults: &mut Faults) -> Option<usize> {
     if rng.below(6) != 0 {
         return None;

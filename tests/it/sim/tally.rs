@@ -1,4 +1,4 @@
-//! What a run came to, and the configuration it runs with.
+//! Results of a run, and its configuration.
 
 use super::ledger::{HOSTS, Story, Way};
 use super::wider::Wider;
@@ -6,12 +6,12 @@ use crate::support::setting::Setting;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What went wrong in the world, on purpose: how often, by kind.
+/// Counts of injected faults, by kind.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Faults(BTreeMap<&'static str, u64>);
 
 impl Faults {
-    /// One more.
+    /// Counts one more fault.
     pub fn note(&mut self, kind: &'static str) {
         *self.0.entry(kind).or_default() += 1;
     }
@@ -21,7 +21,7 @@ impl Faults {
         self.0.values().sum()
     }
 
-    /// How many kinds there have been.
+    /// Number of kinds of faults.
     pub fn kinds(&self) -> usize {
         self.0.len()
     }
@@ -30,7 +30,7 @@ impl Faults {
 /// Kinds of faults there are.
 const FAULTS: usize = 33;
 
-/// What came about in a run.
+/// Results of a run.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Tally {
     pub requests: u64,
@@ -117,7 +117,7 @@ impl Tally {
         self.is_full() && self.greedy_nano > 0 && self.faults.kinds() >= FAULTS
     }
 
-    /// The same on a shared ledger, which has a story of its own where a file only fails.
+    /// Results on a shared ledger, which has more kinds of faults than a file.
     pub fn is_rich_and_shared(&self) -> bool {
         let story = self.story.clone().fields().iter().all(|count| **count > 0);
         story && self.is_full() && self.faults.kinds() >= FAULTS - 1

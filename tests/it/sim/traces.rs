@@ -1,4 +1,4 @@
-//! What the gateway tells of requests in spans, against its rows: each request once, whatever becomes of it.
+//! Spans of requests, against the rows: each request must have one span, with any result.
 
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,13 +1,13 @@
-//! What a part of the worlds has besides: little room for many keys, a successor, providers that answer before they
-//! have read, names without an address. Drawn apart from everything else, so that a seed without any of them makes
-//! the choices it always made.
+//! Additional features of some worlds: little room for many keys, a successor, providers that answer before they have
+//! read, names without an address. They have a random generator of their own, so that a seed without them makes the
+//! same choices as before.
 
 use tollgate::base::rng::Rng;
 
 /// When what becomes of a successor.
 #[derive(Copy, Clone, Debug)]
 pub struct Upgrade {
-    /// It starts at this step,
+    /// Step at which it starts,
     pub at: u64,
     /// is ready at this one,
     pub ready: u64,
@@ -17,24 +17,24 @@ pub struct Upgrade {
     pub fate: Fate,
 }
 
-/// What becomes of a successor.
+/// Fate of a successor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It serves.
+    /// The successor serves.
     Serves,
-    /// It dies instead of being ready.
+    /// The successor dies instead of being ready.
     DiesEarly,
-    /// It dies instead of taking the ledger.
+    /// The successor dies instead of taking the ledger.
     DiesWithLedger,
-    /// It dies as soon as it serves.
+    /// The successor dies as soon as it serves.
     DiesServing,
-    /// It says nothing more once it is started.
+    /// The successor sends nothing after its start.
     StallsEarly,
-    /// It says nothing more once it is given the ledger.
+    /// The successor sends nothing after it gets the ledger.
     StallsWithLedger,
 }
 
-/// What one world has.
+/// Additional features of one world.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Wider {
     /// Half the buffers, ten keys, and more bodies that are large.
@@ -62,7 +62,7 @@ pub struct Wider {
 }
 
 impl Wider {
-    /// What the world of a seed has, which runs for so many steps.
+    /// Features of the world of a seed, which runs for this number of steps.
     pub fn of(seed: u64, steps: u64) -> Wider {
         let mut rng = Rng::from_u64(seed ^ 0x77_6964_6572);
         let (tight, upgrade, early, nameless) = (rng.below(4), rng.below(4), rng.below(4), rng.below(6));
@@ -94,7 +94,7 @@ impl Wider {
         }
     }
 
-    /// What `max_buffered` is set to, in MiB.
+    /// Value of `max_buffered`, in MiB.
     pub fn budget(self) -> usize {
         if self.tight { 1 } else { 2 }
     }

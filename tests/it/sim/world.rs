@@ -76,17 +76,17 @@ struct World {
     tally: Tally,
 }
 
-/// How far a successor has come.
+/// Progress of a successor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Successor {
     None,
     Starts,
     Waits,
-    /// It has been given the ledger at this step.
+    /// The successor got the ledger at this step.
     Given(u64),
     Serves,
     Dead,
-    /// It is ended.
+    /// The successor has ended.
     Ends,
     Gone,
 }
@@ -354,7 +354,7 @@ impl World {
         self.settle()
     }
 
-    /// What has arrived of a connection is handed over, as a real loop would read it now.
+    /// Delivers the bytes that have arrived on a connection, as a real loop would read them now.
     fn hear(&mut self, conn: Conn) {
         let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
         let mut pipes = clients.chain(&mut self.strangers);
@@ -645,7 +645,7 @@ impl World {
         Ok(())
     }
 
-    /// Everybody finishes or leaves; the gateway is drained, or simply left alone.
+    /// All clients finish or leave. The gateway is drained, or continues.
     fn wind_up(&mut self, steps: u64) -> Result<(), String> {
         self.winding_up = true;
         let drain = self.rng.below(2) == 0;
@@ -765,8 +765,8 @@ impl World {
         Ok(())
     }
 
-    /// The budget that a quota tells of is the one that has the least left by the rows: of the key, or of a group that
-    /// it lies in now, with the rows of whatever lay there once.
+    /// Checks that a quota shows the budget with the least left by the rows: of the key, or of a group above it now,
+    /// including rows of former members.
     fn budget_holds(&self, record: &KeyRecord, answer: &str) -> Result<(), String> {
         let own = self.ledger.rows.iter().filter(|row| row.key == record.id).map(|row| row.cost_nano);
         let plan = self.config.plan(&record.plan).map_or(0, |plan| plan.budget);
@@ -808,7 +808,7 @@ impl World {
         String::from_utf8(answer).map_err(|_| "an answer that is not UTF-8".to_string())
     }
 
-    /// Nobody pays for less than was sent and received, and the greedy tenant stays within its budget.
+    /// Checks that no key pays for less than was sent and received, and that the greedy tenant stays within its budget.
     fn greedy_pays(&mut self) -> Result<(), String> {
         let mut received = BTreeMap::new();
         for seen in self.seen.values() {
@@ -825,7 +825,7 @@ impl World {
         Ok(())
     }
 
-    /// The ledger against everything else.
+    /// Compares the ledger with all other records.
     fn settle_accounts(&mut self) -> Result<(), String> {
         let mut ids = BTreeSet::new();
         let mut per_window: BTreeMap<(bool, u64), u64> = BTreeMap::new();

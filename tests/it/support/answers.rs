@@ -1,7 +1,7 @@
 //! A strict, incremental reader of what a client receives: a sequence of HTTP/1.1 answers (RFC 9112). It shares no code
 //! with the gateway. Wherever it stops, what it has seen is a prefix of a valid sequence; anything else is an error.
 
-/// What was read.
+/// Result of a read.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Piece {
     /// A head, its lines without line ends; the first is the status line.

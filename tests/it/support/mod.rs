@@ -1,5 +1,5 @@
-//! What the transcript runner, the simulator and the fuzz targets share: a configuration put together from sections,
-//! keys, a strict reader of HTTP answers that owes nothing to the code under test, and what must hold of the vitals.
+//! Common code of the transcript runner, the simulator and the fuzz targets: a configuration from sections, keys, a
+//! strict reader of HTTP answers that is independent of the code under test, and invariants of the vitals.
 #![allow(dead_code)]
 
 pub mod answers;

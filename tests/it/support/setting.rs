@@ -11,7 +11,7 @@ use tollgate::wire::Relay;
 /// When every test begins.
 pub const BEGIN: &str = "2026-11-20T09:00:10Z";
 
-/// What the providers are told; never to be seen by a client or in a log.
+/// Secrets of the providers. They must never reach a client or a log.
 pub const SECRETS: [&str; 3] = ["sk-upstream-chat", "sk-upstream-messages", "sk-upstream-second"];
 
 const BASE: &[(&str, &[&str])] = &[
@@ -137,7 +137,7 @@ impl Setting {
 pub struct KeyRing {
     pub texts: BTreeMap<String, String>,
     pub records: Vec<KeyRecord>,
-    /// Those that the ledger has and the gateway has not been told of.
+    /// Keys in the ledger that the gateway does not know yet.
     pub untold: Vec<KeyRecord>,
 }
 

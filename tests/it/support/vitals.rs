@@ -1,8 +1,8 @@
-//! What must hold of the gateway's vitals, whoever drives it.
+//! Invariants of the gateway's vitals, for every driver.
 
 use tollgate::gateway::Vitals;
 
-/// What must hold of the gateway at every moment.
+/// Checks the invariants of every moment.
 pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
     if vitals.holds > vitals.exchanges {
         return Err(format!("a reservation without its request: {vitals:?}"));
@@ -26,7 +26,7 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// What must hold once everybody has left and every deadline has passed.
+/// Checks the invariants after all clients have left and all deadlines have passed.
 pub fn nothing_is_held(vitals: &Vitals) -> Result<(), String> {
     let held = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
     if held == [0; 6] && vitals.flying == 0 && vitals.queued == 0 && vitals.timers == 0 {

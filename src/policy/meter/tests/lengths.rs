@@ -6,23 +6,23 @@ use crate::base::rng::Rng;
 use crate::policy::plan::Group;
 use std::time::Duration;
 
-/// One request that was admitted: when, what it reserves, and what it has used once it has ended.
+/// An admitted request: moment, reservation, and its use after its end.
 struct Request {
     at: u64,
     reserved: u64,
     used: Option<u64>,
 }
 
-/// What must hold, by all requests and nothing else.
+/// Expected counts, computed from all requests.
 #[derive(Default)]
 struct Model {
     requests: Vec<Request>,
-    /// When the present length was first seen.
+    /// Moment at which the present length was first seen.
     since: u64,
 }
 
 impl Model {
-    /// Requests and tokens that were admitted in the window that `now` lies in.
+    /// Requests and tokens that were admitted in the window of `now`.
     fn within(&self, now: u64, length: u64) -> (u64, u64) {
         let start = now - now % length;
         let inside = self.requests.iter().filter(|request| start <= request.at && request.at < start + length);
@@ -109,7 +109,7 @@ fn a_shorter_window_keeps_what_was_spent_when_earlier_ones_are_known() {
     };
     assert_eq!((use_five(&of(6), 1), use_five(&of(6), 6)), (5, 5));
     assert_eq!((use_five(&of(3), 7), use_five(&of(3), 8), use_five(&of(3), 9)), (0, 0, 5));
-    // There and back again within one window.
+    // To another length and back within one window.
     assert_eq!((use_five(&of(6), 10), use_five(&of(3), 10), use_five(&of(60), 11)), (0, 0, 0));
     assert_eq!(use_five(&of(3), 12), 5, "nothing was admitted since");
     assert_eq!(use_five(&of(4), 14), 0, "all five lie in these four seconds, too");

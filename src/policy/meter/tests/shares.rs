@@ -1,4 +1,5 @@
-//! Why a limit refuses: it is spent, running requests have reserved it, or one request needs more than its share.
+//! Reasons of refusals by a limit: it is spent, running requests have reserved it, or one request needs more than its
+//! share.
 
 use super::super::*;
 use super::{KEY, amount, at, by, plan};
@@ -19,7 +20,7 @@ fn of(both: u64) -> Amount {
     Amount { tokens: both, nano: both }
 }
 
-/// A meter, and who pays under these limits: a key by its plan, or all keys of a group.
+/// A meter, and a payer under these limits: a key by its plan, or all keys of a group.
 fn meter<'a>(limits: &'a Plan, free: &'a Plan, in_group: bool) -> (Meter, Payer<'a>) {
     let mut meter = Meter::new();
     assert!(meter.configure(&[Group { parent: None, path: "a".into(), limits: limits.clone() }], at(NOW)));

@@ -34,7 +34,7 @@ fn money(nano: u64) -> Amount {
     Amount { tokens: 1, nano }
 }
 
-/// A meter with these groups, and who pays as a key in `leaf`.
+/// A meter with these groups, and a payer in `leaf`.
 fn tree<'a>(
     named: &[(&str, &str)],
     change: impl Fn(&str, &mut Plan),
@@ -63,7 +63,7 @@ fn a_request_counts_with_its_key_and_every_group_above_it_or_with_none() {
         meter.settle(hold, money(7));
         let standing = meter.standing(payer, at(NOW));
         assert_eq!((standing.limit, standing.remaining_requests), (1, 0));
-        // The refused have left no trace anywhere.
+        // Refused requests have changed no counter.
         meter.configure(&groups(&CHAIN, |_, limits| limits.requests = 2), at(NOW));
         assert_eq!(meter.standing(payer, at(NOW)).remaining_requests, 1);
         let hold = meter.admit(payer, at(NOW), money(0)).unwrap();
@@ -135,7 +135,7 @@ fn a_group_has_a_window_and_a_period_of_its_own() {
     let standing = meter.standing(payer, after);
     assert_eq!((standing.remaining_tokens, standing.budget.unwrap().used), (10, 4), "another hour, and the same day");
     assert_eq!(meter.standing(payer, at("2026-11-21")).budget.unwrap().used, 0);
-    // Given another length of its window, it still knows what runs in it.
+    // After a change of its window's length, it still knows its running requests.
     let running = meter.admit(payer, after, used).unwrap();
     let shorter = groups(&[("labs", "")], |_, limits| (limits.tokens_per_window, limits.budget) = (10, 10));
     meter.configure(&shorter, after);
@@ -162,7 +162,7 @@ fn what_is_moved_or_removed_settles_where_it_was_admitted() {
     };
     assert_eq!(["a", "b", "x"].map(|name| used(&mut meter, name)), [Some(70), Some(0), Some(70)]);
     let hold = meter.admit(moved, at(NOW), money(1)).unwrap();
-    // One that is not configured any more goes on counting, and is known again when it comes back.
+    // A group that is not configured any more continues to count, and its counts are used if it is configured again.
     meter.configure(&groups(&[("a", "")], limit), at(NOW));
     assert_eq!((meter.path_of("x"), used(&mut meter, "b")), (None, None));
     meter.settle(hold, money(20));
@@ -255,7 +255,7 @@ fn no_more_paths_are_kept_than_there_is_room_for() {
     assert!(meter.configure(&groups(&[("a", "")], |_, limits| limits.budget = 1), at(NOW)), "a known one");
 }
 
-/// What a request leaves: its key, its path, and when it was admitted.
+/// Record of a request: its key, its path, and its admission.
 type Left = (KeyIx, Arc<str>, Unix, Amount);
 
 /// A random forest of groups `g0` … over a random subset of ten names; a parent has a smaller number or, after a move,
@@ -286,7 +286,7 @@ fn forest(rng: &mut Rng) -> Vec<Group> {
     })
 }
 
-/// The gateway dies and starts again: what has rows is known, what ran is gone.
+/// Restart after a crash: requests with rows are known, running ones are gone.
 fn restart(groups: &[Group], plan: &Plan, rows: &[Left], now: Unix) -> Meter {
     let mut meter = Meter::new();
     assert!(meter.configure(groups, now));
@@ -348,7 +348,7 @@ fn every_group_is_the_sum_of_its_rows_whatever_is_moved_removed_or_dies() {
                 assert_eq!(status.used, sum, "seed {seed}, group {name}");
             }
         }
-        // At rest nothing is reserved anywhere, and nothing runs: all places are free.
+        // At the end there are no reservations and no running requests.
         open.into_iter().for_each(|(.., hold)| meter.refund(hold));
         for group in &mut config {
             (group.limits.budget, group.limits.concurrency, group.limits.tokens) = (1 << 60, 1, 0);
@@ -370,8 +370,8 @@ fn every_group_is_the_sum_of_its_rows_whatever_is_moved_removed_or_dies() {
     assert!(admitted > 20_000 && refused > 3_000 && deaths > 500, "{admitted} {refused} {deaths}");
 }
 
-/// Contract section 9: used ≤ budget − 1 + the reservation of the last one admitted + Σ max(0, actual − reserved), of
-/// every budget on the way, whatever the estimates are worth.
+/// Bound of budgets: used ≤ budget − 1 + the reservation of the last one admitted + Σ max(0, actual − reserved), for
+/// every budget on the path, with any estimates.
 #[test]
 fn no_budget_is_exceeded_by_more_than_is_stated() {
     let mut cases = 0;

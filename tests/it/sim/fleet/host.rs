@@ -1,5 +1,5 @@
-//! One host of the fleet: a gateway with its clients and provider, the real work of the ledger's thread, and what may
-//! befall both of them.
+//! Host of the fleet: a gateway with its clients and provider, the real work of the ledger's thread, and faults of
+//! both.
 
 use super::super::pair::Process;
 use super::line::{Fate, Ledger, Line, Store};
@@ -22,7 +22,7 @@ use tollgate::policy::meter::Lease;
 
 /// Rest of a thread that gathers rows, as in `io::batch_queue`, in microseconds.
 const TICK: u64 = 25_000;
-/// How long the ledger is given to answer.
+/// Timeout for answers of the ledger.
 const PATIENCE: u64 = 2_000_000;
 
 thread_local! {
@@ -37,25 +37,25 @@ pub fn watch() -> Mono {
 /// A round that is under way to the ledger.
 struct Flight {
     arrives: u64,
-    /// What becomes of it, where that is settled.
+    /// Result of the request, if it is known.
     fate: Option<Fate>,
     tasks: Vec<Task>,
 }
 
-/// What the world is like for a host at a moment.
+/// State of the world for a host at a moment.
 #[derive(Clone, Default, Debug)]
 pub struct Weather {
     /// The ledger is stopped.
     pub stopped: bool,
-    /// It is slow by so much, in microseconds.
+    /// Delay of the host in microseconds.
     pub slow: u64,
-    /// Nothing passes between this host and the ledger.
+    /// True if the host is cut off from the ledger.
     pub split: bool,
     /// Answers are lost now and then.
     pub flaky: bool,
 }
 
-/// What counts for a window: of the account that alone has limits.
+/// Counts of a window, for the only account with limits.
 type Windows = BTreeMap<(u64, u64), i64>;
 
 pub struct Host {
@@ -73,7 +73,7 @@ pub struct Host {
     free: u64,
     durable: bool,
     pub paused: u64,
-    /// What it takes for the present moment in its next turn.
+    /// Clock of the host at its next iteration.
     pub stale: Option<u64>,
     /// When and in which window each request was admitted by a grant that was not told yet, and how many were before.
     pub untold: VecDeque<(u64, (u64, u64))>,
@@ -109,7 +109,7 @@ fn notice(told: SharedNotice) -> Option<Notice> {
 }
 
 impl Host {
-    /// One that has just been started; `make` gives its gateway.
+    /// Newly started host. `make` builds its gateway.
     pub fn new(
         ledger: &Rc<RefCell<Ledger>>,
         line: Rc<Line>,
@@ -153,19 +153,19 @@ impl Host {
         }
     }
 
-    /// What it takes for the present moment.
+    /// Clock of the host.
     fn now(&self, at: u64) -> Now {
         let at = self.stale.unwrap_or(at);
         Now { mono: self.line.mono(at), unix: self.line.unix(at) }
     }
 
-    /// Whether something has come in for it, or is due.
+    /// True if input has arrived for it, or a timer is due.
     pub fn is_awake(&self, at: u64) -> bool {
         let is_due = self.process.gateway.next_deadline().is_some_and(|due| due <= self.line.mono(at));
         is_due || self.stale.is_some() || self.notices.front().is_some_and(|(due, _)| *due <= at)
     }
 
-    /// What has come in, then `act`, then what follows from it.
+    /// Handles input, then runs `act`, then its effects.
     pub fn turn(&mut self, at: u64, act: impl FnOnce(&mut Process, Now)) -> Result<(), String> {
         if self.paused > at {
             return Ok(());
@@ -236,7 +236,7 @@ impl Host {
         Ok(())
     }
 
-    /// What is done with grants: none is used that is over.
+    /// Checks the use of grants: an expired one must never be used.
     fn used(&mut self, one: &Use, at: u64) -> Result<(), String> {
         let Use::Took(number, _, lease) = one else { return Ok(()) };
         let ledger = self.ledger.borrow();

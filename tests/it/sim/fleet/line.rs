@@ -15,26 +15,26 @@ use tollgate::io::store::remote::{Command, Done, Holds, Speaker};
 use tollgate::io::store::shared::SharedStore;
 use tollgate::policy::keys::{KeyId, KeyRecord};
 
-/// What becomes of what is sent in a round.
+/// Fate of the messages of a round.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It is done and answered.
+    /// The server runs and answers it.
     Answered,
     /// So many commands arrive, and no answer.
     Unheard(u64),
-    /// It is done; the process was stopped while it waited for the answer, and sends it again.
+    /// The server runs it. The process was stopped while it waited for the answer, and sends it again.
     Interrupted,
-    /// It does not arrive.
+    /// The message is lost.
     Nowhere,
 }
 
-/// The ledger and what is known about it beside it.
+/// The ledger, and facts about it for the checks.
 #[derive(Default)]
 pub struct Ledger {
     pub server: Server,
-    /// What it is known by; `None` while it is emptied.
+    /// Id of the ledger; `None` while it is emptied.
     pub epoch: Option<String>,
-    /// What hosts may take over.
+    /// Leases that hosts may take over.
     pub adopted: Option<String>,
     /// When grants end that were given, in milliseconds, by writer and number.
     pub granted: BTreeMap<(String, u64), u64>,
@@ -51,13 +51,13 @@ pub struct Ledger {
 pub struct Line {
     /// By how much its monotonic clock is ahead, in microseconds.
     pub ahead: u64,
-    /// What the clock of the wall says at the true moment 0, in milliseconds.
+    /// Wall clock at the true moment 0, in milliseconds.
     pub wall: Cell<u64>,
     /// True moments of the present round: when it began, and when its answer is heard.
     pub asked: Cell<u64>,
     pub heard: Cell<u64>,
     pub is_heard: Cell<bool>,
-    /// As in `io::clock`.
+    /// Clock as in `io::clock`.
     pub followed: Cell<u64>,
     pub fate: Cell<Fate>,
 }
@@ -79,7 +79,7 @@ impl Line {
     }
 }
 
-/// What one host's thread has of it.
+/// State of one host's thread.
 pub struct Store {
     pub line: Rc<Line>,
     pub ledger: Rc<RefCell<Ledger>>,

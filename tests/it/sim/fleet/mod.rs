@@ -1,11 +1,11 @@
 //! Three hosts, one ledger: gateways with the real work of their ledger's threads, the ledger's scripts as a model, and
 //! what may befall hosts, the ways between them and the ledger, and the ledger itself.
 //!
-//! What must hold at every moment: over all hosts no window counts more than its limit, but for what a host had
-//! admitted by a grant and could not tell before that was over, which is nothing where nothing befalls the fleet; no host uses a grant that is over, by the ledger's
-//! clock, whatever its own says; an emptied ledger is counted on by nobody until it is taken over. In the end, when all
-//! faults are over: nothing that was admitted is uncounted, every row of a host that was not killed is there once, and
-//! what is left of each limit can be used up, to the last of it.
+//! Invariants at every moment: over all hosts no window counts more than its limit, except requests that a host
+//! admitted by a grant and could not report before its end (none without faults); no host uses a grant after its end by
+//! the ledger's clock; no host counts on an emptied ledger until it is taken over. In the end, when all faults are
+//! over: nothing that was admitted is uncounted, every row of a host that was not killed is there once, and what is
+//! left of each limit can be used up, to the last of it.
 
 pub mod line;
 pub mod server;
@@ -29,7 +29,7 @@ const HOSTS: usize = 3;
 /// Steps of one seed. In the last fifty no fault begins.
 pub const STEPS: u64 = 300;
 const QUIET: u64 = 50;
-/// What a host has admitted is told within so many microseconds, where nothing is wrong.
+/// Microseconds within which a host reports an admission, without faults.
 const WRITE_BEHIND: u64 = 50_000;
 /// Limits of the group that all keys are in.
 const REQUESTS: u64 = 100;
@@ -38,11 +38,11 @@ const BODY: &str = "{\"model\":\"small\",\"max_tokens\":8,\"messages\":[{\"role\
 /// The tokens of an answer, as `pair` has it.
 const USED: u64 = 10;
 
-/// What came about.
+/// Results.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub admitted: u64,
-    /// Those of them by grants.
+    /// Admissions by grants.
     pub granted: u64,
     pub refused: u64,
     pub unavailable: u64,
@@ -100,7 +100,7 @@ struct World {
     admitted: BTreeMap<(u64, u64), i64>,
     lost: BTreeMap<(u64, u64), i64>,
     rows: Vec<[u8; 16]>,
-    /// Nothing befalls this one.
+    /// Fleet without faults.
     calm: bool,
     oldest: u64,
     /// The last answer that something is not there.
@@ -346,7 +346,7 @@ impl World {
         }
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants of every moment.
     fn holds(&self) -> Result<(), String> {
         if !self.limited {
             return Ok(());
@@ -359,7 +359,7 @@ impl World {
         Ok(())
     }
 
-    /// All faults are over, and everything is told.
+    /// All faults are over, and everything is reported.
     fn heal(&mut self, sum: &mut Tally) -> Result<(), String> {
         (self.stopped, self.slow) = (0, 0);
         (self.split, self.flaky) = (vec![0; HOSTS], vec![0; HOSTS]);
@@ -403,7 +403,7 @@ impl World {
         Err("it admits without end".to_string())
     }
 
-    /// What must hold in the end.
+    /// Checks the invariants of the end.
     fn ends(&mut self, sum: &mut Tally) -> Result<(), String> {
         for _ in 0..100 {
             self.pass(10_000)?;

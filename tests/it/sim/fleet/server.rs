@@ -10,10 +10,10 @@ use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::DAY_MS;
 
-/// How long a grant lasts, and what a host holds without being heard of, in milliseconds.
+/// Lifetime of a grant, and of the leases of a silent host, in milliseconds.
 const GRANT: u64 = 2000;
 const LEASE: u64 = 15_000;
-/// What is granted of something that has no limit.
+/// Granted amount if there is no limit.
 const ENDLESS: i64 = (1 << 53) - 1;
 /// So often an account is called in at most, in milliseconds.
 const CALL: u64 = 5;
@@ -34,7 +34,7 @@ pub struct Window {
 /// See the head of this file.
 #[derive(Clone, Default, Debug)]
 pub struct Server {
-    /// Its clock, in milliseconds.
+    /// Clock of the server in milliseconds.
     pub now: u64,
     /// Until when each host and each grant is there.
     marks: BTreeMap<String, u64>,
@@ -77,12 +77,12 @@ fn less(value: &mut i64, amount: i64) {
     *value = (*value - amount).max(0);
 }
 
-/// What is said of one account, and what is left of its limits.
+/// State of one account, and the remainders of its limits.
 struct Standing {
     counts: SharedCounts,
-    /// Which limit is reached, why, and when that ends; of several the one that lasts longest.
+    /// Limit that is reached, its reason and its end. Of several, the one that lasts longest.
     reached: Option<(LimitKind, By, i64)>,
-    /// One of them is reached without what was granted, too.
+    /// True if one of them is reached even without grants.
     stands: bool,
     is_called: bool,
     left: [Option<i64>; 3],
@@ -93,7 +93,7 @@ impl Server {
         self.marks.get(name).is_some_and(|until| self.now < *until)
     }
 
-    /// What was granted under this name is over.
+    /// Ends the grant with this name.
     pub fn end(&mut self, name: &str) {
         self.marks.remove(name);
     }
