@@ -359,7 +359,7 @@ impl Lines {
 }
 
 impl UsageLine {
-    /// What it has of each sum.
+    /// Amounts of the line.
     pub fn sums(&self) -> Sums {
         [self.requests, self.uncached_in, self.cache_read, self.cache_write, self.out, self.cost_nano]
     }

@@ -125,9 +125,9 @@ type Held = (Account, (Unix, Unix), (Unix, Unix));
 /// Account that amounts are counted in. Its text form is the end of names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Account {
-    /// Of a key.
+    /// Account of a key.
     Key(KeyId),
-    /// Of a group.
+    /// Account of a group.
     Group(Arc<str>),
 }
 

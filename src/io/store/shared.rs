@@ -126,7 +126,7 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     lents: Lents,
     /// Questions that wait for grants of other hosts.
     waiting: Vec<Ask>,
-    /// One of these was answered in the last round, so more may be now.
+    /// A waiting question was answered in the last round, so more may be now.
     went_on: bool,
     /// Grants to give back.
     returned: Vec<u64>,
