@@ -60,13 +60,13 @@ impl Flags {
     }
 }
 
-/// One socket.
+/// Socket and its state.
 pub struct Link {
     /// The socket itself.
     pub transport: Transport,
     /// The slot of the core's connection.
     slot: u32,
-    /// Its generation.
+    /// Generation of that slot.
     generation: u32,
     flags: Flags,
     /// Number of the event-loop iteration that `spent` belongs to.

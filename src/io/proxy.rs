@@ -14,7 +14,7 @@ const V2: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Complete header.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: usize,
     /// Address of the client; `None` for a connection of the proxy itself, or an unknown address.
     pub from: Option<IpAddr>,
