@@ -336,7 +336,7 @@ impl Session {
     }
 }
 
-/// Reasons for a handshake that the peer has ended.
+/// Error texts for a handshake that the peer has ended.
 const CUT: &str = "closed in the handshake";
 const RESET: &str = "reset in the handshake";
 
@@ -385,7 +385,7 @@ fn alert_words(alert: rustls::AlertDescription) -> &'static str {
     }
 }
 
-/// One `recv`; `None` if it would block.
+/// Calls `recv` once; `None` if it would block.
 #[inline]
 pub(super) fn receive(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
