@@ -1,6 +1,6 @@
-//! What the admin listener answers: health, metrics, the description of what clients are offered, the page, and the
-//! admin API (contract section 14). It decides who may ask for what; what the process knows of itself is answered here,
-//! what the commands tell as well by their own code on a helper thread, whose answer comes later.
+//! Answers of the admin listener: health, metrics, the description of the client API, the page, and the admin API.
+//! Decides on access. Data of the process itself is answered here; data that commands also show is produced by their
+//! own code on a helper thread, whose answer comes later.
 
 mod access;
 mod desk;
@@ -26,24 +26,23 @@ use crate::wire::head::{Framing, Method, RequestHead};
 use access::{host, knows_host};
 use std::fmt::Write;
 
-/// The description of what clients are offered (OpenAPI 3.1), and our version in quotes for it.
+/// Description of the client API (OpenAPI 3.1), and our version in quotes for it.
 const OPENAPI: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/openapi.json")));
-/// The same of the admin API.
+/// Description of the admin API.
 const ADMIN_OPENAPI: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/admin.json")));
 const VERSION: &str = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
-/// The page.
+/// Page for browsers.
 const PAGE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/page.html")));
 const HTML: &str = "text/html; charset=utf-8";
-/// Where the admin API is.
+/// Path prefix of the admin API.
 const API: &str = "/admin/v1/";
-/// What may be asked of a list.
+/// Query parameters of a list.
 const LIST: &str = "limit after";
-/// The same of keys, which go on behind one of them.
+/// Query parameters of the list of keys, which continues after a key.
 const KEYS: &str = "limit after-key";
-/// What is only looked at.
+/// Methods of read-only routes.
 const LOOK: &str = "GET, HEAD";
-/// What there is in the admin API, with `*` for a part that names something; what may be done there; and what a query
-/// may say.
+/// Routes of the admin API: path, with `*` for a name; permitted methods; and query parameters.
 static ROUTES: [(&str, &str, &str); 12] = [
     ("status", LOOK, ""),
     ("targets", LOOK, LIST),
@@ -59,7 +58,7 @@ static ROUTES: [(&str, &str, &str); 12] = [
     ("audit", LOOK, LIST),
 ];
 
-/// The route of a path.
+/// Returns the route of a path.
 fn route(path: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
     let fits = |route: &str| {
         let (mut parts, mut known) = (path.split('/'), route.split('/'));
@@ -69,7 +68,7 @@ fn route(path: &str) -> Option<&'static (&'static str, &'static str, &'static st
     ROUTES.iter().find(|(route, ..)| fits(route))
 }
 
-/// An answer to a request on the admin listener; its body lies in `out`.
+/// Answer to a request on the admin listener; its body is in `out`.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
@@ -77,15 +76,15 @@ pub(crate) struct Answer {
     pub(crate) more: String,
 }
 
-/// What becomes of a request.
+/// Next step of a request.
 pub(crate) enum Step {
-    /// It is answered.
+    /// Answer it.
     Answer(Answer),
-    /// It is told what is wrong with it.
+    /// Refuse it, with the reason.
     Refuse(Refusal),
-    /// A helper thread is asked for this part; `None`: for nothing that changes anything.
+    /// Ask a helper thread for this part; `None`: the request changes nothing.
     Ask(Part, Option<Writer>),
-    /// It is told of requests as they end.
+    /// Send it requests as they end.
     Live,
 }
 
@@ -99,7 +98,7 @@ impl Answer {
     }
 }
 
-/// Looks at the request with this head; the body of an answer goes to `out`. `role`: what its caller may do.
+/// Handles the request with this head; the body of an answer goes to `out`. `role`: permissions of its caller.
 pub(crate) fn step(head: &RequestHead, bytes: &[u8], role: Role, view: &View, cx: &mut Cx, out: &mut Vec<u8>) -> Step {
     let path = std::str::from_utf8(head.path.of(bytes)).unwrap_or_default();
     let host = host(head, bytes);
@@ -147,8 +146,8 @@ pub(crate) fn step(head: &RequestHead, bytes: &[u8], role: Role, view: &View, cx
     Answer::text(200)
 }
 
-/// True if a request may name the host as it likes: probes of health, and a collector of metrics that has to show a
-/// token, which a page in a browser does not know.
+/// True if a request may use any host name: health probes, and a metrics collector that must present a token, which a
+/// page in a browser does not know.
 fn answers_to_any_name(path: &str, role: Role) -> bool {
     match path {
         "/" | "/openapi.json" => false,
@@ -157,8 +156,8 @@ fn answers_to_any_name(path: &str, role: Role) -> bool {
     }
 }
 
-/// What a browser is told of the page: it runs the script and the style that stand in it and no others, and talks to
-/// this listener and those for clients.
+/// Returns the header fields of the page: a browser may run only the script and the style in it, and may connect only
+/// to this listener and those for clients.
 fn page_fields(page: &str, origins: &str) -> String {
     let digest = |tag: &str| {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
@@ -173,7 +172,7 @@ fn page_fields(page: &str, origins: &str) -> String {
     )
 }
 
-/// Where clients are served, as a page would say it that was asked for by `host`: each with a space before it.
+/// Returns the origins of the client listeners, for a page requested from `host`: each with a space before it.
 fn origins(server: &Server, host: &str) -> String {
     let (mut origins, scheme) = (String::new(), if server.tls.is_some() { "https" } else { "http" });
     for address in &server.listen {
@@ -187,7 +186,7 @@ fn origins(server: &Server, host: &str) -> String {
     origins
 }
 
-/// The admin API; `path` is what follows [`API`].
+/// Handles the admin API; `path` is the part after [`API`].
 fn api(
     path: &str,
     head: &RequestHead,
@@ -232,21 +231,21 @@ fn api(
     Ok(Step::Answer(Answer { more: FRESH.to_string(), ..Answer::new(200, JSON) }))
 }
 
-/// What is told is true at the moment.
+/// Header field of answers with present values.
 pub(crate) const FRESH: &str = "\r\ncache-control: no-store";
 
-/// What follows [`API`] in a path, without the one slash at its end that is tolerated.
+/// Returns the part of a path after [`API`], without the one slash at its end that is tolerated.
 pub(crate) fn inside(path: &[u8]) -> Option<&[u8]> {
     let inside = path.strip_prefix(API.as_bytes())?;
     Some(inside.strip_suffix(b"/").unwrap_or(inside))
 }
 
-/// The method of a request, as it came.
+/// Returns the method of a request, as received.
 pub(crate) fn method(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == b' ').next().unwrap_or_default()
 }
 
-/// The query of a request, without its mark.
+/// Returns the query of a request, without its question mark.
 pub(crate) fn query<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     let target = std::str::from_utf8(head.target.of(bytes)).unwrap_or_default();
     target.split_once('?').map_or("", |(_, query)| query)

@@ -11,9 +11,9 @@ use histogram::{ANSWERS, RATES};
 use std::io::Write;
 use std::sync::Arc;
 
-/// Combinations of endpoint, model and status that have a series of their own; what does not fit counts in `other`.
+/// Maximum number of series by endpoint, model and status; further combinations count in `other`.
 const SERIES_MAX: usize = 4096;
-/// Models that have series of their own; what does not fit counts for the model `other`.
+/// Maximum number of models with their own series; further models count as `other`.
 const MODELS_MAX: usize = 1024;
 const OTHER: &str = "other";
 
@@ -32,15 +32,15 @@ impl ModelCounts {
     }
 }
 
-/// What one admitted request has taken.
+/// Use and times of one admitted request.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Taken {
     pub(crate) usage: Usage,
-    /// What it costs.
+    /// Cost.
     pub(crate) cost_nano: u64,
     /// From the end of its head to the end of its answer.
     pub(crate) micros: u64,
-    /// Of a stream: from the end of its body to the first event, and from there to the end.
+    /// Of a stream: from the end of its body to the first event, and from that to the end.
     pub(crate) events: Option<(u64, u64)>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Taken {
 pub(crate) enum Timed {
     /// From the end of the head to the end of the body.
     Body,
-    /// From the end of the body, without waiting for places, until the request has left for the provider: name,
+    /// From the end of the body, without waiting for slots, until the request has been sent to the provider: name,
     /// connection, TLS, sending.
     Send,
     /// From there to the provider's first byte.
@@ -58,26 +58,26 @@ pub(crate) enum Timed {
     Relay,
     /// From the end of the head to the end of the answer.
     Total,
-    /// Waiting for places, where it did.
+    /// Time of waiting for slots, if any.
     Queue,
 }
 
 const PHASES: [&str; PHASES_COUNT] = ["body", "send", "wait", "relay", "total", "queue"];
 
 impl Timed {
-    /// As metrics and log lines call it.
+    /// Name in metrics and log lines.
     pub(crate) fn name(self) -> &'static str {
         PHASES[self as usize]
     }
 }
 
-/// Streams that took less from their first event to their end tell nothing about a model's speed.
+/// Minimum microseconds from first event to end for a stream's rate to be counted.
 const RATE_MICROS_MIN: u64 = 1_000;
 
-/// Values that are read off rather than counted.
+/// Values that are measured rather than counted.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
-    /// Requests that wait for places, by model.
+    /// Requests that wait for slots, by model.
     pub(crate) queued: Vec<(Arc<str>, usize)>,
     /// Open client connections.
     pub(crate) clients: usize,
@@ -91,11 +91,11 @@ pub(crate) struct Gauges {
     pub(crate) buffered: usize,
     /// Rows not yet known to be in the ledger.
     pub(crate) uncommitted: u64,
-    /// Connections refused, or told 503, because there were too many.
+    /// Connections refused, or answered 503, because there were too many.
     pub(crate) turned_away: u64,
     /// Budgets of groups.
     pub(crate) budgets: Vec<(Arc<str>, BudgetStatus)>,
-    /// What the system says of the process.
+    /// Values of the system about the process.
     pub(crate) process: ProcessVitals,
 }
 
@@ -137,7 +137,7 @@ impl Stats {
         }
     }
 
-    /// Counts what one admitted request has taken.
+    /// Counts use and times of one admitted request.
     pub(crate) fn taken(&mut self, model: &Arc<str>, taken: &Taken) {
         let entry = self.model(model);
         let usage = &taken.usage;
@@ -147,7 +147,7 @@ impl Stats {
         entry.request.observe(&ANSWERS, taken.micros);
         if let Some((first, rest)) = taken.events {
             entry.first_event.observe(&ANSWERS, first);
-            // What came at once has no rate.
+            // A stream that arrived at once has no rate.
             if rest >= RATE_MICROS_MIN && usage.out > 0 {
                 entry.rate.observe(&RATES, usage.out.saturating_mul(1_000_000_000) / rest);
             }
@@ -176,7 +176,7 @@ impl Stats {
         &mut self.models[index]
     }
 
-    /// Adds what another process has counted.
+    /// Adds the counts of another process.
     pub(crate) fn add(&mut self, other: &Stats) {
         for r in &other.requests {
             self.count(&r.endpoint, r.model.as_ref(), r.status, r.count);
@@ -205,7 +205,7 @@ impl Stats {
         self.phases[phase as usize].observe(&histogram::PHASES, micros);
     }
 
-    /// Counts the time one turn of the loop took.
+    /// Counts the time of one event-loop iteration.
     pub(crate) fn turn(&mut self, micros: u64) {
         self.turns.observe(&histogram::PHASES, micros);
     }
@@ -284,7 +284,7 @@ impl Stats {
         }
     }
 
-    /// Those without labels.
+    /// Appends the metrics without labels.
     fn write_plain(&self, gauges: &Gauges, out: &mut Vec<u8>) {
         for (name, what, value) in [
             (
@@ -319,7 +319,7 @@ impl Stats {
     }
 }
 
-/// The names are those that every program has.
+/// Appends the metrics of the process, under their standard names.
 fn write_process(process: &ProcessVitals, out: &mut Vec<u8>) {
     let cpu = process.cpu_micros as f64 / 1e6;
     let started = process.started.0 as f64 / 1e3;

@@ -1,8 +1,8 @@
-//! Owns the way from the loop out to one helper thread: a queue that the loop can fill without a system call.
+//! Owns the queue from the event loop to one helper thread, which the loop can fill without a system call.
 //!
 //! A condition variable would cost the loop a futex call per hand-over. So a busy thread is never woken: it polls its
-//! queue every few milliseconds by itself. Only when the queue has stayed empty for `limits::QUEUE_IDLE_POLLS` polls
-//! does the thread wait to be woken, and the first item put into the queue then wakes it, at the price of one call.
+//! queue every few milliseconds by itself. Only when the queue has been empty for `limits::QUEUE_IDLE_POLLS` polls does
+//! the thread wait to be woken. The first item put into the queue then wakes it, at the cost of one call.
 
 use crate::base::limits;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ struct State<T> {
     closed: bool,
 }
 
-/// A queue of batches; both ends hold one. `T` is a vector of rows or of bytes.
+/// Queue of batches; both ends have one. `T` is a vector of rows or of bytes.
 pub struct BatchQueue<T>(Arc<(Mutex<State<T>>, Condvar)>);
 
 impl<T> Clone for BatchQueue<T> {
@@ -24,18 +24,18 @@ impl<T> Clone for BatchQueue<T> {
     }
 }
 
-/// What a poll of the helper thread found.
+/// Result of a poll of the helper thread.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Polled {
     /// Items were taken.
     Found,
-    /// Nothing came while waiting.
+    /// No items arrived while waiting.
     Nothing,
-    /// The queue is empty and closed: the thread is to end.
+    /// The queue is empty and closed: the thread must end.
     Closed,
 }
 
-/// When the helper thread waits to be woken: counts its polls of an empty queue.
+/// Decides when the helper thread waits to be woken: counts its polls of an empty queue.
 #[derive(Debug)]
 pub struct IdlePolicy {
     tick: Duration,
@@ -43,7 +43,7 @@ pub struct IdlePolicy {
 }
 
 impl IdlePolicy {
-    /// For a thread that, while busy, polls every `tick`.
+    /// Creates the policy of a thread that polls every `tick` while busy.
     pub fn new(tick: Duration) -> IdlePolicy {
         IdlePolicy { tick, empty_polls: 0 }
     }
@@ -56,7 +56,7 @@ impl<T: Default> Default for BatchQueue<T> {
 }
 
 impl<T> BatchQueue<T> {
-    /// A queue that begins with `items`: empty, but with storage of its own.
+    /// Creates a queue that begins with `items`: empty, but with allocated storage.
     pub fn new(items: T) -> BatchQueue<T> {
         let state = State { items, asleep: false, hurry: false, closed: false };
         BatchQueue(Arc::new((Mutex::new(state), Condvar::new())))
@@ -66,8 +66,8 @@ impl<T> BatchQueue<T> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `add` put something into the queue and returns what it says. Wakes the thread only if it waits to be
-    /// woken, or if the matter is `urgent`.
+    /// Lets `add` put items into the queue and returns its result. Wakes the thread only if it waits to be woken, or if
+    /// `urgent`.
     pub fn put<R>(&self, urgent: bool, add: impl FnOnce(&mut T) -> R) -> R {
         let mut state = self.lock();
         let result = add(&mut state.items);
@@ -76,14 +76,14 @@ impl<T> BatchQueue<T> {
             (state.asleep, state.hurry) = (false, true);
         }
         drop(state);
-        // Outside the lock: the thread that this wakes would run straight into it.
+        // Outside the lock: the woken thread would block on it at once.
         if wakes {
             self.0.1.notify_one();
         }
         result
     }
 
-    /// Nothing more will come; the thread ends after it has taken what is there.
+    /// Closes the queue. The thread ends after it has taken the remaining items.
     pub fn close(&self) {
         self.lock().closed = true;
         self.0.1.notify_one();
@@ -94,8 +94,8 @@ impl<T> BatchQueue<T> {
         self.lock().closed
     }
 
-    /// For the helper thread: waits for items, at most about `wait`, and swaps them with the empty `into`. `empty`
-    /// says whether there are none. A busy thread sleeps its tick out although items lie there: so they gather, and
+    /// Waits for items, at most about `wait`, and swaps them with the empty `into`; for the helper thread. `empty` is
+    /// true if there are no items. A busy thread sleeps for its whole tick even if there are items. So they gather, and
     /// the loop is not disturbed by a thread that is always awake.
     pub fn poll(&self, into: &mut T, idle: &mut IdlePolicy, wait: Duration, empty: impl Fn(&T) -> bool) -> Polled {
         let mut state = self.lock();

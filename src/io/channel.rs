@@ -1,6 +1,6 @@
-//! Messages between threads where they are seldom: the library's channel for one type, a boxed one, with the type put
-//! back at both ends. Each type that its code is compiled for is nine kilobytes of the binary; a box costs nothing that
-//! matters to what is asked once an hour. What every request passes goes through `batch_queue` or `mailbox`.
+//! Channels for rare messages between threads: the library's channel for one boxed type, with conversion at both ends.
+//! Each type that its code is compiled for adds nine kilobytes to the binary; the cost of a box does not matter for
+//! messages sent once an hour. Messages of every request use `batch_queue` or `mailbox`.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -11,26 +11,26 @@ pub use std::sync::mpsc::RecvTimeoutError;
 
 type Parcel = Box<dyn Any + Send>;
 
-/// The other end is no more.
+/// Error: the other end is gone.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Gone;
 
-/// The giving end of a channel without a bound of its own: its users say what bounds it.
+/// Sending end of an unbounded channel: each user documents its bound.
 pub struct Sender<T>(mpsc::Sender<Parcel>, PhantomData<fn(T)>);
 
-/// The giving end of a channel that holds a stated number of messages.
+/// Sending end of a bounded channel.
 pub struct BoundedSender<T>(mpsc::SyncSender<Parcel>, PhantomData<fn(T)>);
 
-/// The taking end.
+/// Receiving end.
 pub struct Receiver<T>(mpsc::Receiver<Parcel>, PhantomData<fn() -> T>);
 
-/// A channel; its messages come in the order they were sent.
+/// Creates a channel; its messages arrive in the order they were sent.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let (give, take) = mpsc::channel();
     (Sender(give, PhantomData), Receiver(take, PhantomData))
 }
 
-/// A channel that holds at most `bound` messages.
+/// Creates a channel of at most `bound` messages.
 pub fn bounded<T>(bound: usize) -> (BoundedSender<T>, Receiver<T>) {
     let (give, take) = mpsc::sync_channel(bound);
     (BoundedSender(give, PhantomData), Receiver(take, PhantomData))
@@ -50,25 +50,25 @@ impl<T: Send + 'static> Sender<T> {
 }
 
 impl<T: Send + 'static> BoundedSender<T> {
-    /// Sends if there is room. False if not, or if nobody listens any more.
+    /// Sends if there is room. False if not, or if the receiver is gone.
     pub fn try_send(&self, message: T) -> bool {
         self.0.try_send(Box::new(message)).is_ok()
     }
 }
 
 impl<T: 'static> Receiver<T> {
-    /// The next message; waits for it.
+    /// Waits for the next message.
     pub fn recv(&self) -> Result<T, Gone> {
         opened(self.0.recv().map_err(|_| Gone)?).ok_or(Gone)
     }
 
-    /// The next message, if it comes within `wait`.
+    /// Waits for the next message, at most for `wait`.
     pub fn recv_timeout(&self, wait: Duration) -> Result<T, RecvTimeoutError> {
         opened(self.0.recv_timeout(wait)?).ok_or(RecvTimeoutError::Disconnected)
     }
 }
 
-/// What both ends agree on is in every parcel.
+/// Unboxes a message; every parcel has the type of both ends.
 fn opened<T: 'static>(parcel: Parcel) -> Option<T> {
     let message = parcel.downcast().ok();
     debug_assert!(message.is_some(), "a message of another type");

@@ -6,27 +6,27 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// For how many microseconds wall-clock time is counted on by the monotonic clock: asking for it costs as much again,
-/// and a jump of it need not be known at once.
+/// Microseconds for which wall-clock time is extrapolated by the monotonic clock: reading it costs as much again, and a
+/// jump of it need not be known at once.
 const WALL_FRESH: u64 = 100_000;
-/// By so much, in milliseconds, a clock that is followed may be off before it is set.
+/// Milliseconds by which a followed clock may be off before it is set.
 const FOLLOW_SLACK_MS: u64 = 20;
 
-/// Reads both clocks. Monotonic time counts from the moment the clock was made.
+/// Reads both clocks. Monotonic time counts from the creation of the clock.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: u64,
-    /// When wall-clock time was last asked for, and what it was.
+    /// Time of the last reading of wall-clock time, and its value.
     wall: Now,
 }
 
 impl Clock {
-    /// A clock that starts at `Mono(0)` now.
+    /// Creates a clock that starts at `Mono(0)` now.
     pub fn new() -> Clock {
         Clock { start: ticks(), wall: Now { mono: Mono(0), unix: unix() } }
     }
 
-    /// Both clocks; that of the wall as it was a tenth of a second ago at most, and what has passed since. On Linux
+    /// Reads both clocks. Wall-clock time is a reading at most a tenth of a second old, plus the time since. On Linux
     /// neither reading enters the kernel (vDSO).
     #[inline]
     pub fn now(&mut self) -> Now {
@@ -39,14 +39,14 @@ impl Clock {
         Now { mono, unix: Unix(self.wall.unix.0.saturating_add(passed / 1000)) }
     }
 
-    /// The monotonic clock alone.
+    /// Reads only the monotonic clock.
     pub fn mono(&self) -> Mono {
         since(self.start)
     }
 }
 
-/// Microseconds of the system's monotonic clock. `Instant` reads the same one, and then subtracts with every check that
-/// a `Duration` needs: as many instructions again, four times a request.
+/// Microseconds of the system's monotonic clock. `Instant` reads the same clock, and then subtracts with all checks of
+/// a `Duration`: twice the instructions, four times a request.
 #[inline]
 fn ticks() -> u64 {
     let at = clock_gettime(ClockId::Monotonic);
@@ -64,7 +64,7 @@ impl Default for Clock {
     }
 }
 
-/// The monotonic clock alone, from the first look at it in this process on.
+/// Reads only the monotonic clock, which starts at the first call in this process.
 pub fn watch() -> Mono {
     static START: OnceLock<u64> = OnceLock::new();
     since(*START.get_or_init(ticks))
@@ -73,21 +73,21 @@ pub fn watch() -> Mono {
 /// Milliseconds of wall-clock time at the beginning of [`watch`], by the clock of a shared ledger; 0: by our own.
 static FOLLOWED: AtomicU64 = AtomicU64::new(0);
 
-/// Goes by another clock from here on, which said `unix` at some moment between two looks at [`watch`].
+/// Follows another clock from now on, which returned `unix` at some moment between two readings of [`watch`].
 pub fn follow(unix: Unix, asked: Mono, heard: Mono) {
     FOLLOWED.store(followed(FOLLOWED.load(Ordering::Relaxed), unix, asked, heard), Ordering::Relaxed);
 }
 
-/// Milliseconds of wall-clock time at the beginning of the monotonic clock, by one that said `unix` between two looks
-/// at that; `present` is what it was taken to be, 0 for nothing. A difference that the way of the answer alone may
-/// have made changes nothing.
+/// Milliseconds of wall-clock time at the beginning of the monotonic clock, by a clock that returned `unix` between two
+/// readings of the latter. `present` is the value so far, 0 for none. A difference that the delay of the answer may
+/// explain changes nothing.
 pub fn followed(present: u64, unix: Unix, asked: Mono, heard: Mono) -> u64 {
     let way = heard.micros_since(asked) / 1000;
     let begun = unix.0.saturating_sub((asked.0 / 1000).saturating_add(way / 2)).max(1);
     if begun.abs_diff(present) > way + FOLLOW_SLACK_MS { begun } else { present }
 }
 
-/// Wall-clock time; the epoch itself on a machine whose clock stands before it. With a shared ledger it is that one's,
+/// Returns wall-clock time; the epoch itself if the clock is before it. With a shared ledger it is the ledger's time,
 /// so that all hosts are in the same window.
 pub fn unix() -> Unix {
     let followed = FOLLOWED.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Reads the files of a configuration: itself, secrets, certificates. Never waits for a file and never reads
-//! without bound: where a path leads to a pipe or a device, a reload would otherwise not come to its end.
+//! Reads the files of a configuration: itself, secrets, certificates. Never waits for a file and never reads without
+//! bound: otherwise a reload would never end if a path leads to a pipe or a device.
 //!
-//! Called by the command line and by what loads certificates.
+//! Called by the command line and by the code that loads certificates.
 
 use crate::base::limits;
 use std::fs::{File, OpenOptions};
@@ -9,10 +9,10 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Linux's `O_NONBLOCK`, on every machine that this is built for: opening a pipe does not wait for its other end.
+/// Linux's `O_NONBLOCK`, on every supported machine: opening a pipe does not wait for its other end.
 const NONBLOCK: i32 = 0o4000;
 
-/// Reads a regular file of at most `limits::SETTINGS_FILE_MAX` bytes. Any other file is an error that says so.
+/// Reads a regular file of at most `limits::SETTINGS_FILE_MAX` bytes. Any other file is an error.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
@@ -21,12 +21,12 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     bounded(file, limits::SETTINGS_FILE_MAX)
 }
 
-/// The same for text in UTF-8.
+/// Reads a file as [`read`] does, as text in UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "not UTF-8"))
 }
 
-/// The length that the file system tells is not relied on: files of `/proc` have none.
+/// Reads at most `max` bytes. The length given by the file system is not used: files of `/proc` have none.
 fn bounded(file: File, max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(max as u64 + 1).read_to_end(&mut bytes)?;

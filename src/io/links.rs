@@ -1,8 +1,8 @@
-//! Owns the sockets by name: which connection of the core lies on which link, and what the kernel said about it.
+//! Owns the sockets by name: maps the core's connections to links, and remembers the readiness reported by the kernel.
 //!
-//! A link has a name of its own ([`Id`]), apart from the core's [`Conn`]: the core may give a slot to a new
-//! connection before the old socket is gone, and an event of the old one must not reach the new. Called by the
-//! reactor alone; takes no decision.
+//! A link has its own name ([`Id`]), separate from the core's [`Conn`]: the core may give a slot to a new connection
+//! before the old socket is gone, and an event of the old one must not reach the new. Called only by the reactor; takes
+//! no decision.
 
 use super::transport::Transport;
 use crate::base::limits;
@@ -11,38 +11,38 @@ use crate::base::slots::{Id, Slots};
 use mio::Token;
 use mio::event::Event;
 
-/// What is known of a link, one bit each. The kernel is told once what we want (everything); from there on readiness
-/// is remembered here, and interest is a question to the core.
+/// State of a link, one bit each. Interest in all events is registered with the kernel once. After that, readiness is
+/// remembered here, and interest is a question to the core.
 #[derive(Copy, Clone, PartialEq, Eq, Default)]
 pub struct Flags(u16);
 
 impl Flags {
-    /// Bytes or an end may lie in the socket: an edge came, and neither WouldBlock nor a short read since.
+    /// Bytes or an end may be in the socket: an edge arrived, and neither WouldBlock nor a short read since.
     pub const READ: Flags = Flags(1);
     /// The socket may take bytes.
     pub const WRITE: Flags = Flags(2);
     /// The kernel hinted that the peer has ended. READ then stays until the end has been read, since data and FIN
     /// that arrive together raise one edge.
     pub const HINT: Flags = Flags(4);
-    /// The kernel hinted an error, or a write failed: whatever end comes, it is a broken one.
+    /// The kernel hinted an error, or a write failed: any end that follows counts as broken.
     pub const ERROR: Flags = Flags(8);
     /// In the run queue.
     pub const QUEUED: Flags = Flags(16);
-    /// Bytes are to be written and WRITE was clear: the next writable edge goes on with them.
+    /// Bytes are to be written and WRITE was clear: the next writable edge continues with them.
     pub const BLOCKED: Flags = Flags(32);
     /// TCP is not connected yet.
     pub const DIALING: Flags = Flags(64);
     /// TCP is connected, the TLS handshake is under way.
     pub const SHAKING: Flags = Flags(128);
-    /// The core has heard `closed(Fin)`; nothing is read any more.
+    /// The core has received `closed(Fin)`; no more bytes are read.
     pub const ENDED: Flags = Flags(256);
-    /// The core has forgotten the connection; the last encrypted bytes are on their way.
+    /// The core has forgotten the connection; the last encrypted bytes are being sent.
     pub const PARTING: Flags = Flags(512);
-    /// Our half has ended: the core has said that it writes nothing more.
+    /// Our half has ended: the core writes no more bytes.
     pub const FINISHED: Flags = Flags(1024);
     /// A PROXY header is awaited before anything else.
     pub const PREFACE: Flags = Flags(4096);
-    /// A proxy's answer is awaited before anything else; set beside DIALING, and then beside SHAKING.
+    /// A proxy's answer is awaited before anything else. Set together with DIALING, and then with SHAKING.
     pub const TUNNEL: Flags = Flags(8192);
     /// Among those to be flushed.
     pub const TOUCHED: Flags = Flags(16384);
@@ -60,26 +60,26 @@ impl Flags {
     }
 }
 
-/// One socket.
+/// Socket and its state.
 pub struct Link {
     /// The socket itself.
     pub transport: Transport,
     /// The slot of the core's connection.
     slot: u32,
-    /// Its generation.
+    /// Generation of that slot.
     generation: u32,
     flags: Flags,
-    /// Number of the turn `spent` belongs to.
+    /// Number of the event-loop iteration that `spent` belongs to.
     turn: u16,
-    /// Bytes written in that turn, in units of [`SPENT`] begun.
+    /// Bytes written in that iteration, in units of [`SPENT`] begun.
     spent: u16,
 }
 
-/// Bytes for which a turn's count of what a link has written goes up by one.
+/// Bytes per unit of the count of bytes written in an iteration.
 const SPENT: usize = 16;
 
 impl Link {
-    /// The core's name for it.
+    /// Returns the core's name for it.
     pub fn conn(&self) -> Conn {
         let side = if self.has(Flags::UPSTREAM) { Side::Upstream } else { Side::Client };
         Conn { side, slot: self.slot, generation: self.generation }
@@ -100,7 +100,7 @@ impl Link {
         self.flags.0 &= !flags.0;
     }
 
-    /// Remembers what an event says. No work is done here.
+    /// Remembers the readiness in an event. No work is done here.
     #[inline]
     pub fn mark(&mut self, event: &Event) {
         if event.is_readable() {
@@ -112,25 +112,25 @@ impl Link {
         if event.is_read_closed() {
             self.set(Flags::READ.and(Flags::HINT));
         }
-        // Where our own half has not ended, a hang-up is the work of a reset.
+        // If our own half has not ended, a hang-up means a reset.
         if event.is_error() || (event.is_write_closed() && !self.has(Flags::FINISHED)) {
             self.set(Flags::READ.and(Flags::WRITE).and(Flags::HINT).and(Flags::ERROR));
         }
     }
 
-    /// True if reading may bring something: ready, open, and not told its end.
+    /// True if reading may return bytes: ready, open, and the end not reported yet.
     #[inline]
     pub fn may_read(&self) -> bool {
         self.has(Flags::READ) && !self.has(CLOSED_TO_READ)
     }
 
-    /// True if something comes before reading, or in its place.
+    /// True if other work comes before reading, or instead of it.
     #[inline]
     pub fn has_more_to_do(&self) -> bool {
         self.has(CLOSED_TO_READ)
     }
 
-    /// Bytes that may still be written in turn number `turn`.
+    /// Returns the bytes that may still be written in iteration number `turn`.
     pub fn room(&mut self, turn: u16) -> usize {
         if self.turn != turn {
             (self.turn, self.spent) = (turn, 0);
@@ -138,7 +138,7 @@ impl Link {
         limits::IO_SLICE.saturating_sub(self.spent as usize * SPENT)
     }
 
-    /// Counts `bytes` against the room of the turn.
+    /// Counts `bytes` against the room of the iteration.
     pub fn spend(&mut self, bytes: usize) {
         self.spent = self.spent.saturating_add(bytes.div_ceil(SPENT).min(u16::MAX as usize) as u16);
     }
@@ -165,7 +165,7 @@ impl Default for Links {
 }
 
 impl Links {
-    /// Stores the socket of `conn`. A link that still bears the same slot is dropped: its connection is stale.
+    /// Stores the socket of `conn`. An older link with the same slot is dropped: its connection is stale.
     pub fn insert(&mut self, conn: Conn, transport: Transport, flags: Flags) -> Id<Link> {
         let stale = *self.place(conn);
         if let Some((stale, _)) = self.links.tenant(stale) {
@@ -187,39 +187,39 @@ impl Links {
         &mut table[slot]
     }
 
-    /// The link of `conn`, unless that name is stale.
+    /// Returns the link of `conn`, unless that name is stale.
     pub fn find(&self, conn: Conn) -> Option<Id<Link>> {
         let slot = *self.by_conn[conn.side as usize].get(conn.slot as usize)?;
         self.links.tenant(slot).filter(|(_, link)| link.conn() == conn).map(|(id, _)| id)
     }
 
-    /// The same with the link itself.
+    /// Returns the name and the link of `conn`, unless that name is stale.
     #[inline]
     pub fn find_mut(&mut self, conn: Conn) -> Option<(Id<Link>, &mut Link)> {
         let slot = *self.by_conn[conn.side as usize].get(conn.slot as usize)?;
         self.links.tenant_mut(slot).filter(|(_, link)| link.conn() == conn)
     }
 
-    /// The open link with this poll token (one without [`SPECIAL`]).
+    /// Returns the open link with this poll token (one without [`SPECIAL`]).
     #[inline]
     pub fn named_mut(&mut self, token: Token) -> Option<(Id<Link>, &mut Link)> {
         let slot = (token.0 & ((1 << SLOT_BITS) - 1)) as u32;
         self.links.tenant_mut(slot).filter(|(id, _)| self::token(*id) == token)
     }
 
-    /// The link called `id`, unless it is gone.
+    /// Returns the link `id`, unless it is gone.
     pub fn get_mut(&mut self, id: Id<Link>) -> Option<&mut Link> {
         self.links.get_mut(id)
     }
 
-    /// Takes the link out; its socket closes when the link is dropped.
+    /// Removes the link; its socket closes when the link is dropped.
     pub fn remove(&mut self, id: Id<Link>) -> Option<Link> {
         let link = self.links.remove(id)?;
         self.forget(link.conn(), id);
         Some(link)
     }
 
-    /// Keeps the link but not the core's name for it: the core has forgotten the connection.
+    /// Removes the core's name but keeps the link: the core has forgotten the connection.
     pub fn forget(&mut self, conn: Conn, id: Id<Link>) {
         let place = self.place(conn);
         if *place == id.slot {
@@ -238,9 +238,9 @@ impl Links {
     }
 }
 
-/// Bits of a poll token that hold a link's slot; the bits above them, except the highest, hold its generation. A 32-bit
-/// token has space for eleven bits of the generation (2048 values). That is enough to detect stale events: no event
-/// outlives the iteration that read it, and a slot changes hands at most once per event of an iteration.
+/// Number of bits of a poll token for a link's slot. The bits above them, except the highest, are its generation. A
+/// 32-bit token has space for eleven bits of the generation (2048 values). That is enough to detect stale events: no
+/// event outlives the iteration that read it, and a slot changes hands at most once per event of an iteration.
 const SLOT_BITS: u32 = if usize::BITS == 64 { 32 } else { 20 };
 /// Mask of the generation bits that fit into a token.
 const GENERATION_MASK: u32 = ((SPECIAL - 1) >> SLOT_BITS) as u32;
@@ -248,7 +248,8 @@ const _: () = assert!(limits::EVENTS_PER_TURN <= GENERATION_MASK as usize);
 /// A client connection and its upstream connection each take a slot.
 const _: () = assert!(2 * limits::CONNECTIONS_MAX < 1 << SLOT_BITS);
 
-/// Bit that tells the tokens of listeners, mailbox and signals from those of links (generations stay below 2^31).
+/// Bit that distinguishes the tokens of listeners, mailbox and signals from those of links (generations stay below
+/// 2^31).
 pub const SPECIAL: usize = 1 << (usize::BITS - 1);
 
 /// The poll token of a link.
@@ -256,8 +257,8 @@ pub fn token(id: Id<Link>) -> Token {
     Token(((id.generation & GENERATION_MASK) as usize) << SLOT_BITS | id.slot as usize)
 }
 
-/// The side of a link's connection decides what an end behind unwanted bytes means: a client that has ended has left
-/// (contract section 4), an upstream's bytes are an answer that has to be read first.
+/// True if an end after unwanted bytes means that the peer has left. A client that has ended its half has left; an
+/// upstream's bytes are an answer that must be read first.
 pub fn has_left(conn: Conn) -> bool {
     conn.side == Side::Client
 }

@@ -1,5 +1,5 @@
-//! Owns the listening sockets: how they are opened, how many connections a turn takes from them, and their rest
-//! after an error. Called by the command line ([`bind`]) and by the reactor.
+//! Owns the listening sockets: opens them, limits the connections accepted per event-loop iteration, and pauses after
+//! an error. Called by the command line ([`bind`]) and by the reactor.
 
 use crate::base::limits;
 use crate::base::time::Mono;
@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Who calls by a socket in the file system: nobody that has an address.
+/// Peer address of connections to a Unix socket, which have none.
 pub const UNIX_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Opens a listening socket on `addr` with a backlog of `limits::BACKLOG`. With `reuse_port` several processes may
@@ -31,8 +31,8 @@ pub fn bind(addr: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Opens a listening socket in the file system, for its owner alone. One that nobody listens on any more makes room. It
-/// has the type of the others: only who calls is told in another way.
+/// Opens a listening Unix socket, private to its owner. A socket without a listener is replaced. It has the type of the
+/// others; only the peer address differs.
 pub fn bind_unix(path: &Path) -> io::Result<TcpListener> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
@@ -41,14 +41,14 @@ pub fn bind_unix(path: &Path) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Before anybody can connect.
+    // Before any client can connect.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     socket.listen(limits::BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Who can connect to `listener`, and what it is called in an error. A socket in the file system is its owner's if the
-/// file says so; one that cannot be looked at may be anybody's.
+/// Returns the reach of `listener`, and its name for errors. A Unix socket is private to its owner if the file's mode
+/// is; if that cannot be read, anyone may reach it.
 pub fn reach(listener: &TcpListener) -> io::Result<(Reach, String)> {
     let address = SockRef::from(listener).local_addr()?;
     if let Some(address) = address.as_socket() {
@@ -66,16 +66,16 @@ pub fn reach(listener: &TcpListener) -> io::Result<(Reach, String)> {
     }
 }
 
-/// Raises the limit of open descriptors to the most this process may have; returns the limit.
+/// Raises the limit of open descriptors to this process's maximum; returns the limit.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     rlimit::increase_nofile_limit(u64::MAX)
 }
 
 struct Door {
     listener: mio::net::TcpListener,
-    /// A connection may be waiting: an edge has come and no WouldBlock since.
+    /// A connection may be waiting: an edge arrived and no WouldBlock since.
     ready: bool,
-    /// It lies in the file system.
+    /// True for a Unix socket.
     is_unix: bool,
 }
 
@@ -92,31 +92,31 @@ impl Door {
 
 /// The listening sockets of one reactor.
 pub struct Listeners {
-    /// By number; those that have been closed are gone.
+    /// Sockets by number; `None` for closed ones.
     doors: Vec<Option<Door>>,
-    /// One of them may have a connection: each turn asks, so that it is not looked for each time.
+    /// True if any of them may have a connection, so that an iteration need not check each.
     knocked: bool,
-    /// Until then no door is tried. Passed moments mean that all is well.
+    /// Time until which no socket accepts. In the past if there was no error.
     rest_until: Mono,
 }
 
-/// What a listener had to give.
+/// Result of accepting.
 pub enum Arrival {
     /// A connection.
     Guest(TcpStream, SocketAddr),
-    /// Nothing now; ask again after the next event, or after the rest.
+    /// None now; try again after the next event, or after the pause.
     Nobody,
 }
 
 impl Listeners {
-    /// Watches `sockets`, listener number `n` with the token `token(n)`.
+    /// Watches `sockets`; listener number `n` has the token `token(n)`.
     pub fn watch(sockets: Vec<TcpListener>, registry: &Registry, token: impl Fn(usize) -> Token) -> io::Result<Self> {
         let mut doors = Vec::with_capacity(sockets.len());
         for (number, socket) in sockets.into_iter().enumerate() {
             socket.set_nonblocking(true)?;
             let is_unix = SockRef::from(&socket).local_addr()?.is_unix();
             if !is_unix {
-                // What is set here is inherited by every accepted connection, and costs no call for each.
+                // Accepted connections inherit this option, without a call for each.
                 SockRef::from(&socket).set_tcp_nodelay(true)?;
             }
             let mut listener = mio::net::TcpListener::from_std(socket);
@@ -126,7 +126,7 @@ impl Listeners {
         Ok(Listeners { doors, knocked: false, rest_until: Mono(0) })
     }
 
-    /// An event came for listener `number`.
+    /// Records an event for listener `number`.
     pub fn mark(&mut self, number: usize) {
         if let Some(Some(door)) = self.doors.get_mut(number) {
             door.ready = true;
@@ -144,18 +144,18 @@ impl Listeners {
         self.knocked
     }
 
-    /// Number of listening sockets, those that have been closed included.
+    /// Number of listening sockets, including closed ones.
     pub fn len(&self) -> usize {
         self.doors.len()
     }
 
-    /// True when there never was one.
+    /// True if there never was a socket.
     pub fn is_empty(&self) -> bool {
         self.doors.is_empty()
     }
 
-    /// The next connection of listener `number`. An error that belongs to one connection skips it; any other error
-    /// (above all EMFILE) sends all doors to rest for `limits::ACCEPT_PAUSE`, because it would come again at once.
+    /// Accepts the next connection of listener `number`. An error of one connection skips it. Any other error (above
+    /// all EMFILE) pauses all sockets for `limits::ACCEPT_PAUSE`, because it would occur again at once.
     pub fn accept(&mut self, number: usize, now: Mono) -> Arrival {
         let Some(Some(door)) = self.doors.get_mut(number) else { return Arrival::Nobody };
         if !door.ready || now < self.rest_until {
@@ -181,23 +181,24 @@ impl Listeners {
         Arrival::Nobody
     }
 
-    /// When a door has to be tried again although no event will say so; `open` says which ones may be.
+    /// Returns the time at which a socket must be tried again although no event will arrive. `open` is true for sockets
+    /// that may be tried.
     pub fn due(&self, open: impl Fn(usize) -> bool) -> Option<Mono> {
         let waits = |door: &Option<Door>| door.as_ref().is_some_and(|door| door.ready);
         self.doors.iter().enumerate().any(|(number, door)| waits(door) && open(number)).then_some(self.rest_until)
     }
 
-    /// Closes the `first` of them. A successor may hold the same sockets open, so the poll has to be told: it would go
-    /// on raising events for them.
+    /// Closes the `first` of them. A successor may have the same sockets open, so they must be deregistered: the poll
+    /// would continue to raise events for them.
     pub fn close(&mut self, first: usize, registry: &Registry) {
         for mut door in self.doors.iter_mut().take(first).filter_map(Option::take) {
-            // It was registered when it was opened, and is gone from here on in any case.
+            // The socket was registered when it was opened; it is closed in any case.
             let _ = registry.deregister(&mut door.listener);
         }
         self.look_for_knocks();
     }
 
-    /// The same sockets once more, for another process, in their order.
+    /// Duplicates the sockets for another process, in their order.
     pub fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
         self.doors.iter().flatten().map(|door| door.listener.as_fd().try_clone_to_owned()).collect()
     }

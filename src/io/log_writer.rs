@@ -1,5 +1,5 @@
-//! Owns the log thread, the only writer of the program's log. A slow or dead stderr never blocks the loop, nor the end
-//! of the program: lines that find no room are dropped, and a line says how many when there is room again.
+//! Owns the log thread, the only writer of the program's log. A slow or dead stderr never blocks the event loop, nor
+//! the end of the program: lines without room are dropped, and their number is logged when there is room again.
 //!
 //! Called by the outbox of the loop with whole lines; never filters.
 
@@ -13,14 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The writing end for the loop. Dropping it waits until the thread has written what is left, but not for ever.
+/// Writing end for the event loop. Dropping it waits until the thread has written the remaining lines, but only for a
+/// limited time.
 pub struct LogWriter {
     lines: LogLines,
     /// Closed when the thread ends.
     ended: Receiver<()>,
 }
 
-/// A writing end for a helper thread; what it writes after the [`LogWriter`] is gone is lost.
+/// Writing end for a helper thread. Lines written after the [`LogWriter`] is gone are lost.
 #[derive(Clone)]
 pub struct LogLines {
     queue: BatchQueue<Vec<u8>>,
@@ -46,7 +47,7 @@ impl LogWriter {
         self.lines.write(batch)
     }
 
-    /// An end for another thread.
+    /// Returns a writing end for another thread.
     pub fn lines(&self) -> LogLines {
         self.lines.clone()
     }
@@ -77,7 +78,7 @@ impl LogLines {
 impl Drop for LogWriter {
     fn drop(&mut self) {
         self.lines.queue.close();
-        // Where stderr is not read, the thread hangs in a write that nothing ends but the end of the process.
+        // If stderr is not read, the thread is blocked in a write until the process ends.
         let _ = self.ended.recv_timeout(limits::LOG_PARTING);
     }
 }
@@ -87,7 +88,7 @@ fn serve(queue: &BatchQueue<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Wri
     let mut lines = Vec::with_capacity(limits::LOG_ROOM);
     loop {
         match queue.poll(&mut lines, &mut idle, Duration::from_secs(3600), Vec::is_empty) {
-            // That the log cannot be written could only be said in the log.
+            // A failure to write the log could only be reported in the log.
             Polled::Found => {
                 drop(sink.write_all(&lines).and_then(|()| sink.flush()));
                 let dropped = dropped.swap(0, Ordering::Relaxed);
@@ -102,7 +103,7 @@ fn serve(queue: &BatchQueue<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Wri
     }
 }
 
-/// What stands in the place of lines that were dropped.
+/// Line that replaces dropped lines.
 fn gap(lines: u64) -> String {
     format!("{{\"time\":\"{}\",\"event\":\"log\",\"lines_dropped\":{lines}}}\n", window::iso(clock::unix()))
 }

@@ -1,4 +1,4 @@
-//! Owns the way from helper threads into the loop: a vector under a lock, and a waker of the poll.
+//! Owns the queue from helper threads into the event loop: a vector under a lock, and a waker of the poll.
 //!
 //! Called by every helper thread ([`Mailbox`]) and by the reactor ([`Inbox`]). The loop looks inside only after the
 //! waker has raised its event, so an empty box costs it nothing.
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Shared<T> = Arc<(Mutex<Vec<T>>, mio::Waker)>;
 
-/// The sending end; as many as are wanted.
+/// Sending end; there may be any number.
 pub struct Mailbox<T>(Shared<T>);
 
 impl<T> Clone for Mailbox<T> {
@@ -19,8 +19,8 @@ impl<T> Clone for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Puts `message` into the box and wakes the loop if the box was empty. Gives the message back when
-    /// `limits::MAILBOX_MAX` of them wait already.
+    /// Puts `message` into the box and wakes the loop if the box was empty. Returns the message if
+    /// `limits::MAILBOX_MAX` messages wait already.
     pub fn send(&self, message: T) -> Result<(), T> {
         let (messages, waker) = &*self.0;
         let was_empty = {
@@ -31,7 +31,7 @@ impl<T> Mailbox<T> {
             waiting.push(message);
             waiting.len() == 1
         };
-        // Outside the lock: the loop that this wakes would run straight into it.
+        // Outside the lock: the woken loop would block on it at once.
         if was_empty {
             // A failure means that the poll is gone, and with it every reader of this box.
             let _ = waker.wake();
@@ -50,13 +50,13 @@ impl<T> Inbox<T> {
         std::mem::swap(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner), into);
     }
 
-    /// A sending end of this box.
+    /// Returns a sending end of this box.
     pub fn mailbox(&self) -> Mailbox<T> {
         Mailbox(self.0.clone())
     }
 }
 
-/// A box whose waker raises `token` in `registry`'s poll.
+/// Creates a box whose waker raises `token` in `registry`'s poll.
 pub fn inbox<T>(registry: &mio::Registry, token: mio::Token) -> io::Result<Inbox<T>> {
     Ok(Inbox(Arc::new((Mutex::new(Vec::new()), mio::Waker::new(registry, token)?))))
 }

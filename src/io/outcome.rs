@@ -1,29 +1,29 @@
-//! What became of one call on a socket, plain or encrypted. Data alone, between the transports and the reactor.
+//! Results of calls on a socket, plain or encrypted. Only data, between the transports and the reactor.
 
 use crate::base::seam::Ending;
 
-/// What one reading brought.
+/// Result of one read.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Fill {
-    /// `len` bytes, see `transport::Scratch::data`; 0 when only part of an encrypted record came.
+    /// `len` bytes, see `transport::Scratch::data`; 0 if only part of an encrypted record arrived.
     Data {
         /// Bytes for the core.
         len: usize,
         /// Bytes taken off the socket, at least 1.
         cost: usize,
-        /// Fewer bytes came than were asked for: on an edge-triggered poll the socket is empty.
+        /// Fewer bytes arrived than were requested: on an edge-triggered poll the socket is empty.
         drained: bool,
     },
-    /// Nothing there.
+    /// No bytes are available.
     Blocked,
-    /// No more bytes will come.
+    /// No more bytes will arrive.
     Ended(Ending),
 }
 
-/// What lies at the front of a socket.
+/// State of the front of a socket.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Peek {
-    /// Bytes; should the peer have ended behind them, this is how.
+    /// Bytes, and the kind of end, if the peer has ended after them.
     Bytes(Ending),
     /// The end.
     Ended(Ending),
@@ -31,26 +31,26 @@ pub enum Peek {
     Nothing,
 }
 
-/// What one writing achieved.
+/// Result of one write.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// Bytes of the core's that have left its hands.
+    /// Number of the core's bytes that were taken.
     pub taken: usize,
-    /// The socket takes no more; an edge will say when it does again.
+    /// The socket takes no more; an edge will follow when it does again.
     pub blocked: bool,
 }
 
-/// How a handshake stands.
+/// State of a handshake.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Shake {
     /// Bytes of the peer are missing, or room to write.
     Going,
-    /// More bytes of the peer may lie ready than one turn takes.
+    /// More bytes of the peer may be available than one event-loop iteration takes.
     More,
-    /// So many bytes have come, and they are plain HTTP.
+    /// Number of bytes that have arrived; they are plain HTTP.
     Plain(usize),
     /// Done; the name and the certificate are right.
     Done,
-    /// It failed, and why in words for the log; an alert was sent where there was one to send.
+    /// Failure, with the reason for the log; an alert was sent if there was one.
     Failed(&'static str),
 }

@@ -1,5 +1,5 @@
-//! What Linux says of this process, for its metrics. Reads files that the kernel makes up on the spot: none of them
-//! blocks. Called by the core, through a function it is given at its start.
+//! Values of Linux about this process, for its metrics. Reads files that the kernel generates on demand: none of them
+//! blocks. Called by the core, through a function that it receives at its start.
 
 use crate::base::seam::ProcessVitals;
 use crate::base::time::Unix;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Ticks of `/proc/self/stat` in a second, on every architecture that Linux has today.
 const TICKS: u64 = 100;
 
-/// What it says now; nought where it says nothing.
+/// Returns the present values; 0 for any that are unavailable.
 pub fn vitals() -> ProcessVitals {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
     ProcessVitals {
@@ -22,12 +22,12 @@ pub fn vitals() -> ProcessVitals {
     }
 }
 
-/// True if this process may do what root may: its own folder there belongs to the user that it runs as.
+/// True if this process runs as root: its own folder in `/proc` belongs to its user.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0)
 }
 
-/// To be called first when the process begins.
+/// Start time of the process. Call it first when the process begins.
 pub fn started() -> Unix {
     static STARTED: OnceLock<Unix> = OnceLock::new();
     *STARTED.get_or_init(unix)
@@ -39,14 +39,14 @@ fn resident(status: &str) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// The fields behind the name, which may have blanks and brackets of its own.
+/// Reads the fields after the name, which may contain blanks and brackets.
 fn cpu_micros(stat: &str) -> u64 {
     let (_, fields) = stat.rsplit_once(") ").unwrap_or_default();
     let ticks = fields.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>();
     ticks * (1_000_000 / TICKS)
 }
 
-/// Newer kernels tell the number as the size of the folder; in older ones it has to be counted.
+/// Number of open descriptors. Newer kernels return it as the size of the folder; in older ones it must be counted.
 fn open_fds() -> u64 {
     match fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
         Ok(0) | Err(_) => fs::read_dir("/proc/self/fd").map_or(0, |folder| folder.count() as u64),

@@ -1,30 +1,30 @@
-//! The PROXY protocol, versions 1 and 2: what a proxy that passes on TCP says at the beginning of a connection about
-//! who called it. Pure: bytes to a value. Called by `io::reactor`, for connections of trusted proxies alone.
+//! PROXY protocol, versions 1 and 2: a header at the beginning of a connection, in which a TCP proxy names the client.
+//! Pure: bytes to a value. Called by `io::reactor`, only for connections of trusted proxies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes that a header can have here: one of version 1 has 107 at most, one of version 2 as many as its sender likes;
-/// those of known senders stay far below.
+/// Maximum length of a header in bytes. A header of version 1 has at most 107; one of version 2 has no bound, but
+/// headers of known senders are far shorter.
 pub const HEADER_MAX: usize = 2048;
 
 const V1: &[u8] = b"PROXY ";
 const V1_MAX: usize = 107;
 const V2: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// A header that is complete.
+/// Complete header.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Its bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// Who called; `None` where the proxy speaks for itself, or does not say.
+    /// Address of the client; `None` for a connection of the proxy itself, or an unknown address.
     pub from: Option<IpAddr>,
 }
 
-/// What came is no header, or one that is too long.
+/// Error: the bytes are no header, or one that is too long.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct NoHeader;
 
-/// The header at the front of `bytes`; `Ok(None)` while bytes of it are missing.
+/// Parses the header at the front of `bytes`; `Ok(None)` while bytes of it are missing.
 pub fn header(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     let begins = |mark: &[u8]| bytes.len() < mark.len() && mark.starts_with(bytes);
     match bytes {
@@ -60,7 +60,7 @@ fn version_1(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     if is_port(from_port) && is_port(to_port) { Ok(Some(Header { len, from: Some(from) })) } else { Err(NoHeader) }
 }
 
-/// Twelve bytes of a mark, version and command, family, two bytes of a length, addresses, and what else there may be.
+/// Twelve bytes of a signature, version and command, family, two bytes of a length, addresses, and optional fields.
 fn version_2(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     let Some(fixed) = bytes.get(V2.len()..V2.len() + 4) else { return Ok(None) };
     let (version, command, family) = (fixed[0] >> 4, fixed[0] & 15, fixed[1]);
@@ -79,7 +79,7 @@ fn version_2(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     Ok(Some(Header { len, from }))
 }
 
-/// The first address of a block of `block` bytes.
+/// Returns the first address of a block of `block` bytes.
 fn address<const N: usize>(rest: &[u8], block: usize) -> Result<[u8; N], NoHeader> {
     let first = rest.get(..block).and_then(|block| block.get(..N));
     first.and_then(|bytes| bytes.try_into().ok()).ok_or(NoHeader)
@@ -98,7 +98,7 @@ mod tests {
         all
     }
 
-    /// Whole, cut at every byte, and with bytes behind it that are not its own.
+    /// Checks a header whole, cut at every byte, and followed by other bytes.
     fn check(bytes: &[u8], from: Option<&str>) {
         let want = Header { len: bytes.len(), from: from.map(|text| text.parse().unwrap()) };
         assert_eq!(header(bytes), Ok(Some(want)), "{bytes:?}");
@@ -154,7 +154,7 @@ mod tests {
         wrong[12] = 0x11;
         assert_eq!(header(&wrong), Err(NoHeader));
     }
-    /// A header of either version as a proxy writes it, and who it says has called.
+    /// Returns a header of either version as a proxy writes it, and the client in it.
     fn written(rng: &mut Rng) -> (Vec<u8>, Option<IpAddr>) {
         let mut bytes = |count: usize| -> Vec<u8> { (0..count).map(|_| rng.next_u64() as u8).collect() };
         let four = Ipv4Addr::from(<[u8; 4]>::try_from(bytes(4)).unwrap());
@@ -181,8 +181,8 @@ mod tests {
         }
     }
 
-    /// One byte is another, or some are missing, or others stand in between: whatever is said of it is said once, and
-    /// never of more than there is.
+    /// Changes, removes or inserts bytes: the result must not change with later bytes, and must never exceed the bytes
+    /// there are.
     #[test]
     fn what_is_said_of_spoilt_headers_does_not_change_with_what_comes_later() {
         let (mut rng, mut refused) = (Rng::from_u64(2), 0);

@@ -1,23 +1,23 @@
-//! Owns the loop: polls, drives a [`Core`] by its verbs and performs what it asks. Takes no decision of its own.
+//! Owns the event loop: polls, drives a [`Core`] by its methods and performs its actions. Takes no decision of its own.
 //!
-//! **One turn**: poll → read the clock once → mark what the events say → mailbox → accept → run queue (each
-//! connection at most `limits::IO_SLICE` bytes in) → deadlines → rounds of {write what is unsent, perform actions,
-//! tell their answers} → hand the orders over. No work is done inside an event.
+//! **One iteration**: poll → read the clock once → record the events → mailbox → accept → run queue (each connection at
+//! most `limits::IO_SLICE` bytes in) → deadlines → rounds of {write unsent bytes, perform actions, pass on their
+//! answers} → hand the orders over. No work is done inside an event.
 //!
-//! **Ends.** A core hears `closed(Fin)` at most once for a connection, and may still write to it; it ends its own
-//! half with [`Action::Finish`] if it likes, and the connection with [`Action::Close`]. It hears `closed(Broken)` at
-//! most once, also after a Fin; the socket is gone then, and a later `Close` for it does no harm. When the peer has
-//! ended while `wants_read` is false, bytes may lie before the end. If there are none the core is told. If there are,
-//! an upstream's are an answer: they wait until they are wanted, and the end after them. A client's are not worth
-//! waiting for: a client that ends its half while a request is in flight has left (contract section 4), so the core is
-//! told at once and those bytes are never read.
+//! **Ends.** A core receives `closed(Fin)` at most once for a connection, and may still write to it. It ends its own
+//! half with [`Action::Finish`] if it likes, and the connection with [`Action::Close`]. It receives `closed(Broken)` at
+//! most once, also after a Fin; the socket is gone then, and a later `Close` for it is harmless. If the peer has ended
+//! while `wants_read` is false, there may be bytes before the end. If there are none, the core receives the end. If
+//! there are, an upstream's are an answer: they wait until they are wanted, and the end after them. A client's are not
+//! waited for: a client that ends its half while a request is in flight has left, so the core receives the end at once
+//! and those bytes are never read.
 //!
-//! **A write that fails** does not end the connection by itself: a server that refuses a request early answers,
-//! closes and thereby resets us, and its answer lies before the reset. What is there is read first.
+//! **A failed write** does not end the connection by itself: a server that refuses a request early answers, closes and
+//! thereby resets us, and its answer arrives before the reset. Available bytes are read first.
 //!
-//! **Orders** go to the outbox at the end of the turn that gave them, the whole vector at once; the outbox is meant
-//! to put them into queues (`io::batch_queue`), which costs no system call while the helper threads are busy. So no row
-//! or line waits inside the loop, and the loop needs no clock of its own for them.
+//! **Orders** go to the outbox at the end of the iteration that gave them, the whole vector at once. The outbox should
+//! put them into queues (`io::batch_queue`), which costs no system call while the helper threads are busy. So no row or
+//! line waits inside the loop, and the loop needs no clock of its own for them.
 
 use super::clock::Clock;
 use super::links::{self, Flags, Link, Links, SPECIAL};
@@ -48,7 +48,7 @@ pub use super::tls::{Authority, Security};
 mod dial;
 mod queues;
 
-/// What a reactor starts with.
+/// Initial data of a reactor.
 #[derive(Default)]
 pub struct Setup {
     /// Listening sockets; their index is the `listener` of [`Core::accepted`].
@@ -59,16 +59,16 @@ pub struct Setup {
     pub security: Security,
 }
 
-/// Takes the listening sockets, in their order, for a new process. It must not block: it begins a thread.
+/// Callback that takes the listening sockets, in their order, for a new process. It must not block: it begins a thread.
 pub type Successor = Box<dyn FnMut(Vec<OwnedFd>)>;
 
 /// A message to the loop.
 pub enum Note<C: Core> {
     /// An answer to an action, from the resolver.
     Reply(Reply),
-    /// Something a helper thread says.
+    /// Notice from a helper thread.
     Notice(C::Notice),
-    /// Certificates read again: for every connection that begins from now on. Peers keep their index.
+    /// Certificates, read again, for all new connections. Peers keep their index.
     Security(Box<Security>),
 }
 
@@ -78,25 +78,25 @@ const WAKER: Token = Token(SPECIAL);
 const SIGNALS: [Token; KINDS] = [Token(SPECIAL | 1), Token(SPECIAL | 2), Token(SPECIAL | 3)];
 const FIRST_LISTENER: usize = SPECIAL | 16;
 
-/// The loop around one core.
+/// Event loop around one core.
 pub struct Reactor<C: Core> {
     core: C,
     clock: Clock,
     poll: Poll,
     links: Links,
     run_queue: VecDeque<Id<Link>>,
-    /// What the proxies of links that are being dialed are to be told.
+    /// Requests to the proxies of links that are being dialed.
     tunnels: Vec<(Id<Link>, Tunnel)>,
-    /// Connections to be flushed: their socket takes bytes again, or their turn's room was used up.
+    /// Connections to be flushed: their socket takes bytes again, or their room in an iteration was used up.
     touched: Vec<Conn>,
-    /// Closed TLS connections whose last bytes are unsent, oldest first, with the moment their time is up.
+    /// Closed TLS connections whose last bytes are unsent, oldest first, with the end of their time.
     parting: VecDeque<(Mono, Id<Link>)>,
     scratch: Scratch,
     listeners: Listeners,
     security: Security,
     successor: Option<Successor>,
     secured: usize,
-    /// Handshakes gone on with in this turn.
+    /// Number of handshakes continued in this iteration.
     shaken: usize,
     inbox: Inbox<Note<C>>,
     notes: Vec<Note<C>>,
@@ -108,14 +108,14 @@ pub struct Reactor<C: Core> {
     resolver: Option<Resolver>,
     signals: Option<Signals>,
     now: Now,
-    /// Before that no deadline of the core's comes; in the past where it has not been asked.
+    /// Time before which the core has no deadline; in the past if unknown.
     due: Mono,
     turn: u16,
     leaving: bool,
 }
 
-/// Calls a verb. A panic inside fails what hung on `conn` and nothing else; a panic while that is cleared up ends the
-/// process, since nothing is known of the core's state any more.
+/// Calls a method of the core. A panic in it fails only the work on `conn`. A panic while that is cleaned up ends the
+/// process, since the core's state is unknown then.
 #[inline(always)] // most calls are on the path of a request
 fn verb<C: Core, R: Default>(core: &mut C, conn: Option<Conn>, now: Now, call: impl FnOnce(&mut C) -> R) -> R {
     catch_unwind(AssertUnwindSafe(|| call(core))).unwrap_or_else(|_| {
@@ -125,10 +125,10 @@ fn verb<C: Core, R: Default>(core: &mut C, conn: Option<Conn>, now: Now, call: i
 }
 
 impl<C: Core + 'static> Reactor<C> {
-    /// Builds the loop: opens the poll and watches the listeners.
+    /// Creates the loop: opens the poll and watches the listeners.
     ///
-    /// `outbox` gets everything the core orders, once per turn that has orders, and returns the vector: empty, or with
-    /// orders that are empty but keep their storage for the next turn.
+    /// `outbox` receives everything the core orders, once per iteration that has orders. It returns the vector: empty,
+    /// or with orders that are empty but keep their storage for the next iteration.
     pub fn new(
         core: C,
         setup: Setup,
@@ -169,39 +169,39 @@ impl<C: Core + 'static> Reactor<C> {
         })
     }
 
-    /// The way into the loop for helper threads.
+    /// Returns the mailbox for helper threads.
     pub fn mailbox(&self) -> Mailbox<Note<C>> {
         self.inbox.mailbox()
     }
 
-    /// Both clocks as of the last turn, and the core, to prepare it before [`Reactor::run`].
+    /// Returns the core and the present time, to prepare the core before [`Reactor::run`].
     pub fn core(&mut self) -> (&mut C, Now) {
         self.now = self.clock.now();
         (&mut self.core, self.now)
     }
 
-    /// What [`Action::StartSuccessor`] is answered by.
+    /// Sets the callback for [`Action::StartSuccessor`].
     pub fn on_upgrade(&mut self, successor: Successor) {
         self.successor = Some(successor);
     }
 
-    /// From now on TERM, INT, HUP and USR2 reach the core as [`Reply::Signal`], those first that came before.
+    /// Watches signals: TERM, INT, HUP and USR2 reach the core as [`Reply::Signal`], including those received before.
     pub fn watch(&mut self, mut signals: Signals) -> io::Result<()> {
         signals.watch(self.poll.registry(), SIGNALS)?;
         self.signals = Some(signals);
         Ok(())
     }
 
-    /// Runs until the core asks to [`Action::Exit`]; gives it back. Fails only if the poll itself does.
+    /// Runs until the core asks to [`Action::Exit`]; returns the core. Fails only if the poll itself does.
     pub fn run(mut self) -> io::Result<C> {
         let mut events = Events::with_capacity(limits::EVENTS_PER_TURN);
-        // What was asked for before the loop began, such as the first look-ups.
+        // Performs actions from before the loop began, such as the first look-ups.
         self.settle();
         let mut now = self.clock.mono();
         while !self.leaving {
             let mut wait = self.wait(now);
-            // So it ends where the process was stopped and goes on (signal(7)). What has come meanwhile is looked for
-            // before anything fails for its deadline.
+            // The poll is interrupted if the process was stopped and continued (signal(7)). Events that arrived
+            // meanwhile are handled before any deadline.
             while let Err(error) = self.poll.poll(&mut events, wait) {
                 if error.kind() != ErrorKind::Interrupted {
                     return Err(error);
@@ -213,7 +213,7 @@ impl<C: Core + 'static> Reactor<C> {
         Ok(self.core)
     }
 
-    /// What is due now, and a share of what is ready; gives the time at its end.
+    /// Does one iteration: all work that is due, and a share of the ready connections. Returns the time at its end.
     fn turn(&mut self, events: &Events) -> Mono {
         self.now = self.clock.now();
         self.turn = self.turn.wrapping_add(1);
@@ -229,19 +229,19 @@ impl<C: Core + 'static> Reactor<C> {
         for count in 1..=self.run_queue.len() {
             let Some(id) = self.run_queue.pop_front() else { break };
             self.run_link(id);
-            // What many have brought leaves before more is read: its storage serves them too.
+            // Writes before more is read: the storage is reused.
             if count % limits::RUNS_PER_FLUSH == 0 {
                 self.flush_dirty();
             }
-            // A look at the clock costs as much as a short event: none where no other connection waits.
+            // Reading the clock costs as much as a short event, so it is skipped if no other connection waits.
             if !self.run_queue.is_empty() && self.clock.mono() >= enough {
                 break;
             }
         }
-        // What has come in this turn comes before what is late: after a long turn a connection that stands must not
-        // fail for its deadline.
+        // Data that arrived in this iteration precedes deadlines: after a long iteration a connection must not fail for
+        // its deadline although its data is there.
         self.tell_replies();
-        // What has been armed since the last look is due later: that look was behind all of it.
+        // Deadlines set since the last check are later than that check.
         let due = if self.due <= self.now.mono { limits::EXPIRED_PER_TURN } else { 0 };
         for _ in 0..due {
             let now = self.now;
@@ -256,7 +256,7 @@ impl<C: Core + 'static> Reactor<C> {
         end
     }
 
-    /// How long the poll may sleep; `None` for as long as it likes.
+    /// Returns the maximum sleep of the poll; `None` for no limit.
     fn wait(&mut self, now: Mono) -> Option<Duration> {
         let at_once = !self.run_queue.is_empty()
             || !self.touched.is_empty()
@@ -342,7 +342,7 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     fn welcome(&mut self, listener: usize, socket: TcpStream, peer: SocketAddr) {
-        // The core may give away a slot whose old socket it has asked to close in this very turn.
+        // The core may reuse a slot whose old socket it has asked to close in this iteration.
         while !self.core.actions().is_empty() {
             self.perform_actions();
         }
@@ -352,14 +352,15 @@ impl<C: Core + 'static> Reactor<C> {
         let (transport, flags) = match identity.map(Identity::session) {
             None => (Transport::Plain(socket), Flags::WRITE),
             Some(Some(session)) => (Transport::Tls(Box::new((socket, session))), Flags::WRITE.and(Flags::SHAKING)),
-            // rustls makes a session of every configuration it has accepted; were it not so, the client is sent away.
+            // rustls makes a session from every configuration that it has accepted; otherwise the connection would be
+            // closed.
             Some(None) => return verb(&mut self.core, Some(conn), now, |core| core.closed(conn, Ending::Broken, now)),
         };
         let flags = if self.core.begins_with_proxy(conn) { flags.and(Flags::PREFACE) } else { flags };
         self.add(conn, transport, flags);
     }
 
-    /// Watches a socket, once and for everything. False if the poll refuses; the core then hears of a broken end.
+    /// Watches a socket, once and for all events. False if the poll refuses; the core then receives a broken end.
     fn add(&mut self, conn: Conn, transport: Transport, flags: Flags) -> bool {
         let id = self.links.insert(conn, transport, flags);
         let Some(link) = self.links.get_mut(id) else { return false };
@@ -375,7 +376,7 @@ impl<C: Core + 'static> Reactor<C> {
         watched
     }
 
-    /// What a link does that is not merely read.
+    /// Does work of a link other than plain reading.
     fn advance(&mut self, id: Id<Link>) {
         let Some(link) = self.links.get_mut(id) else { return };
         if link.has(Flags::PARTING) {
@@ -391,7 +392,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// A link whose turn it is: reads at most one slice, as long as bytes are ready and wanted.
+    /// Serves a link: reads at most one slice, as long as bytes are available and wanted.
     #[inline(always)] // one caller of two is cold
     fn run_link(&mut self, id: Id<Link>) {
         let (now, mut room) = (self.now, limits::IO_SLICE);
@@ -429,7 +430,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// The core does not want to read: it shall hear all the same that the peer has left. See the head of this file.
+    /// Checks whether the peer has left although the core does not want to read. See the head of this file.
     fn look_for_end(&mut self, id: Id<Link>) {
         let Some(link) = self.links.get_mut(id) else { return };
         if !link.has(Flags::HINT) {
@@ -454,7 +455,7 @@ impl<C: Core + 'static> Reactor<C> {
         verb(&mut self.core, Some(conn), now, |core| core.closed(conn, how, now));
     }
 
-    /// Writes, performs and answers until nothing is left to do or the turn's rounds are used up.
+    /// Writes, performs and answers until no work is left or the iteration's rounds are used up.
     fn settle(&mut self) {
         for _ in 0..limits::ROUNDS_PER_TURN {
             self.tell_replies();
@@ -463,7 +464,7 @@ impl<C: Core + 'static> Reactor<C> {
                 self.flush(self.touched[index], true);
             }
             if due > 0 {
-                // Those whose room is used up have been added behind; they wait for the next turn.
+                // Connections whose room is used up were appended; they wait for the next iteration.
                 self.touched.drain(..due);
             }
             self.flush_dirty();
@@ -478,7 +479,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// Writes what the core has put together since the last time.
+    /// Writes the bytes that the core has prepared since the last call.
     fn flush_dirty(&mut self) {
         std::mem::swap(&mut self.dirty, self.core.dirty());
         for index in 0..self.dirty.len() {
@@ -508,8 +509,8 @@ impl<C: Core + 'static> Reactor<C> {
         self.replies = replies;
     }
 
-    /// Writes what is unsent to `conn`, at most one slice per turn, and looks whether reading is wanted again.
-    /// `is_due`: it is taken out of those to be flushed.
+    /// Writes unsent bytes to `conn`, at most one slice per iteration, and checks whether reading is wanted again.
+    /// `is_due`: it was taken from the connections to be flushed.
     fn flush(&mut self, conn: Conn, is_due: bool) {
         let Some((id, link)) = self.links.find_mut(conn) else { return };
         if is_due {
@@ -548,7 +549,7 @@ impl<C: Core + 'static> Reactor<C> {
                         break;
                     }
                 }
-                // What the peer said before it broke off is read first; the end follows.
+                // Bytes that the peer sent before the break are read first; the end follows.
                 Err(_) => link.set(Flags::READ.and(Flags::HINT).and(Flags::ERROR)),
             }
         }
@@ -557,7 +558,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// Reads what has arrived on a connection, whether or not the poll has said so already.
+    /// Reads bytes that have arrived on a connection, even if the poll has not reported them yet.
     #[cold]
     #[inline(never)]
     fn hear(&mut self, conn: Conn) {

@@ -1,6 +1,7 @@
 //! Owns the names thread: getaddrinfo can block for many seconds, and must not do so on the loop.
 //!
-//! Called by the reactor for `Action::Resolve`. Keeps no cache; the core decides what to keep and when to ask again.
+//! Called by the reactor for `Action::Resolve`. Keeps no cache; the core decides what to keep and when to look up
+//! again.
 
 use super::channel::{BoundedSender, Receiver, bounded};
 use crate::base::limits;
@@ -8,16 +9,16 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-/// The answer to one look-up: host and port as asked, and the addresses, or why there are none.
+/// Answer to one look-up: host and port as asked, and the addresses, or the reason that there are none.
 pub type Answer = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
 
-/// The asking end. The thread ends when it is dropped, after the look-up under way.
+/// Handle of the thread. The thread ends when it is dropped, after the current look-up.
 pub struct Resolver {
     questions: BoundedSender<(Arc<str>, u16)>,
 }
 
 impl Resolver {
-    /// Starts the thread; it hands every answer to `tell`.
+    /// Starts the thread; it passes every answer to `tell`.
     pub fn start(tell: impl Fn(Answer) + Send + 'static) -> io::Result<Resolver> {
         let (questions, asked) = bounded(limits::LOOKUPS_MAX);
         std::thread::Builder::new().name("names".into()).spawn(move || serve(&asked, tell))?;
@@ -43,7 +44,7 @@ fn serve(asked: &Receiver<(Arc<str>, u16)>, tell: impl Fn(Answer)) {
 
 const UNKNOWN: &str = "no such name";
 
-/// The C library has but words for what went wrong: a server that does not answer is for now, no such name is not.
+/// Maps the C library's error text: no answer from a server is temporary, an unknown name is not.
 fn explain(words: &str) -> &'static str {
     let passes = ["emporary failure", "ry again"].iter().any(|part| words.contains(part));
     if passes { "no answer from the name server" } else { UNKNOWN }

@@ -1,9 +1,9 @@
-//! Owns the thread that asks again where providers' secrets come from: files when they have changed, programs every so
-//! often, and either at once when a provider refuses what it said last. What they say goes where the starter says;
-//! nothing else is ever told or kept of it.
+//! Owns the thread that reads providers' secrets again: files when they have changed, programs at intervals, and either
+//! at once when a provider refuses the last secret. Results go only to the starter's callback; nothing else is ever
+//! reported or kept of them.
 //!
-//! Called by `cli::serve`. The program itself is [`run`], at the start and on reload, too. Never decides whether what
-//! comes is a secret.
+//! Called by `cli::serve`. Programs are also run by [`run`], at the start and on reload. Never decides whether a result
+//! is a secret.
 
 use super::channel::{Receiver, RecvTimeoutError, Sender, channel};
 use super::clock::Clock;
@@ -22,39 +22,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long a program may take.
+/// Time limit of a program.
 const PROGRAM_WAIT: Duration = Duration::from_secs(30);
-/// Bytes of what it prints; a secret is shorter.
+/// Maximum bytes that it may print; a secret is shorter.
 const PRINTED_MAX: usize = 64 * 1024;
-/// How often a file is looked at. One look is one system call.
+/// Interval between checks of a file. One check is one system call.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks in a row that find no file before that is told: until then it is being replaced.
+/// Number of successive checks without a file before that is reported: until then the file may be being replaced.
 const MISSED: u32 = 2;
-/// How often a program is looked at whether it has ended.
+/// Interval between checks whether a program has ended.
 const NAP: Duration = Duration::from_millis(10);
-/// After a program that has failed it is run again so much later, if it is not due before.
+/// Delay before a failed program is run again, if it is not due before.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// The groups of programs that run at the moment, each called by the id of its first process; `None` once no more may
-/// begin. Every id is taken out before its process is reaped, so that no other process can have it.
+/// Process groups of running programs, each by the id of its first process; `None` after no more may begin. Every id is
+/// removed before its process is reaped, so that no other process can have it.
 static RUNNING: Mutex<Option<Vec<Pid>>> = Mutex::new(Some(Vec::new()));
 
 fn running() -> MutexGuard<'static, Option<Vec<Pid>>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the programs that run, with everything that they have started, and lets no more begin: this process ends.
+/// Kills all running programs, with all their child processes, and lets no more begin: this process ends.
 pub fn end_programs() {
     running().take().into_iter().flatten().for_each(kill_group);
 }
 
-/// A group may be empty already.
+/// Kills a process group, which may be empty already.
 fn kill_group(group: Pid) {
     let _ = kill_process_group(group, Signal::KILL);
 }
 
-/// A program that runs, in a process group of its own: who stops the gateway by its terminal does not stop this. The
-/// group is killed when this is dropped: what the program has started ends with it, and closes its end of the pipe.
+/// Running program, in its own process group: stopping the gateway by its terminal does not stop it. Dropping this
+/// kills the group: all processes that the program has started end, and close their ends of the pipe.
 struct Program {
     child: Child,
     group: Pid,
@@ -83,7 +83,7 @@ impl Program {
         Ok(waitid(WaitId::Pid(self.group), options)?.is_some())
     }
 
-    /// Kills its group; how it has ended.
+    /// Kills its group and reaps it. Returns its exit status.
     fn end(&mut self) -> io::Result<ExitStatus> {
         let mut running = running();
         kill_group(self.group);
@@ -95,16 +95,16 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A group that was reaped may be another process's by now.
+        // The id of a reaped group may be another process's by now.
         if !self.is_reaped {
             let _ = self.end();
         }
     }
 }
 
-/// What `program` prints, its path first: without a shell, without input, and not beyond 30 s or 64 KiB. What it prints
-/// as its errors is thrown away, since nobody knows what is in it. It is given our environment without the variables
-/// `hidden`, which hold other secrets. What it has started and left behind is killed.
+/// Runs `program`, its path first, and returns its output: without a shell, without input, for at most 30 s and 64 KiB.
+/// Its error output is discarded, because it could contain anything. It receives our environment without the variables
+/// `hidden`, which contain other secrets. Processes that it leaves behind are killed.
 pub fn run(program: &[String], hidden: &[String]) -> io::Result<String> {
     run_within(program, hidden, PROGRAM_WAIT)
 }
@@ -114,11 +114,11 @@ fn run_within(program: &[String], hidden: &[String], wait: Duration) -> io::Resu
     let by = clock.mono().after(wait);
     let mut program = Program::start(program, hidden)?;
     let mut output = program.child.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
-    // A process that has left the group may hold the pipe for ever: reading never waits for it.
+    // A process that has left the group may keep the pipe open for ever: reading never waits for it.
     ioctl_fionbio(&output, true)?;
     let mut bytes = Vec::new();
     loop {
-        // In this order: what it has printed before its end lies in the pipe then.
+        // In this order: all output from before its end is in the pipe then.
         let has_ended = program.has_ended()?;
         read_available(&mut output, &mut bytes)?;
         if bytes.len() > PRINTED_MAX {
@@ -139,7 +139,7 @@ fn run_within(program: &[String], hidden: &[String], wait: Duration) -> io::Resu
     String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "what it prints is not UTF-8"))
 }
 
-/// Reads what lies in the pipe, and one byte beyond the bound at most.
+/// Reads the available bytes of the pipe, at most one byte beyond the bound.
 fn read_available(output: &mut ChildStdout, bytes: &mut Vec<u8>) -> io::Result<()> {
     let room = (PRINTED_MAX + 1).saturating_sub(bytes.len()) as u64;
     match output.take(room).read_to_end(bytes) {
@@ -159,7 +159,7 @@ fn said(status: ExitStatus) -> String {
     }
 }
 
-/// What a file was when it was last read: a change of any of these is a change of it.
+/// State of a file at its last reading: a change of any of these is a change of the file.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 fn stamp(path: &str) -> Stamp {
@@ -167,41 +167,40 @@ fn stamp(path: &str) -> Stamp {
     std::fs::metadata(path).ok().map(of)
 }
 
-/// What the thread is told.
+/// Message to the thread.
 enum Told {
-    /// These are the origins from here on; what they say has been read just now. And the variables that no program is
-    /// given.
+    /// Origins to watch from now on, which have just been read; and the variables that no program receives.
     Watch(Vec<Origin>, Arc<[String]>),
-    /// Ask this one at once.
+    /// Read this origin at once.
     Ask(Origin),
-    /// A program has ended, and well or not.
+    /// A program has ended; true if it succeeded.
     Ran(Origin, bool),
 }
 
-/// One that is watched.
+/// Watched origin.
 struct Watched {
     origin: Origin,
     due: Mono,
     stamp: Stamp,
-    /// Its program runs at the moment: one at a time.
+    /// Its program is running: one at a time.
     runs: bool,
-    /// Looks in a row that found no file.
+    /// Number of successive checks that found no file.
     missed: u32,
 }
 
 impl Watched {
     fn new(origin: Origin, now: Mono) -> Watched {
         let wait = if let Origin::Command { refresh, .. } = &origin { *refresh } else { LOOK };
-        // It may have changed since it was read: the first look reads it again.
+        // The file may have changed since it was read: the first check reads it again.
         Watched { origin, due: now.after(wait), stamp: None, runs: false, missed: 0 }
     }
 }
 
-/// The near end of the thread. It ends when this is dropped.
+/// Handle of the thread, which ends when this is dropped.
 pub struct SecretWatch(Sender<Told>);
 
 impl SecretWatch {
-    /// Starts the thread. `tell`: what an origin says, or why it says nothing.
+    /// Starts the thread. `tell` receives each origin's output, or the reason that there is none.
     pub fn start(tell: impl Fn(Origin, Result<String, String>) + Send + Clone + 'static) -> io::Result<SecretWatch> {
         let (orders, theirs) = channel();
         let own = orders.clone();
@@ -209,8 +208,8 @@ impl SecretWatch {
         Ok(SecretWatch(orders))
     }
 
-    /// These are the origins from here on, read just now. Those that cannot change are passed over. `hidden` are the
-    /// variables that no program is given.
+    /// Sets the origins to watch, which have just been read. Those that cannot change are skipped. `hidden` are the
+    /// variables that no program receives.
     pub fn watch(&self, origins: impl Iterator<Item = Origin>, hidden: Vec<String>) {
         let mut kept: Vec<Origin> = Vec::new();
         for origin in origins.filter(|origin| !matches!(origin, Origin::Env(_))) {
@@ -222,7 +221,7 @@ impl SecretWatch {
         let _ = self.0.send(Told::Watch(kept, hidden.into()));
     }
 
-    /// Has an origin asked at once.
+    /// Reads an origin at once.
     pub fn ask(&self, origin: Origin) {
         let _ = self.0.send(Told::Ask(origin));
     }
@@ -269,7 +268,7 @@ fn serve(
     }
 }
 
-/// Those that were watched before keep their turns, and their programs run on.
+/// Replaces the watched origins. Former ones keep their schedule, and their programs continue.
 fn watch(watched: &mut Vec<Watched>, origins: Vec<Origin>, now: Mono) {
     let mut before = std::mem::take(watched);
     for origin in origins {
@@ -339,7 +338,7 @@ mod tests {
         assert!(clock.mono() < Mono(0).after(Duration::from_secs(30)), "half of what the programs would take");
     }
 
-    /// Processes whose command line has `mark` in it.
+    /// Returns the processes whose command line contains `mark`.
     fn processes(mark: &str) -> usize {
         let lines = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let line = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
@@ -358,7 +357,7 @@ mod tests {
 
     #[test]
     fn what_a_program_started_ends_with_it() {
-        // The mark is an argument of these processes alone: by it they are found.
+        // Only these processes have the mark as an argument.
         let mark = format!("610.{}", std::process::id());
         let script = |then: &str| words(&format!("sh|-c|sleep {mark} & (sleep {mark} &) ; {then}"));
         let clock = Clock::new();
@@ -378,7 +377,7 @@ mod tests {
     #[test]
     fn a_program_leaves_no_thread_or_descriptor() {
         let folder = |name: &str| std::fs::read_dir(format!("/proc/self/{name}")).unwrap().filter_map(Result::ok);
-        // It has left the group, so nothing ends it: only its pipe is closed.
+        // The process has left the group, so it is not killed: only its pipe is closed.
         let mark = format!("5.{}", std::process::id());
         let printed = run(&words(&format!("sh|-c|setsid sleep {mark} & sleep 0.3; echo x")), &[]).unwrap();
         assert_eq!(printed, "x\n");

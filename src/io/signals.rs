@@ -1,6 +1,5 @@
-//! Owns the way from a signal to the loop: the handler writes one byte into a socket pair that the poll watches.
-//! Signals are caught before there is a loop, and wait: a process that is starting must not be ended by a request to
-//! reload.
+//! Owns the path from a signal to the event loop: the handler writes one byte into a socket pair that the poll watches.
+//! Signals are caught before there is a loop, and wait: a request to reload must not end a process that is starting.
 //!
 //! Called by the command line, and by the reactor. Never acts on a signal itself.
 
@@ -12,10 +11,10 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Meanings that are told apart.
+/// Number of meanings of signals.
 pub const KINDS: usize = 3;
 
-/// The reading ends, one for each meaning.
+/// Reading ends, one for each meaning.
 pub struct Signals {
     pipes: Vec<(UnixStream, Signal)>,
 }
@@ -29,13 +28,13 @@ impl Signals {
         Ok(Signals { pipes: pipes.collect::<io::Result<_>>()? })
     }
 
-    /// Has a poll watch for them. Events carry `tokens` in the order of [`Signals::read`]'s `which`.
+    /// Registers them with a poll. Events have `tokens` in the order of [`Signals::read`]'s `which`.
     pub fn watch(&mut self, registry: &Registry, tokens: [Token; KINDS]) -> io::Result<()> {
         let mut pipes = self.pipes.iter_mut().zip(tokens);
         pipes.try_for_each(|((pipe, _), token)| registry.register(pipe, token, Interest::READABLE))
     }
 
-    /// Empties pipe number `which`; the signal if one has come. Several of a kind count as one.
+    /// Empties pipe number `which`. Returns the signal if one was received. Several of a kind count as one.
     pub fn read(&mut self, which: usize) -> Option<Signal> {
         let (pipe, signal) = self.pipes.get_mut(which)?;
         let (mut bytes, mut came) = ([0u8; 64], false);
@@ -46,7 +45,7 @@ impl Signals {
     }
 }
 
-/// Lets a write beyond the limit on a file's size fail like any other write (EFBIG): the kernel's signal for it would
+/// Makes a write beyond the limit on a file's size fail like any other write (EFBIG): the kernel's signal for it would
 /// end the process. The flag that the handler sets is not read.
 pub fn outlive_file_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::<AtomicBool>::default()).map(drop)
@@ -75,7 +74,7 @@ mod tests {
         let pipes =
             vec![(caught(&[SIGUSR1]).unwrap(), Signal::Terminate), (caught(&[SIGUSR2]).unwrap(), Signal::Reload)];
         let mut signals = Signals { pipes };
-        // Before the poll watches: what came then is not lost.
+        // Before the poll watches: signals received then are not lost.
         for _ in 0..3 {
             signal_hook::low_level::raise(SIGUSR2).unwrap();
         }

@@ -1,8 +1,8 @@
-//! Owns TLS on both sides: roots and configurations by peer towards providers, the certificate shown to clients, and
-//! one encrypted connection's session.
+//! Owns TLS on both sides: roots and configurations by peer for providers, the certificate for clients, and the session
+//! of one encrypted connection.
 //!
-//! rustls is named here alone. Called by the reactor (the table of peers) and by `io::transport`. Uses the buffered
-//! interface; all plaintext leaves the session at once, since plaintext inside it raises no event.
+//! Only this module uses rustls. Called by the reactor (the table of peers) and by `io::transport`. Uses the buffered
+//! interface. All plaintext leaves the session at once, since plaintext inside it raises no event.
 
 pub mod blocking;
 
@@ -21,18 +21,18 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A TLS peer: who it must prove to be, and by whose word.
+/// TLS peer: the name that it must prove, and the authorities trusted for that.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Authority {
     /// DNS name or IP address that the peer's certificate must carry.
     pub server_name: String,
     /// PEM file with further root certificates for this peer; the public roots (webpki-roots) are trusted anyway.
     pub ca_file: Option<PathBuf>,
-    /// Belongs to an earlier configuration alone: its file is not read again, it may be gone.
+    /// True if only an earlier configuration uses it: its file is not read again, and may be gone.
     pub retired: bool,
 }
 
-/// Everything the loop needs to speak TLS; swapped whole when the configuration is read again.
+/// TLS data of the event loop; replaced as a whole when the configuration is read again.
 #[derive(Clone, Default)]
 pub struct Security {
     /// Towards providers.
@@ -42,8 +42,8 @@ pub struct Security {
 }
 
 impl Security {
-    /// Reads the certificate files of the peers, and certificate chain and key of our own (PEM) if we show one.
-    /// `before` is what is in use until now: retired peers and the keys of session tickets are taken from it.
+    /// Reads the certificate files of the peers, and our own certificate chain and key (PEM) if there is one. `before`
+    /// is the data in use so far: retired peers and the keys of session tickets are taken from it.
     pub fn load(
         authorities: &[Authority],
         own: Option<(&Path, &Path)>,
@@ -62,7 +62,7 @@ struct Peer {
     name: ServerName<'static>,
 }
 
-/// The table that `Action::Dial::authority` indexes.
+/// Table that `Action::Dial::authority` indexes.
 #[derive(Clone, Default)]
 pub struct Peers(Vec<Peer>);
 
@@ -87,7 +87,7 @@ impl Peers {
                     config
                 }
             };
-            // An IPv6 address stands in brackets where it is part of a URL, but not in a certificate.
+            // An IPv6 address has brackets in a URL, but not in a certificate.
             let bare = authority.server_name.trim_start_matches('[').trim_end_matches(']');
             let name = ServerName::try_from(bare.to_string())
                 .map_err(|_| invalid(format!("`{}` is not a name a certificate can carry", authority.server_name)))?;
@@ -96,7 +96,7 @@ impl Peers {
         Ok(Peers(peers))
     }
 
-    /// A session with peer number `index`, its ClientHello ready to be written. `None` for an unknown index.
+    /// Creates a session with peer number `index`, its ClientHello ready to be written. `None` for an unknown index.
     pub fn session(&self, index: u32) -> Option<Session> {
         let peer = self.0.get(index as usize)?;
         let session = ClientConnection::new(peer.config.clone(), peer.name.clone()).ok()?;
@@ -104,14 +104,14 @@ impl Peers {
     }
 }
 
-/// Who we are towards clients: certificate chain and private key, TLS 1.2 and 1.3, `http/1.1` alone. Cheap to clone.
+/// Our identity towards clients: certificate chain and private key, TLS 1.2 and 1.3, only `http/1.1`. Cheap to clone.
 #[derive(Clone)]
 pub struct Identity(Arc<ServerConfig>);
 
 impl Identity {
-    /// Reads the PEM files and checks that the key belongs to the certificate; an error names the file. With
-    /// `before`, tickets that the identity before this one has given out stay good, so that a renewed certificate
-    /// costs no client a full handshake.
+    /// Reads the PEM files and checks that the key belongs to the certificate; an error names the file. With `before`,
+    /// session tickets of the former identity stay valid, so that a renewed certificate costs no client a full
+    /// handshake.
     pub fn load(cert: &Path, key: &Path, before: Option<&Identity>) -> io::Result<Identity> {
         let named = |path: &Path, error: &dyn std::fmt::Display| invalid(format!("{}: {error}", path.display()));
         let pem = files::read(cert).map_err(|error| named(cert, &error))?;
@@ -133,19 +133,19 @@ impl Identity {
             Some(before) => before.0.ticketer.clone(),
             None => ticketer()?,
         };
-        // One is enough: a client that opens several connections at once shakes hands in full for the others.
+        // One is enough: a client that opens several connections at once makes full handshakes for the others.
         config.send_tls13_tickets = 1;
         Ok(Identity(Arc::new(config)))
     }
 
-    /// A session for a client that has just connected.
+    /// Creates a session for a client that has just connected.
     pub fn session(&self) -> Option<Session> {
         let session = ServerConnection::new(self.0.clone()).ok()?;
         Some(Session::new(session.into(), true))
     }
 }
 
-/// Sealed tickets with keys that change by themselves every six hours; nothing is stored per client.
+/// Creates encrypted tickets with keys that change by themselves every six hours; nothing is stored per client.
 fn ticketer() -> io::Result<Arc<dyn ProducesTickets>> {
     rustls::crypto::ring::Ticketer::new().map_err(|error| invalid(error.to_string()))
 }
@@ -180,28 +180,28 @@ fn client_config(ca_file: Option<&Path>) -> io::Result<ClientConfig> {
     Ok(config)
 }
 
-/// One connection's TLS state. Boxed by its owner: it weighs more than a kilobyte.
+/// TLS state of one connection. Boxed by its owner: it is larger than a kilobyte.
 pub struct Session {
     tls: Connection,
-    /// The end has been seen; told after the plaintext that came before it.
+    /// End of the stream, reported after the plaintext before it.
     over: Option<Ending>,
-    /// A client's first bytes, where they came together with the end of its handshake.
+    /// First bytes of a client, if they arrived together with the end of its handshake.
     early: Vec<u8>,
-    /// A client has said nothing yet.
+    /// True if a client has sent nothing yet.
     fresh: bool,
-    /// What broke it, in words for the log; empty as long as nothing has.
+    /// Reason of a failure, for the log; empty if there was none.
     why: &'static str,
 }
 
 impl Session {
-    /// `fresh`: a client's, which has said nothing yet.
+    /// `fresh`: a client's session, which has received nothing yet.
     fn new(mut tls: Connection, fresh: bool) -> Session {
         tls.set_buffer_limit(Some(limits::TLS_UNSENT_MAX));
         Session { tls, over: None, early: Vec::new(), fresh, why: "" }
     }
 
-    /// Goes on with the handshake as far as the socket allows; reads at most about `limits::IO_SLICE` bytes. What comes
-    /// behind the handshake is not read with it, but for a little.
+    /// Continues the handshake as far as the socket allows; reads at most about `limits::IO_SLICE` bytes. Only few
+    /// bytes after the handshake are read with it.
     pub fn shake(&mut self, socket: &mut TcpStream, cipher: &mut [u8]) -> Shake {
         let mut room = limits::IO_SLICE;
         loop {
@@ -230,7 +230,7 @@ impl Session {
                     room -= count;
                     let mut early = std::mem::take(&mut self.early);
                     self.take(&cipher[..count], &mut early);
-                    // A server speaks only when asked (HTTP/1.1): what it might say before our request is dropped.
+                    // A server sends only responses (HTTP/1.1): bytes before our request are dropped.
                     if matches!(self.tls, Connection::Server(_)) {
                         self.early = early;
                     }
@@ -272,7 +272,7 @@ impl Session {
         }
     }
 
-    /// Feeds received bytes to the session in the pieces it is willing to take.
+    /// Passes received bytes to the session in the pieces that it accepts.
     fn take(&mut self, mut input: &[u8], plain: &mut Vec<u8>) {
         while !input.is_empty() && self.over.is_none() {
             let taken = self.tls.read_tls(&mut input);
@@ -290,12 +290,12 @@ impl Session {
     }
 
     fn drain_plaintext(&mut self, plain: &mut Vec<u8>) {
-        // WouldBlock is the usual end; an end without close_notify is an error too, but the socket has told it.
+        // WouldBlock is the usual end; an end without close_notify is an error too, but the socket has reported it.
         let _ = self.tls.reader().read_to_end(plain);
     }
 
-    /// Encrypts what fits of `data` and writes it. `taken` bytes have left the core's hands; some may still wait
-    /// inside the session, see [`Session::owes`].
+    /// Encrypts the part of `data` that fits, and writes it. `taken` bytes have been taken from the core; some may
+    /// still wait inside the session, see [`Session::owes`].
     pub fn send(&mut self, socket: &mut TcpStream, data: &[u8]) -> io::Result<Sent> {
         if !self.flush(socket)? {
             return Ok(Sent { taken: 0, blocked: true });
@@ -305,12 +305,12 @@ impl Session {
         Ok(Sent { taken, blocked })
     }
 
-    /// Encrypted bytes wait to be written.
+    /// True if encrypted bytes wait to be written.
     pub fn owes(&self) -> bool {
         self.tls.wants_write()
     }
 
-    /// Queues a close_notify and writes what it can; true when nothing is left to write.
+    /// Queues a close_notify and writes what it can; true if no bytes are left to write.
     pub fn part(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
         self.tls.send_close_notify();
         self.flush(socket)
@@ -330,17 +330,17 @@ impl Session {
         Ok(true)
     }
 
-    /// How a bare FIN of the socket is to be told.
+    /// Returns the kind of end that a bare FIN of the socket means.
     pub fn ending_at_fin(&self) -> Ending {
         self.over.unwrap_or(Ending::Broken)
     }
 }
 
-/// A handshake that the peer has ended.
+/// Error texts for a handshake that the peer has ended.
 const CUT: &str = "closed in the handshake";
 const RESET: &str = "reset in the handshake";
 
-/// What is wrong, by the name that rustls has for it where an operator can look that up.
+/// Returns the reason of a failure, by rustls' name for it if an operator can look that up.
 fn words(error: &rustls::Error) -> &'static str {
     use rustls::{CertificateError, Error};
     match error {
@@ -365,8 +365,8 @@ fn words(error: &rustls::Error) -> &'static str {
     }
 }
 
-/// Whether a certificate is refused because it is an authority's (`CA:TRUE`) in the place of a server's own: rustls has
-/// no word for it, and hands on what webpki says.
+/// True if a certificate is refused because it is an authority's (`CA:TRUE`) instead of a server's own: rustls has no
+/// error for it, and passes on webpki's.
 fn is_authority(why: &rustls::OtherError) -> bool {
     why.0.to_string() == "CaUsedAsEndEntity"
 }
@@ -385,7 +385,7 @@ fn alert_words(alert: rustls::AlertDescription) -> &'static str {
     }
 }
 
-/// One `recv`; `None` if it would block.
+/// Calls `recv` once; `None` if it would block.
 #[inline]
 pub(super) fn receive(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {

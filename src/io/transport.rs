@@ -1,6 +1,6 @@
-//! Owns one connection's socket, plain or encrypted, behind the same few calls. Never touches poll, flags or core.
+//! Owns one connection's socket, plain or encrypted, behind the same methods. Never uses poll, flags or core.
 //!
-//! Called by the reactor alone.
+//! Called only by the reactor.
 
 use super::outcome::{Fill, Peek, Sent, Shake};
 use super::tls::{Session, receive};
@@ -13,28 +13,28 @@ use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// The buffers every connection reads through; the loop has one of each.
+/// Buffers that every connection reads through; the loop has one of each.
 pub struct Scratch {
-    /// What came from a socket.
+    /// Bytes received from a socket.
     raw: Vec<u8>,
-    /// What the last encrypted bytes meant; allocated with the first of them.
+    /// Plaintext of the last encrypted bytes; allocated with the first of them.
     clear: Vec<u8>,
-    /// Where the last reading put its bytes.
+    /// True if the last read put its bytes into `clear`.
     decrypted: bool,
 }
 
 impl Scratch {
-    /// Room for one slice.
+    /// Allocates room for one slice.
     pub fn new() -> Scratch {
         Scratch { raw: vec![0; limits::IO_SLICE], clear: Vec::new(), decrypted: false }
     }
 
-    /// The first `len` bytes as they came from the socket.
+    /// Returns the first `len` bytes as received from the socket.
     pub fn raw(&self, len: usize) -> &[u8] {
         self.raw.get(..len).unwrap_or_default()
     }
 
-    /// The first `len` bytes of the last reading.
+    /// Returns the first `len` bytes of the last read.
     pub fn data(&self, len: usize) -> &[u8] {
         let from = if self.decrypted { &self.clear } else { &self.raw };
         from.get(..len).unwrap_or_default()
@@ -47,7 +47,7 @@ impl Default for Scratch {
     }
 }
 
-/// A socket and, if encrypted, its session.
+/// Socket and, if encrypted, its session.
 pub enum Transport {
     /// Plain TCP.
     Plain(TcpStream),
@@ -56,7 +56,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The socket.
+    /// Returns the socket.
     pub fn socket(&mut self) -> &mut TcpStream {
         match self {
             Transport::Plain(socket) => socket,
@@ -80,7 +80,7 @@ impl Transport {
         }
     }
 
-    /// Goes on with a TLS handshake; a plain connection has none and is done.
+    /// Continues a TLS handshake; a plain connection has none and is done.
     pub fn shake(&mut self, scratch: &mut Scratch) -> Shake {
         match self {
             Transport::Plain(_) => Shake::Done,
@@ -88,7 +88,7 @@ impl Transport {
         }
     }
 
-    /// Writes what the socket takes of `data`; an error means that the connection is broken.
+    /// Writes as much of `data` as the socket takes; an error means that the connection is broken.
     pub fn send(&mut self, data: &[u8]) -> io::Result<Sent> {
         match self {
             Transport::Plain(socket) => send_plain(socket, data),
@@ -115,20 +115,20 @@ impl Transport {
         }
     }
 
-    /// Looks at up to `most` of the next bytes, without taking any; how many there are.
+    /// Peeks at up to `most` of the next bytes, without taking any. Returns their number.
     pub fn peek_into(&mut self, scratch: &mut Scratch, most: usize) -> io::Result<usize> {
         self.socket().peek(&mut scratch.raw[..most])
     }
 
-    /// Takes `len` bytes, which have been seen, off the socket.
+    /// Takes `len` bytes, which have been peeked at, off the socket.
     pub fn skip(&mut self, len: usize, scratch: &mut Scratch) {
-        // They lie there: neither an error nor fewer bytes can come of it.
+        // The bytes are there, so there is neither an error nor a short read.
         let _ = receive(self.socket(), &mut scratch.raw[..len]);
     }
 
-    /// Says goodbye: over TLS a close_notify, then FIN. False if encrypted bytes are still to be written first; then
-    /// call again after a writable edge. `unread` says that bytes may lie in the socket: closing over them would send
-    /// a reset that can overtake our last answer, so one slice of them is taken and dropped.
+    /// Ends the connection: over TLS a close_notify, then FIN. False if encrypted bytes are still to be written first;
+    /// then call again after a writable edge. `unread` is true if bytes may be in the socket: closing with unread bytes
+    /// would send a reset that can overtake our last answer, so one slice of them is taken and dropped.
     pub fn part(&mut self, scratch: &mut Scratch, unread: bool) -> bool {
         if !self.finish() {
             return false;
@@ -139,8 +139,8 @@ impl Transport {
         true
     }
 
-    /// Says that nothing more is written: over TLS a close_notify, then FIN. False if encrypted bytes are still to be
-    /// written first. Said twice it is said once.
+    /// Ends our half: over TLS a close_notify, then FIN. False if encrypted bytes are still to be written first.
+    /// Repeated calls have no effect.
     pub fn finish(&mut self) -> bool {
         if let Transport::Tls(both) = self {
             let (socket, session) = &mut **both;
@@ -152,7 +152,7 @@ impl Transport {
         true
     }
 
-    /// Makes the coming close a reset: the peer must not take what it got for a proper end.
+    /// Makes the next close a reset: the peer must not mistake it for a proper end.
     pub fn abort(&mut self) {
         let _ = SockRef::from(&*self.socket()).set_linger(Some(Duration::ZERO));
     }

@@ -1,13 +1,13 @@
-//! What a proxy answers that was asked for a tunnel (RFC 9110 section 9.3.6). Pure: bytes to a verdict. Called by
-//! `io::reactor`, and by commands that ask a server by themselves.
+//! Parses a proxy's answer to a request for a tunnel (RFC 9110 section 9.3.6). Pure: bytes to a result. Called by
+//! `io::reactor`, and by commands that connect to a server themselves.
 
-/// Bytes of an answer's head, informational ones before it included.
+/// Maximum bytes of an answer's head, including informational ones before it.
 pub const ANSWER_MAX: usize = 8 * 1024;
 
-/// Why there is no tunnel, by the status that says so; in words for the log.
+/// Reasons for the log that there is no tunnel, by status.
 const REFUSALS: [(u16, &str); 8] = [
     (400, "proxy: 400, it does not understand"),
-    // As tinyproxy says it.
+    // As tinyproxy answers.
     (401, "proxy: 401, it wants other credentials"),
     (403, "proxy: 403, it does not let us through"),
     (405, "proxy: 405, it makes no tunnels"),
@@ -17,18 +17,18 @@ const REFUSALS: [(u16, &str); 8] = [
     (504, "proxy: 504, the provider does not answer it"),
 ];
 
-/// The words for a proxy that ends the connection instead of answering.
+/// Error text for a proxy that ends the connection instead of answering.
 pub const CLOSED: &str = "proxy: closed without an answer";
 
-/// The words for what is no answer.
+/// Error text for an answer that is not HTTP.
 const NO_HTTP: &str = "proxy: no answer in HTTP";
 
-/// How many bytes the answer has that the tunnel begins behind; `Ok(None)` while some are missing, else why there is no
-/// tunnel. Nothing but statuses is looked at: whatever a good answer says of a body is to be ignored, there is none.
+/// Returns the length of the answer, after which the tunnel begins; `Ok(None)` while bytes are missing; otherwise the
+/// reason that there is no tunnel. Only statuses are read: a good answer has no body, whatever its fields state.
 pub fn answer(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
     let mut at = 0;
     loop {
-        // Who speaks something else may wait for us now: there need not be an end of a head to wait for.
+        // A server of another protocol may wait for us: there may never be an end of a head.
         if !bytes[at..].iter().zip(b"HTTP/1.").all(|(is, should)| is == should) {
             return Err(NO_HTTP);
         }
@@ -50,7 +50,7 @@ pub fn answer(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
     }
 }
 
-/// The length of the head at the front, with the empty line that ends it.
+/// Returns the length of the head at the front, with the empty line that ends it.
 fn head_len(bytes: &[u8]) -> Option<usize> {
     let lines = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     let empty = |at: usize| [&b"\n"[..], b"\r\n"].into_iter().find(|end| bytes[at..].starts_with(end));

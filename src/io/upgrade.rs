@@ -1,8 +1,8 @@
-//! Sockets that outlive a process: those we inherit from systemd or from our predecessor, and those we hand to our
-//! successor, with a channel between the two. Knows nothing of what is said on it. Called by the command line.
+//! Sockets that outlive a process: inherited from systemd or from our predecessor, or handed to our successor, with a
+//! channel between the two. Independent of the messages on the channel. Called by the command line.
 //!
-//! Both ways are the same: descriptors from 3 on, their number in `LISTEN_FDS`, their names in `LISTEN_FDNAMES`
-//! (sd_listen_fds(3)). The channel is the last of them, called `CHANNEL`; a listener called `ADMIN` serves health.
+//! Both work alike: descriptors from 3 on, their number in `LISTEN_FDS`, their names in `LISTEN_FDNAMES`
+//! (sd_listen_fds(3)). The channel is the last of them, named `CHANNEL`; a listener named `ADMIN` serves health.
 
 use command_fds::{CommandFdExt, FdMapping};
 use listenfd::ListenFd;
@@ -19,21 +19,21 @@ const ADMIN: &str = "admin";
 /// Linux's numbers of the address family and the type of the channel's socket.
 const UNIX: i32 = 1;
 const STREAM: i32 = 1;
-/// The first inherited descriptor.
+/// Number of the first inherited descriptor.
 const FIRST: i32 = 3;
 
-/// What was inherited.
+/// Inherited sockets.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// Listeners for clients.
     pub clients: Vec<TcpListener>,
-    /// The listener for health and metrics.
+    /// Listener for health and metrics.
     pub admin: Option<TcpListener>,
-    /// To the predecessor, if there is one.
+    /// Channel to the predecessor, if there is one.
     pub channel: Option<UnixStream>,
 }
 
-/// Takes what was inherited; `None` if nothing was. To be called once, before any thread begins.
+/// Takes the inherited sockets; `None` if there are none. Call it once, before any thread begins.
 pub fn inherited() -> io::Result<Option<Inherited>> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -55,8 +55,8 @@ pub fn inherited() -> io::Result<Option<Inherited>> {
     Ok(Some(all))
 }
 
-/// Starts `command` with `listeners`, the last of which is the admin one if `admin` says so. Returns the process and
-/// our end of the channel to it.
+/// Starts `command` with `listeners`; if `admin`, the last of them is the admin listener. Returns the process and our
+/// end of the channel to it.
 pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::Result<(Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let count = listeners.len();
@@ -67,18 +67,18 @@ pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::
     let mappings = fds.zip(FIRST..).map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd }).collect();
     command.fd_mappings(mappings).map_err(|error| io::Error::other(error.to_string()))?;
     command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
-    // It is for the process systemd started; ours is another.
+    // That variable is for the process that systemd started; ours is another.
     command.env_remove("LISTEN_PID");
     Ok((command.spawn()?, ours))
 }
 
-/// Tells the service manager that this process is ready. Without a manager, nothing.
+/// Notifies the service manager that this process is ready. Does nothing without a manager.
 pub fn notify_ready() {
     notify("READY=1\n");
 }
 
-/// Tells the service manager that the process `pid` is the service from now on. It has to hear so from us, and before
-/// we end: with its main process a manager ends the service, and the successor with it.
+/// Notifies the service manager that the process `pid` is the service from now on. Must be sent by us, and before we
+/// end: a manager ends the service with its main process, and the successor with it.
 pub fn notify_successor(pid: u32) {
     notify(&format!("MAINPID={pid}\n"));
 }
@@ -97,7 +97,7 @@ fn notify(text: &str) {
             }
         }
     });
-    // A manager that cannot be told finds out by its own time-out.
+    // If this fails, the manager notices by its own timeout.
     drop(sent);
 }
 

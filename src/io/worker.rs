@@ -1,27 +1,27 @@
-//! Owns threads that do what would hold the loop too long. Takes jobs in lanes, one for each key: lanes have their
-//! turns, a lane keeps its order and has one thread at a time. So the work of one key delays no other key's while
-//! there is a thread more. Knows nothing of what a job is.
+//! Owns threads for work that would block the event loop too long. Takes jobs in lanes, one for each key. Lanes are
+//! served in turn; a lane keeps its order and has one thread at a time. So the work of one key delays no other key's
+//! while another thread is free. Independent of the contents of jobs.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Something to be done, its end told to whoever wants to know.
+/// Job, which reports its own end.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// Whose a job is.
+/// Key that a job belongs to.
 pub type LaneKey = u64;
 
-/// The jobs of one key that wait, in order.
+/// Waiting jobs of one key, in order.
 struct Lane {
     key: LaneKey,
     jobs: VecDeque<Job>,
-    /// A thread does one of them.
+    /// True while a thread does one of its jobs.
     busy: bool,
 }
 
-/// All lanes, the one whose turn is next first; and whether no more jobs will come.
+/// All lanes, the next one to be served first; and true if no more jobs will be added.
 #[derive(Default)]
 struct Lanes {
     lanes: VecDeque<Lane>,
@@ -36,7 +36,7 @@ impl Lanes {
         }
     }
 
-    /// The next job; its lane is busy from here on.
+    /// Returns the next job; its lane is busy from now on.
     fn next(&mut self) -> Option<(LaneKey, Job)> {
         let at = self.lanes.iter().position(|lane| !lane.busy)?;
         let mut lane = self.lanes.remove(at)?;
@@ -46,7 +46,7 @@ impl Lanes {
         Some((key, job))
     }
 
-    /// The job of a lane is done: its turn comes behind all others. A lane without jobs is forgotten.
+    /// Marks a lane's job as done, and moves the lane behind all others. A lane without jobs is removed.
     fn done(&mut self, key: LaneKey) {
         let Some(at) = self.lanes.iter().position(|lane| lane.key == key) else { return };
         let Some(lane) = self.lanes.remove(at).filter(|lane| !lane.jobs.is_empty()) else { return };
@@ -84,24 +84,24 @@ impl Shared {
     }
 }
 
-/// The giving end. Dropping it lets the threads finish what they have, and waits for them; unless they are of the idle
+/// Handle of the threads. Dropping it lets the threads finish all jobs, and waits for them, unless they are of the idle
 /// class.
 pub struct Worker {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Jobs that have not begun are dropped at the end, and no thread is waited for.
+    /// If true, jobs that have not begun are dropped at the end, and no thread is waited for.
     is_idle: bool,
 }
 
 impl Worker {
-    /// Starts so many threads.
+    /// Starts `threads` threads.
     pub fn start(threads: usize) -> io::Result<Worker> {
         Worker::start_with(threads, || {})
     }
 
     /// Starts one thread of the scheduler's idle class, for jobs that no client waits for. On a single core such a job
-    /// would otherwise keep the loop waiting for a slice of the scheduler. Dropping this end drops the jobs that have
-    /// not begun, and waits for none: one may take minutes if others leave no time.
+    /// would otherwise block the event loop for a time slice. Dropping this handle drops the jobs that have not begun,
+    /// and waits for none: a job may take minutes if other threads leave no time.
     pub fn start_idle() -> io::Result<Worker> {
         let mut worker = Worker::start_with(1, yield_to_all)?;
         worker.is_idle = true;
@@ -121,8 +121,8 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Hands a job of a key over; never waits. How many are under way is bounded by the caller: one per request, and
-    /// all that they hold counts as buffered.
+    /// Hands a job of a key over; never waits. The caller bounds the number of jobs: one per request, and all their
+    /// data counts as buffered.
     pub fn give(&self, key: LaneKey, job: Job) {
         self.shared.lanes().add(key, job);
         self.shared.wake.notify_one();
@@ -145,9 +145,9 @@ impl Drop for Worker {
     }
 }
 
-/// Puts this thread into the scheduler's class for what is to run when nothing else wants to (sched(7), `SCHED_IDLE`).
-/// A niceness would not do: it makes the share small, but whoever wakes still waits for the end of the slice. Where a
-/// system does not let it, the thread stays as it is.
+/// Puts this thread into the scheduler's idle class (sched(7), `SCHED_IDLE`). A nice value would not be enough: it
+/// makes the share small, but a waking thread still waits for the end of the slice. If the system does not permit it,
+/// the thread is unchanged.
 fn yield_to_all() {
     #[cfg(target_os = "linux")]
     {
@@ -193,12 +193,13 @@ mod tests {
         assert_eq!(told.recv(), Ok("begun"));
         worker.give(0, Box::new(move || tell.send("never").unwrap()));
         drop(worker);
-        // Dropping it has not waited: only now the first job can end. The second one's end of the channel goes unused.
+        // Dropping the handle has not waited: only now the first job can end. The second job's end of the channel is
+        // unused.
         let_go.send(()).unwrap();
         assert!(told.recv().is_err());
     }
 
-    /// A job that waits until it is let go.
+    /// Returns a job that waits until it is released.
     fn blocked() -> (Job, std::sync::mpsc::Sender<()>) {
         let (go, gone) = channel();
         (
@@ -231,12 +232,12 @@ mod tests {
         let gates: Vec<_> = jobs.into_iter().map(|(job, go)| (worker.give(1, job), go)).collect();
         let (tell, told) = channel();
         worker.give(2, Box::new(move || tell.send(()).unwrap()));
-        // It is done although none of the other key's jobs ever is.
+        // The job is done although none of the other key's jobs ever is.
         told.recv().unwrap();
         drop(gates);
     }
 
-    /// The class is the 41st field of what the kernel tells of a thread (proc_pid_stat(5)); 0 is the ordinary one, 5 is
+    /// The class is the 41st field in the kernel's data about a thread (proc_pid_stat(5)); 0 is the ordinary one, 5 is
     /// the idle one.
     #[test]
     #[cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
-//! Who may do what by the admin listener (contract section 14): tokens, and names of hosts that a page in somebody's
-//! browser could not have chosen.
+//! Access control of the admin listener: tokens, and host names that a malicious page in a browser could not have
+//! chosen.
 
 use super::desk::Writer;
 use crate::base::digest::sha256;
@@ -9,27 +9,27 @@ use crate::policy::settings::secret::Secret;
 use crate::wire::head::{Field, RequestHead};
 use std::net::IpAddr;
 
-/// What a caller may do.
+/// Permissions of a caller.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Role {
-    /// Shows no token that is one of ours, and needs one for anything.
+    /// No access: without a valid token, which is required.
     Nobody,
-    /// Look, without a token.
+    /// Read access, without a token.
     Guest,
-    /// Look.
+    /// Read access.
     Reader,
-    /// Look and change.
+    /// Read and write access.
     Writer(Writer),
 }
 
-/// What the caller of a request with this head may do. `reach`: who can connect to the listening socket, whatever the
-/// configuration says of it.
+/// Returns the permissions of the caller of a request with this head. `reach`: who can connect to the listening socket,
+/// whatever the configuration permits.
 pub(crate) fn role(head: &RequestHead, bytes: &[u8], reach: Option<Reach>, server: &Server) -> Role {
     if reach == Some(Reach::Owner) {
         return Role::Writer(Writer::Socket);
     }
     let shown = bearer_token(head.field(Field::Authorization).of(bytes));
-    // Compared as digests, so that the time taken tells nothing of the token.
+    // Compared as digests, so that the time taken reveals nothing of the token.
     let is =
         |token: &Option<Secret>| token.as_ref().is_some_and(|token| sha256(shown) == sha256(token.expose().as_bytes()));
     if is(&server.admin_write_token) {
@@ -43,8 +43,8 @@ pub(crate) fn role(head: &RequestHead, bytes: &[u8], reach: Option<Reach>, serve
     }
 }
 
-/// The name by which the listener is asked for, without its port; empty where there is none, or what is there has
-/// another form. A target that names a host decides over the field (RFC 9112 section 3.2.2).
+/// Returns the host name in the request, without its port; empty if missing or malformed. A target with a host
+/// overrides the field (RFC 9112 section 3.2.2).
 pub(crate) fn host<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     let text = |bytes: &'a [u8]| std::str::from_utf8(bytes).unwrap_or_default();
     let asked = match text(head.target.of(bytes)).split_once("://") {
@@ -59,8 +59,8 @@ pub(crate) fn host<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     if is_port { name } else { "" }
 }
 
-/// True if that name is one of ours: an address, `localhost` or one that is configured. A page elsewhere can have a
-/// name of its own lead to this host, and would be taken for ours by the browser; it cannot do so with these.
+/// True if that name is one of ours: an address, `localhost` or a configured name. A page elsewhere can make its own
+/// name resolve to this host, and the browser would then take it for ours; it cannot do so with these names.
 pub(crate) fn knows_host(host: &str, reach: Option<Reach>, server: &Server) -> bool {
     reach == Some(Reach::Owner)
         || host.parse::<IpAddr>().is_ok()

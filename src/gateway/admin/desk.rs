@@ -1,6 +1,6 @@
-//! Requests to the admin listener that are not answered at once: those whose bodies are arriving, those that a helper
-//! thread is asked for, and those that are told of requests as they end. At most one for each connection, of which
-//! there are at most `limits::ADMIN_CONNECTIONS`.
+//! Pending requests to the admin listener: those whose bodies are arriving, those that a helper thread works on, and
+//! those that receive requests as they end. At most one for each connection, of which there are at most
+//! `limits::ADMIN_CONNECTIONS`.
 
 use super::part::Part;
 use crate::base::limits::ADMIN_CONNECTIONS;
@@ -13,26 +13,26 @@ use crate::policy::keys::KeyRecord;
 use crate::wire::head::RequestHead;
 use std::sync::Arc;
 
-/// Reports that may be under way: the one that is written, and those that wait for it.
+/// Maximum number of pending reports: the one being written, and those that wait for it.
 const REPORTS_MAX: usize = 9;
-/// Lists and reports of one caller that may be under way.
+/// Maximum number of pending lists and reports of one caller.
 const READS_PER_CALLER: usize = 9;
-/// Lists and reports of all callers that may be under way.
+/// Maximum number of pending lists and reports of all callers.
 const READS_MAX: usize = ADMIN_CONNECTIONS;
-/// Changes that may be under way.
+/// Maximum number of pending changes.
 const CHANGES_MAX: usize = ADMIN_CONNECTIONS;
 
-/// Who asks: a host, with a token or without one.
+/// Caller: a host, with a token or without one.
 pub(crate) type Caller = (PeerKey, bool);
 
-/// What a question to a helper thread counts as until it is answered, also where its caller has left.
+/// Kind of load of a question to a helper thread until it is answered, even if its caller has left.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Load {
-    /// Something is to be changed. It waits for other changes alone.
+    /// Change. It waits only for other changes.
     Change,
-    /// Something is looked at.
+    /// Read.
     List(Caller),
-    /// The same, and it may take long.
+    /// Read that may take long.
     Report(Caller),
 }
 
@@ -45,17 +45,17 @@ impl Load {
     }
 }
 
-/// Who changes something, as the audit calls it.
+/// Author of a change, for the audit.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Writer {
-    /// Shows the `admin_write_token`.
+    /// Caller with the `admin_write_token`.
     Token,
-    /// Comes by a socket in the file system.
+    /// Caller through a Unix socket.
     Socket,
 }
 
 impl Writer {
-    /// As the audit calls it.
+    /// Name in the audit.
     pub fn name(self) -> &'static str {
         match self {
             Writer::Token => "admin_write_token",
@@ -64,7 +64,7 @@ impl Writer {
     }
 }
 
-/// A request, and what it waits for.
+/// Request, and the event that it waits for.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) client: ClientId,
@@ -72,23 +72,23 @@ pub(crate) struct Waiting {
     pub(crate) waits: Waits,
 }
 
-/// What a request waits for.
+/// Event that a request waits for.
 #[derive(Debug)]
 pub(crate) enum Waits {
-    /// The rest of its body, which has begun then.
+    /// The remaining body, which has begun, and its deadline.
     Body(Box<Begun>, Mono),
-    /// The helper thread.
+    /// Answer of the helper thread.
     Answer,
     /// Requests that end, from this number on.
     Live(u64),
 }
 
-/// A request whose body is arriving.
+/// Request whose body is arriving.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) head: RequestHead,
     pub(crate) part: Part,
-    /// Who changes something by it.
+    /// Author of the change.
     pub(crate) writer: Option<Writer>,
     pub(crate) caller: Caller,
 }
@@ -97,53 +97,53 @@ pub(crate) struct Begun {
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     waiting: Vec<Waiting>,
-    /// What the helper threads have not answered.
+    /// Questions that the helper threads have not answered.
     under_way: Vec<Load>,
 }
 
-/// What a helper thread is asked.
+/// Question to a helper thread.
 #[derive(Debug)]
 pub struct DeskAsk {
     pub(crate) client: ClientId,
     pub(crate) config: Arc<Config>,
     pub(crate) method: String,
-    /// What follows `/admin/v1/`, without the query.
+    /// Path after `/admin/v1/`, without the query.
     pub(crate) path: String,
     pub(crate) part: Part,
     pub(crate) body: Vec<u8>,
-    /// The request's `Idempotency-Key`.
+    /// `Idempotency-Key` of the request.
     pub(crate) once: Option<String>,
-    /// Who changes something, where anything is to be changed.
+    /// Author of the change, if it is one.
     pub(crate) writer: Option<Writer>,
     pub(crate) load: Load,
 }
 
-/// What a helper thread says.
+/// Answer of a helper thread.
 #[derive(Debug)]
 pub struct DeskAnswer {
     pub(crate) client: ClientId,
     pub(crate) load: Load,
     pub(crate) status: u16,
-    /// The body, or what is wrong.
+    /// Body, or the error.
     pub(crate) body: Result<Vec<u8>, String>,
-    /// The key that was issued: its first request needs no look-up here.
+    /// Issued key: its first request needs no look-up here.
     pub(crate) issued: Option<Box<KeyRecord>>,
 }
 
 impl DeskAsk {
-    /// True if it changes something: nobody who only looks may hold it up.
+    /// True if it is a change: reads must not delay it.
     pub fn is_change(&self) -> bool {
         self.load == Load::Change
     }
 
-    /// Its answer: a status, and the body or what is wrong.
+    /// Creates its answer: a status, and the body or the error.
     pub fn answer(&self, status: u16, body: Result<Vec<u8>, String>) -> Box<DeskAnswer> {
         Box::new(DeskAnswer { client: self.client, load: self.load, status, body, issued: None })
     }
 }
 
 impl DeskAnswer {
-    /// The same, of a request that has issued a key.
+    /// Adds the issued key to the answer.
     pub fn with_issued(mut self: Box<Self>, issued: Option<Box<KeyRecord>>) -> Box<DeskAnswer> {
         self.issued = issued;
         self
@@ -151,24 +151,24 @@ impl DeskAnswer {
 }
 
 impl Desk {
-    /// A request waits.
+    /// Adds a waiting request.
     pub(crate) fn wait(&mut self, waiting: Waiting) {
         self.gone(waiting.client);
         self.waiting.push(waiting);
     }
 
-    /// What a client waits for.
+    /// Returns the waiting request of a client.
     pub(crate) fn of(&mut self, client: ClientId) -> Option<&mut Waiting> {
         self.waiting.iter_mut().find(|waiting| waiting.client == client)
     }
 
-    /// The client is answered, or has left.
+    /// Removes the request of a client that is answered or has left.
     pub(crate) fn gone(&mut self, client: ClientId) -> Option<Waiting> {
         let at = self.waiting.iter().position(|waiting| waiting.client == client)?;
         Some(self.waiting.swap_remove(at))
     }
 
-    /// One more is asked for; false where too many are under way.
+    /// Counts one more question; false if too many are pending.
     pub(crate) fn takes(&mut self, load: Load) -> bool {
         let count = |fits: &dyn Fn(&Load) -> bool| self.under_way.iter().filter(|one| fits(one)).count();
         let takes = match load {
@@ -185,7 +185,7 @@ impl Desk {
         takes
     }
 
-    /// One is answered, or cannot be.
+    /// Removes a question that is answered, or cannot be.
     pub(crate) fn done(&mut self, load: Load) {
         if let Some(at) = self.under_way.iter().position(|one| *one == load) {
             self.under_way.swap_remove(at);

@@ -1,34 +1,34 @@
-//! Which part of a list is asked for (contract section 14: "paged by `limit` and `after`"), and what else a query says.
+//! Requested part of a list, paged by `limit` and `after`, and other parameters of a query.
 
 use crate::base::text::push_number;
 use crate::policy::keys::KeyId;
 use crate::wire::percent;
 
-/// Items of a list that are told at once, at most.
+/// Maximum number of items in one part of a list.
 pub(crate) const LIMIT_MAX: u64 = 1000;
-/// Items of a list that are told at once, if nothing is said of it.
+/// Default number of items in one part of a list.
 const LIMIT: u64 = 100;
 
-/// Said of what no list had.
+/// Error text for a value that no list has returned.
 pub const UNKNOWN_AFTER: &str = "after: expected what a list before had in `next`";
 
-/// A part of a list.
+/// Part of a list.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Items at most.
+    /// Maximum number of items.
     pub limit: u64,
-    /// What the part before had in `next`.
+    /// Value of `next` of the part before.
     pub after: Option<u64>,
-    /// The same of a list of keys.
+    /// Value of `next` of the part before, in a list of keys.
     pub after_key: Option<KeyId>,
-    /// Whatever else was asked, decoded, in its order.
+    /// Other parameters, decoded, in their order.
     pub more: Vec<(String, String)>,
-    /// Items that were looked at.
+    /// Number of items examined.
     seen: u64,
 }
 
 impl Part {
-    /// Reads a query that may say what is `known`, each once; else what is wrong.
+    /// Parses a query with the parameters in `known`, each at most once; otherwise returns the error.
     pub(crate) fn of(query: &str, known: &str) -> Result<Part, String> {
         let mut part = Part { limit: LIMIT, after: None, after_key: None, more: Vec::new(), seen: 0 };
         let of_keys = known.ends_with("after-key");
@@ -56,7 +56,7 @@ impl Part {
         Ok(part)
     }
 
-    /// Where the part begins and ends, of a list that is told from its first item on.
+    /// Returns the beginning and end of the part, in a list that starts with its first item.
     pub fn bounds(&self) -> (u64, u64) {
         let from = self.after.unwrap_or(0);
         (from, from.saturating_add(self.limit))
@@ -69,14 +69,14 @@ impl Part {
         (from..to).contains(&(self.seen - 1))
     }
 
-    /// Ends such a list, all of whose items were looked at.
+    /// Ends such a list, after all its items were examined.
     pub(super) fn end(&self, out: &mut Vec<u8>) {
         let (_, to) = self.bounds();
         end(Some(to).filter(|to| *to < self.seen), out);
     }
 }
 
-/// Ends a list, with where the rest of it begins.
+/// Ends a list, with the position of the next part.
 pub(super) fn end(next: Option<u64>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"],\"next\":");
     match next {

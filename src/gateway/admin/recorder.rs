@@ -1,44 +1,44 @@
-//! The flight recorder: the last requests as their log lines, what every minute of the last hour came to, and how long
-//! targets took to their first byte. In memory of a bound in bytes, and only where there is an admin listener; no
-//! content, as in the log. Called at the end of every exchange and by whoever looks.
+//! Flight recorder: the last requests as their log lines, totals of every minute of the last hour, and times of targets
+//! to their first byte. Its memory is bounded, and used only if there is an admin listener. No content, as in the log.
+//! Called at the end of every exchange and by readers.
 
 use crate::base::order;
 use crate::base::time::Unix;
 use std::collections::VecDeque;
 
-/// Requests that are kept.
+/// Maximum number of requests kept.
 pub(crate) const REQUESTS_MAX: usize = 1000;
-/// Bytes of their lines until somebody looks, and from then on.
+/// Maximum bytes of their lines: before the first reader, and after.
 const BYTES: [usize; 2] = [40 << 10, 1 << 20];
-/// Bytes of a line that is kept; a longer one is not.
+/// Maximum bytes of a line; a longer line is not kept.
 const LINE_MAX: usize = 8 << 10;
-/// Minutes that are summed up.
+/// Number of minutes that are summed up.
 const MINUTES: usize = 60;
-/// First bytes that are kept.
+/// Number of times to the first byte kept.
 const FIRSTS: usize = 1024;
-/// Seconds for which they count.
+/// Seconds for which these times count.
 const FIRSTS_AGE: u64 = 300;
 const MINUTE_MS: u64 = 60_000;
 
-/// What one minute came to.
+/// Totals of one minute.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Minute {
-    /// Which one, counted from 1970.
+    /// Minutes since 1970.
     pub(crate) minute: u64,
     pub(crate) requests: u64,
-    /// Those that were answered with a status of 400 or more, or whose client left.
+    /// Requests that were answered with a status of 400 or more, or whose client left.
     pub(crate) errors: u64,
     pub(crate) tokens: u64,
     pub(crate) cost_nano: u64,
 }
 
-/// What is counted of a request beside its line.
+/// Data counted of a request besides its line.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Passed {
     pub(crate) is_error: bool,
     pub(crate) tokens: u64,
     pub(crate) cost_nano: u64,
-    /// The number of the target, and the microseconds to its first byte.
+    /// Number of the target, and the microseconds to its first byte.
     pub(crate) first: Option<(u64, u64)>,
 }
 
@@ -53,18 +53,18 @@ struct First {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     lines: Box<[u8]>,
-    /// Where the next line is put.
+    /// Position of the next line.
     at: usize,
-    /// Where lines begin and how long they are, the oldest first.
+    /// Positions and lengths of lines, the oldest first.
     places: VecDeque<(u32, u32)>,
-    /// Lines so far.
+    /// Number of lines so far.
     count: u64,
     minutes: [Minute; MINUTES],
     firsts: Box<[First]>,
     next_first: usize,
 }
 
-/// Nothing recorded.
+/// Empty recorder.
 impl Default for Recorder {
     fn default() -> Recorder {
         Recorder {
@@ -80,7 +80,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// A request has ended: `line` is what the log says of it.
+    /// Records a request that has ended: `line` is its log line.
     #[cold]
     pub(crate) fn push(&mut self, line: &[u8], passed: &Passed, now: Unix) {
         // Without its line feed.
@@ -104,7 +104,7 @@ impl Recorder {
 
     #[inline]
     fn keep(&mut self, line: &[u8]) {
-        // One that is not kept leaves an empty one in its place, so that lines can be counted.
+        // A line that is not kept is replaced by an empty one, so that lines can be counted.
         let line = if line.len() > LINE_MAX { b"" } else { line };
         if self.places.len() == REQUESTS_MAX {
             self.places.pop_front();
@@ -124,7 +124,7 @@ impl Recorder {
         self.at = end;
     }
 
-    /// Somebody looks: from here on there is room for as many requests as are to be kept.
+    /// Prepares for readers: from now on there is room for the maximum number of requests.
     pub(crate) fn open(&mut self) {
         if self.lines.len() == BYTES[1] {
             return;
@@ -136,24 +136,24 @@ impl Recorder {
         }
     }
 
-    /// Lines so far, those that are kept no more included.
+    /// Number of lines so far, including dropped ones.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The line with this number, counted from 0; `None` where it is not kept.
+    /// Returns the line with this number, counted from 0; `None` if it is not kept.
     pub(crate) fn line(&self, number: u64) -> Option<&[u8]> {
         let first = self.count - self.places.len() as u64;
         let (start, length) = self.places.get(usize::try_from(number.checked_sub(first)?).ok()?)?;
         Some(&self.lines[*start as usize..(start + length) as usize]).filter(|line| !line.is_empty())
     }
 
-    /// The number of the first line that is kept.
+    /// Number of the first line kept.
     pub(crate) fn first(&self) -> u64 {
         self.count - self.places.len() as u64
     }
 
-    /// The minutes of the last hour in which there was anything, the first one first.
+    /// Returns the minutes of the last hour that had any requests, the oldest first.
     pub(crate) fn minutes(&self, now: Unix) -> impl Iterator<Item = &Minute> {
         let last = now.0 / MINUTE_MS;
         let hour = last.saturating_sub(MINUTES as u64 - 1)..=last;
@@ -161,7 +161,7 @@ impl Recorder {
         hour.map(move |minute| (minute, of(minute))).filter(|(minute, sum)| sum.minute == *minute).map(|(_, sum)| sum)
     }
 
-    /// Median and 95th percentile of the microseconds to a target's first bytes in the last five minutes.
+    /// Returns median and 95th percentile of the microseconds to a target's first bytes in the last five minutes.
     pub(crate) fn first_bytes(&self, target: u64, now: Unix) -> Option<(u32, u32)> {
         let since = now.secs().saturating_sub(FIRSTS_AGE) as u32;
         let own = self.firsts.iter().filter(|one| one.target == target as u32 && one.second > since);
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn what_is_there_before_anybody_looks_is_small() {
         let mut recorder = Recorder::default();
-        // Shorter lines there are none.
+        // The shortest possible lines.
         (0..3000).for_each(|number| recorder.push(&line(number, 160), &Passed::default(), Unix(0)));
         let places = recorder.places.capacity() * size_of::<(u32, u32)>();
         let all = recorder.lines.len() + size_of_val(&*recorder.firsts) + size_of::<Recorder>() + places;

@@ -1,5 +1,5 @@
-//! What the admin API tells of the process itself: its state, its targets, its groups, its last requests. What the
-//! commands tell as well is told by their own code, on a helper thread.
+//! Answers of the admin API about the process itself: its state, its targets, its groups, its last requests. Answers
+//! that commands also give are produced by their own code, on a helper thread.
 
 use super::part::{Part, end};
 use super::recorder::Minute;
@@ -12,14 +12,14 @@ use crate::policy::meter::GroupStatus;
 use crate::policy::window;
 use crate::wire::json::{item, key, write_string};
 
-/// What the gateway knows of its connections and requests.
+/// State of the gateway's connections and requests.
 pub(crate) struct View {
-    /// Requests are taken.
+    /// True if requests are accepted.
     pub(crate) ready: bool,
-    /// The wall clock can be right.
+    /// True if the wall clock can be right.
     pub(crate) clock: bool,
     pub(crate) gauges: Gauges,
-    /// Requests that have a slot.
+    /// Number of requests that have a slot.
     pub(crate) exchanges: usize,
 }
 
@@ -58,7 +58,7 @@ fn open(out: &mut Vec<u8>, name: &str, bracket: u8) {
     out.push(bracket);
 }
 
-/// `GET /admin/v1/status`. `origins`: where clients are served, as a browser would say it.
+/// `GET /admin/v1/status`. `origins`: origins of the client listeners, as seen by a browser.
 pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>) {
     let (gauges, now) = (&view.gauges, cx.now);
     out.push(b'{');
@@ -153,7 +153,7 @@ pub(crate) fn targets(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
     part.end(out);
 }
 
-/// A moment of the other clock.
+/// Converts a moment to wall-clock time.
 fn on_wall(at: Mono, now: Mono, unix: Unix) -> Unix {
     Unix(unix.0.saturating_add(at.micros_since(now).div_ceil(1000)))
 }
@@ -180,7 +180,7 @@ fn rest(standing: &Standing, now: Mono, unix: Unix, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// `GET /admin/v1/groups`: what is used, reserved and allowed.
+/// `GET /admin/v1/groups`: amounts used, reserved and allowed.
 pub(crate) fn groups(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
     let setup = cx.setup.clone();
     out.extend_from_slice(b"{\"data\":[");
@@ -225,7 +225,7 @@ pub(crate) fn groups(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
     part.end(out);
 }
 
-/// `GET /admin/v1/requests`: the last ones, the newest first; those before `after` alone where that is given.
+/// `GET /admin/v1/requests`: the last requests, the newest first; only those before `after` if that is given.
 pub(crate) fn requests(part: &Part, cx: &mut Cx, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"data\":[");
     let recorder = cx.recorder.get_or_insert_default();

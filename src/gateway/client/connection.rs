@@ -1,5 +1,5 @@
-//! One client connection: its reading side (head, body, what is dropped), its unsent bytes, its deadlines. Decides when
-//! a message begins and ends; it is told things by `drive` and says what follows. Must never know what a request means.
+//! Client connection: its reading side (head, body, dropped bytes), its unsent bytes, its deadlines. Decides when a
+//! message begins and ends; `drive` calls it and acts on its events. Must never know the meaning of a request.
 //!
 //! | phase | event → next |
 //! |---|---|
@@ -25,68 +25,69 @@ use crate::wire::head::{Expect, HeadError, HeadMoulds, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PushError};
 use std::time::Duration;
 
-/// What bytes, a deadline or the end of an answer have led to.
+/// Result of bytes, a deadline or the end of an answer.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The head of the next request is complete.
     Head(RequestHead),
-    /// What came is no head.
+    /// The bytes are no head.
     BadHead(HeadError),
-    /// A head has been begun and does not come.
+    /// A head has begun but is late.
     SlowHead,
-    /// More of a body has come.
+    /// More of a body has arrived.
     Body {
-        /// The last of it.
+        /// True for the last part.
         complete: bool,
     },
-    /// The body cannot be taken.
+    /// The body cannot be accepted.
     BadBody(BodyRefusal),
-    /// A body does not come.
+    /// A body is late.
     SlowBody,
-    /// The connection is of no further use, whatever hangs on it.
+    /// The connection is of no further use, even if an exchange depends on it.
     Lost,
-    /// Nothing is left to be written or read.
+    /// No bytes are left to be written or read.
     Done(Shut),
-    /// Everything has been written, and the rest of what comes is dropped: the client may be told that nothing follows.
+    /// Everything has been written, and further input is dropped: the client may be informed that no bytes follow.
     Finished,
-    /// So much has been written that its source may go on.
+    /// Enough has been written for its source to continue.
     Drained,
 }
 
-/// Where the reading side of a client connection stands.
+/// Phase of the reading side of a client connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Phase {
     /// Between messages, or inside a head.
     Head,
     /// A head waits until its key has been looked up; nothing is read meanwhile.
     Held,
-    /// A head has passed; its body is arriving.
+    /// A head was accepted; its body is arriving.
     Body,
     /// A whole request is being answered.
     Busy,
     /// An answer has been given without its request's body; that body is read and dropped.
     Discard,
-    /// As `Discard`, but the connection ends with it: read and drop for a while, so that the answer is not reset.
+    /// Like `Discard`, but the connection ends afterwards: reads and drops input for a while, so that the answer is not
+    /// lost in a reset.
     Linger(Remainder),
     /// Nothing more is read; the connection closes when everything is written.
     Closing,
 }
 
-/// Why a connection is let in although it is not served.
+/// Reason that a connection is accepted although it is not served.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Oddity {
-    /// It lies beyond a bound on connections.
+    /// It exceeds a limit on connections.
     Crowded,
-    /// It speaks plain HTTP where TLS is spoken.
+    /// It sends plain HTTP instead of TLS.
     Strayed,
 }
 
-/// What is still read of a connection that ends.
+/// Input that is still read from a connection that ends.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Remainder {
-    /// The rest of a body, so many bytes; with the last of them it closes.
+    /// Remaining bytes of a body; the connection closes after the last.
     Body(u32),
-    /// Bytes of any kind; beyond so many it is cut.
+    /// Bytes of any kind; the connection is cut beyond this number.
     Unknown(u32),
 }
 
@@ -97,7 +98,7 @@ impl Remainder {
     }
 }
 
-/// What becomes of a connection after an answer.
+/// Next state of a connection after an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum AfterResponse {
     /// Another message may come.
@@ -106,45 +107,45 @@ pub(crate) enum AfterResponse {
     Discard,
     /// It closes.
     Close,
-    /// It closes after what still comes has been dropped for a while.
+    /// It closes after further input has been dropped for a while.
     Linger(Remainder),
 }
 
 impl AfterResponse {
-    /// True if the answer may say that the connection lives on.
+    /// True if the answer may announce keep-alive.
     pub(crate) fn keeps_alive(self) -> bool {
         matches!(self, AfterResponse::KeepAlive | AfterResponse::Discard)
     }
 }
 
-/// In [`Connection::marks`]: part of a head has come.
+/// In [`Connection::marks`]: part of a head has arrived.
 const READING: u8 = 1;
 /// In [`Connection::marks`]: the next answer is the last.
 const LAST: u8 = 2;
 
-/// A client connection. Idle, it holds no storage.
+/// Client connection. Uses no storage while idle.
 #[derive(Debug)]
 pub(crate) struct Connection {
     inbound: Inbound,
     queue: SendQueue,
     phase: Phase,
-    /// The request in hand.
+    /// Exchange of the current request.
     pub(crate) exchange: Option<ExchangeId>,
-    /// When the reading side is late.
+    /// Deadline of the reading side.
     wait: Mono,
-    /// When the client has read nothing for too long.
+    /// Deadline for the client to read.
     stall: Mono,
     /// [`READING`] and [`LAST`].
     marks: u8,
-    /// It came by the admin listener.
+    /// True if it came by the admin listener.
     pub(crate) admin: bool,
-    /// It has shown a credential: a key, or a token of the admin listener.
+    /// True if it has shown a credential: a key, or a token of the admin listener.
     pub(crate) known: bool,
-    /// Why it is there only to be told something.
+    /// Reason that it was accepted only to be refused.
     pub(crate) oddity: Option<Oddity>,
-    /// The key whose answers it gets.
+    /// Key whose answers it receives.
     key: Option<KeyIx>,
-    /// What that key is charged for those that are not read.
+    /// Amount charged to that key for unread answers.
     pub(crate) unread: Promise,
 }
 
@@ -152,7 +153,7 @@ pub(crate) struct Connection {
 const UNREAD_MIN: usize = 16 * 1024;
 
 impl Connection {
-    /// A connection that was just accepted; its first head is due at `by`.
+    /// Creates a connection that was just accepted; its first head is due at `by`.
     pub(crate) fn new(admin: bool, crowded: bool, by: Mono) -> Connection {
         Connection {
             inbound: Inbound::default(),
@@ -174,8 +175,8 @@ impl Connection {
         self.marks & mark != 0
     }
 
-    /// How long it may be idle between two messages: without a credential no longer than a new connection, and not
-    /// long any more if the process stops.
+    /// Maximum idle time between two messages: without a credential that of a new connection, and a short time if the
+    /// process stops.
     pub(crate) fn idle_timeout(&self, server: &Server, stops: bool) -> Duration {
         match self.known {
             _ if stops => DRAIN_IDLE_GRACE,
@@ -184,28 +185,28 @@ impl Connection {
         }
     }
 
-    /// Its earliest deadline, without those of its exchange.
+    /// Earliest deadline, without those of its exchange.
     pub(crate) fn due(&self) -> Mono {
         self.wait.min(self.stall)
     }
 
-    /// Between two messages, with nothing received and nothing to be sent.
+    /// True between two messages, with no bytes received or to be sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.phase == Phase::Head && !self.has(READING) && self.queue.is_empty()
     }
 
-    /// A request may still be on its way to being admitted: its head or body is arriving, or may.
+    /// True if a request may still be admitted: its head or body is arriving, or may.
     pub(crate) fn is_arriving(&self) -> bool {
         matches!(self.phase, Phase::Head | Phase::Held | Phase::Body | Phase::Discard)
     }
 
-    /// Its unsent bytes are so many that their source has to wait.
+    /// True if its source must wait because of the number of unsent bytes.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() > HIGH_WATER
     }
 
-    /// The key that is to be charged for what waits here, and how many bytes that is: unsent answers, and requests that
-    /// were sent ahead. `None` where that has been done.
+    /// Key to be charged for the storage here, and its bytes: unsent answers, and requests that were sent ahead. `None`
+    /// if it is charged already.
     #[inline]
     pub(crate) fn unread(&self) -> Option<(KeyIx, usize)> {
         let (charged, storage) = (self.unread.total(), self.queue.storage() + self.inbound.backlog());
@@ -217,12 +218,12 @@ impl Connection {
         self.key.map(|key| (key, due))
     }
 
-    /// Whose requests come over it, once one has shown its key.
+    /// Key of its requests, after one has shown it.
     pub(crate) fn key(&self) -> Option<KeyIx> {
         self.key
     }
 
-    /// Everything has been written.
+    /// True if everything has been written.
     pub(crate) fn is_drained(&self) -> bool {
         self.queue.is_empty()
     }
@@ -232,18 +233,18 @@ impl Connection {
         self.queue.bytes()
     }
 
-    /// Head and payload of the message in hand.
+    /// Head and payload of the current message.
     #[inline]
     pub(crate) fn message(&self) -> (&[u8], &[u8]) {
         self.inbound.message()
     }
 
-    /// Bytes of storage behind the head of the message in hand.
+    /// Bytes of storage after the head of the current message.
     pub(crate) fn payload_storage(&self) -> usize {
         self.inbound.payload_storage()
     }
 
-    /// Takes bytes as they came; [`Connection::next`] says what they have led to.
+    /// Takes received bytes; [`Connection::next`] returns their results.
     pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<Event> {
         match &mut self.phase {
             Phase::Closing => None,
@@ -263,8 +264,8 @@ impl Connection {
         }
     }
 
-    /// What is to be done next with what has come. To be called until it says nothing, but after a body that is not
-    /// complete: nothing more can be said before more has come.
+    /// Returns the next event of the received bytes. Call it until it returns none, except after an incomplete body:
+    /// there is no further event before more bytes arrive.
     pub(crate) fn next(
         &mut self,
         server: &Server,
@@ -304,14 +305,14 @@ impl Connection {
         }
     }
 
-    /// The head is there, and `exchange` waits for what the ledger says of its key.
+    /// Holds a complete head, while `exchange` waits for the ledger's answer about its key.
     pub(crate) fn hold(&mut self, exchange: ExchangeId) {
         self.exchange = Some(exchange);
         self.phase = Phase::Held;
         self.wait = Mono::NEVER;
     }
 
-    /// The head has passed, and `exchange` waits for the body; none does on the admin listener.
+    /// Begins the body of an accepted head, which `exchange` waits for; there is none on the admin listener.
     pub(crate) fn begin_body(
         &mut self,
         exchange: Option<ExchangeId>,
@@ -325,29 +326,29 @@ impl Connection {
         self.inbound.begin_body(head, max_body).map(|_| ())
     }
 
-    /// True if the client waits to be told that it may send its body.
+    /// True if the client waits for `100 Continue` to send its body.
     pub(crate) fn awaits_continue(&self, head: &RequestHead) -> bool {
         head.expect == Expect::Continue && self.inbound.body_progress() == (0, false)
     }
 
-    /// The whole request is there: `exchange` answers it, and nothing is read meanwhile.
+    /// Begins the answer to a complete request by `exchange`; nothing is read meanwhile.
     pub(crate) fn begin_answer(&mut self, exchange: Option<ExchangeId>) {
         self.exchange = exchange;
         self.phase = Phase::Busy;
         self.wait = Mono::NEVER;
     }
 
-    /// The request's bytes are not needed any more.
+    /// Releases the request's bytes, which are no longer needed.
     pub(crate) fn release_message(&mut self, pool: &mut Pool) {
         self.inbound.release(pool);
     }
 
-    /// Whoever answers it wants to be asked again at that moment.
+    /// Sets the time at which the answering code must be called again.
     pub(crate) fn wake_at(&mut self, at: Mono) {
         self.wait = at;
     }
 
-    /// Hands the message out, to be worked on by a helper thread.
+    /// Lends the message to a helper thread.
     pub(crate) fn lend_message(&mut self, pool: &mut Pool) -> Lent {
         self.inbound.lend(pool)
     }
@@ -357,8 +358,8 @@ impl Connection {
         self.inbound.put_back(pool, message);
     }
 
-    /// What becomes of the connection once the message with this head has been answered. `close`: the answer or the
-    /// process asks for its end.
+    /// Returns the next state of the connection after the message with this head has been answered. `close`: the answer
+    /// or the process requires its end.
     #[inline]
     pub(crate) fn after_response(&self, meta: RequestMeta, close: bool) -> AfterResponse {
         let keep = meta.keep_alive && !close && !self.has(LAST) && self.oddity != Some(Oddity::Crowded);
@@ -383,7 +384,7 @@ impl Connection {
         }
     }
 
-    /// The answer lies in the queue: goes on to what follows it. `idle`: how long the next message may be awaited.
+    /// Continues after an answer was queued. `idle`: maximum wait for the next message.
     pub(crate) fn answered(
         &mut self,
         after: AfterResponse,
@@ -412,22 +413,22 @@ impl Connection {
         None
     }
 
-    /// The next answer is to be the last: what the client says has no sense any more.
+    /// Makes the next answer the last: later input of the client is meaningless.
     pub(crate) fn end_after_answer(&mut self) {
         self.marks |= LAST;
     }
 
-    /// The connection waits for its next message.
+    /// Waits for the next message.
     #[inline]
     fn await_head(&mut self, idle: Duration, pool: &mut Pool, now: Mono) {
-        // A message without a body, or with all of it read, cannot be broken any more.
+        // A message without a body, or whose body was read, cannot fail any more.
         let _ = self.inbound.begin_discard(pool);
         self.phase = Phase::Head;
         self.marks &= !READING;
         self.wait = now.after(idle);
     }
 
-    /// Reads nothing more; at once at its end if nothing is to be written.
+    /// Stops reading. Returns the end at once if no bytes are to be written.
     pub(crate) fn close_when_written(&mut self, pool: &mut Pool) -> Option<Shut> {
         self.inbound.clear(pool);
         self.phase = Phase::Closing;
@@ -435,7 +436,7 @@ impl Connection {
         self.queue.is_empty().then_some(Shut::Clean)
     }
 
-    /// Appends to the unsent bytes. If they had been none: when it is noticed that it reads nothing.
+    /// Appends to the unsent bytes. If there were none, returns the deadline for the client to read.
     pub(crate) fn send(
         &mut self,
         server: &Server,
@@ -462,7 +463,7 @@ impl Connection {
         begins.then_some(self.stall)
     }
 
-    /// The world has written `count` bytes.
+    /// Records that `count` bytes were written.
     pub(crate) fn wrote(&mut self, count: usize, server: &Server, pool: &mut Pool, now: Mono) -> Option<Event> {
         let was_full = self.is_full();
         self.queue.consume(pool, count);
@@ -470,15 +471,15 @@ impl Connection {
         self.stall = if emptied { Mono::NEVER } else { now.after(server.write_stall) };
         match self.phase {
             Phase::Closing if emptied => Some(Event::Done(Shut::Clean)),
-            // A client that reads to the end need not wait for the close (RFC 9112 section 9.6).
+            // A client that reads to the end should not have to wait for the close (RFC 9112 section 9.6).
             Phase::Linger(_) if emptied => Some(Event::Finished),
             _ if was_full && !self.is_full() => Some(Event::Drained),
             _ => None,
         }
     }
 
-    /// The client's side of the connection has ended. With a request in hand that means that it has left (contract
-    /// section 4); an answer that is already complete is still delivered after a FIN.
+    /// Handles the end of the client's side. During a request it means that the client has left; an answer that is
+    /// already complete is still delivered after a FIN.
     pub(crate) fn ended(&mut self, how: Ending, pool: &mut Pool) -> Option<Event> {
         if self.exchange.is_some() {
             return Some(Event::Lost);
@@ -490,7 +491,7 @@ impl Connection {
         Some(Event::Done(if how == Ending::Fin { Shut::Clean } else { Shut::Abort }))
     }
 
-    /// One of its own deadlines may have come.
+    /// Handles its own deadlines, if one has passed.
     pub(crate) fn expired(&mut self, idle: Duration, pool: &mut Pool, now: Mono) -> Option<Event> {
         if self.stall <= now {
             return Some(Event::Lost);
@@ -502,7 +503,7 @@ impl Connection {
         match self.phase {
             Phase::Head if self.has(READING) => Some(Event::SlowHead),
             Phase::Head if !self.queue.is_empty() => {
-                // It is still reading its last answer; `write_stall` watches over that.
+                // The client is still reading its last answer; `write_stall` limits that.
                 self.wait = now.after(idle);
                 None
             }
@@ -513,7 +514,7 @@ impl Connection {
         }
     }
 
-    /// The process stops: a connection that waits for its next message does not do so for long. True if that is news.
+    /// Shortens the wait for the next message, because the process stops. True if that changes the deadline.
     pub(crate) fn hasten(&mut self, by: Mono) -> bool {
         let hastens = self.phase == Phase::Head && !self.has(READING) && by < self.wait;
         if hastens {
@@ -522,7 +523,7 @@ impl Connection {
         hastens
     }
 
-    /// True if bytes are taken from this client at the moment. `room`: there is some for what nobody was promised.
+    /// True if bytes are read from this client at present. `room`: there is room for bytes that were not promised.
     pub(crate) fn wants_read(&self, room: bool) -> bool {
         match self.phase {
             Phase::Head => room && !self.is_full(),
@@ -533,8 +534,8 @@ impl Connection {
         }
     }
 
-    /// How many of the next bytes have their room although nothing is free: those of a body whose length was declared,
-    /// and what is dropped.
+    /// Number of next bytes that are accepted even if there is no room: those of a body whose length was declared, and
+    /// dropped ones.
     pub(crate) fn takes_without_room(&self) -> u64 {
         match self.phase {
             Phase::Body | Phase::Discard => self.inbound.declared_rest(),
@@ -548,7 +549,7 @@ impl Connection {
         self.inbound.storage() + self.queue.storage()
     }
 
-    /// Gives all storage back.
+    /// Returns all storage.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.inbound.clear(pool);
         self.queue.release(pool);

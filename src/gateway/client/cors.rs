@@ -1,32 +1,32 @@
-//! What browsers are told (Fetch standard, section 3.2; contract section 1): whether a page of some origin may read an
-//! answer, and what it may send. Off unless `cors_origins` names someone. A preflight is answered before
-//! authentication, since browsers send none with it, and tells nothing that a page could not know.
+//! CORS (Fetch standard, section 3.2): permits pages of configured origins to read answers and to send requests. Off
+//! unless `cors_origins` names an origin. A preflight is answered before authentication, since browsers send no
+//! credentials with it, and reveals nothing.
 
 use crate::wire::head::{Field, Method, RequestHead, values};
 use std::sync::Arc;
 
 /// Seconds for which a browser may remember a preflight; none remembers it for longer.
 const MAX_AGE: &[u8] = b"7200";
-/// Answer headers of ours that a page may read (wire-formats section 5.6, and our own).
+/// Headers of our answers that a page may read.
 const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
 x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-queue-wait-ms";
 
-/// What the answer to one request says to a browser.
+/// CORS policy of the answer to one request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum CorsPolicy {
     /// CORS is off.
     #[default]
     Off,
-    /// CORS is on, but not for where this request comes from.
+    /// CORS is on, but not for the origin of this request.
     Refused,
     /// Every origin may read.
     Everyone,
-    /// This one may: its place in `cors_origins`.
+    /// This origin may read: its index in `cors_origins`.
     Origin(u16),
 }
 
 impl CorsPolicy {
-    /// What is granted to a request whose `origin` header has this value (empty: it has none).
+    /// Returns the policy for a request whose `origin` header has this value (empty: it has none).
     pub(crate) fn of(origins: &[Arc<str>], origin: &[u8]) -> CorsPolicy {
         if origins.is_empty() {
             return CorsPolicy::Off;
@@ -39,11 +39,11 @@ impl CorsPolicy {
         known.and_then(|place| u16::try_from(place).ok()).map_or(CorsPolicy::Refused, CorsPolicy::Origin)
     }
 
-    /// Appends the fields of an ordinary answer. `origins` are those that it was made from.
+    /// Appends the fields of an ordinary answer. `origins` are those that the policy was made from.
     pub(crate) fn write(self, origins: &[Arc<str>], out: &mut Vec<u8>) {
         match self {
             CorsPolicy::Off => return,
-            // What is answered depends on the origin, also where none was sent: caches must know.
+            // The answer depends on the origin, even if none was sent: caches must know.
             CorsPolicy::Refused => return out.extend_from_slice(b"\r\nvary: origin"),
             CorsPolicy::Everyone => out.extend_from_slice(b"\r\naccess-control-allow-origin: *"),
             CorsPolicy::Origin(place) => {
@@ -56,14 +56,14 @@ impl CorsPolicy {
     }
 }
 
-/// True if a request is a browser's question rather than a page's request.
+/// True if a request is a browser's preflight rather than a page's request.
 pub(crate) fn is_preflight(head: &RequestHead, origins: &[Arc<str>]) -> bool {
     let asks = !head.field(Field::Origin).is_empty() && head.asks_leave;
     head.method == Method::Options && asks && !origins.is_empty()
 }
 
-/// Appends what a page may send: our methods, and the headers that were asked for, whatever they are. A fixed list
-/// would break on the headers that SDKs invent.
+/// Appends what a page may send: our methods, and all headers that were asked for. A fixed list would break with the
+/// additional headers of SDKs.
 pub(crate) fn write_permission(client_head: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\naccess-control-allow-methods: GET, POST, OPTIONS\r\naccess-control-max-age: ");
     out.extend_from_slice(MAX_AGE);
@@ -77,7 +77,7 @@ pub(crate) fn write_permission(client_head: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\nvary: access-control-request-headers");
 }
 
-/// A field name (RFC 9110 section 5.6.2): nothing else of a client's head comes back to it.
+/// True for a field name (RFC 9110 section 5.6.2): only such parts of a client's head are returned to it.
 fn is_name(text: &[u8]) -> bool {
     let tchar = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
     !text.is_empty() && text.iter().all(tchar)

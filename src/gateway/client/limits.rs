@@ -1,41 +1,41 @@
-//! How many connections there may be: of all clients together, of each address, and to the admin listener apart from
-//! them, so that a flood of clients never hides the gateway's health. If there is no room, a connection that has shown
-//! no credential makes some (`client::places`); what has arrived of it is read before. Counts; closes nothing itself.
+//! Limits of connections: of all clients together, of each address, and of the admin listener separately, so that a
+//! flood of clients never hides the gateway's health. If there is no room, a connection without a credential is closed
+//! (`client::places`), after its received bytes have been read. Counts; closes nothing itself.
 
 use super::places::{PeerKey, Places, Seats};
 use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST};
 use crate::policy::config::Server;
 
-/// What a new connection meets.
+/// Decision on a new connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It is let in.
+    /// It is accepted.
     In,
-    /// It is let in only to be told 503.
+    /// It is accepted only to be answered 503.
     Crowded,
     /// It is closed at once.
     Out,
 }
 
-/// What a new connection meets, and the slots of those that make room for it. One is enough unless there are more
-/// connections than there should be.
+/// Decision on a new connection, and the slots of the connections to be closed for it. One is enough unless there are
+/// more connections than there should be.
 pub(crate) type Welcome = (Verdict, [Option<u32>; 2]);
 
-/// Connections open at the moment.
+/// Counts of open connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimits {
     seats: Seats,
     clients: Places,
     admins: Places,
-    /// Client connections for which the system has descriptors.
+    /// Number of client connections for which the system has descriptors.
     descriptors: usize,
-    /// Connections refused, told 503 or closed to make room, since the start.
+    /// Number of connections refused, answered 503 or closed to make room, since the start.
     pub(crate) turned_away: u64,
 }
 
 impl ConnectionLimits {
-    /// None open, and room for so many. `seed` keeps strangers from choosing addresses that collide. `descriptors`:
-    /// client connections for which the system has some.
+    /// Creates limits without open connections, with room for `room`. `seed` keeps strangers from choosing addresses
+    /// that collide. `descriptors`: number of client connections for which the system has descriptors.
     pub(crate) fn new(seed: u64, room: usize, descriptors: Option<usize>) -> ConnectionLimits {
         let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x646f_6f72);
         ConnectionLimits {
@@ -47,12 +47,12 @@ impl ConnectionLimits {
         }
     }
 
-    /// Open client connections, without those to the admin listener.
+    /// Number of open client connections, without those to the admin listener.
     pub(crate) fn clients(&self) -> usize {
         self.clients.held()
     }
 
-    /// What a new connection from `host` meets.
+    /// Decides on a new connection from `host`.
     pub(crate) fn welcome(&mut self, admin: bool, host: PeerKey, bounds: &Server) -> Welcome {
         let welcome = match admin {
             true => self.admin_welcome(),
@@ -88,12 +88,12 @@ impl ConnectionLimits {
         (verdict, goes)
     }
 
-    /// The strangers that make room for `more` connections, two at most.
+    /// Returns the connections without credentials to be closed for `more` connections, two at most.
     fn next_to_go(&mut self, admin: bool, more: usize, host: Option<PeerKey>) -> [Option<u32>; 2] {
         let (places, seats) = (if admin { &mut self.admins } else { &mut self.clients }, &mut self.seats);
         let mut goes = [None; 2];
         for at in 0..more.min(2) {
-            // The only stranger there is comes twice.
+            // A single stranger would be returned twice.
             goes[at] = places.next_to_go(host, seats).filter(|slot| goes[0] != Some(*slot));
         }
         goes
@@ -103,26 +103,26 @@ impl ConnectionLimits {
         (if admin { &mut self.admins } else { &mut self.clients }, &mut self.seats)
     }
 
-    /// A connection from `host` has been let in.
+    /// Records an accepted connection from `host`.
     pub(crate) fn enter(&mut self, admin: bool, slot: u32, host: PeerKey) {
         let (places, seats) = self.places(admin);
         places.enter(slot, host, seats);
     }
 
-    /// A connection has asked something. `known`: it has shown a credential, so that it makes room for nobody.
+    /// Records a request on a connection. `known`: it has shown a credential, so that it is not closed to make room.
     pub(crate) fn acts(&mut self, admin: bool, slot: u32, known: bool) {
         let (places, seats) = self.places(admin);
         places.acts(slot, known, seats);
     }
 
-    /// A connection is gone that was let in.
+    /// Records the end of an accepted connection.
     pub(crate) fn leave(&mut self, admin: bool, slot: u32) {
         let (places, seats) = self.places(admin);
         places.leave(slot, seats);
     }
 
-    /// True if an answer to an admin connection without a token may keep its place while it is under way: half of the
-    /// places are left for the next to ask.
+    /// True if an admin connection without a token may keep its slot during an answer: half of the slots stay free for
+    /// others.
     pub(crate) fn may_wait(&self) -> bool {
         self.admins.known() < ADMIN_CONNECTIONS / 2
     }

@@ -1,5 +1,5 @@
-//! The lifetime of a client's TCP connection: heads and bodies in, answers out, keep-alive, deadlines. Knows no
-//! exchange: what a request means and what is answered is told to it by `drive`.
+//! Lifetime of a client's TCP connection: heads and bodies in, answers out, keep-alive, deadlines. Independent of
+//! exchanges: `drive` interprets requests and provides answers.
 
 pub(crate) mod connection;
 pub(crate) mod cors;

@@ -1,5 +1,5 @@
-//! Who calls. Where trusted proxies stand in between: the last address of `x-forwarded-for` that is not one of theirs.
-//! What a client itself writes into that field stands before what the proxies add, and is never looked at.
+//! Address of the caller. Behind trusted proxies: the last address of `x-forwarded-for` that is not one of theirs.
+//! Values that the client itself writes into that field come before those of the proxies, and are never used.
 
 use crate::gateway::ids::ClientId;
 use crate::policy::network::Network;
@@ -7,25 +7,24 @@ use crate::wire::head::values;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Addresses of one request that are looked at, from the last one on.
+/// Maximum number of addresses examined per request, from the last one on.
 const HOPS_MAX: usize = 32;
 
-/// Who is at the other end of each client connection, by its slot. Apart from connections and exchanges, both of which
-/// it concerns.
+/// Peers of client connections, by their slot. Separate from connections and exchanges, which both need them.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     sockets: Vec<Ipv6Addr>,
-    /// Others, by the word of trusted proxies at the beginning of their connections. At most one for each slot.
+    /// Clients named by trusted proxies at the beginning of their connections. At most one for each slot.
     told: BTreeMap<u32, Ipv6Addr>,
 }
 
 impl Peers {
-    /// Room for so many clients; see [`crate::base::slots::Slots::with_room`].
+    /// Creates a table with room for `clients`; see [`crate::base::slots::Slots::with_room`].
     pub(crate) fn with_room(clients: usize) -> Peers {
         Peers { sockets: Vec::with_capacity(clients), told: BTreeMap::new() }
     }
 
-    /// A client has connected from `peer`.
+    /// Records that a client has connected from `peer`.
     pub(crate) fn connected(&mut self, client: ClientId, peer: Ipv6Addr) {
         let slot = client.slot as usize;
         if self.sockets.len() <= slot {
@@ -35,23 +34,23 @@ impl Peers {
         self.told.remove(&client.slot);
     }
 
-    /// A trusted proxy says for whom it has connected.
+    /// Records the client named by a trusted proxy.
     pub(crate) fn told(&mut self, client: ClientId, peer: Ipv6Addr) {
         self.told.insert(client.slot, peer);
     }
 
-    /// The peer of a client's socket.
+    /// Returns the peer of a client's socket.
     pub(crate) fn socket(&self, client: ClientId) -> Ipv6Addr {
         self.sockets.get(client.slot as usize).copied().unwrap_or(Ipv6Addr::UNSPECIFIED)
     }
 
-    /// Who calls.
+    /// Returns the caller's address.
     pub(crate) fn of(&self, client: ClientId) -> Ipv6Addr {
         self.told.get(&client.slot).copied().unwrap_or_else(|| self.socket(client))
     }
 }
 
-/// An address in the form of the wider family.
+/// Converts an address to IPv6.
 pub(crate) fn mapped(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -59,7 +58,7 @@ pub(crate) fn mapped(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Who calls by a request with this head, on a connection of `peer`'s.
+/// Returns the caller of a request with this head, on a connection of `peer`.
 pub(crate) fn caller(peer: Ipv6Addr, head: &[u8], trusted: &[Network]) -> Ipv6Addr {
     let is_trusted = |address: Ipv6Addr| trusted.iter().any(|network| network.contains(address));
     if !is_trusted(peer) {
@@ -69,7 +68,7 @@ pub(crate) fn caller(peer: Ipv6Addr, head: &[u8], trusted: &[Network]) -> Ipv6Ad
     let hops = fields.into_iter().rev().flat_map(|field| field.rsplit(|byte| *byte == b',')).take(HOPS_MAX);
     let mut caller = peer;
     for hop in hops {
-        // What cannot be read was not written by a proxy that can be trusted: the last that was read called.
+        // An unreadable address was not written by a trusted proxy: the caller is the last readable address.
         let Some(address) = address(hop.trim_ascii()) else { break };
         caller = address;
         if !is_trusted(address) {
@@ -79,7 +78,7 @@ pub(crate) fn caller(peer: Ipv6Addr, head: &[u8], trusted: &[Network]) -> Ipv6Ad
     caller
 }
 
-/// An address, with or without a port.
+/// Parses an address, with or without a port.
 fn address(text: &[u8]) -> Option<Ipv6Addr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = match text.strip_prefix('[') {

@@ -1,21 +1,21 @@
-//! Connections by the address that they come from, and which of them makes room: of those that have shown no
-//! credential the one that has been idle longest, of the address that has most of them. Each event costs the same
-//! however many connections there are. Closes nothing itself.
+//! Connections by peer address, and choice of the connection to close for room: among those without credentials, the
+//! one that has been idle longest, of the address that has most of them. The cost of each event is independent of the
+//! number of connections. Closes nothing itself.
 //!
-//! Two kinds of lists go through two tables: the strangers of an address through [`Seats`], and the addresses with as
-//! many strangers as each other through the table of addresses. In both the one that acted longest ago is first.
+//! Two kinds of lists use two tables: the strangers of an address use [`Seats`], and the addresses with equal numbers
+//! of strangers use the table of addresses. In both, the least recently active is first.
 
 use slab::Slab;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// The name of a peer's host: an IPv4 address, or the 64 bits of an IPv6 address that name its network, since whoever
-/// has one address there has them all.
+/// Key of a peer's host: an IPv4 address, or the 64 bits of an IPv6 address that name its network, since a host
+/// controls all addresses of its network.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct PeerKey(u64);
 
 impl PeerKey {
-    /// The host of `ip`.
+    /// Returns the key of `ip`.
     pub(crate) fn of(ip: IpAddr) -> PeerKey {
         match ip.to_canonical() {
             IpAddr::V4(ip) => PeerKey(u64::from(u32::from(ip))),
@@ -24,7 +24,7 @@ impl PeerKey {
     }
 }
 
-/// No place of a table.
+/// Index of no entry.
 const NONE: u32 = u32::MAX;
 /// In `next` of a connection that has shown a credential: it is in no list.
 const KNOWN: u32 = u32::MAX - 1;
@@ -75,7 +75,7 @@ impl List {
     }
 }
 
-/// One entry for each slot of a connection, whichever listener it came by.
+/// Entries by slot of a connection, of either listener.
 #[derive(Debug, Default)]
 pub(crate) struct Seats(Vec<Seat>);
 
@@ -87,7 +87,7 @@ struct Seat {
 }
 
 impl Seats {
-    /// Room for so many connections; see [`crate::base::slots::Slots::with_room`].
+    /// Creates a table with room for `connections`; see [`crate::base::slots::Slots::with_room`].
     pub(crate) fn with_room(connections: usize) -> Seats {
         Seats(Vec::with_capacity(connections))
     }
@@ -103,12 +103,12 @@ impl Linked for Seats {
 #[derive(Debug)]
 struct Host {
     key: PeerKey,
-    /// Connections.
+    /// Number of connections.
     held: u32,
-    /// Those of them that have shown no credential.
+    /// Number of connections without a credential.
     strangers: u32,
     list: List,
-    /// Its neighbours among the addresses with as many strangers.
+    /// Neighbours among the addresses with as many strangers.
     links: Links,
 }
 
@@ -125,35 +125,35 @@ pub(crate) struct Places {
     strangers: usize,
     index: HashMap<PeerKey, u32, ahash::RandomState>,
     hosts: Slab<Host>,
-    /// By number of strangers: the addresses that have so many.
+    /// Addresses by number of strangers.
     ranks: Vec<List>,
     /// The highest rank with an address in it; 0 if there is no stranger.
     top: usize,
 }
 
 impl Places {
-    /// None held. `hasher` keeps strangers from choosing addresses that collide.
+    /// Creates an empty table. `hasher` keeps strangers from choosing addresses that collide.
     pub(crate) fn new(hasher: ahash::RandomState) -> Places {
         let (index, hosts) = (HashMap::with_hasher(hasher), Slab::new());
         Places { held: 0, strangers: 0, index, hosts, ranks: Vec::new(), top: 0 }
     }
 
-    /// Connections.
+    /// Number of connections.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// Connections that have shown a credential.
+    /// Number of connections that have shown a credential.
     pub(crate) fn known(&self) -> usize {
         self.held - self.strangers
     }
 
-    /// Connections from `host`.
+    /// Number of connections from `host`.
     pub(crate) fn held_by(&self, host: PeerKey) -> usize {
         self.index.get(&host).map_or(0, |at| self.hosts[*at as usize].held as usize)
     }
 
-    /// A connection from `host` has been opened in `slot`: a stranger.
+    /// Records a new connection from `host` in `slot`: a stranger.
     pub(crate) fn enter(&mut self, slot: u32, host: PeerKey, seats: &mut Seats) {
         let hosts = &mut self.hosts;
         let new = || Host { key: host, held: 0, strangers: 0, list: EMPTY, links: UNLINKED };
@@ -167,7 +167,7 @@ impl Places {
         self.add(slot, at, seats);
     }
 
-    /// The connection in `slot` is gone.
+    /// Records the end of the connection in `slot`.
     pub(crate) fn leave(&mut self, slot: u32, seats: &mut Seats) {
         let at = seats.0[slot as usize].host;
         if seats.0[slot as usize].links.next != KNOWN {
@@ -182,7 +182,7 @@ impl Places {
         }
     }
 
-    /// The connection in `slot` has asked something. `known`: it has shown a credential with it.
+    /// Records a request on the connection in `slot`. `known`: it has shown a credential.
     pub(crate) fn acts(&mut self, slot: u32, known: bool, seats: &mut Seats) {
         let Seat { links, host } = seats.0[slot as usize];
         if links.next != KNOWN {
@@ -194,7 +194,7 @@ impl Places {
         }
     }
 
-    /// The stranger that has to go next, of `host` alone if one is given. It is the last to be named again.
+    /// Returns the stranger to close next, only of `host` if one is given. It is moved to the end.
     pub(crate) fn next_to_go(&mut self, host: Option<PeerKey>, seats: &mut Seats) -> Option<u32> {
         let at = match host {
             Some(host) => *self.index.get(&host)?,
@@ -220,7 +220,7 @@ impl Places {
         self.rank(at, -1);
     }
 
-    /// The address at `at` has one stranger more or less.
+    /// Records that the address at `at` has one stranger more or less.
     fn rank(&mut self, at: u32, change: i32) {
         let before = self.hosts[at as usize].strangers;
         let now = before.saturating_add_signed(change);
@@ -255,7 +255,7 @@ mod tests {
         PeerKey::of(IpAddr::from([10, 0, 0, number as u8]))
     }
 
-    /// What the table should hold: slot, address, whether it is known, and when it acted last.
+    /// Expected contents of the table: slot, address, true if known, and time of its last activity.
     type Model = Vec<(u32, u64, bool, u64)>;
 
     fn strangers_of(model: &Model, host: u64) -> impl Iterator<Item = &(u32, u64, bool, u64)> {

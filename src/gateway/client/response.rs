@@ -1,5 +1,5 @@
-//! The head of every answer that a client gets, and what it is made of: the request's id, the date. Writes bytes;
-//! decides nothing. Called by `drive`.
+//! Head of every answer to a client, and its parts: the request's id, the date. Writes bytes; decides nothing. Called
+//! by `drive`.
 
 use super::cors::CorsPolicy;
 use crate::base::digest::hex_into;
@@ -15,12 +15,12 @@ use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// `req_` and 32 hexadecimal digits: the name of one HTTP request (contract section 1).
+/// Name of one HTTP request: `req_` and 32 hexadecimal digits.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RequestId([u8; 36]);
 
 impl RequestId {
-    /// A fresh one.
+    /// Creates a new id.
     pub(crate) fn fresh(rng: &mut Rng) -> RequestId {
         let mut text = *b"req_00000000000000000000000000000000";
         let raw = [rng.next_u64(), rng.next_u64()];
@@ -31,24 +31,25 @@ impl RequestId {
         RequestId(text)
     }
 
-    /// The 16 bytes that the ledger keeps.
+    /// Returns the 16 bytes stored in the ledger.
     pub(crate) fn raw(&self) -> [u8; 16] {
         let digit = |byte: u8| if byte < b'a' { byte - b'0' } else { byte - b'a' + 10 };
         std::array::from_fn(|at| digit(self.0[4 + 2 * at]) << 4 | digit(self.0[5 + 2 * at]))
     }
 
-    /// As clients see it, in bytes.
+    /// Returns the text that clients see, in bytes.
     pub(crate) fn text(&self) -> &[u8; 36] {
         &self.0
     }
 
-    /// As clients see it.
+    /// Returns the text that clients see.
     pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
-/// Eight hexadecimal digits, worked out all at once: a digit in each byte, those over nine moved on to the letters.
+/// Returns eight hexadecimal digits, computed all at once: a digit in each byte, those over nine shifted to the
+/// letters.
 #[inline]
 fn hex(value: u32) -> [u8; 8] {
     let mut digits = u64::from(value);
@@ -59,7 +60,7 @@ fn hex(value: u32) -> [u8; 8] {
     (digits + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
 }
 
-/// What a head says that is still asked for when its answer is given.
+/// Properties of a request's head that its answer needs.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RequestMeta {
     pub(crate) method: Method,
@@ -67,16 +68,16 @@ pub(crate) struct RequestMeta {
     pub(crate) keep_alive: bool,
     /// No byte of a body follows.
     pub(crate) bodiless: bool,
-    /// Bytes of a body so short that, unwanted, it costs less to read and drop it than another connection.
+    /// Length of an unwanted body so short that reading and dropping it costs less than another connection.
     pub(crate) short: Option<NonZeroU32>,
-    /// The client speaks as Anthropic's do.
+    /// True if the client uses Anthropic's API.
     pub(crate) anthropic: bool,
-    /// What kind of program asks; none before the body is there.
+    /// Kind of the client program; none before the body is there.
     pub(crate) agent: Client,
 }
 
 impl RequestMeta {
-    /// Of a request's head.
+    /// Extracts the properties of a request's head.
     pub(crate) fn of(head: &RequestHead) -> RequestMeta {
         let short = match head.framing {
             Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
@@ -96,7 +97,7 @@ impl RequestMeta {
     }
 }
 
-/// Content types that we send.
+/// Content type of JSON.
 pub(crate) const JSON: &str = "application/json";
 /// Content type of a stream.
 pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
@@ -114,23 +115,23 @@ pub(crate) struct ResponseHead<'a> {
     pub(crate) status: u16,
     pub(crate) id: &'a RequestId,
     pub(crate) date: &'a [u8],
-    /// The request was HTTP/1.1.
+    /// True if the request was HTTP/1.1.
     pub(crate) http11: bool,
     pub(crate) keep_alive: bool,
-    /// How long the body is; `None` for a 204.
+    /// Framing of the body; `None` for a 204.
     pub(crate) framing: Framing,
     /// Empty for an answer without one.
     pub(crate) content_type: &'static str,
-    /// How the caller stands, where it is known.
+    /// Quota status of the caller, if known.
     pub(crate) quota: Option<QuotaStatus>,
-    /// The end of the window that `quota` speaks of.
+    /// End of the window of `quota`.
     pub(crate) reset: &'a [u8; ISO_LEN],
     pub(crate) refusal: Option<&'a Refusal>,
-    /// Milliseconds for which the request has waited for places, where it did.
+    /// Milliseconds for which the request has waited for slots, if any.
     pub(crate) queued_ms: Option<u64>,
-    /// What browsers are told.
+    /// CORS policy.
     pub(crate) cors: CorsPolicy,
-    /// The origins that `cors` speaks of.
+    /// Origins that `cors` refers to.
     pub(crate) origins: &'a [Arc<str>],
     /// Further fields, each with its line break before it.
     pub(crate) more: &'a [u8],
@@ -253,8 +254,8 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Moments as text, each rendered when another one is asked for: the `date` header's value (RFC 9110 section 5.6.7),
-/// which changes once a second, and two in ISO 8601.
+/// Cache of moments as text, each rendered when it changes: the `date` header's value (RFC 9110 section 5.6.7), which
+/// changes once a second, and two in ISO 8601.
 #[derive(Debug, Default)]
 pub(crate) struct DateCache {
     second: u64,
@@ -282,12 +283,12 @@ impl IsoCache {
 }
 
 impl DateCache {
-    /// The present moment in ISO 8601, for the log.
+    /// Returns the present moment in ISO 8601, for the log.
     pub(crate) fn iso(&mut self, now: Unix) -> &[u8; ISO_LEN] {
         self.present.at(now)
     }
 
-    /// The `date` header's value, and the end of a window in ISO 8601: that of most requests is the same.
+    /// Returns the `date` header's value, and the end of a window in ISO 8601, which is equal for most requests.
     #[inline]
     pub(crate) fn of_head(&mut self, now: Unix, reset: Unix) -> (&[u8], &[u8; ISO_LEN]) {
         self.http_date(now);
@@ -303,7 +304,7 @@ impl DateCache {
     }
 }
 
-/// A log-safe rendering of raw bytes from a client: printable ASCII, at most `max` bytes, the rest as `%xx`.
+/// Renders raw bytes from a client for the log: printable ASCII, at most `max` bytes, other bytes as `%xx`.
 pub(crate) fn printable(raw: &[u8], max: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(raw.len().min(max));
     for byte in raw.iter().take(max) {

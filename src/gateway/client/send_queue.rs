@@ -1,5 +1,5 @@
-//! What is to be sent to one client: bytes as they are appended, and behind them, at times, one large buffer that is
-//! sent from where it lies, so that an answer of any size costs no copy. Called by `connection`.
+//! Unsent bytes of one client: appended bytes, sometimes followed by one large buffer that is sent without a copy.
+//! Called by `connection`.
 
 use crate::base::buf::{Buf, Pool};
 
@@ -12,7 +12,7 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// The bytes to be written next; all of them, unless a large buffer follows.
+    /// Returns the bytes to be written next; all of them, unless a large buffer follows.
     pub(super) fn bytes(&self) -> &[u8] {
         if self.tx.is_empty() { self.bulk.bytes() } else { self.tx.bytes() }
     }
@@ -27,7 +27,7 @@ impl SendQueue {
         self.tx.capacity() + self.bulk.capacity()
     }
 
-    /// True when everything has left.
+    /// True if everything has been sent.
     pub(super) fn is_empty(&self) -> bool {
         self.tx.is_empty() && self.bulk.is_empty()
     }
@@ -40,13 +40,13 @@ impl SendQueue {
 
     /// Appends a large buffer without a copy of it.
     pub(super) fn follow(&mut self, pool: &mut Pool, bulk: Buf) {
-        // What is left of an earlier one is little: more is appended only below the high-water mark.
+        // The remainder of an earlier buffer is small: more is appended only below the high-water mark.
         let mut earlier = std::mem::replace(&mut self.bulk, bulk);
         self.tx.push(pool, earlier.bytes());
         earlier.release(pool);
     }
 
-    /// The first `count` of [`SendQueue::bytes`] have left.
+    /// Removes the first `count` of [`SendQueue::bytes`], which have been sent.
     pub(super) fn consume(&mut self, pool: &mut Pool, count: usize) {
         if self.tx.is_empty() {
             self.bulk.consume(pool, count);

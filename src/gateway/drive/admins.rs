@@ -1,4 +1,4 @@
-//! Requests to the admin listener: answered at once, asked of a helper thread, or told of what happens as it does.
+//! Requests to the admin listener: answered at once, passed to a helper thread, or kept for the live feed of requests.
 
 use super::Reply;
 use crate::base::limits::ADMIN_BODY_MAX;
@@ -18,13 +18,13 @@ use crate::wire::body::write_chunk;
 use crate::wire::head::{Framing, Method, RequestHead, values};
 use std::time::Duration;
 
-/// How often those who look at requests as they end are told of them.
+/// Interval between updates of the live feed.
 const LIVE_EVERY: Duration = Duration::from_millis(250);
-/// After so many times without any they are sent a comment.
+/// Number of intervals without requests after which a comment is sent.
 const LIVE_SILENCE: u64 = 60;
 
 impl Gateway {
-    /// A head has come by the admin listener.
+    /// Handles a head on the admin listener.
     #[cold]
     #[inline(never)]
     pub(crate) fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
@@ -60,13 +60,13 @@ impl Gateway {
         }
     }
 
-    /// Answers with what lies in `cx.out`.
+    /// Answers with the contents of `cx.out`.
     #[cold]
     #[inline(never)]
     fn reply_admin(&mut self, id: ClientId, meta: RequestMeta, answer: Answer) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         let Answer { status, content_type, more } = answer;
-        // The head of what would not end.
+        // Head of an answer that would not end.
         let framing = match content_type {
             EVENTS => live_framing(meta),
             _ => Framing::Length(self.cx.out.len() as u64),
@@ -102,7 +102,7 @@ impl Gateway {
         }
     }
 
-    /// More of a body has come.
+    /// Handles more of a body.
     #[cold]
     #[inline(never)]
     pub(crate) fn admin_body(&mut self, id: ClientId, complete: bool) {
@@ -121,7 +121,7 @@ impl Gateway {
         }
     }
 
-    /// A body cannot be taken.
+    /// Refuses a body that cannot be accepted.
     #[cold]
     #[inline(never)]
     pub(crate) fn bad_admin_body(&mut self, id: ClientId, refusal: &Refusal) {
@@ -176,7 +176,8 @@ impl Gateway {
         self.cx.orders.0.push(Order::Desk(Box::new(ask)));
     }
 
-    /// An answer is under way. Without a token, too, its connection keeps its place for that while there are enough.
+    /// Keeps the connection of a pending answer. Even without a token, its connection keeps its slot meanwhile if there
+    /// are enough.
     fn keep_while_waiting(&mut self, id: ClientId) {
         let is_known = self.clients.get(id).is_some_and(|client| client.known);
         if !is_known && self.cx.limits.may_wait() {
@@ -184,12 +185,12 @@ impl Gateway {
         }
     }
 
-    /// The helper thread has an answer.
+    /// Handles an answer of the helper thread.
     #[cold]
     #[inline(never)]
     pub(crate) fn desk_answered(&mut self, answer: DeskAnswer) {
         self.cx.desk.done(answer.load);
-        // What is known already may have been changed since.
+        // A known record may have changed since.
         if let Some(record) = answer.issued.filter(|record| !self.cx.keys.knows(&record.id)) {
             self.cx.learn_key(*record);
         }
@@ -206,7 +207,7 @@ impl Gateway {
         self.queue.push_back(Next::Advance(id));
     }
 
-    /// From here on a client is told of requests as they end.
+    /// Starts the live feed for a client.
     fn begin_live(&mut self, id: ClientId, meta: RequestMeta) {
         if meta.method == Method::Head {
             return self.reply_admin(id, meta, Answer::new(200, EVENTS));
@@ -217,7 +218,7 @@ impl Gateway {
         recorder.open();
         let from = recorder.count();
         let Some(client) = self.clients.get_mut(id) else { return };
-        // It ends with the connection.
+        // The answer ends with the connection.
         client.end_after_answer();
         client.begin_answer(None);
         self.keep_while_waiting(id);
@@ -227,7 +228,7 @@ impl Gateway {
         self.live(id, b": listening\n\n");
     }
 
-    /// A client that looks at requests as they end may have to be told of some.
+    /// Sends new requests to a client of the live feed.
     #[cold]
     #[inline(never)]
     pub(crate) fn live_due(&mut self, id: ClientId) {
@@ -247,7 +248,7 @@ impl Gateway {
             }
             *next = recorder.count();
         }
-        // By the clock, so that nothing has to be remembered.
+        // Computed from the clock, so that no state is needed.
         let beat = LIVE_EVERY.as_micros() as u64 * LIVE_SILENCE;
         let now = self.cx.now.mono.0;
         if events.is_empty() && now / beat != (now + LIVE_EVERY.as_micros() as u64) / beat {
@@ -278,7 +279,7 @@ impl Gateway {
     fn gauges(&mut self) -> Gauges {
         let models = self.cx.setup.config.catalog.models().iter().filter(|model| model.queue.is_some());
         let mut queued: Vec<_> = models.map(|model| (model.id.clone(), self.cx.queues.len(&model.id))).collect();
-        // Those who wait for a model that is there no more, or has no queue any more.
+        // Requests that wait for a model that is gone, or has no queue any more.
         let others = self.cx.queues.lengths().filter(|(model, _)| queued.iter().all(|(known, _)| known != *model));
         let others: Vec<_> = others.map(|(model, length)| (model.clone(), length)).collect();
         queued.extend(others);
@@ -297,7 +298,7 @@ impl Gateway {
     }
 }
 
-/// How the live feed is framed: it ends with the connection.
+/// Framing of the live feed: it ends with the connection.
 fn live_framing(meta: RequestMeta) -> Framing {
     if meta.http11 { Framing::Chunked } else { Framing::ToEnd }
 }

@@ -1,4 +1,4 @@
-//! What goes to clients: events, whole answers, errors, each with its head.
+//! Output to clients: events, whole answers, errors, each with its head.
 
 use super::Reply;
 use super::clients::charge_unread;
@@ -17,10 +17,10 @@ use crate::policy::meter::QuotaStatus;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::{Framing, Method};
 
-/// Bytes around a chunk, at most.
+/// Maximum bytes around a chunk.
 const CHUNK_FRAME: usize = 24;
 
-/// What is at hand beside the tables of connections and exchanges while something is written to a client.
+/// Context for writing to a client, besides the tables of connections and exchanges.
 pub(super) struct Sending<'a> {
     pub(super) cx: &'a mut Cx,
     pub(super) timers: &'a mut Timers,
@@ -36,14 +36,14 @@ impl Sending<'_> {
         self.sent(client, id, stall);
     }
 
-    /// More is unsent, which is late at `stall`.
+    /// Records that more is unsent, with the deadline `stall`.
     #[inline(always)] // else nearly every event takes one call more
     fn sent(&mut self, client: &mut client::Connection, id: ClientId, stall: Option<Mono>) {
         charge_unread(client, &mut self.cx.budget);
         if let Some(stall) = stall {
             self.timers.arm(client_conn(id), stall);
         }
-        // The events of one read are named once.
+        // All events of one read add one entry.
         if self.dirty.last() != Some(&client_conn(id)) {
             self.dirty.push(client_conn(id));
         }
@@ -54,8 +54,8 @@ impl Sending<'_> {
         let Cx { setup, pool, now, out: events, .. } = &mut *self.cx;
         let (id, http11) = (request.client, request.meta.http11);
         let stall = client.send(&setup.config.server, pool, now.mono, |out| {
-            // What waits for a slow client grows by a block at least, so that small events do not move all of it each
-            // time; and not by half as much again.
+            // The buffer for a slow client grows by a block at least, so that small events do not move all of it each
+            // time; but not by half its size.
             let more = events.len() + CHUNK_FRAME;
             if out.len() >= HIGH_WATER / 4 && out.capacity() - out.len() < more {
                 out.reserve_exact(more.max(BLOCK));
@@ -101,7 +101,7 @@ impl Gateway {
         self.arm(cid);
     }
 
-    /// Writes the head of a stream and lets its request go, where that is due.
+    /// Writes the head of a stream and releases its request, if that is due.
     fn open_stream(&mut self, id: ExchangeId, forward: Forward) {
         let Some(exchange) = self.exchanges.get(id) else { return };
         let request = &exchange.request;
@@ -110,7 +110,7 @@ impl Gateway {
             let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
             let after = client.after_response(request.meta, !request.meta.http11 || self.cx.lifecycle.is_stopping());
             if !after.keeps_alive() {
-                // What the head says holds at the stream's end, whatever happens to the process meanwhile.
+                // The head's promise applies at the stream's end, whatever happens to the process meanwhile.
                 client.end_after_answer();
             }
             let reply = Reply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
@@ -128,7 +128,7 @@ impl Gateway {
         }
     }
 
-    /// Sends the last events, which lie in `cx.out`, and ends the stream.
+    /// Sends the last events, which are in `cx.out`, and ends the stream.
     pub(crate) fn end_stream(&mut self, id: ExchangeId, forward: Forward, outcome: Outcome) {
         self.open_stream(id, forward);
         let Some(mut exchange) = self.exchanges.remove(id) else { return };
@@ -150,7 +150,7 @@ impl Gateway {
         self.queue.push_back(Next::Advance(cid));
     }
 
-    /// The whole answer in `cx.out`: with its length where it fits one buffer, else in chunks (contract section 1).
+    /// Sends the whole answer in `cx.out`: with its length if it fits one buffer, otherwise in chunks.
     #[inline]
     pub(crate) fn answer(&mut self, exchange: &mut Exchange, outcome: Outcome) {
         exchange.finish(outcome, &mut self.cx);
@@ -164,7 +164,8 @@ impl Gateway {
         self.reply(request, &Reply { status, framing, content_type, refusal: None, more: b"" });
     }
 
-    /// A large whole answer, from where it lies: one chunk, whose end it has with it, or to the end of the connection.
+    /// Sends a large whole answer without a copy: as one chunk, which includes its end, or to the end of the
+    /// connection.
     pub(crate) fn answer_bulk(&mut self, exchange: &mut Exchange, outcome: Outcome, body: Buf) {
         exchange.finish(outcome, &mut self.cx);
         let request = &exchange.request;
@@ -180,7 +181,7 @@ impl Gateway {
         self.answered(cid, after);
     }
 
-    /// Answers a request with what lies in `cx.out`.
+    /// Answers a request with the contents of `cx.out`.
     pub(crate) fn reply(&mut self, request: &Request, reply: &Reply<'_>) {
         let after = self.write_head(request, reply);
         if request.meta.method != Method::Head && !self.cx.out.is_empty() {
@@ -213,7 +214,7 @@ impl Gateway {
         after
     }
 
-    /// An answer lies in a client's queue: goes on to what follows it.
+    /// Continues after an answer was queued for a client.
     fn answered(&mut self, id: ClientId, after: AfterResponse) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (server, now) = (&self.cx.setup.config.server, self.cx.now.mono);
@@ -242,7 +243,7 @@ impl Gateway {
     }
 }
 
-/// The head of an answer to `request`.
+/// Returns the head of an answer to `request`.
 fn head_of<'a>(
     request: &'a Request,
     reply: &Reply<'a>,

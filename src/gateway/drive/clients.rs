@@ -1,4 +1,4 @@
-//! What comes of clients: bytes, deadlines, ends; from a head to an answer of ours or an exchange.
+//! Input from clients: bytes, deadlines, ends; from a head to an answer of ours or an exchange.
 
 use super::Reply;
 use crate::base::buf::BLOCK;
@@ -16,19 +16,19 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
 
-/// What a head has led to.
+/// Result of a head.
 enum Passed {
-    /// The body is to be read.
+    /// The body must be read.
     Body,
-    /// How the key stands is to be told.
+    /// The key's quota status must be returned.
     Quota,
-    /// The ledger is to be asked for its key.
+    /// The ledger must look up its key.
     Unknown(KeyId),
     /// It has been answered.
     Answered,
 }
 
-/// Charges a key for what waits at a client of its own.
+/// Charges a key for the data that waits at its client.
 #[inline]
 pub(super) fn charge_unread(client: &mut client::Connection, budget: &mut Budget) {
     if let Some((key, due)) = client.unread() {
@@ -37,10 +37,10 @@ pub(super) fn charge_unread(client: &mut client::Connection, budget: &mut Budget
 }
 
 impl Gateway {
-    /// Bytes came from a client.
+    /// Handles bytes from a client.
     pub(crate) fn client_bytes(&mut self, id: ClientId, data: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        // It was not to be read, or says more than it has announced.
+        // The client was not to be read, or sends more than it has announced.
         if self.cx.gate != Gate::Open
             && data.len() as u64 > client.takes_without_room()
             && !self.cx.pool.has_room(2 * data.len())
@@ -53,7 +53,7 @@ impl Gateway {
         self.advance(id);
     }
 
-    /// Takes as many messages from a connection as can be begun now. Each round consumes a message or stops.
+    /// Takes as many messages from a connection as can begin now. Each round consumes a message or stops.
     pub(crate) fn advance(&mut self, id: ClientId) {
         loop {
             let Some(client) = self.clients.get_mut(id) else { return };
@@ -109,12 +109,12 @@ impl Gateway {
         }
     }
 
-    /// The world has written `count` bytes to a client.
+    /// Records that `count` bytes were written to a client.
     pub(crate) fn client_wrote(&mut self, id: ClientId, count: usize) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let server = &self.cx.setup.config.server;
         let event = client.wrote(count, server, &mut self.cx.pool, self.cx.now.mono);
-        // What leaves is no reason to begin with a charge.
+        // Sending is no reason to begin charging.
         if client.unread.total() > 0 {
             charge_unread(client, &mut self.cx.budget);
         }
@@ -128,14 +128,14 @@ impl Gateway {
             && (self.cx.gate != Gate::Open || self.cx.budget.is_any_over())
             && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(Exchange::provider)
         {
-            // It may have waited for that.
+            // The provider may have waited for that.
             self.dirty.push(provider_conn(provider));
         }
         !drained
     }
 
-    /// A client's first bytes are not what its listener wants. One that owes a PROXY header is not answered: what it
-    /// would read as an answer is not known.
+    /// Handles a client whose first bytes are not what its listener expects. A client that owes a PROXY header is not
+    /// answered: its protocol is unknown.
     pub(crate) fn client_strayed(&mut self, id: ClientId, how: Stray) {
         let Some(client) = self.clients.get_mut(id) else { return };
         match how {
@@ -152,7 +152,7 @@ impl Gateway {
         }
     }
 
-    /// A client's side of the connection has ended.
+    /// Handles the end of a client's side of the connection.
     pub(crate) fn client_ended(&mut self, id: ClientId, how: Ending) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if let Some(event) = client.ended(how, &mut self.cx.pool) {
@@ -161,7 +161,7 @@ impl Gateway {
         self.arm(id);
     }
 
-    /// The earliest deadline of a client or its exchange has come.
+    /// Handles the earliest deadline of a client or its exchange.
     pub(crate) fn client_expired(&mut self, id: ClientId) {
         let now = self.cx.now.mono;
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -182,15 +182,15 @@ impl Gateway {
         self.arm(id);
     }
 
-    /// A connection has asked something. `known`: with a credential.
+    /// Records a request on a connection. `known`: with a credential.
     pub(crate) fn acts(&mut self, id: ClientId, known: bool) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.known = known;
         self.cx.limits.acts(client.admin, id.slot, known);
     }
 
-    /// A connection that has shown no credential makes room. What has arrived of it is read before; one that does not
-    /// even read what it was answered has nothing more to say.
+    /// Closes a connection without a credential to make room. Its received bytes are read before, unless it does not
+    /// even read its answer.
     pub(crate) fn make_room(&mut self, slot: u32) {
         let Some((id, client)) = self.clients.tenant(slot) else { return };
         match client.is_drained() {
@@ -199,10 +199,10 @@ impl Gateway {
         }
     }
 
-    /// All that has arrived of a connection that makes room has been read.
+    /// Continues after all received bytes of a connection that makes room have been read.
     pub(crate) fn client_heard(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        // It has shown a credential after all, or the ledger is being asked for its key.
+        // It has shown a credential after all, or the ledger is looking up its key.
         if client.known || client.exchange.is_some() {
             return;
         }
@@ -216,7 +216,7 @@ impl Gateway {
         self.drop_client(id);
     }
 
-    /// Ends a connection that is of no further use, and the exchange that hangs on it.
+    /// Ends a connection that is of no further use, and its exchange.
     pub(crate) fn drop_client(&mut self, id: ClientId) {
         if let Some(exchange) = self.clients.get(id).and_then(|client| client.exchange) {
             self.tell(exchange, Event::Left);
@@ -224,7 +224,7 @@ impl Gateway {
         self.close_client(id, Shut::Abort);
     }
 
-    /// Forgets a client. Its exchange, if it had one, has been ended before.
+    /// Removes a client. Its exchange, if it had one, has been ended before.
     pub(crate) fn close_client(&mut self, id: ClientId, shut: Shut) {
         let Some(mut client) = self.clients.remove(id) else { return };
         self.timers.forget(client_conn(id));
@@ -264,7 +264,7 @@ impl Gateway {
         self.authorize(exchange, head);
     }
 
-    /// Looks whether a request may pass on its head, and goes on with it.
+    /// Checks whether a request is permitted by its head, and continues with it.
     #[inline(always)] // else the exchange is copied once more
     pub(crate) fn authorize(&mut self, mut exchange: Exchange, head: &RequestHead) {
         match self.passes(&mut exchange, head) {
@@ -278,7 +278,7 @@ impl Gateway {
         }
     }
 
-    /// True if it may; what is answered without more ado has been then.
+    /// Checks a request's head, and answers it if it can be answered at once.
     fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> Passed {
         let clock = self.cx.clock_is_right();
         let Some(client) = self.clients.get(exchange.request.client) else { return Passed::Answered };
@@ -309,7 +309,7 @@ impl Gateway {
         Passed::Answered
     }
 
-    /// A key that is not known may have been issued a moment ago: the ledger is asked, and the request waits.
+    /// Looks up an unknown key, which may have been issued a moment ago, in the ledger; the request waits.
     fn identify(&mut self, mut exchange: Exchange, key: KeyId, head: &RequestHead) {
         exchange.identify(head, self.cx.now.mono);
         let cid = exchange.request.client;
@@ -320,7 +320,7 @@ impl Gateway {
         self.cx.lookups.wait(key, id, self.cx.now.mono, &mut self.cx.orders);
     }
 
-    /// The ledger has said what it knows of a key, or that it cannot.
+    /// Handles the ledger's answer about a key, or its failure to answer.
     pub(crate) fn looked_up(&mut self, key: KeyId, answer: KeyAnswer) {
         let answered = answer != KeyAnswer::Unavailable;
         match answer {
@@ -347,7 +347,7 @@ impl Gateway {
         }
         let Some(client) = self.clients.get_mut(cid) else { return };
         let begun = client.begin_body(Some(id), key, head, max_body);
-        // Before its own body asks for room: what was sent ahead of its turn counts.
+        // Before its own body asks for room: requests sent ahead count.
         charge_unread(client, &mut self.cx.budget);
         let awaits_continue = client.awaits_continue(head);
         match begun {
@@ -359,7 +359,7 @@ impl Gateway {
         }
     }
 
-    /// How the caller stands; asked of a shared ledger where there is one.
+    /// Answers with the caller's quota status; from the shared ledger if there is one.
     fn look(&mut self, exchange: Exchange) {
         let cid = exchange.request.client;
         let id = self.exchanges.insert(exchange);
@@ -373,7 +373,7 @@ impl Gateway {
         }
     }
 
-    /// A head that is not HTTP, too large or too late.
+    /// Refuses a head that is not HTTP, too large or too late.
     fn refuse_headless(&mut self, id: ClientId, refusal: &Refusal) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.end_after_answer();
@@ -415,7 +415,7 @@ impl Gateway {
         }
     }
 
-    /// A preflight: 204, whether or not the origin is known; a browser goes by the fields.
+    /// Answers a preflight: 204 for any origin; the fields are decisive for a browser.
     fn answer_preflight(&mut self, exchange: &mut Exchange) {
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let mut more = Vec::new();

@@ -1,9 +1,9 @@
-//! The driver: the only room that knows two machines. It tells a machine what has happened and does what follows from
-//! it; it decides nothing that a machine could. Borrows the three tables apart, so that an exchange and its two
-//! connections can be at hand at the same time.
+//! Driver: the only module that uses more than one state machine. It passes events to a machine and performs the
+//! effects; it decides nothing that a machine could. Borrows the three tables separately, so that an exchange and its
+//! two connections can be accessed at the same time.
 //!
-//! No machine calls another, and what follows later in the same verb is noted in a worklist
-//! ([`Gateway::settle_down`]): so nothing recurses, however many requests lie behind one another.
+//! No machine calls another. Later effects of the same call are added to a worklist ([`Gateway::settle_down`]): so
+//! there is no recursion, however many requests are pipelined.
 
 mod admins;
 mod answers;
@@ -20,7 +20,7 @@ use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::Framing;
 
-/// How an answer of one piece begins.
+/// Beginning of an answer in one piece.
 pub(crate) struct Reply<'a> {
     status: u16,
     framing: Framing,
@@ -31,12 +31,12 @@ pub(crate) struct Reply<'a> {
 }
 
 impl Gateway {
-    /// Tells an exchange something and does what follows.
+    /// Passes an event to an exchange and performs the effects.
     fn tell(&mut self, id: ExchangeId, event: Event<'_>) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let (head, body) = client.message();
-        // What the body takes is asked for while it comes.
+        // The body's storage is needed only while it arrives.
         let storage = if matches!(event, Event::Body { .. }) { client.payload_storage() } else { 0 };
         let (message, key) = (Message { exchange: id, head, body, storage }, exchange.request.found.key);
         let effect = exchange.on(event, &message, &mut self.cx);
@@ -44,7 +44,7 @@ impl Gateway {
         self.free_heavy(key);
     }
 
-    /// Large blocks that nobody uses any more, after something has been done for `key`.
+    /// Frees unused large blocks, after work for `key`.
     #[inline]
     pub(crate) fn free_heavy(&mut self, key: Option<KeyIx>) {
         if self.cx.pool.has_heavy() {
@@ -52,7 +52,7 @@ impl Gateway {
         }
     }
 
-    /// Does what follows from what an exchange has been told.
+    /// Performs the effect of an event of an exchange.
     #[inline]
     fn done(&mut self, id: ExchangeId, effect: Effect) {
         if let Some((provider, complete)) = self.cx.take_let_go() {
@@ -76,7 +76,7 @@ impl Gateway {
                 let (mut draft, pool) = (translate.draft, &mut self.cx.pool);
                 draft.rewind(pool);
                 let body = client.lend_message(pool);
-                // Taken before the work begins, so that it is not found missing in the middle.
+                // Taken before the work begins, so that it cannot be missing in the middle.
                 draft.make_room(body.payload().len(), pool);
                 let lent = body.capacity() + draft.storage();
                 exchange.lent(lent, &mut self.cx);
@@ -88,7 +88,7 @@ impl Gateway {
             Effect::CountOthers => {
                 let payer =
                     exchange.request.found.key.map(|key| self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config));
-                // In a group they may be of any key.
+                // In a group the requests may be of any key.
                 let key = payer.and_then(|payer| payer.ok().filter(|payer| !payer.path.is_some()).map(|one| one.key));
                 self.count_bounded(key);
                 self.tell(id, Event::Counted);
@@ -113,7 +113,7 @@ impl Gateway {
         }
     }
 
-    /// Has requests that were admitted by a bound count what they may use: those of a key, or all.
+    /// Makes requests that were admitted by a bound count their possible use: those of a key, or all.
     pub(crate) fn count_bounded(&mut self, key: Option<KeyIx>) {
         let bounded = |exchange: &Exchange| {
             exchange.is_bounded() && key.is_none_or(|key| exchange.request.found.key == Some(key))
@@ -125,7 +125,7 @@ impl Gateway {
         }
     }
 
-    /// The effects with which an exchange ends.
+    /// Performs the effects of the end of an exchange.
     fn conclude(&mut self, id: ExchangeId, effect: Effect) {
         let Some(mut exchange) = self.exchanges.remove(id) else { return };
         let cid = exchange.request.client;
@@ -139,7 +139,7 @@ impl Gateway {
             Effect::Quota => self.answer_local(&mut exchange, Endpoint::Quota),
             Effect::Authorize(head) => {
                 self.authorize(exchange, &head);
-                // It read no more than a little while it waited.
+                // The client read only little while it waited.
                 self.dirty.push(client_conn(cid));
             }
             Effect::Gone(outcome) => {
@@ -150,8 +150,8 @@ impl Gateway {
         self.queue.push_back(Next::Advance(cid));
     }
 
-    /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, and
-    /// stopping. Nearly all of a stream leaves nothing.
+    /// Does the work that a call has left: pipelined requests, answers that wait for room, and stopping. Most events of
+    /// a stream leave none.
     #[inline]
     pub(crate) fn settle_down(&mut self) {
         let (lifecycle, cx) = (&self.cx.lifecycle, &self.cx);
@@ -173,7 +173,7 @@ impl Gateway {
             if self.cx.may_have_room() {
                 self.look_at_room();
             }
-            // Who gets a place may end at once, and leave it to the next.
+            // A request that gets a slot may end at once, and free it for the next.
             if !self.cx.queues.is_any_waiting() || !self.give_places() {
                 break;
             }

@@ -1,16 +1,16 @@
-//! Places at targets, for those who wait for them: what has come free is given to whose turn it is, in the same verb in
-//! which it came free.
+//! Slots at targets, for waiting requests: a free slot is given to the next request in the same call in which it became
+//! free.
 
 use crate::base::time::{Mono, Now};
 use crate::gateway::Gateway;
 use crate::gateway::exchange::{Event, Exchange};
 use crate::gateway::queue::{Look, Waiter};
 
-/// Places given in one verb; the rest is given in the next.
+/// Maximum number of slots given in one call; the next call continues.
 const GIVEN_MAX: usize = 64;
 
 impl Gateway {
-    /// Gives what places there may be to those who wait; true if anybody got one.
+    /// Gives free slots to waiting requests; true if any got one.
     pub(crate) fn give_places(&mut self) -> bool {
         let (eased, look) = (self.cx.breakers.take_eased(), self.cx.queues.take_look());
         if !eased && !look {
@@ -38,7 +38,7 @@ impl Gateway {
         false
     }
 
-    /// Those who wait at `now` although there is a place for them: between two verbs nobody.
+    /// Number of requests that wait at `now` although there is a slot for them: 0 between two calls.
     pub fn overlooked(&mut self, now: Now) -> usize {
         let (exchanges, breakers, setup) = (&self.exchanges, &mut self.cx.breakers, &self.cx.setup);
         let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.is_queued());

@@ -1,4 +1,4 @@
-//! What helper threads bring, and what happens to the process: commits, rulings, stopping, handing over.
+//! Results of helper threads, and events of the process: commits, rulings, stopping, handing over.
 
 use crate::base::limits::DRAIN_IDLE_GRACE;
 use crate::base::seam::{Action, Shut};
@@ -17,11 +17,11 @@ use crate::policy::row::Running;
 use crate::policy::window;
 use crate::wire::json::write_string;
 
-/// Answers that go on in one verb; what is free beyond that goes to the next.
+/// Maximum number of answers continued in one call; the next call continues.
 const TURNS_MAX: usize = 64;
 
 impl Gateway {
-    /// Work has come back.
+    /// Handles work returned by a helper thread.
     pub(crate) fn offloaded(&mut self, done: Done) {
         let (id, serial) = done.owner();
         let key = done.key();
@@ -45,7 +45,7 @@ impl Gateway {
         }
     }
 
-    /// A shared ledger has answered.
+    /// Handles an answer of a shared ledger.
     pub(crate) fn ruled(&mut self, answer: &Answer) {
         let ask = &answer.ask;
         if answer.ruling != Ruling::Unavailable
@@ -60,12 +60,12 @@ impl Gateway {
         if self.exchanges.get(id).is_some_and(Exchange::is_reserving) {
             self.tell(id, Event::Ruled(ask, answer.ruling));
         } else if answer.ruling == Ruling::Admitted {
-            // The one who asked has left, or has waited too long; what was lent goes back.
+            // The request has ended, or has waited too long; its lease is given back.
             self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone() });
         }
     }
 
-    /// So many more rows are safe: the answers that waited for them go out.
+    /// Records that `rows` more rows are committed, and sends the answers that waited for them.
     pub(crate) fn committed(&mut self, rows: u64) {
         self.cx.ledger.committed(rows);
         while let Some(id) = self.cx.ledger.next_safe() {
@@ -74,7 +74,7 @@ impl Gateway {
         inheritance::acknowledge(&mut self.cx);
     }
 
-    /// The ledger cannot be written: admission stops, and no answer that waits can be said to be complete.
+    /// Handles a failure to write the ledger: admission stops, and waiting answers cannot complete.
     pub(crate) fn store_failed(&mut self) {
         self.cx.ledger.failed(true);
         self.cx.forget_grants();
@@ -83,11 +83,11 @@ impl Gateway {
         }
     }
 
-    /// TERM, or the beginning of a hand-over: stops taking requests.
+    /// Stops accepting requests, after TERM or at the beginning of a hand-over.
     pub(crate) fn begin_drain(&mut self, until: Mono) {
         let now = self.cx.now.mono;
         match &mut self.cx.lifecycle.drain {
-            // A process that hands over has no bound of its own.
+            // A process that hands over has no deadline of its own.
             Some(drain) => drain.bound(until),
             None => {
                 let idle_after = now.after(DRAIN_IDLE_GRACE).min(until);
@@ -97,7 +97,7 @@ impl Gateway {
         }
     }
 
-    /// TERM: stops, at once or when a balancer has had time to notice. A second one does not wait for that.
+    /// Handles TERM: stops at once, or after a balancer has had time to notice. A second TERM does not wait for that.
     pub(crate) fn told_to_stop(&mut self) {
         let lead = self.cx.setup.config.server.drain_lead;
         if lead.is_zero() || self.cx.lifecycle.is_leaving() || self.cx.lifecycle.has_handed_over() {
@@ -113,7 +113,7 @@ impl Gateway {
         self.cx.lifecycle.lead = Some(self.cx.now.mono.after(lead));
     }
 
-    /// Takes no requests any more, ends what runs too long, leaves.
+    /// Accepts no more requests, ends those that run too long, and exits.
     pub(crate) fn terminate(&mut self) {
         self.cx.lifecycle.lead = None;
         let (requests, timeout) = (self.exchanges.len() as u64, self.cx.setup.config.server.drain_timeout);
@@ -128,14 +128,14 @@ impl Gateway {
             });
         }
         if !self.cx.lifecycle.handover.is_final() {
-            // Those who ask for our health shall hear that we are leaving, as long as we are here.
+            // Health checks must see that we are leaving, as long as we run.
             self.cx.actions.push(Action::StopAccepting(self.client_listeners));
         }
         self.call_off("called off: the process is to stop");
         self.begin_drain(self.cx.now.mono.after(timeout));
     }
 
-    /// USR2: has a successor started.
+    /// Handles USR2: starts a successor.
     pub(crate) fn begin_handover(&mut self) {
         let stopping = self.cx.lifecycle.is_stopping() || self.cx.lifecycle.lead.is_some();
         if self.cx.lifecycle.handover != Handover::None || stopping {
@@ -148,12 +148,12 @@ impl Gateway {
         }
     }
 
-    /// What cannot be written cannot be given away.
+    /// True if the ledger can be given away: it must be writable.
     fn can_give_ledger(&self) -> bool {
         self.cx.ledger.takes_rows(self.cx.now.mono, self.cx.setup.config.store.max_commit_lag)
     }
 
-    /// A hand-over that may still be called off is.
+    /// Calls off a hand-over, if that is still possible.
     pub(crate) fn call_off(&mut self, why: &str) {
         if self.cx.lifecycle.handover.may_be_called_off() {
             self.cx.log_upgrade(why);
@@ -161,7 +161,7 @@ impl Gateway {
         }
     }
 
-    /// Spans have not reached their collector, or it takes them again.
+    /// Records that spans have not reached their collector, or that it accepts them again.
     pub(crate) fn spans_lost(&mut self, lost: u64, news: Option<Result<(), String>>) {
         self.cx.stats.spans_dropped += lost;
         if self.cx.lifecycle.handover.is_final() && lost > 0 {
@@ -181,13 +181,13 @@ impl Gateway {
         });
     }
 
-    /// The successor cannot go on, or has died.
+    /// Handles a successor that cannot continue, or has died.
     pub(crate) fn successor_failed(&mut self, why: &str) {
         self.cx.log_upgrade(why);
         self.hand_over(upgrade::Event::Failed);
     }
 
-    /// Goes on with a hand-over whose time has come.
+    /// Continues a hand-over whose time has come.
     pub(crate) fn go_on_handing_over(&mut self) {
         let (handover, now) = (self.cx.lifecycle.handover, self.cx.now.mono);
         if !handover.is_due(now) {
@@ -208,14 +208,14 @@ impl Gateway {
         }
     }
 
-    /// Something has happened to a hand-over: does what follows.
+    /// Handles an event of a hand-over.
     pub(crate) fn hand_over(&mut self, event: upgrade::Event) {
         let (next, step) = self.cx.lifecycle.handover.on(event, self.cx.now.mono);
         self.cx.lifecycle.handover = next;
         match step {
             upgrade::Step::Nothing => {}
             upgrade::Step::Start => self.cx.actions.push(Action::StartSuccessor),
-            // Streams end in their own time; TERM still bounds it.
+            // Streams end in their own time; TERM still limits it.
             upgrade::Step::Quiet => self.begin_drain(Mono::NEVER),
             upgrade::Step::GiveAway => {
                 // A successor has no bodies to count.
@@ -225,7 +225,7 @@ impl Gateway {
             }
             upgrade::Step::LetServe => {
                 self.cx.log_upgrade("handed over");
-                // All of them: the successor answers for our health from here on.
+                // All of them: the successor answers health checks from now on.
                 self.cx.actions.push(Action::StopAccepting(usize::MAX));
                 let counters = Box::new(self.cx.take_counters());
                 self.cx.orders.0.push(Order::LetServe(counters));
@@ -241,22 +241,22 @@ impl Gateway {
         }
     }
 
-    /// What is still served here, and by a predecessor whose rows come by us.
+    /// Returns the requests still served here, and by a predecessor whose rows pass through us.
     fn running(&self) -> Vec<Running> {
         let (meter, keys) = (&self.cx.meter, &self.cx.keys);
         let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.running(meter, keys));
         own.chain(self.cx.lifecycle.inheritance.running()).collect()
     }
 
-    /// Connections to providers that are kept for later requests are of no use any more.
+    /// Closes connections to providers that were kept for later requests.
     pub(crate) fn close_idle_providers(&mut self) {
         for id in self.cx.idle.drain() {
             self.close_provider(id);
         }
     }
 
-    /// Answers that wait for room go on when there is some, and one of them in any case; and where more is read or less
-    /// than before, connections are looked at again.
+    /// Continues answers that wait for room if there is some, and one of them in any case. If more or fewer connections
+    /// may be read than before, updates them.
     pub(crate) fn look_at_room(&mut self) {
         if self.cx.turns.alone.is_some() || !self.cx.turns.is_empty() {
             self.go_on_waiting();
@@ -290,7 +290,7 @@ impl Gateway {
         }
     }
 
-    /// Those that wait for their keys' shares ask again.
+    /// Retries the answers that wait for their keys' shares.
     fn go_on_by_key(&mut self) {
         for _ in 0..self.cx.turns.by_key.len() {
             let Some((id, key)) = self.cx.turns.by_key.pop_front() else { return };
@@ -308,7 +308,7 @@ impl Gateway {
         }
     }
 
-    /// Goes on with stopping: closes what is idle, ends what runs too long, leaves when nothing is left.
+    /// Continues stopping: closes idle connections, ends requests that run too long, exits when none are left.
     pub(crate) fn go_on_stopping(&mut self) {
         let now = self.cx.now.mono;
         match self.cx.lifecycle.drain.as_mut().and_then(|drain| drain.step(now)) {
@@ -318,7 +318,7 @@ impl Gateway {
         }
         let is_over = self.cx.lifecycle.is_over();
         if self.cx.limits.clients() == 0 && (is_over || !self.cx.lifecycle.is_needed()) {
-            // Those who ask for our health need not be waited for.
+            // Health checks need not be waited for.
             for id in self.client_ids() {
                 self.close_client(id, Shut::Clean);
             }
@@ -332,7 +332,7 @@ impl Gateway {
         self.clients.iter().map(|(id, _)| id).collect()
     }
 
-    /// Idle connections are closed; those that still read their last answer are when they have.
+    /// Closes idle connections; those that still read their last answer are closed afterwards.
     fn close_idle_clients(&mut self) {
         let by = self.cx.now.mono.after(DRAIN_IDLE_GRACE);
         for id in self.client_ids() {
@@ -345,7 +345,7 @@ impl Gateway {
         }
     }
 
-    /// The drain time is over: every exchange is told so, every connection closes.
+    /// Ends every exchange and closes every connection at the end of the drain time.
     fn end_all_clients(&mut self) {
         for id in self.client_ids() {
             let Some(client) = self.clients.get_mut(id) else { continue };

@@ -1,4 +1,4 @@
-//! What comes of providers and goes to them: connections, requests, the heads and bodies of answers.
+//! Input from and output to providers: connections, requests, the heads and bodies of answers.
 
 use super::answers::Sending;
 use crate::base::seam::{Action, DialError, Ending, Shut};
@@ -16,7 +16,7 @@ use crate::wire::head::ResponseHead;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Words for an answer whose body cannot be cut into pieces.
+/// Error text for an answer whose body has invalid framing.
 const BAD_CHUNKS: &str = "the provider's answer was badly framed";
 
 impl Gateway {
@@ -36,7 +36,7 @@ impl Gateway {
         self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority, tunnel });
     }
 
-    /// A dial has succeeded.
+    /// Handles a successful dial.
     pub(crate) fn dialed(&mut self, id: ProviderId) {
         let Some(provider) = self.providers.get_mut(id) else { return };
         provider.dialed();
@@ -46,7 +46,7 @@ impl Gateway {
         }
     }
 
-    /// A dial has failed; the world has given the connection up already.
+    /// Handles a failed dial; the reactor has already removed the connection.
     pub(crate) fn dial_failed(&mut self, id: ProviderId, why: DialError) {
         let Some(mut provider) = self.providers.remove(id) else { return };
         self.timers.forget(provider_conn(id));
@@ -56,7 +56,7 @@ impl Gateway {
         }
     }
 
-    /// A host's addresses have come, or will not.
+    /// Handles the result of a host's look-up.
     pub(crate) fn named(&mut self, host: &Arc<str>, port: u16, addrs: Result<Vec<SocketAddr>, &'static str>) {
         let failed = addrs.as_ref().err().copied();
         self.cx.names.learned(host, port, addrs, self.cx.now.mono);
@@ -67,7 +67,7 @@ impl Gateway {
         }
     }
 
-    /// A secret has been asked for again: those whose provider has refused it go on.
+    /// Continues requests whose secret the provider had refused, after it was read again.
     pub(crate) fn secret_asked(&mut self, origin: &Origin) {
         self.cx.renewals.retain(|renewal| renewal != origin);
         let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_secret(origin));
@@ -77,7 +77,7 @@ impl Gateway {
         }
     }
 
-    /// Writes the request of an exchange on an open connection, from its head on where it `begins`.
+    /// Writes the request of an exchange to an open connection, including its head if it `begins`.
     pub(crate) fn write_request(&mut self, id: ExchangeId, pid: ProviderId, begins: bool) {
         let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.get_mut(pid)) else {
             return;
@@ -93,8 +93,8 @@ impl Gateway {
         self.dirty.push(provider_conn(pid));
     }
 
-    /// The world has written to a provider: gives it more of the request, or the wait for the answer begins.
-    /// Whether more may be unsent.
+    /// Handles bytes written to a provider: writes more of the request, or begins to wait for the answer. True if more
+    /// may be unsent.
     pub(crate) fn provider_wrote(&mut self, id: ProviderId, count: usize) -> bool {
         let Some(provider) = self.providers.get_mut(id) else { return false };
         let wrote = provider.wrote(count, &mut self.cx.pool);
@@ -106,7 +106,7 @@ impl Gateway {
         true
     }
 
-    /// Bytes came from a provider: those of an answer's body are passed on as far as they are taken at the moment.
+    /// Handles bytes from a provider: those of an answer's body are passed on as far as they are accepted at present.
     pub(crate) fn provider_bytes(&mut self, id: ProviderId, mut data: &[u8]) {
         loop {
             let Some(provider) = self.providers.get_mut(id) else { return };
@@ -134,7 +134,7 @@ impl Gateway {
             let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
             if let Some(client) = client.filter(|_| !payload.is_empty()) {
                 match exchange.pass_alike(payload, &mut self.cx) {
-                    // As nearly all are: both are at hand.
+                    // As with nearly all events, both connections are at hand.
                     Ok(forward) if forward.is_mere_news() => {
                         let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
                         Sending { cx, timers, dirty }.pass_on(client, &exchange.request);
@@ -153,7 +153,7 @@ impl Gateway {
         }
     }
 
-    /// Bytes came from a provider that are not of a body, or not only.
+    /// Handles bytes from a provider that are not only of a body.
     #[inline(never)]
     fn provider_else(&mut self, id: ProviderId, data: &[u8]) {
         let Some(provider) = self.providers.get_mut(id) else { return };
@@ -167,7 +167,7 @@ impl Gateway {
         }
     }
 
-    /// A piece of a body, of which [`Exchange::pass_alike`] has taken so many bytes.
+    /// Handles a piece of a body, of which [`Exchange::pass_alike`] has taken `alike` bytes.
     #[inline(never)]
     fn provider_data(&mut self, xid: ExchangeId, payload: &[u8], alike: usize) {
         let Some(exchange) = self.exchanges.get_mut(xid) else { return };
@@ -187,7 +187,7 @@ impl Gateway {
         let Some(exchange) = provider.exchange else { return };
         let mut received = provider.take_received();
         if head.status != 200 {
-            // An error needs none of the rest of its request.
+            // After an error the remaining request is not needed.
             provider.stop_writing();
         }
         let bytes = if received.is_empty() { came } else { received.bytes() };
@@ -196,14 +196,14 @@ impl Gateway {
         received.release(&mut self.cx.pool);
     }
 
-    /// The body of an answer has been read to its end. `rest` came behind it.
+    /// Handles the end of an answer's body. `rest` are the bytes after it.
     fn provider_body_done(&mut self, id: ProviderId, xid: ExchangeId, rest: &[u8]) {
         let Some(provider) = self.providers.get_mut(id) else { return };
         if provider.exchange != Some(xid) {
             return self.provider_tail(id, rest);
         }
         if !rest.is_empty() {
-            // Not ours, so that the connection cannot be kept.
+            // These bytes are not part of an answer, so the connection cannot be kept.
             let _ = provider.read(rest);
         }
         self.tell(xid, Event::BodyEnd);
@@ -230,7 +230,7 @@ impl Gateway {
         }
     }
 
-    /// A provider has ended its connection.
+    /// Handles the end of a provider's connection.
     pub(crate) fn provider_ended(&mut self, id: ProviderId, how: Ending) {
         let Some(provider) = self.providers.get_mut(id) else { return };
         let exchange = provider.exchange.and_then(|exchange| Some((exchange, self.exchanges.get(exchange)?)));
@@ -248,7 +248,7 @@ impl Gateway {
         }
     }
 
-    /// What an answer has waited for is there: goes on with what has come meanwhile.
+    /// Resumes an answer after waiting, with the bytes received meanwhile.
     pub(crate) fn resume(&mut self, id: ExchangeId) {
         let Some(pid) = self.exchanges.get(id).and_then(Exchange::provider) else { return };
         let Some(provider) = self.providers.get_mut(pid).filter(|provider| !provider.is_dialing()) else { return };
@@ -263,7 +263,7 @@ impl Gateway {
         self.dirty.push(provider_conn(pid));
     }
 
-    /// An exchange has let go of its connection.
+    /// Handles a connection that its exchange has released.
     pub(crate) fn part(&mut self, id: ProviderId, complete: bool) {
         let Some(provider) = self.providers.get_mut(id) else { return };
         match provider.let_go(complete) {
@@ -280,7 +280,7 @@ impl Gateway {
         }
     }
 
-    /// An answer has been read to its end: keeps the connection if it may be kept.
+    /// Keeps the connection after a complete answer, if it may be kept.
     fn keep_provider(&mut self, id: ProviderId) {
         let Some(provider) = self.providers.get(id) else { return };
         let index = provider.provider as usize;
@@ -317,8 +317,8 @@ impl Gateway {
         }
     }
 
-    /// True if bytes are taken from a provider at the moment: not while its client is slow to read, nor where there is
-    /// no room for them.
+    /// True if bytes are read from a provider at present: not while its client is slow to read, nor if there is no room
+    /// for them.
     pub(crate) fn provider_wants_read(&self, id: ProviderId) -> bool {
         let Some(provider) = self.providers.get(id) else { return false };
         let Some(id) = provider.exchange else { return true };
@@ -327,20 +327,20 @@ impl Gateway {
         if provider.holds_back() || exchange.is_paused() || client.is_some_and(|client| client.is_full()) {
             return false;
         }
-        // As nearly always.
+        // The usual case.
         if self.cx.gate == Gate::Open && exchange.is_answering() && !self.cx.budget.is_any_over() {
             return true;
         }
         self.has_turn(id, exchange, client)
     }
 
-    /// The same where not everybody may be read.
+    /// True if this answer may be read, if not all answers may be.
     #[cold]
     fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::Connection>) -> bool {
         let drained = || client.is_none_or(|client| client.is_drained());
         let share = || match exchange.request.found.key {
             Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),
-            // One answer of its key waits already, and has been read in part.
+            // An answer of its key waits already, and has been read in part.
             Some(key) => !self.cx.budget.is_waited_for(key),
             None => true,
         };

@@ -1,18 +1,18 @@
-//! Histograms: how often a value fell into which bucket. Counting costs no allocation and, for small values, a few
-//! comparisons.
+//! Histograms: number of values in each bucket. Counting costs no allocation and, for small values, a few comparisons.
 
 use crate::policy::counters::Histogram;
 use std::io::Write;
 
 /// The buckets of a histogram.
 pub(super) struct Scale {
-    /// Upper bounds; a last bucket beyond them is open.
+    /// Upper bounds; the last bucket has none.
     bounds: &'static [u64],
-    /// So many of what is counted make one of what is told.
+    /// Number of counted units per displayed unit.
     unit: f64,
 }
 
-/// Microseconds, told in seconds: what the loop and the phases of a request take, from 100 µs to ten minutes.
+/// Microseconds, displayed in seconds: times of the event loop and of the phases of a request, from 100 µs to ten
+/// minutes.
 pub(super) const PHASES: Scale = Scale {
     bounds: &[
         100,
@@ -34,7 +34,7 @@ pub(super) const PHASES: Scale = Scale {
     unit: 1e6,
 };
 
-/// Microseconds, told in seconds: what models take, from 50 ms to ten minutes.
+/// Microseconds, displayed in seconds: times of models, from 50 ms to ten minutes.
 pub(super) const ANSWERS: Scale = Scale {
     bounds: &[
         50_000,
@@ -54,7 +54,7 @@ pub(super) const ANSWERS: Scale = Scale {
     unit: 1e6,
 };
 
-/// Thousandths of a token per second, told in tokens per second.
+/// Thousandths of a token per second, displayed in tokens per second.
 pub(super) const RATES: Scale = Scale {
     bounds: &[
         1_000, 2_500, 5_000, 10_000, 20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000, 300_000, 500_000,
@@ -77,7 +77,7 @@ impl Histogram {
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// Adds what another has counted on the same scale.
+    /// Adds the counts of another histogram on the same scale.
     pub(super) fn add(&mut self, other: &Histogram) {
         self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(sum, more)| *sum += more);

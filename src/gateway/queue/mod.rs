@@ -1,9 +1,8 @@
-//! Requests that wait for a place at a target of their model (contract section 11). Owns who waits and in which order;
-//! must never know what a request wants or where there are places: that is asked of its exchange. Told by exchanges;
-//! `drive` gives out the turns.
+//! Queues of requests that wait for a slot at a target of their model. Owns their order. Must never know the contents
+//! of a request or where slots are: its exchange answers that. Exchanges add requests; `drive` serves them.
 //!
-//! A queue is kept by the model's id, so that it outlives a reload: those who waited go on by the configuration that
-//! they began with, and a queue whose model is gone ends with the last of them.
+//! A queue is identified by the model's id, so that it outlives a reload: waiting requests keep the configuration that
+//! they began with, and a queue whose model is gone ends with its last request.
 
 mod turns;
 
@@ -15,22 +14,22 @@ use crate::policy::keys::KeyIx;
 use std::sync::Arc;
 use turns::Turns;
 
-/// The part of a mean that one value makes, as a divisor.
+/// Divisor of the weight of a new value in a mean.
 const SMOOTH: u64 = 8;
 
-/// Who waits for the places of one model.
+/// Requests that wait for slots of one model.
 #[derive(Debug)]
 struct Queue {
     model: Arc<str>,
     turns: Turns,
-    /// When the last of them got a place, or the first came.
+    /// Time at which the last request got a slot, or the first arrived.
     last: Mono,
-    /// Mean time between two that got one, in microseconds; 0 before the first did.
+    /// Mean time between two requests that got a slot, in microseconds; 0 before the first did.
     pace: u64,
 }
 
 impl Queue {
-    /// Microseconds until the next of them gets a place, by what has been seen.
+    /// Estimated microseconds until the next request gets a slot.
     fn pace(&self, now: Mono) -> u64 {
         self.pace.max(now.micros_since(self.last))
     }
@@ -41,11 +40,11 @@ impl Queue {
 pub(crate) struct Queues {
     queues: Vec<Queue>,
     waiting: usize,
-    /// The queue whose turn is next, where several want the same places.
+    /// Queue to be served next, if several want the same slots.
     next: usize,
-    /// A place may have come free in a way that nobody has told of.
+    /// A slot may have become free without a notice.
     look: bool,
-    /// When one may come free because time has passed; `NEVER` where none may.
+    /// Time at which a slot may become free because time has passed; `NEVER` if none may.
     wake: Mono,
 }
 
@@ -56,18 +55,18 @@ impl Default for Queues {
 }
 
 impl Queues {
-    /// Somebody waits.
+    /// True if any request waits.
     #[inline]
     pub(crate) fn is_any_waiting(&self) -> bool {
         self.waiting > 0
     }
 
-    /// How many wait for the places of a model.
+    /// Number of requests that wait for slots of a model.
     pub(crate) fn len(&self, model: &str) -> usize {
         self.find(model).map_or(0, |queue| queue.turns.len())
     }
 
-    /// All queues that somebody waits in, with how many do.
+    /// Returns all queues with waiting requests, with their numbers.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = (&Arc<str>, usize)> {
         self.queues.iter().map(|queue| (&queue.model, queue.turns.len())).filter(|(_, length)| *length > 0)
     }
@@ -76,13 +75,13 @@ impl Queues {
         self.queues.iter().find(|queue| *queue.model == *model)
     }
 
-    /// Seconds after which the first `ahead` of those who wait will have got a place, by what has been seen.
+    /// Estimated seconds until the first `ahead` waiting requests have got a slot.
     pub(crate) fn seconds(&self, model: &str, ahead: usize, now: Mono) -> u64 {
         let pace = self.find(model).map_or(0, |queue| queue.pace(now));
         pace.saturating_mul(ahead as u64).div_ceil(1_000_000).max(1)
     }
 
-    /// A request of `key`, whose plan has this share, waits for a place of `model`.
+    /// Adds a request of `key`, whose plan has this share, which waits for a slot of `model`.
     pub(crate) fn wait(&mut self, model: &Arc<str>, (key, share): (KeyIx, u32), waiter: Waiter, now: Mono) {
         let at = self.queues.iter().position(|queue| queue.model == *model).unwrap_or_else(|| {
             self.queues.push(Queue { model: model.clone(), turns: Turns::default(), last: now, pace: 0 });
@@ -94,11 +93,11 @@ impl Queues {
         }
         queue.turns.wait(key, share, waiter);
         self.waiting += 1;
-        // When time will bring a place has not been asked for this one.
+        // The time at which this request may get a slot is not known yet.
         self.look = true;
     }
 
-    /// One that waits leaves, or will not be served any more.
+    /// Removes a waiting request that leaves, or will not be served any more.
     pub(crate) fn leave(&mut self, model: &str, key: KeyIx, exchange: ExchangeId) {
         let queue = self.queues.iter_mut().find(|queue| *queue.model == *model);
         if queue.is_some_and(|queue| queue.turns.leave(key, exchange)) {
@@ -113,31 +112,31 @@ impl Queues {
         }
     }
 
-    /// Those that `is_there` does not know have been lost to a bug.
+    /// Removes requests for which `is_there` is false: they have been lost to a bug.
     pub(crate) fn recount(&mut self, is_there: impl Fn(ExchangeId) -> bool) {
         self.queues.iter_mut().for_each(|queue| queue.turns.retain(&is_there));
         self.waiting = self.queues.iter().map(|queue| queue.turns.len()).sum();
         self.look = true;
     }
 
-    /// Queues of models that there are no more, as `is_there` knows, end when nobody waits in them.
+    /// Removes empty queues of models for which `is_there` is false.
     pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
         self.queues.retain(|queue| queue.turns.len() > 0 || is_there(&queue.model));
         self.next = 0;
     }
 
-    /// Says once that a place may have come free.
+    /// Returns once that a slot may have become free.
     pub(crate) fn take_look(&mut self) -> bool {
         std::mem::take(&mut self.look)
     }
 
-    /// There may be more places: to be looked for in the next verb, which is not long in coming.
+    /// Records that there may be more slots; the next call of the core looks for them, soon.
     pub(crate) fn look_again(&mut self, now: Mono) {
         self.look = self.waiting > 0;
         self.wake = if self.look { now } else { Mono::NEVER };
     }
 
-    /// Takes out the next whose turn it is, of those that `look` says can be served: models take turns, too.
+    /// Removes and returns the next request, of those that can be served by `look`; models take turns, too.
     pub(crate) fn next(&mut self, mut look: impl FnMut(&Waiter) -> Look, now: Mono) -> Option<ExchangeId> {
         for _ in 0..self.queues.len() {
             self.next = (self.next + 1) % self.queues.len();
@@ -153,19 +152,19 @@ impl Queues {
         None
     }
 
-    /// Asks for those who wait when time alone may bring them a place.
+    /// Sets the time at which waiting requests may get a slot only because time has passed.
     pub(crate) fn set_wake(&mut self, when: impl FnMut(&Waiter) -> Mono) {
         let samples = self.queues.iter().flat_map(|queue| queue.turns.samples());
         self.wake = samples.map(when).min().unwrap_or(Mono::NEVER);
     }
 
-    /// When to look again because time has passed.
+    /// Time to look again because time has passed.
     #[inline]
     pub(crate) fn wake(&self) -> Mono {
         self.wake
     }
 
-    /// Some time has come: looks again if it is that one.
+    /// Looks again if that time has come.
     pub(crate) fn woken(&mut self, now: Mono) {
         if self.wake <= now {
             (self.wake, self.look) = (Mono::NEVER, true);

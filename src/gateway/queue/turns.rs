@@ -1,12 +1,11 @@
-//! Whose turn it is among those who wait: fair by key, first come first served within a key (contract section 11).
-//! Pure; knows neither targets nor time.
+//! Order of waiting requests: fair by key, first come first served within a key. Pure; knows neither targets nor time.
 //!
-//! It is deficit round robin with a round of one token: each round gives every key a token for each of its share, and a
-//! key whose debt is paid may have one request served, which costs it the tokens of that request. Rounds in which
-//! nobody can be served are not gone through but counted: a debt is kept as the round in which it will be paid. So a
-//! key that comes again, and owes nothing, is served next but one at the latest, however much another has waiting; and
-//! over time keys get tokens in proportion to their shares, whether they ask in many small requests or in few large
-//! ones. What a key owes is kept while others wait, and forgiven when nobody does.
+//! This is deficit round robin with a round of one token. Each round gives every key one token per unit of its share. A
+//! key whose debt is paid may have one request served, which costs it the tokens of that request. Rounds in which no
+//! request can be served are counted, not executed: a debt is stored as the round in which it will be paid. So a key
+//! that returns without debt is served second at the latest, however many requests of other keys wait. Over time keys
+//! get tokens in proportion to their shares, whether they send many small requests or few large ones. A debt is kept
+//! while other requests wait, and forgiven when none do.
 
 use crate::base::limits::DEBTORS_MAX;
 use crate::base::order;
@@ -15,40 +14,40 @@ use crate::gateway::ids::ExchangeId;
 use crate::policy::keys::KeyIx;
 use std::collections::VecDeque;
 
-/// Parts of a round, so that small debts of large shares are counted, too.
+/// Parts of a round, so that small debts of large shares count, too.
 const PARTS: u64 = 1024;
 
-/// One request that waits.
+/// Waiting request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter {
     pub(crate) exchange: ExchangeId,
-    /// When it had come.
+    /// Time of its arrival.
     pub(crate) came: Mono,
-    /// Tokens it may take.
+    /// Tokens that it may use.
     pub(crate) tokens: u32,
-    /// The configuration that it goes by.
+    /// Configuration that it uses.
     pub(crate) epoch: u32,
 }
 
-/// True if a request that waits can be served now.
+/// Result of checking whether a waiting request can be served now.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
-    /// It can.
+    /// It can be served.
     Served,
-    /// It cannot, but another might.
+    /// It cannot be served, but another might.
     NotThis,
-    /// It cannot, nor can another that goes by the same configuration.
+    /// It cannot be served, nor can any other with the same configuration.
     None,
 }
 
-/// What one key has waiting, and what it owes.
+/// Waiting requests of one key, and its debt.
 #[derive(Debug)]
 struct Line {
     key: KeyIx,
     share: u32,
-    /// When its debt is paid, in parts of rounds.
+    /// Round in which its debt is paid, in parts of rounds.
     paid: u64,
-    /// When it had its last turn: the number of that.
+    /// Number of its last turn.
     turn: u64,
     waiting: VecDeque<Waiter>,
 }
@@ -57,24 +56,24 @@ struct Line {
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     lines: Vec<Line>,
-    /// How far the rounds have come, in parts.
+    /// Present round, in parts.
     round: u64,
-    /// The number of the last turn.
+    /// Number of the last turn.
     turn: u64,
     waiting: usize,
-    /// The configuration that all of them go by, but where `mixed`.
+    /// Configuration that all of them use, unless `mixed`.
     epoch: u32,
     mixed: bool,
 }
 
 impl Turns {
-    /// How many wait.
+    /// Number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.waiting
     }
 
-    /// `waiter` waits: behind those of its key that came before it. Mostly those are all; one that has had a place
-    /// before has its old one again.
+    /// Adds `waiter` after the requests of its key that arrived before it. Mostly those are all; a request that had a
+    /// slot before gets its old position.
     pub(crate) fn wait(&mut self, key: KeyIx, share: u32, waiter: Waiter) {
         self.mixed = self.waiting > 0 && (self.mixed || self.epoch != waiter.epoch);
         self.epoch = waiter.epoch;
@@ -89,17 +88,17 @@ impl Turns {
             }
         };
         let line = &mut self.lines[at];
-        // Of keys whose plan has changed the present share holds.
+        // If a key's plan has changed, its present share counts.
         line.share = share;
         let before = line.waiting.iter().rposition(|other| other.came <= waiter.came);
         line.waiting.insert(before.map_or(0, |before| before + 1), waiter);
     }
 
-    /// Takes out the next that `look` says can be served, and has its key pay for it.
+    /// Removes and returns the next request that can be served by `look`, and charges its key.
     pub(crate) fn next(&mut self, mut look: impl FnMut(&Waiter) -> Look) -> Option<ExchangeId> {
         let first = (0..self.lines.len()).filter(|at| !self.lines[*at].waiting.is_empty());
         let first = first.min_by_key(|at| self.rank(*at))?;
-        // Nearly always it is the first of the first.
+        // Nearly always it is the first request of the first key.
         let looked = look(&self.lines[first].waiting[0]);
         match looked {
             Look::Served => return Some(self.serve(first, 0)),
@@ -120,7 +119,7 @@ impl Turns {
         None
     }
 
-    /// The less of it, the sooner it is the turn of a line.
+    /// Rank of a key: the lowest is served first.
     fn rank(&self, at: usize) -> (u64, u64) {
         (self.lines[at].paid.max(self.round), self.lines[at].turn)
     }
@@ -138,7 +137,7 @@ impl Turns {
         waiter.map_or(ExchangeId::new(u32::MAX, 0), |waiter| waiter.exchange)
     }
 
-    /// One that waited does not any more. False if it did not.
+    /// Removes a waiting request. False if it did not wait.
     pub(crate) fn leave(&mut self, key: KeyIx, exchange: ExchangeId) -> bool {
         let line = self.lines.iter_mut().find(|line| line.key == key);
         let Some(waiting) = line.map(|line| &mut line.waiting) else { return false };
@@ -149,7 +148,7 @@ impl Turns {
         true
     }
 
-    /// Those that `is_there` does not know wait no more.
+    /// Removes requests for which `is_there` is false.
     pub(crate) fn retain(&mut self, is_there: impl Fn(ExchangeId) -> bool) {
         for line in &mut self.lines {
             line.waiting.retain(|waiter| is_there(waiter.exchange));
@@ -158,13 +157,13 @@ impl Turns {
         self.forgive();
     }
 
-    /// One of them for each configuration that they go by, at least.
+    /// Returns at least one request for each configuration in use.
     pub(crate) fn samples(&self) -> impl Iterator<Item = &Waiter> {
         let most = if self.mixed { usize::MAX } else { 1 };
         self.lines.iter().flat_map(|line| &line.waiting).take(most)
     }
 
-    /// Forgets keys that have nothing waiting and owe nothing; all of them where nobody waits.
+    /// Removes keys without waiting requests and debts; all keys if no request waits.
     fn forgive(&mut self) {
         if self.waiting == 0 {
             self.lines.clear();
@@ -201,7 +200,7 @@ mod tests {
         let mut turns = Turns::default();
         let came = |n: u32, at| Waiter { came: Mono(at), ..waiter(n, 100 - n) };
         (0..5).for_each(|n| turns.wait(KeyIx(1), 1, came(n, 10 + u64::from(n))));
-        // Those that have had a place before, in the order in which their attempts fail.
+        // Requests that had a slot before, in the order in which their attempts fail.
         for (n, at) in [(9, 9), (8, 8), (7, 12), (6, 7)] {
             turns.wait(KeyIx(1), 1, came(n, at));
         }
@@ -249,7 +248,7 @@ mod tests {
         (0..100).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, 10)));
         turns.wait(KeyIx(2), 1, waiter(500, 300));
         while next(&mut turns) != Some(500) {}
-        // It comes back with another large one, and so does one that owes nothing.
+        // The key returns with another large request, and so does a key without debt.
         turns.wait(KeyIx(2), 1, waiter(501, 300));
         turns.wait(KeyIx(3), 1, waiter(600, 300));
         let order: Vec<u32> = std::iter::from_fn(|| next(&mut turns)).take(60).collect();
@@ -288,14 +287,14 @@ mod tests {
         assert_eq!((look(&mut turns), turns.samples().count()), (1002, 1001), "a reload has come in between");
     }
 
-    /// Any mix of coming, leaving and being served: nobody is lost, nobody is served twice, and a key's first waits for
-    /// each other key at most twice.
+    /// Any mix of arriving, leaving and being served: no request is lost or served twice, and a key's first request
+    /// waits for each other key at most twice.
     #[test]
     fn nobody_starves() {
         for seed in 0..200 {
             let (mut rng, mut turns, mut number) = (Rng::from_u64(seed), Turns::default(), 0);
             let mut there: BTreeMap<u32, VecDeque<(u32, u32)>> = BTreeMap::new();
-            // How often others were served since a key that owed nothing began to wait.
+            // Number of times that others were served since a key without debt began to wait.
             let mut passed: BTreeMap<u32, u32> = BTreeMap::new();
             for _ in 0..400 {
                 let key = rng.below(10) as u32;

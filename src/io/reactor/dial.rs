@@ -1,5 +1,5 @@
-//! The beginning and the end of a connection: look-up, dial, a proxy's tunnel, TLS handshake, goodbye. The middle is
-//! the parent's.
+//! Beginning and end of a connection: look-up, dial, a proxy's tunnel, TLS handshake, close. The parent module does the
+//! rest.
 
 use super::{Note, Reactor, verb};
 use crate::base::limits;
@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 impl<C: Core + 'static> Reactor<C> {
-    /// The socket of a dial has news: connected, failed, or not yet.
+    /// Handles an event of a dialing socket: connected, failed, or not yet.
     pub(super) fn connected(&mut self, id: Id<Link>) {
         let Some(link) = self.links.get_mut(id) else { return };
         let socket = link.transport.socket();
@@ -37,7 +37,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// The proxy has been reached: tells it where to. That is shorter than what a fresh socket takes at once.
+    /// Sends the request for a tunnel to the connected proxy. It is shorter than what a new socket takes at once.
     fn ask_proxy(&mut self, id: Id<Link>) {
         let at = self.tunnels.iter().position(|(of, _)| *of == id);
         let (Some(at), Some(link)) = (at, self.links.get_mut(id)) else { return };
@@ -48,7 +48,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// Looks at what the proxy has answered so far, and takes off a good answer and no byte more.
+    /// Parses the proxy's answer so far, and takes a good answer and no further byte off the socket.
     fn proxied(&mut self, id: Id<Link>) {
         let Some(link) = self.links.get_mut(id) else { return };
         let answer = match link.transport.peek_into(&mut self.scratch, tunnel::ANSWER_MAX) {
@@ -58,7 +58,7 @@ impl<C: Core + 'static> Reactor<C> {
             Err(_) => Err(tunnel::CLOSED),
         };
         match answer {
-            // What is missing of it will not come any more.
+            // The missing bytes will not arrive any more.
             Ok(None) if link.has(Flags::HINT) => self.dial_failed(id, DialError::Connect(tunnel::CLOSED)),
             Ok(None) => link.clear(Flags::READ),
             Ok(Some(len)) => {
@@ -74,14 +74,15 @@ impl<C: Core + 'static> Reactor<C> {
         if self.links.get_mut(id).is_some_and(|link| link.has(Flags::TUNNEL)) {
             return self.proxied(id);
         }
-        // A handshake is the dearest thing a stranger can ask for, so a flood of them is spread over many turns.
+        // A handshake is the costliest operation that a stranger can request, so a flood of them is spread over many
+        // iterations.
         if self.shaken >= limits::SHAKES_PER_TURN {
             return self.enqueue(id);
         }
         self.shaken += 1;
         let Some(link) = self.links.get_mut(id) else { return };
         match link.transport.shake(&mut self.scratch) {
-            // An end that was hinted at has not been read yet, so READ stays until it has.
+            // A hinted end has not been read yet, so READ stays set until it has.
             Shake::Going if !link.has(Flags::HINT) => link.clear(Flags::READ),
             Shake::Going => {}
             Shake::More => self.enqueue(id),
@@ -89,7 +90,7 @@ impl<C: Core + 'static> Reactor<C> {
             Shake::Failed(why) => self.dial_failed(id, DialError::Tls(why)),
             Shake::Plain(count) => self.strayed(id, count),
             Shake::Done if link.conn().side == Side::Client => {
-                // Its first request may have come in the same segment as the last words of its handshake.
+                // The first request may have arrived in the same segment as the end of the handshake.
                 link.clear(Flags::SHAKING);
                 link.set(Flags::READ);
                 self.enqueue(id);
@@ -105,7 +106,8 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// A client speaks plain HTTP where TLS is spoken: its socket is taken out of the session, so that it can be told.
+    /// Handles a client that sends plain HTTP instead of TLS: takes its socket out of the session, so that it can
+    /// receive an answer.
     fn strayed(&mut self, id: Id<Link>, count: usize) {
         let Some(link) = self.links.get_mut(id) else { return };
         let (conn, now) = (link.conn(), self.now);
@@ -115,7 +117,7 @@ impl<C: Core + 'static> Reactor<C> {
         let Some(link) = self.links.remove(id) else { return };
         let Transport::Tls(both) = link.transport else { return };
         let (mut socket, _) = *both;
-        // It was registered when it was accepted; under its new name it is registered again.
+        // The socket was registered when it was accepted; it is registered again under its new name.
         let _ = self.poll.registry().deregister(&mut socket);
         if self.add(conn, Transport::Plain(socket), Flags::WRITE.and(Flags::READ)) {
             let data = self.scratch.raw(count);
@@ -123,7 +125,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// A trusted proxy's connection begins with a line that says who called: takes it off, and no byte more.
+    /// Reads the header of a trusted proxy's connection, which names the client, and no further byte.
     pub(super) fn preface(&mut self, id: Id<Link>) {
         let Some(link) = self.links.get_mut(id) else { return };
         let (conn, now) = (link.conn(), self.now);
@@ -171,14 +173,14 @@ impl<C: Core + 'static> Reactor<C> {
             return self.replies.push(Reply::DialFailed(conn, DialError::Local("the poll takes no more")));
         }
         if let (Some(tunnel), Some(id)) = (tunnel, self.links.find(conn)) {
-            // Those that were given up have left theirs behind.
+            // Removes the entries of dials that were given up.
             let links = &mut self.links;
             self.tunnels.retain(|(of, _)| links.get_mut(*of).is_some());
             self.tunnels.push((id, tunnel));
         }
     }
 
-    /// Where encrypted bytes are still to be written, or the peer has gone, the end is told by the close alone.
+    /// Ends our half. If encrypted bytes are still to be written, or the peer has gone, only the close ends it.
     pub(super) fn finish(&mut self, conn: Conn) {
         if let Some(link) = self.links.find(conn).and_then(|id| self.links.get_mut(id))
             && link.transport.finish()
@@ -205,14 +207,14 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// Whoever starts programs answers for what comes of it; without sockets, there is nothing to hand over.
+    /// Starts the successor; the callback handles errors. Without sockets, there is nothing to hand over.
     pub(super) fn start_successor(&mut self) {
         if let (Some(start), Ok(sockets)) = (&mut self.successor, self.listeners.duplicates()) {
             start(sockets);
         }
     }
 
-    /// True when the goodbye is said and the socket closed.
+    /// True if the end has been sent and the socket is closed.
     pub(super) fn part(&mut self, id: Id<Link>) -> bool {
         let Some(link) = self.links.get_mut(id) else { return true };
         let unread = link.has(Flags::READ);
@@ -233,7 +235,8 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// Literal addresses are answered at once; names go to the thread, which starts with the first of them.
+    /// Resolves a host. Literal addresses are answered at once; names go to the thread, which starts with the first of
+    /// them.
     pub(super) fn resolve(&mut self, host: Arc<str>, port: u16) {
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         if let Ok(ip) = literal {
@@ -243,7 +246,7 @@ impl<C: Core + 'static> Reactor<C> {
         if self.resolver.is_none() {
             let mailbox = self.inbox.mailbox();
             let tell = move |(host, port, addrs)| {
-                // A full box means that the loop is gone; the answer is not waited for then.
+                // A full box means that the loop is gone; then no answer is needed.
                 let _ = mailbox.send(Note::Reply(Reply::Named { host, port, addrs }));
             };
             self.resolver = Resolver::start(tell).ok();
@@ -255,7 +258,7 @@ impl<C: Core + 'static> Reactor<C> {
     }
 }
 
-/// True if a failed `connect` is ours or the network's.
+/// Returns the cause of a failed `connect`: local, or the network.
 fn blame(error: &io::Error) -> DialError {
     match error.kind() {
         ErrorKind::ConnectionRefused
@@ -267,7 +270,7 @@ fn blame(error: &io::Error) -> DialError {
     }
 }
 
-/// The same of a proxy.
+/// Returns the reason that a proxy cannot be reached.
 fn proxy_unreachable(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::ConnectionRefused => "proxy: refused",
@@ -275,7 +278,7 @@ fn proxy_unreachable(error: &io::Error) -> &'static str {
     }
 }
 
-/// What the network says of a peer that cannot be reached.
+/// Returns the reason that a peer cannot be reached.
 fn unreachable(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::ConnectionRefused => "refused",

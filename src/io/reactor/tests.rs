@@ -1,4 +1,4 @@
-//! The loop on real sockets, around a core that does what the test says and tells everything it hears.
+//! Tests of the event loop on real sockets, around a core that obeys the test and reports all its calls.
 
 mod ends;
 mod guests;
@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// The longest wait for what is to happen.
+/// Timeout of an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the puppet hears.
+/// Calls that the puppet core receives.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Heard {
     Accepted(Conn),
@@ -33,16 +33,16 @@ pub(super) enum Heard {
     Panicked(Option<Conn>),
 }
 
-/// What the test tells the puppet.
+/// Orders from the test to the puppet core.
 pub(super) enum Order {
     Want(bool),
     Send(Conn, Vec<u8>),
     Act(Action),
     Echo,
     PanicAt(u8),
-    /// Bytes take so long from now on.
+    /// Time that processing bytes takes from now on.
     Dwell(Duration),
-    /// The loop stands still until the other end is dropped.
+    /// The loop blocks until the other end is dropped.
     Stand(Receiver<()>),
     Alarm(Duration),
     Give(Vec<u8>),
@@ -69,7 +69,7 @@ pub(super) struct Puppet {
     orders: Vec<Vec<u8>>,
     refuse: bool,
     turns: Arc<AtomicU64>,
-    /// How often the loop has asked what is unsent.
+    /// Number of times that the loop has asked for unsent bytes.
     asked: Arc<AtomicU64>,
 }
 
@@ -252,7 +252,7 @@ impl World {
         self.heard.recv_timeout(PATIENCE).expect("nothing heard")
     }
 
-    /// Tells the core whether it wants to read, and waits until it has heard.
+    /// Sets whether the core wants to read, and waits until it has received that.
     pub(super) fn want(&self, wants: bool) {
         self.order(Order::Want(wants));
         self.order(Order::Alarm(Duration::ZERO));
@@ -392,7 +392,7 @@ fn an_early_answer_is_heard_although_the_server_resets_our_upload() {
 #[test]
 fn a_refused_dial_is_told_as_such() {
     let world = World::new();
-    // A port below those that are given away: nobody begins to listen there meanwhile.
+    // A port below the ephemeral ones: no other process begins to listen there meanwhile.
     let addr = ([127, 0, 0, 1], 1).into();
     let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
     world.order(Order::Act(Action::Dial { conn, addr, authority: None, tunnel: None }));
@@ -459,13 +459,13 @@ fn listeners_close_when_draining_begins_and_open_connections_live_on() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     world.order(Order::Act(Action::StopAccepting(1)));
-    // Actions are performed in order, so the answer to the second says that the first is done.
+    // Actions are performed in order, so the second answer implies that the first is done.
     world.order(Order::Act(Action::Resolve { host: "127.0.0.1".into(), port: 1 }));
     assert!(matches!(world.next(), Heard::Reply(Reply::Named { .. })));
     world.order(Order::Send(conn, b"x".to_vec()));
     assert_eq!(world.next(), Heard::Drained(conn));
     socket.read_exact(&mut [0]).unwrap();
-    // The write is heard before the action of the same turn is performed: the close follows within moments.
+    // The write is reported before the action of the same iteration is performed: the close follows within moments.
     let closed = (0..10_000).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
         StdStream::connect(world.addr).is_err()

@@ -1,5 +1,5 @@
-//! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
-//! store thread needs. Data and one trait; decides nothing.
+//! Interface of a ledger, in a file or shared: reports, errors, and the methods that the store thread needs. Data and
+//! one trait; decides nothing.
 
 use super::moments::Moments;
 use crate::base::order;
@@ -15,27 +15,27 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why the ledger cannot be used. The text names the file or the server.
+/// Reason that the ledger cannot be used. The text names the file or the server.
 #[derive(Debug)]
 pub enum StoreError {
-    /// Another gateway has it open.
+    /// Another gateway has the ledger open.
     Locked(PathBuf),
-    /// The file, or the one with the lock, cannot be opened.
+    /// The file, or its lock file, cannot be opened.
     File(PathBuf, io::Error),
-    /// The path no longer leads to the file that is open: what is written there would be lost with it.
+    /// The path no longer leads to the open file. Anything written there would be lost with the file.
     Moved(PathBuf),
-    /// A file of the ledger's log is shorter than it was, or overwritten.
+    /// A file of the ledger's log has been shortened or overwritten.
     Cut(PathBuf),
     /// A file of the ledger's log is not the one that the gateway has open.
     Unseen(PathBuf),
     /// Not a ledger, or one of a newer version.
     Foreign(PathBuf, &'static str),
-    /// SQLite says so.
+    /// Error of SQLite.
     Sqlite(PathBuf, rusqlite::Error),
-    /// The shared store, named without its password, and what went wrong there.
+    /// The shared store, named without its password, and the error there.
     Shared(String, String),
-    /// The shared store's answer was interrupted: this process was stopped and continued. What was sent may have been
-    /// done.
+    /// The shared store's answer was interrupted: this process was stopped and continued. The commands sent may have
+    /// been done.
     Interrupted(String),
 }
 
@@ -66,12 +66,12 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// Which names are meant.
+/// Names to match.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Names<'a> {
-    /// They begin so.
+    /// Beginning of each matching name.
     pub prefix: &'a str,
-    /// And have nothing else.
+    /// The prefix must be the whole name.
     pub whole: bool,
 }
 
@@ -84,48 +84,48 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// True if this one is.
+    /// True if `name` matches.
     pub fn takes(self, name: &str) -> bool {
         name.starts_with(self.prefix) && (!self.whole || name.len() == self.prefix.len())
     }
 }
 
-/// What the store thread asks of a ledger.
+/// Methods that the store thread calls on a ledger.
 pub trait Store: Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
-    /// Fails if what is open is no longer what a restart would open.
+    /// Fails if the open file is no longer the one that a restart would open.
     fn check(&self) -> Result<(), StoreError>;
-    /// The records of those of these keys that there are and can be read, in any order.
+    /// Returns the records of these keys that exist and can be read, in any order.
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
-    /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
+    /// Folds at most `max` rows admitted before `before` into the sums of their days. Returns their number.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
-    /// What it knows of the clocks that it was written by.
+    /// Returns what the ledger knows of the clocks of its writers.
     fn moments(&mut self) -> Result<Moments, StoreError>;
-    /// Has it remember [`Moments::held`].
+    /// Stores [`Moments::held`] in the ledger.
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
-    /// Lets another gateway have the ledger, even where this fails: then not everything is as it should be there.
-    /// Nothing is asked of it from here on but [`Store::retake`].
+    /// Releases the ledger to another gateway, even if it returns an error: something may be wrong there then. Only
+    /// [`Store::retake`] may be called after it.
     fn release(&mut self) -> Result<(), StoreError>;
-    /// Takes the ledger back from wherever it is; nothing happens where it was not released.
+    /// Takes the ledger back. Does nothing if it was not released.
     fn retake(&mut self) -> Result<(), StoreError>;
-    /// Appends those rows that the ledger does not have yet, by the ids of their requests; how many that were.
+    /// Appends the rows whose request ids are not in the ledger yet. Returns their number.
     fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError>;
 }
 
-/// Rows that the ledger did not take before the process ended. Those of a shared ledger have been sent under a number,
-/// by which the ledger knows whether it has them.
+/// Rows that the ledger did not take before the process ended. Rows of a shared ledger were sent under a number, by
+/// which the ledger knows whether it has them.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Batch {
     /// The writer's lasting name and the number; `None` for a file.
     pub sent: Option<(String, u64)>,
-    /// What was done with grants of a shared ledger, before the rows.
+    /// Uses of grants of a shared ledger, before the rows.
     pub uses: Vec<Use>,
     /// The rows, in the order in which they were given.
     pub rows: Vec<Row>,
 }
 
-/// What a ledger's thread says of keys that it was asked for.
+/// Returns the answers of a ledger's thread to a look-up of keys.
 pub fn answers(ids: &[KeyId], found: Result<Vec<KeyRecord>, StoreError>) -> Vec<(KeyId, KeyAnswer)> {
     let Ok(mut found) = found else { return unavailable(ids) };
     let answer = |id: &KeyId| match found.iter().position(|record| record.id == *id) {
@@ -135,17 +135,17 @@ pub fn answers(ids: &[KeyId], found: Result<Vec<KeyRecord>, StoreError>) -> Vec<
     ids.iter().copied().zip(ids.iter().map(answer)).collect()
 }
 
-/// The same if the ledger cannot be asked.
+/// Returns the answers if the ledger cannot be read.
 pub fn unavailable(ids: &[KeyId]) -> Vec<(KeyId, KeyAnswer)> {
     ids.iter().map(|id| (*id, KeyAnswer::Unavailable)).collect()
 }
 
-/// What is left when the thread of a ledger has ended.
+/// Data left when the thread of a ledger has ended.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Leftover {
-    /// Rows that are not in the ledger, or not known to be.
+    /// Rows that are not in the ledger, or may not be.
     pub batches: Vec<Batch>,
-    /// A bug has ended the thread: what it had in hand is lost, and not among the batches.
+    /// A bug has ended the thread. The rows that it was processing are lost, and not among the batches.
     pub died: bool,
 }
 
@@ -156,10 +156,10 @@ impl Leftover {
     }
 }
 
-/// Requests, tokens and cost of one key on one day, as far as it was in one group.
+/// Requests, tokens and cost of one key in one group on one day.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DaySum {
-    /// Whose.
+    /// The key.
     pub key: KeyId,
     /// The groups that these requests were admitted under, see [`Row::group`].
     pub group: Arc<str>,
@@ -173,20 +173,20 @@ pub struct DaySum {
     pub cost_nano: u64,
 }
 
-/// What rebuilds the windows of a row's key and groups.
+/// Data that rebuilds the windows of a row's key and groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recent {
-    /// Whose.
+    /// The key.
     pub key: KeyId,
     /// See [`Row::group`].
     pub group: Arc<str>,
-    /// When it was admitted.
+    /// Time of admission.
     pub admitted: Unix,
     /// Prompt and completion tokens, cached ones included.
     pub tokens: u64,
 }
 
-/// What a usage report can be broken down by.
+/// Property that a usage report can be broken down by.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum By {
     /// Key id.
@@ -195,22 +195,22 @@ pub enum By {
     Model,
     /// UTC date, `YYYY-MM-DD`.
     Day,
-    /// `provider/model`; empty where none was reached.
+    /// `provider/model`; empty if none was reached.
     Target,
     /// See [`Row::group`].
     Group,
-    /// The endpoint's shape; empty for what was summed up before sums told endpoints apart.
+    /// The endpoint's shape; empty for requests summed up before sums were kept per endpoint.
     Endpoint,
     /// Class of program.
     Client,
-    /// See [`Row::user`]; empty for nobody, [`REST`] for those that are not among the largest of their day.
+    /// See [`Row::user`]; empty if no user was named, [`REST`] for users that are not among the largest of their day.
     User,
-    /// The same of [`Row::session`].
+    /// See [`Row::session`]; empty and [`REST`] as for users.
     Session,
 }
 
 impl By {
-    /// Whose sums these are, for the two that are kept by day alone.
+    /// Kind of name, for the two breakdowns that are kept by day only.
     pub fn who(self) -> Option<Who> {
         match self {
             By::User => Some(Who::User),
@@ -219,7 +219,7 @@ impl By {
         }
     }
 
-    /// What it is of a sum.
+    /// Value of this property in the key of a sum.
     pub fn of(self, key: &DayKey) -> Cow<'_, str> {
         Cow::Borrowed(match self {
             By::Day => return Cow::Owned(window::date(Unix(key.day.saturating_mul(DAY_MS)))),
@@ -234,26 +234,26 @@ impl By {
     }
 }
 
-/// What is asked of the sums.
+/// Query of the sums.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Query {
-    /// One or two; what a line stands for.
+    /// One or two properties that the lines are broken down by.
     pub by: Vec<By>,
-    /// The first day is the one that this lies in; `None`: the first on record.
+    /// The first day is the day of this moment; `None`: the first day on record.
     pub since: Option<Unix>,
     /// The last day is the last one that begins before this.
     pub until: Option<Unix>,
-    /// What alone counts, of each kind one of several names. A group counts with all below it, by its name or path.
+    /// Filters: each property with its permitted names. A group includes all groups below it, by its name or path.
     pub only: Vec<(By, Vec<String>)>,
 }
 
 impl Query {
-    /// Everything, by this.
+    /// Query of all sums, broken down by one property.
     pub fn by(by: By) -> Query {
         Query { by: vec![by], ..Query::default() }
     }
 
-    /// Whose sums by name are asked for. An error where sums by name cannot answer it.
+    /// Kind of name that the query is about. An error if the sums by name cannot answer it.
     pub fn who(&self) -> Result<Option<Who>, &'static str> {
         let asked = || self.by.iter().copied().chain(self.only.iter().map(|(by, _)| *by));
         let Some(who) = asked().find_map(By::who) else { return Ok(None) };
@@ -264,7 +264,7 @@ impl Query {
         if answers { Ok(Some(who)) } else { Err(kept) }
     }
 
-    /// The first day, and the one behind the last.
+    /// The first day, and the day after the last.
     pub fn days(&self) -> (u64, u64) {
         (self.since.map_or(0, |at| at.0 / DAY_MS), self.until.map_or(i64::MAX as u64, |at| at.0.div_ceil(DAY_MS)))
     }
@@ -280,8 +280,7 @@ impl Query {
             })
     }
 
-    /// The lines in their order: with days among what they stand for by name, else by cost, then tokens, the largest
-    /// first.
+    /// Sorts the lines: by name if days are among the properties; otherwise by cost, then tokens, the largest first.
     fn sorted(&self, lines: Lines) -> Vec<UsageLine> {
         let mut lines: Vec<UsageLine> = lines.0.into_values().collect();
         if !self.by.contains(&By::Day) {
@@ -290,7 +289,7 @@ impl Query {
         lines
     }
 
-    /// Lines in their order, under other names: those that are called alike are one.
+    /// Renames and sorts the lines. Lines with equal names are merged.
     pub fn renamed(
         &self,
         found: Vec<UsageLine>,
@@ -304,7 +303,7 @@ impl Query {
         self.sorted(lines)
     }
 
-    /// Sums by name as they are, and those of the day for what they leave, which nobody was named for.
+    /// Reports the sums by name. The remainder of each day's sums is reported under an empty name.
     pub fn report_people(&self, who: Who, people: &PeopleSums, days: &DaySums) -> Vec<UsageLine> {
         let mut lines = Lines::default();
         let named = |name: &str| self.only.iter().all(|(_, names)| names.iter().any(|only| only == name));
@@ -330,7 +329,7 @@ impl Query {
         self.sorted(lines)
     }
 
-    /// Sums by what is asked for.
+    /// Reports the sums, broken down as the query asks.
     pub fn report(&self, sums: &DaySums) -> Vec<UsageLine> {
         let mut lines = Lines::default();
         for (key, sums) in sums.iter().filter(|(key, _)| self.takes(key)) {
@@ -360,7 +359,7 @@ impl Lines {
 }
 
 impl UsageLine {
-    /// What it has of each sum.
+    /// Amounts of the line.
     pub fn sums(&self) -> Sums {
         [self.requests, self.uncached_in, self.cache_read, self.cache_write, self.out, self.cost_nano]
     }
@@ -383,9 +382,9 @@ impl UsageLine {
 /// One line of a usage report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UsageLine {
-    /// What the line is about, by the first [`By`].
+    /// Value of the first [`By`].
     pub name: String,
-    /// The same by the second, if there is one.
+    /// Value of the second [`By`], if there is one.
     pub second: Option<String>,
     /// Admitted requests.
     pub requests: u64,
@@ -406,7 +405,7 @@ pub struct UsageLine {
 /// The six sums of a group of rows: requests, the four kinds of tokens as in [`UsageLine`], nano-dollars.
 pub type Sums = [u64; 6];
 
-/// What the sums of a day are told apart by.
+/// Key of one sum of a day.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct DayKey {
     /// Days since the epoch, UTC.
@@ -419,14 +418,14 @@ pub struct DayKey {
     pub target: String,
     /// See [`Row::group`].
     pub group: String,
-    /// The endpoint's shape; empty for what was summed up before sums told endpoints apart.
+    /// The endpoint's shape; empty for requests summed up before sums were kept per endpoint.
     pub endpoint: String,
-    /// Class of the program that asked; empty where it is not known.
+    /// Class of the client program; empty if unknown.
     pub client: String,
 }
 
 impl DayKey {
-    /// What a row counts in.
+    /// Returns the key of the sum that a row counts in.
     pub fn of(row: &Row) -> DayKey {
         DayKey {
             day: row.admitted.0 / DAY_MS,
@@ -439,7 +438,7 @@ impl DayKey {
         }
     }
 
-    /// As it was told before sums told groups, endpoints and clients apart.
+    /// Returns the key without group, endpoint and client, as older versions wrote it.
     pub fn shortened(&self) -> DayKey {
         let DayKey { day, key, model, target, .. } = self.clone();
         DayKey { day, key, model, target, ..DayKey::default() }
@@ -449,13 +448,13 @@ impl DayKey {
 /// The sums of all days.
 pub type DaySums = BTreeMap<DayKey, Sums>;
 
-/// What a row adds to the sums of its day.
+/// Returns the amounts that a row adds to the sums of its day.
 pub fn sums_of(row: &Row) -> Sums {
     let (usage, cost) = row.bounded();
     [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost]
 }
 
-/// By what it says of whom it is for a row counts, beside its day, key, model and the like.
+/// Kind of name that a row counts under, besides its day, key, model and the like.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Who {
@@ -465,20 +464,20 @@ pub enum Who {
     Session = 2,
 }
 
-/// Users, and sessions, of one day that are told by name, the largest by cost and then tokens; the others are summed up
-/// under [`REST`].
+/// Maximum number of users, and of sessions, listed by name per day: the largest by cost, then tokens. The others are
+/// summed up under [`REST`].
 pub const PEOPLE_MAX: usize = 1000;
 
-/// Stands for the names beyond [`PEOPLE_MAX`]. No name has a control character in it.
+/// Name for all names beyond [`PEOPLE_MAX`]. No real name contains a control character.
 pub const REST: &str = "\u{1}";
 
 /// Sums of days by name.
 pub type PeopleSums = BTreeMap<(u64, Who, String), Sums>;
 
-/// What all names of a day come to, [`REST`] included.
+/// Sums of all names of a day, [`REST`] included.
 pub type PeopleTotals = BTreeMap<(u64, Who), Sums>;
 
-/// Adds what a row says of whom it is for.
+/// Adds a row to the totals of its user and its session.
 pub fn add_people(totals: &mut PeopleTotals, row: &Row) {
     for (who, name) in [(Who::User, &row.user), (Who::Session, &row.session)] {
         if name.is_some() {
@@ -488,34 +487,34 @@ pub fn add_people(totals: &mut PeopleTotals, row: &Row) {
     }
 }
 
-/// One counter that is not what the rows say.
+/// Counter that does not match the rows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// Which counter.
+    /// Name of the counter.
     pub counter: String,
-    /// What it says.
+    /// Stored value.
     pub stored: u64,
-    /// What the rows, and the sums of those folded away, come to.
+    /// Value computed from the rows, and from the sums of folded rows.
     pub counted: u64,
 }
 
-/// What a verification has found.
+/// Result of a verification.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
-    /// Rows looked at.
+    /// Number of rows checked.
     pub rows: u64,
     /// Requests whose rows have been folded into the sums of their days.
     pub folded: u64,
     /// Counters compared.
     pub counters: u64,
-    /// Those that differ; empty when all is well. At most [`DIFFERENCES_MAX`] are told.
+    /// Counters that differ; empty if all match. At most [`DIFFERENCES_MAX`] are listed.
     pub differences: Vec<Difference>,
 }
 
-/// What [`Sums`] are called.
+/// Names of the [`Sums`].
 const SUM_NAMES: [&str; 6] = ["requests", "uncached input", "cache read", "cache write", "output", "cost"];
 
-/// Differences that are told one by one.
+/// Maximum number of differences listed.
 pub const DIFFERENCES_MAX: usize = 1000;
 
 impl Verdict {
@@ -529,8 +528,8 @@ impl Verdict {
 }
 
 impl Verdict {
-    /// Compares what the names of each day come to with what the rows say; of days that rows of were `folded` away it
-    /// is known only that it is not less, and not more than the whole of the day.
+    /// Compares the totals of all names of each day with the rows. If rows of a day were `folded`, only bounds are
+    /// known: at least the sum of the rows left, at most the whole day.
     pub fn compare_people(
         &mut self,
         stored: &PeopleTotals,
@@ -555,7 +554,7 @@ impl Verdict {
         }
     }
 
-    /// Compares every sum of every day; one that only one side knows counts as 0 on the other.
+    /// Compares every sum of every day. A sum that only one side has counts as 0 on the other.
     pub fn compare_days(&mut self, stored: &DaySums, counted: &DaySums) {
         let keys: BTreeSet<&DayKey> = order::gathered(stored.keys().chain(counted.keys()));
         for key in keys {
@@ -580,7 +579,7 @@ impl Verdict {
 pub enum Entry {
     /// A row.
     Request(Row),
-    /// What is left of rows that were folded away.
+    /// Sums of rows that were folded.
     Folded(DayKey, Sums),
 }
 

@@ -1,18 +1,18 @@
-//! What the counters of a shared ledger's days are called there, and what a row adds to them.
+//! Names of the counters of a shared ledger's days, and the amounts that a row adds to them.
 
 use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST, Sums, Who};
 use crate::base::order;
 use crate::policy::row::Row;
 use std::collections::BTreeMap;
 
-/// Key, model, target, group, endpoint and client as a JSON array: with the number of the sum before it, the name of a
-/// counter of a day. Those of the first format end with the target.
+/// Key, model, target, group, endpoint and client as a JSON array. With the number of the sum before it, this is the
+/// name of a counter of a day. Names of the first format end with the target.
 pub fn place_text(row: &Row) -> String {
     let place = [row.key.as_str(), &row.model, &row.target, &row.group, row.endpoint.name(), row.client.name()];
     serde_json::to_string(&place).unwrap_or_default()
 }
 
-/// Reads the name of a counter of `day`: which sum, and of what.
+/// Reads the name of a counter of `day`: the number of the sum, and its key.
 pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     let number = usize::from(name.bytes().next()?.checked_sub(b'0')?);
     let mut parts: Vec<String> = serde_json::from_str(name.get(1..)?).ok()?;
@@ -24,8 +24,8 @@ pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     Some((number, DayKey { day, key, model, target, group, endpoint, client }))
 }
 
-/// Adds the counters of users and sessions of one day: each is called by the number of the sum, `u` or `s`, and the
-/// name. Of each the largest are kept, as everywhere.
+/// Adds the counters of users and sessions of one day. Each name consists of the number of the sum, `u` or `s`, and the
+/// user or session. Only the largest of each are kept.
 pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
     let mut found: BTreeMap<(Who, &str), Sums> = BTreeMap::new();
     for (field, value) in &hash {

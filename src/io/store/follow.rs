@@ -1,83 +1,84 @@
-//! Follows the keys of a ledger: tells what has changed since the last look, and only where that cannot be known all
-//! keys, piece by piece, so that neither the ledger's thread nor the loop is held up. Called by the threads of both
-//! kinds of ledger.
+//! Follows the keys of a ledger. Reports the changes since the last look; only if these are unknown, reports all keys,
+//! piece by piece, to block neither the ledger's thread nor the event loop. Called by the threads of both kinds of
+//! ledger.
 
 use super::api::StoreError;
 use crate::policy::keys::{KeyId, KeyNews, KeyRecord};
 
-/// How far the changes of the keys have been read; by default nothing has been.
+/// Position up to which the changes of the keys have been read; by default the beginning.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeysSeen {
-    /// The number of the last change, and what tells it from another of that number; 0 where there was none yet.
+    /// Number of the last change, and a text that distinguishes it from another change with that number. 0 if there was
+    /// no change yet.
     pub last: Option<(i64, String)>,
-    /// The ledger that they are of: one that was begun again counts its changes from 0. Empty for a file.
+    /// Id of the ledger: a ledger that was created again counts its changes from 0. Empty for a file.
     pub epoch: String,
-    /// What is still the same as long as nothing has changed at all; of a file alone.
+    /// Version that is constant until anything changes; only of a file.
     pub version: i64,
 }
 
-/// What has changed of the keys.
+/// Changes of the keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyChanges {
-    /// Nothing.
+    /// No change.
     None,
     /// These keys.
     These {
-        /// As they are now.
+        /// Present records of changed keys.
         records: Vec<KeyRecord>,
-        /// There are none of these ids any more.
+        /// Ids of keys that no longer exist.
         gone: Vec<KeyId>,
-        /// More has changed than is told at once.
+        /// There are more changes than one look returns.
         more: bool,
     },
-    /// That is not known: all keys have to be read.
+    /// The changes are unknown: all keys must be read.
     Unknown,
 }
 
-/// Where the keys are followed.
+/// Ledger whose keys are followed.
 pub trait KeySource {
-    /// What has changed since `seen`, which moves on.
+    /// Returns the changes since `seen`, and advances it.
     fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError>;
-    /// The next keys of all, from `cursor` on, which is empty at the beginning and at the end. A key that is changed
-    /// meanwhile may come twice, or as it was.
+    /// Returns the next piece of all keys, from `cursor` on, which is empty at the beginning and at the end. A key that
+    /// changes meanwhile may be returned twice, or in its old state.
     fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError>;
-    /// What was passed over since this was called last, as texts for an operator.
+    /// Returns a text for the operator about each entry skipped since the last call.
     fn take_odd(&mut self) -> Vec<String>;
 }
 
-/// How far a thread has read.
+/// Reading position of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
     seen: KeysSeen,
-    /// More has changed than the last look has told.
+    /// There are more changes than the last look returned.
     more: bool,
-    /// All keys are being read, up to here; empty at the beginning.
+    /// Position while all keys are being read; empty at the beginning.
     cursor: Option<String>,
 }
 
 impl Follower {
-    /// One that has read all keys when the changes stood as `seen` says; by default none.
+    /// Creates a follower that has read all keys and the changes up to `seen`; by default none.
     pub(super) fn new(seen: KeysSeen) -> Follower {
         Follower { seen, ..Follower::default() }
     }
 
-    /// What is the same as long as nothing at all has changed in a file; see [`KeysSeen::version`].
+    /// Version that is constant until anything changes in a file; see [`KeysSeen::version`].
     pub(super) fn version(&self) -> i64 {
         self.seen.version
     }
 
-    /// The number of the last change that was read.
+    /// Number of the last change that was read.
     #[cfg(feature = "redis")]
     pub(super) fn number(&self) -> i64 {
         self.seen.last.as_ref().map_or(0, |(number, _)| *number)
     }
 
-    /// True if the next look comes soon: there is more to be read than one look takes.
+    /// True if the next look must follow soon, because there is more to read.
     pub(super) fn is_reading(&self) -> bool {
         self.more || self.cursor.is_some()
     }
 
-    /// Looks for changes, and reads on where all keys are being read.
+    /// Looks for changes, and reads the next piece if all keys are being read.
     pub(super) fn look(
         &mut self,
         source: &mut impl KeySource,

@@ -1,5 +1,5 @@
-//! How the record of a key is written where a ledger keeps text: the secrets that rotations have replaced, and in the
-//! shared store the whole record. Called by both kinds of ledger.
+//! Text form of a key's record: the secrets that rotations have replaced, and in the shared store the whole record.
+//! Called by both kinds of ledger.
 
 use crate::base::digest::{hex, unhex};
 use crate::base::time::Unix;
@@ -13,14 +13,14 @@ pub fn former_text(former: &[Former]) -> String {
     serde_json::to_string(&pairs).unwrap_or_else(|_| "[]".to_string())
 }
 
-/// Reads [`former_text`]. What cannot be read opens nothing.
+/// Reads [`former_text`]. Unreadable text gives no access.
 pub fn former_from(text: &str) -> Vec<Former> {
     let pairs: Vec<(String, u64)> = serde_json::from_str(text).unwrap_or_default();
     let former = |(digest, until): (String, u64)| Some(Former { digest: unhex(&digest)?, until: Unix(until) });
     pairs.into_iter().filter_map(former).collect()
 }
 
-/// The record of a key as the shared store keeps it. Moments in milliseconds.
+/// Record of a key as stored in the shared store. Times in milliseconds.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     id: String,
@@ -48,17 +48,17 @@ pub fn labels_text(labels: &[(String, String)]) -> String {
     serde_json::to_string(labels).unwrap_or_else(|_| "[]".to_string())
 }
 
-/// Reads [`labels_text`]. What cannot be read is no label.
+/// Reads [`labels_text`]. Unreadable text gives no labels.
 pub fn labels_from(text: &str) -> Vec<(String, String)> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// Limits of a key's own as JSON.
+/// A key's own limits as JSON.
 pub fn limits_text(limits: &LimitOverrides) -> String {
     serde_json::to_string(limits).unwrap_or_else(|_| "{}".to_string())
 }
 
-/// Reads [`limits_text`]. What cannot be read leaves no request, rather than no limit.
+/// Reads [`limits_text`]. Unreadable text permits one request, rather than unlimited use.
 pub fn limits_from(text: &str) -> LimitOverrides {
     // A list would be read as members in their order.
     let read = if text.starts_with('{') { serde_json::from_str(text).ok() } else { None };

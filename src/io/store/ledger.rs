@@ -1,4 +1,4 @@
-//! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
+//! Ledger of either kind, for commands: the SQLite file or the shared store, behind one interface.
 
 use super::api::{Names, Query, StoreError, Taker, UsageLine, Verdict};
 use super::moments::Moments;
@@ -21,7 +21,7 @@ pub enum Ledger {
 }
 
 impl Ledger {
-    /// Stores a new key, with what belongs to it. A known id or digest is an error.
+    /// Stores a new key with its audit line and answer. A known id or digest is an error.
     pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
         match self {
             Ledger::Sqlite(db) => db.issue_key(key, note),
@@ -30,8 +30,8 @@ impl Ledger {
         }
     }
 
-    /// At most `limit` keys, also expired and revoked ones, in the order of their creation: behind the one called
-    /// `after`, with these names. `None` where there is no key called `after`.
+    /// Returns at most `limit` keys, including expired and revoked ones, in the order of their creation: after the key
+    /// `after`, with these names. `None` if the key `after` does not exist.
     pub fn keys_page(
         &mut self,
         after: Option<&KeyId>,
@@ -45,7 +45,7 @@ impl Ledger {
         }
     }
 
-    /// The record of one key; `None` if there is no such key, or none that can be read.
+    /// Returns the record of one key; `None` if there is no such key, or its record is unreadable.
     pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
         let ids = std::slice::from_ref(id);
         let found = match self {
@@ -56,7 +56,7 @@ impl Ledger {
         found.map(|mut keys| keys.pop())
     }
 
-    /// All keys of this name.
+    /// Returns all keys of this name.
     pub fn keys_named(&mut self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.keys_named(name),
@@ -65,7 +65,7 @@ impl Ledger {
         }
     }
 
-    /// Hands all keys to `take`, page by page, in the order of their creation.
+    /// Passes all keys to `take`, page by page, in the order of their creation.
     pub fn each_key(&mut self, take: &mut dyn FnMut(KeyRecord)) -> Result<(), StoreError> {
         let mut after = None;
         while let Some(page) = self.keys_page(after.as_ref(), Names::default(), limits::KEYS_PER_PAGE)? {
@@ -76,7 +76,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What users and conversations are hashed with.
+    /// Returns the key that users and conversations are hashed with.
     pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.hash_key(),
@@ -85,7 +85,7 @@ impl Ledger {
         }
     }
 
-    /// What was answered under a name within the last day.
+    /// Returns the answer given under an idempotency name within the last day.
     pub fn answered(&mut self, once: &str, now: Unix) -> Result<Option<Answered>, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.answered(once, now),
@@ -94,7 +94,7 @@ impl Ledger {
         }
     }
 
-    /// The last `most` lines of the audit, the newest first.
+    /// Returns the last `most` lines of the audit, the newest first.
     pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.audit(most),
@@ -103,7 +103,7 @@ impl Ledger {
         }
     }
 
-    /// What it knows of the clocks that it was written by.
+    /// Returns what the ledger knows of the clocks of its writers.
     pub fn moments(&mut self) -> Result<Moments, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.moments(),
@@ -112,7 +112,7 @@ impl Ledger {
         }
     }
 
-    /// The present time is accepted, with a line of the audit.
+    /// Accepts the present time, with a line of the audit.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
         match self {
             Ledger::Sqlite(db) => db.accept_clock(now, line),
@@ -121,7 +121,7 @@ impl Ledger {
         }
     }
 
-    /// Folding goes on in spite of the gap behind this usage record, with a line of the audit.
+    /// Continues folding in spite of the gap after this usage record, with a line of the audit.
     pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
         match self {
             Ledger::Sqlite(db) => db.confirm_fold(newest, line),
@@ -130,8 +130,8 @@ impl Ledger {
         }
     }
 
-    /// Lets `change` edit the record of a key, with no other process in between. `None` if there is no such key; the
-    /// answer of `change` otherwise. Nothing is stored unless it is `Ok`.
+    /// Lets `change` edit the record of a key, excluding other processes meanwhile. `None` if there is no such key;
+    /// otherwise the result of `change`. Nothing is stored unless it is `Ok`.
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,
@@ -145,7 +145,7 @@ impl Ledger {
         })
     }
 
-    /// The usage report over whole UTC days, out of the sums.
+    /// Returns the usage report over whole UTC days, from the sums.
     pub fn usage(&mut self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.usage(query),
@@ -163,8 +163,8 @@ impl Ledger {
         }
     }
 
-    /// Hands every entry to `take`, oldest first: what is left of rows folded away, then the rows in the order in
-    /// which they were committed.
+    /// Passes every entry to `take`, oldest first: the sums of folded rows, then the rows in the order in which they
+    /// were committed.
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
         match self {
             Ledger::Sqlite(db) => db.export(take),

@@ -1,8 +1,9 @@
 //! Owns the locks on the files of ledgers: one gateway at a time, by whatever name it reaches the file, since the lock
-//! is on the file itself (`flock`). SQLite's own locks are of another kind (POSIX record locks) and do not meet these.
+//! is on the file itself (`flock`). SQLite's own locks are of another kind (POSIX record locks) and do not conflict
+//! with these.
 //!
-//! Called by the SQLite ledger. Commands take no lock: by the locks they see whether a gateway has the files that they
-//! are about to write.
+//! Called by the SQLite ledger. Commands take no lock: by the locks they see whether a gateway has the files open that
+//! they are about to write.
 
 use super::api::StoreError;
 use super::log_files;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Device and inode: what a file is, whatever its name.
+/// Device and inode: identity of a file, whatever its name.
 type FileId = (u64, u64);
 
 struct Opened {
@@ -24,8 +25,8 @@ struct Opened {
     locked: bool,
 }
 
-/// Every file that was to be locked, open for the rest of the process's life: closing a descriptor of a file drops all
-/// locks that SQLite holds on that file in the same process. A gateway has one ledger, so these are three descriptors.
+/// Files that were locked, open for the rest of the process's life: closing a descriptor of a file drops all of
+/// SQLite's locks on that file in the same process. A gateway has one ledger, so these are three descriptors.
 static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
 fn opened() -> MutexGuard<'static, Vec<Opened>> {
@@ -36,7 +37,7 @@ fn id_of(found: &Metadata) -> FileId {
     (found.dev(), found.ino())
 }
 
-/// Opens the file that `path` leads to, unless it is open already; what it is.
+/// Opens the file that `path` leads to, unless it is open already. Returns its identity.
 fn open(opened: &mut Vec<Opened>, path: &Path, makes: bool) -> Result<FileId, StoreError> {
     let failed = |error| StoreError::File(path.to_path_buf(), error);
     let known = std::fs::metadata(path).ok().map(|found| id_of(&found));
@@ -55,7 +56,7 @@ fn open(opened: &mut Vec<Opened>, path: &Path, makes: bool) -> Result<FileId, St
     Ok(id)
 }
 
-/// A lock on a ledger's file and those of its log; gone when it is dropped, and when the process dies.
+/// Lock on a ledger's file and the files of its log. Ends when it is dropped, and when the process dies.
 pub struct FileLock {
     path: PathBuf,
     id: FileId,
@@ -72,7 +73,7 @@ struct Log {
 }
 
 impl FileLock {
-    /// Locks the file that `path` leads to. Makes an empty one for its owner's eyes where a link leads to none.
+    /// Locks the file that `path` leads to. Creates an empty file, private to its owner, if a link leads to none.
     pub fn take(path: &Path) -> Result<FileLock, StoreError> {
         let id = open(&mut opened(), path, true)?;
         let mut lock = FileLock { path: path.to_path_buf(), id, log: None, held: false, length: AtomicU64::new(0) };
@@ -80,7 +81,7 @@ impl FileLock {
         Ok(lock)
     }
 
-    /// Locks the files of the log, too, once the ledger is open: from here on they are looked after.
+    /// Locks the files of the log, too, after the ledger is open. From then on they are checked.
     pub fn take_log(&mut self) -> Result<(), StoreError> {
         let paths = log_files::paths(&self.path).map_err(|error| StoreError::File(self.path.clone(), error))?;
         let mut opened = opened();
@@ -92,7 +93,7 @@ impl FileLock {
         Ok(())
     }
 
-    /// Every file that is to be locked.
+    /// Returns all files to lock.
     fn files(&self) -> impl Iterator<Item = (FileId, &Path)> {
         let log = self.log.iter().flat_map(|log| log.ids.iter().copied().zip(log.paths.iter().map(PathBuf::as_path)));
         std::iter::once((self.id, self.path.as_path())).chain(log)
@@ -119,12 +120,12 @@ impl FileLock {
         }
     }
 
-    /// True if the file is locked by this.
+    /// True if this lock is taken.
     pub fn is_held(&self) -> bool {
         self.held
     }
 
-    /// Fails unless the paths still lead to the files that this is about, and the log is whole.
+    /// Fails unless the paths still lead to the locked files, and the log is complete.
     pub fn check(&self) -> Result<(), StoreError> {
         for (id, path) in self.files() {
             match std::fs::metadata(path) {
@@ -145,7 +146,7 @@ impl FileLock {
         }
     }
 
-    /// True if the log is cut: reading it could end the process, and what is copied out of it could be anything.
+    /// True if the log was cut: reading it could end the process, and its contents could be anything.
     pub fn is_cut(&self) -> bool {
         let checked = self.log.as_ref().map(|log| log.check(&opened()));
         matches!(checked, Some(Err(StoreError::Cut(_))))
@@ -185,7 +186,7 @@ fn lock(opened: &mut [Opened], id: FileId, path: &Path) -> Result<(), StoreError
                 place.locked = true;
                 return Ok(());
             }
-            // A command may be looking who has it.
+            // A command may be checking the lock.
             Err(TryLockError::WouldBlock) if clock.mono() < until => std::thread::sleep(limits::LOCK_LOOK),
             Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_path_buf())),
             Err(TryLockError::Error(error)) => return Err(StoreError::File(path.to_path_buf(), error)),
@@ -196,7 +197,7 @@ fn lock(opened: &mut [Opened], id: FileId, path: &Path) -> Result<(), StoreError
 fn unlock(opened: &mut [Opened], id: FileId) {
     for opened in opened.iter_mut().filter(|opened| opened.id == id && opened.locked) {
         opened.locked = false;
-        // What cannot be unlocked stays locked until the process ends.
+        // If unlocking fails, the file stays locked until the process ends.
         let _ = opened.file.unlock();
     }
 }
@@ -214,8 +215,8 @@ fn is_locked(opened: &[Opened], id: FileId) -> io::Result<bool> {
     }
 }
 
-/// For a command, before it reads and after it has written: where a gateway has the ledger at `path` open, the files
-/// that the path leads to are the gateway's, and whole. Else what is written is seen by nobody.
+/// Check of a command, before it reads and after it has written: if a gateway has the ledger at `path` open, the files
+/// that the path leads to must be the gateway's, and complete. Otherwise no gateway sees the written data.
 pub fn check_seen(path: &Path) -> Result<(), StoreError> {
     let clock = Clock::new();
     let until = clock.mono().after(limits::SEEN_WAIT);
@@ -228,7 +229,7 @@ pub fn check_seen(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The flag says that this may be over soon.
+/// Checks once. The flag is true if the error may soon pass.
 fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
     let surely = |error| (error, false);
     let failed = |error| (StoreError::File(path.to_path_buf(), error), false);
@@ -247,7 +248,7 @@ fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
             Err(_) => false,
         };
         if is_seen != has_gateway {
-            // A gateway that has the log open has another file open than the one that is there.
+            // A gateway that has the log open has a different file open than the one at the path.
             let unseen = if has_gateway { log.clone() } else { path.to_path_buf() };
             return Err((StoreError::Unseen(unseen), is_other));
         }

@@ -1,8 +1,8 @@
-//! The files of a ledger's log, `-wal` and `-shm`: whether they are those that were there when the ledger was opened,
-//! and whole. SQLite does not look: what is written to a log that was removed or replaced is seen by nobody who opens
-//! the file afterwards. Called by the lock on the ledger's file, which keeps both open.
+//! Checks the files of a ledger's log, `-wal` and `-shm`: they must be the files found when the ledger was opened, and
+//! complete. SQLite does not check: data written to a removed or replaced log is invisible to processes that open the
+//! file later. Called by the lock on the ledger's file, which keeps both open.
 //!
-//! What is read of them is SQLite's "WAL-mode File Format": the header of the index, twice, and that of the log.
+//! Parses SQLite's "WAL-mode File Format": the header of the index, stored twice, and that of the log.
 
 use super::api::StoreError;
 use std::ffi::OsString;
@@ -11,17 +11,17 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the header of the index, which is there twice.
+/// Bytes of the header of the index, which is stored twice.
 const HEADER: usize = 48;
-/// Bytes that the index has at least.
+/// Minimum size of the index in bytes.
 const INDEX_MIN: u64 = 32 * 1024;
-/// Bytes of the header of the log, and of that of a page in it.
+/// Bytes of the header of the log, and of the header of a page in it.
 const LOG_HEADER: u64 = 32;
 const FRAME_HEADER: u64 = 24;
-/// Looks before a log that seems to be cut is: others write meanwhile.
+/// Number of checks before a log counts as cut: other processes write meanwhile.
 const LOOKS: usize = 3;
 
-/// Where the log of the ledger at `path` is: SQLite follows links to the file, and puts it beside that one.
+/// Returns the paths of the log of the ledger at `path`: SQLite follows links to the file, and puts the log next to it.
 pub(super) fn paths(path: &Path) -> io::Result<[PathBuf; 2]> {
     let file = std::fs::canonicalize(path)?;
     Ok(["-wal", "-shm"].map(|end| {
@@ -31,13 +31,13 @@ pub(super) fn paths(path: &Path) -> io::Result<[PathBuf; 2]> {
     }))
 }
 
-/// Fails where the log, or its index, is shorter than the index says, or is another log by its salts.
+/// Fails if the log, or its index, is shorter than the index states, or is another log by its salts.
 pub(super) fn check([log, index]: [&File; 2], [log_path, index_path]: &[PathBuf; 2]) -> Result<(), StoreError> {
     for _ in 0..LOOKS {
         if is_cut(index).map_err(|error| StoreError::File(index_path.clone(), error))? {
             return Err(StoreError::Cut(index_path.clone()));
         }
-        // In this order: whoever empties the log says so in the index first.
+        // The order matters: a process that empties the log writes that to the index first.
         let length = log.metadata().map_err(|error| StoreError::File(log_path.clone(), error))?.len();
         let mut headers = [0; 2 * HEADER];
         index.read_exact_at(&mut headers, 0).map_err(|error| StoreError::File(index_path.clone(), error))?;
@@ -66,7 +66,7 @@ pub(super) fn is_main_cut(file: &File) -> io::Result<bool> {
     Ok(length < page * pages)
 }
 
-/// True if touching the index, which is mapped into memory, would end the process.
+/// True if accessing the index, which is mapped into memory, would end the process.
 fn is_cut(index: &File) -> io::Result<bool> {
     Ok(index.metadata()?.len() < INDEX_MIN)
 }

@@ -1,8 +1,8 @@
-//! Owns the store thread: commits rows in groups, and tells the loop what happened and which keys there are.
+//! Owns the store thread: commits rows in groups, and informs the event loop of the outcome and of the keys.
 //!
-//! Called by the loop's outbox ([`StoreHandle::write`]). fsync has tails of a hundred milliseconds, so nothing of the
-//! ledger touches the loop; and no row is ever dropped while the thread lives: what cannot be committed is kept and
-//! tried again, and the core stops admitting meanwhile.
+//! Called by the loop's outbox ([`StoreHandle::write`]). fsync has tails of a hundred milliseconds, so the loop never
+//! accesses the ledger itself. No row is ever dropped while the thread lives: rows that cannot be committed are kept
+//! and tried again, and the core stops admitting meanwhile.
 
 pub mod api;
 #[cfg(feature = "redis")]
@@ -37,61 +37,61 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the store thread says.
+/// Notice from the store thread.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StoreNotice {
-    /// What is new of the keys, after a change by any process.
+    /// Changes of the keys, made by any process.
     Keys(KeyNews),
-    /// What there is of keys that were looked up.
+    /// Results of looking up keys.
     LookedUp(Vec<(KeyId, KeyAnswer)>),
     /// The newest usage record that the ledger knows.
     Newest {
-        /// When it was admitted.
+        /// Time of its admission.
         at: Unix,
-        /// An operator has accepted the present time since it was told last.
+        /// An operator has accepted the present time since the last notice.
         accepted: bool,
     },
-    /// So many more rows, in the order they were handed over, are committed.
+    /// More rows are committed, in the order in which they were handed over.
     Committed {
-        /// How many.
+        /// Number of rows.
         rows: u64,
     },
-    /// Rows cannot be committed at the moment, or the thread has died: why. Said once until
+    /// Rows cannot be committed at present, or the thread has died: the reason. Sent once until
     /// [`StoreNotice::Recovered`].
     Failed(String),
-    /// A newer version has changed the ledger while it was away: this one cannot read it any more, and why.
+    /// A newer version has changed the ledger while it was away, so this one cannot read it any more: the reason.
     Outgrown(String),
     /// Committing works again.
     Recovered,
-    /// Something that an operator should know, and that stops nothing.
+    /// Warning for the operator; nothing stops.
     Warning(String),
 }
 
-/// What is said of a thread that a bug has ended.
+/// Error text for a thread that ended by a bug.
 const DIED: &str = "the thread of the ledger has died";
 
-/// What waits for the thread.
+/// Work that waits for the thread.
 #[derive(Default)]
 struct Tasks {
     rows: Vec<Row>,
-    /// Keys that are looked up before the rows are written.
+    /// Keys to look up before the rows are written.
     lookups: Vec<KeyId>,
-    /// Behind the rows.
+    /// Change of the ledger's owner, to be done after the rows.
     turn: Option<Turn>,
-    /// The thread has ended, and takes nothing any more.
+    /// The thread has ended, and accepts no more work.
     ended: bool,
 }
 
-/// The ledger goes to another process, or comes back.
+/// Hands the ledger over to another process, or takes it back.
 enum Turn {
-    /// Commit what there is and let another process have the ledger; where that cannot be done, keep it and say why. In
-    /// any case rows wait from here on.
+    /// Commit all rows and release the ledger to another process; if that fails, keep it and return the reason. In both
+    /// cases later rows wait.
     Release(Sender<Result<(), String>>),
-    /// Write rows that may be there already, if nothing else has the ledger, and let go of it again; else they come
-    /// back.
+    /// Write rows that may be in the ledger already, if no other process has it, and release it again; otherwise return
+    /// the rows.
     Offer(Vec<Row>, Sender<Result<(), Vec<Row>>>),
-    /// Take the ledger back, with rows that may be in it already; told after the first try, whatever came of it. Where
-    /// giving it away was refused that try has been made.
+    /// Take the ledger back, with rows that may be in it already. Answered after the first attempt, successful or not.
+    /// If the release was refused, that attempt has already been made.
     Retake(Vec<Row>, Sender<()>),
 }
 
@@ -100,7 +100,7 @@ impl Tasks {
         self.rows.is_empty() && self.lookups.is_empty() && self.turn.is_none()
     }
 
-    /// Whoever waits for an answer hears that there is none; rows are left for [`StoreHandle::finish`].
+    /// Ends all tasks: waiting callers receive no answer; rows are left for [`StoreHandle::finish`].
     fn end(&mut self) {
         self.ended = true;
         if let Some(Turn::Retake(mut rows, _) | Turn::Offer(mut rows, _)) = self.turn.take() {
@@ -109,7 +109,7 @@ impl Tasks {
     }
 }
 
-/// A hand-over does not wait for a ledger that fails. True if one was refused.
+/// Refuses a waiting release, because a hand-over does not wait for a failing ledger. True if there was one.
 fn refuse_release(turn: &mut Option<Turn>, error: &StoreError) -> bool {
     match turn.take_if(|turn| matches!(turn, Turn::Release(_))) {
         Some(Turn::Release(told)) => told.send(Err(error.to_string())).is_ok(),
@@ -117,20 +117,20 @@ fn refuse_release(turn: &mut Option<Turn>, error: &StoreError) -> bool {
     }
 }
 
-/// The handing-over end. Dropping it commits what is left and waits for the thread.
+/// Handle of the store thread. Dropping it commits all remaining rows and waits for the thread.
 pub struct StoreHandle {
     queue: BatchQueue<Tasks>,
     urgent: bool,
     thread: Option<JoinHandle<Vec<Row>>>,
 }
 
-/// Gives the ledger to another process and takes it back, from a thread that may wait.
+/// Hands the ledger over to another process and takes it back. Used by a thread that may block.
 #[derive(Clone)]
 pub struct StoreTurn {
     queue: BatchQueue<Tasks>,
 }
 
-/// Says that the thread has ended, however it did.
+/// Guard that marks the tasks as ended when the thread ends, even by a panic.
 struct Ending(BatchQueue<Tasks>);
 
 impl Drop for Ending {
@@ -149,29 +149,30 @@ impl StoreTurn {
         });
     }
 
-    /// Waits until every row handed over so far is committed and the ledger is free for another process. An error says
-    /// why it could not be given away; it stays ours. After either, rows wait until [`StoreTurn::retake`].
+    /// Waits until every row handed over so far is committed and the ledger is released to another process. If it
+    /// cannot be released, returns the reason, and this process keeps it. In both cases, rows wait until
+    /// [`StoreTurn::retake`].
     pub fn release(&self) -> Result<(), String> {
         let (told, answer) = channel();
         self.give(Turn::Release(told));
         answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
     }
 
-    /// While the ledger is away: writes `rows` that may be in it already, if no other process has it, and leaves it
-    /// free. Else they come back.
+    /// While the ledger is away: writes `rows` that may be in it already, if no other process has it, and releases it
+    /// again. Otherwise returns the rows.
     pub fn offer(&self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
         let (told, answer) = channel();
         self.give(Turn::Offer(rows, told));
-        // A thread that has died has said so.
+        // A thread that has died has reported it.
         answer.recv().unwrap_or(Ok(()))
     }
 
-    /// Takes the ledger back, with `rows` that come before all others and may be in it already. Where it cannot be had
-    /// at once the thread goes on trying, and says that the ledger has failed.
+    /// Takes the ledger back, with `rows` that precede all others and may be in it already. If that fails at first, the
+    /// thread keeps trying, and reports that the ledger has failed.
     pub fn retake(&self, rows: Vec<Row>) {
         let (told, answer) = channel();
         self.give(Turn::Retake(rows, told));
-        // A thread that has died has said so.
+        // A thread that has died has reported it.
         let _ = answer.recv();
     }
 }
@@ -186,17 +187,17 @@ impl StoreHandle {
         rows
     }
 
-    /// Has keys looked up, at once.
+    /// Looks up keys without delay.
     pub fn look_up(&self, ids: &[KeyId]) {
         self.queue.put(true, |waiting| waiting.lookups.extend_from_slice(ids));
     }
 
-    /// The way to give the ledger to another process.
+    /// Returns the handle for handing the ledger over to another process.
     pub fn turn(&self) -> StoreTurn {
         StoreTurn { queue: self.queue.clone() }
     }
 
-    /// Commits what is left and ends the thread; returns what could not be committed.
+    /// Commits all remaining rows and ends the thread. Returns the rows that could not be committed.
     pub fn finish(mut self) -> Leftover {
         self.end()
     }
@@ -205,7 +206,7 @@ impl StoreHandle {
         self.queue.close();
         let Some(thread) = self.thread.take() else { return Leftover::default() };
         let (mut rows, died) = thread.join().map_or((Vec::new(), true), |rows| (rows, false));
-        // What it had not taken yet when it gave up.
+        // Rows that it had not taken yet when it gave up.
         self.queue.put(false, |tasks| rows.append(&mut tasks.rows));
         let batches = if rows.is_empty() { Vec::new() } else { vec![Batch { rows, ..Batch::default() }] };
         Leftover { batches, died }
@@ -218,17 +219,17 @@ impl Drop for StoreHandle {
     }
 }
 
-/// What the thread does besides committing.
+/// Duties of the thread besides committing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Duties {
-    /// Every hand-over wakes the thread at once (durability before-reply), else rows gather for
+    /// Every hand-over wakes the thread at once (durability before-reply). Otherwise rows gather for
     /// `limits::COMMIT_TICK`.
     pub urgent: bool,
     /// Rows older than this are folded into the sums of their days; `None` keeps them for ever.
     pub retention: Option<Duration>,
-    /// Where the changes of the keys stood before the loop was given all of them; by default it has none.
+    /// Position in the changes of the keys when the loop received all keys; by default it has none.
     pub seen: KeysSeen,
-    /// What the loop knows of the clocks that wrote the ledger.
+    /// Knowledge of the loop about the clocks that wrote the ledger.
     pub moments: Moments,
 }
 
@@ -256,15 +257,15 @@ struct StoreThread<B: Store + KeySource, F: Fn(StoreNotice)> {
     tell: F,
     follower: Follower,
     failed: bool,
-    /// The ledger was to be given away while it failed.
+    /// A release of the ledger was refused because it failed.
     refused: bool,
     folding: FoldGuard,
-    /// The warnings that were given.
+    /// Warnings sent so far.
     warned: HashSet<String>,
 }
 
 impl<B: Store + KeySource, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
-    /// A thread that dies is not silent: admission must stop.
+    /// Reports the death of the thread: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.tell)(StoreNotice::Failed(DIED.to_string()));
@@ -273,7 +274,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
 }
 
 impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
-    /// Works until the end; what is left then.
+    /// Works until the end. Returns the rows that are left.
     fn serve(&mut self, queue: &BatchQueue<Tasks>) -> Vec<Row> {
         let mut idle = IdlePolicy::new(limits::COMMIT_TICK);
         let mut tasks = Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() };
@@ -299,7 +300,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Does what was found; an error is what was left when the end came.
+    /// Does the tasks. An error contains the rows left at the end.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         for ids in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
             let found = self.db.check().and_then(|()| self.db.find_keys(ids));
@@ -318,7 +319,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         match tasks.turn.take() {
             None => Ok(()),
             Some(Turn::Retake(rows, told)) => self.retake(rows, &told, queue),
-            // The ledger is not away.
+            // The ledger is here.
             Some(Turn::Offer(rows, told)) => {
                 let _ = told.send(Err(rows));
                 Ok(())
@@ -330,9 +331,9 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Another process has the ledger, or was to have it: nothing of it is touched until it comes back, and rows wait,
-    /// so that they stay behind those that come back with it. `refused` are those that could not be written when it was
-    /// to be given away, and that come before these; none where it was.
+    /// Waits while another process has the ledger, or was to have it: the ledger is not accessed until it is taken
+    /// back. New rows wait, so that they follow the rows that return with it. `refused` are rows that could not be
+    /// written before a refused release, and that precede all these; empty if the ledger was released.
     fn wait(&mut self, mut refused: Vec<Row>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(limits::KEYS_LOOK), Tasks::default(), Vec::new());
         loop {
@@ -362,10 +363,10 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Writes rows while the ledger is away, if nothing else has it; else gives them back.
+    /// Writes rows while the ledger is away, if no other process has it; otherwise returns them.
     fn offer(&mut self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
         let written = self.db.retake().and_then(|()| self.db.append_missing(&rows));
-        // Sums that lag behind are brought up to date by whoever has the ledger next.
+        // The ledger's next owner brings sums that lag behind up to date.
         let _ = self.db.release();
         match written {
             Ok(_) => (self.tell)(StoreNotice::Committed { rows: rows.len() as u64 }),
@@ -374,8 +375,8 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         Ok(())
     }
 
-    /// Takes the ledger back and appends what it does not have of `rows`: again and again until it succeeds, or until
-    /// the end has come.
+    /// Takes the ledger back and appends those of `rows` that it does not have. Tries again until it succeeds or the
+    /// end has come.
     fn retake(&mut self, rows: Vec<Row>, told: &Sender<()>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let mut end = End::default();
         loop {
@@ -403,20 +404,20 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         Ok(())
     }
 
-    /// Folds a batch of rows whose time is over. Returns when to go on: after a pause, so that folding much does not
-    /// keep rows waiting, or later when nothing is left.
+    /// Folds a batch of rows whose retention has ended. Returns the time of the next batch: after a pause, so that rows
+    /// to be committed do not wait, or later if no rows are left to fold.
     fn fold(&mut self, now: Mono) -> Mono {
-        // While the clock may be wrong it is asked again with each look at the ledger.
+        // While the clock may be wrong, it is checked again with each look at the ledger.
         let Some(before) = self.folding.before(clock::unix()) else { return now.after(limits::KEYS_LOOK) };
         match self.db.fold(before, limits::ROWS_PER_FOLD) {
             Ok(1..) => now.after(limits::FOLD_PAUSE),
-            // What failed is tried again as late as what is done: nothing depends on it.
+            // After a failure the next attempt may be as late as after success: nothing depends on it.
             Ok(_) | Err(_) => now.after(limits::FOLD_REST),
         }
     }
 
-    /// Commits `rows` in groups, again and again until it succeeds, until the end has come, or until giving the ledger
-    /// away was refused. Returns how many rows, the last ones, are left.
+    /// Commits `rows` in groups. Tries again until it succeeds, until the end has come, or until a release of the
+    /// ledger was refused. Returns the number of rows left, which are the last ones.
     fn commit_all(&mut self, rows: &[Row], turn: &mut Option<Turn>, queue: &BatchQueue<Tasks>) -> usize {
         let (mut rest, mut end) = (rows, End::default());
         while !rest.is_empty() {
@@ -432,7 +433,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
             self.failed_with(&error);
             self.refused |= refuse_release(turn, &error);
             self.refused |= queue.put(false, |tasks| refuse_release(&mut tasks.turn, &error));
-            // Whoever was refused takes the ledger back next, and is not to wait for it: rows are tried again there.
+            // The refused caller takes the ledger back next, and must not wait for it: rows are tried again there.
             if self.refused || end.has_come(queue.is_closed()) {
                 break;
             }
@@ -454,8 +455,8 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Looks whether the ledger is still in its place, and at its keys. To be called while nothing waits to be
-    /// committed: then its being there is all that working means.
+    /// Checks that the ledger's file is still at its path, and reads changes of the keys. Call it only while no rows
+    /// wait to be committed: then the ledger works if its file is there.
     fn look(&mut self) {
         match self.db.check() {
             Ok(()) => {
@@ -467,16 +468,16 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Tells what has changed of the keys.
+    /// Reports changes of the keys.
     fn look_at_keys(&mut self) {
-        // An error here is no news: committing will meet it too, and says so.
+        // An error here is not reported: committing will meet it too, and reports it.
         if self.db.check().is_err() {
             return;
         }
         let (tell, version) = (&self.tell, self.follower.version());
         let looked = self.follower.look(&mut self.db, &mut |news| tell(StoreNotice::Keys(news)));
         self.tell_odd();
-        // Committing may go on where the keys cannot be read.
+        // Committing may work although the keys cannot be read.
         if let Err(error) = looked {
             return self.warn(format!("{error}: changes of keys cannot be read"));
         }
@@ -491,22 +492,22 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
 }
 
 impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
-    /// Looks whether the clock has run far ahead of the newest row.
+    /// Checks whether the clock is far ahead of the newest row.
     fn judge_clock(&mut self) {
         let judged = self.folding.judge(clock::unix());
         if let Some(held) = judged.remember {
-            // Where it cannot be written, this process knows it all the same.
+            // If it cannot be written, this process still knows it.
             let _ = self.db.hold_fold(held);
         }
         judged.warning.into_iter().for_each(|text| (self.tell)(StoreNotice::Warning(text)));
     }
 
-    /// Names the records that were passed over, those among them that were read at the start.
+    /// Warns of the records that were skipped, including those read at the start.
     fn tell_odd(&mut self) {
         self.db.take_odd().into_iter().for_each(|text| self.warn(text));
     }
 
-    /// Says something once.
+    /// Sends a warning once.
     fn warn(&mut self, text: String) {
         if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
             (self.tell)(StoreNotice::Warning(text));
@@ -514,7 +515,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     }
 }
 
-/// How long what fails is tried again: for ever, but not when the process is to end.
+/// Limit of repeated attempts: unlimited, until the process is to end.
 #[derive(Default)]
 struct End {
     clock: Clock,
@@ -522,7 +523,7 @@ struct End {
 }
 
 impl End {
-    /// Something has failed; whether that was the last time. `closed`: nothing more will come.
+    /// Counts a failure. True if it was the last attempt. `closed`: no more tasks will come.
     fn has_come(&mut self, closed: bool) -> bool {
         let now = self.clock.mono();
         closed && now >= *self.until.get_or_insert(now.after(limits::LAST_COMMITS))

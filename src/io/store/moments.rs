@@ -1,5 +1,5 @@
-//! What a ledger knows of the clocks that it was written by, and whether old rows may be folded by the present one.
-//! Data and rules; reads neither a ledger nor a clock.
+//! Knowledge of a ledger about the clocks of its writers, and rules whether old rows may be folded by the present
+//! clock. Reads neither a ledger nor a clock.
 
 use crate::base::limits::FOLD_GAP;
 use crate::base::time::Unix;
@@ -7,23 +7,23 @@ use crate::policy::row::Row;
 use crate::policy::window;
 use std::time::Duration;
 
-/// What a ledger knows of the clocks that it was written by.
+/// Knowledge of a ledger about the clocks of its writers.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Moments {
-    /// When the newest usage record was admitted. Records from before the present time was last accepted do not count;
-    /// that moment does.
+    /// Time of admission of the newest usage record. Records from before the present time was last accepted do not
+    /// count; the time of that does.
     pub newest: Unix,
-    /// When an operator has last accepted the present time.
+    /// Time at which an operator last accepted the present time.
     pub accepted: Option<Unix>,
-    /// Folding has stopped since the clock ran far ahead of this usage record, the newest then.
+    /// Newest usage record when the clock ran far ahead of it; folding has been stopped since.
     pub held: Option<Unix>,
-    /// An operator has confirmed folding in spite of the gap behind this usage record.
+    /// Usage record after which an operator has confirmed folding in spite of the gap.
     pub confirmed: Option<Unix>,
 }
 
 impl Moments {
-    /// The usage record that folding waits behind: the newest, if it is older than the retention and a year. Those that
-    /// were written since the clock has jumped do not end the wait.
+    /// Returns the usage record at which folding stops: the newest, if it is older than the retention and a year.
+    /// Records written since the clock jumped do not end the stop.
     pub fn gap(&self, now: Unix, retention: Duration) -> Option<Unix> {
         let newest = self.held.unwrap_or(self.newest);
         let most = (retention + FOLD_GAP).as_millis() as u64;
@@ -32,12 +32,12 @@ impl Moments {
     }
 }
 
-/// What follows from a look at the clock.
+/// Result of a check of the clock.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub struct Judged {
-    /// What the ledger is to remember as [`Moments::held`], if that changes.
+    /// Value that the ledger must store as [`Moments::held`], if it changes.
     pub remember: Option<Option<Unix>>,
-    /// What an operator is to be told.
+    /// Warning for the operator.
     pub warning: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct Judged {
 #[derive(Debug, Default)]
 pub struct FoldGuard {
     retention: Option<Duration>,
-    /// What the ledger knows.
+    /// Knowledge of the ledger.
     pub moments: Moments,
     told: Option<Unix>,
 }
@@ -56,20 +56,20 @@ impl FoldGuard {
         FoldGuard { retention, moments, told: None }
     }
 
-    /// These rows have been written.
+    /// Records that these rows have been written.
     pub fn wrote(&mut self, rows: &[Row]) {
         let newest = rows.iter().map(|row| row.admitted).max();
         self.moments.newest = self.moments.newest.max(newest.unwrap_or_default());
     }
 
-    /// The ledger's moments were read again; true if an operator has accepted the present time meanwhile.
+    /// Records the ledger's moments, read again. True if an operator has accepted the present time meanwhile.
     pub fn learn(&mut self, moments: Moments) -> bool {
         let accepted = self.moments.accepted != moments.accepted;
         self.moments = moments;
         accepted
     }
 
-    /// Rows from before this moment may be folded; `None` if none may.
+    /// Returns the time before which rows may be folded; `None` if none may.
     pub fn before(&self, now: Unix) -> Option<Unix> {
         let retention = self.retention?;
         let before = Unix(now.0.saturating_sub(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX)));
@@ -81,7 +81,7 @@ impl FoldGuard {
         self.moments.gap(now, self.retention?)
     }
 
-    /// Looks at the clock; to be called before rows are written that it has dated.
+    /// Checks the clock. Call it before rows that it has dated are written.
     pub fn judge(&mut self, now: Unix) -> Judged {
         let gap = self.gap(now);
         if self.retention.is_none() || (gap == self.moments.held && gap == self.told) {
@@ -128,7 +128,7 @@ mod tests {
         let judged = guard.judge(far);
         assert!(judged.remember == Some(Some(newest)) && judged.warning.is_some(), "{judged:?}");
         assert_eq!(guard.judge(far), Judged::default(), "it is told once");
-        // Records that the clock has dated do not make it right.
+        // Records dated by the clock do not make it right.
         guard.moments.newest = far;
         assert_eq!(guard.before(far), None);
         let mut again = FoldGuard::new(Some(RETENTION), guard.moments);

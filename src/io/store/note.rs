@@ -1,20 +1,20 @@
-//! What a change of a key is written with: a line of the audit, and the answer that is given again to whoever asks for
-//! the same once more. Data only; both kinds of ledger keep it, in the step that makes the change.
+//! Records stored with a change of a key: a line of the audit, and the answer that is repeated if the same request is
+//! sent again. Data only; both kinds of ledger store them in the transaction that makes the change.
 
 use super::api::StoreError;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyRecord;
 
-/// For how long an answer is kept.
+/// Time for which an answer is kept, in milliseconds.
 pub const ANSWERS_KEPT_MS: u64 = 86_400_000;
-/// Lines of the audit that are kept.
+/// Maximum number of audit lines kept.
 pub const AUDIT_MAX: u64 = 100_000;
 
-/// Edits a record, or (false) refuses to: nothing is stored then.
+/// Edits a record. Returns false to refuse; nothing is stored then.
 pub type Change<'a> = &'a mut dyn FnMut(&mut KeyRecord) -> bool;
 
-/// Lets `store` edit a key by `change`, which says why where it refuses to. So that what a ledger does for it is
-/// compiled once, whatever the reasons are.
+/// Lets `store` edit a key by `change`, which returns the reason if it refuses. `store` does not depend on the error
+/// type, so that a ledger's code for it is compiled only once.
 pub fn edited<E>(
     mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
     store: impl FnOnce(Change<'_>) -> Result<Option<KeyRecord>, StoreError>,
@@ -27,61 +27,61 @@ pub fn edited<E>(
     Ok(found.map(|key| refused.map_or(Ok(key), Err)))
 }
 
-/// What is said of a key.
+/// Text about a key.
 pub type Said<'a> = &'a dyn Fn(&KeyRecord) -> String;
 
-/// Who changes a key, and how.
+/// Record of a change of a key.
 pub struct Note<'a> {
     /// The token's name, or that it is a command.
     pub who: &'a str,
     /// `issue`, `edit`, `rotate` or `revoke`.
     pub what: &'static str,
-    /// When.
+    /// Time of the change.
     pub at: Unix,
-    /// What the audit shows of a key: JSON, without anything that secrets could be recognised by.
+    /// Returns the key's record for the audit as JSON, without anything that could reveal secrets.
     pub shown: Said<'a>,
-    /// Under which name it is done once.
+    /// Idempotency name of the request, if it has one.
     pub once: Option<Once<'a>>,
 }
 
-/// A name under which something is done once.
+/// Idempotency name: a request with this name is done only once.
 pub struct Once<'a> {
     /// The name.
     pub name: &'a str,
-    /// A digest of what is asked for.
+    /// Digest of the request.
     pub digest: [u8; 32],
-    /// What is answered if the same is asked for again.
+    /// Answer to a repeated request.
     pub answer: Said<'a>,
 }
 
-/// What was answered to what was asked for under a name.
+/// Stored answer to a request with an idempotency name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answered {
-    /// A digest of what was asked for.
+    /// Digest of the request.
     pub digest: [u8; 32],
-    /// What is answered to the same.
+    /// Answer to a repeated request.
     pub answer: String,
 }
 
 /// One line of the audit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AuditLine {
-    /// When.
+    /// Time of the change.
     pub at: Unix,
-    /// By whom.
+    /// Name of the token, or of the command.
     pub who: String,
-    /// What was done.
+    /// Kind of change.
     pub what: String,
-    /// The id of the key; empty for what concerns the whole ledger.
+    /// Id of the key; empty if the change concerns the whole ledger.
     pub key: String,
     /// Its record before, without secrets, as JSON; `None` for a new one.
     pub before: Option<String>,
-    /// The same after.
+    /// Its record after the change.
     pub after: String,
 }
 
 impl Note<'_> {
-    /// The line of the audit for a key that was `before` and is `after`.
+    /// Returns the line of the audit for a key that was `before` and is `after`.
     pub fn line(&self, before: Option<&KeyRecord>, after: &KeyRecord) -> AuditLine {
         AuditLine {
             at: self.at,

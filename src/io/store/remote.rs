@@ -1,24 +1,22 @@
-//! Owns a connection to a ledger in Redis or Valkey that several gateways share, and everything that is read and
-//! written there: keys, one row per request, sums by day, what keys have used and what hosts hold. Whatever must be
-//! decided or changed at once is one script (`scripts/*.lua`). Called by the shared store's thread and by the command
-//! line.
+//! Owns a connection to a ledger in Redis or Valkey that several gateways share. Reads and writes its keys, one row per
+//! request, sums by day, amounts used by keys, and reservations of hosts. Each decision or change that must be atomic
+//! is one script (`scripts/*.lua`). Called by the shared store's thread and by the command line.
 //!
-//! **What a crash costs.** Redis writes its append-only file before it answers, so a committed row survives the death
-//! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without
-//! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
+//! **Cost of a crash.** Redis writes its append-only file before it answers, so a committed row survives the death of
+//! the gateway and of Redis. The loss in a power cut depends on Redis' setting (`appendfsync`): a second by default.
+//! Without an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] reports that.
 //!
-//! Names begin with `tollgate:`, in a cluster with `{tollgate}:`. `epoch` (what the ledger is known by) and
-//! `epoch:<epoch>`, `format`, `keys` (id to record), `keys:version` (counts their changes), `keys:audit` (a line for
-//! each change, the newest first), `keys:created` (ids by creation), `keys:once:<name>` (answers),
-//! `secret:attribution` (what users are hashed with), `rows` (a stream, an entry of many rows for each
-//! commit), `day:<day>` (sums), `who:<day>` (sums by user and session),
-//! `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of accounts). An account is a
-//! key's, by its id, or a group's, `@` and its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by
-//! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
-//! (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds
-//! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
-//! `clock` is what is known of the clocks that wrote it, see `moments.rs`. `host:spared` and `host:<writer>` are there
-//! after the ledger was away, see `spared.rs`.
+//! Names begin with `tollgate:`, in a cluster with `{tollgate}:`. `epoch` (identifies the ledger) and `epoch:<epoch>`,
+//! `format`, `keys` (id to record), `keys:version` (counts their changes), `keys:audit` (a line for each change, the
+//! newest first), `keys:created` (ids by creation), `keys:once:<name>` (answers), `secret:attribution` (key that users
+//! are hashed with), `rows` (a stream, an entry of many rows for each commit), `day:<day>` (sums), `who:<day>` (sums by
+//! user and session), `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of
+//! accounts). The account of a key is named by its id, that of a group by `@` and its name: `use:<account>` (tokens by
+//! day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens,
+//! `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>`
+//! (the same for nano-dollars). A grant reserves like a host, under its own name, and in a window `q:<grant>` requests;
+//! it is called in on the channel `calls`. `clock` is the knowledge about the clocks of the writers, see `moments.rs`.
+//! `host:spared` and `host:<writer>` exist after the ledger was away, see `spared.rs`.
 
 mod audit;
 mod calls;
@@ -59,10 +57,10 @@ use std::path::Path;
 use std::sync::Arc;
 use values::{integer, list, text};
 
-/// Version of all that is described above. In the first, counters of days told no groups, endpoints and clients apart;
-/// those stay as they are. In the second there was no epoch, and an entry for each row.
+/// Version of the format described above. In version 1, counters of days were not separated by group, endpoint and
+/// client; these counters stay unchanged. In version 2 there was no epoch, and one entry for each row.
 const FORMAT: &str = "3";
-/// The versions before, of which this one makes its own.
+/// Earlier versions, which this one converts to its own.
 const FORMERS: [&str; 2] = ["1", "2"];
 
 const ADMIT: usize = 0;
@@ -73,37 +71,37 @@ const EDIT: usize = 4;
 const FOLD: usize = 5;
 const SNAPSHOT: usize = 6;
 const CHANGES: usize = 7;
-/// A shared ledger. Connects when it is first used and again after a failure.
+/// Shared ledger. Connects at its first use, and again after a failure.
 pub struct Remote {
     nodes: Nodes,
     connection: Option<Connection>,
     /// The URL without its password.
     name: String,
-    /// That of the ledger, once it has been found.
+    /// Epoch of the ledger, once found.
     epoch: Option<String>,
-    /// SHA-1 of the scripts, by which the server knows them.
+    /// SHA-1 of the scripts, by which the server identifies them.
     hashes: Vec<String>,
     spared: Spared,
-    /// What was passed over because it is not what it should be, as texts for an operator; taken by `take_odd`.
+    /// Malformed entries that were skipped, as texts for the operator; taken by `take_odd`.
     odd: Vec<String>,
     clock: Clock,
-    /// So many replicas must have what is written.
+    /// Number of replicas that must have each write.
     replicas: u32,
 }
 
-/// One thing of many that are sent in one go.
+/// Command in a pipeline.
 pub enum Command<'a> {
     /// A question.
     Ask(&'a Ask),
     /// Leases without a row.
     Release(&'a [Release]),
-    /// A batch of rows under its number, behind what was done with grants.
+    /// A batch of rows under its number, after the uses of grants.
     Rows(u64, &'a [Row], &'a [Use]),
-    /// A grant, by its number, is not used any more.
+    /// A grant, by its number, is no longer used.
     Return(u64),
 }
 
-/// What became of one command.
+/// Outcome of one command.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Done {
     /// The answer.
@@ -112,24 +110,24 @@ pub enum Done {
     Done,
     /// Done, but the host's lease has ended: it must announce itself again.
     Ended,
-    /// The ledger has counts of this key that cannot be read, so there is no answer; others are not held up by it.
+    /// The ledger has unreadable counts of this key, so there is no answer. Other requests are not affected.
     Unanswered(Ask),
-    /// These rows were there already, from an earlier try; what they were lent has not been given back now.
+    /// The ledger had these rows already, from an earlier attempt. Their leases have not been given back now.
     Before,
 }
 
-/// Holds of one account with the same window and period: their sum and number.
+/// Reservations by account, window and period: their sum and number.
 pub type Holds = BTreeMap<Held, (Amount, u64)>;
 
 /// An account, a window and a period.
 type Held = (Account, (Unix, Unix), (Unix, Unix));
 
-/// Where something is counted; as text what names end with.
+/// Account that amounts are counted in. Its text form is the end of names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Account {
-    /// Of a key.
+    /// Account of a key.
     Key(KeyId),
-    /// Of a group.
+    /// Account of a group.
     Group(Arc<str>),
 }
 
@@ -142,13 +140,13 @@ impl fmt::Display for Account {
     }
 }
 
-/// Where a lease counts: its key first, then the groups above that.
+/// Returns the accounts that a lease counts in: its key first, then the groups above it.
 pub fn accounts(key: &KeyId, lease: &Lease) -> impl Iterator<Item = Held> {
     let group = |group: &GroupLease| (Account::Group(group.name.clone()), group.window, group.period);
     std::iter::once((Account::Key(*key), lease.window, lease.period)).chain(lease.groups.iter().map(group))
 }
 
-/// Who speaks: the host's present name for what it holds, and the writer's lasting one for its batches.
+/// Names of the sender: the host's present name for its reservations, and the writer's lasting name for its batches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Speaker {
     /// Letters and digits.
@@ -158,8 +156,8 @@ pub struct Speaker {
 }
 
 impl Remote {
-    /// Reads the URL; connects later. `ca_file` are authorities in PEM for `rediss://`, instead of the public ones.
-    /// `name` is the URL as it may be shown.
+    /// Reads the URL; connects later. `ca_file` contains authorities in PEM for `rediss://`, instead of the public
+    /// ones. `name` is the URL as it may be shown.
     pub fn new(url: &str, ca_file: Option<&Path>, name: String) -> Result<Remote, StoreError> {
         let failed = |why: String| StoreError::Shared(name.clone(), why);
         let pem = ca_file.map(|path| files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error)));
@@ -184,12 +182,12 @@ impl Remote {
         self.connection.is_some()
     }
 
-    /// What the ledger is known by, once it has been found.
+    /// Epoch of the ledger, once found.
     pub fn epoch(&self) -> Option<&str> {
         self.epoch.as_deref()
     }
 
-    /// Connects unless that is done; an error where the ledger is not the one that was known.
+    /// Connects unless connected. Returns an error if the ledger is not the one known before.
     pub fn connect(&mut self) -> Result<(), StoreError> {
         self.until_heard(|remote| remote.connect_to(false))
     }
@@ -199,7 +197,7 @@ impl Remote {
         if !is_same {
             self.spared.broke(self.clock.mono());
         }
-        // Another node has the ledger, or the server has forgotten the scripts: connecting again is all that it takes.
+        // Another node has the ledger, or the server has lost the scripts: connecting again is enough.
         if is_same || self.nodes.follow(error) {
             return StoreError::Interrupted(self.name.clone());
         }
@@ -209,15 +207,15 @@ impl Remote {
             Some("MOVED" | "CROSSSLOT") => {
                 "a node of a cluster, whose URL begins with redis+cluster:// or rediss+cluster://"
             }
-            // The system's own words for it are "resource temporarily unavailable".
+            // The system's own text is "resource temporarily unavailable".
             _ if error.is_timeout() => "no answer in time",
             _ => return StoreError::Shared(self.name.clone(), error.to_string()),
         };
         StoreError::Shared(self.name.clone(), why.to_string())
     }
 
-    /// Does `call`, which does no harm when it is done twice, and again where it was interrupted: within the time that
-    /// the ledger is given to answer, but once in any case, for a process may have been stopped for longer.
+    /// Does `call`, which must be harmless if done twice. Repeats it if it was interrupted, within the ledger's time to
+    /// answer, but at least once, because a process may have been stopped for longer.
     fn until_heard<T>(&mut self, mut call: impl FnMut(&mut Remote) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let until = self.clock.mono().after(limits::SHARED_ANSWER);
         let mut done = call(self);
@@ -235,12 +233,12 @@ impl Remote {
         self.until_heard(|remote| remote.run_once(&mut call))
     }
 
-    /// What the server answers to a command that does no harm when it is sent twice.
+    /// Returns the server's answer to a command that is harmless if sent twice.
     fn query<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<T, StoreError> {
         self.run(|connection| cmd.query(connection))
     }
 
-    /// Runs `call` on the connection. After an error nothing is known of the connection, and it is given up.
+    /// Runs `call` on the connection. After an error the connection's state is unknown, and it is dropped.
     fn run_once<T>(&mut self, call: impl FnOnce(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
         self.connect_to(false)?;
         let Some(connection) = &mut self.connection else { return Err(self.lost()) };
@@ -257,7 +255,7 @@ impl Remote {
         }
     }
 
-    /// The first number of what a script returns; what is behind it are names of counters that were passed over.
+    /// Returns the first number of a script's result. The other elements are names of counters that were skipped.
     fn read_done(&mut self, value: &Value) -> Option<u64> {
         let Value::Array(parts) = value else { return None };
         let (code, names) = parts.split_first()?;
@@ -277,7 +275,7 @@ impl Remote {
         StoreError::Shared(self.name.clone(), "not connected".to_string())
     }
 
-    /// A call of a script on the ledger that is known; `keys` are those that it names.
+    /// Creates a call of a script on the known ledger. `keys` are the keys that it accesses.
     fn script(&self, which: usize, keys: &[String]) -> Cmd {
         let (mut cmd, never) = (redis::cmd("EVALSHA"), self.nodes.never());
         cmd.arg(&self.hashes[which]).arg(keys.len() + 1 + usize::from(never.is_some()));
@@ -285,11 +283,11 @@ impl Remote {
         cmd
     }
 
-    /// What an operator should know of the server, once at the start.
+    /// Returns warnings for the operator about the server, once at the start.
     pub fn warnings(&mut self) -> Result<Vec<String>, StoreError> {
         self.connect()?;
         let Some(connection) = &mut self.connection else { return Err(self.lost()) };
-        // A server that does not let us look is not warned of.
+        // There are no warnings about a server that does not permit CONFIG.
         let mut setting = |name: &str| -> Option<String> {
             let look: RedisResult<Vec<String>> = redis::cmd("CONFIG").arg("GET").arg(name).query(connection);
             look.ok()?.into_iter().nth(1)
@@ -306,7 +304,7 @@ impl Remote {
         Ok(texts)
     }
 
-    /// The records of those of these keys that there are.
+    /// Returns the records of these keys that exist.
     pub fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         let mut cmd = redis::cmd("HMGET");
         cmd.arg(self.named("keys"));
@@ -315,7 +313,7 @@ impl Remote {
         Ok(list(&found).iter().filter_map(text).filter_map(record_from).collect())
     }
 
-    /// What users and conversations are hashed with: that of whichever host came first.
+    /// Returns the key that users and conversations are hashed with, made by the first host.
     pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
         let mut random = [0u8; 32];
         let filled = SystemRandom::new().fill(&mut random);
@@ -327,7 +325,8 @@ impl Remote {
         unhex(&text).map(HashKey).ok_or_else(|| self.nonsense())
     }
 
-    /// Comes under `speaker.host`, holding `holds`; what was held under `old` ends. See the script.
+    /// Announces the host as `speaker.host` with its reservations `holds`. All reservations under `old` end. See the
+    /// script.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
         self.connect()?;
         self.spare(speaker)?;
@@ -342,21 +341,21 @@ impl Remote {
         self.replicated()
     }
 
-    /// Makes the host's lease last from now on. False if it has ended.
+    /// Renews the host's lease. False if it has ended.
     pub fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError> {
         let name = self.named("host:") + &speaker.host;
         let length = limits::LEASE.as_millis() as u64;
         self.query(redis::cmd("PEXPIRE").arg(&name).arg(length))
     }
 
-    /// Ends the host's lease, and with it all that it holds.
+    /// Ends the host's lease and all its reservations.
     pub fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError> {
         let name = self.named("host:") + &speaker.host;
         self.query(redis::cmd("DEL").arg(&name))
     }
 
-    /// Sends commands in one go and gives what became of each. After an error nothing is known of any of them: rows
-    /// are sent again under the same number, everything else was held under a name that is given up.
+    /// Sends commands in one pipeline and returns the outcome of each. After an error the outcomes are unknown: rows
+    /// are sent again under the same number; all other reservations end with the host's name, which is given up.
     pub fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
         self.connect()?;
         let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);
@@ -452,7 +451,7 @@ impl Remote {
         cmd
     }
 
-    /// The usage report; see `Ledger::usage`.
+    /// Returns the usage report; see `Ledger::usage`.
     pub fn usage(&mut self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
         let who = query.who().map_err(|why| StoreError::Shared(self.name.clone(), why.to_string()))?;
         let (first, beyond) = query.days();
@@ -473,10 +472,10 @@ impl Remote {
     }
 }
 
-/// Where what was granted is called in.
+/// Channel on which grants are called in.
 const CALLS: &str = "calls";
 
-/// What a grant of a writer holds under; see `admit.lua` for the "g".
+/// Name under which a writer's grant reserves; see `admit.lua` for the "g".
 fn grant_name(writer: &str, number: u64) -> String {
     format!("{writer}g{number}")
 }
@@ -485,8 +484,8 @@ fn window_part((start, end): (Unix, Unix)) -> String {
     format!("{}:{}", start.0, end.0)
 }
 
-/// How long the counts of a window are kept once they are written, in milliseconds: until nothing that was admitted in
-/// it runs any more, or hardly.
+/// Time for which the counts of a window are kept after a write, in milliseconds: until hardly any request admitted in
+/// it is still running.
 fn kept((start, end): (Unix, Unix)) -> u64 {
     end.0.saturating_sub(start.0).saturating_add(limits::WINDOW_KEPT.as_millis() as u64)
 }
@@ -499,14 +498,14 @@ fn is_interrupted(error: &RedisError) -> bool {
     inner.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
 }
 
-/// True if a script has met an entry that holds something else than it should.
+/// True if a script has met an entry of the wrong type.
 fn is_wrong_type(error: &ServerError) -> bool {
     let text = error.to_string();
-    // The type of an entry, the text in a field of it, and what arithmetic makes of that text.
+    // Errors about the type of an entry, the text in a field of it, and arithmetic on that text.
     ["WRONGTYPE", "is not an integer", "attempt to "].iter().any(|part| text.contains(part))
 }
 
-/// Reads what the admitting script returns.
+/// Reads the result of the admitting script.
 fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
@@ -535,7 +534,7 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
         SharedCounts { window, requests, window_used, period, period_used: Amount { tokens, nano } }
     });
     let (counts, groups) = (told.next()?, told.collect());
-    // Until when it lasts is known to whoever knows when it was asked for.
+    // The caller, who knows when it asked, sets the end.
     let (amount, until) = (Amount { tokens: *tokens, nano: *nano }, Mono(0));
     let grant = (*gives > 0).then_some(Grant { number: ask.wish.number, requests: *requests, amount, until });
     Some(Answer { ask: ask.clone(), ruling, counts, groups, grant })

@@ -1,10 +1,10 @@
-//! Owns the thread of a shared ledger: sends questions and rows in one go, tells the loop what came back, keeps this
-//! host's lease alive, and comes back by itself when the ledger does.
+//! Owns the thread of a shared ledger: sends questions and rows in one pipeline, passes the answers to the event loop,
+//! keeps this host's lease alive, and reconnects by itself when the ledger is back.
 //!
-//! No row is dropped while the thread lives: what cannot be sent is kept and sent again under the same number, so that
-//! it counts once however often it arrives. A question is answered in any case, with [`Ruling::Unavailable`] where the
-//! ledger cannot be reached. After every failure the host comes under a new name with what it still holds; so nothing
-//! stays held that was lent in an answer that never arrived.
+//! No row is dropped while the thread lives: rows that cannot be sent are kept and sent again under the same number, so
+//! that they count once however often they arrive. Every question is answered, with [`Ruling::Unavailable`] if the
+//! ledger cannot be reached. After every failure the host announces itself under a new name with its present
+//! reservations. So a reservation made in an answer that never arrived does not last.
 
 mod handle;
 mod lents;
@@ -28,38 +28,38 @@ pub use seam::SharedStore;
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-/// What is handed over.
+/// Task for the thread.
 #[derive(Debug)]
 pub enum Task {
     /// A row.
     Row(Row),
     /// A question.
     Ask(Ask),
-    /// A lease that no row will give back.
+    /// A lease that no row gives back.
     Release(Release),
-    /// Something was done with a grant.
+    /// A use of a grant.
     Use(Use),
-    /// Keys are to be looked up.
+    /// Keys to look up.
     LookUp(Vec<KeyId>),
-    /// What is granted in this account is called in.
+    /// Grants in this account are called in.
     Called(String),
 }
 
-/// What the thread says beside the notices of every store.
+/// Notice from the thread, besides the notices of every store.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SharedNotice {
-    /// As any store says it.
+    /// Notice that any store sends.
     Store(StoreNotice),
     /// An answer.
     Answered(Box<Answer>),
-    /// What is granted in this account is to be given back.
+    /// Grants in this account must be given back.
     CalledIn(String),
-    /// The ledger is another than before, which was taken over on purpose.
+    /// The ledger is a different one than before, taken over on purpose.
     BegunAnew,
 }
 
-/// Gives rows, and what was done with grants, numbers that stay theirs until they are in the ledger, after the one
-/// given last. All that was taken goes before the rows that give it back.
+/// Numbers rows and uses of grants, following the number given last. They keep their numbers until they are in the
+/// ledger. All amounts taken from grants precede the rows that give them back.
 fn batches_of(mut uses: Vec<Use>, mut rows: Vec<Row>, writer: &str, numbered: &mut u64) -> Vec<Batch> {
     let mut batches = Vec::new();
     while !uses.is_empty() || !rows.is_empty() {
@@ -73,16 +73,16 @@ fn batches_of(mut uses: Vec<Use>, mut rows: Vec<Row>, writer: &str, numbered: &m
     batches
 }
 
-/// Appends what an earlier process has left, once, however often it is sent.
+/// Appends a batch that an earlier process has left; once, however often it is sent.
 pub fn append_again(remote: &mut Remote, batch: &Batch) -> Result<(), StoreError> {
     let Some((writer, number)) = batch.sent.clone() else { return Ok(()) };
-    // What it held has ended with its lease.
+    // Its reservations have ended with its lease.
     let speaker = Speaker { host: "gone".to_string(), writer };
     remote.send(&speaker, &[Command::Rows(number, &batch.rows, &[])]).map(drop)
 }
 
-/// Requests that were admitted by grants of which the ledger has not been told are counted with their rows, like those
-/// that a host has admitted alone.
+/// Counts requests that were admitted by grants unknown to the ledger with their rows, like requests that a host has
+/// admitted without the ledger.
 fn count_alone(batches: &mut [Batch]) {
     let mut taken: Vec<(KeyId, (Unix, Unix))> = Vec::new();
     for one in batches.iter_mut().flat_map(|batch| batch.uses.drain(..)) {
@@ -99,7 +99,7 @@ fn count_alone(batches: &mut [Batch]) {
     }
 }
 
-/// When something is to be done again.
+/// Times of the next periodic tasks.
 #[derive(Default)]
 struct Due {
     connect: Mono,
@@ -108,7 +108,7 @@ struct Due {
     fold: Mono,
 }
 
-/// The thread's work. Does not rest and does not wait by itself.
+/// Work of the thread. Does not pause and does not wait by itself.
 pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     remote: S,
     tell: F,
@@ -116,33 +116,33 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     folding: FoldGuard,
     /// Rows that are not in the ledger yet, oldest first.
     batches: VecDeque<Batch>,
-    /// The number given last.
+    /// Number given last.
     numbered: u64,
     releases: Vec<Release>,
-    /// Keys that are to be looked up.
+    /// Keys to look up.
     lookups: Vec<KeyId>,
-    /// What the ledger has lent to this host and not got back.
+    /// Reservations that the ledger has given to this host and not got back.
     holds: Holds,
     lents: Lents,
-    /// Questions that wait for what others were granted.
+    /// Questions that wait for grants of other hosts.
     waiting: Vec<Ask>,
-    /// One of these was answered in the last round, so others may be.
+    /// A waiting question was answered in the last round, so more may be now.
     went_on: bool,
-    /// Grants that are given back.
+    /// Grants to give back.
     returned: Vec<u64>,
     /// The ledger knows this host under its present name.
     announced: bool,
-    /// What the ledger is known by.
+    /// Epoch of the ledger.
     epoch: Option<String>,
     failed: bool,
     follower: Follower,
-    /// What has been said already of entries that are not what they should be.
+    /// Warnings already sent about malformed entries.
     warned: HashSet<String>,
     next: Due,
 }
 
 impl<S: SharedStore, F: Fn(SharedNotice)> Drop for SharedThread<S, F> {
-    /// A thread that dies is not silent: admission must stop.
+    /// Reports the death of the thread: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.tell)(SharedNotice::Store(StoreNotice::Failed(DIED.to_string())));
@@ -151,7 +151,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> Drop for SharedThread<S, F> {
 }
 
 impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
-    /// One that has not come yet; `tell` takes its notices. `seen`: see [`super::Duties`].
+    /// Creates the work of a host that is not announced yet; `tell` takes its notices. `seen`: see [`super::Duties`].
     pub fn new(remote: S, speaker: Speaker, folding: FoldGuard, seen: KeysSeen, tell: F) -> Self {
         SharedThread {
             remote,
@@ -188,7 +188,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// Does what was handed over and what is due; until when the next round may wait where nothing is urgent.
+    /// Does all tasks and whatever is due. Returns the time until the next round if no task is urgent.
     pub fn round(&mut self, tasks: &mut Vec<Task>) -> Duration {
         let asks = self.take(tasks);
         self.work(asks);
@@ -224,7 +224,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         asks
     }
 
-    /// One round: come back if that is needed, send what there is, look after keys, lease and old rows.
+    /// Does one round: reconnects if needed, sends, and maintains keys, lease and old rows.
     fn work(&mut self, mut asks: Vec<Ask>) {
         let (back, now) = (self.come_back(), self.remote.watch());
         asks.iter_mut().for_each(|ask| ask.wish.waits = true);
@@ -254,13 +254,13 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
         match done {
             Ok(true) => self.succeeded(),
-            // Resting between two tries; what was asked meanwhile has been answered.
+            // Paused between two attempts; questions asked meanwhile have been answered.
             Ok(false) => {}
             Err(error) => self.failed_with(&error),
         }
     }
 
-    /// Connects and announces this host where that has not been done.
+    /// Connects and announces this host unless that is done.
     fn come_back(&mut self) -> Result<(), StoreError> {
         let now = self.remote.watch();
         if self.remote.is_connected() && self.announced {
@@ -287,7 +287,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         if known.is_some() && known != self.epoch {
             (self.tell)(SharedNotice::BegunAnew);
         }
-        // What was given back while the ledger was unreachable is not among the holds announced.
+        // Leases given back while the ledger was unreachable are not among the reservations announced.
         self.releases.clear();
         self.next.renew = self.remote.watch().after(limits::LEASE / 3);
         Ok(())
@@ -297,13 +297,13 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         self.remote.is_connected() && self.announced
     }
 
-    /// Sends releases, rows and questions, in this order: so what has ended makes room first. Every question is
-    /// answered, whatever happens.
+    /// Sends releases, rows and questions, in this order, so that ended requests make room first. Every question is
+    /// answered in any case.
     fn exchange(&mut self, asks: &mut [Ask]) -> Result<(), StoreError> {
         if !self.is_ready() {
             self.answer_none(asks);
             self.returned.clear();
-            // What was handed back is no longer held, and will not be announced.
+            // Released leases are no longer reserved, and will not be announced.
             for release in std::mem::take(&mut self.releases) {
                 self.give_back(&release.key, &release.lease);
             }
@@ -314,7 +314,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         while first || !rest.is_empty() || !self.batches.is_empty() || !self.releases.is_empty() {
             first = false;
             let (releases, returned) = (std::mem::take(&mut self.releases), std::mem::take(&mut self.returned));
-            // What was taken of grants comes before what is left of them is given back, and before what was taken is.
+            // Order: amounts taken from grants, then the remainders of grants, then the leases given back.
             let batches = self.batches.iter().take(limits::COMMANDS_PER_PIPELINE / 8);
             let mut commands: Vec<Command<'_>> = Vec::new();
             commands.extend(
@@ -339,11 +339,11 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                     releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
                 }
                 Err(error) => {
-                    // What was granted in an answer that nobody has heard ends by itself.
+                    // Grants in an answer that never arrived end by themselves.
                     self.lents.take();
                     rest.iter_mut().for_each(|ask| ask.wish.part = 0);
                     releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
-                    // What was interrupted may have been done: so all of it is sent again under a new name.
+                    // Interrupted commands may have been done, so all of them are sent again under a new name.
                     let again =
                         matches!(error, StoreError::Interrupted(_)) && (!interrupted || self.remote.watch() < until);
                     if !again || self.come_back_at_once().is_err() {
@@ -357,8 +357,8 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         Ok(())
     }
 
-    /// Takes note of what became of the first `sent` batches, whose outcomes come first, and of the questions, which
-    /// were sent after `asked`.
+    /// Records the outcomes of the first `sent` batches, which come first, and of the questions, which were sent after
+    /// `asked`.
     fn settle(&mut self, sent: usize, done: &[Done], asked: Mono) {
         let mut committed = 0;
         let batches: Vec<Batch> = self.batches.drain(..sent).collect();
@@ -370,13 +370,13 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                     self.hold(key, lease);
                 }
             }
-            // Taken under a name that this host no longer has: it comes under another one with all that it holds.
+            // Taken under a former name of this host: it announces itself under another name with all its reservations.
             let is_moved = *done == Done::Before && !batch.uses.is_empty();
             self.announced &= !is_moved;
             let lent = |row: &'_ Row| row.lease.as_deref().filter(|lease| lease.shared).cloned();
             for (row, lease) in batch.rows.iter().filter_map(|row| Some((row, lent(row)?))) {
                 match done {
-                    // Lent under a name that this host no longer has, and announced again under the present one.
+                    // Lent under a former name of this host, and announced again under the present one.
                     Done::Before if !is_moved => self.releases.push(Release { key: row.key, lease }),
                     _ => self.give_back(&row.key, &lease),
                 }
@@ -395,7 +395,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// It is held from here on.
+    /// Records the reservation of a lease.
     fn hold(&mut self, key: &KeyId, lease: &Lease) {
         for name in accounts(key, lease) {
             let held = self.holds.entry(name).or_default();
@@ -417,7 +417,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                 }
                 return self.waiting.push(ask);
             }
-            // The lease of this host has ended: it must come under a new name first.
+            // The lease of this host has ended: it must announce itself under a new name first.
             Ruling::Unavailable => self.announced = false,
             Ruling::Refused(..) | Ruling::Looked => {}
         }
@@ -441,7 +441,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// Looks up the keys that are asked for; those that are left cannot be.
+    /// Looks up the requested keys. Keys that are left over cannot be looked up.
     fn look_up(&mut self) -> Result<(), StoreError> {
         while self.is_ready() && !self.lookups.is_empty() {
             let ids: Vec<KeyId> = self.lookups.drain(..self.lookups.len().min(limits::IDS_PER_LOOKUP)).collect();
@@ -455,7 +455,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         Ok(())
     }
 
-    /// Looks whether the keys have changed, makes the lease last, folds old rows. True when all of it works.
+    /// Reads changes of the keys, renews the lease, and folds old rows. True if all of it works.
     fn look_after(&mut self) -> Result<bool, StoreError> {
         if !self.is_ready() {
             return Ok(false);
@@ -491,7 +491,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         if self.follower.number() != seen { self.look_at_moments() } else { Ok(()) }
     }
 
-    /// Looks what the ledger knows of the clocks that wrote it.
+    /// Reads what the ledger knows of the clocks of its writers.
     fn look_at_moments(&mut self) -> Result<(), StoreError> {
         let (moments, known) = (self.remote.moments()?, self.folding.moments.newest);
         let accepted = self.folding.learn(moments);
@@ -501,11 +501,11 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         Ok(())
     }
 
-    /// Looks whether the ledger's clock has jumped since it said `before`, and whether rows may be folded by it.
+    /// Checks whether the ledger's clock has jumped since `before`, and whether rows may be folded by it.
     fn look_at_clock(&mut self, before: Unix) -> Result<(), StoreError> {
         let now = self.remote.unix();
         let jumped = now.0.abs_diff(before.0) > limits::CLOCK_BEHIND_MAX.as_millis() as u64;
-        // Others may have written since this host has looked.
+        // Other hosts may have written since the last look.
         if jumped || self.folding.gap(now) != self.folding.moments.held {
             self.look_at_moments()?;
         }
@@ -532,7 +532,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// The end: what is left is sent, tried as long as `limits::LAST_COMMITS` says, and the host's lease ends.
+    /// Ends the work: sends all batches, with attempts limited by `limits::LAST_COMMITS`, and ends the host's lease.
     fn leave(&mut self) -> Vec<Batch> {
         let mut end = End::default();
         while !self.batches.is_empty() && !end.has_come(true) {
@@ -542,9 +542,9 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         if self.is_ready() {
             let returned = self.lents.take();
             let returned: Vec<Command<'_>> = returned.iter().map(|number| Command::Return(*number)).collect();
-            // What is not given back ends by itself.
+            // Grants that are not given back end by themselves.
             let _ = self.remote.send(&self.speaker, &returned);
-            // What it still holds ends with the lease in any case.
+            // The remaining reservations end with the lease in any case.
             let _ = self.remote.leave(&self.speaker);
         }
         let mut left: Vec<Batch> = self.batches.drain(..).collect();

@@ -1,8 +1,8 @@
-//! Rows that the ledger did not take before their process ended, in files that the next start reads in: one file for
-//! each such end, JSON lines in the form of rows, for their owner's eyes. Called at the end of a gateway and at the
-//! start of the next.
+//! Rows that the ledger did not take before their process ended, in files that the next start reads: one file for each
+//! such end, JSON lines in the form of rows, private to their owner. Called at the end of a gateway and at the start of
+//! the next.
 //!
-//! A file appears whole or not at all, and goes when the ledger has its rows; the ledger takes each row once, however
+//! A file is written atomically, and is removed when the ledger has its rows. The ledger takes each row once, however
 //! often a file is read (see `Store::append_missing` and `shared::append_again`).
 
 use super::api::{Batch, Leftover, StoreError};
@@ -21,22 +21,22 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the rows of one ledger are put.
+/// Location of the files of one ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     folder: PathBuf,
-    /// What the names of its files begin with, so that several ledgers can share a folder.
+    /// Prefix of the names of its files, so that several ledgers can share a folder.
     stem: String,
 }
 
-/// One line: a row, and for a shared ledger what it was sent as.
+/// Line of a file: a row, and for a shared ledger its number.
 #[derive(Serialize, Deserialize)]
 struct Line {
     #[serde(flatten)]
     row: Row,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     batch: Option<(String, u64)>,
-    /// Window, period, tokens reserved, and whether the ledger lent them.
+    /// Window, period, tokens reserved, and true if the ledger lent them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lease: Option<([u64; 2], [u64; 2], u64, bool)>,
     /// Nano-dollars reserved, and the windows and periods of groups.
@@ -59,7 +59,7 @@ impl Line {
         Line { row: row.clone(), batch: batch.sent.clone(), lease, lent }
     }
 
-    /// True if a ledger can hold it. No gateway writes others, and one of them would make a whole ledger unreadable.
+    /// True if a ledger can store it. No gateway writes others, and one of them would make a whole ledger unreadable.
     fn is_possible(&self) -> bool {
         let is_moment = |at: &u64| *at <= limits::MOMENT_MAX;
         let are_moments = |moments: &[u64; 2]| moments.iter().all(is_moment);
@@ -92,21 +92,21 @@ impl Line {
 }
 
 impl Place {
-    /// Files in `folder` whose names begin with `stem`.
+    /// Location in `folder`, with names that begin with `stem`.
     pub fn new(folder: PathBuf, stem: String) -> Place {
         Place { folder, stem }
     }
 
-    /// True if a file could be written there.
+    /// Checks that a file could be written there.
     pub fn check(&self) -> io::Result<()> {
         let probe = self.folder.join(format!("{}probe", self.prefix()));
-        // One that a killed process has left is in nobody's way.
+        // Removes a file that a killed process may have left.
         let _ = std::fs::remove_file(&probe);
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
         std::fs::remove_file(probe)
     }
 
-    /// Where that is.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -115,25 +115,25 @@ impl Place {
         format!("{}.spill-", self.stem)
     }
 
-    /// Writes a file of all the rows that are left, named by the moment and the process; its path. Nothing is there
-    /// where it fails.
+    /// Writes a file of all rows left, named by the time and the process. Returns its path. If it fails, there is no
+    /// file.
     pub fn write(&self, left: &Leftover, now: Unix, pid: u32) -> io::Result<PathBuf> {
         let path = self.folder.join(format!("{}{}-{pid}.jsonl", self.prefix(), now.0));
         let draft = path.with_extension("part");
         let written = write_lines(&draft, left).and_then(|()| std::fs::rename(&draft, &path));
         if let Err(error) = written {
-            // It may not have come so far.
+            // The file may not exist yet.
             let _ = std::fs::remove_file(&draft);
             return Err(error);
         }
-        // The name is to outlive a power cut, too; a file system that cannot promise so is no reason to give up.
+        // The name must survive a power cut, too. A file system that cannot ensure this is no reason to fail.
         let _ = File::open(&self.folder).and_then(|folder| folder.sync_all());
         Ok(path)
     }
 
-    /// Hands the rows of every file to `take`, the oldest file first, and removes the files. Returns what an operator
-    /// should know. A file that holds anything else is kept under another name once its rows have been taken. What is
-    /// not a file of our own user is left alone: others may be able to write to the folder.
+    /// Passes the rows of every file to `take`, the oldest file first, and removes the files. Returns warnings for the
+    /// operator. A file with any other contents is kept under another name after its rows have been taken. Anything
+    /// that is not a file of our own user is not touched: others may be able to write to the folder.
     pub fn read(&self, mut take: impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<Vec<String>, StoreError> {
         let (mut notes, mut passed_over) = (Vec::new(), 0);
         for path in self.files() {
@@ -158,7 +158,7 @@ impl Place {
             };
             match kept {
                 Ok(()) => notes.push(format!("{name}: {text}")),
-                // It is read again at the next start, and its rows count once.
+                // The file is read again at the next start, and its rows count once.
                 Err(error) => notes.push(format!("{name}: {rows} rows were taken from it; it stays: {error}")),
             }
         }
@@ -174,7 +174,7 @@ impl Place {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             name.starts_with(&prefix) && name.ends_with(".jsonl")
         };
-        // A folder that is not there has no files.
+        // A missing folder has no files.
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return Vec::new() };
         let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(named).collect();
         let moment =
@@ -196,7 +196,7 @@ fn write_lines(path: &Path, left: &Leftover) -> io::Result<()> {
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
 }
 
-/// Opens a file to read it, without waiting: a pipe would wait for a writer. The text says why it is not read.
+/// Opens a file for reading, without blocking: a pipe would wait for a writer. The error text is the reason.
 fn open(path: &Path) -> Result<File, String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
@@ -210,7 +210,7 @@ fn open(path: &Path) -> Result<File, String> {
     }
 }
 
-/// Why this is nothing that a gateway of the user `own` has written.
+/// Reason that no gateway of the user `own` can have written this; `None` if one can.
 fn oddity(found: &Metadata, own: u32) -> Option<&'static str> {
     match found {
         found if !found.is_file() => Some("it is not a regular file"),
@@ -220,10 +220,10 @@ fn oddity(found: &Metadata, own: u32) -> Option<&'static str> {
     }
 }
 
-/// How many rows were taken, and how many lines are no rows.
+/// Reads the rows. Returns the number of rows taken, and of lines that are no rows.
 fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<(u64, u64), StoreError> {
     let (mut batch, mut taken, mut strange) = (Batch::default(), 0, 0);
-    // It may grow while it is read.
+    // The file may grow while it is read.
     let mut lines =
         Lines { file: BufReader::new(file.take(limits::SPILL_BYTES_MAX)), line: Vec::new(), has_failed: false };
     while let Some(line) = lines.next() {
@@ -248,7 +248,7 @@ fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError
     Ok((taken, strange))
 }
 
-/// The lines of a file, none of them longer than [`limits::SPILL_LINE_MAX`] in memory.
+/// Lines of a file, none of them longer than [`limits::SPILL_LINE_MAX`] in memory.
 struct Lines<R> {
     file: R,
     line: Vec<u8>,
@@ -257,7 +257,8 @@ struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    /// The next line; the inner `None` is one that is too long or cannot be read. The latter is the last one.
+    /// Returns the next line. The inner `None` is a line that is too long or cannot be read. After a read error there
+    /// are no more lines.
     fn next(&mut self) -> Option<Option<&[u8]>> {
         if self.has_failed {
             return None;
@@ -310,7 +311,7 @@ mod tests {
             self.0.join(format!("t.db.spill-{number}-1.jsonl"))
         }
 
-        /// Reads the files: how many rows there were, and what was said. It may not hang.
+        /// Reads the files. Returns the number of rows, and the warnings. It must not hang.
         fn read(&self) -> (usize, Vec<String>) {
             let (tell, told) = channel();
             let place = Place::new(self.0.clone(), "t.db".to_string());

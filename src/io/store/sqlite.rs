@@ -1,12 +1,12 @@
 //! Owns the ledger's file: keys, one row per request, and sums by day, in SQLite with a write-ahead log (WAL). The rows
-//! of one commit lie together (`groups`), and the sums may lag some rows behind (`tally`); the views `rows` and `sums`
-//! show both as they are meant.
+//! of one commit are stored together (`groups`), and the sums may lag some rows behind (`tally`). The views `rows` and
+//! `sums` show single rows and up-to-date sums.
 //!
 //! Called by the store thread and by the command line, which works on the same file while a gateway runs.
 //!
-//! **What a power cut costs.** A commit survives the death of the process at any moment. With `synchronous = NORMAL`
-//! (durability write-behind) commits since the last checkpoint may be lost when the machine loses power; the file
-//! stays whole. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
+//! **Cost of a power cut.** A commit survives the death of the process at any moment. With `synchronous = NORMAL`
+//! (durability write-behind) commits since the last checkpoint may be lost when the machine loses power; the file stays
+//! consistent. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
 
 mod audit;
 mod changes;
@@ -61,12 +61,12 @@ const UPDATE_KEY: &str = "UPDATE keys SET digest = ?2, name = ?3, plan = ?4, end
     expires = ?8, revoked = ?9, former = ?10, disabled = ?11, limits = ?12, grp = ?13,
     labels = ?14 WHERE id = ?1";
 
-/// Who opens the file.
+/// Kind of process that opens the file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// A gateway: only one at a time.
     Owner,
-    /// A command, beside a gateway or not.
+    /// A command, with or without a running gateway.
     Shared,
 }
 
@@ -77,13 +77,13 @@ pub struct Sqlite {
     packer: Packer,
     tally: Tally,
     odd: Odd,
-    /// An owner's. Behind the connection, which is to be closed first.
+    /// Lock of an owner. Declared after the connection, which must be closed first.
     lock: Option<FileLock>,
 }
 
 impl Sqlite {
-    /// Opens the file, makes it (mode 0600, in a folder of mode 0700) where there is none, and brings its tables up to
-    /// date. An owner locks the file first. Starts with `synchronous = FULL`.
+    /// Opens the file, creates it (mode 0600, in a folder of mode 0700) if it does not exist, and brings its tables up
+    /// to date. An owner locks the file first. Starts with `synchronous = FULL`.
     pub fn open(path: &Path, mode: Mode) -> Result<Sqlite, StoreError> {
         create_folder(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         create_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
@@ -105,7 +105,7 @@ impl Sqlite {
         }
         let (path, packer, tally, odd) = (path.to_path_buf(), Packer::default(), Tally::default(), Odd::default());
         let mut store = Sqlite { connection, path, packer, tally, odd, lock };
-        // What SQLite has opened by name is what is locked.
+        // Checks that SQLite has opened the locked file.
         store.check()?;
         store.set_durable(true)?;
         if mode == Mode::Owner {
@@ -115,7 +115,7 @@ impl Sqlite {
         Ok(store)
     }
 
-    /// Gives back the memory that reading at the start has taken.
+    /// Frees the memory that reading at the start has used.
     pub fn rest(&self) -> Result<(), StoreError> {
         self.connection.execute_batch("PRAGMA shrink_memory").map_err(|error| self.tell(error))
     }
@@ -151,7 +151,8 @@ impl Sqlite {
         self.connection.pragma_update(None, "synchronous", mode).map_err(|error| self.tell(error))
     }
 
-    /// Changes whenever another connection has committed; compare with an earlier value of the same connection.
+    /// Version that changes whenever another connection has committed. Compare it only with values of the same
+    /// connection.
     pub fn version(&self) -> Result<i64, StoreError> {
         let version = self.connection.prepare_cached("PRAGMA data_version");
         version.and_then(|mut query| query.query_row([], |row| row.get(0))).map_err(|error| self.tell(error))
@@ -163,7 +164,7 @@ impl Sqlite {
         result.map(drop).map_err(|error| self.tell(error))
     }
 
-    /// The same with what belongs to it.
+    /// Stores a new key with its audit line and answer.
     pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
         let mut issue = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -176,7 +177,7 @@ impl Sqlite {
         self.check_seen()
     }
 
-    /// What was answered under a name within the last day.
+    /// Returns the answer given under an idempotency name within the last day.
     pub fn answered(&self, once: &str, now: Unix) -> Result<Option<Answered>, StoreError> {
         notes::answered(&self.connection, once, now).map_err(|error| self.tell(error))
     }
@@ -191,17 +192,17 @@ impl Sqlite {
         moments::read(&self.connection).map_err(|error| self.tell(error))
     }
 
-    /// Has the ledger remember [`Moments::held`].
+    /// Stores [`Moments::held`] in the ledger.
     pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         self.change(&mut |transaction| moments::hold_fold(transaction, held))
     }
 
-    /// The present time is accepted, with a line of the audit: rows that are there do not count as newer.
+    /// Accepts the present time, with a line of the audit: existing rows do not count as newer.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
         self.change(&mut |transaction| moments::accept_clock(transaction, now, line))
     }
 
-    /// Folding goes on behind this usage record, with a line of the audit.
+    /// Continues folding after this usage record, with a line of the audit.
     pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
         self.change(&mut |transaction| moments::confirm_fold(transaction, newest, line))
     }
@@ -217,8 +218,8 @@ impl Sqlite {
         done.map_err(|error| self.tell(error))
     }
 
-    /// At most `limit` keys in the order of their creation, behind the one called `after`, with these names;
-    /// `None` if there is no key called `after`. A record that cannot be read is passed over: see [`Sqlite::take_odd`].
+    /// Returns at most `limit` keys in the order of their creation, after the key `after`, with these names; `None` if
+    /// the key `after` does not exist. Unreadable records are skipped: see [`Sqlite::take_odd`].
     pub fn keys_page(
         &self,
         after: Option<&KeyId>,
@@ -249,7 +250,7 @@ impl Sqlite {
         list().map_err(|error| self.tell(error))
     }
 
-    /// The records of those of these keys that there are and can be read, as of one moment.
+    /// Returns the records of these keys that exist and can be read, as of one moment.
     pub fn find_keys(&self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         let find = || -> Fallible<Vec<KeyRecord>> {
             let transaction = self.connection.unchecked_transaction()?;
@@ -259,22 +260,22 @@ impl Sqlite {
         find().map_err(|error| self.tell(error))
     }
 
-    /// What was passed over since this was called last, as texts for an operator. Each names a key.
+    /// Returns a text for the operator about each key skipped since the last call.
     pub fn take_odd(&self) -> Vec<String> {
         let odd = self.odd.take();
         let text = |id| format!("{}: key {id:?} is passed over: its record cannot be read", self.path.display());
         odd.into_iter().map(text).collect()
     }
 
-    /// What users and conversations are hashed with: made with the ledger, and the same ever after.
+    /// Returns the key that users and conversations are hashed with. It is made with the ledger and never changes.
     pub fn hash_key(&self) -> Result<HashKey, StoreError> {
         let sql = "SELECT value FROM secrets WHERE name = 'attribution'";
         let value = self.connection.query_row(sql, [], |row| row.get(0).map(HashKey));
         value.map_err(|error| self.tell(error))
     }
 
-    /// Lets `change` edit a key within one transaction, with no other process in between. `None`
-    /// if there is no such key; nothing is stored unless `change` is content. `note`: what belongs to it.
+    /// Lets `change` edit a key within one transaction, which excludes other processes. `None` if there is no such key.
+    /// Nothing is stored if `change` refuses. `note`: its audit line and answer.
     pub fn edit(
         &mut self,
         id: &KeyId,
@@ -299,8 +300,7 @@ impl Sqlite {
         Ok(edited)
     }
 
-    /// Appends rows, all of them in one transaction or none. The sums of their days follow at once, or when there are
-    /// enough of them.
+    /// Appends rows in one transaction. The sums of their days follow at once, or when there are enough rows.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         self.check()?;
         let mut write = || -> Fallible<()> {
@@ -308,7 +308,7 @@ impl Sqlite {
             for group in rows.chunks(groups::ROWS_PER_GROUP) {
                 self.packer.append(&transaction, group)?;
                 self.tally.add(group);
-                // So that a commit of many names takes no more memory than one of few.
+                // A commit of many names must take no more memory than one of few.
                 if self.tally.has_many_names() {
                     self.tally.settle(&transaction)?;
                 }
@@ -325,7 +325,7 @@ impl Sqlite {
         })
     }
 
-    /// Sums by key, group and day, of the day that `since` lies in and all later ones: what rebuilds the periods.
+    /// Returns sums by key, group and day, from the day of `since` on. They rebuild the periods.
     pub fn day_sums(&self, since: Unix) -> Result<Vec<DaySum>, StoreError> {
         let list = || -> Fallible<Vec<DaySum>> {
             let mut query = self.connection.prepare_cached(
@@ -347,7 +347,7 @@ impl Sqlite {
         list().map_err(|error| self.tell(error))
     }
 
-    /// What rebuilds the windows: of every row admitted at `since` or later.
+    /// Returns data of every row admitted at `since` or later. It rebuilds the windows.
     pub fn rows_since(&self, since: Unix) -> Result<Vec<Recent>, StoreError> {
         let mut found = Vec::new();
         let which = "INDEXED BY groups_newest WHERE newest >= ?1 ORDER BY first";
@@ -373,14 +373,14 @@ impl Sqlite {
 impl Drop for Sqlite {
     fn drop(&mut self) {
         if self.lock.as_ref().is_some_and(FileLock::is_cut) {
-            // Closing would copy out of it into the file. The next process that opens the file reads what is left.
+            // Closing would copy from the log into the file. The next process that opens the file reads the log.
             if let Ok(other) = Connection::open_in_memory() {
                 std::mem::forget(std::mem::replace(&mut self.connection, other));
             }
             return;
         }
         if !self.tally.is_empty() {
-            // Nothing depends on it: the next process that opens the file does what is left.
+            // Errors are harmless: the next process that opens the file does the same.
             let _ = self.settle();
         }
     }
@@ -425,14 +425,14 @@ impl Store for Sqlite {
     }
 }
 
-/// Bytes that nobody can foresee.
+/// Returns unpredictable random bytes.
 fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut random = [0u8; N];
     SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
     Ok(random)
 }
 
-/// Makes the folder of the file, for its owner's eyes, where there is none.
+/// Creates the folder of the file, private to its owner, if it does not exist.
 fn create_folder(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
@@ -442,10 +442,10 @@ fn create_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes an empty file for its owner's eyes where there is none; SQLite gives the files of its log the same mode.
+/// Creates an empty file, private to its owner, if it does not exist. SQLite gives the files of its log the same mode.
 ///
-/// It is made under another name and then linked: closing a descriptor of the file itself would drop every lock that
-/// another connection of this process holds on it (POSIX record locks).
+/// The file is created under another name and then linked: closing a descriptor of the file itself would drop every
+/// lock that another connection of this process has on it (POSIX record locks).
 fn create_private(path: &Path) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
@@ -462,7 +462,7 @@ fn create_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Inserts or updates the record of a key, as `sql` says.
+/// Inserts or updates the record of a key by `sql`.
 fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<usize> {
     let models = key.scope.models_allowed.as_ref().map(|models| serde_json::json!(models).to_string());
     connection.execute(
@@ -489,8 +489,7 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
 /// Ids of keys whose records cannot be read, at most [`limits::ODD_ENTRIES_MAX`].
 type Odd = RefCell<Vec<String>>;
 
-/// The records that `sql` finds, but for those that cannot be read. An error is one of the file: it says nothing of a
-/// record.
+/// Returns the records that `sql` finds, except unreadable ones. An error concerns the file, not a record.
 fn read_keys(connection: &Connection, sql: &str, values: impl Params, odd: &Odd) -> Fallible<Vec<KeyRecord>> {
     let mut query = connection.prepare_cached(sql)?;
     let (mut found, mut keys) = (query.query(values)?, Vec::new());
@@ -503,7 +502,7 @@ fn read_keys(connection: &Connection, sql: &str, values: impl Params, odd: &Odd)
     Ok(keys)
 }
 
-/// Remembers the id of a record that was passed over.
+/// Remembers the id of a skipped record.
 fn note_odd(odd: &Odd, id: &[u8]) {
     let mut odd = odd.borrow_mut();
     if odd.len() < limits::ODD_ENTRIES_MAX {

@@ -1,5 +1,5 @@
-//! A connection for commands, which may wait: plain or encrypted, by the same table of peers as the loop's. Never for
-//! the loop.
+//! Connection for commands, which may block: plain or encrypted, by the same table of peers as the event loop's. Must
+//! never be used by the event loop.
 
 use super::{Security, is_authority};
 use crate::base::time::Mono;
@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A socket that gives up at a moment, however often a byte of it comes.
+/// Socket with a deadline, independent of the bytes that arrive.
 pub struct Bounded {
     tcp: TcpStream,
     clock: Clock,
@@ -17,7 +17,7 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// Gives up after so long.
+    /// Sets the deadline to `within` from now.
     pub fn new(tcp: TcpStream, within: Duration) -> Bounded {
         let clock = Clock::new();
         let until = clock.mono().after(within);
@@ -58,25 +58,25 @@ pub enum Blocking {
     Secure(Box<StreamOwned<ClientConnection, Bounded>>),
 }
 
-/// What stands in the way of TLS.
+/// Reason that TLS fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// What answers does not speak TLS.
+    /// The server does not use TLS.
     NotTls,
-    /// Nobody who is trusted has signed the certificate.
+    /// No trusted authority has signed the certificate.
     UnknownIssuer,
-    /// The certificate's time is over, or has not begun.
+    /// The certificate has expired, or is not valid yet.
     OutOfTime,
-    /// The certificate is another host's.
+    /// The certificate is for a different host.
     OtherName,
     /// The certificate is that of an authority.
     Authority,
-    /// Anything else, in words.
+    /// Any other reason.
     Other(String),
 }
 
 impl Blocking {
-    /// Shakes hands with the peer of this number; without one it stays plain.
+    /// Makes a TLS handshake with the peer of this number; without a number the connection is plain.
     pub fn new(security: &Security, authority: Option<u32>, mut tcp: Bounded) -> io::Result<Blocking> {
         let Some(index) = authority else { return Ok(Blocking::Plain(tcp)) };
         let peer = security.peers.0.get(index as usize).ok_or(io::ErrorKind::NotFound)?;
@@ -90,7 +90,7 @@ impl Blocking {
 }
 
 impl Blocking {
-    /// Gives up after so long from now on.
+    /// Sets the deadline to `within` from now.
     pub fn bound(&mut self, within: Duration) {
         let socket = match self {
             Blocking::Plain(socket) => socket,
@@ -125,7 +125,7 @@ impl Write for Blocking {
     }
 }
 
-/// What of TLS an error is about; `None` if it is about something else.
+/// Returns the TLS reason of an error; `None` for any other error.
 pub fn trouble(error: &io::Error) -> Option<Trouble> {
     let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(match inner {

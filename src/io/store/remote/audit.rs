@@ -1,5 +1,5 @@
-//! What keeps a shared ledger honest and small: recomputing its counters from its rows, writing all of it out, and
-//! folding old rows into the sums of their days.
+//! Verification and size of a shared ledger: recomputes its counters from its rows, exports all of it, and folds old
+//! rows into the sums of their days.
 
 use super::super::api::{
     DayKey, DaySums, Entry, PeopleSums, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people, sums_of,
@@ -16,26 +16,26 @@ use crate::policy::window::DAY_MS;
 use redis::{ConnectionLike, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A name, and fields with values in turns.
+/// Name, and alternating fields and values.
 type Hash = (String, Vec<String>);
-/// What the script returns.
+/// Result of the script.
 type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
 
-/// How often a comparison is begun again because rows were folded away in the middle of it.
+/// Maximum number of comparisons, which start again if rows were folded meanwhile.
 const TRIES: usize = 10;
 
-/// What the rows say of one key, group or window.
+/// Values of one key, group or window computed from the rows.
 #[derive(Default)]
 struct Recount {
     days: DaySums,
     people: PeopleTotals,
-    /// What was used, by account and day.
+    /// Use by account and day.
     used: BTreeMap<(String, u64), Amount>,
-    /// Moment of admission and tokens of every row, by account.
+    /// Time of admission and tokens of every row, by account.
     rows: BTreeMap<String, Vec<(u64, u64)>>,
 }
 
-/// The accounts that a row of this key and this path counts in.
+/// Returns the accounts that a row of this key and this path counts in.
 fn accounts(key: &str, path: &str) -> impl Iterator<Item = String> {
     let groups = path.split(PATH_SEPARATOR).filter(|name| !name.is_empty());
     std::iter::once(key.to_string()).chain(groups.map(|name| format!("@{name}")))
@@ -52,9 +52,9 @@ impl Recount {
 }
 
 impl Remote {
-    /// Recomputes every counter from the rows, and those folded away, as of one moment; gateways may go on meanwhile.
-    /// A window's requests may be more than its rows: those that still run are counted in it, and those of a host that
-    /// died with them.
+    /// Recomputes every counter from the rows and the sums of folded rows, as of one moment. Gateways may continue
+    /// meanwhile. A window may have more requests than rows: it includes running requests, and those of hosts that died
+    /// while these ran.
     pub fn verify(&mut self) -> Result<Verdict, StoreError> {
         for _ in 0..TRIES {
             if let Some(verdict) = self.try_verify()? {
@@ -103,14 +103,14 @@ impl Remote {
         verdict.compare_days(&stored, &counted.days);
         let all = |_: &str, _: u64| true;
         compare_use(&mut verdict, "tokens", &uses, &counted, |used| used.tokens, all);
-        // Hosts of the first format have counted no money.
+        // Hosts of the first format did not count money.
         let knows = |key: &str, day: u64| !former.iter().any(|place| place.key == key && place.day == day);
         compare_use(&mut verdict, "nano-dollars", &costs, &counted, |used| used.nano, knows);
         compare_windows(&mut verdict, self.nodes.prefix(), &windows, &counted);
         Ok(Some(verdict))
     }
 
-    /// Hands every row up to the one named `last` to `take`, in the order of their commits, until it says false.
+    /// Passes every row up to the one named `last` to `take`, in the order of their commits, until it returns false.
     fn read_rows(&mut self, last: &str, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
         let mut from = "-".to_string();
         loop {
@@ -120,7 +120,7 @@ impl Remote {
             for (_, fields) in &page {
                 let rows: Option<Vec<Row>> = fields.iter().find_map(|(name, text)| match &**name {
                     "rows" => serde_json::from_str(text).ok(),
-                    // One that an older host has written alone.
+                    // A single row, written by an older host.
                     "row" => Some(vec![serde_json::from_str(text).ok()?]),
                     _ => None,
                 });
@@ -135,7 +135,7 @@ impl Remote {
         }
     }
 
-    /// Hands every entry to `take`; see `Ledger::export`.
+    /// Passes every entry to `take`; see `Ledger::export`.
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
         let days: Vec<u64> = self.query(redis::cmd("ZRANGE").arg(self.named("foldeds")).arg(0).arg(-1))?;
         for day in days {
@@ -152,12 +152,12 @@ impl Remote {
     }
 
     /// Folds the oldest rows, appended before `before`, into the sums of their days, entry by entry until they are
-    /// `max` or more; how many that were.
+    /// `max` or more. Returns the number of rows.
     pub fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.connect()?;
         let mut cmd = self.script(FOLD, &["rows", "foldeds", "folds"].map(|name| self.named(name)));
         cmd.arg(self.nodes.prefix()).arg(before.0).arg(max);
-        // Read by hand: an entry that is not what it should be keeps old rows where they are, and nothing else.
+        // Parsed here: a malformed entry only keeps old rows from being folded.
         match self.run(|connection| connection.req_command(&cmd))? {
             Value::ServerError(error) if is_wrong_type(&error) => {
                 self.pass_over("folding", error);
@@ -185,8 +185,8 @@ fn day_sums(hashes: &[Hash]) -> DaySums {
     sums
 }
 
-/// Adds up what hosts of the first format did not tell apart, for the days, keys, models and targets where they
-/// counted: whether one of them has counted a row cannot be told.
+/// Adds up sums that hosts of the first format did not separate, for the days, keys, models and targets that they
+/// counted: it is unknown whether such a host counted a given row.
 fn shorten(sums: &mut DaySums, former: &BTreeSet<DayKey>) {
     let (alike, apart): (DaySums, DaySums) =
         std::mem::take(sums).into_iter().partition(|(key, _)| former.contains(&key.shortened()));
@@ -208,7 +208,7 @@ fn people_totals(hashes: &[Hash]) -> PeopleTotals {
     totals
 }
 
-/// Compares what accounts have used by day, as far as `counts` says that it is counted.
+/// Compares the use of accounts by day, if `counts` is true for it.
 fn compare_use(
     verdict: &mut Verdict,
     what: &str,

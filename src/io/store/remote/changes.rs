@@ -1,5 +1,5 @@
-//! What has changed of the keys of a shared ledger: each change is counted and has a line in the audit, which names its
-//! key. Reads of keys in pieces, too.
+//! Changes of the keys of a shared ledger: each change is counted and has a line in the audit, which names its key.
+//! Also reads of keys in pieces.
 
 use super::values::{integer, list, text};
 use super::{CHANGES, Remote};
@@ -11,13 +11,13 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use redis::Value;
 
 impl Remote {
-    /// Where the changes of the keys stand, for whoever reads all keys next.
+    /// Returns the present position in the changes of the keys. Call it before reading all keys.
     pub fn keys_seen(&mut self) -> Result<KeysSeen, StoreError> {
         let mut seen = KeysSeen::default();
         self.key_changes(&mut seen).map(|_| seen)
     }
 
-    /// The records of ids and texts in turns; ids whose text is empty or cannot be read apart.
+    /// Parses alternating ids and texts into records. Ids whose text is empty or unreadable are returned separately.
     fn records_of(&mut self, pairs: &[Value]) -> (Vec<KeyRecord>, Vec<KeyId>) {
         let (mut records, mut gone) = (Vec::with_capacity(pairs.len() / 2), Vec::new());
         for pair in pairs.as_chunks::<2>().0 {
@@ -37,7 +37,7 @@ impl Remote {
     }
 }
 
-/// Keys that are looked at for one page at a time.
+/// Number of keys read for one page at a time.
 const PAGE: usize = 1000;
 
 impl Remote {
@@ -72,7 +72,7 @@ impl Remote {
         Ok(Some(page))
     }
 
-    /// All keys of this name. A shared ledger does not keep keys by name, so all of them are looked through.
+    /// Returns all keys of this name. A shared ledger has no index by name, so all keys are searched.
     pub fn keys_named(&mut self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
         let (mut found, mut cursor) = (Vec::new(), String::new());
         loop {
@@ -84,7 +84,7 @@ impl Remote {
         }
         let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
         order::by_key(&mut found, |key| (key.created.0, id(key)));
-        // What is moved meanwhile is told twice.
+        // Keys that move meanwhile are returned twice.
         found.dedup_by_key(|key| key.id);
         Ok(found)
     }
@@ -96,7 +96,7 @@ impl Remote {
         Ok(self.records_of(&pairs).0)
     }
 
-    /// Makes the order of all keys where it is missing, or where an older host has issued keys without it.
+    /// Creates the order of all keys if it is missing, or if an older host has issued keys without it.
     fn put_in_order(&mut self) -> Result<(), StoreError> {
         let (keys, order) = (self.named("keys"), self.named("keys:created"));
         let known = self.read(redis::cmd("ZCARD").arg(&order))?;

@@ -4,24 +4,24 @@ use crate::base::packed::Packed;
 
 const CODE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/scripts")));
 
-/// So many are loaded.
+/// Number of loaded scripts.
 pub(super) const SCRIPTS: usize = 8;
-/// The one that is run before there is an epoch.
+/// Script that is run before there is an epoch.
 const BEGIN: usize = 8;
-/// What stands before each of those that are loaded: it asks for the epoch.
+/// Code before each loaded script: it checks the epoch.
 const GUARD: usize = 9;
 
 fn texts() -> Vec<String> {
     CODE.text().split('\0').map(str::to_string).collect()
 }
 
-/// Those that are loaded, each with what stands before it. In a cluster each is given a name more than it uses.
+/// Returns the loaded scripts, each with the code before it. In a cluster each receives one more key name than it uses.
 pub(super) fn scripts(is_cluster: bool) -> Vec<String> {
     let (texts, more) = (texts(), if is_cluster { "table.remove(KEYS)\n" } else { "" });
     texts[..SCRIPTS].iter().map(|one| [more, &texts[GUARD], one].concat()).collect()
 }
 
-/// What is run before there is an epoch.
+/// Returns the script that is run before there is an epoch.
 pub(super) fn begin() -> String {
     texts().swap_remove(BEGIN)
 }

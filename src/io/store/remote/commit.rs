@@ -1,5 +1,5 @@
-//! What a commit sends: its rows packed as one entry, and what they come to, so that each counter is increased once
-//! however many rows count in it.
+//! Data of a commit: its rows packed as one entry, and their totals, so that each counter is increased once however
+//! many rows count in it.
 
 use super::{APPEND, Remote, Speaker, grant_name, kept, window_part};
 use crate::base::time::Unix;
@@ -16,14 +16,14 @@ use redis::Cmd;
 /// First moment, and first moment after.
 type Bounds = (Unix, Unix);
 
-/// What rows of one day, key, model and so on come to.
+/// Totals of rows of one day, key, model and so on.
 struct Place<'a> {
     row: &'a Row,
     day: u64,
     sums: Sums,
 }
 
-/// What one user or session comes to on one day.
+/// Totals of one user or session on one day.
 struct Person<'a> {
     kind: char,
     name: &'a str,
@@ -31,31 +31,34 @@ struct Person<'a> {
     sums: Sums,
 }
 
-/// What counts in one account on one day.
+/// Use of one account on one day.
 struct Used<'a> {
     account: (bool, &'a str),
     day: u64,
     used: Amount,
 }
 
-/// What begins and ends in one account, window and period. What does both within the commit was never held.
+/// Requests that begin and end in one account, window and period. A request that does both within the commit never had
+/// a reservation.
 struct Line<'a> {
     account: (bool, &'a str),
     window: Bounds,
     period: Bounds,
-    /// The host has admitted it without the ledger; else the ledger has lent it, or granted it.
+    /// True if the host has admitted the requests without the ledger. Otherwise the ledger has lent or granted the
+    /// reservation.
     alone: bool,
     /// Number of the grant that requests were admitted by; 0 for none.
     grant: u64,
-    /// So many requests were, with so much reserved.
+    /// Number of these requests, and the amount reserved for them.
     taken: (u64, Amount),
-    /// So many have ended, with so much reserved.
+    /// Number of ended requests, and the amount reserved for them.
     ended: (u64, Amount),
-    /// What these have used.
+    /// Tokens that the ended requests used.
     tokens: u64,
 }
 
-/// All of it. The lists are as short as rows are alike, and looked through from the end, where the last row's are.
+/// All totals of a commit. The lists are short if rows are alike, and are searched from the end, which has the entries
+/// of the last row.
 #[derive(Default)]
 struct Totals<'a> {
     places: Vec<Place<'a>>,
@@ -64,7 +67,7 @@ struct Totals<'a> {
     lines: Vec<Line<'a>>,
 }
 
-/// The entry that `is_it`, or `new` one.
+/// Returns the entry for which `is_it` is true, or a `new` one.
 fn entry<T>(list: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> &mut T {
     let at = list.iter().rposition(is_it).unwrap_or(list.len());
     if at == list.len() {
@@ -77,9 +80,9 @@ fn add(sums: &mut Sums, more: &Sums) {
     sums.iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
 }
 
-/// The accounts of a row, its key first: whether it is a group's, and its name.
+/// Returns the accounts of a row, its key first: true for a group, and the name.
 fn accounts(row: &Row) -> impl Iterator<Item = (bool, &str)> {
-    // The row says which groups: what was lent may not be known any more.
+    // The groups are read from the row: the lease may not be known any more.
     let groups = row.group.rsplit(PATH_SEPARATOR).filter(|name| !name.is_empty()).map(|name| (true, name));
     std::iter::once((false, row.key.as_str())).chain(groups)
 }
@@ -111,14 +114,14 @@ impl<'a> Totals<'a> {
                 false => (lease.window, lease.period),
                 true => lent.map(|lent| (lent.window, lent.period)).unwrap_or_default(),
             };
-            // Whatever it was admitted by.
+            // For every kind of admission.
             let line = self.line(account, window, period, !shared, None);
             (line.ended.0, line.tokens) = (line.ended.0 + 1, line.tokens + tokens);
             line.ended.1 = line.ended.1.plus(lease.reserved);
         }
     }
 
-    /// A request was admitted by a grant.
+    /// Counts a request admitted by a grant.
     fn take(&mut self, grant: u64, key: &'a KeyId, lease: &'a Lease) {
         let groups = lease.groups.iter().map(|group| ((true, &*group.name), group.window, group.period));
         let key = ((false, key.as_str()), lease.window, lease.period);
@@ -146,7 +149,7 @@ impl<'a> Totals<'a> {
         entry(&mut self.lines, is_one, new)
     }
 
-    /// Appends what it comes to, as the script wants it.
+    /// Appends the totals in the form that the script expects.
     fn write(&self, writer: &str, cmd: &mut Cmd) {
         let name = |(is_group, name): (bool, &str)| format!("{}{name}", if is_group { "@" } else { "" });
         let mut adds: Vec<(String, String, u64)> = Vec::new();
@@ -194,8 +197,9 @@ impl<'a> Totals<'a> {
 }
 
 impl Remote {
-    /// A batch of rows under its number, and what was done with grants before. `before`: number of the one that goes
-    /// before it in the same pipeline, 0 for none; where that is not done, this is not either: else it would seem done.
+    /// Creates the command for a batch of rows under its number, after the uses of grants. `before`: number of the
+    /// preceding batch in the same pipeline, 0 for none. If that batch is not done, this one is not done either,
+    /// because otherwise the former would seem done.
     pub(super) fn rows_command(
         &self,
         speaker: &Speaker,
@@ -206,7 +210,7 @@ impl Remote {
         let seq = format!("seq:{}", speaker.writer);
         let keys = [&*seq, "rows", "days", "wins"].map(|name| self.named(name));
         let mut cmd = self.script(APPEND, &keys);
-        // Text and numbers alone: this cannot fail.
+        // Only text and numbers: this cannot fail.
         cmd.arg(self.nodes.prefix())
             .arg(number)
             .arg(&speaker.host)

@@ -1,6 +1,6 @@
-//! How a ledger that was emptied or replaced is known. Each has an epoch, a name that it was given when it began. A
-//! host remembers that of the ledger it has found first, and every script asks for it: what is missing, or another, is
-//! not counted on. Only `tollgate ledger adopt` makes hosts take over another.
+//! Detects a ledger that was emptied or replaced. Each ledger has an epoch, a name given at its creation. A host
+//! remembers the epoch of the first ledger it finds, and every script checks it: nothing is counted on a missing or
+//! different epoch. Only `tollgate ledger adopt` makes hosts take over another ledger.
 
 use super::code::{self, SCRIPTS};
 use super::values::{list, text};
@@ -13,16 +13,16 @@ use crate::io::store::api::StoreError;
 use redis::{Cmd, Connection, ConnectionLike, RedisResult, Value};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Said of a ledger that is not the one that was known.
+/// Error text for a ledger that is not the one known before.
 const REPLACED: &str =
     "the ledger was emptied or replaced; put it back, or begin anew on purpose with `tollgate ledger adopt`";
 
-/// What stands in a ledger: its format, its epoch, the one that is to be taken over.
+/// Marks of a ledger: its format, its epoch, and the epoch to be taken over.
 type Found = [Option<String>; 3];
 
 impl Remote {
-    /// A connection whose server has the ledger and the scripts, and what it says of it. Of a cluster's nodes each is
-    /// tried once, within the time that one is given to answer.
+    /// Opens a connection to the server that has the ledger, loads the scripts, and reads the marks. Each node of a
+    /// cluster is tried once, within the time that one node has to answer.
     fn open(&mut self) -> RedisResult<(Connection, Found)> {
         let (mut tried, mut why) = (Vec::new(), None);
         let until = self.clock.mono().after(limits::SHARED_ANSWER);
@@ -32,7 +32,7 @@ impl Remote {
                 Err(error) => error,
             };
             let goes_on = self.nodes.turn(&error, &mut tried) && self.clock.mono() < until;
-            // That one sends us to another says nothing of why that has failed.
+            // A redirection to another node does not explain why that node has failed.
             let error = why.take().filter(|_| error.code() == Some("MOVED")).unwrap_or(error);
             if !goes_on {
                 return Err(error);
@@ -64,8 +64,8 @@ impl Remote {
         Ok((connection, [0, 1, 2].map(|at| found.get(at).and_then(text).map(str::to_string))))
     }
 
-    /// Connects unless that is done; checks that this is a ledger of ours and the one that was known, and makes the
-    /// scripts known. `begins`: another is taken over on purpose, by all hosts.
+    /// Connects unless connected. Checks that this is a ledger of ours and the one known before, and loads the scripts.
+    /// `begins`: another ledger is taken over on purpose, by all hosts.
     pub(super) fn connect_to(&mut self, begins: bool) -> Result<(), StoreError> {
         if self.connection.is_some() {
             return Ok(());
@@ -86,9 +86,10 @@ impl Remote {
             (Some(known), Some(epoch)) if *known == epoch || adopted.as_ref() == Some(&epoch) => epoch,
             (Some(_), _) => return Err(self.replaced()),
             (None, Some(epoch)) if format.as_deref() == Some(FORMAT) && !begins => epoch,
-            // It has been written and has lost its name.
+            // The ledger was in use and has lost its epoch.
             (None, None) if format.as_deref() == Some(FORMAT) && !begins => return Err(self.replaced()),
-            // A new one, or an older host's: one that has a connection goes on, the next of its version is refused.
+            // A new ledger, or that of an older host. An older host with a connection continues; the next connection of
+            // its version is refused.
             (None, _) => {
                 let began = self.begin(&mut connection, begins);
                 began.map_err(|error| self.failed(&error))?
@@ -99,8 +100,8 @@ impl Remote {
         self.ask_clock()
     }
 
-    /// Windows and periods go by the ledger's clock, whatever this host's says. Called now and then while all that was
-    /// done with grants is told.
+    /// Reads the ledger's clock, which determines windows and periods instead of this host's clock. Called now and
+    /// then, while all uses of grants have been sent.
     pub fn follow_clock(&mut self) -> Result<(), StoreError> {
         self.until_heard(Remote::ask_clock)?;
         let Some(number) = self.spared.is_over(self.clock.mono()) else { return Ok(()) };
@@ -109,7 +110,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Before anything is asked for again after the ledger was away.
+    /// Prepares for new questions after the ledger was away.
     pub(super) fn spare(&mut self, speaker: &Speaker) -> Result<(), StoreError> {
         self.spared.writer.clone_from(&speaker.writer);
         if self.spared.is_away {
@@ -141,20 +142,21 @@ impl Remote {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(code::begin()).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
         let told = connection.req_command(cmd.arg(hex(&random)).arg(FORMAT).arg(kept))?;
-        // An error is its own; whatever else is no text is no epoch of ours.
+        // An error is passed on; any other value that is no text is no epoch of ours.
         match told {
             Value::ServerError(error) => Err(error.into()),
             told => Ok(text(&told).unwrap_or_default().to_string()),
         }
     }
 
-    /// Begins again where the ledger was emptied, and has running hosts take over whatever is there now; its epoch.
+    /// Starts a new epoch if the ledger was emptied, and makes running hosts take over the present ledger. Returns its
+    /// epoch.
     pub fn adopt(&mut self) -> Result<String, StoreError> {
         self.connect_to(true)?;
         Ok(self.epoch.clone().unwrap_or_default())
     }
 
-    /// What says that the ledger is the one that is known.
+    /// Name of the entry that identifies the known ledger.
     pub(super) fn mark(&self) -> String {
         self.named("epoch:") + self.epoch.as_deref().unwrap_or_default()
     }
@@ -163,7 +165,7 @@ impl Remote {
         StoreError::Shared(self.name.clone(), REPLACED.to_string())
     }
 
-    /// Reads something of the ledger that is known.
+    /// Reads from the known ledger.
     pub(super) fn read(&mut self, cmd: &Cmd) -> Result<Value, StoreError> {
         self.connect()?;
         let mut pipe = redis::pipe();
@@ -184,7 +186,7 @@ impl Remote {
         })
     }
 
-    /// The same of a text that may be there.
+    /// Reads a text, if there is one, from the known ledger.
     pub(super) fn read_text(&mut self, cmd: &Cmd) -> Result<Option<String>, StoreError> {
         Ok(text(&self.read(cmd)?).map(str::to_string))
     }

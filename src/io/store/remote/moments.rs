@@ -1,5 +1,5 @@
-//! What a shared ledger knows of the clocks that it was written by: see [`Moments`]. It is in the hash `clock`, with
-//! the entry of `rows` up to which records are from before the present time was accepted.
+//! Knowledge of a shared ledger about the clocks of its writers: see [`Moments`]. It is stored in the hash `clock`,
+//! with the last entry of `rows` from before the present time was accepted.
 
 use super::Remote;
 use super::values::{list, text};
@@ -11,20 +11,20 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{Pipeline, Value};
 
-/// Entries of rows that are looked at for the newest record: the last commits of hosts that go by the same clock.
+/// Number of entries of rows searched for the newest record: the last commits of hosts with the same clock.
 const ENTRIES: usize = 4;
 
-/// An entry's place in a stream.
+/// Position of an entry in a stream.
 fn place(id: &str) -> (u64, u64) {
     let (moment, number) = id.split_once('-').unwrap_or((id, "0"));
     (moment.parse().unwrap_or(0), number.parse().unwrap_or(0))
 }
 
-/// The newest record of an entry.
+/// Returns the newest record of an entry.
 fn newest_of(fields: &[Value]) -> Option<Unix> {
     let rows: Vec<Row> = fields.chunks_exact(2).find_map(|pair| match (text(&pair[0])?, text(&pair[1])?) {
         ("rows", rows) => serde_json::from_str(rows).ok(),
-        // One that an older host has written alone.
+        // A single row, written by an older host.
         ("row", row) => Some(vec![serde_json::from_str(row).ok()?]),
         _ => None,
     })?;
@@ -32,7 +32,7 @@ fn newest_of(fields: &[Value]) -> Option<Unix> {
 }
 
 impl Remote {
-    /// See [`Moments`]. After all rows were folded away the newest is the day of their last sums.
+    /// Returns the [`Moments`]. After all rows were folded, the newest record is the day of the last sums.
     pub fn moments(&mut self) -> Result<Moments, StoreError> {
         let mut cmd = redis::cmd("HMGET");
         cmd.arg(self.named("clock")).arg(&["accepted", "held", "confirmed", "accepted_upto"]);
@@ -55,14 +55,14 @@ impl Remote {
         Ok(Moments { newest: newest.unwrap_or_default(), accepted, held, confirmed })
     }
 
-    /// The last day that there are sums of.
+    /// Returns the last day that has sums.
     fn last_day(&mut self) -> Result<Option<Unix>, StoreError> {
         let days = self.read(redis::cmd("ZRANGE").arg(self.named("days")).arg(-1).arg(-1))?;
         let day = list(&days).first().and_then(text).and_then(|day| day.parse::<u64>().ok());
         Ok(day.map(|day| Unix(day.saturating_mul(DAY_MS))))
     }
 
-    /// Has the ledger remember [`Moments::held`].
+    /// Stores [`Moments::held`] in the ledger.
     pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         let name = self.named("clock");
         let mut cmd = redis::cmd(if held.is_some() { "HSET" } else { "HDEL" });
@@ -70,7 +70,7 @@ impl Remote {
         self.read(&cmd).map(drop)
     }
 
-    /// The present time is accepted, with a line of the audit: records that are there do not count as newer.
+    /// Accepts the present time, with a line of the audit: existing records do not count as newer.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
         let mut cmd = redis::cmd("XREVRANGE");
         cmd.arg(self.named("rows")).arg("+").arg("-").arg("COUNT").arg(1);
@@ -82,7 +82,7 @@ impl Remote {
         })
     }
 
-    /// Folding goes on behind this usage record, with a line of the audit.
+    /// Continues folding after this usage record, with a line of the audit.
     pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
         let name = self.named("clock");
         self.decide(line, |pipe| {
@@ -91,7 +91,7 @@ impl Remote {
         })
     }
 
-    /// Writes what an operator has decided, in one step; hosts see it by the version of the keys.
+    /// Writes a decision of the operator in one step. Hosts notice it by the version of the keys.
     fn decide(&mut self, line: &AuditLine, write: impl FnOnce(&mut Pipeline)) -> Result<(), StoreError> {
         let (audit, version) = (self.named("keys:audit"), self.named("keys:version"));
         let mut pipe = redis::pipe();

@@ -1,40 +1,40 @@
-//! Where a shared ledger is: one server, or whichever node of a Redis Cluster has the slot of its names.
+//! Location of a shared ledger: one server, or the node of a Redis Cluster that has the slot of its names.
 //!
-//! In a cluster all names bear one hash tag, so they lie in one slot, and whatever touches several of them is one step
-//! there too. Any node tells which master has the slot ([`Nodes::turn`]); what a node says of the others is remembered,
-//! so that a ledger is found again whose own nodes, or those that the URL names, are gone.
+//! In a cluster all names have one hash tag, so they are in one slot, and a script that uses several of them is atomic
+//! there too. Any node reports which master has the slot ([`Nodes::turn`]). The nodes that it reports are remembered,
+//! so that the ledger is found even if its former nodes, or those that the URL names, are gone.
 //!
-//! **While the slot moves** from one master to another, each of the two has some of its names. A script that ran then
-//! would take what is at the other for missing, and count from zero. So every script names one entry that nobody ever
-//! makes: both masters refuse a step that names something missing (TRYAGAIN) until the slot has moved whole. That is
-//! an outage that passes; so is ASK, which is said of names that have moved already.
+//! **While the slot moves** from one master to another, each of the two has some of its names. A script run then would
+//! treat entries at the other master as missing, and count from zero. So every script names one entry that never
+//! exists: both masters refuse a script that names a missing entry (TRYAGAIN) until the whole slot has moved. That is a
+//! temporary outage; so is ASK, the answer for names that have moved already.
 
 use super::values::{list, text};
 use crate::base::limits;
 use redis::{Client, Connection, ConnectionAddr, RedisError, RedisResult, TlsCertificates, Value};
 
-/// What every name begins with: on one server, and in a cluster.
+/// Prefixes of all names: on one server, and in a cluster.
 const PREFIXES: [&str; 2] = ["tollgate:", "{tollgate}:"];
-/// Where a node of a cluster listens, unless something else is said.
+/// Default port of a cluster's node.
 const PORT: u16 = 6379;
 
 /// Host and port.
 type Place = (String, u16);
 
-/// Where the ledger is, as far as is known.
+/// Known location of the ledger.
 #[derive(Clone)]
 pub(super) struct Nodes {
     client: Client,
-    /// Of a cluster: the nodes that the URL names, and behind them those that nodes have told of. Else empty.
+    /// Nodes of a cluster: first those that the URL names, then those that nodes have reported. Empty on one server.
     places: Vec<Place>,
-    /// So many does the URL name.
+    /// Number of nodes that the URL names.
     seeds: usize,
-    /// The node that was last said to have the ledger, or is to be tried next; `None` on one server.
+    /// Node that was last reported to have the ledger, or that is to be tried next; `None` on one server.
     at: Option<Place>,
 }
 
 impl Nodes {
-    /// Reads the URL. `pem` are authorities, instead of the public ones.
+    /// Reads the URL. `pem` contains authorities, instead of the public ones.
     pub(super) fn new(url: &str, pem: Option<Vec<u8>>) -> RedisResult<Nodes> {
         let (url, places) = of_cluster(url).unwrap_or_else(|| (url.to_string(), Vec::new()));
         let client = match pem {
@@ -49,17 +49,17 @@ impl Nodes {
         self.seeds > 0
     }
 
-    /// What every name begins with.
+    /// Returns the prefix of all names.
     pub(super) fn prefix(&self) -> &'static str {
         PREFIXES[usize::from(self.is_cluster())]
     }
 
-    /// What a script names behind all else.
+    /// Returns the name that a script names last, in a cluster.
     pub(super) fn never(&self) -> Option<String> {
         self.is_cluster().then(|| format!("{}never", self.prefix()))
     }
 
-    /// Connects to the server, or to the node that is to be tried.
+    /// Connects to the server, or to the node that is next.
     pub(super) fn connect(&self) -> RedisResult<Connection> {
         let connection = match self.at.clone() {
             None => self.client.get_connection_with_timeout(limits::SHARED_CONNECT)?,
@@ -79,7 +79,7 @@ impl Nodes {
         Ok(connection)
     }
 
-    /// Remembers what `CLUSTER SLOTS` has told: first and last slot, then host, port and more of each node.
+    /// Remembers the answer to `CLUSTER SLOTS`: first and last slot, then host, port and more of each node.
     pub(super) fn learn(&mut self, told: &Value) {
         let mut places = self.places[..self.seeds].to_vec();
         for node in list(told).iter().flat_map(|range| list(range).iter().skip(2)) {
@@ -91,20 +91,20 @@ impl Nodes {
                 places.push(place);
             }
         }
-        // One that could not say forgets nothing.
+        // An answer without nodes changes nothing.
         if places.len() > self.seeds {
             self.places = places;
         }
     }
 
-    /// A node as another tells of it: where that does not know a name, its own is meant.
+    /// Returns a node as another node reports it. If the reporting node does not know the name, its own name is meant.
     fn meant(&self, host: &str, port: u16) -> Option<Place> {
         let own = || self.at.as_ref().map(|(host, _)| host.clone());
         let host = if matches!(host, "" | "?") { own()? } else { host.to_string() };
         (port > 0).then_some((host, port))
     }
 
-    /// Goes to the node that is named by an error: true if there is one, and this is a cluster.
+    /// Selects the node that an error names. True if there is one, and this is a cluster.
     pub(super) fn follow(&mut self, error: &RedisError) -> bool {
         if !self.is_cluster() || error.code() != Some("MOVED") {
             return false;
@@ -116,7 +116,7 @@ impl Nodes {
         follows
     }
 
-    /// After `error`, goes to the node that it names, or to the next that has not been tried; false if there is none.
+    /// After `error`, selects the node that it names, or the next untried one. False if there is none.
     pub(super) fn turn(&mut self, error: &RedisError, tried: &mut Vec<Place>) -> bool {
         let Some(here) = self.at.clone() else { return false };
         tried.push(here.clone());
@@ -127,7 +127,7 @@ impl Nodes {
         if self.follow(error) && self.at.as_ref().is_some_and(is_new) {
             return true;
         }
-        // The one behind this, even if all were tried: so the next round does not begin with the same.
+        // The node after this one, even if all were tried, so that the next round begins with a different one.
         let behind = self.places.iter().position(|place| *place == here).map_or(0, |at| at + 1);
         let next = self.places.iter().cycle().skip(behind).take(self.places.len());
         let fresh = next.clone().find(|place| is_new(place));
@@ -135,14 +135,14 @@ impl Nodes {
         fresh.is_some()
     }
 
-    /// Goes to the next node, whatever becomes of it: any of a cluster will do.
+    /// Selects the next node; any node of a cluster is suitable.
     pub(super) fn go_on(&mut self) {
         let behind = self.places.iter().position(|place| Some(place) == self.at.as_ref()).map_or(0, |at| at + 1);
         self.at = self.places.get(behind).or(self.places.first()).cloned();
     }
 }
 
-/// Host and port; brackets stand around a host with colons, or do not, where the port is told.
+/// Parses host and port. A host with colons has brackets, except possibly if there is no port.
 fn place_of(text: &str) -> Place {
     let name = |host: &str| host.trim_matches(['[', ']']).to_string();
     match text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
@@ -151,7 +151,7 @@ fn place_of(text: &str) -> Place {
     }
 }
 
-/// The URL of a cluster as that of its first node, and all that it names; `None` of one server.
+/// Splits the URL of a cluster into that of its first node, and all nodes that it names; `None` for one server.
 fn of_cluster(url: &str) -> Option<(String, Vec<Place>)> {
     let (scheme, rest) = url.split_once("+cluster://")?;
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -202,11 +202,11 @@ mod tests {
         assert_eq!(at(&nodes), "b 2");
         assert!(nodes.turn(&moved("d:4"), &mut tried));
         assert_eq!(at(&nodes), "d 4");
-        // One that was tried already is not gone to again.
+        // A node that was tried already is not selected again.
         assert!(nodes.turn(&moved("a:1"), &mut tried));
         assert_eq!(at(&nodes), "c 3");
         assert!(!nodes.turn(&moved("d:4"), &mut tried));
-        // The next round begins behind the last.
+        // The next round begins after the last node.
         assert_eq!(at(&nodes), "a 1");
     }
 

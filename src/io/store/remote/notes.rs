@@ -1,4 +1,4 @@
-//! Changes of keys in a shared ledger, by a script that writes the audit and answers that are given again with them.
+//! Changes of keys in a shared ledger, by a script that also writes the audit and the answers to repeated requests.
 
 use super::values::{list, text};
 use super::{EDIT, Remote};
@@ -10,22 +10,22 @@ use crate::io::store::keyform::{record_from, record_text};
 use crate::io::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change, Note};
 use crate::policy::keys::{KeyId, KeyRecord};
 
-/// What stands between the parts of a line: no part has it.
+/// Separator of the parts of a line, which no part contains.
 const BETWEEN: char = '\u{1f}';
 
-/// What the script says: the record is stored, or something has been done under the name of the answer.
+/// Results of the script: the record is stored, or the idempotency name has an answer already.
 const STORED: u64 = 1;
 const ANSWERED: u64 = 2;
 
-/// The arguments of the script that are about these: a line of the audit and how many are kept, the answer and for how
-/// many milliseconds.
+/// Returns arguments of the script: a line of the audit and the number of lines kept, the answer and its lifetime in
+/// milliseconds.
 fn arguments(note: &Note<'_>, before: Option<&KeyRecord>, after: &KeyRecord) -> [String; 4] {
     let line = line_text(&note.line(before, after));
     let answer = note.once.as_ref().map(|once| format!("{}{}", hex(&once.digest), (once.answer)(after)));
     [line, AUDIT_MAX.to_string(), answer.unwrap_or_default(), ANSWERS_KEPT_MS.to_string()]
 }
 
-/// A line of the audit as it is kept.
+/// Returns a line of the audit as stored.
 pub(super) fn line_text(line: &AuditLine) -> String {
     let AuditLine { at, who, what, key, before, after } = line;
     let at = at.0.to_string();
@@ -33,12 +33,12 @@ pub(super) fn line_text(line: &AuditLine) -> String {
 }
 
 impl Remote {
-    /// Where the audit and the answer under a name are.
+    /// Returns the names of the audit and of the answer under an idempotency name.
     fn places(&self, once: &str) -> [String; 2] {
         [self.named("keys:audit"), self.named("keys:once:") + once]
     }
 
-    /// Stores a new key, with what belongs to it. A known id is an error.
+    /// Stores a new key with its audit line and answer. A known id is an error.
     pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
         match self.replace_key(key, "", (note, None))? {
             true => Ok(()),
@@ -46,7 +46,7 @@ impl Remote {
         }
     }
 
-    /// `note`: what belongs to it, and the record before.
+    /// `note`: its audit line and answer, and the record before.
     fn replace_key(
         &mut self,
         key: &KeyRecord,
@@ -63,7 +63,7 @@ impl Remote {
         let code: u64 = self.query(&cmd)?;
         let mut done = code == STORED;
         if !done {
-            // An interrupted try may have stored it.
+            // An interrupted attempt may have stored it.
             let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
             done = found.as_deref() == Some(new);
         }
@@ -78,7 +78,8 @@ impl Remote {
         Ok(done)
     }
 
-    /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.
+    /// Lets `change` edit the record of a key; again if another process has changed it meanwhile. See
+    /// `Ledger::edit_key`.
     pub fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
         for _ in 0..limits::EDIT_TRIES {
             let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
@@ -97,7 +98,7 @@ impl Remote {
         Err(StoreError::Shared(self.name.clone(), format!("key {id} is being changed by others")))
     }
 
-    /// What was answered under a name within the last day.
+    /// Returns the answer given under an idempotency name within the last day.
     pub fn answered(&mut self, once: &str) -> Result<Option<Answered>, StoreError> {
         let [_, place] = self.places(once);
         let found = self.read_text(redis::cmd("GET").arg(&place))?;
@@ -107,7 +108,7 @@ impl Remote {
         }))
     }
 
-    /// The last `most` lines of the audit, the newest first.
+    /// Returns the last `most` lines of the audit, the newest first.
     pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
         let [place, _] = self.places("");
         let last = most.saturating_sub(1);

@@ -1,5 +1,4 @@
-//! Waits until replicas have what was written, where that is demanded: then a failover to one of them loses nothing of
-//! what was answered.
+//! Waits until replicas have each write, if that is required: then a failover to one of them loses no answered write.
 
 use super::Remote;
 use super::values::integer;
@@ -8,21 +7,21 @@ use crate::io::store::api::StoreError;
 use redis::{Cmd, ConnectionLike, Value};
 
 impl Remote {
-    /// What is admitted, granted, written or edited from here on counts only once so many replicas have it. Where they
-    /// do not have it in time that is an outage: what was sent is sent again, and counts once.
+    /// Requires that so many replicas have each admission, grant, write and edit before it counts. If they do not have
+    /// it in time, that is an outage: the commands are sent again, and count once.
     pub fn with_replicas(mut self, replicas: u32) -> Remote {
         self.replicas = replicas;
         self
     }
 
-    /// The command that stands behind others, and waits for all that this connection has written.
+    /// Returns the command that follows others, and waits for all writes of this connection.
     pub(super) fn wait(&self) -> Option<Cmd> {
         let mut cmd = redis::cmd("WAIT");
         cmd.arg(self.replicas).arg(limits::SHARED_REPLICAS.as_millis() as u64);
         (self.replicas > 0).then_some(cmd)
     }
 
-    /// Fails where too few replicas have what was written: `have` is the answer to [`Remote::wait`], if that was sent.
+    /// Fails if too few replicas have the writes. `have` is the answer to [`Remote::wait`], if that was sent.
     pub(super) fn judge_wait(&mut self, have: Option<Value>) -> Result<(), StoreError> {
         let Some(have) = have else { return Ok(()) };
         let why = match have {
@@ -39,8 +38,8 @@ impl Remote {
         Err(why)
     }
 
-    /// Waits for everything that was written before, by whichever connection: for each waits for its own writes only,
-    /// so it writes something first.
+    /// Waits for all earlier writes of all connections. A connection waits for its own writes only, so it writes
+    /// something first.
     pub(super) fn replicated(&mut self) -> Result<(), StoreError> {
         let Some(wait) = self.wait() else { return Ok(()) };
         let mut pipe = redis::pipe();

@@ -1,45 +1,45 @@
-//! Grants end by the ledger's clock while the ledger is away, and hosts that have used them cannot tell it. Whoever
-//! comes back first would be admitted the same once more. So it has grants count on that are over (`host:spared`,
-//! for as long as a host that is not heard of holds anything), until each host has told what it has used of its
-//! own, and up to which number that is all (`host:<writer>`). A host that has died meanwhile is waited for that
-//! long, too.
+//! Grants end by the ledger's clock even while the ledger is away, when hosts cannot report their uses of them. The
+//! first host that returns would be admitted for the same amounts again. So that host keeps ended grants counted
+//! (`host:spared`, for as long as the reservations of a silent host last), until each host has reported its own uses,
+//! and the number up to which the report is complete (`host:<writer>`). A host that has died meanwhile is waited for
+//! that long, too.
 
 use crate::base::limits;
 use crate::base::time::Mono;
 
-/// What this host knows of it.
+/// State of this host for that.
 #[derive(Default)]
 pub(super) struct Spared {
-    /// The ledger could not be reached, or another node has it now, and this host has not come back to it yet.
+    /// The ledger could not be reached, or another node has it now, and this host has not announced itself to it yet.
     pub(super) is_away: bool,
-    /// Its own lasting name.
+    /// Lasting name of this host.
     pub(super) writer: String,
-    /// The last grant that was asked for.
+    /// Number of the last grant requested.
     number: u64,
-    /// When the last connection broke, and which grant was the last before.
+    /// Time at which the last connection broke, and number of the last grant before.
     over: Option<(Mono, u64)>,
 }
 
 impl Spared {
-    /// The connection is lost.
+    /// Records that the connection is lost.
     pub(super) fn broke(&mut self, now: Mono) {
         self.is_away = true;
         self.over = Some((now, self.number));
     }
 
-    /// A grant of this number is asked for.
+    /// Records that a grant of this number is requested.
     pub(super) fn asked(&mut self, number: u64) {
         self.number = self.number.max(number);
     }
 
-    /// The last of the grants of which nothing more will be told: they are over by this host's own clock, and what was
-    /// used of them to the end has been handed over.
+    /// Number of the last grant whose uses are all reported: it has ended by this host's own clock, and all its uses
+    /// have been handed over.
     pub(super) fn is_over(&self, now: Mono) -> Option<u64> {
         let is_over = |at: Mono| at.after(limits::GRANT + limits::KEYS_LOOK) <= now;
         self.over.filter(|(at, _)| is_over(*at)).map(|(_, number)| number)
     }
 
-    /// That has been told.
+    /// Records that this number has been sent.
     pub(super) fn told(&mut self) {
         self.over = None;
     }

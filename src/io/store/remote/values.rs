@@ -1,4 +1,4 @@
-//! Reads what a server answers, by hand where an answer may be something else than was expected.
+//! Reads answers of a server that may have an unexpected form.
 
 use redis::Value;
 
@@ -11,12 +11,12 @@ pub(super) fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// What stands in a list; nothing in what is none.
+/// Returns the elements of a list; none for any other value.
 pub(super) fn list(value: &Value) -> &[Value] {
     if let Value::Array(parts) = value { parts } else { &[] }
 }
 
-/// A number from 0 on.
+/// Returns a number that is at least 0.
 pub(super) fn integer(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),

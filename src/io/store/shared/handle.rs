@@ -1,4 +1,4 @@
-//! The handing-over end of a shared ledger's thread, and its start.
+//! Handle of a shared ledger's thread, and its start.
 
 use super::super::moments::FoldGuard;
 use super::super::remote::{Remote, Speaker};
@@ -12,7 +12,7 @@ use crate::policy::row::Row;
 use std::io;
 use std::thread::JoinHandle;
 
-/// The handing-over end. Dropping it sends what is left and waits for the thread.
+/// Handle of the thread. Dropping it sends all remaining tasks and waits for the thread.
 pub struct SharedHandle {
     queue: BatchQueue<Vec<Task>>,
     urgent: bool,
@@ -31,7 +31,7 @@ impl SharedHandle {
         self.put(true, asks, Task::Ask);
     }
 
-    /// Has keys looked up, at once.
+    /// Looks up keys without delay.
     pub fn look_up(&self, ids: Vec<KeyId>) {
         self.queue.put(true, |tasks| tasks.push(Task::LookUp(ids)));
     }
@@ -41,7 +41,7 @@ impl SharedHandle {
         self.put(false, releases, Task::Release);
     }
 
-    /// Hands over what was done with grants, and leaves the vector empty. What is given back is waited for.
+    /// Hands over uses of grants, and leaves the vector empty. Returned grants are urgent.
     pub fn used(&self, uses: &mut Vec<Use>) {
         let urgent = uses.iter().any(|one| matches!(one, Use::Returned(_)));
         self.put(urgent, uses, Task::Use);
@@ -53,7 +53,7 @@ impl SharedHandle {
         }
     }
 
-    /// Sends what is left and ends the thread; returns what is not known to have arrived.
+    /// Sends all remaining tasks and ends the thread. Returns the rows that are not known to have arrived.
     pub fn finish(mut self) -> Leftover {
         self.end()
     }
@@ -62,7 +62,7 @@ impl SharedHandle {
         self.queue.close();
         let Some(thread) = self.thread.take() else { return Leftover::default() };
         let (mut batches, died) = thread.join().map_or((Vec::new(), true), |batches| (batches, false));
-        // What a thread that has died had not taken yet has never been sent.
+        // Tasks that a dead thread had not taken have never been sent.
         let tasks = self.queue.put(false, std::mem::take);
         let rows = tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
         if let Ok(writer) = fresh_name() {

@@ -1,38 +1,38 @@
-//! What this host was granted, as its thread knows it: how fast that is used, and so how much more is to be wished for.
-//! Decides nothing about requests.
+//! Grants of this host, as its thread knows them: the rate of their use, and so the amount to request next. Decides
+//! nothing about requests.
 
 use crate::base::limits::{GRANT, GRANT_AHEAD, GRANT_MARGIN, GRANT_REQUESTS, GRANT_REST, GRANTS_MAX};
 use crate::base::time::Mono;
 use crate::policy::ask::{Answer, Ask, Wish};
 use crate::policy::meter::{Amount, Lease};
 
-/// What is left of one, as far as uses have been told.
+/// Remainder of one grant, as far as uses have been reported.
 struct Lent {
-    /// The question that it was given with, and by which it is enlarged.
+    /// Question that it was granted with, and by which it is enlarged.
     ask: Ask,
     until: Mono,
     left: u64,
-    /// Used since it was last enlarged, and since when that is.
+    /// Number of uses since it was last enlarged, and the time of that.
     used: u64,
     reserved: Amount,
     since: Mono,
 }
 
-/// All of them. The number of each says where it stands.
+/// All grants. The number of each encodes its slot.
 #[derive(Default)]
 pub(super) struct Lents {
     all: Vec<Option<Box<Lent>>>,
     serial: u64,
 }
 
-/// Places that are looked at for a new one.
+/// Number of slots tried for a new grant.
 const TRIES: usize = 64;
 
 fn place(number: u64) -> usize {
     (number % GRANTS_MAX) as usize
 }
 
-/// True if what was granted with one lease may be used for the other.
+/// True if a grant for one lease may be used for the other.
 fn are_alike(one: &Lease, other: &Lease) -> bool {
     let own = |lease: &Lease| (lease.window, lease.period, lease.path);
     own(one) == own(other) && one.groups == other.groups
@@ -43,7 +43,7 @@ impl Lent {
         self.ask.wish.number
     }
 
-    /// Requests that it lasts for, at the rate of its use.
+    /// Number of requests to request, at the rate of its use.
     fn target(&self, now: Mono) -> u64 {
         let passed = now.micros_since(self.since).max(1000);
         let ahead = self.used.saturating_mul(GRANT_AHEAD.as_micros() as u64) / passed;
@@ -66,7 +66,7 @@ impl Lent {
 }
 
 fn times(each: Amount, count: u64) -> Amount {
-    // What no limit could hold is cut; the ledger counts in numbers of 53 bits.
+    // Capped above any limit; the ledger counts in numbers of 53 bits.
     let cut = |part: u64| part.saturating_mul(count).min(1 << 52);
     Amount { tokens: cut(each.tokens), nano: cut(each.nano) }
 }
@@ -76,7 +76,7 @@ impl Lents {
         self.all.get_mut(place(number))?.as_deref_mut().filter(|lent| lent.number() == number)
     }
 
-    /// Says how much is wished for with each question; of several about one key with the last alone.
+    /// Sets the amount to request with each question. Of several questions about one key only the last requests any.
     pub(super) fn wish(&mut self, asks: &mut [Ask], now: Mono) {
         let mut seen = Vec::new();
         for ask in asks.iter_mut().rev().filter(|ask| ask.wish.part > 0 && ask.admits) {
@@ -104,7 +104,7 @@ impl Lents {
         }
     }
 
-    /// A number that no grant has had; 0 where there are too many.
+    /// Returns an unused number; 0 if there are too many grants.
     fn fresh(&mut self, now: Mono) -> u64 {
         for _ in 0..TRIES {
             self.serial += 1;
@@ -119,7 +119,7 @@ impl Lents {
         0
     }
 
-    /// A request was admitted by the grant of this number.
+    /// Records that a request was admitted by the grant of this number.
     pub(super) fn used(&mut self, number: u64, reserved: Amount) {
         if let Some(lent) = self.get(number) {
             lent.left = lent.left.saturating_sub(1);
@@ -128,7 +128,7 @@ impl Lents {
         }
     }
 
-    /// The answer to a question with a wish, which may have brought something that lasts until then.
+    /// Records the answer to a question that requested a grant. The grant, if any, lasts until `until`.
     pub(super) fn answered(&mut self, answer: &Answer, until: Mono, now: Mono) {
         let (wish, more) = (answer.ask.wish, answer.grant.map_or(0, |grant| grant.requests));
         if wish.part == 0 || (more == 0 && !wish.known) {
@@ -149,7 +149,7 @@ impl Lents {
         }
     }
 
-    /// Questions that enlarge what is used, before it has been used up or is over.
+    /// Returns questions that enlarge grants in use, before they are used up or end.
     pub(super) fn renewals(&mut self, now: Mono) -> Vec<Ask> {
         let due = |lent: &&Lent| {
             let (rests, lasts) = (now.micros_since(lent.since), lent.until.micros_since(now));
@@ -164,14 +164,14 @@ impl Lents {
         self.all.iter().flatten().map(|lent| &**lent).filter(due).map(renewal).collect()
     }
 
-    /// One that is not used any more.
+    /// Removes a grant that is no longer used.
     pub(super) fn remove(&mut self, number: u64) {
         if self.get(number).is_some() {
             self.all[place(number)] = None;
         }
     }
 
-    /// All that are still running; there are none from here on.
+    /// Removes and returns all running grants.
     pub(super) fn take(&mut self) -> Vec<u64> {
         self.all.drain(..).flatten().map(|lent| lent.number()).collect()
     }

@@ -1,5 +1,5 @@
-//! What the thread of a shared ledger asks of it, and of the clocks. The real one is [`Remote`]; tests give one that is
-//! slow, breaks and comes back as they say.
+//! Interface of a shared ledger and of the clocks for its thread. The real one is [`Remote`]; tests use one that is
+//! slow, fails and recovers as they choose.
 
 use super::super::api::StoreError;
 use super::super::follow::KeySource;
@@ -12,8 +12,8 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::io;
 
-/// A shared ledger, as its thread uses it. Each call may fail, and what a call that failed has done is not known; it
-/// connects by itself where it has to. See the methods of [`Remote`].
+/// Shared ledger, as its thread uses it. Each call may fail, and the effect of a failed call is unknown. It connects by
+/// itself if necessary. See the methods of [`Remote`].
 #[allow(missing_docs, reason = "each is the method of `Remote` that it is called after")]
 pub trait SharedStore: KeySource {
     fn is_connected(&self) -> bool;
@@ -31,11 +31,11 @@ pub trait SharedStore: KeySource {
     fn watch(&self) -> Mono;
     /// Wall-clock time.
     fn unix(&self) -> Unix;
-    /// A name that no other host has.
+    /// Returns a name that no other host has.
     fn fresh_name(&mut self) -> io::Result<String>;
 }
 
-/// A name that no other process has.
+/// Returns a name that no other process has.
 pub(super) fn fresh_name() -> io::Result<String> {
     let mut random = [0u8; 12];
     SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;

@@ -1,5 +1,5 @@
-//! What keeps the ledger honest and small: recomputing its sums from its rows, writing all of it out, and folding old
-//! rows into the sums of their days. Called by `tollgate ledger` and, for folding, by the store thread.
+//! Verification and size of the ledger: recomputes its sums from its rows, exports all of it, and folds old rows into
+//! the sums of their days. Called by `tollgate ledger` and, for folding, by the store thread.
 
 use super::super::api::{DayKey, DaySums, Entry, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people};
 use super::tally::{self, Tally};
@@ -12,29 +12,30 @@ const OF_FOLDED: &str = "SELECT * FROM folded";
 const OF_DAYS: &str = "SELECT day, key, model, target, group_path, endpoint, client, SUM(requests), SUM(uncached_in),
     SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano) FROM parts GROUP BY 1, 2, 3, 4, 5, 6, 7";
 
-/// Groups whose time is over, the oldest first.
+/// Groups whose retention has ended, the oldest first.
 const OLD: &str = "WHERE newest < ?1 ORDER BY newest LIMIT ?2";
 
 impl Sqlite {
-    /// Recomputes every sum from the rows, and those folded away, as of one moment; a gateway may go on meanwhile.
+    /// Recomputes every sum from the rows and the sums of folded rows, as of one moment. A gateway may continue
+    /// meanwhile.
     pub fn verify(&mut self) -> Result<Verdict, StoreError> {
         let verdict = verify(&mut self.connection);
         verdict.map_err(|error| self.tell(error))
     }
 
-    /// Hands every entry to `take`, as of one moment; see [`super::super::ledger::Ledger::export`].
+    /// Passes every entry to `take`, as of one moment; see [`super::super::ledger::Ledger::export`].
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
         let done = export(&mut self.connection, take);
         done.map_err(|error| self.tell(error))
     }
 
     /// Folds groups of rows that were all admitted before `before` into the sums of their days, the oldest first: at
-    /// most `max` rows, or one group. Returns how many rows that were. The sums of the days themselves stay as they
-    /// are, and with them every quota.
+    /// most `max` rows, or one group. Returns the number of rows. The sums of the days stay unchanged, and with them
+    /// every quota.
     pub fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         let mut fold = || -> Fallible<usize> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            // Only rows that the sums hold may go.
+            // Only rows that the sums include may be deleted.
             self.tally.settle(&transaction)?;
             let (mut folded, mut gone, mut count) = (Tally::default(), Vec::new(), 0);
             let (upto, mut newest) = (moments::accepted_upto(&transaction)?, Unix(0));

@@ -1,5 +1,5 @@
-//! What has changed of the keys, by numbers that the file gives to every change of their table, whoever makes it: so
-//! that a gateway reads what is new, and not all keys. Reads of keys in pieces, too.
+//! Changes of the keys, by numbers that the file gives to every change of their table, made by any process: so that a
+//! gateway reads only changes, and not all keys. Also reads of keys in pieces.
 
 use super::super::api::StoreError;
 use super::super::follow::{KeyChanges, KeySource, KeysSeen};
@@ -10,7 +10,7 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::HashSet;
 
-/// The number of a change, and what tells it from another of that number.
+/// Number of a change, and a mark that distinguishes it from another change of that number.
 type Mark = (i64, i64);
 
 /// The last change.
@@ -19,7 +19,7 @@ fn last(connection: &Connection) -> Fallible<Mark> {
     Ok(query.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?.unwrap_or_default())
 }
 
-/// True if all changes after this one are known, and it is the one that it was.
+/// True if all changes after this one are known, and it has the same mark.
 fn is_known(connection: &Connection, (number, mark): Mark) -> Fallible<bool> {
     if number == 0 {
         let first: Option<i64> = connection.query_row("SELECT MIN(number) FROM changes", [], |row| row.get(0))?;
@@ -30,14 +30,14 @@ fn is_known(connection: &Connection, (number, mark): Mark) -> Fallible<bool> {
 }
 
 impl Sqlite {
-    /// Where the changes of the keys stand, for whoever reads all keys next.
+    /// Returns the present position in the changes of the keys. Call it before reading all keys.
     pub fn keys_seen(&self) -> Result<KeysSeen, StoreError> {
         let version = self.version()?;
         let last = last(&self.connection).map_err(|error| self.tell(error))?;
         Ok(KeysSeen { last: Some((last.0, last.1.to_string())), version, ..KeysSeen::default() })
     }
 
-    /// The ids of the changes after a number, and the number and the mark of the last of them.
+    /// Returns the ids of the changes after a number, and the number and the mark of the last of them.
     fn changed_ids(&self, after: i64) -> Fallible<(Vec<String>, Option<Mark>)> {
         let sql = "SELECT number, mark, key FROM changes WHERE number > ?1 ORDER BY number LIMIT ?2";
         let mut query = self.connection.prepare_cached(sql)?;
@@ -50,7 +50,7 @@ impl Sqlite {
         Ok((ids, last))
     }
 
-    /// The record of a key as it can be read; one that cannot opens nothing.
+    /// Returns the record of a key. An unreadable record gives no access.
     fn readable(&mut self, id: &[u8], read: Fallible<KeyRecord>) -> Result<Option<KeyRecord>, StoreError> {
         match read {
             Ok(record) => Ok(Some(record)),
@@ -65,7 +65,7 @@ impl Sqlite {
 
 impl KeySource for Sqlite {
     fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
-        // It comes first: what is changed after it is found by the next look.
+        // The version is read first: the next look finds changes made after it.
         let version = self.version()?;
         let Some((number, mark)) = &seen.last else {
             *seen = self.keys_seen()?;
@@ -100,7 +100,7 @@ impl KeySource for Sqlite {
     }
 
     fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
-        // An id of any bytes, each as a character.
+        // Id of any bytes, each as a character.
         let after: Vec<u8> = cursor.chars().map(|byte| byte as u8).collect();
         let read = || -> Fallible<Vec<(Vec<u8>, Fallible<KeyRecord>)>> {
             let mut query = self.connection.prepare_cached(super::SELECT_PIECE)?;

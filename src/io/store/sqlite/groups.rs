@@ -1,6 +1,6 @@
-//! How rows lie in the file: the rows of one commit together, as JSON. A row of its own for each would cost twenty
-//! times the arithmetic, in the thread that shares its core with the loop. The view `rows` shows each of them in
-//! SQL; what the program reads itself is decoded here, which is faster.
+//! Storage of rows in the file: the rows of one commit together, as JSON. One table row for each would cost twenty
+//! times the CPU time, in the thread that shares its core with the event loop. The view `rows` shows each of them in
+//! SQL; the program itself decodes them here, which is faster.
 
 use super::pace::Pace;
 use super::value::{Fallible, int, uint};
@@ -18,12 +18,11 @@ use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::sync::Arc;
 
-/// The table. `names` holds what the rows share: model, target, endpoint, source of the counts, and where there is any
-/// of it, group and client.
-/// A row is an array: request, key, milliseconds from `oldest` to its admission, place in `names`, streamed, status,
-/// four kinds of tokens, cost, attempts, microseconds, and as far as there is any of it the milliseconds that it has
-/// waited for a place, user, session and trace (`null` where only what follows is known): a row of an earlier version
-/// is as one that has nothing of the kind.
+/// Table of groups. `names` contains the values that rows share: model, target, endpoint, source of the counts, and if
+/// present, group and client. A row is an array: request, key, milliseconds from `oldest` to its admission, index in
+/// `names`, streamed, status, four kinds of tokens, cost, attempts, microseconds, and if present the milliseconds that
+/// it waited for a slot, user, session and trace (`null` if only later elements are present). A row of an earlier
+/// version is like a row without these.
 pub(super) const TABLE: &str = "
 CREATE TABLE groups (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
@@ -48,16 +47,16 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
     FROM groups, json_each(groups.rows) AS r LEFT JOIN keys ON keys.id = r.value ->> 1;
 ";
 
-/// Rows of one group: a commit of more makes several, so that no buffer grows large.
+/// Maximum number of rows in one group: a larger commit makes several, so that no buffer grows large.
 pub(super) const ROWS_PER_GROUP: usize = 256;
 
-/// SQLite's integers end here.
+/// Maximum of SQLite's integers.
 const MICROS_MAX: u64 = i64::MAX as u64;
 
-/// What rows share: model, target, group, endpoint, source, client.
+/// Values that rows share: model, target, group, endpoint, source, client.
 type Names = (Arc<str>, Arc<str>, Arc<str>, &'static str, &'static str, Client);
 
-/// Writes rows; storage for their text is kept from one time to the next.
+/// Writes rows; the buffers for their text are reused.
 #[derive(Default)]
 pub(super) struct Packer {
     names: Vec<Names>,
@@ -66,7 +65,7 @@ pub(super) struct Packer {
 }
 
 impl Packer {
-    /// Appends rows behind all others; to be called within a transaction.
+    /// Appends rows after all others. Call it within a transaction.
     pub(super) fn append(&mut self, transaction: &Connection, rows: &[Row]) -> Fallible<()> {
         let mut first = last(transaction)? + 1;
         let mut insert = transaction.prepare_cached("INSERT INTO groups VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
@@ -129,7 +128,7 @@ impl Packer {
         }
     }
 
-    /// The place of a row's names, which are written down where they are new.
+    /// Returns the index of a row's names, which are added if they are new.
     fn name(&mut self, row: &Row) -> usize {
         let (endpoint, source) = (row.endpoint.name(), row.usage.source.as_str());
         let same = |(model, target, group, shape, from, client): &Names| {
@@ -150,18 +149,18 @@ impl Packer {
     }
 }
 
-/// Number of the last row, 0 if there is none. The next one's is one more.
+/// Returns the number of the last row, 0 if there is none. The next row's number is one more.
 pub(super) fn last(connection: &Connection) -> Fallible<i64> {
     let mut query = connection.prepare_cached("SELECT last FROM groups ORDER BY first DESC LIMIT 1")?;
     Ok(query.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
-/// What was written here is UTF-8.
+/// Reads a text; all stored text is UTF-8.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// A row as it is stored, and what follows its numbers.
+/// Row as stored, and the values after its numbers.
 struct Stored<'a> {
     request: &'a str,
     key: &'a str,
@@ -172,7 +171,7 @@ struct Stored<'a> {
     trace: Option<Arc<str>>,
 }
 
-/// Numbers that every row has.
+/// Number of numeric values in every row.
 const NUMBERS: usize = 11;
 
 impl<'de: 'a, 'a> Deserialize<'de> for Stored<'a> {
@@ -206,8 +205,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Stored<'a> {
     }
 }
 
-/// Hands groups to `take`, each the number of its first row and its rows, until it says false. `which` is what follows
-/// the name of the table: which ones, and in which order.
+/// Passes groups to `take`, each as the number of its first row and its rows, until it returns false. `which` is the
+/// SQL after the name of the table: condition and order.
 pub(super) fn each(
     connection: &Connection,
     which: &str,

@@ -1,6 +1,6 @@
-//! One file, several gateways one after another: what a successor may look at while the file is still another's, how
-//! an owner lets go of the file and takes it back, and rows that may be in the file already. Called by the store thread
-//! and at the start of a gateway.
+//! Hand-over of one file between gateways: checks that a successor may make while another gateway has the file, release
+//! and retaking by an owner, and rows that may be in the file already. Called by the store thread and at the start of a
+//! gateway.
 
 use super::super::api::StoreError;
 use super::super::lock::check_seen;
@@ -14,8 +14,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 impl Sqlite {
-    /// True if a gateway of this version could serve from the file, as far as that can be told without taking it:
-    /// nothing is changed, no lock is waited for but SQLite's own. A file that is not there yet is no failure.
+    /// Checks whether a gateway of this version could serve from the file, without taking it: changes nothing, and
+    /// waits for no lock except SQLite's own. A missing file is no failure.
     pub fn look(path: &Path) -> Result<(), StoreError> {
         if !path.try_exists().map_err(|error| StoreError::File(path.to_path_buf(), error))? {
             return Ok(());
@@ -38,7 +38,7 @@ impl Sqlite {
         }
     }
 
-    /// Hands the keys of a file to `take`. The file is not changed for this, nor brought up to date.
+    /// Passes the keys of a file to `take`. The file is neither changed nor brought up to date.
     pub fn peek_keys(path: &Path, take: &mut dyn FnMut(KeyRecord)) -> Result<(), StoreError> {
         check_seen(path)?;
         let mut peek = || -> rusqlite::Result<bool> {
@@ -56,8 +56,8 @@ impl Sqlite {
         }
     }
 
-    /// Lets another gateway have the file: brings the sums up to date and drops the lock, this in any case. The
-    /// connection stays open and does not touch the file until [`Sqlite::retake`].
+    /// Releases the file to another gateway: brings the sums up to date and drops the lock, the latter in any case. The
+    /// connection stays open and does not access the file until [`Sqlite::retake`].
     pub fn release(&mut self) -> Result<(), StoreError> {
         let settled = match self.check() {
             Ok(()) if !self.tally.is_empty() => self.settle(),
@@ -69,8 +69,8 @@ impl Sqlite {
         settled
     }
 
-    /// Takes the file back after [`Sqlite::release`]; without one nothing happens. Fails where another gateway has the
-    /// file, where it is another file by now, and where a newer version has changed its tables.
+    /// Takes the file back after [`Sqlite::release`]; otherwise does nothing. Fails if another gateway has the file, if
+    /// it is another file by now, or if a newer version has changed its tables.
     pub fn retake(&mut self) -> Result<(), StoreError> {
         let Some(lock) = self.lock.as_mut().filter(|lock| !lock.is_held()) else { return Ok(()) };
         lock.retake()?;
@@ -79,7 +79,7 @@ impl Sqlite {
             Ok(_) => Err(StoreError::Foreign(self.path.clone(), NEWER)),
             Err(error) => Err(self.tell(error)),
         };
-        // Rows of another gateway may lie behind the sums.
+        // The sums may not include rows of another gateway.
         self.tally.spoil();
         let taken = fits.and_then(|()| self.settle());
         if taken.is_err()
@@ -90,8 +90,8 @@ impl Sqlite {
         taken
     }
 
-    /// Appends those of `rows` that the file does not have yet, all of them in one transaction or none. They are told
-    /// apart by the ids of their requests; rows that were folded away are not known any more. How many were new.
+    /// Appends those of `rows` that the file does not have yet, in one transaction. Rows are identified by the ids of
+    /// their requests; folded rows are no longer known. Returns the number of new rows.
     pub fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
         self.check()?;
         let mut write = || -> rusqlite::Result<u64> {

@@ -1,4 +1,4 @@
-//! What the file knows of the clocks that it was written by: see [`Moments`].
+//! Knowledge of the file about the clocks of its writers: see [`Moments`].
 
 use super::super::moments::Moments;
 use super::super::note::AuditLine;
@@ -7,8 +7,8 @@ use super::{groups, notes};
 use crate::base::time::Unix;
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// From version 8 to 9. `accepted`, `held` and `confirmed` are those of [`Moments`], `folded` is the newest row that
-/// was folded away, and rows up to the number `accepted_upto` are from before the present time was accepted.
+/// From version 8 to 9. `accepted`, `held` and `confirmed` are those of [`Moments`], `folded` is the newest folded row,
+/// and rows up to the number `accepted_upto` are from before the present time was accepted.
 pub(super) const TABLE: &str = "
 CREATE TABLE IF NOT EXISTS moments (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 INSERT OR IGNORE INTO moments SELECT 'folded', day * 86400000 FROM folded ORDER BY day DESC LIMIT 1;
@@ -50,13 +50,13 @@ pub(super) fn read(connection: &Connection) -> Fallible<Moments> {
     Ok(Moments { newest, accepted, held: moment(HELD)?, confirmed: moment(CONFIRMED)? })
 }
 
-/// The number of the last row from before the present time was accepted.
+/// Returns the number of the last row from before the present time was accepted.
 pub(super) fn accepted_upto(connection: &Connection) -> Fallible<i64> {
     Ok(value(connection, ACCEPTED_UPTO)?.map_or(0, int))
 }
 
-/// Rows were folded away; `newest` is the newest of those from after the present time was accepted. Numbers begin again
-/// once the last row has gone.
+/// Records that rows were folded. `newest` is the newest of those from after the present time was accepted. Numbers
+/// start again after the last row is deleted.
 pub(super) fn folded(connection: &Connection, newest: Unix) -> Fallible<()> {
     let known = value(connection, FOLDED)?.unwrap_or(0);
     if newest.0 > known {
@@ -68,12 +68,12 @@ pub(super) fn folded(connection: &Connection, newest: Unix) -> Fallible<()> {
     Ok(())
 }
 
-/// Has the ledger remember [`Moments::held`].
+/// Stores [`Moments::held`] in the ledger.
 pub(super) fn hold_fold(connection: &Connection, held: Option<Unix>) -> Fallible<()> {
     set(connection, HELD, held.map(|at| at.0))
 }
 
-/// The present time is accepted, with a line of the audit: rows that are there do not count as newer.
+/// Accepts the present time, with a line of the audit: existing rows do not count as newer.
 pub(super) fn accept_clock(connection: &Connection, now: Unix, line: &AuditLine) -> Fallible<()> {
     set(connection, ACCEPTED, Some(now.0))?;
     let upto = u64::try_from(groups::last(connection)?).ok().filter(|upto| *upto > 0);
@@ -82,7 +82,7 @@ pub(super) fn accept_clock(connection: &Connection, now: Unix, line: &AuditLine)
     notes::write_line(connection, line)
 }
 
-/// Folding goes on behind this usage record, with a line of the audit.
+/// Continues folding after this usage record, with a line of the audit.
 pub(super) fn confirm_fold(connection: &Connection, newest: Unix, line: &AuditLine) -> Fallible<()> {
     set(connection, CONFIRMED, Some(newest.0))?;
     set(connection, HELD, None)?;

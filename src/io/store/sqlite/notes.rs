@@ -1,4 +1,4 @@
-//! The audit, and answers that are given again: written in the transaction that changes a key.
+//! Audit lines and answers to repeated requests: written in the transaction that changes a key.
 
 use super::super::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Note};
 use super::value::{Fallible, int, uint};
@@ -17,7 +17,7 @@ CREATE TABLE answers (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// Writes what belongs to the change of a key.
+/// Writes the audit line and answer of a change of a key.
 pub(super) fn write(
     connection: &Connection,
     note: &Note<'_>,
@@ -41,7 +41,7 @@ pub(super) fn write_line(connection: &Connection, line: &AuditLine) -> Fallible<
     Ok(())
 }
 
-/// What was answered under a name within the last day.
+/// Returns the answer given under an idempotency name within the last day.
 pub(super) fn answered(connection: &Connection, once: &str, now: Unix) -> Fallible<Option<Answered>> {
     let sql = "SELECT digest, answer FROM answers WHERE once = ?1 AND at > ?2";
     let since = int(now.0.saturating_sub(ANSWERS_KEPT_MS));
@@ -49,7 +49,7 @@ pub(super) fn answered(connection: &Connection, once: &str, now: Unix) -> Fallib
     connection.query_row(sql, params![once, since], read).optional()
 }
 
-/// The last `most` lines of the audit, the newest first.
+/// Returns the last `most` lines of the audit, the newest first.
 pub(super) fn audit(connection: &Connection, most: usize) -> Fallible<Vec<AuditLine>> {
     let sql = "SELECT at, who, what, key, before, after FROM audit ORDER BY number DESC LIMIT ?1";
     let mut query = connection.prepare_cached(sql)?;

@@ -1,15 +1,15 @@
-//! Long work of the ledger's thread in slices. On a machine of one core the loop waits for as long as this thread works
-//! in one go, and two thousand rows are a millisecond: what the slowest of a hundred requests then wait for. A rest
-//! between slices gives the core away; the transaction stays open meanwhile, some milliseconds at most.
+//! Slices of long work of the ledger's thread. On a machine with one core the event loop waits for as long as this
+//! thread works without a pause, and two thousand rows take a millisecond, which then adds to the 99th percentile of
+//! latency. A pause between slices yields the core. The transaction stays open meanwhile, some milliseconds at most.
 
 use crate::base::limits::{ROWS_PER_SLICE, SLICE_REST};
 
-/// Rests after every so many pieces of work.
+/// Pauses after a fixed number of pieces of work.
 #[derive(Debug, Default)]
 pub(super) struct Pace(usize);
 
 impl Pace {
-    /// One more piece, a row or a sum, is about to be worked on.
+    /// Counts one more piece, a row or a sum, before it is processed.
     pub(super) fn step(&mut self) {
         self.0 += 1;
         if self.0 > ROWS_PER_SLICE {

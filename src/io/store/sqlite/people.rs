@@ -1,5 +1,5 @@
-//! Sums by user and by conversation: the largest of every day by name, the others together. They lag behind the rows as
-//! the sums of the days do, and are settled with them (`tally`).
+//! Sums by user and by conversation: the largest of every day by name, the others together. They lag behind the rows
+//! like the sums of the days, and are settled with them (`tally`).
 
 use super::super::api::{DaySums, PEOPLE_MAX, PeopleTotals, REST, Sums, Who};
 use super::pace::Pace;
@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The table. Requests that name nobody are what the sums of the day have more.
+/// Table of these sums. Requests without a name are the difference to the sums of the day.
 pub(super) const TABLE: &str = "
 CREATE TABLE people (
     day INTEGER NOT NULL, who INTEGER NOT NULL, name TEXT NOT NULL,
@@ -21,8 +21,8 @@ CREATE TABLE people (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// All that these sums are made of at this moment, as the view `parts` is of the others: a user stands in a row behind
-/// 13 places, a session behind 14.
+/// All parts of these sums at this moment, like the view `parts` for the others: a user is in a row after 13 elements,
+/// a session after 14.
 pub(super) const VIEW: &str = "
 CREATE VIEW people_parts AS SELECT day, who, name, requests, uncached_in, cache_read, cache_write, out, cost_nano
     FROM people UNION ALL
@@ -32,14 +32,15 @@ CREATE VIEW people_parts AS SELECT day, who, name, requests, uncached_in, cache_
     WHERE first > (SELECT upto FROM counted) AND r.value ->> (13 + w.column1) IS NOT NULL;
 ";
 
-/// Names that may wait for being settled: then all sums are, however few rows lie behind them. Two hundred bytes each.
+/// Maximum number of unsettled names: then all sums are settled, however few rows they lag behind. Two hundred bytes
+/// each.
 const NAMES_BEHIND: usize = 1024;
 
-/// In which order names are the largest.
+/// Order of names, the largest first.
 pub(super) const LARGEST: &str =
     "cost_nano DESC, uncached_in + cache_read + cache_write + out DESC, requests DESC, name";
 
-/// What rows come to by user and by session.
+/// Totals of rows by user and by session.
 #[derive(Default)]
 pub(super) struct People(BTreeMap<(u64, Who, Arc<str>), Sums>);
 
@@ -57,7 +58,7 @@ impl People {
         self.0.len() >= NAMES_BEHIND
     }
 
-    /// Adds everything to the table, and keeps the largest there; nothing is left here.
+    /// Adds everything to the table, and keeps only the largest there by name. Empties this.
     pub(super) fn write(&mut self, transaction: &Connection) -> Fallible<()> {
         let mut add = transaction.prepare_cached(ADD)?;
         let (mut pace, mut days) = (Pace::default(), BTreeSet::new());
@@ -67,7 +68,7 @@ impl People {
             add.execute(params![int(day), who as u8, name, requests, uncached, read, written, out, cost])?;
             days.insert((day, who));
         }
-        // Who is smaller than the largest of a day.
+        // Names that are not among the largest of a day.
         let smaller = format!(
             "SELECT name FROM people WHERE day = ?1 AND who = ?2 AND name != ?3 ORDER BY {LARGEST} LIMIT -1 OFFSET ?4"
         );
@@ -87,7 +88,7 @@ const ADD: &str = "INSERT INTO people VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9
     cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
     cost_nano = cost_nano + excluded.cost_nano";
 
-/// Adds the smaller to the rest.
+/// Merges the smaller names.
 const MERGE: &str = "INSERT INTO people SELECT day, who, ?3, SUM(requests), SUM(uncached_in), SUM(cache_read),
     SUM(cache_write), SUM(out), SUM(cost_nano) FROM people WHERE day = ?1 AND who = ?2 AND name IN ({}) GROUP BY 1, 2
     ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
@@ -95,7 +96,7 @@ const MERGE: &str = "INSERT INTO people SELECT day, who, ?3, SUM(requests), SUM(
     cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
     cost_nano = cost_nano + excluded.cost_nano";
 
-/// What all names of a day come to.
+/// Returns the totals of all names of each day.
 pub(super) fn totals(connection: &Connection) -> Fallible<PeopleTotals> {
     let mut query = connection.prepare(
         "SELECT day, who, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
@@ -116,7 +117,7 @@ pub(super) fn totals(connection: &Connection) -> Fallible<PeopleTotals> {
     Ok(totals)
 }
 
-/// What the days come to that rows of were folded away, whoever they were for.
+/// Returns the days of folded rows.
 pub(super) fn folded_days(folded: &DaySums) -> BTreeSet<u64> {
     order::gathered(folded.keys().map(|key| key.day))
 }

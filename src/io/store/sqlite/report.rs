@@ -1,5 +1,5 @@
-//! Usage reports out of the sums: as much of the work as can be is SQLite's, so that a report over years costs what its
-//! lines cost.
+//! Usage reports from the sums: SQLite does most of the work, so that the cost of a report over years depends on the
+//! number of its lines.
 
 use super::super::api::{By, DayKey, DaySums, PEOPLE_MAX, PeopleSums, Query, REST, StoreError, Sums, UsageLine, Who};
 use super::Sqlite;
@@ -10,7 +10,7 @@ use crate::policy::window::DAY_MS;
 use rusqlite::{params, params_from_iter};
 
 impl Sqlite {
-    /// The usage report; see `Ledger::usage`.
+    /// Returns the usage report; see `Ledger::usage`.
     pub fn usage(&self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
         let lines = match query.who() {
             Err(why) => return Err(StoreError::Foreign(self.path.clone(), why)),
@@ -64,13 +64,13 @@ impl Sqlite {
     }
 
     fn people(&self, query: &Query, who: Who) -> Fallible<Vec<UsageLine>> {
-        // Days are told apart where a line stands for one; else all of them are one.
+        // Days are separate if lines are broken down by day; otherwise all of them are one.
         let (first, beyond) = query.days();
         let by_day = query.by.contains(&By::Day);
         let day = if by_day { "day" } else { "0" };
         let group = if by_day { "day, name" } else { "name" };
         let sums = "SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano)";
-        // A day with rows that have yet to be settled has more names than are kept, those before it have not.
+        // A day with unsettled rows may have more names than are kept; the days before it do not.
         let unsettled =
             "SELECT COALESCE(MIN(oldest) / 86400000, ?1) FROM groups WHERE first > (SELECT upto FROM counted)";
         let upto = self.connection.query_row(unsettled, params![int(beyond)], |row| row.get::<_, i64>(0))?;
@@ -103,7 +103,7 @@ impl Sqlite {
     }
 }
 
-/// Six sums from a column on; none at all are nought.
+/// Reads six sums from a column on; NULL counts as 0.
 fn sums_in(row: &rusqlite::Row<'_>, from: usize) -> Fallible<Sums> {
     let mut sums = Sums::default();
     for (sum, column) in sums.iter_mut().zip(from..) {

@@ -1,5 +1,5 @@
-//! The tables of the ledger's file: making them, and bringing those of every earlier version up to date. Called when a
-//! file is opened.
+//! Tables of the ledger's file: creates them, and converts those of every earlier version. Called when a file is
+//! opened.
 
 use super::groups::{self, Packer};
 use super::moments;
@@ -41,7 +41,7 @@ CREATE TABLE days (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// From version 1 to 2: secrets that a rotation has replaced, and what is left of rows that were folded away.
+/// From version 1 to 2: secrets that a rotation has replaced, and sums of folded rows.
 const SECOND: &str = "
 ALTER TABLE keys ADD COLUMN former TEXT NOT NULL DEFAULT '[]';
 CREATE TABLE folded (
@@ -52,14 +52,14 @@ CREATE TABLE folded (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// From version 3 to 4: keys that are disabled for a while, and those with limits of their own.
+/// From version 3 to 4: disabled keys, and keys with limits of their own.
 const FOURTH: &str = "
 ALTER TABLE keys ADD COLUMN disabled INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE keys ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
 ";
 
-/// From version 5 to 6: keys have groups and labels, sums tell groups, endpoints and clients apart, and there is a
-/// secret of the ledger's own; `{}` are random bytes for that, in hexadecimal.
+/// From version 5 to 6: keys have groups and labels, sums are separate by group, endpoint and client, and the ledger
+/// has a secret of its own; `{}` is replaced by random bytes for it, in hexadecimal.
 const SIXTH: &str = "
 ALTER TABLE keys ADD COLUMN grp TEXT;
 ALTER TABLE keys ADD COLUMN labels TEXT NOT NULL DEFAULT '[]';
@@ -70,9 +70,9 @@ CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOU
 INSERT INTO secrets VALUES ('attribution', unhex('{}'));
 ";
 
-/// From version 8 to 9: the changes of the keys have numbers, and keys are found by creation and by name. A change that
-/// is further back than the last ten thousand is not known any more. `mark` tells a change from another of its
-/// number, which a file can have that was replaced by a copy of itself.
+/// From version 8 to 9: the changes of the keys have numbers, and keys are indexed by creation and by name. Only the
+/// last ten thousand changes are known. `mark` distinguishes a change from another of its number, which can exist if
+/// the file was replaced by a copy of itself.
 const NINTH: &str = "
 CREATE TABLE IF NOT EXISTS changes (
     number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, mark INTEGER NOT NULL DEFAULT (random())
@@ -94,7 +94,7 @@ CREATE INDEX IF NOT EXISTS keys_created ON keys (created, id);
 CREATE INDEX IF NOT EXISTS keys_name ON keys (name);
 ";
 
-/// What is behind the sums of a day, and of those of its rows that were folded away: `{}` is the table's name.
+/// Columns of the sums of a day, and of the sums of its folded rows; `{}` is the table's name.
 const SUMS: &str = "
 CREATE TABLE {} (
     day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
@@ -105,7 +105,7 @@ CREATE TABLE {} (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// What the rows that are still there do not account for has no endpoint.
+/// Sums without endpoint: the part that the existing rows do not account for.
 const REST: &str = "
 INSERT INTO days SELECT f.day, f.key, f.model, f.target, '', '', '',
     f.requests - IFNULL(d.requests, 0), f.uncached_in - IFNULL(d.uncached_in, 0),
@@ -121,25 +121,25 @@ DROP TABLE former_days;
 DROP TABLE former_folded;
 ";
 
-/// What makes the first two versions of the tables, each out of the one before; see [`third`] for the next.
+/// Statements for the first two versions of the tables, each from the version before; see [`third`] for the next.
 const STEPS: [&str; 2] = [TABLES, SECOND];
 
-/// Said of a file that a later version has written.
+/// Error text for a file that a later version has written.
 pub(super) const NEWER: &str = "this ledger was written by a newer version";
-/// Said of a file that no version has written.
+/// Error text for a file that no version has written.
 pub(super) const STRANGE: &str = "this database is not a ledger";
 
-/// What says whose file it is, and which version its tables have.
+/// Reads the file's application id and the version of its tables.
 pub(super) fn marks(connection: &Connection) -> Fallible<(i32, i64)> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     Ok((i32::try_from(number("application_id")?).unwrap_or(0), number("user_version")?))
 }
 
-/// Makes the tables where there are none, and turns the log on. Says what is wrong with a file that is not ours.
-/// `fresh` is a secret for a ledger that has none, in hexadecimal.
+/// Creates or converts the tables, and switches the log on. Returns the problem with a file that is not ours. `fresh`
+/// is a secret for a ledger that has none, in hexadecimal.
 pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Option<&'static str>> {
     if marks(connection)? != (APPLICATION, SCHEMA) {
-        // Two processes may meet here: what counts is what is found once the others are kept out.
+        // Two processes may run this at once: only the state found with the others locked out counts.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let tables: i64 = transaction.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
         match (marks(&transaction)?, tables) {
@@ -179,7 +179,7 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
     Ok(None)
 }
 
-/// From version 2 to 3: rows lie in groups, and the sums may lag behind them.
+/// From version 2 to 3: rows are in groups, and the sums may lag behind them.
 fn third(transaction: &Connection) -> Fallible<()> {
     transaction.execute_batch(groups::TABLE)?;
     let (mut packer, mut rows) = (Packer::default(), Vec::with_capacity(limits::ROWS_PER_COMMIT));
@@ -203,7 +203,7 @@ fn third(transaction: &Connection) -> Fallible<()> {
     tally::mark_all(transaction)
 }
 
-/// From version 5 to 6: the endpoint of a sum is known as far as its rows are still there.
+/// From version 5 to 6: the endpoint of a sum is known only as far as its rows still exist.
 fn sixth(transaction: &Connection, fresh: &str) -> Fallible<()> {
     transaction.execute_batch(&SIXTH.replace("{}", fresh))?;
     for name in ["days", "folded"] {
@@ -220,7 +220,7 @@ fn sixth(transaction: &Connection, fresh: &str) -> Fallible<()> {
     transaction.execute_batch(REST)
 }
 
-/// The views, made again for every version: two for people, and one for what the program reads itself.
+/// Creates the views, again for every version: two for people, and one for the program itself.
 fn views(transaction: &Connection) -> Fallible<()> {
     let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts;
     DROP VIEW IF EXISTS people_parts";
@@ -261,8 +261,8 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
     })
 }
 
-/// Switches to the write-ahead log, which the file then remembers. SQLite does not wait for others while it switches,
-/// so this does.
+/// Switches to the write-ahead log, a setting that the file keeps. SQLite does not wait for other processes while it
+/// switches, so this function does.
 fn turn_log_on(connection: &Connection) -> Fallible<()> {
     let pause = limits::STORE_BUSY / 500;
     for _ in 0..500 {

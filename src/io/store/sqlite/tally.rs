@@ -1,8 +1,9 @@
-//! The sums by day, brought up to date for many rows at once: most rows of a busy gateway belong to a few sums, and
-//! an update of each sum at every commit would cost more than the rows themselves.
+//! Sums by day, brought up to date for many rows at once: most rows of a busy gateway belong to a few sums, and an
+//! update of each sum at every commit would cost more than the rows themselves.
 //!
-//! Which rows the table `days` holds is written down beside it (`counted.upto`), in the same transaction. The view
-//! `parts` adds those behind it, so that every reader, of any process and after any death, sees each row exactly once.
+//! The number of the last row included in the table `days` is stored in `counted.upto`, in the same transaction. The
+//! view `parts` adds the rows after it, so that every reader, in any process and after any crash, counts each row
+//! exactly once.
 
 use super::super::api::{DayKey, DaySums, Sums, sums_of};
 use super::groups;
@@ -18,14 +19,14 @@ use rusqlite::{Connection, params};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Which rows the sums hold. Rows are counted by whole groups.
+/// Last row that the sums include. Rows are counted by whole groups.
 pub(super) const TABLE: &str = "
 CREATE TABLE counted (upto INTEGER NOT NULL) STRICT;
 INSERT INTO counted VALUES (0);
 ";
 
-/// All that the sums are made of at this moment, those of days and rows behind them; and the sums for people, one line
-/// for each of them, with dates as text.
+/// All parts of the sums at this moment, those of days and the rows after them; and the sums for people, one line for
+/// each of them, with dates as text.
 pub(super) const VIEWS: &str = "
 CREATE VIEW parts AS SELECT day, key, model, target, group_path, endpoint, client, requests, uncached_in, cache_read,
     cache_write, out, cost_nano FROM days UNION ALL
@@ -42,13 +43,13 @@ CREATE VIEW sums AS SELECT date(day * 86400, 'unixepoch') AS day, key, keys.name
     group_path, endpoint, model, target, client;
 ";
 
-/// Rows that may lie behind the sums: a reader adds them up each time, so they are kept few.
+/// Maximum number of rows that the sums may lag behind: a reader adds them up each time, so they are few.
 const ROWS_BEHIND: u64 = 8192;
 
-/// More rows than there can be.
+/// Number above any possible number of rows.
 const SPOILT: u64 = u64::MAX;
 
-/// What the rows behind the sums come to, as far as this connection has written them.
+/// Totals of the rows that the sums do not include yet, if this connection has written them.
 #[derive(Default)]
 pub(super) struct Tally {
     rows: u64,
@@ -56,7 +57,7 @@ pub(super) struct Tally {
     people: People,
 }
 
-/// What sums are told apart by: day, key, model, target, group, endpoint, client.
+/// Key of a sum: day, key, model, target, group, endpoint, client.
 type Kind = (u64, KeyId, Arc<str>, Arc<str>, Arc<str>, &'static str, Client);
 
 impl Tally {
@@ -66,7 +67,7 @@ impl Tally {
         rows.iter().for_each(|row| self.people.add(row, &sums_of(row)));
     }
 
-    /// Counts rows, but not whom they are for.
+    /// Counts rows, but not their users and sessions.
     pub(super) fn add_sums(&mut self, rows: &[Row]) {
         self.rows = self.rows.saturating_add(rows.len() as u64);
         for row in rows {
@@ -78,28 +79,28 @@ impl Tally {
         }
     }
 
-    /// True when the sums are to be brought up to date.
+    /// True if the sums must be brought up to date.
     pub(super) fn is_due(&self) -> bool {
         self.rows >= ROWS_BEHIND
     }
 
-    /// True when that should be at once.
+    /// True if that must be done at once.
     pub(super) fn has_many_names(&self) -> bool {
         self.people.is_full()
     }
 
-    /// True when there is nothing to settle.
+    /// True if there are no rows to settle.
     pub(super) fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// What was counted may not have been written.
+    /// Marks the count as invalid, because its rows may not have been written.
     pub(super) fn spoil(&mut self) {
         *self = Tally { rows: SPOILT, ..Tally::default() };
     }
 
-    /// Brings the sums of the days up to date with all rows; to be called within a transaction. What this connection
-    /// has not written itself, or not in one piece, is read again.
+    /// Brings the sums of the days up to date with all rows. Call it within a transaction. Rows that this connection
+    /// has not written itself, or not consecutively, are read again.
     pub(super) fn settle(&mut self, transaction: &Connection) -> Fallible<()> {
         let mut behind = std::mem::take(self);
         let counted = transaction.query_row("SELECT upto FROM counted", [], |row| row.get::<_, i64>(0))?;
@@ -160,8 +161,8 @@ impl Tally {
     }
 }
 
-/// Notes that the sums hold all rows. When the last row goes, the next one gets its number again: so this must be
-/// called after rows have gone, too.
+/// Records that the sums include all rows. Call it after rows were deleted, too: after the last row is deleted, the
+/// next row gets its number again.
 pub(super) fn mark_all(transaction: &Connection) -> Fallible<()> {
     transaction.execute("UPDATE counted SET upto = ?1", [groups::last(transaction)?])?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Values of SQLite's columns as ours, and back.
+//! Conversion of values of SQLite's columns, both ways.
 
 use crate::policy::keys::KeyId;
 
