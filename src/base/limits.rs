@@ -35,6 +35,11 @@ pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
 pub const NUMBER_BYTES_MAX: usize = 1024;
 /// Bytes by which the storage of a request's body grows ahead of what has arrived.
 pub const BODY_STEP_MAX: usize = 1 << 20;
+/// Addresses of one host that are tried before its target counts as unreachable.
+pub const ADDRESSES_TRIED_MAX: usize = 3;
+/// Time after which the next address of a host is tried while the one before has not answered (RFC 8305 section 5); it
+/// is shorter if `connect_timeout` would not reach for all.
+pub const ADDRESS_WAIT: Duration = Duration::from_millis(250);
 /// Connections beyond `max_connections` that are still accepted, only to be answered with 503.
 pub const RESERVE_CONNECTIONS: usize = 32;
 /// Connections of one host beyond `max_connections_per_ip` that are still accepted, only to be answered with 503.

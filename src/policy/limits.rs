@@ -16,7 +16,7 @@ section! {
     /// Deadlines and bounds of one provider, or of one model at one provider.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct UpstreamLimits {
-        /// For name, TCP and TLS of one attempt.
+        /// For name, TCP and TLS of one attempt, over all addresses tried.
         pub connect_timeout: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
         /// To a stream's first event.
         pub first_byte_timeout: Duration = Duration::from_secs(300), Time(TIMEOUTS), Live;

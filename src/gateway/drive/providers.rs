@@ -21,10 +21,13 @@ const BAD_CHUNKS: &str = "the provider's answer was badly framed";
 
 impl Gateway {
     pub(crate) fn dial(&mut self, id: ExchangeId, dial: Dial) {
-        let Dial { provider, addr, authority, present } = dial;
+        let Dial { provider, addr, authority, present, until } = dial;
         let epoch = self.cx.setup.epoch;
         let epoch = if present { epoch } else { epoch.wrapping_sub(1) };
         let pid = self.providers.insert(Connection::dialing(provider, epoch, id));
+        if until != Mono::NEVER {
+            self.arm_provider(pid, until);
+        }
         if let Some(exchange) = self.exchanges.get_mut(id) {
             exchange.dialing(pid);
             let cid = exchange.request.client;
@@ -40,19 +43,26 @@ impl Gateway {
     pub(crate) fn dialed(&mut self, id: ProviderId) {
         let Some(provider) = self.providers.get_mut(id) else { return };
         provider.dialed();
-        match provider.exchange {
-            Some(exchange) => self.tell(exchange, Event::Dialed),
+        match self.awaiting_dial(id) {
+            Some(exchange) => self.tell(exchange, Event::Dialed(id)),
             None => self.close_provider(id),
         }
     }
 
+    /// The exchange that still waits for this dial.
+    fn awaiting_dial(&self, id: ProviderId) -> Option<ExchangeId> {
+        let exchange = self.providers.get(id)?.exchange?;
+        self.exchanges.get(exchange)?.awaits_dial(id).then_some(exchange)
+    }
+
     /// Handles a failed dial; the reactor has already removed the connection.
     pub(crate) fn dial_failed(&mut self, id: ProviderId, why: DialError) {
+        let exchange = self.awaiting_dial(id);
         let Some(mut provider) = self.providers.remove(id) else { return };
         self.timers.forget(provider_conn(id));
         provider.release(&mut self.cx.pool);
-        if let Some(exchange) = provider.exchange {
-            self.tell(exchange, Event::DialFailed(why));
+        if let Some(exchange) = exchange {
+            self.tell(exchange, Event::DialFailed(id, why));
         }
     }
 

@@ -1,16 +1,14 @@
-//! Which target an attempt goes to, on which connection; and what follows a failed one. There is another attempt as
+//! Which target an attempt goes to; and what follows a failed one. There is another attempt as
 //! long as the draft is kept: once part of an answer has been relayed it is gone.
 
 use super::build::Built;
-use super::event::{Dial, Effect, Message, Outcome};
+use super::event::{Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::state::{Answering, Attempt, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
-use crate::base::seam::DialError;
 use crate::base::time::Mono;
 use crate::dialect::{PromptTokens, failure};
 use crate::gateway::cx::Cx;
-use crate::gateway::ids::ProviderId;
 use crate::gateway::local;
 use crate::gateway::provider::breaker::{Among, Breakers, Choice};
 use crate::gateway::provider::request::OutgoingRequest;
@@ -19,10 +17,6 @@ use crate::policy::catalog::{Affinity, Balance, Target};
 use crate::policy::config::Provider;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
-use std::net::SocketAddr;
-
-/// Addresses of one host that are tried before its target counts as unreachable.
-const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Attempt {
     /// Chooses the next target for a request that takes so much; false when none is left.
@@ -37,14 +31,6 @@ impl Attempt {
 
 /// The part of what is free that one slice of a request may take, as a divisor.
 const SEND_SHARE: usize = 16;
-
-/// Where a connection comes from.
-enum Connect {
-    Kept(ProviderId),
-    Dial(Dial),
-    /// When the host's addresses are there.
-    Resolved,
-}
 
 impl Exchange {
     #[inline]
@@ -123,8 +109,8 @@ impl Exchange {
                 self.note_begun(&at);
             }
             self.take_place(&draft, &mut at, cx);
-            match self.connect(&at, cx) {
-                Ok(way) => return self.connecting(way, draft, at, cx),
+            match self.connect(&mut at, false, cx) {
+                Ok(way) => return self.connecting(way, draft, at, None),
                 Err(fault) => match self.after_failure(draft, at, *fault, message, cx) {
                     Ok(next) => (draft, at) = next,
                     Err(effect) => return *effect,
@@ -141,113 +127,6 @@ impl Exchange {
         let choice = Choice { tried: at.tried & !at.bit(), ..self.choice(draft, cx.now.mono) };
         at.begun_as = cx.breakers.begin(self.targets(), at.target as usize, &choice);
         (at.unheard, at.flies) = (true, true);
-    }
-
-    /// Where the connection for the present target comes from.
-    fn connect(&self, at: &Attempt, cx: &mut Cx) -> Result<Connect, Box<Fault>> {
-        let Some((_, target, provider)) = self.route(at) else {
-            return Err(Box::new(Fault::from(FaultKind::Internal)));
-        };
-        // What is kept was dialed under the present configuration; another one's providers have other numbers.
-        let present = self.request.setup.epoch == cx.setup.epoch;
-        if present
-            && !at.fresh_only
-            && at.addresses == 0
-            && let Some(kept) = cx.idle.take(target.provider)
-        {
-            return Ok(Connect::Kept(kept));
-        }
-        let known = addresses(provider, cx);
-        match known.get(at.addresses as usize % known.len().max(1)).copied() {
-            Some(addr) => {
-                let authority = provider.authority;
-                Ok(Connect::Dial(Dial { provider: target.provider, addr, authority, present }))
-            }
-            None => {
-                let (host, port) = provider.next_hop();
-                match cx.names.is_asked(host, port) {
-                    Ok(()) => Ok(Connect::Resolved),
-                    Err(why) => Err(Box::new(nameless(provider, why))),
-                }
-            }
-        }
-    }
-
-    fn connecting(&mut self, way: Connect, draft: Box<OutgoingRequest>, at: Attempt, cx: &Cx) -> Effect {
-        let timeout = self.route(&at).map_or_else(Default::default, |(_, target, _)| target.limits.connect_timeout);
-        let late = cx.now.mono.after(timeout);
-        let (half, by, effect) = match way {
-            Connect::Kept(kept) => (Half::Open(kept), Mono::NEVER, Effect::Send(kept)),
-            // The name of the connection comes with `dialing`.
-            Connect::Dial(dial) => (Half::Resolving, late, Effect::Dial(dial)),
-            Connect::Resolved => (Half::Resolving, late, Effect::Wait),
-        };
-        self.state = State::Attempting(Attempting { draft, at, half, by });
-        effect
-    }
-
-    /// The connection that [`Effect::Dial`] asked for has this name.
-    pub(crate) fn dialing(&mut self, provider: ProviderId) {
-        if let State::Attempting(attempting) = &mut self.state {
-            attempting.half = Half::Dialing(provider);
-        }
-    }
-
-    /// Its connection stands.
-    pub(super) fn dialed(&mut self) -> Effect {
-        let State::Attempting(attempting) = &mut self.state else { return Effect::Nothing };
-        let Half::Dialing(provider) = attempting.half else { return Effect::Nothing };
-        attempting.half = Half::Open(provider);
-        attempting.by = Mono::NEVER;
-        Effect::Begin
-    }
-
-    /// A dial has failed: the next address of the host, then whatever follows a failed attempt.
-    pub(super) fn dial_failed(&mut self, why: DialError, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let State::Attempting(attempting) = &mut self.state else { return Effect::Nothing };
-        // The world has given the connection up already.
-        attempting.half = Half::Resolving;
-        attempting.at.addresses += 1;
-        let tried = attempting.at.addresses as usize;
-        let known = self.target_provider().map_or(0, |provider| addresses(provider, cx).len());
-        if matches!(why, DialError::Connect(_)) && tried < known.min(ADDRESSES_TRIED_MAX) {
-            return self.dial_again(message, cx);
-        }
-        self.attempt_failed(Fault::from(FaultKind::Dial(why)), false, message, cx)
-    }
-
-    /// A host's addresses have come, or will not.
-    pub(super) fn named(
-        &mut self,
-        host: &str,
-        port: u16,
-        failed: Option<&'static str>,
-        message: &Message<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        if !self.awaits_name(host, port) {
-            return Effect::Nothing;
-        }
-        match failed {
-            Some(why) => {
-                let fault = self.target_provider().map_or(FaultKind::Name(why).into(), |one| nameless(one, why));
-                self.attempt_failed(fault, false, message, cx)
-            }
-            None => self.dial_again(message, cx),
-        }
-    }
-
-    fn dial_again(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let State::Attempting(Attempting { draft, at, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
-        match self.connect(&Attempt { fresh_only: true, ..at }, cx) {
-            Ok(way) => self.connecting(way, draft, at, cx),
-            Err(fault) => match self.after_failure(draft, at, *fault, message, cx) {
-                Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
-                Err(effect) => *effect,
-            },
-        }
     }
 
     /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
@@ -323,7 +202,7 @@ impl Exchange {
         fault.came = self.came();
         let (draft, mut at) = match std::mem::replace(&mut self.state, State::Ended) {
             State::Attempting(Attempting { draft, at, half, .. }) => {
-                if let Half::Dialing(provider) | Half::Open(provider) = half {
+                if let Some(provider) = half.provider() {
                     cx.let_go(provider, false);
                 }
                 (draft, at)
@@ -383,7 +262,7 @@ impl Exchange {
     }
 
     /// What follows the failure of an attempt: the next target and the body for it, or an effect that says otherwise.
-    fn after_failure(
+    pub(super) fn after_failure(
         &mut self,
         draft: Box<OutgoingRequest>,
         mut at: Attempt,
@@ -564,6 +443,9 @@ impl Exchange {
             State::Attempting(Attempting { by, half: Half::Renewing, .. }) if *by <= now => {
                 return self.renewed(message, cx);
             }
+            State::Attempting(Attempting { by, half: Half::Dialing(_), .. }) if *by <= now => {
+                return self.dial_late(message, cx);
+            }
             State::Attempting(Attempting { by, .. }) if *by <= now => Some(FaultKind::ConnectTimeout),
             State::Answering(Answering { by, .. }) if *by <= now => return self.answer_late(unread, message, cx),
             _ => None,
@@ -576,21 +458,4 @@ impl Exchange {
         }
         Effect::Wait
     }
-}
-
-/// The addresses of a provider's host, as far as they are known; asks for them when it is time to.
-fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
-    match provider.addresses.is_empty() {
-        false => &provider.addresses,
-        true => {
-            let (host, port) = provider.next_hop();
-            cx.names.look_up(host, port, cx.now.mono, &mut cx.actions)
-        }
-    }
-}
-
-/// The host to connect to has no address.
-fn nameless(provider: &Provider, why: &'static str) -> Fault {
-    let why = if provider.proxy.is_some() { "no address of the proxy" } else { why };
-    Fault::from(FaultKind::Name(why))
 }

@@ -3,6 +3,7 @@
 use super::fault::FaultKind;
 use crate::base::buf::Buf;
 use crate::base::seam::DialError;
+use crate::base::time::Mono;
 use crate::dialect::{Invalid, OwnedTarget};
 use crate::gateway::ids::{ExchangeId, ProviderId};
 use crate::gateway::offload::Product;
@@ -40,9 +41,9 @@ pub(crate) enum Event<'a> {
     /// The addresses of some host have come, or will not, and why.
     Named { host: &'a str, port: u16, failed: Option<&'static str> },
     /// The dialed connection stands.
-    Dialed,
+    Dialed(ProviderId),
     /// It does not.
-    DialFailed(DialError),
+    DialFailed(ProviderId, DialError),
     /// The secret that the provider has refused was asked for again.
     Renewed,
     /// All of the request has left.
@@ -151,6 +152,8 @@ pub(crate) struct Dial {
     pub(crate) authority: Option<u32>,
     /// The exchange's configuration is the present one.
     pub(crate) present: bool,
+    /// It is given up then, unless its exchange does so before.
+    pub(crate) until: Mono,
 }
 
 /// A request to be translated.

@@ -26,6 +26,7 @@ mod attribution;
 pub(crate) mod authorize;
 mod build;
 mod diagnosis;
+mod dial;
 mod event;
 pub(crate) mod fault;
 mod finish;
@@ -192,9 +193,9 @@ impl Exchange {
             }
             (State::Queued(_), Event::Place) => self.placed(message, cx),
             (State::Attempting(_), Event::Named { host, port, failed }) => self.named(host, port, failed, message, cx),
-            (State::Attempting(_), Event::Dialed) => self.dialed(),
+            (State::Attempting(_), Event::Dialed(id)) => self.dialed(id, cx),
             (State::Attempting(_), Event::Renewed) => self.renewed(message, cx),
-            (State::Attempting(_), Event::DialFailed(why)) => self.dial_failed(why, message, cx),
+            (State::Attempting(_), Event::DialFailed(id, why)) => self.dial_failed(id, why, message, cx),
             (State::Attempting(_) | State::Answering(_), Event::Sent) => self.sent(cx),
             (State::Attempting(_), Event::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
             (State::Answering(_), Event::Whole(body)) => self.whole(body, message, cx),
@@ -254,9 +255,7 @@ impl Exchange {
     /// The connection that carries its request.
     pub(crate) fn provider(&self) -> Option<ProviderId> {
         match &self.state {
-            State::Attempting(Attempting { half: Half::Dialing(provider) | Half::Open(provider), .. }) => {
-                Some(*provider)
-            }
+            State::Attempting(attempting) => attempting.half.provider(),
             State::Answering(answering) => answering.provider,
             _ => None,
         }

@@ -21,6 +21,7 @@ use crate::policy::catalog::Model;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::usage::Usage;
 use crate::wire::head::RequestHead;
+use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
@@ -161,10 +162,30 @@ pub(super) enum Half {
     Resolving,
     /// Another secret is awaited.
     Renewing,
-    /// A connection is dialed.
-    Dialing(ProviderId),
+    /// A connection is dialed, or two.
+    Dialing(Dials),
     /// The request is written, or its answer awaited.
     Open(ProviderId),
+}
+
+impl Half {
+    /// The connection that is used or dialed.
+    pub(super) fn provider(self) -> Option<ProviderId> {
+        match self {
+            Half::Resolving | Half::Renewing => None,
+            Half::Dialing(Dials { newest, earlier }) => newest.or(earlier.map(|(earlier, _)| earlier)),
+            Half::Open(provider) => Some(provider),
+        }
+    }
+}
+
+/// The dials of an attempt. One that nobody waits for any more ends with its `connect_timeout` at the latest.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Dials {
+    /// To the present address; `None` once it has failed, and before it has a name.
+    pub(super) newest: Option<ProviderId>,
+    /// One that is slow, and how many addresses were tried before its own.
+    pub(super) earlier: Option<(ProviderId, u8)>,
 }
 
 /// An answer comes.
@@ -267,6 +288,8 @@ pub(crate) struct Attempt {
     pub(super) tried: u64,
     /// Addresses of the target's host tried so far.
     pub(super) addresses: u8,
+    /// Index of the one that is tried first.
+    pub(super) lead: u8,
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     pub(super) fresh_only: bool,
     /// A secret that was refused has been asked for again for it: that is done once.
@@ -291,6 +314,13 @@ pub(crate) struct Attempt {
     pub(super) told: u16,
 }
 
+impl Attempt {
+    /// The address that is tried after so many others.
+    pub(super) fn address(&self, order: u8, known: &[SocketAddr]) -> Option<SocketAddr> {
+        known.get((usize::from(self.lead) + usize::from(order)) % known.len().max(1)).copied()
+    }
+}
+
 impl Default for Attempt {
     fn default() -> Attempt {
         Attempt {
@@ -298,6 +328,7 @@ impl Default for Attempt {
             attempts: 0,
             tried: 0,
             addresses: 0,
+            lead: 0,
             fresh_only: false,
             renewed: false,
             opened: false,

@@ -19,6 +19,8 @@ struct Entry {
     host: Arc<str>,
     port: u16,
     addrs: Vec<SocketAddr>,
+    /// The address that has answered where another did not.
+    answered: Option<SocketAddr>,
     ask_after: Mono,
     /// The resolver is at it.
     asked: bool,
@@ -85,8 +87,19 @@ impl Names {
             Ok(ip) => (vec![SocketAddr::new(ip, port)], Mono::NEVER),
             Err(_) => (Vec::new(), Mono(0)),
         };
-        self.entries.push(Entry { host: host.clone(), port, addrs, ask_after, asked: false, why: "" });
+        self.entries.push(Entry { host: host.clone(), port, addrs, answered: None, ask_after, asked: false, why: "" });
         self.entries.len() - 1
+    }
+
+    /// The address of `host` that has answered where the one tried first did not.
+    pub(crate) fn answered(&self, host: &Arc<str>, port: u16) -> Option<SocketAddr> {
+        self.entries.iter().find(|entry| entry.port == port && entry.host == *host)?.answered
+    }
+
+    /// This address of `host` is tried first from now on.
+    pub(crate) fn has_answered(&mut self, host: &Arc<str>, port: u16, addr: SocketAddr) {
+        let index = self.index_of(host, port);
+        self.entries[index].answered = Some(addr);
     }
 
     /// Whether an answer is to come. Where none is, it is no use to wait for addresses: why the last look-up failed, in

@@ -148,7 +148,8 @@ pub struct Provider {
     pub host_header: String,
     /// Path of a generation request: `/v1/chat/completions`, `/v1/messages`.
     pub path: String,
-    /// Addresses to connect to instead of looking its name up.
+    /// Addresses to connect to instead of looking its name up; if one does not answer within 250 ms, the next is tried
+    /// too.
     ///
     /// Empty means look [`Provider::next_hop`] up; filled if that is an address.
     pub addresses: Vec<SocketAddr>,

@@ -2,6 +2,7 @@
 
 use super::harness::{Harness, Setup, chat, chat_request, gauge, streamed, with};
 use super::process::wait_for;
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +31,43 @@ fn with_upstream(at: SocketAddr) -> Harness {
          targets = [{{ provider = \"odd\" }}]\n"
     );
     Harness::start(&Setup { more, ..Setup::default() })
+}
+
+/// A listener whose queue is full, so that it answers no further connection; and what fills it.
+fn silent() -> (Socket, SocketAddr, Vec<Socket>) {
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    listener.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
+    listener.listen(0).unwrap();
+    let at = listener.local_addr().unwrap();
+    let mut queue = Vec::new();
+    loop {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        if socket.connect_timeout(&at, Duration::from_millis(300)).is_err() {
+            return (listener, at.as_socket().unwrap(), queue);
+        }
+        queue.push(socket);
+    }
+}
+
+#[test]
+fn an_address_that_swallows_connections_fails_no_request() {
+    let (_listener, silent, _queue) = silent();
+    let at = upstream(|mut socket| {
+        if take(&mut socket).is_some() {
+            let _ = socket.write_all(good().replacen("\r\n", "\r\nconnection: close\r\n", 1).as_bytes());
+        }
+    });
+    let more = format!(
+        "[[providers]]\nname = \"odd\"\nshape = \"chat\"\nbase_url = \"http://odd.invalid/v1\"\n\
+         addresses = [\"{silent}\", \"{at}\"]\n\
+         [[models]]\nid = \"odd\"\ncontext = \"1M\"\nrequest_timeout = \"10s\"\ntargets = [{{ provider = \"odd\" }}]\n"
+    );
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    let key = h.key();
+    for _ in 0..3 {
+        let answer = h.chat(&key, &with(chat("x"), "model", "odd"));
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    }
 }
 
 /// Takes one request off a connection: its head and as much of its body as came along.

@@ -47,7 +47,8 @@
 //!
 //! **Events.** `+500ms`, `+15s` (time passes, deadlines fire) · `fin`, `reset`, `closed`, `finished` (the gateway has
 //! said that it writes nothing more, and still reads), `open` (of `c1`, or `c2 fin`, `u1 closed`) · `stall`, `read` (the client stops reading, or goes on) · `refuse-dial`, `tls-fail`, `hang-dial`, `stall-dial`
-//! (the next dial; a stalled one comes up and takes no byte) · `dials 2` (so far) · `buffered 262144` (bytes at
+//! (the next dial; a stalled one comes up and takes no byte) · `u1 up`,
+//! `u1 refused` (a dial that hung comes up, or fails) · `dials 2` (so far) · `dialed ADDRESS` (last) · `buffered 262144` (bytes at
 //! most) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
 //! next ledger row has these) · `log TEXT` (the newest log line has this) · `logged TEXT` (some log line has) · `hold-rows`, `commit`, `store-fails`,
 //! `store-recovers` · `revoke KEY` · `edit KEY budget DOLLARS` · `hold-looks`, `looks 2`, `look`, `look-fails` (the

@@ -162,6 +162,8 @@ impl Player<'_> {
                 world.notice(Notice::Desk(ask.answer(status, body)))
             }
             ["connect"] => world.connect(label, false),
+            ["up"] => world.come_up(label),
+            ["refused"] => world.fail_dial(label),
             ["fin"] => world.finish(label, Ending::Fin),
             ["reset"] => world.finish(label, Ending::Broken),
             ["stall"] => world.end(label).map(|end| end.reads = false),
@@ -202,6 +204,8 @@ impl Player<'_> {
             }
             ["dials", count] if world.dials.to_string() == **count => {}
             ["dials", count] => return Err(format!("{} dials instead of {count}", world.dials)),
+            ["dialed", addr] if world.dialed == addr.parse().ok() => {}
+            ["dialed", addr] => return Err(format!("{:?} was dialed instead of {addr}", world.dialed)),
             ["resolve", host, addrs @ ..] => return world.resolve(host, addrs),
             ["row", expected @ ..] => return self.row(expected),
             ["log", expected @ ..] => {

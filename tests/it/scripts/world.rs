@@ -4,6 +4,7 @@
 use crate::support::answers::{Answers, Piece};
 use crate::support::setting::{SECRETS, begin, later};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
@@ -87,6 +88,7 @@ pub struct World {
     pub cut: Cut,
     pub ends: BTreeMap<String, End>,
     pub dials: usize,
+    pub dialed: Option<SocketAddr>,
     pub plans: VecDeque<DialPlan>,
     pub rows: VecDeque<Row>,
     pub log: Vec<String>,
@@ -138,6 +140,7 @@ impl World {
             cut,
             ends: BTreeMap::new(),
             dials: 0,
+            dialed: None,
             plans: VecDeque::new(),
             rows: VecDeque::new(),
             log: Vec::new(),
@@ -217,6 +220,21 @@ impl World {
         if how == Ending::Broken {
             end.waiting.clear();
         }
+        self.settle()
+    }
+
+    /// A connection that was dialed comes up.
+    pub fn come_up(&mut self, label: &str) -> Result<(), String> {
+        let conn = self.end(label)?.conn;
+        self.gateway.reply(Reply::Dialed(conn), self.now);
+        self.settle()
+    }
+
+    /// A connection that was dialed is refused.
+    pub fn fail_dial(&mut self, label: &str) -> Result<(), String> {
+        let conn = self.ends.remove(label).ok_or("there is no such dial")?.conn;
+        self.labels.remove(&conn);
+        self.gateway.reply(Reply::DialFailed(conn, DialError::Connect("refused")), self.now);
         self.settle()
     }
 
@@ -332,7 +350,10 @@ impl World {
         let busy = !actions.is_empty();
         for action in actions {
             match action {
-                Action::Dial { conn, .. } => self.dial(conn),
+                Action::Dial { conn, addr, .. } => {
+                    self.dialed = Some(addr);
+                    self.dial(conn);
+                }
                 Action::Hear(conn) => {
                     if let Some(label) = self.labels.get(&conn).cloned() {
                         self.deliver(&label)?;
