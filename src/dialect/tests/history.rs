@@ -91,3 +91,17 @@ fn a_tool_search_that_found_nothing_says_so() {
     let empty = body(value!({"type": "function_call_output", "call_id": "call_1", "output": []}));
     assert_eq!(asked(Dialect::Responses, Dialect::Chat, &empty)["messages"][2]["content"], "");
 }
+
+#[test]
+fn a_text_file_of_a_chat_client_is_given_as_its_text() {
+    let body = String::from_utf8(fixture("../translated/text-file.chat.json")).unwrap();
+    let text = "The meeting is on Tuesday.\n";
+    let messages = asked(Dialect::Chat, Dialect::Messages, &body);
+    assert_eq!(messages["messages"][0]["content"][0], value!({"type": "text", "text": text}), "{messages}");
+    let responses = asked(Dialect::Chat, Dialect::Responses, &body);
+    assert_eq!(responses["input"][0]["content"][0], value!({"type": "input_text", "text": text}), "{responses}");
+    let mut broken = json(&body);
+    broken["messages"][0]["content"][0]["file"]["file_data"] = value!("data:text/plain;base64,/w==");
+    let refused = request_for((Dialect::Chat, Dialect::Messages), &broken.to_string(), "m", &Capabilities::default());
+    assert_eq!(refused.unwrap_err(), "messages[0].content[0].file.file_data: expected text in base64");
+}
