@@ -425,7 +425,7 @@ fn only_tools_that_the_client_runs_go_on_wherever_they_stand() {
         r#"{"type":"code_execution"}"#,
         r#"{"type":"openrouter:web_search"}"#,
         r#"{"type":"of_next_month"}"#,
-        r#"{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_other"}}"#,
+        r#"{"type":"shell","environment":{"type":"container_reference"}}"#,
         r#"{"type":"shell","environment":{"type":"container_auto","type":"local"}}"#,
         r#"{"type":"shell","environment":null,"environment":{"type":"container_auto"}}"#,
         r#"{"type":"tool_search","execution":"server"}"#,
@@ -462,19 +462,36 @@ fn only_tools_that_the_client_runs_go_on_wherever_they_stand() {
 
 #[test]
 fn a_tool_of_the_providers_goes_on_where_it_is_named_and_names_nothing_stored() {
+    let run = |members: &str| tools(&["code_interpreter", "shell", "file_search", "web_search"], members);
+    let offered = |tools: &str| format!("\"input\":\"x\",\"tools\":[{tools}]");
     for (tool, goes) in [
         (r#"{"type":"code_interpreter","container":{"type":"auto"}}"#, true),
         (r#"{"type":"code_interpreter","container":{"type":"auto","file_ids":[]}}"#, true),
-        (r#"{"type":"code_interpreter","container":{"type":"auto","file_ids":["file-other"]}}"#, false),
-        (r#"{"type":"code_interpreter","container":"cntr_other"}"#, false),
         (r#"{"type":"shell","environment":{"type":"container_auto"}}"#, true),
-        (r#"{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_other"}}"#, false),
-        (r#"{"type":"file_search","vector_store_ids":["vs_other"]}"#, false),
         (r#"{"type":"web_search_preview"}"#, false),
     ] {
-        let body = format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]");
-        let want = if goes { body.clone() } else { format!("\"input\":\"x\",\"tools\":[{FUNCTION}]") };
-        assert_eq!(tools(&["code_interpreter", "shell", "file_search", "web_search"], &body).unwrap(), want);
+        let both = format!("{FUNCTION},{tool}");
+        assert_eq!(run(&offered(&both)).unwrap(), offered(if goes { &both } else { FUNCTION }));
+    }
+    for (tool, member) in [
+        (r#"{"type":"code_interpreter","container":{"type":"auto","file_ids":["file-other"]}}"#, "container.file_ids"),
+        (r#"{"type":"code_interpreter","container":"cntr_other"}"#, "container"),
+        (
+            r#"{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_other"}}"#,
+            "environment.container_id",
+        ),
+        (r#"{"type":"file_search","vector_store_ids":["vs_other"]}"#, "vector_store_ids"),
+    ] {
+        let why = run(&offered(&format!("{FUNCTION},{tool}"))).unwrap_err();
+        assert_eq!(why, format!("tools[1].{member}: expected no object that is stored at the provider"));
+        let space = format!("{{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{FUNCTION},{tool}]}}");
+        assert!(run(&offered(&space)).unwrap_err().starts_with("tools[0].tools."), "{tool}");
+        let added = |tools: &str| {
+            format!(
+                "\"input\":[{{\"type\":\"additional_tools\",\"tools\":[{tools}]}},{{\"role\":\"user\",\"content\":\"x\"}}]"
+            )
+        };
+        assert_eq!(run(&added(&format!("{FUNCTION},{tool}"))).unwrap(), added(FUNCTION));
     }
 }
 
@@ -600,6 +617,51 @@ const STORED_OBJECTS: &[(Dialect, &str, &str)] = &[
         "tools[1].type",
     ),
     (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"file_search","vector_store_ids":["vs_1"]}]}"#,
+        "tools[0].vector_store_ids",
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}},{"type":"file_search","file_search":{"vector_store\u005fids":["vs_1"]}}]}"#,
+        "tools[1].file_search.vector_store\\u005fids",
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"code_interpreter","container":"cntr_1"}]}"#,
+        "tools[0].container",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"code_execution_20250825","name":"c","container":{"id":"cntr_1"}}]}"#,
+        "tools[0].container.id",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","vector_store_ids":["vs_1"],"input_schema":{}}]}"#,
+        "tools[0].vector_store_ids",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":"x","tools":[{"type":"function","name":"f"},{"type":"file_search","vector_store_ids":["vs_1"]}]}"#,
+        "tools[1].vector_store_ids",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":"x","tools":[{"type":"function","name":"f"},{"type":"code_interpreter","container":"cntr_1"}]}"#,
+        "tools[1].container",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":"x","tools":[{"type":"function","name":"f"},{"type":"code_interpreter","container":{"type":"auto","file_ids":["file-1"]}}]}"#,
+        "tools[1].container.file_ids",
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":"x","tools":[{"type":"function","name":"f"},{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_1"}}]}"#,
+        "tools[1].environment.container_id",
+    ),
+    (
         Dialect::Responses,
         r#"{"input":[{"role":"user","content":[{"type":"input_file","file_id":"file-1"}]}]}"#,
         "input[0].content[0].file_id",
@@ -648,6 +710,18 @@ const NOT_STORED_OBJECTS: &[(Dialect, &str)] = &[
     (
         Dialect::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"mcp_toolset","input_schema":{"type":"mcp_toolset"}}]}"#,
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"container","description":"vector_store_ids","parameters":{"type":"object","properties":{"container":{"type":"string"},"vector_store_ids":{"type":"array","items":{"type":"string"}}},"required":["container"],"default":{"vector_store_ids":["a"],"container":"b"}}}}]}"#,
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","input_schema":{"type":"object","default":{"container":"a","file_ids":["b"]}},"input_examples":[{"container":"a","vector_store_ids":["b"]}]}]}"#,
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":"x","tools":[{"type":"function","name":"f","parameters":{"default":{"container":"a","vector_store_ids":["b"]}}},{"type":"file_search","vector_store_ids":[]},{"type":"code_interpreter","container":{"type":"auto"}}]}"#,
     ),
     (
         Dialect::Responses,
