@@ -756,6 +756,32 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
 }
 
 #[test]
+fn the_role_developer_becomes_system_where_the_target_does_not_take_it() {
+    let takes_none = takes(Dialect::Chat, Capabilities { developer_role: false, ..Capabilities::default() });
+    let takes_it = takes(Dialect::Chat, Capabilities::default());
+    for (message, want) in [
+        (r#"{"role":"developer","content":"a"}"#, r#"{"role":"system","content":"a"}"#),
+        (
+            r#"{"content":[{"type":"text","text":"a"}],"role":"developer"}"#,
+            r#"{"content":[{"type":"text","text":"a"}],"role":"system"}"#,
+        ),
+        (r#"{"r\u006fle":"d\u0065veloper","content":"a"}"#, r#"{"r\u006fle":"system","content":"a"}"#),
+        (
+            r#"{"role":"user","content":"developer","name":"developer"}"#,
+            r#"{"role":"user","content":"developer","name":"developer"}"#,
+        ),
+        (r#"{"role":"user","role":"developer","content":""}"#, r#"{"role":"user","role":"system","content":""}"#),
+    ] {
+        for rest in [r#""model":"m","#, r#""n":2,"model":"m","max_tokens":5,"#] {
+            let body = |message: &str| format!("{{{rest}\"messages\":[{message},{message}],\"stream\":true}}");
+            let (given, wanted) = (body(message), body(want));
+            assert_eq!(takes_none.run(&given), takes_it.run(&wanted), "{message}");
+            assert!(takes_it.run(&given).contains(message), "{message}");
+        }
+    }
+}
+
+#[test]
 fn name_of_a_stored_object_is_cut_in_a_refusal() {
     let body =
         format!(r#"{{"messages":[{{"role":"user","content":[{{"{}":{{"file_id":"f"}}}}]}}]}}"#, "x".repeat(9000));

@@ -223,12 +223,19 @@ impl Checks {
                 self.message.role = match (span.of(buf), self.shape) {
                     (b"assistant", _) => Role::Assistant,
                     (b"tool", Dialect::Chat) => Role::Tool,
-                    (b"user" | b"system", _) | (b"developer" | b"function", Dialect::Chat) => Role::Another,
+                    (b"user" | b"system", _) | (b"function", Dialect::Chat) => Role::Another,
+                    (b"developer", Dialect::Chat) => {
+                        self.fields.cuts.push(span);
+                        Role::Another
+                    }
                     _ => Role::Wrong,
                 };
             }
             Part::Role => {
                 let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
+                if self.shape == Dialect::Chat && is("developer") {
+                    self.fields.cuts.push(span);
+                }
                 let others: &[&str] = match self.shape {
                     Dialect::Chat | Dialect::Relay(_) => &["system", "developer", "user", "function"],
                     Dialect::Messages | Dialect::Responses => &["user", "system"],
