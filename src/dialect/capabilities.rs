@@ -75,6 +75,8 @@ pub struct Capabilities {
     pub replay_reasoning: bool,
     /// The bound on completion tokens is called `max_completion_tokens` (chat shape).
     pub max_completion_tokens: bool,
+    /// Messages of the role `developer` are accepted (chat shape).
+    pub developer_role: bool,
     /// The most completion tokens the model can give; larger demands are lowered to it.
     pub max_output_tokens: Option<u64>,
     /// How JSON of a schema is demanded.
@@ -136,6 +138,7 @@ impl Default for Capabilities {
             mid_conversation_system: false,
             replay_reasoning: false,
             max_completion_tokens: false,
+            developer_role: true,
             max_output_tokens: None,
             structured_output: Structured::Native,
             effort: false,

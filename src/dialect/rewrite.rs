@@ -14,6 +14,7 @@ use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::Target;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{Dialect, Span};
+use std::borrow::Cow;
 
 /// One piece of the body to send.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -41,10 +42,15 @@ enum Fate {
 /// What has a responses upstream hand its reasoning out.
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
+/// The role that every chat upstream takes in the place of `developer`.
+const SYSTEM: &str = "system";
+
 /// Members, and cuts, up to which a request is ordinary.
 const ORDINARY: usize = 64;
 /// Pieces that one member may become: a comma, what stands before its value, and the value.
 const PIECES_EACH: usize = 3;
+/// The same of a cut, in the place of which something may be written.
+const PIECES_CUT: usize = 2;
 
 impl Fields {
     /// Bytes of storage that the tables of members and cuts take, with that of the pieces which a body is sent in; 0
@@ -55,8 +61,9 @@ impl Fields {
             return 0;
         }
         // Vectors that grow have room for twice what is in them.
-        let pieces = 2 * (PIECES_EACH * members + cuts);
-        members * size_of::<Member>() + cuts * size_of::<Span>() + pieces * size_of::<Piece>()
+        let pieces = 2 * (PIECES_EACH * members + PIECES_CUT * cuts);
+        let each_cut = size_of::<Span>() + 2 * SYSTEM.len();
+        members * size_of::<Member>() + cuts * each_cut + pieces * size_of::<Piece>()
     }
 }
 
@@ -64,6 +71,8 @@ struct Writer<'a> {
     body: &'a [u8],
     /// What is left out of the body, the next one first.
     cuts: &'a [Span],
+    /// What is written in the place of each.
+    instead: &'static str,
     text: &'a mut Vec<u8>,
     pieces: &'a mut Vec<Piece>,
     total: u64,
@@ -71,10 +80,11 @@ struct Writer<'a> {
 
 /// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
-/// asked for where the target reports it, the bound on completion tokens under the name it goes by there, and the
-/// members that the configuration writes; of a responses request the tools left out that run at the provider. Fills
-/// `text` and `pieces` anew; returns the length of all pieces together. [`Invalid`] where none of its tools is left, or
-/// where it names an object that is stored at the provider.
+/// asked for where the target reports it, the bound on completion tokens under the name it goes by there, the role
+/// `developer` made `system` where the target does not take it, and the members that the configuration writes; of a
+/// responses request the tools left out that run at the provider. Fills `text` and `pieces` anew; returns the length of
+/// all pieces together. [`Invalid`] where none of its tools is left, or where it names an object that is stored at the
+/// provider.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],
@@ -86,10 +96,14 @@ pub fn rewrite(
     text.clear();
     pieces.clear();
     fields.may_name_stored(with.capabilities)?;
-    let cuts = tools::cuts(shape, body, fields, with.capabilities)?;
+    let cuts = match shape == Dialect::Chat && with.capabilities.developer_role {
+        true => Cow::default(),
+        false => tools::cuts(shape, body, fields, with.capabilities)?,
+    };
+    let instead = if shape == Dialect::Chat { SYSTEM } else { "" };
     let takes_it = !with.capabilities.drops("stream_options");
     let ask = with.capabilities.stream_usage && takes_it && shape.upstream() == Dialect::Chat && fields.stream;
-    let mut writer = Writer { body, cuts: &cuts, text, pieces, total: 0 };
+    let mut writer = Writer { body, cuts: &cuts, instead, text, pieces, total: 0 };
     if let Some(model) = fields.model.filter(|_| !ask && goes_as_it_is(shape, fields, with.capabilities)) {
         writer.body(0, model.start as usize - 1);
         writer.text(|text| write_string(text, with.model));
@@ -286,13 +300,15 @@ fn bound(shape: Dialect, takes: &Capabilities) -> &'static str {
 }
 
 impl Writer<'_> {
-    /// A part of the body, but for what is cut out of it. Parts come in order.
+    /// A part of the body, with what is cut out of it replaced. Parts come in order.
     fn body(&mut self, mut start: usize, end: usize) {
+        let instead = self.instead;
         while let Some((cut, rest)) = self.cuts.split_first()
             && (cut.end as usize) <= end
         {
             if cut.start as usize >= start {
                 self.plain(start, cut.start as usize);
+                self.text(|text| text.extend_from_slice(instead.as_bytes()));
                 start = cut.end as usize;
             }
             self.cuts = rest;

@@ -3,6 +3,7 @@
 mod answers;
 mod endings;
 mod examples;
+mod history;
 mod hostile;
 mod known;
 mod property;

@@ -415,7 +415,8 @@ impl PromptCache {
 }
 
 section! {
-    /// Properties of a model that a translation needs. A route without translation needs only the name of the bound.
+    /// Properties of a model that a translation needs. A route without translation needs only the name of the bound and
+    /// the role `developer`.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct Capabilities {
         /// `temperature` and `top_p` are accepted.
@@ -428,6 +429,9 @@ section! {
         /// The bound on completion tokens is called `max_completion_tokens` (chat shape), on same-shape routes too.
         /// Default: true for OpenAI and Azure, else false.
         pub max_completion_tokens: Option<bool> = None, Or(Flag, "by the provider"), Live;
+        /// Messages of the role `developer` are accepted (chat shape); else a chat client's are sent as `system`.
+        /// Default: true for OpenAI and Azure, else false.
+        pub developer_role: Option<bool> = None, Or(Flag, "by the provider"), Live;
         /// How JSON of a schema is demanded: `"native"`, by a field of its own; `"tool"`, by a tool that it must call;
         /// `"instruction"`, in the prompt.
         pub structured_output: StructuredOutput = StructuredOutput::Native,

@@ -407,8 +407,7 @@ impl Checks {
                 let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields);
                 judged.map_err(|refusal| self.note(refusal))?;
             }
-            Name::Tools if in_array && depth <= 3 => self.in_tools(buf, token, depth, span)?,
-            Name::Tools if self.shape == Dialect::Responses => self.in_item(token, depth),
+            Name::Tools if in_array => self.in_tools(buf, token, depth, span)?,
             Name::System | Name::Tools => {}
             name if name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),

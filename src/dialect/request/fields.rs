@@ -130,7 +130,8 @@ pub struct Fields {
     pub(in crate::dialect) members: Vec<Member>,
     /// One of them is none that every target of the shape gets as it stands.
     pub(in crate::dialect) has_odd: bool,
-    /// Parts of the body that are not for an upstream of the same shape, in order: reasoning without a signature.
+    /// Parts of the body that are not for an upstream of the same shape, in order: reasoning without a signature; in a
+    /// chat request each role `developer`, which becomes another where the target does not take it.
     pub(in crate::dialect) cuts: Vec<Span>,
     /// It names an object of the provider's account: why that is refused.
     pub(in crate::dialect) stored: Option<Box<Invalid>>,

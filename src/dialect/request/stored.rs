@@ -19,6 +19,10 @@ const NO_OBJECT: &str = "no object that is stored at the provider";
 
 /// Names of an object.
 const IDS: [&str; 2] = ["file_id", "container_id"];
+/// Further names of objects in a tool, whose value is an id or a list of ids.
+const TOOL_IDS: [&str; 3] = ["container", "file_ids", "vector_store_ids"];
+/// Members of a tool that the client has written for the model, which name what it likes.
+const TOOL_FREE: [&str; 3] = ["parameters", "input_schema", "input_examples"];
 /// Members with what a model has written, or with what an answer has cited, which is no more than said again.
 const FREE: [&str; 4] = ["input", "arguments", "citations", "annotations"];
 /// Bytes of a member's name in a refusal.
@@ -34,22 +38,22 @@ pub(super) fn name_of(key: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(&key[..key.len().min(NAME_MAX)])
 }
 
-/// Where the message under way may name an object.
+/// Where the message or the tool under way may name an object.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Stored {
-    /// The member of the message, or of the block of its content, under way.
+    /// The member of the message, of the block of its content, or of the tool, under way.
     member: Span,
     /// The last key, if its value names an object.
     name: Option<Span>,
-    /// The member of the message is the recording of an answer.
-    is_audio: bool,
+    /// The member names an object by an `id` of its own: the recording of an answer, or a container of a tool.
+    has_id: bool,
     /// How deep the member lies that is not looked into.
     free: u8,
 }
 
 /// At the beginning of a message.
 pub(super) const NOTHING_STORED: Stored =
-    Stored { member: Span { start: 0, end: 0 }, name: None, is_audio: false, free: u8::MAX };
+    Stored { member: Span { start: 0, end: 0 }, name: None, has_id: false, free: u8::MAX };
 
 impl Stored {
     /// A key at `depth`: 3 in the message, 5 in a block of its content.
@@ -69,14 +73,44 @@ impl Stored {
             self.member = span;
         }
         if depth == 3 {
-            self.is_audio = eq_unescaped(key, "audio");
+            self.has_id = eq_unescaped(key, "audio");
         }
         match key {
             b"type" | b"text" | b"role" | b"content" => {}
-            _ if is_id(key) || (depth == 4 && self.is_audio && eq_unescaped(key, "id")) => self.name = Some(span),
+            _ if is_id(key) || (depth == 4 && self.has_id && eq_unescaped(key, "id")) => self.name = Some(span),
             _ if FREE.iter().any(|name| eq_unescaped(key, name)) => self.free = depth,
             _ => {}
         }
+    }
+
+    /// A key at `depth` of a tool: 3 in the tool itself.
+    #[inline]
+    pub(super) fn tool_key(&mut self, buf: &[u8], depth: usize, span: Span) {
+        let depth = depth.min(usize::from(u8::MAX) - 1) as u8;
+        self.name = None;
+        if depth <= self.free {
+            self.free = u8::MAX;
+            self.named_in_tool(span.of(buf), depth, span);
+        }
+    }
+
+    fn named_in_tool(&mut self, key: &[u8], depth: u8, span: Span) {
+        if depth == 3 {
+            (self.member, self.has_id) = (span, eq_unescaped(key, "container"));
+        }
+        let is = |name: &&str| eq_unescaped(key, name);
+        match key {
+            b"type" | b"function" | b"name" | b"description" | b"strict" => {}
+            _ if TOOL_FREE.iter().any(is) => self.free = depth,
+            _ if is_id(key) || TOOL_IDS.iter().any(is) => self.name = Some(span),
+            _ if depth == 4 && self.has_id && is(&"id") => self.name = Some(span),
+            _ => {}
+        }
+    }
+
+    /// True if the name is that of the member itself.
+    pub(super) fn is_member(&self) -> bool {
+        self.name == Some(self.member)
     }
 
     /// True if a string that comes now names an object.

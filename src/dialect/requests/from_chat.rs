@@ -86,7 +86,7 @@ fn user_blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Blo
         if kind.is("image_url") {
             blocks.push(Block::Media(chat_image(part, &path())?));
         } else if kind.is("file") {
-            blocks.push(Block::Media(chat_file(part, &path())?));
+            blocks.push(chat_file(part, &path())?);
         } else if let Some(text) = text.filter(|_| kind.is("text") || kind.is_null()) {
             blocks.push(text_block(text));
         } else {

@@ -184,9 +184,13 @@ impl<'a> Items<'_, 'a> {
     fn output(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
         let id = item.get("call_id").and_then(Raw::string);
         let tools = item.get("tools").filter(|_| item.get("type").is_some_and(|kind| kind.is("tool_search_output")));
-        let given = item.get("output").or(tools).unwrap_or(Raw::NULL);
-        let plain = given.string().is_some();
-        let content = returned(self.ask, given, || format!("input[{at}].output"))?;
+        let output = item.get("output");
+        let plain = output.is_some_and(|output| output.string().is_some());
+        let content = match (output, tools) {
+            // An empty list of tools is no empty list of parts.
+            (None, Some(tools)) => vec![as_written(tools)],
+            _ => returned(self.ask, output.unwrap_or(Raw::NULL), || format!("input[{at}].output"))?,
+        };
         let slot = self.open.as_mut().and_then(|open| {
             let known = open.unanswered.get_mut(id?)?.pop()?;
             Some((open, known))
@@ -263,10 +267,15 @@ fn returned<'a>(ask: &Ask<'a>, given: Raw<'a>, list: impl Fn() -> String) -> Res
     if given.string().is_some() || (given.kind() == Kind::Array && parts) {
         return blocks(ask, given, list);
     }
+    Ok(vec![as_written(given)])
+}
+
+/// JSON as a text.
+fn as_written(json: Raw<'_>) -> Block<'static> {
     let (mut text, mut inside) = (Vec::new(), Vec::new());
-    compact(given.bytes(), &mut text);
+    compact(json.bytes(), &mut text);
     write_escaped(&mut inside, &text);
-    Ok(vec![Block::Text(Cow::Owned(inside))])
+    Block::Text(Cow::Owned(inside))
 }
 
 fn format<'a>(ask: &Ask<'a>, updated: Option<Raw<'a>>) -> Result<Format<'a>, Invalid> {

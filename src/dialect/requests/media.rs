@@ -90,15 +90,10 @@ fn target_of<'a>(url: &'a [u8], path: impl Display) -> Result<Target<'a>, Invali
     }
 }
 
-fn from_url<'a>(
-    url: &'a [u8],
-    title: Option<&'a [u8]>,
-    detail: Option<&'a [u8]>,
-    path: impl Display + Copy,
-) -> Result<Media<'a>, Invalid> {
+fn from_url<'a>(url: &'a [u8], detail: Option<&'a [u8]>, path: impl Display + Copy) -> Result<Media<'a>, Invalid> {
     match target_of(url, path)? {
         Target::Web(url) => Ok(Media::Url { url, detail }),
-        Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Media::Pdf { data, title }),
+        Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Media::Pdf { data, title: None }),
         Target::Data(kind, data) => match image_kind(&kind) {
             Some(kind) => Ok(Media::Image { kind: Cow::Borrowed(kind), data, detail }),
             None => refuse(path, KINDS),
@@ -111,22 +106,37 @@ pub(super) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Inv
     let image = part.get("image_url").unwrap_or(Raw::NULL);
     let detail = image.get("detail").and_then(Raw::string);
     match image.string().or_else(|| image.get("url").and_then(Raw::string)) {
-        Some(url) => from_url(url, None, detail, format_args!("{path}.image_url.url")),
+        Some(url) => from_url(url, detail, format_args!("{path}.image_url.url")),
         None => refuse(format_args!("{path}.image_url.url"), "a string"),
     }
 }
 
-/// Reads a chat part of type `file`: a PDF in `file_data`. A `file_id` means something to one provider alone.
-pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+/// Reads a chat part of type `file`: a PDF, a text or an image in `file_data`. A `file_id` means something to one
+/// provider alone.
+pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
     let file = part.get("file").unwrap_or(Raw::NULL);
     let title = file.get("filename").and_then(Raw::string);
-    let media = match file.get("file_data").and_then(Raw::string) {
-        Some(data) => from_url(data, title, None, format_args!("{path}.file.file_data"))?,
-        None => return refuse(format_args!("{path}.file.file_data"), "a PDF as data URL"),
-    };
-    match media {
-        Media::Url { .. } => refuse(format_args!("{path}.file.file_data"), "a PDF as data URL"),
-        media => Ok(media),
+    let at = format!("{path}.file.file_data");
+    match file.get("file_data").and_then(Raw::string) {
+        Some(url) => file_data(url, title, &at),
+        None => refuse(at, "a file as data URL"),
+    }
+}
+
+/// A file in a `data:` URL, as either of OpenAI's shapes has it.
+fn file_data<'a>(url: &'a [u8], title: Option<&'a [u8]>, at: &str) -> Result<Block<'a>, Invalid> {
+    match target_of(url, at)? {
+        Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Block::Media(Media::Pdf { data, title })),
+        Target::Data(kind, data) if kind.starts_with("text/") || kind == "application/json" => {
+            let text = base64::decode(&data).filter(|text| std::str::from_utf8(text).is_ok());
+            let Some(text) = text else { return refuse(at, "text in base64") };
+            Ok(Block::Text(escaped(Cow::Owned(text))))
+        }
+        Target::Data(kind, data) => match image_kind(&kind) {
+            Some(kind) => Ok(Block::Media(Media::Image { kind: Cow::Borrowed(kind), data, detail: None })),
+            None => refuse(at, "a PDF, a text or an image"),
+        },
+        Target::Web(_) => refuse(at, "a data URL in base64"),
     }
 }
 
@@ -134,7 +144,7 @@ pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Inva
 pub(super) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let detail = part.get("detail").and_then(Raw::string);
     match part.get("image_url").and_then(Raw::string) {
-        Some(url) => from_url(url, None, detail, format_args!("{path}.image_url")),
+        Some(url) => from_url(url, detail, format_args!("{path}.image_url")),
         None => refuse(format_args!("{path}.image_url"), "an http, https or data URL"),
     }
 }
@@ -150,19 +160,7 @@ pub(super) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>,
     if !data.starts_with(b"data:") {
         return Ok(Block::Media(Media::Pdf { data: Cow::Borrowed(data), title }));
     }
-    match target_of(data, &at)? {
-        Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Block::Media(Media::Pdf { data, title })),
-        Target::Data(kind, data) if kind.starts_with("text/") || kind == "application/json" => {
-            let text = base64::decode(&data).filter(|text| std::str::from_utf8(text).is_ok());
-            let Some(text) = text else { return refuse(at, "text in base64") };
-            Ok(Block::Text(escaped(Cow::Owned(text))))
-        }
-        Target::Data(kind, data) => match image_kind(&kind) {
-            Some(kind) => Ok(Block::Media(Media::Image { kind: Cow::Borrowed(kind), data, detail: None })),
-            None => refuse(at, "a PDF, a text or an image"),
-        },
-        Target::Web(_) => refuse(at, "a data URL in base64"),
-    }
+    file_data(data, title, &at)
 }
 
 /// Reads a messages block `image`.

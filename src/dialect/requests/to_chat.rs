@@ -252,6 +252,7 @@ impl Arguments<'_> {
     pub(super) fn write_text(&self, out: &mut Vec<u8>) {
         match self {
             Arguments::Value(value) => write_arguments(*value, out),
+            Arguments::Json(text) if holds_nothing(text) => out.extend_from_slice(b"{}"),
             Arguments::Json(text) => out.extend_from_slice(text),
             Arguments::Free(text) => {
                 out.extend_from_slice(b"{\\\"input\\\":\\\"");
@@ -260,6 +261,12 @@ impl Arguments<'_> {
             }
         }
     }
+}
+
+/// True if a call's `arguments` string holds no arguments: it is blank or `null`.
+pub(super) fn holds_nothing(arguments: &[u8]) -> bool {
+    // Nearly all begin so.
+    !arguments.starts_with(b"{") && matches!(Raw::text_of(arguments).trim(), "" | "null")
 }
 
 /// Appends a call's `input` as the inside of an `arguments` string: compact JSON.

@@ -12,6 +12,7 @@ use super::bounds::too_many;
 use super::schema::{write_closed, write_free, write_input_schema};
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Mark, Offer, Returned, Role, Schema, Talk, Text};
 use super::talk::{Tool, Turn, Wishes};
+use super::to_chat::holds_nothing;
 use crate::base::limits::MESSAGES_MAX;
 use crate::wire::json::{self, Raw, compact, item, key, write_count, write_inside, write_string};
 use std::borrow::Cow;
@@ -363,7 +364,7 @@ fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
 pub(in crate::dialect) fn write_input(arguments: &[u8], out: &mut Vec<u8>) {
     let text = Raw::text_of(arguments);
     let trimmed = text.trim();
-    if trimmed.is_empty() || trimmed == "null" {
+    if holds_nothing(arguments) {
         out.extend_from_slice(b"{}");
     } else if trimmed.starts_with('{') && json::check(trimmed.as_bytes()).is_ok() {
         compact(trimmed.as_bytes(), out);

@@ -151,11 +151,7 @@ fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
     key(out, "name");
     write_inside(out, &call.name);
     out.extend_from_slice(b",\"arguments\":\"");
-    let from = out.len();
     call.arguments.write_text(out);
-    if out.len() == from {
-        out.extend_from_slice(b"{}");
-    }
     out.extend_from_slice(b"\"}");
 }
 

@@ -600,6 +600,31 @@ const STORED_OBJECTS: &[(Dialect, &str, &str)] = &[
         "tools[1].type",
     ),
     (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"file_search","vector_store_ids":["vs_1"]}]}"#,
+        "tools[0].vector_store_ids",
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}},{"type":"file_search","file_search":{"vector_store\u005fids":["vs_1"]}}]}"#,
+        "tools[1].file_search.vector_store\\u005fids",
+    ),
+    (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"code_interpreter","container":"cntr_1"}]}"#,
+        "tools[0].container",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"code_execution_20250825","name":"c","container":{"id":"cntr_1"}}]}"#,
+        "tools[0].container.id",
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","vector_store_ids":["vs_1"],"input_schema":{}}]}"#,
+        "tools[0].vector_store_ids",
+    ),
+    (
         Dialect::Responses,
         r#"{"input":[{"role":"user","content":[{"type":"input_file","file_id":"file-1"}]}]}"#,
         "input[0].content[0].file_id",
@@ -650,6 +675,18 @@ const NOT_STORED_OBJECTS: &[(Dialect, &str)] = &[
         r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"mcp_toolset","input_schema":{"type":"mcp_toolset"}}]}"#,
     ),
     (
+        Dialect::Chat,
+        r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"container","description":"vector_store_ids","parameters":{"type":"object","properties":{"container":{"type":"string"},"vector_store_ids":{"type":"array","items":{"type":"string"}}},"required":["container"],"default":{"vector_store_ids":["a"],"container":"b"}}}}]}"#,
+    ),
+    (
+        Dialect::Messages,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","input_schema":{"type":"object","default":{"container":"a","file_ids":["b"]}},"input_examples":[{"container":"a","vector_store_ids":["b"]}]}]}"#,
+    ),
+    (
+        Dialect::Responses,
+        r#"{"input":"x","tools":[{"type":"function","name":"f","parameters":{"default":{"container":"a","vector_store_ids":["b"]}}},{"type":"file_search","vector_store_ids":[]},{"type":"code_interpreter","container":{"type":"auto"}}]}"#,
+    ),
+    (
         Dialect::Responses,
         r#"{"input":[{"role":"assistant","content":[{"type":"output_text","text":"x","annotations":[{"type":"container_file_citation","container_id":"c","file_id":"f"}]}]}]}"#,
     ),
@@ -678,6 +715,32 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
     }
     for (shape, body) in NOT_STORED_OBJECTS {
         assert!(case(*shape).try_run(body).is_ok(), "{body}");
+    }
+}
+
+#[test]
+fn the_role_developer_becomes_system_where_the_target_does_not_take_it() {
+    let takes_none = takes(Dialect::Chat, Capabilities { developer_role: false, ..Capabilities::default() });
+    let takes_it = takes(Dialect::Chat, Capabilities::default());
+    for (message, want) in [
+        (r#"{"role":"developer","content":"a"}"#, r#"{"role":"system","content":"a"}"#),
+        (
+            r#"{"content":[{"type":"text","text":"a"}],"role":"developer"}"#,
+            r#"{"content":[{"type":"text","text":"a"}],"role":"system"}"#,
+        ),
+        (r#"{"r\u006fle":"d\u0065veloper","content":"a"}"#, r#"{"r\u006fle":"system","content":"a"}"#),
+        (
+            r#"{"role":"user","content":"developer","name":"developer"}"#,
+            r#"{"role":"user","content":"developer","name":"developer"}"#,
+        ),
+        (r#"{"role":"user","role":"developer","content":""}"#, r#"{"role":"user","role":"system","content":""}"#),
+    ] {
+        for rest in [r#""model":"m","#, r#""n":2,"model":"m","max_tokens":5,"#] {
+            let body = |message: &str| format!("{{{rest}\"messages\":[{message},{message}],\"stream\":true}}");
+            let (given, wanted) = (body(message), body(want));
+            assert_eq!(takes_none.run(&given), takes_it.run(&wanted), "{message}");
+            assert!(takes_it.run(&given).contains(message), "{message}");
+        }
     }
 }
 

@@ -76,6 +76,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
         mid_conversation_system: known.mid_conversation_system,
         replay_reasoning: known.replay_reasoning,
         max_completion_tokens: known.max_completion_tokens.unwrap_or(openai),
+        developer_role: known.developer_role.unwrap_or(openai),
         max_output_tokens: known.max_output_tokens,
         structured_output: match known.structured_output {
             StructuredOutput::Native => Structured::Native,

@@ -890,7 +890,7 @@ fn every_key_of_a_model_is_read() {
          default_max_tokens = 100\nreserve_tokens = 50\ndrop_params = [\"temperature\"]\n\
          capabilities = { sampling = false, mid_conversation_system = true, replay_reasoning = true, \
          max_completion_tokens = true, max_output_tokens = 9, structured_output = \"tool\", effort = true, \
-         strict_tools = true, effort_with_tools = false }",
+         strict_tools = true, effort_with_tools = false, developer_role = true }",
     ))
     .unwrap();
     let m = &config.catalog.models()[0];
@@ -901,6 +901,7 @@ fn every_key_of_a_model_is_read() {
     let c = m.capabilities;
     assert_eq!((c.sampling, c.max_output_tokens, c.structured_output), (Some(false), Some(9), StructuredOutput::Tool));
     assert!(c.mid_conversation_system && c.replay_reasoning && c.strict_tools);
+    assert_eq!(c.developer_role, Some(true));
     assert_eq!((c.max_completion_tokens, c.effort, c.effort_with_tools), (Some(true), Some(true), Some(false)));
 }
 

@@ -1,5 +1,6 @@
 //! What lies inside the messages, the system prompt and the tools of a request.
 
+use super::super::stored::NOTHING_STORED;
 use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, Message, NO_BLOCK, Name, Part, Role};
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Dialect, Span};
@@ -67,7 +68,7 @@ impl Checks {
     /// provider.
     pub(super) fn in_tools(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         match (depth, token) {
-            (2, Token::ObjectOpen) => self.block = NO_BLOCK,
+            (2, Token::ObjectOpen) => (self.block, self.message.stored) = (NO_BLOCK, NOTHING_STORED),
             (2, Token::ObjectClose) if !self.block.has_text => {
                 if self.shape == Dialect::Responses {
                     return self.refuse(format_args!("tools[{}].type", self.items - 1), "a string");
@@ -75,7 +76,16 @@ impl Checks {
                 // In the messages shape it is a tool of the client's.
                 self.fields.may_cost_more |= self.shape == Dialect::Chat;
             }
-            (3, Token::Key) => self.block.is_text = eq_unescaped(span.of(buf), "type"),
+            (_, Token::Key) => {
+                // Of a responses request only tools that name nothing stored are sent.
+                if self.shape != Dialect::Responses {
+                    self.message.stored.tool_key(buf, depth, span);
+                }
+                if depth == 3 {
+                    self.block.is_text = eq_unescaped(span.of(buf), "type");
+                }
+            }
+            (_, Token::String) if self.message.stored.is_named() => self.stored_in_tool(buf),
             (3, _) if self.block.is_text => {
                 self.block.has_text = token == Token::String;
                 self.fields.may_cost_more |= !OWN_TOOLS.contains(&span.of(buf));
@@ -84,9 +94,21 @@ impl Checks {
                     self.fields.names_stored(format_args!("tools[{}].type", self.items - 1), "mcp_toolset");
                 }
             }
+            (4.., _) if self.shape == Dialect::Responses => self.in_item(token, depth),
             _ => {}
         }
         Ok(())
+    }
+
+    /// A string inside a tool names an object of the provider's account.
+    #[cold]
+    fn stored_in_tool(&mut self, buf: &[u8]) {
+        let (index, stored) = (self.items - 1, self.message.stored);
+        let (member, name) = (stored.member(buf), stored.name(buf));
+        match stored.is_member() {
+            true => self.fields.names_stored(format_args!("tools[{index}].{name}"), &name),
+            false => self.fields.names_stored(format_args!("tools[{index}].{member}.{name}"), &name),
+        }
     }
 
     /// A voice is named by a word, or as an object of the provider's account by its id.
@@ -204,12 +226,19 @@ impl Checks {
                 self.message.role = match (span.of(buf), self.shape) {
                     (b"assistant", _) => Role::Assistant,
                     (b"tool", Dialect::Chat) => Role::Tool,
-                    (b"user" | b"system", _) | (b"developer" | b"function", Dialect::Chat) => Role::Another,
+                    (b"user" | b"system", _) | (b"function", Dialect::Chat) => Role::Another,
+                    (b"developer", Dialect::Chat) => {
+                        self.fields.cuts.push(span);
+                        Role::Another
+                    }
                     _ => Role::Wrong,
                 };
             }
             Part::Role => {
                 let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
+                if self.shape == Dialect::Chat && is("developer") {
+                    self.fields.cuts.push(span);
+                }
                 let others: &[&str] = match self.shape {
                     Dialect::Chat | Dialect::Relay(_) => &["system", "developer", "user", "function"],
                     Dialect::Messages | Dialect::Responses => &["user", "system"],

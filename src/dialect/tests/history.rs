@@ -1,0 +1,107 @@
+//! What a request says of earlier turns and files, for every pair of client and provider format.
+
+use super::responses::json;
+use super::*;
+use serde_json::json as value;
+
+fn asked(from: Dialect, shape: Dialect, body: &str) -> Value {
+    request_for((from, shape), body, "m", &Capabilities::default()).unwrap().0
+}
+
+/// A conversation in which `f` was called with these arguments.
+fn called(from: Dialect, arguments: &Value) -> String {
+    match from {
+        Dialect::Responses => value!({"model": "m", "input": [
+            {"role": "user", "content": "a"},
+            {"type": "function_call", "name": "f", "arguments": arguments, "call_id": "call_1"},
+            {"type": "function_call_output", "call_id": "call_1", "output": "ok"}]}),
+        Dialect::Chat => value!({"model": "m", "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "ok"}]}),
+        _ => value!({"model": "m", "max_tokens": 9, "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "call_1", "name": "f", "input": arguments}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "ok"}]}]}),
+    }
+    .to_string()
+}
+
+/// The arguments of the call as the provider reads them.
+fn arguments(shape: Dialect, request: &Value) -> &Value {
+    match shape {
+        Dialect::Chat => &request["messages"][1]["tool_calls"][0]["function"]["arguments"],
+        Dialect::Messages => &request["messages"][1]["content"][0]["input"],
+        _ => &request["input"][1]["arguments"],
+    }
+}
+
+#[test]
+fn empty_arguments_become_an_empty_object() {
+    let all = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+    for (from, shape) in all.iter().flat_map(|from| all.iter().map(move |shape| (*from, *shape))) {
+        if from == shape {
+            continue;
+        }
+        let words = match from {
+            Dialect::Messages => vec![value!({})],
+            _ => vec![value!(""), value!(" "), value!(" \n\t"), value!("null"), value!(" null ")],
+        };
+        let want = if shape == Dialect::Messages { value!({}) } else { value!("{}") };
+        for word in words {
+            let request = asked(from, shape, &called(from, &word));
+            assert_eq!(arguments(shape, &request), &want, "{from:?} to {shape:?}: {word}");
+        }
+        let full = if from == Dialect::Messages { value!({"a": " "}) } else { value!("{\"a\":\" \"}") };
+        let want = if shape == Dialect::Messages { value!({"a": " "}) } else { value!("{\"a\":\" \"}") };
+        let request = asked(from, shape, &called(from, &full));
+        assert_eq!(arguments(shape, &request), &want, "{from:?} to {shape:?}");
+    }
+}
+
+#[test]
+fn null_arguments_become_an_empty_object() {
+    let call = value!({"type": "tool_search_call", "call_id": "call_1", "execution": "client", "arguments": null});
+    let body = value!({"model": "m", "input": [{"role": "user", "content": "a"}, call]}).to_string();
+    for (shape, want) in [(Dialect::Chat, value!("{}")), (Dialect::Messages, value!({}))] {
+        let request = asked(Dialect::Responses, shape, &body);
+        assert_eq!(arguments(shape, &request), &want, "{shape:?}");
+    }
+    let body = called(Dialect::Messages, &Value::Null);
+    for shape in [Dialect::Chat, Dialect::Responses] {
+        assert_eq!(arguments(shape, &asked(Dialect::Messages, shape, &body)), "{}", "{shape:?}");
+    }
+}
+
+#[test]
+fn a_tool_search_that_found_nothing_says_so() {
+    let body = |output: Value| {
+        let call = value!({"type": "tool_search_call", "call_id": "call_1", "execution": "client", "arguments": {}});
+        value!({"model": "m", "input": [{"role": "user", "content": "a"}, call, output]}).to_string()
+    };
+    let search = body(value!({"type": "tool_search_output", "call_id": "call_1", "execution": "client",
+        "status": "completed", "tools": []}));
+    let chat = asked(Dialect::Responses, Dialect::Chat, &search);
+    assert_eq!(chat["messages"][2]["content"], "[]", "{chat}");
+    let messages = asked(Dialect::Responses, Dialect::Messages, &search);
+    let content = &messages["messages"][2]["content"][0]["content"];
+    assert_eq!(content.as_str().or_else(|| content[0]["text"].as_str()), Some("[]"), "{messages}");
+    let empty = body(value!({"type": "function_call_output", "call_id": "call_1", "output": []}));
+    assert_eq!(asked(Dialect::Responses, Dialect::Chat, &empty)["messages"][2]["content"], "");
+}
+
+#[test]
+fn a_text_file_of_a_chat_client_is_given_as_its_text() {
+    let body = String::from_utf8(fixture("../translated/text-file.chat.json")).unwrap();
+    let text = "The meeting is on Tuesday.\n";
+    let messages = asked(Dialect::Chat, Dialect::Messages, &body);
+    assert_eq!(messages["messages"][0]["content"][0], value!({"type": "text", "text": text}), "{messages}");
+    let responses = asked(Dialect::Chat, Dialect::Responses, &body);
+    assert_eq!(responses["input"][0]["content"][0], value!({"type": "input_text", "text": text}), "{responses}");
+    let mut broken = json(&body);
+    broken["messages"][0]["content"][0]["file"]["file_data"] = value!("data:text/plain;base64,/w==");
+    let refused = request_for((Dialect::Chat, Dialect::Messages), &broken.to_string(), "m", &Capabilities::default());
+    assert_eq!(refused.unwrap_err(), "messages[0].content[0].file.file_data: expected text in base64");
+}
