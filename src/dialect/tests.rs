@@ -6,6 +6,7 @@ mod examples;
 mod hostile;
 mod known;
 mod property;
+mod reports;
 mod responses;
 mod rows;
 
