@@ -262,8 +262,8 @@ fn holds_text(value: Raw<'_>) -> bool {
     value.string().map_or(value.kind() == Kind::Array, |text| !text.is_empty())
 }
 
-/// Calls `take` with the inside of each text in a message's content or reasoning: a string, or a list of parts, in which
-/// thinking may be nested. `thinking`: it is reasoning from the outset. `take` gets true for reasoning.
+/// Calls `take` with the inside of each text in a message's content or reasoning: a string, or a list of parts, in
+/// which thinking may be nested. `thinking`: it is reasoning from the outset. `take` gets true for reasoning.
 pub(in crate::dialect) fn each_text<'a, E>(
     content: Raw<'a>,
     thinking: bool,
