@@ -6,7 +6,8 @@
 use super::answer::StreamFault;
 use super::errors::{ErrorText, is_error};
 use super::usage::Reported;
-use crate::wire::json::Raw;
+use crate::wire::Dialect;
+use crate::wire::json::{Kind, Raw};
 
 /// Tool calls that one answer may hold. A model asks for a handful; beyond this the stream is refused.
 pub(super) const TOOL_CALLS_MAX: usize = 128;
@@ -32,9 +33,31 @@ const FAILURES: [&str; 9] = [
 pub(super) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, ErrorText> {
     let Some(value) = value else { return Ok(None) };
     let Some(word) = value.string().filter(|word| !word.is_empty() && *word != b"null") else { return Ok(None) };
-    match FAILURES.iter().any(|failure| value.is(failure)) {
+    match is_failure(value, word) {
         true => Err(ErrorText::unfinished(value)),
         false => Ok(Some(word)),
+    }
+}
+
+/// True if the word `value` means a failure, in small or in capital letters. `word`: its inside.
+fn is_failure(value: Raw<'_>, word: &[u8]) -> bool {
+    let is_one_of = |word: &[u8]| FAILURES.iter().any(|failure| word.eq_ignore_ascii_case(failure.as_bytes()));
+    match word.contains(&b'\\') {
+        true => value.text().is_some_and(|word| is_one_of(word.as_bytes())),
+        false => is_one_of(word),
+    }
+}
+
+/// True if a complete answer has no content and does not say why. `list`: its choices, its content or its output;
+/// `ending`: its `stop_reason` or its `status`.
+pub(super) fn is_empty(shape: Dialect, list: Raw<'_>, ending: Raw<'_>) -> bool {
+    let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == Kind::Object);
+    match shape {
+        Dialect::Chat => !list.items().any(is_message),
+        _ if list.items().next().is_some() => false,
+        Dialect::Messages => !matches!(finish_word(Some(ending)), Ok(Some(_))),
+        Dialect::Responses => !ending.is("incomplete"),
+        Dialect::Relay(_) => true,
     }
 }
 

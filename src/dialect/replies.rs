@@ -12,6 +12,7 @@ mod write;
 pub(super) use streamed::response as read_streamed;
 
 use super::answer::{Broken, ResponseIdentity, StreamFault};
+use super::delta::is_empty;
 use super::errors::{ErrorText, is_error, read_error};
 use super::naming::TranslationState;
 use super::usage::ObservedUsage;
@@ -57,6 +58,10 @@ pub fn reply(
         Dialect::Messages => read::messages(list, usage, [reason, sequence, details])?,
         Dialect::Responses => read::responses(Raw::new(body), list, usage)?,
     };
+    let ending = if from == Dialect::Responses { Raw::new(body).get("status") } else { reason };
+    if is_empty(from, list, ending.unwrap_or(Raw::NULL)) {
+        return Err(Broken::NotJson);
+    }
     if state.json_tool {
         answer.unwrap_json();
     }

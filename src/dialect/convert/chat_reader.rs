@@ -115,32 +115,38 @@ impl ChatReader {
             sink.take(Delta::Usage(Reported::from_chat(usage)))?;
         }
         for (key, value) in delta.unwrap_or(Raw::NULL).members() {
-            let text = value.string().filter(|text| !text.is_empty());
+            let given = Some(value).filter(|value| holds_text(*value));
             if eq_unescaped(key, "content") {
-                content = text;
+                content = given;
             } else if eq_unescaped(key, "refusal") {
-                refusal = text;
+                refusal = value.string().filter(|text| !text.is_empty());
             } else if eq_unescaped(key, "reasoning_content") {
-                thought = text.or(thought);
+                thought = given.or(thought);
             } else if eq_unescaped(key, "reasoning") {
-                thought = thought.or(text);
+                thought = thought.or(given);
             } else if eq_unescaped(key, "tool_calls") {
                 calls = value;
             }
         }
-        if let Some(text) = thought {
-            if let Some(kept) = &mut self.kept {
-                kept.extend_from_slice(text);
-            }
-            sink.take(Delta::Think(text))?;
+        if let Some(thought) = thought {
+            each_text(thought, true, &mut |_, text| self.think(text, sink))?;
         }
-        if content.or(refusal).is_some() || calls.kind() == Kind::Array {
-            self.thought(sink)?;
-        }
-        if let Some(text) = content {
-            sink.take(Delta::Text(text))?;
+        if let Some(content) = content {
+            each_text(content, false, &mut |nested, text| match nested {
+                // The same, said twice.
+                true if thought.is_some() => Ok(()),
+                true => self.think(text, sink),
+                false => {
+                    self.thought(sink)?;
+                    sink.take(Delta::Text(text))
+                }
+            })?;
         } else if let Some(text) = refusal {
+            self.thought(sink)?;
             sink.take(Delta::Refuse(text))?;
+        }
+        if calls.kind() == Kind::Array {
+            self.thought(sink)?;
         }
         self.before = self.calls.len();
         for entry in calls.items() {
@@ -157,6 +163,13 @@ impl ChatReader {
             sink.take(Delta::Stop { reason, sequence, explanation: None })?;
         }
         Ok(())
+    }
+
+    fn think(&mut self, text: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(text);
+        }
+        sink.take(Delta::Think(text))
     }
 
     /// What was thought so far is a whole piece, where that is of interest.
@@ -242,6 +255,33 @@ impl ChatReader {
         self.calls.push(Call { index, ..Call::default() });
         Ok(self.calls.len() - 1)
     }
+}
+
+/// True for a string that is not empty, and for a list.
+fn holds_text(value: Raw<'_>) -> bool {
+    value.string().map_or(value.kind() == Kind::Array, |text| !text.is_empty())
+}
+
+/// Calls `take` with the inside of each text in a message's content or reasoning: a string, or a list of parts, in
+/// which thinking may be nested. `thinking`: it is reasoning from the outset. `take` gets true for reasoning.
+pub(in crate::dialect) fn each_text<'a, E>(
+    content: Raw<'a>,
+    thinking: bool,
+    take: &mut impl FnMut(bool, &'a [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    if let Some(text) = content.string() {
+        return if text.is_empty() { Ok(()) } else { take(thinking, text) };
+    }
+    for part in content.items() {
+        if part.string().is_some() {
+            each_text(part, thinking, take)?;
+            continue;
+        }
+        let [kind, thought, text] = part.pick(["type", "thinking", "text"]);
+        let is_thought = thought.is_some() || kind.is_some_and(|kind| kind.is("thinking") || kind.is("reasoning"));
+        each_text(thought.or(text).unwrap_or(Raw::NULL), thinking || is_thought, take)?;
+    }
+    Ok(())
 }
 
 /// A choice beyond the first: none was asked for.

@@ -1,6 +1,6 @@
 //! Reads a whole answer of each shape.
 
-use super::super::convert::{call_id, reason, thoughts, unfinished, write_kept, write_thinking};
+use super::super::convert::{call_id, each_text, reason, thoughts, unfinished, write_kept, write_thinking};
 use super::super::delta::{StopReason, choice_word, finish_word};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
@@ -22,25 +22,26 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
     let word = choice_word(word, error)?.unwrap_or_default();
     let names = ["content", "refusal", "reasoning_content", "reasoning", "tool_calls"];
-    let [content, refusal, thought, other_thought, calls] = message.unwrap_or(Raw::NULL).pick(names);
-    // A text, or a list of parts that have one.
-    let texts = |value: Option<Raw<'a>>| -> Vec<&'a [u8]> {
-        let value = value.unwrap_or(Raw::NULL);
-        let parts = value.items().filter_map(|part| part.get("text")?.string());
-        value.string().into_iter().chain(parts).filter(|text| !text.is_empty()).collect()
+    let [content, refusal, thinking, reasoning, calls] = message.unwrap_or(Raw::NULL).pick(names);
+    let (mut parts, mut said) = (Vec::new(), Vec::new());
+    let [mut thought, mut other, mut nested] = [const { Vec::new() }; 3];
+    let list = |into: &mut Vec<&'a [u8]>, text| {
+        into.push(text);
+        Ok::<(), ErrorText>(())
     };
-    let mut parts = Vec::new();
-    let mut thought = texts(thought);
-    if thought.is_empty() {
-        thought = texts(other_thought);
-    }
+    each_text(thinking.unwrap_or(Raw::NULL), true, &mut |_, text| list(&mut thought, text))?;
+    each_text(reasoning.unwrap_or(Raw::NULL), true, &mut |_, text| list(&mut other, text))?;
+    each_text(content.unwrap_or(Raw::NULL), false, &mut |thinks, text| {
+        list(if thinks { &mut nested } else { &mut said }, text)
+    })?;
+    // Some say it twice.
+    let thought = [thought, other, nested].into_iter().find(|texts| !texts.is_empty()).unwrap_or_default();
     if !thought.is_empty() {
         let mut block = b"{\"reasoning_content\":".to_vec();
         write_inside(&mut block, &thought.concat());
         block.push(b'}');
         parts.push(Part::Thought(thought, keeps.then_some(block)));
     }
-    let said = texts(content);
     let refused = inside(refusal);
     if said.is_empty() && !refused.is_empty() {
         parts.push(Part::Refusal(refused));

@@ -54,8 +54,9 @@ pub(super) struct Seen {
     pub(super) meta: Option<Span>,
     pub(super) error: Option<Span>,
     pub(super) object_is_error: bool,
-    pub(super) listed: bool,
-    /// What says why the answer ended: its choices, its `stop_reason` or its `status`.
+    /// Its choices, its content, its output, or what a relayed answer lists.
+    pub(super) list: Option<Span>,
+    /// What says why the answer ended where its choices do not: its `stop_reason` or its `status`.
     pub(super) ending: Option<Span>,
 }
 
@@ -71,7 +72,7 @@ impl Seen {
             meta: None,
             error: None,
             object_is_error: false,
-            listed: false,
+            list: None,
             ending: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
 use super::super::convert::unfinished;
-use super::super::delta::{finish_word, finishes};
+use super::super::delta::{finish_word, finishes, is_empty};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::relay::Relayed;
@@ -78,15 +78,12 @@ impl Notes {
             (Dialect::Relay(_), K::Object) => seen.object_is_error = whole.of(buf) == b"\"error\"",
             (Dialect::Relay(_), K::Meta) => seen.meta = Some(whole),
             (Dialect::Relay(relay), key) if key == Relayed::of(relay).list => {
-                (seen.listed, seen.ending) = (token == Token::ArrayClose, Some(whole));
+                seen.list = (token == Token::ArrayClose).then_some(whole);
             }
             (Dialect::Responses, K::Store) => seen.place(whole, Edit::Store),
             (Dialect::Responses, K::PreviousResponseId) => seen.place(whole, Edit::Previous),
-            (Dialect::Chat, K::Choices) => {
-                (seen.listed, seen.ending) = (token == Token::ArrayClose, Some(whole));
-            }
-            (Dialect::Messages, K::Content) | (Dialect::Responses, K::Output) => {
-                seen.listed = token == Token::ArrayClose
+            (Dialect::Chat, K::Choices) | (Dialect::Messages, K::Content) | (Dialect::Responses, K::Output) => {
+                seen.list = (token == Token::ArrayClose).then_some(whole);
             }
             (Dialect::Messages, K::StopReason) | (Dialect::Responses, K::Status) => seen.ending = Some(whole),
             _ => {}
@@ -134,7 +131,7 @@ impl Visitor for Notes {
             0 if token == Token::ArrayClose
                 && matches!(self.shape, Dialect::Relay(relay) if !Relayed::of(relay).generates) =>
             {
-                (self.seen.body, self.seen.listed) = (whole, true);
+                (self.seen.body, self.seen.list) = (whole, Some(whole));
             }
             1 => self.member(buf, token, whole),
             2 => self.usage_member(buf, whole),
@@ -201,11 +198,11 @@ fn read(
     if let Some(error) = error {
         return Err(Broken::Error(ErrorText::from_value(error)));
     }
-    if seen.object_is_error || !seen.listed {
+    let Some(list) = seen.list.filter(|_| !seen.object_is_error) else {
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
-    }
+    };
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
-    ends_well(shape, seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body))))?;
+    ends_well(shape, Raw::new(list.of(body)), seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body))))?;
     let reported = match shape {
         Dialect::Chat => usage.reported(),
         Dialect::Messages => Reported::from_messages(value(seen.usage)),
@@ -246,15 +243,15 @@ pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
     Rejected { why, reported: Box::new(reported) }
 }
 
-/// An error if an answer says that it is not complete. `ending`: what it says of its end.
-fn ends_well(shape: Dialect, ending: Raw<'_>) -> Result<(), ErrorText> {
+/// An error if an answer says that it is not complete, or has no content. `list` and `ending` as for [`is_empty`].
+fn ends_well(shape: Dialect, list: Raw<'_>, ending: Raw<'_>) -> Result<(), Broken> {
     match shape {
-        Dialect::Chat => finishes(ending).map(drop),
-        Dialect::Messages => finish_word(Some(ending)).map(drop),
-        Dialect::Responses => unfinished(ending).map_or(Ok(()), Err),
-        Dialect::Relay(relay) if Relayed::of(relay).generates => finishes(ending).map(drop),
-        Dialect::Relay(_) => Ok(()),
+        Dialect::Relay(relay) if !Relayed::of(relay).generates => return Ok(()),
+        Dialect::Chat | Dialect::Relay(_) => finishes(list).map(drop)?,
+        Dialect::Messages => finish_word(Some(ending)).map(drop)?,
+        Dialect::Responses => unfinished(ending).map_or(Ok(()), Err)?,
     }
+    if is_empty(shape, list, ending) { Err(Broken::NotJson) } else { Ok(()) }
 }
 
 /// Tokens of the text that an answer carries, by a second look at it.

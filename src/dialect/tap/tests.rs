@@ -45,7 +45,9 @@ fn what_a_chat_answer_promises_and_lacks_is_added() {
 #[test]
 fn counters_are_completed_and_their_sum_corrected() {
     let usage = |text: &str| {
-        let body = format!(r#"{{"id":1,"object":"o","created":0,"model":null,"usage":{text},"choices":[]}}"#);
+        let body = format!(
+            r#"{{"id":1,"object":"o","created":0,"model":null,"usage":{text},"choices":[{{"message":{{}}}}]}}"#
+        );
         let out = whole_text(Dialect::Chat, &body).0;
         let from = out.find("\"usage\":").unwrap() + 8;
         out[from..out.find(",\"choices\"").unwrap()].to_owned()
@@ -199,6 +201,10 @@ fn answers_without_usage_are_estimated_from_all_they_say() {
         (relay, r#"{"choices":[{"text":"TEXT"}],"usage":{"prompt_tokens":3}}"#),
         (Dialect::Chat, r#"{"choices":[{"message":{"content":"TEXT"}}]}"#),
         (Dialect::Chat, r#"{"choices":[{"message":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
+        (
+            Dialect::Chat,
+            r#"{"choices":[{"message":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"TEXT"}]}]}}]}"#,
+        ),
         (Dialect::Chat, r#"{"choices":[{"message":{"content":null,"reasoning":"TEXT"}}]}"#),
         (Dialect::Chat, r#"{"choices":[{"message":{"function_call":{"name":"f","arguments":"TEXT"}}}]}"#),
         (Dialect::Chat, r#"{"choices":[{"message":{"tool_calls":[{"custom":{"name":"f","input":"TEXT"}}]}}]}"#),
@@ -220,6 +226,11 @@ fn events_without_usage_are_estimated_from_all_they_say() {
     for (shape, name, event) in [
         (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"content":"TEXT"}}]}"#),
         (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
+        (
+            Dialect::Chat,
+            "",
+            r#"{"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"TEXT"}]}]}}]}"#,
+        ),
         (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"function_call":{"arguments":"TEXT"}}}]}"#),
         (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"custom":{"input":"TEXT"}}]}}]}"#),
         (Dialect::Relay(crate::wire::Relay::Completions), "", r#"{"choices":[{"index":0,"text":"TEXT"}]}"#),

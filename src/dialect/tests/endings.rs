@@ -4,7 +4,7 @@
 use super::*;
 use crate::dialect::Broken;
 
-const SHAPES: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+pub(super) const SHAPES: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
 
 /// What must become of an ending.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -43,6 +43,10 @@ const CHAT: &[(&str, &str, Want)] = &[
     ("\"in_progress\"", "", Failure),
     ("\"queued\"", "", Failure),
     ("\"insufficient_system_resource\"", "", Failure),
+    ("\"ERROR\"", "", Failure),
+    ("\"Canceled\"", "", Failure),
+    ("\"ERR\\u004fR\"", "", Failure),
+    ("\"Error_free\"", "", PLAIN),
     ("\"err\\u006fr\"", "", Failure),
     ("\"stop\"", ",\"error\":{\"code\":502,\"message\":\"lost\"}", Failure),
     ("null", ",\"error\":{\"code\":502,\"message\":\"lost\"}", Failure),
@@ -62,6 +66,7 @@ const MESSAGES: &[(&str, Want)] = &[
     ("\"error\"", Failure),
     ("\"abort\"", Failure),
     ("\"failed\"", Failure),
+    ("\"Failed\"", Failure),
     ("\"cancelled\"", Failure),
     ("\"insufficient_system_resource\"", Failure),
 ];
@@ -162,7 +167,7 @@ fn cases() -> impl Iterator<Item = Case> {
 }
 
 /// The word by which a complete answer says why it ended.
-fn word_of(shape: Dialect, answer: &str) -> String {
+pub(super) fn word_of(shape: Dialect, answer: &str) -> String {
     let answer: Value = serde_json::from_str(answer).unwrap();
     let word = match shape {
         Dialect::Chat | Dialect::Relay(_) => &answer["choices"][0]["finish_reason"],
@@ -174,7 +179,7 @@ fn word_of(shape: Dialect, answer: &str) -> String {
 }
 
 /// The same of a stream: the last event that says so.
-fn streamed_word(shape: Dialect, out: &str) -> String {
+pub(super) fn streamed_word(shape: Dialect, out: &str) -> String {
     let data = |line: &str| line.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok());
     let words = out.lines().filter_map(data).filter_map(|event| {
         let word = match shape {
@@ -208,11 +213,12 @@ fn run_whole(case: &Case, to: Dialect) -> Result<String, Broken> {
     Ok(String::from_utf8(out).unwrap())
 }
 
-fn run_stream(case: &Case, to: Dialect, text: &str) -> Outcome {
-    if case.from != to {
-        return stream_for((case.from, to), &TranslationState::default(), false, &ME, &[text.as_bytes()]);
+/// A stream as a client gets it that has asked for its usage.
+pub(super) fn run_stream((from, to): (Dialect, Dialect), state: &TranslationState, text: &str) -> Outcome {
+    if from != to {
+        return stream_for((from, to), state, true, &ME, &[text.as_bytes()]);
     }
-    let mut stream = SseStream::same(to, false, 1 << 20);
+    let mut stream = SseStream::same(to, true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let fed = stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).map(drop);
     let result = fed.and_then(|()| stream.end(&mut pool, &ME, &mut out));
@@ -220,7 +226,7 @@ fn run_stream(case: &Case, to: Dialect, text: &str) -> Outcome {
     Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result }
 }
 
-fn index(shape: Dialect) -> usize {
+pub(super) fn index(shape: Dialect) -> usize {
     SHAPES.iter().position(|known| *known == shape).unwrap()
 }
 
@@ -245,7 +251,7 @@ fn streams_end_as_their_provider_says() {
     for (case, to) in cases().flat_map(|case| SHAPES.map(|to| (case.clone(), to))) {
         for (formal, text) in case.streams.iter().enumerate() {
             let what = format!("{:?} to {to:?}, formal end {formal}: {}", case.from, case.what);
-            let Outcome { out, result, .. } = run_stream(&case, to, text);
+            let Outcome { out, result, .. } = run_stream((case.from, to), &TranslationState::default(), text);
             let ends = ["[DONE]", "message_stop", "response.completed", "response.incomplete"];
             match case.want {
                 Failure => assert!(matches!(result, Err(StreamFault::Error(_))), "{what}: {result:?}\n{out}"),
@@ -274,14 +280,7 @@ fn stream_goes_on_behind_an_empty_finish_reason() {
         let text: String = ["a", "b", "c", "d", "e"].iter().map(|text| chunk(text, empty)).collect();
         let text = text + &chunk("f", "\"length\"") + "data: [DONE]\n\n";
         for to in SHAPES {
-            let case = Case {
-                from: Dialect::Chat,
-                what: String::new(),
-                whole: String::new(),
-                streams: Default::default(),
-                want: LENGTH,
-            };
-            let Outcome { out, result, .. } = run_stream(&case, to, &text);
+            let Outcome { out, result, .. } = run_stream((Dialect::Chat, to), &TranslationState::default(), &text);
             assert_eq!(result, Ok(()), "{empty} to {to:?}\n{out}");
             let word = ["length", "max_tokens", "max_output_tokens"][index(to)];
             assert_eq!(streamed_word(to, &out), word, "{empty} to {to:?}\n{out}");
@@ -290,6 +289,39 @@ fn stream_goes_on_behind_an_empty_finish_reason() {
             }
         }
     }
+}
+
+#[test]
+fn complete_answer_without_content_has_failed() {
+    let empty = [
+        (Dialect::Chat, r#"{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":31}}"#),
+        (Dialect::Chat, r#"{"object":"chat.completion","choices":[{"index":0,"finish_reason":"stop"}]}"#),
+        (Dialect::Chat, r#"{"object":"chat.completion","choices":[{"index":0,"message":null}]}"#),
+        (Dialect::Messages, r#"{"type":"message","content":[]}"#),
+        (Dialect::Messages, r#"{"type":"message","content":[],"stop_reason":""}"#),
+        (Dialect::Responses, r#"{"object":"response","output":[],"status":"completed"}"#),
+        (Dialect::Responses, r#"{"object":"response","output":[]}"#),
+    ];
+    let short = [
+        (Dialect::Chat, r#"{"object":"chat.completion","choices":[{"message":{"content":""}}]}"#),
+        (Dialect::Messages, r#"{"type":"message","content":[],"stop_reason":"end_turn"}"#),
+        (Dialect::Responses, r#"{"object":"response","output":[],"status":"incomplete"}"#),
+    ];
+    let read = |from: Dialect, to: Dialect, body: &str| match from == to {
+        true => whole(from, body.as_bytes(), &ME, &mut Vec::new()),
+        false => reply((from, to), body.as_bytes(), &TranslationState::default(), &ME, &mut Vec::new()),
+    };
+    for to in SHAPES {
+        for (from, body) in empty {
+            assert_eq!(read(from, to, body), Err(Broken::NotJson), "{to:?}: {body}");
+        }
+        for (from, body) in short {
+            assert!(read(from, to, body).is_ok(), "{to:?}: {body}");
+        }
+    }
+    let relay = Dialect::Relay(crate::wire::Relay::Completions);
+    let none = r#"{"object":"text_completion","choices":[]}"#;
+    assert_eq!(whole(relay, none.as_bytes(), &ME, &mut Vec::new()), Err(Broken::NotJson));
 }
 
 #[test]

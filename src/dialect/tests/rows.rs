@@ -33,13 +33,13 @@ const ROWS: u32 = 80;
 const ROLE: &str = r#"{"role":"assistant","content":"","refusal":null}"#;
 
 #[derive(Default, Clone)]
-struct Case {
-    head: String,
-    input: String,
-    out: String,
+pub(super) struct Case {
+    pub(super) head: String,
+    pub(super) input: String,
+    pub(super) out: String,
 }
 
-fn cases(text: &str) -> (String, Vec<Case>) {
+pub(super) fn cases(text: &str) -> (String, Vec<Case>) {
     let mut parts = text.split("=== ");
     let comment = parts.next().unwrap().to_owned();
     let case = |part: &str| {

@@ -30,7 +30,7 @@ fn rig(lines: &[(&str, &str)]) -> Rig {
     Rig::with(1, &all)
 }
 
-const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
+const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"\"}}],\
                       \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
 
 /// Sends one turn of a session. Each target answers with its `status`. Returns the target that served it.

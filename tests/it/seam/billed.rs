@@ -232,7 +232,7 @@ fn answer(endpoint: &str, prompt: u64, completion: u64, stream: bool) -> String 
         ),
         ("responses", _) => {
             let whole = format!(
-                r#"{{"id":"x","object":"response","created_at":1,"model":"m","status":"completed","output":[],"usage":{usage}}}"#
+                r#"{{"id":"x","object":"response","created_at":1,"model":"m","status":"completed","output":[{{"type":"message","content":[]}}],"usage":{usage}}}"#
             );
             if stream {
                 format!(
@@ -244,7 +244,9 @@ fn answer(endpoint: &str, prompt: u64, completion: u64, stream: bool) -> String 
             }
         }
         (_, false) => {
-            format!(r#"{{"id":"x","created":1,"model":"m","choices":[],"data":[],"results":[],"usage":{usage}}}"#)
+            format!(
+                r#"{{"id":"x","created":1,"model":"m","choices":[{{"text":"","message":{{}}}}],"data":[],"results":[],"usage":{usage}}}"#
+            )
         }
         (_, true) => {
             let chunk = |rest: &str| format!("data: {{\"id\":\"x\",\"created\":1,\"model\":\"m\",{rest}}}\n\n");

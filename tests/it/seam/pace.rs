@@ -77,7 +77,7 @@ fn answer(rig: &mut Rig, label: &str, asked: &str, now: u64, accounts: &mut [Acc
     rig.answer(label, &answer);
 }
 
-const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
+const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"\"}}],\
                       \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
 
 /// Four credentials of one provider; `lines` change the model.

@@ -9,7 +9,7 @@ use tollgate::base::seam::Ending;
 const SERVICE: u64 = 400;
 const TICK: u64 = 50;
 
-const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
+const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"\"}}],\
                       \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
 
 /// A gateway before a server with so many slots.

@@ -141,7 +141,7 @@ pub fn request(key: &str, length: usize, stream: bool) -> (String, String) {
 /// A whole answer of a provider as it goes over the wire, `size` bytes and some more.
 pub fn large_answer(size: usize) -> String {
     let body = format!(
-        "{{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"up-small\",\"choices\":[],\"usage\":\
+        "{{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"up-small\",\"choices\":[{{\"message\":{{\"content\":\"\"}}}}],\"usage\":\
          {{\"prompt_tokens\":60,\"completion_tokens\":40,\"total_tokens\":100}},\"pad\":\"{}\"}}",
         "b".repeat(size)
     );

@@ -23,7 +23,7 @@ const TIGHT: usize = 4;
 /// Steps of one seed.
 const STEPS: u64 = 1000;
 const BODY: &str = "{\"model\":\"small\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
-const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
+const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"\"}}],\
                       \"usage\":{\"prompt_tokens\":6,\"completion_tokens\":4,\"total_tokens\":10}}";
 
 /// Words of what is found wrong: two admit,
