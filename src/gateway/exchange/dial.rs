@@ -40,19 +40,20 @@ impl Exchange {
         let (timeout, now) = (target.limits.connect_timeout, cx.now.mono);
         let until = at.begun.after(timeout);
         let (host, port) = provider.next_hop();
-        let answered = if at.addresses == 0 { cx.names.answered(host, port) } else { None };
+        let answered = if at.order() == 0 { cx.names.answered(host, port) } else { None };
         let known = addresses(provider, cx);
-        if at.addresses == 0 {
-            at.lead = known.iter().position(|addr| Some(*addr) == answered).unwrap_or(0) as u8;
+        if at.order() == 0 {
+            let lead = known.iter().position(|addr| Some(*addr) == answered).unwrap_or(0);
+            at.addresses = u8::try_from(lead << 2).unwrap_or(0);
         }
-        let Some(addr) = at.address(at.addresses, known) else {
+        let Some(addr) = at.address(at.order(), known) else {
             return match cx.names.is_asked(host, port) {
                 Ok(()) => Ok(Connect::Resolved(until)),
                 Err(why) => Err(Box::new(nameless(provider, why))),
             };
         };
         let tries = known.len().min(ADDRESSES_TRIED_MAX);
-        let late = match usize::from(at.addresses) + 1 < tries {
+        let late = match usize::from(at.order()) + 1 < tries {
             true => until.min(now.after(ADDRESS_WAIT.min(timeout / tries as u32))),
             false => until,
         };
@@ -108,7 +109,7 @@ impl Exchange {
         let Some((&mut at, &mut Dials { newest, earlier })) = self.dials() else { return Effect::Nothing };
         let (order, other) = match earlier {
             Some((earlier, order)) if earlier == provider => (order, newest),
-            _ => (at.addresses, earlier.map(|(earlier, _)| earlier)),
+            _ => (at.order(), earlier.map(|(earlier, _)| earlier)),
         };
         if let Some(other) = other {
             cx.let_go(other, false);
@@ -157,7 +158,7 @@ impl Exchange {
     pub(super) fn dial_late(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let timeout = self.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
         let Some((at, dials)) = self.dials() else { return Effect::Nothing };
-        let (order, until) = (at.addresses, at.begun.after(timeout));
+        let (order, until) = (at.order(), at.begun.after(timeout));
         let Dials { newest, earlier } = *dials;
         if until <= cx.now.mono {
             return self.attempt_failed(Fault::from(FaultKind::ConnectTimeout), false, message, cx);
@@ -182,7 +183,7 @@ impl Exchange {
     fn next_address(&mut self, cx: &mut Cx) -> bool {
         let known = self.target_provider().map_or(0, |provider| addresses(provider, cx).len());
         let Some((at, _)) = self.dials() else { return false };
-        let is_left = usize::from(at.addresses) + 1 < known.min(ADDRESSES_TRIED_MAX);
+        let is_left = usize::from(at.order()) + 1 < known.min(ADDRESSES_TRIED_MAX);
         at.addresses += u8::from(is_left);
         is_left
     }

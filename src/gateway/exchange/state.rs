@@ -286,10 +286,8 @@ pub(crate) struct Attempt {
     pub(super) attempts: u8,
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
-    /// Addresses of the target's host tried so far.
+    /// Addresses of the target's host tried so far, in two bits; above them the index of the one that was first.
     pub(super) addresses: u8,
-    /// Index of the one that is tried first.
-    pub(super) lead: u8,
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     pub(super) fresh_only: bool,
     /// A secret that was refused has been asked for again for it: that is done once.
@@ -315,9 +313,14 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// Addresses tried before the present one.
+    pub(super) fn order(&self) -> u8 {
+        self.addresses & 3
+    }
+
     /// The address that is tried after so many others.
     pub(super) fn address(&self, order: u8, known: &[SocketAddr]) -> Option<SocketAddr> {
-        known.get((usize::from(self.lead) + usize::from(order)) % known.len().max(1)).copied()
+        known.get((usize::from(self.addresses >> 2) + usize::from(order)) % known.len().max(1)).copied()
     }
 }
 
@@ -328,7 +331,6 @@ impl Default for Attempt {
             attempts: 0,
             tried: 0,
             addresses: 0,
-            lead: 0,
             fresh_only: false,
             renewed: false,
             opened: false,
