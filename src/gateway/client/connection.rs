@@ -69,16 +69,16 @@ enum Phase {
     /// Like `Discard`, but the connection ends afterwards: reads and drops input for a while, so that the answer is not
     /// lost in a reset.
     Linger(Remainder),
-    /// Nothing more is read; the connection closes when everything is written.
+    /// No more bytes are read; the connection closes when everything is written.
     Closing,
 }
 
 /// Reason that a connection is accepted although it is not served.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Oddity {
-    /// It exceeds a limit on connections.
+    /// Connection above a limit.
     Crowded,
-    /// It sends plain HTTP instead of TLS.
+    /// Client that sends plain HTTP instead of TLS.
     Strayed,
 }
 
@@ -105,9 +105,9 @@ pub(crate) enum AfterResponse {
     KeepAlive,
     /// Another message may come after the rest of this one's body has been dropped.
     Discard,
-    /// It closes.
+    /// The connection closes.
     Close,
-    /// It closes after further input has been dropped for a while.
+    /// The connection closes after further input has been dropped for a while.
     Linger(Remainder),
 }
 

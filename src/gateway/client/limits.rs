@@ -9,11 +9,11 @@ use crate::policy::config::Server;
 /// Decision on a new connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It is accepted.
+    /// The connection is accepted.
     In,
-    /// It is accepted only to be answered 503.
+    /// The connection is accepted only to be answered 503.
     Crowded,
-    /// It is closed at once.
+    /// The connection is closed at once.
     Out,
 }
 

@@ -24,7 +24,7 @@ enum Passed {
     Quota,
     /// The ledger must look up its key.
     Unknown(KeyId),
-    /// It has been answered.
+    /// The request has been answered.
     Answered,
 }
 

@@ -32,11 +32,11 @@ pub(crate) struct Waiter {
 /// Result of checking whether a waiting request can be served now.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
-    /// It can be served.
+    /// The request can be served.
     Served,
-    /// It cannot be served, but another might.
+    /// The request cannot be served, but another might.
     NotThis,
-    /// It cannot be served, nor can any other with the same configuration.
+    /// The request cannot be served, nor can any other with the same configuration.
     None,
 }
 
