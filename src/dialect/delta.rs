@@ -48,13 +48,18 @@ fn is_failure(value: Raw<'_>, word: &[u8]) -> bool {
     }
 }
 
+/// True for `[]`. Asking for the first item would scan all of it.
+pub(super) fn lists_nothing(list: Raw<'_>) -> bool {
+    list.bytes().get(1..).is_some_and(|inside| inside.trim_ascii_start().starts_with(b"]"))
+}
+
 /// True if a complete answer has no content and does not say why. `list`: its choices, its content or its output;
 /// `ending`: its `stop_reason` or its `status`.
 pub(super) fn is_empty(shape: Dialect, list: Raw<'_>, ending: Raw<'_>) -> bool {
     let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == Kind::Object);
     match shape {
         Dialect::Chat => !list.items().any(is_message),
-        _ if list.items().next().is_some() => false,
+        _ if !lists_nothing(list) => false,
         Dialect::Messages => !matches!(finish_word(Some(ending)), Ok(Some(_))),
         Dialect::Responses => !ending.is("incomplete"),
         Dialect::Relay(_) => true,

@@ -12,7 +12,7 @@ mod write;
 pub(super) use streamed::response as read_streamed;
 
 use super::answer::{Broken, ResponseIdentity, StreamFault};
-use super::delta::is_empty;
+use super::delta::{is_empty, lists_nothing};
 use super::errors::{ErrorText, is_error, read_error};
 use super::naming::TranslationState;
 use super::usage::ObservedUsage;
@@ -58,9 +58,11 @@ pub fn reply(
         Dialect::Messages => read::messages(list, usage, [reason, sequence, details])?,
         Dialect::Responses => read::responses(Raw::new(body), list, usage)?,
     };
-    let ending = if from == Dialect::Responses { Raw::new(body).get("status") } else { reason };
-    if is_empty(from, list, ending.unwrap_or(Raw::NULL)) {
-        return Err(Broken::NotJson);
+    if from != Dialect::Chat && lists_nothing(list) {
+        let ending = if from == Dialect::Responses { Raw::new(body).get("status") } else { reason };
+        if is_empty(from, list, ending.unwrap_or(Raw::NULL)) {
+            return Err(Broken::NotJson);
+        }
     }
     if state.json_tool {
         answer.unwrap_json();

@@ -156,8 +156,8 @@ impl Estimator {
     }
 }
 
-/// Decodes the common escapes of a short text, given as [`packed`]; `None` if there is another escape. Pieces of a stream
-/// often hold a line break or a quotation mark, and decoding them run by run costs ten times as much.
+/// Decodes the common escapes of a short text, given as [`packed`]; `None` if there is another escape. Pieces of a
+/// stream often hold a line break or a quotation mark, and decoding them run by run costs more.
 #[inline]
 fn unescaped(mut text: u128, mut length: usize) -> Option<(u128, usize)> {
     let mut from = 0;

@@ -277,8 +277,8 @@ impl Refusal {
 
     /// 404: no such path.
     pub fn no_path() -> Refusal {
-        let text = "there is nothing at this path: use the base URL https://HOST/v1 with OpenAI SDKs, https://HOST with \
-                    Anthropic SDKs";
+        let text = "there is nothing at this path: use the base URL https://HOST/v1 with OpenAI SDKs, https://HOST \
+                    with Anthropic SDKs";
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 

@@ -329,7 +329,9 @@ fn answer(shape: Dialect, body: &[u8]) {
         if reply((shape, to), body, &TranslationState::default(), &ME, &mut out).is_ok() {
             json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
             let mut again = Vec::new();
-            assert!(whole(to, &out, &ME, &mut again).is_ok(), "{}", String::from_utf8_lossy(&out));
+            // A turn without content is written as it is; read as a provider's answer it would be a failure.
+            let is_empty = out.windows(11).any(|bytes| bytes == b"\"output\":[]");
+            assert!(is_empty || whole(to, &out, &ME, &mut again).is_ok(), "{}", String::from_utf8_lossy(&out));
         }
     }
     if let Some(error) = read_error(body) {

@@ -16,13 +16,15 @@ fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
     inside(object.get(name))
 }
 
-/// `keeps`: the client is given the reasoning to hand it back. `None`: there is no choice. An error if one has failed.
+/// `keeps`: the client is given the reasoning to hand it back. `None`: no choice has a message. An error
+/// if one has failed.
 pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<Option<Answer<'a>>, ErrorText> {
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
     let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
     let word = choice_word(word, error)?.unwrap_or_default();
+    let Some(message) = message.filter(|message| message.kind() == Kind::Object) else { return Ok(None) };
     let names = ["content", "refusal", "reasoning_content", "reasoning", "tool_calls"];
-    let [content, refusal, thinking, reasoning, calls] = message.unwrap_or(Raw::NULL).pick(names);
+    let [content, refusal, thinking, reasoning, calls] = message.pick(names);
     let (mut parts, mut said) = (Vec::new(), Vec::new());
     let [mut thought, mut other, mut nested] = [const { Vec::new() }; 3];
     let list = |into: &mut Vec<&'a [u8]>, text| {

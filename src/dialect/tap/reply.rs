@@ -91,6 +91,10 @@ impl Notes {
     }
 
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
+        // A relayed answer counts no reasoning, so its total says nothing.
+        if matches!(self.shape, Dialect::Relay(_)) && self.inner == K::TotalTokens {
+            return;
+        }
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
             _ if self.shape != Dialect::Chat => {}

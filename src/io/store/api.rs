@@ -258,9 +258,9 @@ impl Query {
         let asked = || self.by.iter().copied().chain(self.only.iter().map(|(by, _)| *by));
         let Some(who) = asked().find_map(By::who) else { return Ok(None) };
         let answers = asked().all(|by| by == By::Day || by.who() == Some(who));
-        let kept = "reports by user or session group only by day: use `user`, `session`, `user,day` or `session,day`, with \
-                    no filters except --user, --since and --until; for more, query the view `rows` with SQL, or use \
-                    `tollgate ledger export`";
+        let kept = "reports by user or session group only by day: use `user`, `session`, `user,day` or `session,day`, \
+                    with no filters except --user, --since and --until; for more, query the view `rows` with SQL, \
+                    or use `tollgate ledger export`";
         if answers { Ok(Some(who)) } else { Err(kept) }
     }
 

@@ -222,7 +222,7 @@ fn check_row(world: &World, played: &Played) {
             let rejected = match case.row.script {
                 _ if case.stream => (0, 0, "none"),
                 "failed" => (TOKENS.0, TOKENS.1, "provider"),
-                "too_large" => (12, 131_072, "estimated"),
+                "too_large" => (12, 99, "estimated"),
                 _ => (0, 0, "none"),
             };
             let expected = match (out, rejected) {

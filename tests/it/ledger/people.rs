@@ -186,7 +186,7 @@ fn usage_is_reported_by_anything_that_the_sums_tell_apart_and_says_what_they_do_
     ] {
         let said = h.command(&[&["usage"], misused].concat());
         assert_eq!(said.code, 2, "{misused:?}: {}", said.err);
-        assert!(!misused.contains(&"user,key") || said.err.contains("by day alone"), "{}", said.err);
+        assert!(!misused.contains(&"user,key") || said.err.contains("group only by day"), "{}", said.err);
     }
     let unknown = h.command(&["usage", "--key", "nobody"]);
     assert!(unknown.code == 1 && unknown.err.contains("nobody"), "{}", unknown.err);
