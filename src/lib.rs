@@ -50,7 +50,7 @@
 //! 3. The body is scanned by [`dialect::request`] as it arrives: strict JSON, fields, roles, an estimate of tokens.
 //! 4. `exchange::reserve` finds the model, writes the body for its first target and takes a hold in the
 //!    [`policy::meter`].
-//! 5. `exchange::attempt` picks a target, for which a request may wait (`gateway::queue`), and a connection;
+//! 5. `exchange::attempt` picks a target (a request may wait in `gateway::queue`), `exchange::dial` a connection;
 //!    `provider::request` cuts the new body from the old one.
 //! 6. `provider::connection` frames the answer; `exchange::stream` (events) or `exchange::reply` (whole answers) passes
 //!    it on and observes usage.
