@@ -49,7 +49,7 @@ const SYSTEM: &str = "system";
 const ORDINARY: usize = 64;
 /// Pieces that one member may become: a comma, what stands before its value, and the value.
 const PIECES_EACH: usize = 3;
-/// The same of a cut, in the place of which something may be written.
+/// Pieces for each cut: the bytes before it and its replacement.
 const PIECES_CUT: usize = 2;
 
 impl Fields {
@@ -71,7 +71,7 @@ struct Writer<'a> {
     body: &'a [u8],
     /// What is left out of the body, the next one first.
     cuts: &'a [Span],
-    /// What is written in the place of each.
+    /// Replacement for each cut.
     instead: &'static str,
     text: &'a mut Vec<u8>,
     pieces: &'a mut Vec<Piece>,
@@ -82,7 +82,7 @@ struct Writer<'a> {
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
 /// asked for where the target reports it, the bound on completion tokens under the name it goes by there, the role
 /// `developer` made `system` where the target does not take it, and the members that the configuration writes; of a
-/// responses request the tools left out that run at the provider. Fills `text` and `pieces` anew; returns the length of
+/// responses request the tools left out that run at the provider. Refills `text` and `pieces`; returns the length of
 /// all pieces together. [`Invalid`] where none of its tools is left, or where it names an object that is stored at the
 /// provider.
 pub fn rewrite(

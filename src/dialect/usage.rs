@@ -56,7 +56,7 @@ impl ChatUsage {
         }
     }
 
-    /// The same with other counters of prompt and completion, which are the whole total.
+    /// Replaces the counters of prompt and completion, which then make up the whole total.
     pub(super) fn with(self, prompt: u64, completion: u64) -> ChatUsage {
         ChatUsage {
             prompt: Some(prompt),

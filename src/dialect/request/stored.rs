@@ -38,7 +38,7 @@ pub(super) fn name_of(key: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(&key[..key.len().min(NAME_MAX)])
 }
 
-/// Where the message or the tool under way may name an object.
+/// Tracks whether the current message or tool names an object of the provider's account.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Stored {
     /// The member of the message, of the block of its content, or of the tool, under way.

@@ -56,7 +56,7 @@ pub(super) struct Seen {
     pub(super) object_is_error: bool,
     /// Its choices, its content, its output, or what a relayed answer lists.
     pub(super) list: Option<Span>,
-    /// What says why the answer ended where its choices do not: its `stop_reason` or its `status`.
+    /// Reason for the end of an answer without choices: its `stop_reason` or its `status`.
     pub(super) ending: Option<Span>,
 }
 

@@ -255,7 +255,7 @@ fn events_without_usage_are_estimated_from_all_they_say() {
     }
 }
 
-/// What a chat provider sends as usage, and the (input, cache read, output) that it bills.
+/// Usage of a chat provider, and the (input, cache read, output) that it bills.
 const BILLED: [(&str, [u64; 3]); 5] = [
     // Reasoning counted beside completion (sub2api#5771, inspect_ai#5528, CLIProxyAPI#5733): the total says so.
     (

@@ -1,4 +1,4 @@
-//! What a request says of earlier turns and files, for every pair of client and provider format.
+//! Earlier turns and files of a request, for every pair of client and provider format.
 
 use super::responses::json;
 use super::*;

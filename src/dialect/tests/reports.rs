@@ -1,4 +1,4 @@
-//! What users of other gateways have reported of providers' answers, for clients of every format: one file for each
+//! Provider answers that users of other gateways have reported, for clients of every format: one file for each
 //! report in `tests/fixtures/reports/`.
 //!
 //! The first line of a file is a comment: who reported it, and what is odd. A case begins with `=== whole` or
@@ -26,7 +26,7 @@ fn gather(content: &Value, thinks: bool, said: &mut [String; 2]) {
     }
 }
 
-/// The same for one event of a stream, or for a complete answer as if it were one.
+/// Rewrites one event of a stream, or a complete answer as if it were one.
 fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
     match shape {
         Dialect::Chat | Dialect::Relay(_) => {
@@ -63,14 +63,14 @@ fn counted(reported: Reported) -> [u64; 3] {
     [reported.input, reported.cache_read, reported.output].map(Option::unwrap_or_default)
 }
 
-/// What a client gets, in the words of a fixture.
+/// Result of a client, in the words of a fixture.
 fn told(to: Dialect, said: &[String; 2], word: &str, tokens: [u64; 3]) -> Value {
     let [input, cached, output] = tokens;
     value!({"thinking": said[1], "text": said[0], "to": index(to), "ends": word,
         "input": input, "cached": cached, "output": output})
 }
 
-/// What a request leaves whose client wants to see reasoning.
+/// Translation state of a request whose client wants to see reasoning.
 fn asked((from, to): (Dialect, Dialect)) -> TranslationState {
     let body = r#"{"model":"m","input":"hi","reasoning":{"summary":"auto"}}"#;
     match to {
