@@ -36,7 +36,9 @@ fn short_texts_are_unescaped_as_long_ones_are() {
         short.feed_json(text.as_bytes());
         long.decode(text.as_bytes());
         // The next piece shows whether the length is right.
-        [&mut short, &mut long].map(|estimator| estimator.feed_json(b"7"));
+        for estimator in [&mut short, &mut long] {
+            estimator.feed_json(b"7");
+        }
         assert_eq!((short.waiting, short.length, short.last), (long.waiting, long.length, long.last), "{text}");
         assert_eq!(short.tokens(), long.tokens(), "{text}");
     }
