@@ -80,24 +80,23 @@ impl Estimator {
     }
 
     /// Counts a text that may have escapes. What escapes stand for is gathered with what is between them.
-    fn decode(&mut self, raw: &[u8]) {
+    fn decode(&mut self, mut raw: &[u8]) {
         let (mut text, mut length) = ([0; PIECE], 0);
-        let mut space = [0; 4];
-        for run in runs(raw) {
-            let bytes = match run {
-                Run::Plain(bytes) => bytes,
-                Run::Char(char) => printed(char).encode_utf8(&mut space).as_bytes(),
-            };
-            if length + bytes.len() > PIECE {
+        while !raw.is_empty() {
+            if length + BLOCK > PIECE {
                 self.count(&text[..length]);
                 length = 0;
             }
-            if bytes.len() > PIECE {
-                self.count(bytes);
-                continue;
-            }
-            text[length..length + bytes.len()].copy_from_slice(bytes);
-            length += bytes.len();
+            let (block, behind) = raw.split_at(raw.len().min(BLOCK));
+            let (bytes, count) = match unescaped(packed(block), block.len()) {
+                Some(unescaped) => {
+                    raw = behind;
+                    unescaped
+                }
+                None => decoded(&mut raw),
+            };
+            text[length..length + BLOCK].copy_from_slice(&bytes.to_le_bytes());
+            length += count;
         }
         self.count(&text[..length]);
     }
@@ -156,8 +155,8 @@ impl Estimator {
     }
 }
 
-/// Decodes the common escapes of a short text, given as [`packed`]; `None` if there is another escape. Pieces of a
-/// stream often hold a line break or a quotation mark, and decoding them run by run costs more.
+/// Decodes the common escapes of a block, given as [`packed`]; `None` if it has another escape, or ends in one. Decoding
+/// run by run costs more: lines of code have some escapes in each block.
 #[inline]
 fn unescaped(mut text: u128, mut length: usize) -> Option<(u128, usize)> {
     let mut from = 0;
@@ -176,6 +175,20 @@ fn unescaped(mut text: u128, mut length: usize) -> Option<(u128, usize)> {
         (length, from) = (length - 1, at + 1);
     }
     Some((text, length))
+}
+
+/// Decodes the text before the first backslash, or the escape at the beginning, of a text with a backslash in its first
+/// block. Returns it as [`packed`], and its length.
+fn decoded(raw: &mut &[u8]) -> (u128, usize) {
+    let mut runs = runs(raw);
+    let mut space = [0; 4];
+    let bytes = match runs.next() {
+        Some(Run::Plain(bytes)) => bytes,
+        Some(Run::Char(char)) => printed(char).encode_utf8(&mut space).as_bytes(),
+        None => &[],
+    };
+    *raw = runs.rest();
+    (packed(bytes), bytes.len())
 }
 
 /// A character, or what stands for it.

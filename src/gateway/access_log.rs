@@ -58,14 +58,13 @@ impl Line<'_> {
     /// Appends the line.
     pub(crate) fn write(&self, time: &[u8; ISO_LEN], out: &mut Vec<u8>) {
         open(time, out);
-        out.extend_from_slice(b",\"id\":\"");
+        out.extend_from_slice(b"\",\"id\":\"");
         out.extend_from_slice(self.id.text());
         word(out, "\",\"endpoint\":\"", self.endpoint);
         out.extend_from_slice(b"\",\"peer\":\"");
         push_ip(out, self.peer);
-        out.push(b'"');
         if let Some(key) = self.key {
-            out.extend_from_slice(b",\"key\":\"");
+            out.extend_from_slice(b"\",\"key\":\"");
             out.extend_from_slice(key.id().text());
             out.extend_from_slice(b"\",\"name\":");
             write_string(out, key.name());
@@ -73,6 +72,8 @@ impl Line<'_> {
                 out.extend_from_slice(b",\"group\":");
                 write_string(out, group);
             }
+        } else {
+            out.push(b'"');
         }
         if let Some(said) = self.said {
             for (name, value) in [(",\"user\":", &said.user), (",\"session\":", &said.session)] {
@@ -131,12 +132,11 @@ impl Line<'_> {
     }
 }
 
-/// Begins a line that is written at `time`.
+/// Begins a line that is written at `time`, up to the last byte of the time: a quote comes next.
 pub(crate) fn open(time: &[u8; ISO_LEN], out: &mut Vec<u8>) {
     out.reserve(LINE_ROOM);
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(time);
-    out.push(b'"');
 }
 
 /// Appends `name` and a text of ours that needs no escapes.

@@ -23,6 +23,7 @@ use crate::base::paged::Sparse;
 use crate::policy::config::{Config, OnOutage, StoreUrl};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
+use std::cmp::Ordering;
 
 /// The part of the budget that one key may hold, as a divisor.
 const KEY_SHARE: u64 = 4;
@@ -208,6 +209,9 @@ impl Budget {
         pool: &mut Pool,
     ) -> Result<(), Refusal> {
         let total = total.saturating_add(REQUEST);
+        if total <= u64::from(promise.total) {
+            return Ok(());
+        }
         let (share, account) = (self.share, self.account(key));
         let others = account.held - u64::from(promise.total);
         let waits = account.waiting > 0 && promise.total == 0;
@@ -336,9 +340,10 @@ impl Budget {
     /// An answer of `key` takes `bytes` of storage, for which `before` bytes have been charged; how many are now.
     pub(crate) fn recharge(&mut self, key: KeyIx, before: u32, bytes: usize) -> u32 {
         let total = u32::try_from(bytes).unwrap_or(u32::MAX);
-        match total >= before {
-            true => self.add(key, (total - before).into(), true),
-            false => self.take(key, (before - total).into(), true),
+        match total.cmp(&before) {
+            Ordering::Greater => self.add(key, (total - before).into(), true),
+            Ordering::Less => self.take(key, (before - total).into(), true),
+            Ordering::Equal => {}
         }
         total
     }

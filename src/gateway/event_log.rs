@@ -15,6 +15,7 @@ impl Cx {
         let time = self.date.iso(self.now.unix);
         self.orders.log(|out| {
             access_log::open(time, out);
+            out.push(b'"');
             write(out);
             out.extend_from_slice(b"}\n");
         });

@@ -16,10 +16,10 @@ const FILLER: u8 = b'a';
 pub fn to_special(buf: &[u8], mut at: usize) -> usize {
     loop {
         let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else {
-            return find(buf, at, |bytes| must_be_escaped(bytes) | bytes);
+            return find(buf, at, is_special);
         };
         let bytes = u8x16::new(*block);
-        let mut marks = (must_be_escaped(bytes) | bytes).to_bitmask();
+        let mut marks = is_special(bytes).to_bitmask();
         let mut next = at + LANES;
         while marks != 0 {
             let place = marks.trailing_zeros() as usize;
@@ -38,35 +38,43 @@ pub fn to_special(buf: &[u8], mut at: usize) -> usize {
 pub fn to_special_near(buf: &[u8], at: usize) -> usize {
     let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else { return at };
     let bytes = u8x16::new(*block);
-    let marks = (must_be_escaped(bytes) | bytes).to_bitmask() | 1 << LANES;
+    let marks = is_special(bytes).to_bitmask() | 1 << LANES;
     at + marks.trailing_zeros() as usize
 }
 
-/// Like [`to_special`], 64 bytes at a time. Escaped bytes are found for the whole block at once, by the carry of an
-/// addition through runs of backslashes of odd and even length (Langdale and Lemire, "Parsing Gigabytes of JSON per
-/// Second", section 3.1.1).
+/// Number of bytes that a search marks in the short escape of each letter, 0 for no short escape.
+static MARKS: [u8; 256] = {
+    let mut marks = [0; 256];
+    (marks[b'n' as usize], marks[b't' as usize], marks[b'"' as usize], marks[b'\\' as usize]) = (1, 1, 2, 2);
+    marks
+};
+
+/// Like [`to_special`], 64 bytes at a time.
 pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
-    while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
-        let slashes = wide_mask(block, |bytes| is(bytes, b'\\'));
-        let quotes = wide_mask(block, |bytes| is(bytes, b'"'));
-        let odd = if has_odd(block) { wide_mask(block, |bytes| is_control(bytes) | bytes) } else { 0 };
-        let ends = quotes | odd;
-        if slashes == 0 {
-            if ends != 0 {
-                return at + ends.trailing_zeros() as usize;
+    'blocks: while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
+        let mut marks = wide_mask(block, is_special);
+        while marks != 0 {
+            let place = marks.trailing_zeros() as usize;
+            marks &= marks - 1;
+            if block[place] != b'\\' {
+                return at + place;
             }
-            at += WIDE;
-            continue;
+            // The next block begins with the escape.
+            let Some(letter) = block.get(place + 1) else {
+                at += WIDE - 1;
+                continue 'blocks;
+            };
+            // The most frequent one.
+            if *letter == b'n' {
+                continue;
+            }
+            match MARKS[usize::from(*letter)] {
+                0 => return at + place,
+                1 => {}
+                _ => marks &= marks - 1,
+            }
         }
-        let (escaped, escapes) = escapes_of(slashes);
-        // An escape by the last byte applies to the first byte of the next block.
-        let last = escapes >> 63;
-        let strange = first_strange(block, escaped & !(quotes | slashes));
-        let marks = ((ends & !escaped) | strange >> 1) & (u64::MAX >> last);
-        if marks != 0 {
-            return at + marks.trailing_zeros() as usize;
-        }
-        at += WIDE - last as usize;
+        at += WIDE;
     }
     to_special(buf, at)
 }
@@ -79,39 +87,8 @@ fn wide_mask(block: &[u8; WIDE], matters: impl Fn(u8x16) -> u8x16) -> u64 {
     part(0) | part(1) | part(2) | part(3)
 }
 
-/// Returns the first of these bytes of a block, as a bit, that does not end a short escape. Texts have one or two
-/// escapes of letters in a block, which costs less than a check of every byte.
-#[inline(always)]
-fn first_strange(block: &[u8; WIDE], mut letters: u64) -> u64 {
-    while letters != 0 {
-        let place = letters.trailing_zeros() as usize;
-        if !matches!(block[place % WIDE], b'n' | b't') {
-            return 1 << place;
-        }
-        letters &= letters - 1;
-    }
-    0
-}
-
-/// True if a block has a control character or a non-ASCII byte: as signed numbers both are below a blank.
-#[inline(always)]
-fn has_odd(block: &[u8; WIDE]) -> bool {
-    let lanes: &[[u8; LANES]] = block.as_chunks().0;
-    let odd = |index: usize| i8x16::new(lanes[index].map(u8::cast_signed)).simd_lt(i8x16::splat(0x20));
-    (odd(0) | odd(1) | odd(2) | odd(3)).to_bitmask() != 0
-}
-
-/// Returns the escaped bytes and the escaping backslashes. A backslash escapes the next byte, unless it is escaped
-/// itself.
-#[inline(always)]
-fn escapes_of(slashes: u64) -> (u64, u64) {
-    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-    let ended = (((slashes << 1) | ODD).wrapping_sub(slashes)) ^ ODD;
-    (ended ^ slashes, ended & slashes)
-}
-
 /// Returns the offset of the quote that ends the valid JSON string whose inside begins at `at`, or the end. Any escaped
-/// byte is skipped as in [`to_special_wide`].
+/// byte is skipped.
 pub fn to_quote(buf: &[u8], mut at: usize) -> usize {
     if let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) {
         let bytes = u8x16::new(*block);
@@ -126,14 +103,18 @@ pub fn to_quote(buf: &[u8], mut at: usize) -> usize {
         }
     }
     while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
-        let slashes = wide_mask(block, |bytes| is(bytes, b'\\'));
-        let quotes = wide_mask(block, |bytes| is(bytes, b'"'));
-        let (escaped, escapes) = escapes_of(slashes);
-        let ends = quotes & !escaped;
-        if ends != 0 {
-            return at + ends.trailing_zeros() as usize;
+        let mut marks = wide_mask(block, |bytes| is(bytes, b'"') | is(bytes, b'\\'));
+        let mut next = at + WIDE;
+        while marks != 0 {
+            let place = marks.trailing_zeros() as usize;
+            if block[place % WIDE] == b'"' {
+                return at + place;
+            }
+            // Both bytes are done, even if the second one begins the next block.
+            marks &= !(3 << place);
+            next = next.max(at + place + 2);
         }
-        at += WIDE - (escapes >> 63) as usize;
+        at = next;
     }
     loop {
         at = to_either(buf, at, b'"', b'\\');
@@ -203,6 +184,20 @@ fn must_be_escaped(bytes: u8x16) -> u8x16 {
 #[inline(always)]
 fn is(bytes: u8x16, byte: u8) -> u8x16 {
     bytes.simd_eq(u8x16::splat(byte))
+}
+
+/// Marks quotes, control characters and non-ASCII bytes: with this bit changed they, and no others, are below 0x21 as
+/// signed numbers.
+#[inline(always)]
+fn is_odd(bytes: u8x16) -> u8x16 {
+    let signed = i8x16::new((bytes ^ u8x16::splat(2)).to_array().map(u8::cast_signed));
+    u8x16::new(signed.simd_lt(i8x16::splat(0x21)).to_array().map(i8::cast_unsigned))
+}
+
+/// Marks the bytes at which a search in a string stops, and every backslash.
+#[inline(always)]
+fn is_special(bytes: u8x16) -> u8x16 {
+    is_odd(bytes) | is(bytes, b'\\')
 }
 
 #[inline(always)]

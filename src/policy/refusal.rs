@@ -150,7 +150,7 @@ pub struct Refusal {
     what: &'static str,
     /// Limit that refused, only for the operator.
     pub limit: Option<LimitKind>,
-    /// Owner of that limit.
+    /// Owner of that limit, if it is a group.
     pub whose: Option<Box<Whose>>,
     /// True if the conversation is longer than the model can read.
     too_long: bool,
@@ -499,7 +499,7 @@ impl Refusal {
             should_retry: is_final.then_some(false),
             reset: Some(limit.reset),
             limit: Some(limit.kind),
-            whose: Some(Box::new(limit.whose.clone())),
+            whose: matches!(limit.whose, Whose::Group(_)).then(|| Box::new(limit.whose.clone())),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
         }
     }

@@ -137,6 +137,13 @@ pub(crate) struct ResponseHead<'a> {
     pub(crate) more: &'a [u8],
 }
 
+/// A field's name with the line break before it, as one text: each append costs a check of the capacity.
+macro_rules! name {
+    ($name:literal) => {
+        concat!("\r\n", $name, ": ").as_bytes()
+    };
+}
+
 impl ResponseHead<'_> {
     /// Appends the head with its blank line.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
@@ -153,16 +160,16 @@ impl ResponseHead<'_> {
         out.extend_from_slice(b"\r\ndate: ");
         out.extend_from_slice(self.date);
         if !self.content_type.is_empty() {
-            field(out, "content-type", self.content_type.as_bytes());
+            field(out, name!("content-type"), self.content_type.as_bytes());
         }
-        field(out, "x-gateway-request-id", &self.id.0);
-        field(out, "request-id", &self.id.0);
-        field(out, "x-request-id", &self.id.0);
+        field(out, name!("x-gateway-request-id"), &self.id.0);
+        field(out, name!("request-id"), &self.id.0);
+        field(out, name!("x-request-id"), &self.id.0);
         if let Some(quota) = &self.quota {
             self.write_limits(quota, out);
         }
         if let Some(waited) = self.queued_ms {
-            number(out, "x-queue-wait-ms", waited);
+            number(out, name!("x-queue-wait-ms"), waited);
         }
         if let Some(refusal) = self.refusal {
             write_refusal_fields(refusal, out);
@@ -173,28 +180,28 @@ impl ResponseHead<'_> {
         self.cors.write(self.origins, out);
         out.extend_from_slice(self.more);
         match self.framing {
-            Framing::Length(length) => number(out, "content-length", length),
-            Framing::Chunked => field(out, "transfer-encoding", b"chunked"),
+            Framing::Length(length) => number(out, name!("content-length"), length),
+            Framing::Chunked => field(out, name!("transfer-encoding"), b"chunked"),
             Framing::ToEnd | Framing::None => {}
         }
         if !self.keep_alive {
-            field(out, "connection", b"close");
+            field(out, name!("connection"), b"close");
         } else if !self.http11 {
-            field(out, "connection", b"keep-alive");
+            field(out, name!("connection"), b"keep-alive");
         }
         out.extend_from_slice(b"\r\n\r\n");
     }
 
     fn write_limits(&self, quota: &QuotaStatus, out: &mut Vec<u8>) {
-        number(out, "x-ratelimit-remaining-requests", quota.remaining_requests);
-        number(out, "x-ratelimit-remaining-tokens", quota.remaining_tokens);
-        out.extend_from_slice(b"\r\nx-ratelimit-reset: ");
+        number(out, name!("x-ratelimit-remaining-requests"), quota.remaining_requests);
+        number(out, name!("x-ratelimit-remaining-tokens"), quota.remaining_tokens);
+        out.extend_from_slice(name!("x-ratelimit-reset"));
         match self.refusal.and_then(|refusal| refusal.reset) {
             Some(reset) => window::write_iso(reset, out),
             None => out.extend_from_slice(self.reset),
         }
         if let Some(budget) = quota.budget {
-            field(out, "x-budget-remaining", b"");
+            out.extend_from_slice(name!("x-budget-remaining"));
             text::push_decimal(out, budget.remaining() / 1000, 1_000_000);
         }
     }
@@ -202,30 +209,28 @@ impl ResponseHead<'_> {
 
 fn write_refusal_fields(refusal: &Refusal, out: &mut Vec<u8>) {
     if refusal.status == 401 {
-        field(out, "www-authenticate", b"Bearer");
+        field(out, name!("www-authenticate"), b"Bearer");
     }
     if let Some(methods) = refusal.allow {
-        field(out, "allow", methods.as_bytes());
+        field(out, name!("allow"), methods.as_bytes());
     }
     if let Some(seconds) = refusal.retry_after {
-        number(out, "retry-after", seconds.max(1));
+        number(out, name!("retry-after"), seconds.max(1));
     }
     if let Some(retry) = refusal.should_retry {
-        field(out, "x-should-retry", if retry { b"true" } else { b"false" });
+        field(out, name!("x-should-retry"), if retry { b"true" } else { b"false" });
     }
 }
 
 #[inline(always)]
-fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b": ");
+fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
     out.extend_from_slice(value);
 }
 
 #[inline(always)]
-fn number(out: &mut Vec<u8>, name: &str, value: u64) {
-    field(out, name, b"");
+fn number(out: &mut Vec<u8>, name: &[u8], value: u64) {
+    out.extend_from_slice(name);
     text::push_number(out, value);
 }
 

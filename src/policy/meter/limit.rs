@@ -248,11 +248,17 @@ pub(super) fn reached(account: &Account, counted: Counted, plan: &Plan, of_group
         (TokensPerWindow, plan.tokens_per_window, tokens, settled),
         (Concurrency, plan.concurrency, counts.running, counts.running),
     ];
-    let reached = kinds.into_iter().filter(|(_, value, count, _)| *value > 0 && count >= value);
-    longest(reached.map(|(kind, value, _, settled)| {
-        let by = if settled >= value { By::Spent } else { By::Reserved };
-        limit(kind, by, account, plan, of_group, now)
-    }))
+    let mut found: Option<Limit> = None;
+    for (kind, value, count, settled) in kinds {
+        if value > 0 && count >= value {
+            let by = if settled >= value { By::Spent } else { By::Reserved };
+            let limit = limit(kind, by, account, plan, of_group, now);
+            if found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after) {
+                found = Some(limit);
+            }
+        }
+    }
+    found
 }
 
 /// The limit that lasts longest, of several the first.

@@ -46,6 +46,13 @@ pub fn runs(raw: &[u8]) -> Runs<'_> {
     Runs(raw)
 }
 
+impl<'a> Runs<'a> {
+    /// What has not been walked.
+    pub fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+}
+
 impl<'a> Iterator for Runs<'a> {
     type Item = Run<'a>;
 
