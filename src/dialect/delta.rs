@@ -7,7 +7,7 @@ use super::answer::StreamFault;
 use super::errors::{ErrorText, is_error};
 use super::usage::Reported;
 use crate::wire::Dialect;
-use crate::wire::json::{Kind, Raw};
+use crate::wire::json::{Kind, Raw, has_escape};
 
 /// Tool calls that one answer may hold. A model asks for a handful; beyond this the stream is refused.
 pub(super) const TOOL_CALLS_MAX: usize = 128;
@@ -42,7 +42,7 @@ pub(super) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, Error
 /// True if the word `value` means a failure, in small or in capital letters. `word`: its inside.
 fn is_failure(value: Raw<'_>, word: &[u8]) -> bool {
     let is_one_of = |word: &[u8]| FAILURES.iter().any(|failure| word.eq_ignore_ascii_case(failure.as_bytes()));
-    match word.contains(&b'\\') {
+    match has_escape(word) {
         true => value.text().is_some_and(|word| is_one_of(word.as_bytes())),
         false => is_one_of(word),
     }

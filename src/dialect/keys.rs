@@ -25,7 +25,7 @@ macro_rules! names {
                 $(const $name: &[u8] = $text.as_bytes();)*
                 match raw {
                     $($name => K::$name,)*
-                    _ if !raw.contains(&b'\\') => K::Other,
+                    _ if !has_escape(raw) => K::Other,
                     _ => BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(K::Other, |(_, key)| *key),
                 }
             }
@@ -35,7 +35,7 @@ macro_rules! names {
 
 #[allow(non_upper_case_globals)]
 mod table {
-    use crate::wire::json::eq_unescaped;
+    use crate::wire::json::{eq_unescaped, has_escape};
 
     names! {
         Arguments = "arguments",

@@ -89,7 +89,8 @@ fn wide_mask(block: &[u8; WIDE], matters: impl Fn(u8x16) -> u8x16) -> u64 {
 
 /// Returns the offset of the quote that ends the valid JSON string whose inside begins at `at`, or the end. Any escaped
 /// byte is skipped.
-pub fn to_quote(buf: &[u8], mut at: usize) -> usize {
+pub fn to_quote(buf: &[u8], begin: usize) -> usize {
+    let mut at = begin;
     if let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) {
         let bytes = u8x16::new(*block);
         let (quotes, slashes) = (is(bytes, b'"').to_bitmask(), is(bytes, b'\\').to_bitmask());
@@ -103,26 +104,31 @@ pub fn to_quote(buf: &[u8], mut at: usize) -> usize {
         }
     }
     while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
-        let mut marks = wide_mask(block, |bytes| is(bytes, b'"') | is(bytes, b'\\'));
-        let mut next = at + WIDE;
-        while marks != 0 {
-            let place = marks.trailing_zeros() as usize;
-            if block[place % WIDE] == b'"' {
-                return at + place;
+        let mut quotes = wide_mask(block, |bytes| is(bytes, b'"'));
+        while quotes != 0 {
+            let end = at + quotes.trailing_zeros() as usize;
+            if !is_escaped(buf, begin, end) {
+                return end;
             }
-            // Both bytes are done, even if the second one begins the next block.
-            marks &= !(3 << place);
-            next = next.max(at + place + 2);
+            quotes &= quotes - 1;
         }
-        at = next;
+        at += WIDE;
     }
     loop {
-        at = to_either(buf, at, b'"', b'\\');
-        match buf.get(at) {
-            Some(b'\\') => at += 2,
-            Some(_) => return at,
-            None => return buf.len(),
+        at = find(buf, at, |bytes| is(bytes, b'"'));
+        if at >= buf.len() || !is_escaped(buf, begin, at) {
+            return at.min(buf.len());
         }
+        at += 1;
+    }
+}
+
+/// True if an odd number of backslashes from `begin` on precedes `at`. Of each run only one quote asks for the length.
+#[inline(always)]
+fn is_escaped(buf: &[u8], begin: usize, at: usize) -> bool {
+    at > begin && buf[at - 1] == b'\\' && {
+        let slashes = buf[begin..at].iter().rev().take_while(|byte| **byte == b'\\');
+        slashes.count() % 2 == 1
     }
 }
 

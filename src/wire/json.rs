@@ -9,7 +9,7 @@ mod view;
 mod write;
 
 pub use run::string_end;
-pub use unescape::{Run, Runs, eq_unescaped, runs, unescape};
+pub use unescape::{Run, Runs, eq_unescaped, has_escape, runs, unescape};
 pub use view::{Items, Kind, Members, Raw};
 pub use write::{compact, item, key, write_count, write_escaped, write_inside, write_string};
 

@@ -13,7 +13,7 @@ use super::stored::{NOTHING_STORED, Stored};
 use super::table::Class;
 use super::unsigned::Unsigned;
 use crate::base::limits::{MEMBERS_MAX, REWRITTEN_MAX};
-use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, unescape};
+use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, has_escape, string_end, unescape};
 use crate::wire::{Dialect, Span};
 use numbers::in_range;
 pub(super) use numbers::{answers, whole_number};
@@ -70,7 +70,7 @@ impl Part {
             b"role" => Part::Role,
             b"content" => Part::Content,
             b"tool_call_id" => Part::ToolCallId,
-            _ if !key.contains(&b'\\') => Part::Another,
+            _ if !has_escape(key) => Part::Another,
             _ if eq_unescaped(key, "role") => Part::Role,
             _ if eq_unescaped(key, "content") => Part::Content,
             _ if eq_unescaped(key, "tool_call_id") => Part::ToolCallId,

@@ -6,7 +6,7 @@
 use super::names::Name;
 use crate::base::limits::{NAME_BYTES_MAX, PARTS_MAX, TOOLS_MAX};
 use crate::wire::Span;
-use crate::wire::json::unescape;
+use crate::wire::json::{has_escape, unescape};
 
 /// Why a body is refused, in the client's words: names the field by its path and says what was expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,7 +146,7 @@ impl Fields {
     /// The model's name, unless it is too long for any; `scratch` is used if the name is written with escapes.
     pub fn model_name<'a>(&self, body: &'a [u8], scratch: &'a mut Vec<u8>) -> Option<&'a str> {
         let raw = self.model.map(|name| name.of(body)).filter(|name| name.len() <= NAME_BYTES_MAX)?;
-        if !raw.contains(&b'\\') {
+        if !has_escape(raw) {
             return std::str::from_utf8(raw).ok();
         }
         scratch.clear();

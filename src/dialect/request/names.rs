@@ -2,7 +2,7 @@
 //!
 //! Owns the words. Must never know what a shape makes of them: that is [`super::table`]'s.
 
-use crate::wire::json::eq_unescaped;
+use crate::wire::json::{eq_unescaped, has_escape};
 
 macro_rules! names {
     ($($name:ident = $text:literal,)*) => {
@@ -114,7 +114,7 @@ impl Name {
         if let Some(name) = plain(raw) {
             return name;
         }
-        if !raw.contains(&b'\\') {
+        if !has_escape(raw) {
             return Name::Other;
         }
         BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Name::Other, |(_, name)| *name)

@@ -124,7 +124,7 @@ pub(crate) struct ResponseHead<'a> {
     pub(crate) content_type: &'static str,
     /// Quota status of the caller, if known.
     pub(crate) quota: Option<QuotaStatus>,
-    /// End of the window of `quota`.
+    /// End of the limit that refused the request, otherwise of the window of `quota`.
     pub(crate) reset: &'a [u8; ISO_LEN],
     pub(crate) refusal: Option<&'a Refusal>,
     /// Milliseconds for which the request has waited for slots, if any.
@@ -196,10 +196,7 @@ impl ResponseHead<'_> {
         number(out, name!("x-ratelimit-remaining-requests"), quota.remaining_requests);
         number(out, name!("x-ratelimit-remaining-tokens"), quota.remaining_tokens);
         out.extend_from_slice(name!("x-ratelimit-reset"));
-        match self.refusal.and_then(|refusal| refusal.reset) {
-            Some(reset) => window::write_iso(reset, out),
-            None => out.extend_from_slice(self.reset),
-        }
+        out.extend_from_slice(self.reset);
         if let Some(budget) = quota.budget {
             out.extend_from_slice(name!("x-budget-remaining"));
             text::push_decimal(out, budget.remaining() / 1000, 1_000_000);

@@ -5,7 +5,7 @@ use super::clients::charge_unread;
 use crate::base::buf::{BLOCK, Buf};
 use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Conn;
-use crate::base::time::Mono;
+use crate::base::time::{Mono, Unix};
 use crate::base::timers::Timers;
 use crate::gateway::client::{self, AfterResponse, response};
 use crate::gateway::cx::Cx;
@@ -119,7 +119,7 @@ impl Gateway {
                 let payer = self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config).ok()?;
                 Some(self.cx.meter.standing(payer, now.unix))
             });
-            let dates = self.cx.date.of_head(now.unix, quota.map_or(now.unix, |quota| quota.reset_at));
+            let dates = self.cx.date.of_head(now.unix, reset_of(&reply, quota, now.unix));
             let head = head_of(request, &reply, after, dates, quota);
             client.send(server, &mut self.cx.pool, now.mono, |out| head.write(out));
         }
@@ -208,7 +208,7 @@ impl Gateway {
         let after = client.after_response(request.meta, close);
         let quota = request.found.key.and_then(|key| self.cx.quota(key));
         let (server, now) = (&self.cx.setup.config.server, self.cx.now);
-        let dates = self.cx.date.of_head(now.unix, quota.map_or(now.unix, |quota| quota.reset_at));
+        let dates = self.cx.date.of_head(now.unix, reset_of(reply, quota, now.unix));
         let head = head_of(request, reply, after, dates, quota);
         client.send(server, &mut self.cx.pool, now.mono, |out| head.write(out));
         after
@@ -241,6 +241,13 @@ impl Gateway {
         let mut sending = Sending { cx: &mut self.cx, timers: &mut self.timers, dirty: &mut self.dirty };
         sending.sent(client, id, stall);
     }
+}
+
+/// Returns the end of the limit that refused the request, otherwise of the key's window.
+#[inline]
+fn reset_of(reply: &Reply<'_>, quota: Option<QuotaStatus>, now: Unix) -> Unix {
+    let of_limit = reply.refusal.and_then(|refusal| refusal.reset);
+    of_limit.or(quota.map(|quota| quota.reset_at)).unwrap_or(now)
 }
 
 /// Returns the head of an answer to `request`.

@@ -3,6 +3,13 @@
 //! Owns the decoding of escapes that the scanner has checked. Must never be given bytes that have not been scanned.
 
 use lanes::skip::to_either;
+use lanes::tokens::{BLOCK, has_backslash, packed};
+
+/// True if the inside of a JSON string has an escape. Most are names, shorter than a block.
+#[inline]
+pub fn has_escape(raw: &[u8]) -> bool {
+    if raw.len() <= BLOCK { has_backslash(packed(raw)) } else { to_either(raw, 0, b'\\', b'\\') < raw.len() }
+}
 
 /// Returns the character of an escape, and the escape's length. The escape must be valid.
 fn escaped_char(bytes: &[u8]) -> (char, usize) {
@@ -97,7 +104,7 @@ pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
 const ESCAPE_MAX: usize = 6;
 
 fn eq_escaped(raw: &[u8], text: &str) -> bool {
-    if raw.len() > ESCAPE_MAX * text.len() || !raw.contains(&b'\\') {
+    if raw.len() > ESCAPE_MAX * text.len() || !has_escape(raw) {
         return false;
     }
     let mut left = text.as_bytes();

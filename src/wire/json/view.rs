@@ -3,7 +3,7 @@
 //! Owns the walking. Must never be given bytes that no scanner has checked: with them it is safe, but returns nothing
 //! useful. Called by `dialect` if a value is read instead of only passed on.
 
-use super::unescape::{eq_unescaped, unescape};
+use super::unescape::{eq_unescaped, has_escape, unescape};
 use lanes::skip::{to_quote, to_structure};
 use std::borrow::Cow;
 
@@ -81,7 +81,7 @@ impl<'a> Raw<'a> {
 
     /// Returns the text of the inside of a string.
     pub fn text_of(raw: &'a [u8]) -> Cow<'a, str> {
-        if !raw.contains(&b'\\') {
+        if !has_escape(raw) {
             return String::from_utf8_lossy(raw);
         }
         let mut out = Vec::with_capacity(raw.len());
