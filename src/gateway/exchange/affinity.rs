@@ -1,5 +1,6 @@
-//! Whose conversation a request belongs to, so that its turns go to the same target and find the provider's cache again
-//! (contract section 11). Looked at only where a model has several targets that stand equally high, or asks for a key.
+//! Computes the affinity hash of a request, so that the turns of a conversation go to the same target and find the
+//! provider's cache again. Used only if a model has several targets of equal priority, or if the provider gets a cache
+//! key.
 
 use super::event::Message;
 use super::state::Exchange;
@@ -24,9 +25,9 @@ impl Exchange {
         }
     }
 
-    /// What a provider's prompt cache may know the conversation by, where the model's configuration asks for it. Hashed
-    /// with what only the holder of the key has: it tells a provider nothing of the session, and is the same on every
-    /// host.
+    /// Key under which a provider's prompt cache may find the conversation, if the model's configuration asks for one.
+    /// It is hashed with the digest of the client's key: it reveals nothing of the session to the provider, and every
+    /// host computes the same one.
     pub(super) fn cache_key(&self, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) -> Option<CacheKey> {
         self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
         let (key, dialect) = (self.request.found.key?, self.dialect()?);

@@ -1,5 +1,5 @@
-//! Which target an attempt goes to; and what follows a failed one. There is another attempt as
-//! long as the draft is kept: once part of an answer has been relayed it is gone.
+//! Chooses the target of each attempt and the step after a failed one. Another attempt is possible as long as the draft
+//! is kept: the exchange drops it once part of an answer has been relayed.
 
 use super::build::Built;
 use super::event::{Effect, Message, Outcome};
@@ -39,12 +39,12 @@ impl Exchange {
         Some((self.dialect()?, target, self.request.setup.config.providers.get(target.provider)?))
     }
 
-    /// What the request takes of its provider's allowances.
+    /// Share of the provider's rate limits that the request needs.
     pub(super) fn needs(&self) -> Needs {
         self.asked.map_or_else(Needs::default, |asked| asked.needs())
     }
 
-    /// How a target is chosen for it.
+    /// Rule by which a target is chosen for the request.
     #[inline]
     pub(super) fn choice(&self, draft: &OutgoingRequest, now: Mono) -> Choice {
         let among = match self.model().map(|model| (model.balance, model.affinity)) {
@@ -55,8 +55,8 @@ impl Exchange {
         Choice { tried: 0, needs: self.needs(), among, now }
     }
 
-    /// The first attempt, after admission. That may have taken a while: a target that rests by now, or is full, is not
-    /// asked where another can be.
+    /// Begins the first attempt after admission. Admission may have taken a while: a target that is cooling down or
+    /// full by now is skipped if another one is free.
     pub(super) fn first_attempt(
         &mut self,
         mut draft: Box<OutgoingRequest>,
@@ -261,7 +261,8 @@ impl Exchange {
         }
     }
 
-    /// What follows the failure of an attempt: the next target and the body for it, or an effect that says otherwise.
+    /// Reacts to a failed attempt: returns the next target and the body for it, or an effect that ends or delays the
+    /// request.
     pub(super) fn after_failure(
         &mut self,
         draft: Box<OutgoingRequest>,
@@ -352,7 +353,8 @@ impl Exchange {
         self.next_attempt(draft, Attempt { target, ..at }, fault, message, cx)
     }
 
-    /// No target is left. The client is told when the first of them is there again, whoever said to come later.
+    /// Gives up when no target is left. The client's `Retry-After` is the earlier of the provider's and the end of the
+    /// first cool-down.
     pub(super) fn give_up(
         &mut self,
         draft: Box<OutgoingRequest>,
@@ -386,7 +388,7 @@ impl Exchange {
         Effect::End(Default::default(), outcome)
     }
 
-    /// What ends a stream that has broken, in the shape of its client.
+    /// Writes the error event that ends a broken stream, in the client's shape.
     fn tell_failure(&mut self, refusal: &Refusal, cx: &mut Cx) {
         cx.out.clear();
         let (Some(asked), Some(dialect)) = (&self.asked, self.dialect()) else { return };

@@ -1,6 +1,6 @@
-//! Whom a request is for, as its row and log line say it (contract section 10): the user and the conversation that the
-//! client names, and what kind of program it is. Looked at once, when the model is known; nothing of it goes to a
-//! provider that would not have got it anyway, and nothing becomes a label of a metric.
+//! Attribution of a request in its usage record and log line: the user and the conversation that the client names, and
+//! the kind of client program. Read once, when the model is known. A provider gets none of it that it would not have
+//! got anyway, and no metric has it as a label.
 
 use super::event::Message;
 use super::state::Exchange;

@@ -1,5 +1,5 @@
-//! Whether a request may pass on its head alone: a straight line of checks in the order of contract section 1; the
-//! first that fails answers. Looks and says; the caller acts.
+//! Decides from the head only if a request may pass: a straight line of checks in a fixed order; the first that fails
+//! determines the error. Has no side effects; the caller acts on the result.
 
 use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
@@ -12,18 +12,18 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Field, Framing, Method, RequestHead, values};
 use crate::wire::{Dialect, Relay, Span};
 
-/// What a request asks for.
+/// Endpoint that a request asks for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
     /// `GET /`: agents probe it; 200 without a key.
     Root,
-    /// One of the endpoints that a model serves.
+    /// An endpoint that a model serves.
     Generate(Dialect),
     /// `POST /v1/messages/count_tokens` or `POST /v1/responses/input_tokens`, by its shape.
     CountTokens(Dialect),
     /// `GET /v1/models`.
     Models,
-    /// `GET /v1/models/{id}`; the id as it stands in the head, percent-encoded.
+    /// `GET /v1/models/{id}`; the id as in the head, percent-encoded.
     Model(Span),
     /// `GET /v1/quota`.
     Quota,
@@ -32,7 +32,7 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// As metrics and log lines call it.
+    /// Name of the endpoint in metrics and log lines.
     #[inline]
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Endpoint {
     }
 }
 
-/// What the gateway can take at this moment.
+/// Requests that the gateway can accept at this moment.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Readiness {
     /// Stopping, and the time for what still arrives is over.
@@ -70,7 +70,7 @@ pub(crate) struct Readiness {
     pub(crate) store: bool,
 }
 
-/// What may be looked at to authorize a request.
+/// Everything that authorization may read.
 pub(crate) struct AuthContext<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) plans: &'a KeyPlans,
@@ -84,12 +84,12 @@ pub(crate) struct AuthContext<'a> {
     pub(crate) now: Unix,
 }
 
-/// What a head was found to be, as far as the checks came.
+/// Facts known about a head, up to the check that failed.
 #[derive(Debug, Default)]
 pub(crate) struct Identified {
     /// The endpoint, once known; its shape is the shape of an error.
     pub(crate) endpoint: Option<Endpoint>,
-    /// Nothing is there, but it would lie below this shape's endpoint: whoever asks speaks it.
+    /// API format of the endpoint that this unknown path is below: its errors use that format.
     below: Option<Dialect>,
     /// The caller, once known.
     pub(crate) key: Option<KeyIx>,
@@ -98,7 +98,7 @@ pub(crate) struct Identified {
 }
 
 impl Identified {
-    /// The shape in which an error is told.
+    /// API format of an error.
     pub(crate) fn shape(&self) -> Option<Dialect> {
         match self.endpoint {
             Some(Endpoint::Generate(shape) | Endpoint::CountTokens(shape)) => Some(shape),
@@ -226,9 +226,9 @@ fn method_allowed(head: &RequestHead, endpoint: Endpoint) -> Result<Endpoint, Re
     if fits { Ok(endpoint) } else { Err(Refusal::method(endpoint.allowed())) }
 }
 
-/// The key by bearer, or but for the two endpoints that are not for Anthropic's SDKs, also by `x-api-key`: whoever
-/// asks there for a path that does not exist is told so. An empty header counts as absent; of two, the one with our
-/// prefix decides, the bearer if both have it.
+/// Identifies the key by its bearer token. `x-api-key` also counts, except on OpenAI's generating endpoints and the
+/// quota. An empty header counts as absent. If both headers are set, the one with our prefix decides, or the bearer
+/// token if both have it.
 fn authenticate(
     head: &RequestHead,
     bytes: &[u8],

@@ -17,14 +17,14 @@ use crate::wire::Dialect;
 use crate::wire::head::Framing;
 use crate::wire::json::unescape;
 
-/// Names of members not passed on that are told of one request.
+/// Maximum number of dropped members that one request reports.
 const DROPPED_MAX: usize = 16;
 
-/// How the writing of an outgoing body went.
+/// Result of writing an outgoing body.
 pub(super) enum Built {
-    /// All of it is there.
+    /// The body is complete.
     Whole,
-    /// It is too long to be translated on the loop.
+    /// The body is too long to be translated on the loop.
     TooLong,
 }
 
@@ -105,7 +105,7 @@ impl Exchange {
         Ok(Built::Whole)
     }
 
-    /// What the target of `at` takes.
+    /// Target of `at` as the writer of the body needs it.
     #[inline]
     pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
         let (dialect, target, provider) = self.route(at)?;
@@ -149,7 +149,7 @@ pub(super) fn promise_translation(
     }
 }
 
-/// The same while the body comes and may have named its model.
+/// Calls [`promise_translation`] while the body arrives, which may have named its model.
 #[inline]
 pub(super) fn promise_named(
     request: &Request,

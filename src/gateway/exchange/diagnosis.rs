@@ -1,6 +1,6 @@
-//! What the operator is told of a request that did not go as usual: noted while it runs, written with its log line.
-//! Most requests have none. Never holds content or a secret: words that a client or a provider chose are escaped and
-//! cut, and what looks like a key is not kept.
+//! Notes what the operator needs to know about a request that failed or went unusually. It is collected while the
+//! request runs and written with its log line; most requests have none. Never holds content or a secret: words that a
+//! client or a provider chose are escaped and cut, and words that look like keys are replaced.
 
 use super::fault::Fault;
 use super::state::{Answering, Attempt, Body, Exchange, State};
@@ -17,14 +17,14 @@ use crate::wire::head::RequestHead;
 use crate::wire::percent;
 use std::net::Ipv6Addr;
 
-/// What stands for a word that looks like a key.
+/// Replacement for a word that looks like a key.
 const STARS: &[u8] = b"***";
 
 /// Characters behind the prefix of our keys from which on a word looks like one.
 const KEY_MIN: usize = 16;
 
-/// A word of a client's or a provider's as it is told, cut after what is a key has been looked for. `prefix`: what our
-/// own keys begin with. A word may be as long as a body: no step looks at more than its beginning.
+/// A word of a client or a provider as it is reported: escaped, checked for keys, then cut. `prefix`: the prefix of our
+/// own keys. A word may be as long as a body: no step reads more than its beginning.
 pub(super) fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
     let word = beginning(word);
     // A path has its escapes still in it.
@@ -35,7 +35,7 @@ pub(super) fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
     }
 }
 
-/// As much of a word as [`told`] looks at.
+/// The part of a word that [`told`] reads.
 pub(super) fn beginning(word: &[u8]) -> &[u8] {
     &word[..word.len().min(TOLD_LOOKED_AT_MAX)]
 }
@@ -55,7 +55,7 @@ fn field_of(message: &str) -> &str {
 }
 
 impl Exchange {
-    /// Who calls.
+    /// Address of the caller.
     pub(super) fn caller(&self, cx: &Cx) -> Ipv6Addr {
         let told = self.diagnosis.as_ref().and_then(|diagnosis| diagnosis.caller);
         told.unwrap_or_else(|| cx.peers.of(self.request.client))
@@ -66,12 +66,12 @@ impl Exchange {
         self.diagnosis.get_or_insert_default()
     }
 
-    /// A word of a client's or a provider's as it is told.
+    /// A word of a client or a provider as it is reported.
     pub(super) fn told(&self, word: &[u8]) -> Box<[u8]> {
         told(word, &self.request.setup.config.server.key_prefix)
     }
 
-    /// How much of an answer has come: nothing where none has begun, or all of it.
+    /// Amount of an answer that has arrived; `None` if none has begun or it is complete.
     pub(super) fn came(&self) -> Option<(u64, &'static str)> {
         match &self.state {
             State::Answering(Answering { body: Body::Stream(stream), .. }) => Some((stream.seen().into(), "events")),
@@ -105,7 +105,7 @@ impl Exchange {
         diagnosis.upstream_code = code;
     }
 
-    /// A head that may not pass: what of it the operator is told. `spent`: the key that it showed, where that is known.
+    /// Notes what the operator needs to know about a refused head. `spent`: the key that it presented, if known.
     pub(super) fn note_head(&mut self, refusal: &Refusal, head: &RequestHead, bytes: &[u8], spent: Option<KeyId>) {
         if refusal.kind == RefusalKind::NotFound {
             let path = self.told(head.path.of(bytes));
@@ -127,7 +127,7 @@ impl Exchange {
         self.diagnosis().dropped = names;
     }
 
-    /// The client is told `refusal`: what that means for the operator.
+    /// Notes what `refusal` means for the operator.
     pub(crate) fn explain(&mut self, refusal: &Refusal, cx: &mut Cx) {
         if let Some(limit) = refusal.limit {
             cx.stats.refused(limit);

@@ -13,7 +13,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::Provider;
 use std::net::SocketAddr;
 
-/// Where a connection comes from.
+/// Source of a connection.
 pub(super) enum Connect {
     Kept(ProviderId),
     /// When the dial is late.
@@ -23,7 +23,7 @@ pub(super) enum Connect {
 }
 
 impl Exchange {
-    /// Where the connection for the present target comes from; not a kept one if it has to be `fresh`.
+    /// Connection for the present target; a new one, not a kept one, if `fresh`.
     pub(super) fn connect(&self, at: &mut Attempt, fresh: bool, cx: &mut Cx) -> Result<Connect, Box<Fault>> {
         let Some((_, target, provider)) = self.route(at) else {
             return Err(Box::new(Fault::from(FaultKind::Internal)));
@@ -87,7 +87,7 @@ impl Exchange {
         }
     }
 
-    /// It waits for this connection to come up.
+    /// True if the exchange waits for this connection to be established.
     pub(crate) fn awaits_dial(&self, provider: ProviderId) -> bool {
         match &self.state {
             State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => {

@@ -1,4 +1,4 @@
-//! What an exchange is told, and what follows: the boundary between the machine and the driver.
+//! Events and effects of an exchange: the boundary between the state machine and the driver.
 
 use super::fault::FaultKind;
 use crate::base::buf::Buf;
@@ -16,85 +16,85 @@ use crate::wire::head::{RequestHead, ResponseHead};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
-/// What an exchange is told.
+/// An event that the driver reports to an exchange.
 #[derive(Debug)]
 pub(crate) enum Event<'a> {
-    /// Its key was looked up; `answered`: the ledger has said what it knows, which is known now.
+    /// The lookup of its key has finished; `answered`: the ledger has answered, and the key store has the result.
     LookedUp { answered: bool },
-    /// More of the body has come.
+    /// More of the body has arrived.
     Body {
-        /// The last of it.
+        /// True for the last part of it.
         complete: bool,
     },
-    /// The body cannot be taken, or does not come.
+    /// The body cannot be accepted, or does not arrive.
     Refused(Box<Refusal>),
     /// A large request has been translated by a helper thread.
     Translated { draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
-    /// What it may use is to be counted: a bound does not do any more.
+    /// Count the prompt's tokens: its upper bound is not enough any more.
     Count,
-    /// Others of its key have been told so: it is to be admitted or refused now.
+    /// Other requests of its key have counted theirs: admit or refuse it now.
     Counted,
-    /// A shared ledger has answered.
+    /// The shared ledger has answered.
     Ruled(&'a Ask, Ruling),
-    /// It is its turn, and there is a place.
+    /// The request is first in its queue, and a slot is free.
     Place,
-    /// The addresses of some host have come, or will not, and why.
+    /// The DNS lookup of a host has finished: its addresses are known, or why it failed.
     Named { host: &'a str, port: u16, failed: Option<&'static str> },
-    /// The dialed connection stands.
+    /// The dialed connection is established.
     Dialed(ProviderId),
-    /// It does not.
+    /// The dial failed.
     DialFailed(ProviderId, DialError),
-    /// The secret that the provider has refused was asked for again.
+    /// The secret that the provider has refused has been read again.
     Renewed,
-    /// All of the request has left.
+    /// The request has been written completely.
     Sent,
     /// The head of the answer, and the bytes that it points into.
     Head(&'a ResponseHead, &'a [u8]),
-    /// All of a whole answer at once, see [`super::state::Exchange::reads_at_once`].
+    /// A complete, non-streamed answer at once, see [`super::state::Exchange::reads_at_once`].
     Whole(&'a [u8]),
-    /// The body has ended as its framing promised.
+    /// The body has ended as its framing announced.
     BodyEnd,
-    /// The connection has ended too early, or says what cannot be understood. `reused`: it had served before.
+    /// The connection ended too early, or the response cannot be understood. `reused`: it had served before.
     Failed { kind: FaultKind, reused: bool },
-    /// There is room again for what the provider has to say.
+    /// There is room again for the provider's answer.
     Room,
     /// The client reads again.
     Drained,
-    /// What was given to a helper thread is done; `None` if it was lost to a bug.
+    /// A helper thread has finished its job; `None` if a bug lost the job.
     Offloaded(Option<Box<Product>>),
-    /// Its row is safe.
+    /// The usage record is committed.
     Committed,
-    /// Its row is not safe, and will not be in time.
+    /// The usage record is not committed, and will not be in time.
     NotCommitted,
-    /// A deadline of its own may have come. `unread`: the provider is not read at the moment, since the client does not
-    /// read or nothing is free of the buffers; `drained`: the client has read all that it was sent.
+    /// A deadline of its own may have expired. `unread`: the provider is not read at the moment, since the client does
+    /// not read or no buffer is free; `drained`: the client has read everything that was sent.
     Due { unread: bool, drained: bool },
-    /// The client has left.
+    /// The client has disconnected.
     Left,
-    /// The time for what still runs is over.
+    /// The drain time is over.
     Stopped,
 }
 
-/// What follows.
+/// The driver's next action.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// Nothing, and no deadline has become earlier.
+    /// Do nothing; no deadline has become earlier.
     Nothing,
-    /// Nothing but other deadlines.
+    /// Do nothing except update deadlines.
     Wait,
     /// Lend the client's message out to be translated, with this draft.
     Translate(Box<Translate>),
-    /// Tell those of its key to count that were admitted by a bound, then this one that they have.
+    /// Have the bounded requests of its key count their prompts, then report [`Event::Counted`] to this one.
     CountOthers,
     /// Write the request on this kept connection.
     Send(ProviderId),
-    /// Dial a connection for it.
+    /// Dial a connection for the request.
     Dial(Dial),
     /// Write the request on the connection that was dialed.
     Begin,
     /// The request's bytes are not needed any more.
     Release,
-    /// Its connection has been let go of and may serve again: tell it of the end of the body once more.
+    /// The connection has been released and may serve again: report the end of the body once more.
     Again,
     /// Send the events in `cx.out`.
     Forward(Forward),
@@ -102,17 +102,17 @@ pub(crate) enum Effect {
     ForwardBulk(Forward, Vec<u8>),
     /// Send the events in `cx.out` and end the stream.
     End(Forward, Outcome),
-    /// Send the whole answer in `cx.out`.
+    /// Send the complete answer in `cx.out`.
     Answer(Outcome),
-    /// Send this whole answer, which is too large to be copied; it has the end of its one chunk with it.
+    /// Send this complete answer, which is too large to be copied; it includes the end of its one chunk.
     AnswerBulk(Outcome, Buf),
-    /// Answer with an error of ours.
+    /// Answer with an error of our own.
     Refuse(Box<Refusal>, Outcome),
-    /// Say how the key stands.
+    /// Report the limits of the key.
     Quota,
-    /// Look at the head again.
+    /// Authorize the head again.
     Authorize(Box<RequestHead>),
-    /// Nobody is there to be answered.
+    /// The client disconnected; no response is sent.
     Gone(Outcome),
 }
 
@@ -124,10 +124,10 @@ impl Effect {
     }
 }
 
-/// How events are sent.
+/// Side effects of sending events.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Forward {
-    /// The head of the answer goes before them.
+    /// The head of the answer is sent before them.
     pub(crate) opens: bool,
     /// The request's bytes are not needed any more.
     pub(crate) commits: bool,
@@ -136,7 +136,7 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    /// They are sent, and nothing else follows.
+    /// True if events are sent and nothing else follows.
     #[inline]
     pub(crate) fn is_mere_news(self) -> bool {
         !self.opens && !self.commits && !self.waits
@@ -152,7 +152,7 @@ pub(crate) struct Dial {
     pub(crate) authority: Option<u32>,
     /// The exchange's configuration is the present one.
     pub(crate) present: bool,
-    /// It is given up then, unless its exchange does so before.
+    /// Deadline of the dial, unless its exchange gives up earlier.
     pub(crate) until: Mono,
 }
 
@@ -165,27 +165,28 @@ pub(crate) struct Translate {
     pub(crate) serial: NonZeroU64,
 }
 
-/// What an exchange may look at of its client while it is told something.
+/// The client's message, as far as an exchange may see it while it handles an event.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Message<'a> {
-    /// The name of the exchange, for those who answer it.
+    /// Handle of the exchange, for components that answer it.
     pub(crate) exchange: ExchangeId,
     /// The request's head.
     pub(crate) head: &'a [u8],
-    /// Its body, as far as it has come.
+    /// The request's body, as far as it has arrived.
     pub(crate) body: &'a [u8],
     /// Bytes of storage that the body takes.
     pub(crate) storage: usize,
 }
 
-/// How an exchange has gone.
+/// Result of an exchange.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Outcome {
-    /// The status that the client saw, or would have seen; of a stream that ended in an error event that of the error.
+    /// Status that the client saw, or would have seen; for a stream that ended in an error event, the status of that
+    /// error.
     pub(crate) status: u16,
-    /// Type of the error that was told, if one was.
+    /// Type of the error that was reported, if any.
     pub(crate) error: Option<RefusalKind>,
-    /// What an admitted request is charged.
+    /// Usage that an admitted request is charged.
     pub(crate) usage: Usage,
 }
 

@@ -1,6 +1,6 @@
-//! What went wrong on the provider's side: kind, whose fault, and whether another attempt may help. Pure; made by
-//! `stream` (statuses, broken streams), `reply` (whole answers) and the driver (connections), read by `attempt`, and
-//! turned into what a client may be told.
+//! Failure on the provider's side: its kind, its cause, and if another attempt may help. Pure; made by `stream`
+//! (statuses, broken streams), `reply` (complete answers) and the driver (connections), read by `attempt`, and turned
+//! into the client's error.
 
 use crate::base::seam::{DialError, Ending};
 use crate::dialect::{ErrorText, Reported};
@@ -13,9 +13,9 @@ use std::time::Duration;
 /// The ways in which an attempt at a target fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FaultKind {
-    /// The host's name has no address; why, in words for the log.
+    /// The host's name has no address; the reason, for the log.
     Name(&'static str),
-    /// TCP or TLS did not come up, or this host has no means left.
+    /// TCP or TLS failed, or this host has no resources left.
     Dial(DialError),
     /// `connect_timeout` passed, look-up included.
     ConnectTimeout,
@@ -25,7 +25,7 @@ pub(crate) enum FaultKind {
     IdleTimeout,
     /// `request_timeout` passed before a whole answer, or a stream's first event, had come.
     RequestTimeout,
-    /// The same, while the provider was not read: its client did not read, or nothing was free of the buffers.
+    /// `request_timeout` passed while the provider was not read: its client did not read, or no buffer was free.
     NotRead,
     /// The connection ended before the first byte of an answer.
     Closed(Ending),
@@ -43,39 +43,39 @@ pub(crate) enum FaultKind {
     Status(u16),
     /// An error inside an answer, with the status that it would have had as an answer of its own.
     InStream(u16),
-    /// Every target has as many requests as it may.
+    /// Every target is at its concurrency limit.
     NoPlace,
-    /// No place came free in the time that the queue gives, this.
+    /// No slot became free in this time, the queue's `wait`.
     QueueWait(Duration),
-    /// So many wait for places already.
+    /// The queue is full: so many requests wait already.
     QueueFull(u32),
-    /// Its key has ended while it waited.
+    /// The request's key ended while it waited.
     KeyEnded,
-    /// The row of a complete answer could not be committed, or not in time.
+    /// The usage record of a complete answer could not be committed, or not in time.
     Store,
-    /// We are stopping and the drain time is over.
+    /// Tollgate is stopping and the drain time is over.
     Draining,
     /// A bug of ours was caught.
     Internal,
 }
 
-/// A provider has no place for more requests of this credential and model (contract section 11).
+/// True if a provider has no capacity for more requests of this credential and model: it then cools down.
 pub(crate) fn wants_rest(status: u16) -> bool {
     matches!(status, 429 | 503 | 529)
 }
 
-/// A provider refuses a credential, whatever is asked for.
+/// True if a provider refuses a credential, whatever the request.
 pub(crate) fn refuses_credential(status: u16) -> bool {
     matches!(status, 401..=403)
 }
 
-/// The status of what is wrong with a request itself.
+/// Status of an error in the request itself.
 const REJECTED: u16 = 400;
-/// What providers call a conversation that is longer than the model can read.
+/// Codes that providers use for a conversation that exceeds the model's context.
 const OVERFLOWS: [&str; 2] = ["context_length_exceeded", "exceed_context_size_error"];
-/// What they call requests that they refuse, within an answer that they have begun.
+/// Codes of requests that a provider refuses within an answer that it has begun.
 const REFUSALS: [&str; 1] = ["invalid_prompt"];
-/// What they say of the account that all clients share, which is nobody's business but its owner's.
+/// Codes that concern the provider account that all clients share. Must never reach a client.
 const OF_THE_ACCOUNT: [&str; 12] = [
     "insufficient_quota",
     "usage_limit_reached",
@@ -106,12 +106,12 @@ pub(crate) fn status_within(text: &ErrorText) -> u16 {
     }
 }
 
-/// One failed attempt.
+/// A failed attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
-    /// What happened.
+    /// Kind of failure.
     pub(crate) kind: FaultKind,
-    /// The provider's own words, already masked.
+    /// The provider's message, already masked.
     pub(crate) message: Option<String>,
     /// Seconds the provider asked to wait.
     pub(crate) retry_after: Option<u64>,
@@ -119,7 +119,7 @@ pub(crate) struct Fault {
     pub(crate) code: Option<String>,
     /// An answer with status 200 had begun.
     pub(crate) answered: bool,
-    /// How much of it had come, with its unit.
+    /// Amount of it that had arrived, with its unit.
     pub(crate) came: Option<(u64, &'static str)>,
     /// Tokens that a rejected complete answer reports.
     pub(crate) reported: Option<Box<Reported>>,
@@ -166,13 +166,13 @@ impl Fault {
         }
     }
 
-    /// True for what a provider says of one credential, which rests then: that it has no place for more of its
-    /// requests, or that it refuses it. Its server is neither better nor worse for that.
+    /// True if the provider rejects one credential, which then cools down: it has no capacity for more of its requests,
+    /// or it refuses it. The health of its server is not affected.
     pub(crate) fn asks_for_rest(&self) -> bool {
         matches!(self.kind, FaultKind::Status(status) if wants_rest(status) || refuses_credential(status))
     }
 
-    /// How the attempt has ended, as the metrics count it.
+    /// Result of the attempt in the metrics.
     pub(crate) fn end(&self) -> AttemptEnd {
         match &self.kind {
             FaultKind::Status(status) => AttemptEnd::Status(*status),
@@ -203,7 +203,7 @@ impl Fault {
         }
     }
 
-    /// What the operator is told.
+    /// Cause of the failure for the operator.
     pub(crate) fn cause(&self) -> Cause {
         let cause = match &self.kind {
             FaultKind::Name(why) => Cause::new("dns", why),
@@ -243,7 +243,7 @@ impl Fault {
         if OVERFLOWS.contains(&code) { refusal.too_long() } else { refusal }
     }
 
-    /// What the client is told when no attempt is left (contract section 4). `limits` are those of the last target.
+    /// Error that the client receives when no attempt is left. `limits` are those of the last target.
     pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
         match &self.kind {
             FaultKind::Status(400 | 413 | 422) => self.rejected(),

@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub(super) const CLIENT_LEFT: u16 = 499;
 
 impl Exchange {
-    /// What a complete answer is charged: as reported, estimated where nothing was.
+    /// Usage that a complete answer is charged: as reported, estimated if the provider reported none.
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         let usage = Usage {
@@ -85,7 +85,7 @@ impl Exchange {
         self.diagnosis.get_or_insert_default().spent = usage;
     }
 
-    /// The same of the stream under way.
+    /// Usage that the present stream is charged if it is complete.
     pub(super) fn complete_usage(&self) -> Usage {
         self.charged(self.observed())
     }
@@ -97,7 +97,7 @@ impl Exchange {
         }
     }
 
-    /// What an exchange that ends before its answer was complete is charged (contract section 3).
+    /// Usage that an exchange is charged if it ends before its answer was complete.
     pub(super) fn partial_usage(&self, client_left: bool) -> Usage {
         let observed = self.observed();
         let sent = self.attempt().is_some_and(|at| at.sent != Mono::NEVER);
@@ -144,7 +144,7 @@ impl Exchange {
         }
     }
 
-    /// Its row is safe: what was kept goes out.
+    /// The usage record is committed: sends the end of the answer that was held back.
     pub(super) fn committed(&mut self, cx: &mut Cx) -> Effect {
         let State::Committing(Committing { last, usage, .. }) = &mut self.state else { return Effect::Nothing };
         let outcome = Outcome { status: 200, error: None, usage: *usage };

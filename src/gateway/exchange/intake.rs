@@ -1,5 +1,5 @@
-//! How much of an answer is taken at the moment: not while its client is slow to read, nor where the account of buffers
-//! has no room for it. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
+//! Limits how much of an answer is read at the moment: nothing while its client is slow to read or the buffer budget
+//! has no room. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
 
 use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Queued, Reserving, State};
 use crate::base::buf::BLOCK;
@@ -9,7 +9,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::ids::ExchangeId;
 
 impl Exchange {
-    /// Nothing more of the answer is taken for now.
+    /// True if nothing more of the answer is read for now.
     pub(crate) fn is_paused(&self) -> bool {
         match &self.state {
             State::Answering(answering) => answering.paused || matches!(answering.body, Body::Offloaded { .. }),
@@ -17,8 +17,8 @@ impl Exchange {
         }
     }
 
-    /// How many of the next `bytes` of the answer are taken at once; `None` where the provider is not read for now.
-    /// `unread`: whether the client is full of what it has not read, and the bytes that its key is charged for that.
+    /// Number of the next `bytes` of the answer to take at once; `None` if the provider is not read for now. `unread`:
+    /// true if the client has too much unread output, and the bytes that its key is charged for that.
     pub(crate) fn intake(
         &mut self,
         own: ExchangeId,
@@ -57,8 +57,8 @@ impl Exchange {
         (!answering.paused).then_some(slice)
     }
 
-    /// Whether a whole answer of so many bytes, none of which came before, is read from where it has come to lie: it is
-    /// short, and there is room for what is sent of it, so that it need not be promised any.
+    /// True if a complete answer of so many bytes, none of which came before, is read in place: it is short and there
+    /// is room for the output, so that no room needs to be reserved.
     pub(crate) fn reads_at_once(&self, bytes: usize, cx: &mut Cx) -> bool {
         let State::Answering(Answering { paused: false, body: Body::Collect { buf, .. }, draft, .. }) = &self.state
         else {
@@ -73,8 +73,8 @@ impl Exchange {
         is_first && is_short && cx.budget.share_allows(promise, key, total) && Budget::has_room(total, false, &cx.pool)
     }
 
-    /// What waits for it may be read without a look at how much is free: it has been promised its room, or it is the
-    /// one that gets on.
+    /// True if the pending input may be read without a check of the free memory: room is reserved for it, or this
+    /// exchange is the only one that may proceed.
     pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
         let promised = match &self.state {
             State::Answering(Answering { body: Body::Collect { buf, announced }, draft, .. }) => {
@@ -86,7 +86,7 @@ impl Exchange {
         promised || cx.turns.alone == Some(own)
     }
 
-    /// Part of an event lies here, so that it must not be left without room for the rest.
+    /// True if part of an event is buffered: the exchange must not be left without room for the rest of it.
     pub(crate) fn holds_part(&self) -> bool {
         match &self.state {
             State::Answering(Answering { body: Body::Stream(stream), .. }) => stream.held() > 0,
@@ -95,7 +95,7 @@ impl Exchange {
         }
     }
 
-    /// All that it has been promised.
+    /// All promises of memory to this exchange.
     pub(crate) fn promises(&self) -> impl Iterator<Item = &Promise> {
         let (body, answer) = match &self.state {
             State::Reading { draft }
@@ -144,25 +144,25 @@ impl Exchange {
         }
     }
 
-    /// An answer has begun.
+    /// True if an answer has begun.
     pub(crate) fn is_answering(&self) -> bool {
         matches!(self.state, State::Answering(_))
     }
 
-    /// Its provider is not read until there is room.
+    /// True if its provider is not read until there is room.
     pub(crate) fn waits_for_room(&self) -> bool {
         matches!(&self.state, State::Answering(Answering { paused: true, .. }))
     }
 
-    /// Its message and its draft are away with so many bytes of storage.
+    /// Reports that its message and its draft are lent to a helper thread, with so many bytes of storage.
     pub(crate) fn lent(&mut self, storage: usize, cx: &mut Cx) {
         if let State::Translating(translating) = &mut self.state {
             cx.budget.came(&mut translating.promise, storage, &mut cx.pool);
         }
     }
 
-    /// How much is taken of a whole answer, of which `bytes` have come: all of it or nothing. Its room is promised
-    /// before, all that is announced of it.
+    /// Amount of a complete answer to take, of which `bytes` have arrived: all of it or nothing. Room for all that is
+    /// announced is reserved first.
     fn intake_whole(&mut self, own: ExchangeId, bytes: usize, cx: &mut Cx) -> Option<usize> {
         let limit = self.target().map_or(0, |target| target.limits.max_response);
         let key = self.request.found.key;
@@ -191,14 +191,14 @@ impl Exchange {
     }
 }
 
-/// Bytes that an answer takes beside its own: a name, an id, a usage, the frame of its chunk; and a small storage that
-/// is left for a larger one.
+/// Bytes that an answer takes in addition to its own: a name, an id, a usage, the frame of its chunk; and a small
+/// buffer that is replaced by a larger one.
 const ANSWER_MORE: usize = 4 * BLOCK;
 
-/// How much storage an answer is given of which `length` bytes have come: all that was announced, or where nothing was,
-/// twice as much again and again, and from a step's worth on an eighth more. Growing a large block can cost a copy of
-/// all of it: so of what is longer still it is so much that the system extends it without copying. What is not written
-/// to takes no memory.
+/// Storage for an answer of which `length` bytes have arrived. It is the announced length, if any. Otherwise it
+/// doubles, and grows by an eighth from the size of a step on. Growing a large block can cost a copy of all of it: a
+/// still longer answer gets so much that the system extends the block without copying. Memory that is not written to is
+/// not used.
 fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
     let ahead = match announced {
         Some(announced) => announced,
@@ -210,7 +210,7 @@ fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
 }
 
 impl Draft {
-    /// What a whole answer has been promised.
+    /// Memory that is reserved for a complete answer.
     fn answer(&self) -> Option<&Promise> {
         match self {
             Draft::Kept(draft) | Draft::Leaving(draft) => Some(&draft.answer),

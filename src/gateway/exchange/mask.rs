@@ -16,12 +16,12 @@ const PART_MIN: usize = 8;
 const RUN_MIN: usize = 12;
 /// So many characters at the beginning or the end of a secret, beside stars or dots, are that secret shortened.
 const EDGE_MIN: usize = 3;
-/// What stands in the place of what is taken out.
+/// Replacement for a removed part.
 const STARS: &str = "***";
-/// Stars or dots that stand for what is left out.
+/// Stars or dots that mark an omission.
 const GAPS: [&str; 3] = ["*", "\u{2026}", ".."];
 
-/// What a client may see of `message`: `upstream_model` is called `our_model`, and nothing of `secrets` is left; at
+/// Masks a provider's message for the client: replaces `upstream_model` by `our_model` and removes all of `secrets`; at
 /// most [`ERROR_MESSAGE_MAX`] characters.
 pub(super) fn mask<'a>(
     message: &str,
@@ -113,7 +113,7 @@ fn shortened(text: &Text, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
     }
 }
 
-/// How many characters of a secret stand right before a gap, its beginning, or right `behind` it, its end. They begin a
+/// Number of characters of a secret right before a gap (its beginning) or right `behind` it (its end). They begin a
 /// word, or end one.
 fn edge(part: &[u8], text: &[u8], behind: bool) -> Option<usize> {
     let most = part.len().min(text.len());

@@ -1,9 +1,9 @@
-//! One request's life, from its head to its one end. A machine: it is told [`Event`]s and returns an [`Effect`]; it
-//! knows neither sockets nor connections. Every way out passes [`Exchange::finish`]: the hold is settled, the row and
-//! the log line are written exactly once.
+//! The life of one request, from its head to its one end. A state machine: it receives [`Event`]s and returns an
+//! [`Effect`]; it knows neither sockets nor connections. Every way out passes [`Exchange::finish`]: the reservation is
+//! settled, and the usage record and the log line are written exactly once.
 //!
-//! What each state owns is gone when the state is: a draft that is gone is the commit point. This table is checked
-//! against the match of [`Exchange::on`] by a test; what it does not have is a bug.
+//! A state owns its data, which is dropped with it: once the draft is dropped, the request is committed to its target.
+//! A test checks this table against the match of [`Exchange::on`]; any other transition is a bug.
 //!
 //! | state | event → next |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
 //!
-//! A piece of an answer's body is no event: it comes by [`Exchange::data`], in Answering alone, and may lead wherever
-//! the end of a body does.
+//! A piece of an answer's body is no event: [`Exchange::data`] takes it, in Answering only, and it may lead to the same
+//! states as the end of a body.
 
 mod affinity;
 mod attempt;
@@ -140,12 +140,12 @@ impl Exchange {
         passed
     }
 
-    /// Its key is looked up in the ledger; what follows from the head waits for that.
+    /// Starts the lookup of its key in the ledger; the checks that follow from the head wait for that.
     pub(crate) fn identify(&mut self, head: &RequestHead, now: Mono) {
         self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_PATIENCE) };
     }
 
-    /// Its key is being looked up.
+    /// True if its key is being looked up.
     pub(crate) fn is_identifying(&self) -> bool {
         matches!(self.state, State::Identifying { .. })
     }
@@ -177,7 +177,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// What happens in which state. Nothing else may: a bug ends this exchange, in a debug build all.
+    /// Handles an event in the present state. Any other combination is a bug: it ends this exchange, and a debug build
+    /// panics.
     pub(crate) fn on(&mut self, event: Event<'_>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         match (&mut self.state, event) {
             (State::Identifying { .. }, Event::LookedUp { answered }) => self.looked_up(answered),
@@ -290,7 +291,7 @@ impl Exchange {
         self.admitted.is_none() && on_its_way
     }
 
-    /// It was admitted by a bound of what it may use.
+    /// True if it was admitted by an upper bound of its usage.
     pub(crate) fn is_bounded(&self) -> bool {
         self.admitted.is_some() && self.asked.is_some_and(|asked| asked.prompt.is_none())
     }
@@ -300,12 +301,13 @@ impl Exchange {
         matches!(self.state, State::Reserving(_))
     }
 
-    /// Its hold in the meter, while it is out.
+    /// Its reservation in the meter, while it exists.
     pub(crate) fn hold(&self) -> Option<&Hold> {
         self.admitted.as_ref().map(|admitted| &admitted.hold)
     }
 
-    /// As a successor is told of it; `None` where nothing has been admitted, or all of it is settled.
+    /// The admitted request as a successor process receives it; `None` if nothing has been admitted, or everything is
+    /// settled.
     pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
         let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
@@ -323,7 +325,7 @@ impl Exchange {
         self.asked.and_then(|asked| self.request.setup.config.catalog.get(asked.model as usize))
     }
 
-    /// Where the model serves what is asked for.
+    /// Targets of the model that serve the requested operation.
     #[inline]
     fn targets(&self) -> &[Target] {
         self.model().map_or(&[], |model| self.targets_of(model))
@@ -335,7 +337,7 @@ impl Exchange {
         if relays { &model.relayed } else { &model.targets }
     }
 
-    /// How the present attempt stands, once a target has been chosen.
+    /// The present attempt, once a target has been chosen.
     fn attempt(&self) -> Option<&Attempt> {
         match &self.state {
             State::Translating(Translating { at, .. })
@@ -462,8 +464,8 @@ mod tests {
     use crate::gateway::{client, provider};
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// What every stream under way costs; a client beside it costs what it costs idle, its charge for what it has not
-    /// read included.
+    /// The sizes that every stream under way costs; its client's connection costs no more than when idle, including the
+    /// charge for unread output.
     #[test]
     fn what_a_stream_under_way_holds_is_small() {
         assert!(size_of::<Exchange>() <= 320, "{}", size_of::<Exchange>());

@@ -1,5 +1,5 @@
-//! How much a request may use of tokens and money: its prompt, all answers that it asks for, and the bytes that
-//! providers are sent beside what was counted. Also the share of a limit that one request may take.
+//! Computes the tokens and money that a request may use: its prompt, all answers that it asks for, and bytes that
+//! providers are sent in addition to those counted. Also the share of a limit that one request may take.
 
 use super::event::Message;
 use super::state::Exchange;
@@ -22,7 +22,7 @@ use crate::wire::Dialect;
 const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
 impl Exchange {
-    /// What each target takes that may be asked.
+    /// Dialect targets of all of the model's targets that may be used.
     pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = Target<'a>> {
         let setup = &self.request.setup;
         let before = if let Some(Dialect::Relay(_)) = self.dialect() { model.targets.len() } else { 0 };
@@ -33,7 +33,7 @@ impl Exchange {
         })
     }
 
-    /// What the request may use with a prompt of so many tokens; of money only where that is limited, or may soon be.
+    /// Maximum usage of the request with a prompt of so many tokens; money only if it is limited, or may soon be.
     pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
         let fields = draft.scan.fields();
@@ -75,7 +75,7 @@ impl Exchange {
         })
     }
 
-    /// What the target that is sent most of it is sent beside what the scan has found.
+    /// Bytes that a target is sent in addition to what the scan has found; the maximum over all targets.
     #[cold]
     fn beside(&self, model: &Model, fields: &Fields, message: &Message<'_>) -> Beside {
         let (Some(shape), Some(asked)) = (self.dialect(), self.asked) else { return Beside::default() };

@@ -21,7 +21,7 @@ impl Request {
         u64::from(self.queued / 1000)
     }
 
-    /// What of `wait` is left to it.
+    /// The part of `wait` that the request may still spend.
     fn may_wait(&self, wait: Duration) -> Duration {
         wait.saturating_sub(Duration::from_micros(self.queued.into()))
     }
@@ -40,8 +40,8 @@ impl Attempt {
         1u64.checked_shl(self.target).unwrap_or(0)
     }
 
-    /// One that has not begun, of a request that cannot be written for those of the targets that were tried before the
-    /// present one.
+    /// An attempt that has not begun, for a request that cannot be written for those of the targets that were tried
+    /// before the present one.
     pub(super) fn anew(&self) -> Attempt {
         Attempt { tried: self.tried & !self.bit(), ..Attempt::default() }
     }
@@ -206,12 +206,12 @@ impl Exchange {
         breakers.next_change(self.targets(), now)
     }
 
-    /// It waits for a place.
+    /// True if it waits for a slot.
     pub(crate) fn is_queued(&self) -> bool {
         matches!(self.state, State::Queued(_))
     }
 
-    /// It is its turn.
+    /// Starts the attempt: the request is first in its queue, and a slot is free.
     pub(super) fn placed(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         self.note_waited(now);
@@ -261,7 +261,7 @@ impl Exchange {
         }
     }
 
-    /// It has waited as long as it may.
+    /// Fails the request: it has waited as long as it may.
     pub(super) fn waited_in_vain(&mut self, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         let Some((queue, model)) = self.model().and_then(|model| Some((model.queue?, model))) else {
@@ -286,7 +286,7 @@ impl Exchange {
         }
     }
 
-    /// It ends while it waits.
+    /// Leaves the queue: the request ends while it waits.
     pub(super) fn leave_queue(&mut self, cx: &mut Cx) {
         self.note_waited(cx.now.mono);
         if let (State::Queued(queued), Some(key), Some(model)) = (&self.state, self.request.found.key, self.model()) {

@@ -1,5 +1,5 @@
-//! What is left to a request whose last provider refuses a secret that can be another one without a restart: it waits
-//! until the secret has been asked for again, and is sent once more with it (contract section 11, "Credentials").
+//! Retries a request after its last provider refuses a secret that can change without a restart: it waits until the
+//! secret has been read again, and is sent once more with it.
 
 use super::build::Built;
 use super::event::{Effect, Message};
@@ -56,7 +56,7 @@ impl Exchange {
         }
     }
 
-    /// Where the secret of the present target comes from.
+    /// Origin of the present target's secret.
     fn origin(&self, at: &Attempt) -> Option<&Origin> {
         let (_, target, provider) = self.route(at)?;
         Some(provider.credentials.get(target.credential)?.secret.origin())
@@ -79,7 +79,7 @@ impl Exchange {
     /// secret of the present target.
     fn adopt_secret(&mut self, at: &Attempt, cx: &Cx) -> bool {
         let (own, present, model) = (&self.request.setup, &cx.setup, self.model());
-        // The same number is the same configuration but for secrets and lists of models, which may shift the model.
+        // Configurations of the same number differ only in secrets and lists of models, which may shift the model.
         let index = self.asked.map_or(usize::MAX, |asked| asked.model as usize);
         let there = present.config.catalog.get(index).map(|one| &one.id);
         let is_there = there.is_some() && there == model.map(|model| &model.id);
@@ -90,7 +90,7 @@ impl Exchange {
         adopts
     }
 
-    /// It waits for the secret that comes from there.
+    /// True if it waits for the secret of this origin.
     pub(crate) fn awaits_secret(&self, origin: &Origin) -> bool {
         match &self.state {
             State::Attempting(Attempting { half: Half::Renewing, at, .. }) => self.origin(at) == Some(origin),

@@ -49,7 +49,7 @@ impl Exchange {
         self.reply(read, message, cx)
     }
 
-    /// Reads a whole answer; what is sent of it lies in `cx.out` then.
+    /// Reads a complete answer; writes the client's answer to `cx.out`.
     fn read_whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Result<ObservedUsage, Rejected> {
         let (Some(asked), Some(to), State::Answering(answering)) = (self.asked, self.dialect(), &self.state) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
@@ -157,7 +157,7 @@ impl Exchange {
 }
 
 impl Draft {
-    /// What the translation of the answer needs; `None` where the target speaks the client's shape.
+    /// State for the translation of the answer; `None` if the target uses the client's API format.
     pub(super) fn translation(&self) -> Option<&TranslationState> {
         match self {
             Draft::Kept(draft) | Draft::Leaving(draft) => draft.state.as_ref(),

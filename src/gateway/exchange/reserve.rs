@@ -134,8 +134,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Where a budget does not allow anything else: the model has a price, and nothing that one of its targets is sent
-    /// is billed at another.
+    /// Checks, for a request under a budget, that the model has a price and that no target is sent anything that is
+    /// billed at another price.
     #[cold]
     fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &Message<'_>) -> Result<(), Refusal> {
         if !model.priced {
@@ -278,7 +278,7 @@ impl Exchange {
         }
     }
 
-    /// What those of its key may use that were admitted by a bound has been counted.
+    /// Admits or refuses the request, after the bounded requests that share a limit with it have been counted.
     pub(super) fn others_counted(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
@@ -307,12 +307,13 @@ impl Exchange {
         is_admitted
     }
 
-    /// True if others that count where this one does were admitted by a bound and have not been counted.
+    /// True if requests that share a limit with this one were admitted by a bound and have not been counted.
     fn others_are_bounded(&self, cx: &mut Cx) -> bool {
         payer(self, &cx.plans, &cx.keys, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
     }
 
-    /// What the request may use. Where it was admitted by a bound, so much is reserved from here on.
+    /// Counts the request's prompt and returns the maximum usage. If it was admitted by a bound, the exact amount is
+    /// reserved from here on.
     pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Amount {
         let unknown = self.unknown_tokens(draft, message);
         let Some(asked) = &mut self.asked else { return Amount::default() };
@@ -328,7 +329,7 @@ impl Exchange {
         estimate
     }
 
-    /// The same wherever it stands, if that has not been done.
+    /// Counts the prompt in any state, if that has not been done.
     pub(super) fn count_now(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         if !self.is_bounded() {
             return Effect::Nothing;
@@ -376,8 +377,8 @@ impl Exchange {
         self.put_question(Some(draft), at, lease, limits, message, cx)
     }
 
-    /// How a key stands is asked of the shared ledger too, since other hosts have a part in it. False where it is
-    /// answered from what is known: a request with a body, which no client sends, is.
+    /// Asks the shared ledger for the state of the key, since other hosts use it too. Returns false if the local state
+    /// is enough: the request has a body, which no client sends.
     pub(crate) fn look(&mut self, message: &Message<'_>, cx: &mut Cx) -> bool {
         let asks = self.request.meta.bodiless && cx.asks_ledger();
         let Some(payer) = payer(self, &cx.plans, &cx.keys, &cx.setup.config).ok().filter(|_| asks) else {
@@ -507,7 +508,7 @@ impl Exchange {
     }
 }
 
-/// What a model must serve for a request of this shape.
+/// Model capability that a request of this API format needs.
 fn served_as(shape: Dialect) -> Dialect {
     if let Dialect::Relay(_) = shape { shape } else { Dialect::Chat }
 }

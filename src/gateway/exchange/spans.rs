@@ -17,15 +17,15 @@ use crate::wire::head::Method;
 use crate::wire::json::{item, key, write_string};
 use crate::wire::{Dialect, Relay};
 
-/// A span that answers somebody, and one that asks, by their numbers.
+/// Kinds of span, by their numbers: one that serves a request, and one that sends a request.
 const SERVER: u8 = 2;
 const CLIENT: u8 = 3;
-/// Flags of a span: whether its parent is elsewhere is known, and it is.
+/// Flags of a span: it is known if its parent is remote, and the parent is remote.
 const KNOWN: u64 = 0x100;
 const ELSEWHERE: u64 = 0x200;
-/// The event that the first event of a stream is told as, and how many seconds that took.
+/// Name of the span event for the first event of a stream, and of its time in seconds.
 const FIRST: &str = "gen_ai.server.time_to_first_token";
-/// How hosts of well-known providers end, and what those are called.
+/// Host suffixes of well-known providers, and their names in the conventions.
 const KNOWN_PROVIDERS: [(&str, &str); 9] = [
     (".openai.com", "openai"),
     (".anthropic.com", "anthropic"),
@@ -38,9 +38,9 @@ const KNOWN_PROVIDERS: [(&str, &str); 9] = [
     ("generativelanguage.googleapis.com", "gcp.gemini"),
 ];
 
-/// Bytes at the end of what a client is sent in which the reason is looked for why its answer ended.
+/// Bytes at the end of a client's answer in which the finish reason is searched.
 const FINISH_LOOKED: usize = 4096;
-/// The reasons of both shapes that have one; of anything else nothing is told.
+/// Known finish reasons of the API formats that have one; others are not reported.
 const REASONS: [&str; 11] = [
     "stop",
     "length",
@@ -55,8 +55,8 @@ const REASONS: [&str; 11] = [
     "refusal",
 ];
 
-/// Why an answer has ended of which these bytes are the last. What a model writes is no name of a member: within a
-/// string its quotes are escaped, and of what it could be beside that the words are known.
+/// Extracts the finish reason from the end of an answer. Text of the model cannot be mistaken for a member name: its
+/// quotes are escaped within a string. Any other match must be one of the known reasons.
 fn reason(out: &[u8]) -> Option<&'static str> {
     let end = &out[out.len().saturating_sub(FINISH_LOOKED)..];
     let names = [&b"\"finish_reason\""[..], b"\"stop_reason\""];
@@ -66,7 +66,7 @@ fn reason(out: &[u8]) -> Option<&'static str> {
     REASONS.into_iter().find(|reason| reason.as_bytes() == word)
 }
 
-/// What a provider is called: by a word of the conventions, or else as it is configured.
+/// Name of a provider: by the conventions if it is well known, otherwise as configured.
 fn name_of(provider: &Provider) -> &str {
     let known = KNOWN_PROVIDERS.iter().find(|(end, _)| provider.host.ends_with(end));
     match known {
@@ -121,7 +121,7 @@ impl Exchange {
         });
     }
 
-    /// What is asked for, in the words of the conventions; empty for what is not about a model.
+    /// Name of the operation in the conventions; empty for a request that is not about a model.
     fn operation(&self) -> &'static str {
         match self.request.found.endpoint {
             Some(Endpoint::Generate(Dialect::Relay(Relay::Completions))) => "text_completion",
@@ -249,7 +249,7 @@ fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
     }
 }
 
-/// The path of an endpoint; what stands in braces is any.
+/// Path of an endpoint; a part in braces is a placeholder.
 fn route(endpoint: Endpoint) -> &'static str {
     match endpoint {
         Endpoint::Root => "/",
@@ -268,7 +268,7 @@ fn route(endpoint: Endpoint) -> &'static str {
     }
 }
 
-/// What is ASCII already.
+/// Text that is ASCII already.
 fn ascii(text: &[u8]) -> &str {
     std::str::from_utf8(text).unwrap_or_default()
 }
@@ -278,7 +278,7 @@ fn nanos(at: Mono, now: Now) -> u64 {
     (now.unix.0 * 1000).saturating_sub(now.mono.micros_since(at)) * 1000
 }
 
-/// Begins a span. `parent`: its parent, all noughts for none, and its flags but for those of the trace.
+/// Begins a span. `parent`: its parent, all zeros for none, and its flags except those of the trace.
 fn open(trace: &Trace, span: u8, parent: ([u8; 8], u64), kind: u8, named: [&str; 2], out: &mut Vec<u8>) {
     out.push(b'{');
     for (name, value) in [("traceId", &trace.id[..]), ("spanId", &trace.span(span)), ("parentSpanId", &parent.0)] {

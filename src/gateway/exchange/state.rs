@@ -1,4 +1,5 @@
-//! Where an exchange stands. What a state owns is gone when the state is; what outlives states has a place of its own.
+//! States of an exchange. A state owns its data, which is dropped with the state; data that outlives a state is kept in
+//! the exchange.
 
 use super::authorize::{Endpoint, Identified};
 use super::fault::Fault;
@@ -25,33 +26,33 @@ use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-/// What is known from the head on.
+/// Facts that are known once the head is complete.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) client: ClientId,
     pub(crate) id: RequestId,
     pub(crate) meta: RequestMeta,
     pub(crate) found: Identified,
-    /// What browsers are told.
+    /// CORS headers for browsers.
     pub(crate) cors: CorsPolicy,
-    /// What the client says of itself and of whom it asks for; none where it says nothing of the kind.
+    /// Attribution that the client supplied, if any.
     pub(crate) said: Option<Box<Said>>,
     /// The configuration that the request began with.
     pub(crate) setup: Arc<Setup>,
     /// When the head was complete.
     pub(crate) received: Mono,
-    /// When the body was; `NEVER` before.
+    /// When the body was complete; `NEVER` before.
     pub(crate) read: Mono,
-    /// Microseconds for which it has waited for places; 0 where it has not.
+    /// Microseconds for which it has waited for slots; 0 if it has not.
     pub(crate) queued: u32,
 }
 
-/// What the body asks for.
+/// Properties of the request that the body sets.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Asked {
     /// Index into the catalog.
     pub(super) model: u16,
-    /// About how many tokens the prompt has, for allowances that providers tell of.
+    /// Approximate number of tokens of the prompt, for the rate limits that providers report.
     pub(super) about: u32,
     /// Completion tokens that are reserved.
     pub(super) completion: u32,
@@ -68,18 +69,18 @@ impl Asked {
         self.prompt.map_or(0, |prompt| prompt.get().into())
     }
 
-    /// What it takes of a provider's allowances.
+    /// Share of a provider's rate limits that the request needs.
     pub(super) fn needs(&self) -> Needs {
         let (prompt, completion) = (u64::from(self.about), u64::from(self.completion));
         [1, prompt + completion, prompt, completion]
     }
 }
 
-/// The right to be served, and its clocks.
+/// Admission of a request, and its deadlines.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) hold: Hold,
-    /// What a shared ledger has lent, to go back with the row.
+    /// Lease from the shared ledger, which is returned with the usage record.
     pub(super) lease: Option<Box<Lease>>,
     pub(super) at: Unix,
     /// `request_timeout` over all attempts, until a whole answer or a stream's first event has come.
@@ -88,10 +89,10 @@ pub(super) struct Admitted {
     pub(super) beat: Mono,
 }
 
-/// Where an exchange stands; the table is in the module's documentation.
+/// State of an exchange; the table of transitions is in the module's documentation.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Its key is looked up in the ledger.
+    /// The ledger looks up the request's key.
     Identifying {
         head: Box<RequestHead>,
         by: Mono,
@@ -105,7 +106,7 @@ pub(super) enum State {
     Attempting(Attempting),
     Answering(Answering),
     Committing(Committing),
-    /// It has ended, or is on its way from one state to another.
+    /// The exchange has ended, or is changing its state.
     Ended,
 }
 
@@ -114,7 +115,7 @@ pub(super) enum State {
 pub(super) struct Translating {
     pub(super) at: Attempt,
     pub(super) serial: NonZeroU64,
-    /// What the client's body was promised, while its draft is away.
+    /// Memory reserved for the client's body, while its draft is lent.
     pub(super) promise: Promise,
     /// The attempt before, and its target; `None` before the first.
     pub(super) failed: Option<Box<(Fault, u32)>>,
@@ -133,20 +134,20 @@ pub(super) struct Reserving {
     pub(super) by: Mono,
 }
 
-/// It waits for a place at a target of its model, in the queue of that.
+/// The request waits for a slot at a target of its model, in that model's queue.
 #[derive(Debug)]
 pub(super) struct Queued {
-    /// Without the body for a target: that is written when one is there.
+    /// The draft has no body for a target yet: the body is written once a slot is free.
     pub(super) draft: Box<OutgoingRequest>,
     pub(super) at: Attempt,
-    /// Its own name.
+    /// Handle of this exchange.
     pub(super) own: ExchangeId,
-    /// Since when, but for what has been added to `Request::queued` already.
+    /// When the wait began; time that is already in `Request::queued` does not count.
     pub(super) since: Mono,
     pub(super) by: Mono,
 }
 
-/// An attempt at a target is under way, and nothing has come of it.
+/// An attempt at a target is under way and has no answer yet.
 #[derive(Debug)]
 pub(super) struct Attempting {
     pub(super) draft: Box<OutgoingRequest>,
@@ -155,7 +156,7 @@ pub(super) struct Attempting {
     pub(super) by: Mono,
 }
 
-/// How far an attempt has come.
+/// Progress of an attempt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Half {
     /// The host's addresses are awaited.
@@ -182,29 +183,29 @@ impl Half {
 /// The dials of an attempt. One that nobody waits for any more ends with its `connect_timeout` at the latest.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Dials {
-    /// To the present address; `None` once it has failed, and before it has a name.
+    /// Dial to the present address; `None` once it has failed, and before it has a handle.
     pub(super) newest: Option<ProviderId>,
-    /// One that is slow, and how many addresses were tried before its own.
+    /// An earlier, slow dial, and how many addresses were tried before its own.
     pub(super) earlier: Option<(ProviderId, u8)>,
 }
 
-/// An answer comes.
+/// An answer arrives.
 #[derive(Debug)]
 pub(super) struct Answering {
     pub(super) at: Attempt,
-    /// `None`: it has given all that is needed.
+    /// `None` once the provider's connection is not needed any more.
     pub(super) provider: Option<ProviderId>,
     pub(super) body: Body,
     pub(super) draft: Draft,
-    /// The end of a stream, which waits for its row.
+    /// The end of a stream, which waits for its usage record.
     pub(super) last: Buf,
     /// When the provider is late.
     pub(super) by: Mono,
-    /// Milliseconds for which the provider of a stream may be silent; kept here, since each event asks for it.
+    /// Stream idle timeout in milliseconds, cached for the per-event path.
     pub(super) idle: u32,
     /// The provider is not read until there is room.
     pub(super) paused: bool,
-    /// Its key held more than its share, and other answers, before the last piece of it came.
+    /// Before the last piece arrived, the key held more than its share of memory, including other answers.
     pub(super) crowded: bool,
     /// The charge to its key for the storage of a stream.
     pub(super) charged: u32,
@@ -223,9 +224,9 @@ impl Answering {
 pub(super) enum Draft {
     /// Another attempt may follow.
     Kept(Box<OutgoingRequest>),
-    /// None may follow, but the rest of it is still being written.
+    /// No other attempt may follow, but the rest of the request is still being written.
     Leaving(Box<OutgoingRequest>),
-    /// It is gone: part of the answer has been given.
+    /// The draft is dropped: part of the answer has been sent.
     Gone,
 }
 
@@ -237,16 +238,16 @@ pub(super) enum Body {
     /// A whole answer, collected.
     Collect {
         buf: Buf,
-        /// Its length as far as it is announced.
+        /// Announced length, if any.
         announced: Option<NonZeroU32>,
     },
     /// A failed answer, collected for its message.
     Error { buf: Buf, status: u16, retry_after: Option<NonZeroU32> },
-    /// A helper thread has it; what had been observed before.
+    /// A helper thread has the body; the usage that was observed before.
     Offloaded { serial: NonZeroU64, observed: Box<ObservedUsage> },
 }
 
-/// A complete answer that waits until its row is in the ledger.
+/// A complete answer that waits until its usage record is in the ledger.
 #[derive(Debug)]
 pub(super) struct Committing {
     pub(super) at: Attempt,
@@ -255,7 +256,7 @@ pub(super) struct Committing {
     pub(super) by: Mono,
 }
 
-/// What goes out when the row is safe.
+/// Output that is sent once the usage record is committed.
 #[derive(Debug)]
 pub(super) enum Last {
     /// The end of a stream.
@@ -266,18 +267,18 @@ pub(super) enum Last {
     Bulk(Buf),
 }
 
-/// One request and all that belongs to it.
+/// A request and all of its state.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) request: Request,
     pub(super) asked: Option<Asked>,
     pub(super) admitted: Option<Admitted>,
     pub(super) state: State,
-    /// What the operator is told, where it did not go as usual.
+    /// Diagnosis for the operator, if the request did not go as usual.
     pub(super) diagnosis: Option<Box<Diagnosis>>,
 }
 
-/// How the attempts at a model's targets stand.
+/// State of the attempts at a model's targets.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Attempt {
     /// Index into the model's targets.
@@ -288,19 +289,19 @@ pub(crate) struct Attempt {
     pub(super) tried: u64,
     /// Addresses of the target's host tried so far, in two bits; above them the index of the one that was first.
     pub(super) addresses: u8,
-    /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
+    /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh connection will do.
     pub(super) fresh_only: bool,
-    /// A secret that was refused has been asked for again for it: that is done once.
+    /// The refused secret has been read again for this request: this happens only once.
     pub(super) renewed: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
     pub(super) opened: bool,
-    /// As what the present one has begun: whether it tries a target after its rest.
+    /// State of the target when the present attempt began: a half-open probe, or after a cool-down.
     pub(super) begun_as: Begun,
-    /// It has no answer yet: what it takes of its provider's allowances counts as asked for.
+    /// The attempt has no answer yet: it counts as pending in the provider's rate limits.
     pub(super) unheard: bool,
-    /// It counts as in flight at its target.
+    /// The attempt counts as in flight at its target.
     pub(super) flies: bool,
-    /// When the present one began; once the first event of its stream has come, when that did.
+    /// When the present attempt began; once the first event of its stream has arrived, the time of that event.
     pub(super) begun: Mono,
     /// When the request had left, to the last target that it was sent to; `NEVER` before.
     pub(super) sent: Mono,
@@ -358,7 +359,7 @@ impl Request {
         self.setup.config.catalog.get(asked.model as usize)
     }
 
-    /// What an answer is to say of itself.
+    /// Identity of an answer: its id, model and time.
     #[inline]
     pub(super) fn identity<'a>(&'a self, asked: &Asked, prompt: PromptTokens<'a>, now: Unix) -> ResponseIdentity<'a> {
         let model = self.model(asked);
@@ -368,7 +369,7 @@ impl Request {
         ResponseIdentity { id: self.id.text(), model, created: now.secs(), prompt, hides }
     }
 
-    /// What the configuration writes into requests for the model, at all of its targets.
+    /// Parameters that the configuration writes into requests for the model, at all of its targets.
     #[cold]
     fn hides(&self, asked: &Asked) -> &[Param] {
         self.setup.requests.capabilities(asked.model as usize, 0).map_or(&[], |takes| &takes.params)

@@ -28,7 +28,7 @@ const ENCODED: &str = "the provider's answer is compressed, although compression
 pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
 
 impl Body {
-    /// What has been observed so far.
+    /// Usage that has been observed so far.
     pub(super) fn observed(&self) -> ObservedUsage {
         match self {
             Body::Stream(stream) => stream.observed(),
@@ -238,7 +238,7 @@ impl Exchange {
         }
     }
 
-    /// Passes on what lies in `cx.out`.
+    /// Forwards the output in `cx.out`.
     #[inline]
     fn forward(&mut self, forward: Forward, cx: &mut Cx) -> Effect {
         if cx.out.is_empty() {
@@ -391,7 +391,7 @@ impl Exchange {
         self.ended(ended, message, cx)
     }
 
-    /// The end of a stream has been read, what it came to lies in `cx.out`.
+    /// Handles the end of a stream that has been read; its output is in `cx.out`.
     fn ended(&mut self, ended: Result<(), StreamFault>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let forward = if cx.out.is_empty() { Forward::default() } else { self.relayed(true, cx) };
         match ended {
@@ -428,7 +428,7 @@ impl Exchange {
         Effect::Wait
     }
 
-    /// What a helper thread has made of a piece of the answer.
+    /// Handles the result of a helper thread for a piece of the answer.
     pub(super) fn offloaded(&mut self, product: Option<Product>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         match product {
@@ -492,11 +492,11 @@ impl Exchange {
         self.drained(cx)
     }
 
-    /// Nothing has come for a while: the status goes out, and a sign of life, so that no proxy cuts the line.
+    /// Sends the status and a heartbeat after a period without events, so that no proxy closes the connection.
     pub(super) fn heartbeat(&mut self, drained: bool, cx: &mut Cx) -> Effect {
         let Some(admitted) = &mut self.admitted else { return Effect::Nothing };
         admitted.beat = cx.now.mono.after(self.request.setup.config.server.heartbeat_after);
-        // A client that does not read what it has needs no sign of life.
+        // A client that does not read its pending output needs no heartbeat.
         if !drained {
             return Effect::Wait;
         }

@@ -1,4 +1,4 @@
-//! The streams that are not in use, so that one that begins allocates nothing.
+//! Pool of unused streams, so that a new one allocates nothing.
 
 use crate::dialect::SseStream;
 use crate::wire::Dialect;
@@ -15,7 +15,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// One at the start of a stream that keeps its shape.
+    /// A stream, at its start, that keeps its API format.
     pub(super) fn same(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) -> Box<SseStream> {
         match self.spare.pop() {
             Some(mut stream) => {
@@ -26,7 +26,7 @@ impl Streams {
         }
     }
 
-    /// Gives one back, without storage; one that translates is not kept, since its state belongs to its request.
+    /// Returns a stream without storage. One that translates is dropped, since its state belongs to its request.
     pub(super) fn put(&mut self, stream: Box<SseStream>) {
         if stream.keeps_shape() && self.spare.len() < SPARE_MAX {
             self.spare.push(stream);

@@ -1,5 +1,5 @@
-//! What an attempt has shown of its target: told to the breakers, and to the log where the target comes to rest or has
-//! recovered. Every attempt lands exactly once, however it ends.
+//! Reports the result of an attempt to the breakers, and to the log if the target cools down or recovers. Every attempt
+//! ends exactly once, whatever the reason.
 
 use super::fault::{Fault, refuses_credential, wants_rest};
 use super::state::{Attempt, Exchange, State};
@@ -41,7 +41,7 @@ impl Exchange {
         self.attempt().filter(|at| at.flies).and_then(|_| self.target())
     }
 
-    /// What the head of an answer says of the credential that was sent.
+    /// Evaluates the head of an answer for the credential that was sent.
     pub(super) fn heard_head(&self, at: &mut Attempt, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
         let Some((_, target, provider)) = self.route(at) else { return };
         let rests = wants_rest(head.status);
@@ -55,7 +55,7 @@ impl Exchange {
         {
             cx.log_target(&target.label, Some((cause, wait)));
         }
-        // What is refused may be the secret before the present one, which rests for nothing.
+        // The refused secret may be an older one: then nothing cools down.
         if !refuses_credential(head.status) || self.has_newer_secret(at, cx) {
             return;
         }
@@ -80,7 +80,7 @@ impl Exchange {
         }
     }
 
-    /// The attempt has failed, by whose fault ever.
+    /// The attempt failed, regardless of the cause.
     pub(super) fn target_failed(&mut self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
         self.note_failed(at, fault, cx.now.mono);
         self.landed(at, cx);
@@ -102,12 +102,12 @@ impl Exchange {
         }
     }
 
-    /// Whose request it is.
+    /// The caller of the request.
     fn whose(&self, cx: &Cx) -> Caller {
         self.request.found.key.map_or_else(Caller::default, |key| Caller::of(cx.keys.get(key)))
     }
 
-    /// An attempt ends without a verdict on its target.
+    /// An attempt ends without a result for its target.
     pub(super) fn no_verdict(&self, at: &mut Attempt, cx: &mut Cx) {
         self.landed(at, cx);
         if std::mem::take(&mut at.begun_as).trial

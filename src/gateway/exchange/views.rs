@@ -49,12 +49,12 @@ const ENTITIES: [(&[u8], u8); 30] = [
 pub(super) struct Text {
     bytes: Vec<u8>,
     spans: Vec<Span>,
-    /// As they came, letters of both cases.
+    /// The bytes before they were turned to lower case.
     raw: Vec<u8>,
 }
 
 impl Text {
-    /// The message as it is, but for what is encoded character by character.
+    /// The message, with every encoded character decoded.
     pub(super) fn plain(message: &str) -> Text {
         let mut text = Text::default();
         for (at, c) in message.char_indices() {
@@ -70,7 +70,7 @@ impl Text {
         self.spans.push(span);
     }
 
-    /// The same with what is encoded taken back once.
+    /// The text decoded once more.
     pub(super) fn decoded(&self) -> Text {
         let (mut text, mut at) = (Text::default(), 0);
         while at < self.bytes.len() {
@@ -86,7 +86,7 @@ impl Text {
         &self.bytes
     }
 
-    /// Where in the message these bytes come from.
+    /// Range of the message that these bytes come from.
     pub(super) fn span(&self, from: usize, to: usize) -> Span {
         let (first, last) = (self.spans.get(from), self.spans.get(to.saturating_sub(1)));
         Span { start: first.map_or(0, |span| span.start), end: last.map_or(0, |span| span.end) }
@@ -137,7 +137,7 @@ pub(super) fn in_base64(text: &Text) -> Vec<Text> {
     read(text, &text.runs(BASE64_MIN, digit), 4, 6)
 }
 
-/// What runs of digits come to, read from each of the first `group` digits on.
+/// Bytes that runs of digits encode, read from each of the first `group` digits on.
 fn read(text: &Text, runs: &[(usize, Vec<u8>)], group: usize, bits: usize) -> Vec<Text> {
     let mut all = Vec::new();
     for skipped in (0..group).filter(|_| !runs.is_empty()) {
@@ -150,7 +150,7 @@ fn read(text: &Text, runs: &[(usize, Vec<u8>)], group: usize, bits: usize) -> Ve
     all
 }
 
-/// The character that is encoded at the front of a text in small letters, and how long that is.
+/// The encoded character at the front of a lower-case text, and its length.
 fn encoded(text: &[u8]) -> Option<(u8, usize)> {
     let number = |digits: &[u8], radix: u32| {
         let value = digits
