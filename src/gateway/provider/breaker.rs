@@ -1,13 +1,13 @@
-//! Which target of a model a request goes to: the order of the list, weights among equals, and rest for those that
-//! fail or say that they have no place (contract sections 4 and 11). State is kept by the target's label, so that it
-//! outlives a change of configuration; the breaker by the label without the credential, since a server that is down is
-//! down for all of them, and the rest of a credential that is refused by its provider and place.
+//! Chooses the target of a request: the order of the list, weights among equals, and cool-downs for targets that fail
+//! or report that they have no capacity. State is kept by the target's label, so that it outlives a change of
+//! configuration. The breaker is kept by the label without the credential, since a failed server fails for all
+//! credentials; the cool-down of a refused credential is kept by its provider and index.
 //!
 //! | breaker | event → next |
 //! |---|---|
 //! | closed | `breaker_failures` in a row, of more than one owner of keys if there are several → open |
 //! | open | `breaker_cooldown` passed, and an attempt begins → trial |
-//! | trial | part of an answer → closed; failure → open; no verdict → open, and the next request tries |
+//! | trial | part of an answer → closed; failure → open; no result → open, and the next request tries |
 
 use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
 use crate::base::hash::{lot, mix};
@@ -23,14 +23,14 @@ use std::time::Duration;
 #[derive(Debug)]
 struct Entry {
     label: Arc<str>,
-    /// What has become of attempts, for the metrics.
+    /// Results of attempts, for the metrics.
     counts: TargetCounts,
     /// Credit of the smooth weighted round-robin.
     credit: i64,
-    /// What the provider says of its allowances for this model.
+    /// Cool-down that the provider has requested for this model.
     rest: Rest,
     left: [Left; ALLOWANCES],
-    /// What requests that have no answer yet take of them.
+    /// Requests and tokens of attempts that have no answer yet.
     asked: Needs,
     /// Attempts in flight.
     busy: u32,
@@ -40,17 +40,17 @@ struct Entry {
     account: usize,
 }
 
-/// One server and model, whatever credential is sent.
+/// One server and model, for all credentials.
 #[derive(Debug)]
 struct Breaker {
     place: Box<str>,
     /// Failures in a row.
     failures: u32,
-    /// Whose requests have failed.
+    /// Callers of the failed requests.
     callers: Callers,
-    /// While it rests, and until a success after that.
+    /// End of its cool-down; set until the next success.
     rests_until: Option<Mono>,
-    /// The one request that tries a rested target is under way.
+    /// The one request that probes a target after its cool-down is under way.
     trial: bool,
     /// Attempts in flight.
     busy: u32,
@@ -61,26 +61,26 @@ impl Breaker {
         self.rests_until.is_none_or(|until| until <= now && !self.trial)
     }
 
-    /// One more may be in flight at `target`.
+    /// True if `target` may have one more attempt in flight.
     fn has_place(&self, target: &Target) -> bool {
         target.places == 0 || self.busy < target.places
     }
 }
 
-/// One credential, whatever model is asked for.
+/// One credential, for all models.
 #[derive(Debug)]
 struct Account {
     name: Box<str>,
     rest: Rest,
-    /// Whose requests it was refused for since it last served one.
+    /// Callers that it was refused for since it last served one.
     refused: Callers,
 }
 
-/// Ends of one target that are counted apart.
+/// Ends of one target that are counted separately.
 const ENDS_MAX: usize = 32;
 
 impl TargetCounts {
-    /// How attempts have ended, each with how often.
+    /// Ends of attempts, each with its count.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (AttemptEnd, u64)> {
         let served = (AttemptEnd::Status(200), self.served);
         [served].into_iter().filter(|(_, count)| *count > 0).chain(self.others.iter().copied())
@@ -99,7 +99,7 @@ impl TargetCounts {
     }
 }
 
-/// The numbers of the bits that are set.
+/// Indices of the set bits.
 #[inline]
 fn members(bits: u64) -> impl Iterator<Item = usize> {
     let mut left = bits;
@@ -110,58 +110,59 @@ fn members(bits: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The provider and the place of the credential in a label: `openai#2` of `openai#2/gpt`.
+/// The provider and the index of the credential in a label: `openai#2` of `openai#2/gpt`.
 fn account_of(label: &str) -> &str {
     label.split('/').next().unwrap_or(label)
 }
 
-/// A label without the place of the credential: `openai/gpt` of `openai#2/gpt`. Names of providers have neither mark.
+/// A label without the index of the credential: `openai/gpt` of `openai#2/gpt`. Names of providers contain neither
+/// mark.
 pub(crate) fn place_of(label: &str) -> String {
     let account = account_of(label);
     let provider = account.split('#').next().unwrap_or(account);
     format!("{provider}{}", &label[account.len()..])
 }
 
-/// Whose attempt has failed.
+/// A failed attempt.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) caller: Caller,
-    /// There is more than one key that could have called, or more than one owner of keys.
+    /// There is more than one key, or more than one owner of keys, that could have called.
     pub(crate) many_keys: bool,
     pub(crate) many_owners: bool,
-    /// It was the attempt that tried a target after its rest.
+    /// True for the attempt that probed a target after its cool-down.
     pub(crate) trial: bool,
 }
 
-/// What a target is chosen for.
+/// Conditions for choosing a target.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Choice {
-    /// Those tried already, as bits.
+    /// Targets tried already, as bits.
     pub(crate) tried: u64,
-    /// What the request takes of allowances.
+    /// Share of the provider's rate limits that the request needs.
     pub(crate) needs: Needs,
-    /// How one of several equal targets is chosen.
+    /// Rule that chooses among equal targets.
     pub(crate) among: Among,
     pub(crate) now: Mono,
 }
 
-/// How one of several equal targets is chosen.
+/// Rule that chooses one of several equal targets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Among {
-    /// In turn.
+    /// Weighted round-robin.
     Turns,
-    /// The one that this number falls to.
+    /// The target that this affinity hash selects.
     Kept(u64),
     /// The one with the fewest requests in flight.
     LeastBusy,
 }
 
-/// As what an attempt has begun.
+/// State of the target when an attempt began.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Begun {
-    /// It is the one that tries a target that has rested after failures.
+    /// The attempt probes a target after its breaker's cool-down.
     pub(crate) trial: bool,
-    /// Its credential rests, by the provider's own word.
+    /// The credential is cooling down because the provider asked for it.
     pub(crate) rests: bool,
 }
 
@@ -173,15 +174,14 @@ pub(crate) struct Breakers {
     by_label: Places,
     breakers: Vec<Breaker>,
     accounts: Vec<Account>,
-    /// A place may have come free, or a target, since [`Breakers::take_eased`] said so last.
+    /// A slot or a target may have become free since the last [`Breakers::take_eased`].
     eased: bool,
 }
 
 impl Breakers {
-    /// The target for the next attempt. The first one finds a target where there is a place: where all of them rest, it
-    /// is the one that is there again first by its provider's word, or of those that fail the one that was available
-    /// last (contract sections 4 and 11). Nothing is counted: a request that is refused after this has taken nobody's
-    /// turn.
+    /// Chooses the target for the next attempt. The first attempt finds a target if any has a free slot. If all of them
+    /// are cooling down, it is the one whose provider's cool-down ends first; if all of them fail, the one that was
+    /// available last. Nothing is counted: a request that is refused later has used no turn.
     pub(crate) fn choose(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         if let [target] = targets {
             let has_place = choice.tried == 0 && (target.places == 0 || self.breaker(target).has_place(target));
@@ -199,8 +199,8 @@ impl Breakers {
         }
     }
 
-    /// The target that a conversation falls to, where it is free, as it nearly always is: a choice among those that are
-    /// would end there, too, whatever the others say.
+    /// The target that a conversation's hash selects, if it is free, as it nearly always is: a choice among the free
+    /// targets would select it too, whatever the state of the others.
     fn kept(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let Among::Kept(_) = choice.among else { return None };
         let first = targets.first().filter(|_| choice.tried == 0)?;
@@ -218,7 +218,7 @@ impl Breakers {
             Among::Kept(number) => {
                 let share = targets[equals.trailing_zeros() as usize].share;
                 if members(equals).all(|index| targets[index].share == share) {
-                    // Of equal weights the largest draw is the least lot.
+                    // With equal weights, rendezvous hashing picks the largest draw.
                     return members(equals).max_by_key(|index| mix(number, targets[*index].seed));
                 }
                 let drawn =
@@ -226,7 +226,7 @@ impl Breakers {
                 drawn.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, index)| index)
             }
             Among::LeastBusy => {
-                // Of those that are equally busy the first, and with weights the one that has the more of them.
+                // The least busy target, relative to its weight; the first of those.
                 let load = |target: &Target, busy: u32| (u64::from(busy) + 1) as f64 / target.share as f64;
                 let busy =
                     members(equals).map(|index| (load(&targets[index], self.entry(&targets[index]).busy), index));
@@ -235,8 +235,8 @@ impl Breakers {
         }
     }
 
-    /// Those among which a turn is taken, as bits: of the targets that are free and not tried, the ones that stand as
-    /// high in the list as the first of them.
+    /// Targets that take turns, as bits: of the free targets that have not been tried, those with the priority of the
+    /// first.
     fn equals(&mut self, targets: &[Target], choice: &Choice) -> u64 {
         let all = (0..targets.len().min(u64::BITS as usize)).filter(|index| choice.tried & (1 << index) == 0);
         let mut equals = 0;
@@ -252,20 +252,20 @@ impl Breakers {
         equals
     }
 
-    /// What a target would have if it earned its weight now.
+    /// Credit of a target if it earned its weight now.
     fn earned(&mut self, target: &Target) -> i64 {
         self.entry(target).credit + target.share as i64
     }
 
-    /// Whether a target may be asked for so much: it does not rest, no other attempt tries it, it has a place, and what
-    /// its provider says is left will do.
+    /// True if a target may be sent this request: it is not cooling down, no other attempt probes it, it has a free
+    /// slot, and the provider's remaining limits suffice.
     pub(crate) fn is_free(&mut self, target: &Target, needs: &Needs, now: Mono) -> bool {
         let index = self.index(&target.label);
         let breaker = &self.breakers[self.entries[index].breaker];
         breaker.is_closed(now) && breaker.has_place(target) && self.there_from(index, needs, now).is_none()
     }
 
-    /// When a credential is there again for so much; `None`: now.
+    /// Time at which a credential can serve such a request; `None`: now.
     fn there_from(&self, index: usize, needs: &Needs, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
         let rests = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
@@ -274,7 +274,7 @@ impl Breakers {
         left.fold(rests, |latest, until| latest.max(Some(until)))
     }
 
-    /// Of targets whose servers are there but whose credentials all rest, the one that is there again first.
+    /// Of the targets whose servers work but whose credentials all cool down, the one whose cool-down ends first.
     fn first_there(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let mut first: Option<(Option<Mono>, usize)> = None;
         for (at, target) in targets.iter().enumerate() {
@@ -289,8 +289,9 @@ impl Breakers {
         first.map(|(_, at)| at)
     }
 
-    /// When the first of a model's targets is there again: what a client is told that none could serve. A target of
-    /// `tried` that does not rest has failed, and nobody knows when it will not: `None` where all others rest.
+    /// Time at which the first of a model's targets can serve again, for the `Retry-After` of a request that none could
+    /// serve. A target of `tried` that is not cooling down has failed, and its recovery has no known time: then the
+    /// result is `None`, unless another target is free now.
     pub(crate) fn there_again(&mut self, targets: &[Target], tried: u64, needs: &Needs, now: Mono) -> Option<Mono> {
         let (mut first, mut unknown) = (None, false);
         for (at, target) in targets.iter().enumerate() {
@@ -306,9 +307,9 @@ impl Breakers {
         first.filter(|_| !unknown)
     }
 
-    /// An attempt at the target `chosen` begins. Its owner says how it went by [`Breakers::answered`],
-    /// [`Breakers::succeeded`], [`Breakers::failed`] or [`Breakers::no_verdict`], by [`Breakers::heard`] when it has
-    /// an answer or will have none, and by [`Breakers::left`] that it has ended.
+    /// Begins an attempt at the target `chosen`. Its owner reports the result by [`Breakers::answered`],
+    /// [`Breakers::succeeded`], [`Breakers::failed`] or [`Breakers::no_verdict`]. It calls [`Breakers::heard`] when the
+    /// attempt has an answer or will have none, and [`Breakers::left`] when the attempt has ended.
     pub(crate) fn begin(&mut self, targets: &[Target], chosen: usize, choice: &Choice) -> Begun {
         if targets.len() > 1 && choice.among == Among::Turns {
             self.take_turn(targets, chosen, choice);
@@ -329,7 +330,8 @@ impl Breakers {
         Begun { trial, rests }
     }
 
-    /// Smooth weighted round-robin, as nginx does it: everyone earns its weight, the chosen one pays the whole round.
+    /// Smooth weighted round-robin, as nginx does it: every target earns its weight, the chosen one pays the whole
+    /// round.
     fn take_turn(&mut self, targets: &[Target], chosen: usize, choice: &Choice) {
         let equals = self.equals(targets, choice);
         let mut round = 0;
@@ -343,7 +345,7 @@ impl Breakers {
         }
     }
 
-    /// An attempt that takes so much has its answer, or will have none; `said`: what the head of that says.
+    /// An attempt with these needs has its answer, or will have none; `said`: the rate-limit headers of that answer.
     pub(crate) fn heard(&mut self, target: &Target, needs: &Needs, said: Option<&Said>, now: Mono) {
         self.eased = true;
         let entry = self.entry(target);
@@ -356,7 +358,7 @@ impl Breakers {
         }
     }
 
-    /// An attempt has ended, however.
+    /// An attempt has ended, whatever the reason.
     pub(crate) fn left(&mut self, target: &Target) {
         let index = self.index(&target.label);
         let entry = &mut self.entries[index];
@@ -367,7 +369,7 @@ impl Breakers {
         self.eased = true;
     }
 
-    /// These alone are in flight: others have been lost to a bug.
+    /// Recounts the attempts in flight after a bug has lost some: only these are left.
     pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = &'a Target>) {
         self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
         self.breakers.iter_mut().for_each(|breaker| breaker.busy = 0);
@@ -378,7 +380,8 @@ impl Breakers {
         }
     }
 
-    /// The provider has no place for requests of this credential and model: it rests. How long, if it did not before.
+    /// The provider has no capacity for requests of this credential and model: it cools down. Returns the time, if the
+    /// cool-down is new.
     pub(crate) fn rest(&mut self, target: &Target, said: &Said, rested: bool, now: Mono) -> Option<Duration> {
         let most = target.limits.breaker_cooldown;
         let rest = &mut self.entry(target).rest;
@@ -387,8 +390,9 @@ impl Breakers {
         rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
     }
 
-    /// The provider refuses the credential, whatever for: it rests for all models. How long, if it did not before.
-    /// `caller`: whose request may be the reason; then it rests only once another owner's has been refused, too.
+    /// The provider refuses the credential, whatever the request: it cools down for all models. Returns the time, if
+    /// the cool-down is new. `caller`: the client whose request may be the reason; then the credential cools down only
+    /// once another owner's request has been refused, too.
     pub(crate) fn refused(
         &mut self,
         target: &Target,
@@ -409,15 +413,15 @@ impl Breakers {
         rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
     }
 
-    /// A credential is another one from here on. True if the one before rested.
+    /// A credential has changed. True if the previous one was cooling down.
     pub(crate) fn credential_renewed(&mut self, name: &str) -> bool {
         self.eased = true;
         let account = self.accounts.iter_mut().find(|account| *account.name == *name);
         account.is_some_and(|account| std::mem::take(&mut account.rest) != Rest::default())
     }
 
-    /// Part of an answer has come. `begun`: as what its attempt had begun. The target is there for others again;
-    /// failures are forgiven only when the answer is whole. True if it had rested.
+    /// Part of an answer has arrived. `begun`: state when its attempt began. Other requests may use the target again;
+    /// failures are forgiven only when the answer is complete. True if it was cooling down.
     pub(crate) fn answered(&mut self, target: &Target, begun: Begun, now: Mono) -> bool {
         let index = self.index(&target.label);
         self.eased = true;
@@ -443,7 +447,7 @@ impl Breakers {
         account.rest.ended(rested, now) || model
     }
 
-    /// Of targets that all rest after failures, the one that came to rest last.
+    /// If all targets cool down after failures, the one whose cool-down began last.
     fn last_available(&mut self, targets: &[Target]) -> Option<usize> {
         let mut last: Option<(usize, Option<Mono>)> = None;
         for (index, target) in targets.iter().enumerate() {
@@ -459,7 +463,7 @@ impl Breakers {
         last.map(|(index, _)| index)
     }
 
-    /// The target has given a whole answer, if only to say that the client was wrong. True if it had rested.
+    /// The target has sent a complete answer, possibly a client error. True if it was cooling down.
     pub(crate) fn succeeded(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
         let index = self.index(&target.label);
         self.succeeded_at(index, rested, now)
@@ -475,7 +479,7 @@ impl Breakers {
         breaker.rests_until.take().is_some() || rested
     }
 
-    /// The target has failed by its own fault. True if it comes to rest with that.
+    /// The target has failed by its own fault. True if its cool-down begins with that.
     pub(crate) fn failed(&mut self, target: &Target, failure: Failure, limits: &UpstreamLimits, now: Mono) -> bool {
         let Failure { caller, many_keys, many_owners, trial } = failure;
         self.entry(target).counts.failures += 1;
@@ -493,25 +497,25 @@ impl Breakers {
         rests && !rested
     }
 
-    /// The attempt on trial ended without a verdict, since the client left: the next request may try.
+    /// The half-open probe ended without a result, since the client disconnected: the next request may try.
     pub(crate) fn no_verdict(&mut self, target: &Target) {
         self.breaker(target).trial = false;
         self.eased = true;
     }
 
-    /// The target has given a whole answer. True if it had rested.
+    /// The target has sent a complete answer. True if it was cooling down.
     pub(crate) fn served(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
         let index = self.index(&target.label);
         self.entries[index].counts.served += 1;
         self.succeeded_at(index, rested, now)
     }
 
-    /// An attempt at the target has ended, and not well.
+    /// An attempt at the target has failed.
     pub(crate) fn ended(&mut self, target: &Target, end: AttemptEnd) {
         self.entry(target).counts.count(end, 1);
     }
 
-    /// What every target has come to, and whether it rests.
+    /// Counts of every target, and if it is cooling down.
     pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = (TargetCounts, bool)> {
         self.entries.iter().enumerate().map(move |(index, entry)| {
             let rests = self.there_from(index, &Needs::default(), now).is_some();

@@ -1,6 +1,5 @@
-//! One connection to a provider, in two halves that know nothing of each other: the request that is written and the
-//! answer that is read. A provider may answer before it has read the request to its end (RFC 9112 section 9.3), and go
-//! on reading it.
+//! One connection to a provider, in two independent halves: the request that is written and the answer that is read. A
+//! provider may answer before it has read the complete request (RFC 9112 section 9.3), and continue to read it.
 //!
 //! | request half | event → next |
 //! |---|---|
@@ -28,39 +27,39 @@ use std::time::Duration;
 const HEAD_MAX: usize = 32 * 1024;
 /// Interim (1xx) answers that are skipped before the final one.
 const INTERIM_MAX: u8 = 16;
-/// Bytes of a body's end that are awaited after a stream's last event, so that the connection can be kept.
+/// Bytes of a body's end that are read after a stream's last event, so that the connection can be kept.
 const TAIL_BYTES_MAX: usize = 4096;
-/// How long that end is awaited.
+/// Maximum time to wait for that end.
 pub(crate) const TAIL_WAIT: Duration = Duration::from_secs(1);
 
-/// How records of TLS begin that a server may say first.
+/// First bytes of TLS records that a server may send first.
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 
-/// What bytes have led to.
+/// Event that received bytes cause.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The head of an answer; its body begins behind the head, in what [`Connection::take_received`] gives, or where
-    /// that is empty, in the bytes that have just come.
+    /// The head of an answer; its body begins behind the head, in the result of [`Connection::take_received`], or if
+    /// that is empty, in the bytes that have just arrived.
     Head(ResponseHead),
-    /// What came is no head, or one that cannot be taken; why, in words for the log.
+    /// The bytes are not a valid or acceptable head; the reason, for the log.
     BadHead(&'static str),
-    /// Bytes that nothing asked for: the connection cannot be trusted.
+    /// Bytes without a request: the connection cannot be trusted.
     Unasked,
-    /// Bytes of an end that is awaited only to keep the connection; they are for [`Connection::read_tail`].
+    /// Bytes of an end that is read only to keep the connection; they are for [`Connection::read_tail`].
     Tail,
 }
 
-/// How a connection ended on the provider's side.
+/// State of the answer when the provider ended the connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
-    /// Nothing hung on it.
+    /// The connection had no request.
     Unused,
-    /// Later: its exchange has not taken all that came.
+    /// Not yet: its exchange has not taken all received bytes.
     Held,
     /// Before the first byte of an answer.
     Silent,
-    /// Inside the head of an answer, and what came of it in words for the log.
+    /// Inside the head of an answer, with the reason for the log.
     InHead(&'static str),
     /// Inside the body of an answer.
     InBody,
@@ -68,34 +67,34 @@ pub(crate) enum Ended {
     AtEnd,
 }
 
-/// What becomes of a connection that its exchange has let go of.
+/// Further use of a connection that its exchange has released.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Parting {
-    /// It may carry another request.
+    /// The connection may carry another request.
     Keep,
-    /// It may, once the end of its answer has been read.
+    /// The connection may, once the end of its answer has been read.
     AwaitTail,
-    /// It is of no further use.
+    /// The connection cannot be used again.
     Close,
 }
 
-/// How far the request has been written.
+/// Progress of writing the request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum RequestHalf {
-    /// More of it is to be put into the queue as that empties.
+    /// More of it is to be put into the queue as the queue empties.
     Writing,
-    /// All of it lies in the queue or has left.
+    /// All of it is in the queue or has been written.
     Handed,
-    /// All of it has left, or none is under way.
+    /// All of it has been written, or no request is under way.
     Written,
-    /// What lies in the queue is the last of it that leaves: its answer needs no more.
+    /// The queue holds the last part of it that is written: its answer needs no more.
     Stopped,
 }
 
-/// How far the answer has been read.
+/// Progress of reading the answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum ResponseHalf {
-    /// TCP, and TLS where spoken, are coming up.
+    /// TCP, and TLS if used, are being established.
     Dialing,
     /// No answer is due.
     None,
@@ -103,7 +102,7 @@ enum ResponseHalf {
     Head { scanned: u32, interim: u8 },
     /// A body, and whether the connection may be used again after it.
     Body { reader: Reader, reusable: bool },
-    /// The end of a body that nobody needs any more; `seen` bytes of it have come.
+    /// The end of a body that is not needed any more; `seen` bytes of it have arrived.
     Tail { reader: Reader, reusable: bool, seen: u32 },
 }
 
@@ -113,7 +112,7 @@ pub(crate) struct Connection {
     /// Index into the providers of the configuration numbered `epoch`.
     pub(crate) provider: u32,
     pub(crate) epoch: u32,
-    /// The exchange whose request it carries.
+    /// The exchange whose request the connection carries.
     pub(crate) exchange: Option<ExchangeId>,
     request: RequestHalf,
     response: ResponseHalf,
@@ -121,9 +120,10 @@ pub(crate) struct Connection {
     received: Buf,
     /// Requests this connection has carried.
     used: u32,
-    /// Its own deadline: how long it is kept idle, or its tail awaited. Its exchange has deadlines of its own.
+    /// The connection's own deadline: the end of its idle time, or of the wait for its tail. Its exchange has deadlines
+    /// of its own.
     pub(crate) wait: Mono,
-    /// How the provider has ended it, while its exchange did not take what came.
+    /// The way in which the provider ended it, while its exchange did not take the received bytes.
     ended: Option<Ending>,
 }
 
@@ -144,7 +144,7 @@ impl Connection {
         }
     }
 
-    /// A request begins. `write` appends its head and what fits of its body; true if that is all of it.
+    /// Begins a request. `write` appends its head and as much of its body as fits; true if that is all of it.
     pub(crate) fn begin(&mut self, exchange: ExchangeId, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> bool) {
         self.exchange = Some(exchange);
         self.used = self.used.saturating_add(1);
@@ -159,8 +159,8 @@ impl Connection {
         self.request = if all { RequestHalf::Handed } else { RequestHalf::Writing };
     }
 
-    /// The world has written `count` bytes. `Some(true)`: the whole request has left; `Some(false)`: the queue is
-    /// empty and more of the request is wanted.
+    /// The driver has written `count` bytes. `Some(true)`: the complete request has been written; `Some(false)`: the
+    /// queue is empty and more of the request is wanted.
     pub(crate) fn wrote(&mut self, count: usize, pool: &mut Pool) -> Option<bool> {
         self.queue.consume(pool, count);
         match self.request {
@@ -174,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// The rest of the request is not written: its answer, an error, needs none of it. The connection cannot be kept.
+    /// Stops writing the request: its answer, an error, does not need the rest. The connection cannot be kept.
     pub(crate) fn stop_writing(&mut self) {
         if self.request != RequestHalf::Written {
             self.request = RequestHalf::Stopped;
@@ -186,22 +186,22 @@ impl Connection {
         self.queue.bytes()
     }
 
-    /// It had carried a request before the present one.
+    /// True if it had carried a request before the present one.
     pub(crate) fn is_reused(&self) -> bool {
         self.used > 1
     }
 
-    /// It is kept for a later request.
+    /// True if it is kept for a later request.
     pub(crate) fn is_idle(&self) -> bool {
         self.exchange.is_none() && self.response == ResponseHalf::None
     }
 
-    /// TCP or TLS are still coming up.
+    /// True if TCP or TLS are still being established.
     pub(crate) fn is_dialing(&self) -> bool {
         self.response == ResponseHalf::Dialing
     }
 
-    /// Bytes came, of no body: those are for [`Connection::read`]. Those of a head are kept.
+    /// Takes bytes that belong to no body: those are for [`Connection::read`]. Bytes of a head are kept.
     pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<Event> {
         debug_assert!(!self.has_answer());
         let ResponseHalf::Head { scanned, interim } = &mut self.response else {
@@ -210,7 +210,7 @@ impl Connection {
                 _ => Event::Unasked,
             });
         };
-        // Nearly every head comes whole, and is read where it lies.
+        // Nearly every head arrives complete, and is read in place.
         if self.received.is_empty()
             && let Ok(Some(head)) = head::parse_response(data, &mut 0, HEAD_MAX, false)
             && head.status >= 200
@@ -238,21 +238,21 @@ impl Connection {
         }
     }
 
-    /// What came instead of a head: `reason`, unless it is known better.
+    /// Reason for a head that is not HTTP: `reason`, unless a more precise one is known.
     fn odd_head(&self, reason: &'static str) -> &'static str {
         let is_tls = matches!(self.received.bytes(), [ALERT | HANDSHAKE, 3, ..]);
         if is_tls { "the provider speaks TLS here" } else { reason }
     }
 
-    /// These bytes are a body of declared length from its first to its last.
+    /// True if these bytes are a body of declared length from its first to its last.
     #[inline]
     pub(crate) fn is_rest(&self, data: &[u8]) -> bool {
         let ResponseHalf::Body { reader: Reader::Length(left), .. } = &self.response else { return false };
         *left == data.len() as u64
     }
 
-    /// Looks at the front of the body's bytes; see [`Reader::next`]. Bytes after the end of the body are not the
-    /// provider's to send: the connection cannot be kept.
+    /// Reads the front of the body's bytes; see [`Reader::next`]. Bytes after the end of the body are not allowed: the
+    /// connection cannot be kept.
     #[inline]
     pub(crate) fn read(&mut self, data: &[u8]) -> Result<Piece, BodyError> {
         let ResponseHalf::Body { reader, reusable } = &mut self.response else {
@@ -276,12 +276,12 @@ impl Connection {
         std::mem::take(&mut self.received)
     }
 
-    /// The head of an answer has been read.
+    /// True if the head of an answer has been read.
     pub(crate) fn has_answer(&self) -> bool {
         matches!(self.response, ResponseHalf::Body { .. })
     }
 
-    /// Part of an answer's body lies here until its exchange takes it.
+    /// True if part of an answer's body is buffered here until its exchange takes it.
     pub(crate) fn holds_back(&self) -> bool {
         matches!(self.response, ResponseHalf::Body { .. }) && !self.received.is_empty()
     }
@@ -307,7 +307,7 @@ impl Connection {
         }
     }
 
-    /// How the provider had ended it while its exchange did not take what came; says so once.
+    /// The way in which the provider ended it while its exchange did not take the received bytes; returned once.
     pub(crate) fn ended_meanwhile(&mut self) -> Option<Ending> {
         self.ended.take_if(|_| self.received.is_empty())
     }
@@ -317,7 +317,7 @@ impl Connection {
         self.response = ResponseHalf::None;
     }
 
-    /// Its exchange has let go of it. `complete`: the exchange has got all it wants of the answer.
+    /// Its exchange has released it. `complete`: the exchange has got all it needs of the answer.
     pub(crate) fn let_go(&mut self, complete: bool) -> Parting {
         self.exchange = None;
         let ResponseHalf::Body { reader, reusable } = self.response else { return Parting::Close };
@@ -331,7 +331,7 @@ impl Connection {
         Parting::AwaitTail
     }
 
-    /// Nothing of an answer is left to be read.
+    /// True if nothing of an answer is left to be read.
     fn keep(&mut self) -> bool {
         self.response = ResponseHalf::None;
         self.request == RequestHalf::Written && self.received.is_empty()

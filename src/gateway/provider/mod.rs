@@ -1,5 +1,5 @@
-//! The lifetime of a connection to a provider: a request out, an answer in, and again. Knows no exchange: what an
-//! answer means and what follows a failure is not its business.
+//! The lifetime of a connection to a provider: it sends a request, receives an answer, and may start again. Knows no
+//! exchange: it neither interprets answers nor reacts to failures.
 
 pub(crate) mod breaker;
 pub(crate) mod connection;

@@ -19,12 +19,12 @@ struct Entry {
     host: Arc<str>,
     port: u16,
     addrs: Vec<SocketAddr>,
-    /// The address that has answered where another did not.
+    /// The address that answered when another one did not.
     answered: Option<SocketAddr>,
     ask_after: Mono,
-    /// The resolver is at it.
+    /// True while the resolver works on it.
     asked: bool,
-    /// What the last look-up that failed had to say.
+    /// Reason of the last failed lookup.
     why: &'static str,
 }
 
@@ -91,19 +91,19 @@ impl Names {
         self.entries.len() - 1
     }
 
-    /// The address of `host` that has answered where the one tried first did not.
+    /// The address of `host` that answered when the one tried first did not.
     pub(crate) fn answered(&self, host: &Arc<str>, port: u16) -> Option<SocketAddr> {
         self.entries.iter().find(|entry| entry.port == port && entry.host == *host)?.answered
     }
 
-    /// This address of `host` is tried first from now on.
+    /// Records that this address of `host` is tried first from now on.
     pub(crate) fn has_answered(&mut self, host: &Arc<str>, port: u16, addr: SocketAddr) {
         let index = self.index_of(host, port);
         self.entries[index].answered = Some(addr);
     }
 
-    /// Whether an answer is to come. Where none is, it is no use to wait for addresses: why the last look-up failed, in
-    /// words for the log.
+    /// Checks if an answer is expected. If not, waiting for addresses is useless: returns why the last lookup failed,
+    /// for the log.
     pub(crate) fn is_asked(&mut self, host: &Arc<str>, port: u16) -> Result<(), &'static str> {
         let index = self.index_of(host, port);
         let entry = &self.entries[index];

@@ -14,7 +14,7 @@ impl Idle {
         self.by_provider.get_mut(provider)?.pop()
     }
 
-    /// Keeps a connection. Answers the oldest one, to be closed, when that makes more than `max`.
+    /// Keeps a connection. Returns the oldest one, to be closed, if there are more than `max` now.
     pub(crate) fn put(&mut self, provider: usize, id: ProviderId, max: usize) -> Option<ProviderId> {
         if self.by_provider.len() <= provider {
             self.by_provider.resize_with(provider + 1, Vec::new);
@@ -31,7 +31,7 @@ impl Idle {
         }
     }
 
-    /// All idle connections, taken out.
+    /// Takes out all idle connections.
     pub(crate) fn drain(&mut self) -> Vec<ProviderId> {
         self.by_provider.iter_mut().flat_map(std::mem::take).collect()
     }

@@ -1,5 +1,5 @@
-//! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
-//! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
+//! The request as it is sent upstream: a head rendered when the configuration is loaded, and a body of pieces of the
+//! client's own bytes with inserted text; so that a large body is never copied as a whole.
 
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
@@ -14,28 +14,28 @@ use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Dialect, Span};
 use std::sync::Arc;
 
-/// The version sent to a messages-shaped provider when the client named none (wire-formats, decision Q6).
+/// The API version sent to a messages-shaped provider if the client named none.
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
 
-/// How the names of OpenAI's own models begin that reason: they take an effort and no sampling.
+/// Prefixes of OpenAI's own reasoning models: they accept an effort and no sampling.
 const REASONING: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
 
-/// True if it is one of those that take no effort beside tools in the chat shape: all since GPT-5.2.
+/// True for a model that accepts no effort together with tools in the chat format: all since GPT-5.2.
 fn lacks_effort_with_tools(model: &str) -> bool {
     model.starts_with("gpt-6") || (model.starts_with("gpt-5.") && !model.starts_with("gpt-5.1"))
 }
 
-/// What is worked out once per configuration for every request that goes out.
+/// Data that is computed once per configuration for all outgoing requests.
 #[derive(Debug)]
 pub(crate) struct RequestTemplates {
     /// By provider.
     templates: Vec<Template>,
-    /// What each target takes, by model: its targets, and behind them those that serve what is relayed.
+    /// Capabilities of each target, by model: its targets, followed by those for relayed endpoints.
     capabilities: Vec<Vec<Capabilities>>,
 }
 
 impl RequestTemplates {
-    /// For all providers and targets of `config`.
+    /// Templates for all providers and targets of `config`.
     pub(crate) fn new(config: &Config) -> RequestTemplates {
         let of_model = |model: &Model| {
             let params = params(model);
@@ -48,18 +48,18 @@ impl RequestTemplates {
         }
     }
 
-    /// The head of requests to a provider.
+    /// Template of the request head for a provider.
     pub(crate) fn template(&self, provider: usize) -> Option<&Template> {
         self.templates.get(provider)
     }
 
-    /// What one target of a model takes. Those that serve what is relayed are counted on from the last target.
+    /// Capabilities of one target of a model. Targets for relayed endpoints are numbered after the last target.
     pub(crate) fn capabilities(&self, model: usize, target: usize) -> Option<&Capabilities> {
         self.capabilities.get(model)?.get(target)
     }
 }
 
-/// What a model's targets are sent whatever the client says, and what where it says nothing.
+/// Parameters of a model that overwrite the client's, and defaults for those that the client does not set.
 fn params(model: &Model) -> Arc<[Param]> {
     let of = |list: &[ModelParam], always| -> Vec<Param> {
         list.iter().map(|param| Param { name: param.name.clone(), json: param.json.clone(), always }).collect()
@@ -115,12 +115,12 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
 /// The unchanging part of every request head to one provider, up to and with `content-length: `.
 #[derive(Debug)]
 pub(crate) struct Template {
-    /// By credential; one where there is none.
+    /// By credential; one entry if there is none.
     heads: Vec<Vec<u8>>,
-    /// Where in them the path of a chat request begins that a relayed one has another in the place of.
+    /// Offset in the heads at which the path of a chat request begins; a relayed request has another path.
     place: usize,
     shape: Dialect,
-    /// The configuration says which version of its API a messages-shaped provider is to speak.
+    /// True if the configuration sets the API version for a messages-shaped provider.
     has_version: bool,
     betas: Option<Vec<String>>,
 }
@@ -200,7 +200,7 @@ impl Template {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The header is a list and may be repeated (RFC 9110 section 5.3).
+    /// Writes the header with the allowed values. It is a list and may be repeated (RFC 9110 section 5.3).
     fn write_betas(&self, client_head: &[u8], out: &mut Vec<u8>) {
         let allowed =
             |name: &[u8]| self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name));
@@ -227,31 +227,31 @@ fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What is needed of a request until its answer is committed: the scan of its body and the body to be sent. Spare are
-/// reused, so that an exchange in its steady state allocates nothing.
+/// Everything about a request that is needed until its answer is committed: the scan of its body and the outgoing body.
+/// Spare ones are reused, so that an exchange in its steady state allocates nothing.
 #[derive(Debug)]
 pub(crate) struct OutgoingRequest {
     /// The client's head, as spans into its message.
     pub(crate) head: RequestHead,
     /// The scan of the client's body.
     pub(crate) scan: RequestScan,
-    /// What is wrong in the body, found before all of it had come.
+    /// Error in the body, found before all of it had arrived.
     pub(crate) invalid: Option<String>,
-    /// Words of ours between the pieces, or a translated body: all of it counts as buffered.
+    /// Inserted text between the pieces, or a translated body: all of it counts as buffered.
     pub(crate) text: Buf,
     /// The outgoing body.
     pub(crate) pieces: Vec<Piece>,
-    /// What was found in the body, and what is left of its translation.
+    /// Memory of the body's scan and of the translation state.
     beside: Charge,
-    /// What the translation of the request left for that of its answer; `None` where nothing is translated.
+    /// State of the request's translation that the answer's needs; `None` if nothing is translated.
     pub(crate) state: Option<TranslationState>,
-    /// What the request is kept together with, as a number.
+    /// Affinity hash; 0 for none.
     pub(crate) kept_with: u64,
-    /// What a provider's prompt cache may know the conversation by.
+    /// Key under which a provider's prompt cache may find the conversation.
     pub(crate) cache_key: Option<CacheKey>,
-    /// What the client's body may take of the buffers.
+    /// Memory reserved for the client's body.
     pub(crate) promise: Promise,
-    /// What a whole answer, and what is made of it, may take of them.
+    /// Memory reserved for a complete answer and its translation.
     pub(crate) answer: Promise,
     length: u64,
     next: usize,
@@ -292,7 +292,7 @@ impl OutgoingRequest {
         self.restart();
     }
 
-    /// Has what was found in the body, and what is left of its translation, count as lent.
+    /// Updates the memory charged for the body's scan and the translation state.
     #[inline]
     pub(crate) fn charge(&mut self, pool: &mut Pool) {
         let names = self.state.as_ref().map_or(0, TranslationState::storage);
@@ -407,26 +407,26 @@ fn rest(span: Span, source: &[u8], offset: usize) -> &[u8] {
 /// Spare kept for reuse.
 const SPARE_MAX: usize = 64;
 
-/// Those that are not in use.
+/// Unused requests, kept for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct OutgoingRequests {
     // Boxed as an exchange holds them: moving one moves a pointer.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<OutgoingRequest>>,
-    /// Parts of scans whose bodies are complete.
+    /// Reusable parts of scans whose bodies are complete.
     #[allow(clippy::vec_box)]
     works: Vec<Box<ScanWork>>,
 }
 
 impl OutgoingRequests {
-    /// One to work with.
+    /// A request to work with.
     pub(crate) fn take(&mut self) -> Box<OutgoingRequest> {
         let mut draft = self.spare.pop().unwrap_or_default();
         draft.scan.give_work(self.works.pop());
         draft
     }
 
-    /// The body of a request is complete, or is not read to its end: another one may use what its scan needed.
+    /// Keeps the working memory of a scan for reuse: the body is complete, or is not read to its end.
     #[inline]
     pub(crate) fn keep_work(&mut self, scan: &mut RequestScan) {
         if let Some(work) = scan.take_work() {
@@ -437,7 +437,7 @@ impl OutgoingRequests {
         }
     }
 
-    /// Gives one back, and with it what its body was promised.
+    /// Returns a request, and releases the memory reserved for it.
     pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut Budget, pool: &mut Pool) {
         self.keep_work(&mut draft.scan);
         draft.release(pool);
@@ -455,7 +455,7 @@ mod tests {
     use super::*;
     use crate::policy::config::Source;
 
-    /// What no client may send no configuration may write: both lists are held against each other.
+    /// Members that no client may send must not be configurable either: compares both lists.
     #[test]
     fn every_member_that_clients_are_denied_is_refused_in_set_params_and_default_params() {
         let denied: Vec<&str> = dialect::denied_members().collect();

@@ -1,41 +1,41 @@
-//! What a provider says of itself in the heads of its answers: how long a credential is to rest, how much is left of
-//! its allowances, and until when (contract section 11). Pure; `breaker` keeps one of each for every credential and
-//! model.
+//! Reads rate-limit headers of a provider's answers: how long a credential is to cool down, how much of its limits is
+//! left, and until when. Pure; `breaker` keeps one of each for every credential and model.
 
 use crate::base::time::{Mono, Unix};
 use crate::policy::window;
 use std::time::Duration;
 
-/// The shortest rest, and the longest: a provider that says less is asked too often, and one that says more may err.
+/// The shortest cool-down, and the longest: with a shorter one the provider is asked too often, and a longer one may be
+/// an error of the provider.
 const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
-/// A rest of which the provider does not say how long, the first time.
+/// The first cool-down of which the provider gives no length.
 const REST_UNSAID: Duration = Duration::from_secs(5);
-/// The first rest of a credential that is refused.
+/// The first cool-down of a refused credential.
 const REST_REFUSED: Duration = Duration::from_secs(60);
-/// When the answer may come that says what is left after a reset.
+/// Time within which an answer may arrive that reports the remaining limits after a reset.
 const ANSWER_SOON: Duration = Duration::from_secs(1);
-/// Longest wait of a provider's that is understood, in seconds: a year.
+/// Longest wait that is accepted from a provider, in seconds: a year.
 const WAIT_MAX: f64 = 366.0 * 86_400.0;
-/// Plain numbers from here on are no waits but moments: seconds since 1970, and from the second on milliseconds.
+/// Numbers from the first on are no waits but times: seconds since 1970, and from the second on milliseconds.
 const MOMENTS: (f64, f64) = (1e9, 1e12);
 
-/// What a provider counts: requests, tokens, and those of them that go in and that come out.
+/// Number of limits that a provider reports: requests, tokens, prompt tokens and completion tokens.
 pub(crate) const ALLOWANCES: usize = 4;
 pub(super) const COUNTED: [&str; ALLOWANCES] = ["requests", "tokens", "input-tokens", "output-tokens"];
 
-/// What a request takes of each allowance, as far as is known before.
+/// Amount that a request needs of each limit, as far as known in advance.
 pub(crate) type Needs = [u64; ALLOWANCES];
 
-/// What the head of an answer says.
+/// Rate-limit headers of an answer.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub(crate) struct Said {
-    /// When to ask again.
+    /// Wait that the provider asks for.
     pub(crate) wait: Option<Duration>,
-    /// Of each allowance how much is left, and for how long that holds.
+    /// Remaining amount of each limit, and the time for which it is valid.
     pub(crate) left: [Option<(u64, Duration)>; ALLOWANCES],
 }
 
-/// What a header of an allowance tells.
+/// Meaning of a rate-limit header, and the index of its limit.
 enum Part {
     Left(usize),
     Reset(usize),
@@ -67,15 +67,14 @@ impl Said {
         Said { wait: exact.or(wait), left: [pair(0), pair(1), pair(2), pair(3)] }
     }
 
-    /// How long to rest, where it says so: by its own word, else until the latest allowance of which nothing is left is
-    /// there again.
+    /// Length of the cool-down, if known: the provider's wait, otherwise the latest reset of an exhausted limit.
     fn rest(&self) -> Option<Duration> {
         let spent = self.left.iter().flatten().filter(|(left, _)| *left == 0).map(|(_, reset)| *reset).max();
         self.wait.or(spent)
     }
 }
 
-/// Which allowance a header is about, by its name in small letters: `x-ratelimit-remaining-tokens`,
+/// Limit that a header is about, by its lower-case name: `x-ratelimit-remaining-tokens`,
 /// `anthropic-ratelimit-tokens-remaining`.
 fn part_of(name: &str) -> Option<Part> {
     let (counted, is_reset) = match (name.strip_prefix("x-ratelimit-"), name.strip_prefix("anthropic-ratelimit-")) {
@@ -101,7 +100,7 @@ fn until(moment: Unix, now: Unix) -> Duration {
     Duration::from_millis(moment.0.saturating_sub(now.0))
 }
 
-/// What `retry-after` asks for: a number of seconds, some servers' fractions too, or a moment (RFC 9110 section
+/// Wait that `retry-after` asks for: a number of seconds, from some servers with fractions, or a date (RFC 9110 section
 /// 10.2.3).
 pub(crate) fn retry_after(value: &str, now: Unix) -> Option<Duration> {
     match window::parse_http_date(value) {
@@ -110,15 +109,15 @@ pub(crate) fn retry_after(value: &str, now: Unix) -> Option<Duration> {
     }
 }
 
-/// A whole number of seconds, or of parts of them. The standard sets it no bound (RFC 9110 section 10.2.3), so that one
-/// beyond what is understood is the longest wait that is.
+/// A whole number of seconds, or of fractions of a second. The standard sets no bound (RFC 9110 section 10.2.3): a
+/// larger number than accepted counts as the longest accepted wait.
 fn whole(value: &str, per_second: f64) -> Option<Duration> {
     let is_whole = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let count = value.parse::<f64>().ok().filter(|_| is_whole)?;
     Some(Duration::from_secs_f64((count / per_second).min(WAIT_MAX)))
 }
 
-/// When an allowance is there again: seconds, a duration such as `6m0s`, or a moment.
+/// Time until a limit is reset: seconds, a duration such as `6m0s`, or a date.
 fn until_reset(value: &str, now: Unix) -> Option<Duration> {
     if let Ok(number) = value.parse::<f64>() {
         return match number {
@@ -130,7 +129,7 @@ fn until_reset(value: &str, now: Unix) -> Option<Duration> {
     spelt(value).or_else(|| window::parse_moment(value).map(|moment| until(moment, now)))
 }
 
-/// A duration as Go spells it: `1h2m3.5s`, `88ms`.
+/// A duration in Go's notation: `1h2m3.5s`, `88ms`.
 fn spelt(value: &str) -> Option<Duration> {
     let (mut rest, mut total) = (value, 0.0);
     while !rest.is_empty() {
@@ -153,33 +152,34 @@ fn spelt(value: &str) -> Option<Duration> {
     seconds(total).filter(|_| !value.is_empty())
 }
 
-/// True if somebody rests, and until when.
+/// A cool-down, if any, and its end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Rest {
-    /// Until when, and after that until a success.
+    /// Its end; set until the next success.
     until: Option<Mono>,
-    /// Rests without a success between them, of which nobody said how long.
+    /// Consecutive cool-downs without a success and without a length from the provider.
     again: u32,
 }
 
 impl Rest {
-    /// Of a process that was here before.
+    /// Cool-down of a previous process.
     pub(crate) fn until(until: Mono, again: u32) -> Rest {
         Rest { until: Some(until), again }
     }
 
-    /// When it ends; `None` where there is none, or no end of it that has not passed.
+    /// End of the cool-down; `None` if there is none or it has ended.
     pub(crate) fn ends(&self, now: Mono) -> Option<Mono> {
         self.until.filter(|until| *until > now)
     }
 
-    /// How often it has been doubled.
+    /// Number of times that it has been doubled.
     pub(crate) fn again(&self) -> u32 {
         self.again
     }
 
-    /// The provider has no place for a request: it rests for as long as it says, else for 5 s and longer with each time
-    /// that follows, up to `most`. `trial`: the request was sent although, or because, it had rested.
+    /// Begins a cool-down: the provider has no capacity for a request. It lasts as long as the provider asks, otherwise
+    /// 5 s and longer each time, up to `most`. `trial`: the request was sent although, or because, the target was
+    /// cooling down.
     pub(crate) fn begin(&mut self, said: &Said, most: Duration, trial: bool, now: Mono) {
         match said.rest() {
             Some(wait) => self.extend(wait, now),
@@ -193,7 +193,7 @@ impl Rest {
     }
 
     fn double(&mut self, first: Duration, most: Duration, trial: bool, now: Mono) {
-        // Those that were on their way when it began say nothing new.
+        // Requests that were under way when it began report nothing new.
         if self.ends(now).is_some() && !trial {
             return;
         }
@@ -207,8 +207,8 @@ impl Rest {
         self.until = Some(self.until.map_or(until, |before| before.max(until)));
     }
 
-    /// A request has gone well. `trial`: one that was sent while it rested. True if that ends a rest, or is the first
-    /// since one.
+    /// A request has succeeded. `trial`: it was sent during the cool-down. True if that ends a cool-down, or is the
+    /// first success since one.
     pub(crate) fn ended(&mut self, trial: bool, now: Mono) -> bool {
         let ends = self.until.is_some() && (trial || self.ends(now).is_none());
         if ends {
@@ -218,39 +218,39 @@ impl Rest {
     }
 }
 
-/// How much is left of one allowance.
+/// Remaining amount of one limit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Left {
     left: u64,
     until: Mono,
-    /// The most that was said to be left before the last reset that was told of.
+    /// The largest amount that was reported before the last reported reset.
     full: u64,
 }
 
 impl Left {
-    /// What a provider says; `asked` is on its way to it, and it may not have counted that.
+    /// Takes the amount that a provider reports; `asked` is pending, and the provider may not have counted it.
     pub(crate) fn said(&mut self, left: u64, holds: Duration, asked: u64, now: Mono) {
         let before = if self.until > now { self.full } else { 0 };
         *self = Left { left: left.saturating_sub(asked), until: now.after(holds.min(REST.1)), full: left.max(before) };
     }
 
-    /// When what was said ends; `None` where it has.
+    /// End of the reported period; `None` if it is over.
     pub(crate) fn ends(&self, now: Mono) -> Option<Mono> {
         Some(self.until).filter(|until| *until > now)
     }
 
-    /// What was said to be left, and when that ends; `None` where it has.
+    /// Remaining amount and the end of its period; `None` if it is over.
     pub(crate) fn known(&self, now: Mono) -> Option<(u64, Mono)> {
         self.ends(now).map(|until| (self.left, until))
     }
 
-    /// A request that takes so much of it has been sent.
+    /// Subtracts the needs of a request that has been sent.
     pub(crate) fn take(&mut self, need: u64) {
         self.left = self.left.saturating_sub(need);
     }
 
-    /// When a request that takes so much may be sent; `None`: now. After the reset it is as much as it was, until an
-    /// answer says what it is; `asked` is on its way to the provider.
+    /// Time at which a request with this need may be sent; `None`: now. After the reset the full amount is assumed,
+    /// until an answer reports the real one; `asked` is pending at the provider.
     pub(crate) fn suffices_from(&self, need: u64, asked: u64, now: Mono) -> Option<Mono> {
         if self.until > now {
             return (self.left < need).then_some(self.until);

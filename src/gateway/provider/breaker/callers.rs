@@ -1,12 +1,12 @@
-//! Whose requests have met a failure, or a refusal of a credential (contract sections 4 and 11): what one caller can
-//! provoke must not take a target away from others.
+//! Callers whose requests have met a failure, or a refusal of a credential: requests of one caller must not make a
+//! target unavailable to others.
 
 use crate::base::hash::mix_bytes;
 use crate::policy::counters::Callers;
 use crate::policy::keys::Key;
 
-/// Who has called: a key and its owner. The keys of one group have one owner; a key without a group has its own.
-/// Both are numbers that another process gives the same key.
+/// A caller: a key and its owner. The keys of one group have one owner; a key without a group has its own. Both are
+/// numbers that another process computes alike for the same key.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Caller {
     key: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The caller that has this key.
+    /// Caller that uses this key.
     pub(crate) fn of(caller: Key<'_>) -> Caller {
         let key = mix_bytes(0, caller.id().text());
         let owner = caller.kind.group.as_ref().map_or(key, |group| mix_bytes(1, group.as_bytes()));
@@ -28,7 +28,7 @@ impl Caller {
 }
 
 impl Callers {
-    /// A request of one more has met it.
+    /// Adds the caller of one more failed request.
     pub(super) fn meet(&mut self, caller: Caller) {
         let (key, owner) = *self.first.get_or_insert((caller.key, caller.owner));
         self.several_keys |= key != caller.key;

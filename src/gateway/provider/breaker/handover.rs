@@ -1,4 +1,4 @@
-//! What of all targets goes to a process that follows, comes from one that was here before, or ends with its target.
+//! Breaker state that is transferred between processes on upgrade, and forgotten with its target.
 
 use super::{Breakers, Entry};
 use crate::base::time::Mono;
@@ -8,14 +8,14 @@ use crate::policy::counters::{Callers, RestTold, TargetCounts};
 use std::time::Duration;
 
 impl Breakers {
-    /// What every target has come to since the last time; its state stays.
+    /// Takes the counts of every target since the last call; its state stays.
     pub(crate) fn take_counts(&mut self) -> Vec<TargetCounts> {
         let fresh = |entry: &mut Entry| std::mem::replace(&mut entry.counts, TargetCounts::new(entry.label.clone()));
         self.entries.iter_mut().map(fresh).collect()
     }
 
-    /// Every rest by a provider's word that has not ended, every allowance of which nothing is left, and every
-    /// credential that was refused last, for a process whose monotonic clock is another.
+    /// Every provider cool-down that has not ended, every exhausted rate limit, and every credential that was refused
+    /// last, in the form for a process with another monotonic clock.
     pub(crate) fn rests(&self, now: Now) -> Vec<RestTold> {
         let told = |name: &str, until: Mono, again: u32, refused: Callers| RestTold {
             name: name.into(),
@@ -38,7 +38,7 @@ impl Breakers {
         entries.chain(accounts).collect()
     }
 
-    /// Takes over a rest of a process that was here before.
+    /// Adopts a cool-down from a previous process.
     pub(crate) fn rest_told(&mut self, told: &RestTold, now: Now) {
         let until = now.mono.after(Duration::from_millis(told.until_ms.saturating_sub(now.unix.0)));
         let rest = match told.name.contains('/') {
@@ -60,7 +60,7 @@ impl Breakers {
         }
     }
 
-    /// Adds what another process has counted.
+    /// Adds the counts of another process.
     pub(crate) fn add(&mut self, other: &TargetCounts) {
         let index = self.index(&other.label);
         let counts = &mut self.entries[index].counts;
@@ -69,8 +69,8 @@ impl Breakers {
         other.others.iter().for_each(|(end, count)| counts.count(*end, *count));
     }
 
-    /// Forgets the targets that `is_there` does not know and that nothing is in flight at, and with the last of a
-    /// server's its breaker.
+    /// Forgets the targets that `is_there` does not know and that have nothing in flight, and a server's breaker with
+    /// its last target.
     pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
         self.entries.retain(|entry| entry.busy > 0 || is_there(&entry.label));
         self.find_by_label();

@@ -3,10 +3,10 @@
 use super::{ALLOWANCES, Breaker, Breakers, Callers, Entry, Left, Needs, Rest, TargetCounts, account_of, place_of};
 use std::sync::Arc;
 
-/// Targets that are looked at one by one before the table is asked.
+/// Targets that are compared one by one before the table is used.
 const FEW: usize = 4;
 
-/// A hash of a label's address. Labels are allocated by the configuration alone, so that nobody chooses collisions.
+/// Hash of a label's address. Only the configuration allocates labels, so that nobody can choose collisions.
 #[inline]
 pub(super) fn address_hash(label: &Arc<str>) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -14,11 +14,11 @@ pub(super) fn address_hash(label: &Arc<str>) -> u64 {
 }
 
 impl Breakers {
-    /// A target is found by the address of its label almost always, in the same time however many there are.
+    /// Index of a target's entry, almost always found by the address of its label, in constant time.
     #[inline]
     pub(super) fn index(&mut self, label: &Arc<str>) -> usize {
         let same = |index: u32| Arc::ptr_eq(&self.entries[index as usize].label, label);
-        // Of a few targets the one that is asked for is found faster by a look at each.
+        // With few targets, a comparison with each is faster.
         if let Some(index) = self.entries.iter().take(FEW).position(|entry| Arc::ptr_eq(&entry.label, label)) {
             return index;
         }
@@ -31,7 +31,7 @@ impl Breakers {
     #[cold]
     fn insert(&mut self, label: &Arc<str>) -> usize {
         if let Some(known) = self.entries.iter().position(|entry| entry.label == *label) {
-            // Another configuration's: from here on it is found by this one's.
+            // The label is another configuration's: from here on this one finds the entry.
             self.entries[known].label = label.clone();
             self.find_by_label();
             return known;
@@ -65,7 +65,7 @@ impl Breakers {
         index
     }
 
-    /// Entries have other indices or other labels than before.
+    /// Rebuilds the table after entries have changed their indices or labels.
     pub(super) fn find_by_label(&mut self) {
         self.by_label.clear();
         let hash = |index: u32| address_hash(&self.entries[index as usize].label);

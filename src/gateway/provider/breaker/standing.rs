@@ -1,29 +1,29 @@
-//! How a target stands, for whoever looks.
+//! Snapshot of a target's status for the admin API.
 
 use super::Breakers;
 use crate::base::time::Mono;
 use crate::gateway::provider::rest::{ALLOWANCES, COUNTED};
 use crate::policy::catalog::Target;
 
-/// How one target stands.
+/// Status of one target.
 #[derive(Debug)]
 pub(crate) struct Standing {
     /// Attempts in flight.
     pub(crate) busy: u32,
-    /// Whole answers.
+    /// Complete answers.
     pub(crate) served: u64,
     /// Failures by its own fault.
     pub(crate) failures: u64,
-    /// Those since its last success.
+    /// Failures since its last success.
     pub(crate) in_a_row: u32,
-    /// Until when it rests, and why.
+    /// End of its cool-down, and the reason.
     pub(crate) rests: Option<(Mono, &'static str)>,
-    /// What its provider says is left: of what, how much, and until when that holds.
+    /// Remaining rate limits of its provider: the name, the remaining count, and the time until which it is valid.
     pub(crate) left: [Option<(&'static str, u64, Mono)>; ALLOWANCES],
 }
 
 impl Breakers {
-    /// How `target` stands.
+    /// Status of `target`.
     pub(crate) fn standing(&mut self, target: &Target, now: Mono) -> Standing {
         let index = self.index(&target.label);
         let entry = &self.entries[index];

@@ -132,7 +132,7 @@ fn where_all_rest_none_does() {
 
 const NOTHING: Said = Said { wait: None, left: [None; ALLOWANCES] };
 
-/// A provider's word that nothing is left of its requests for so long.
+/// A provider's answer that no requests are left for so many seconds.
 fn spent(seconds: u64) -> Said {
     let left = [Some((0, Duration::from_secs(seconds))), None, None, None];
     Said { wait: None, left }
@@ -283,7 +283,7 @@ fn kept(number: u64) -> Choice {
     Choice { among: Among::Kept(number), ..ask(0, Mono(0)) }
 }
 
-/// How many of 20 000 conversations each of `targets` has.
+/// Number of 20 000 conversations that each of `targets` gets.
 fn shares(targets: &[Target], breakers: &mut Breakers) -> Vec<usize> {
     let mut shares = vec![0; targets.len()];
     (0..20_000).for_each(|session| shares[breakers.choose(targets, &kept(mix(9, session))).unwrap()] += 1);
@@ -311,7 +311,7 @@ fn a_conversation_stays_with_its_target_and_weights_hold() {
         assert_eq!(breakers.choose(&targets, &choice), Some(*home), "however busy it is");
         breakers.left(&targets[*home]);
     }
-    // One that goes away takes its own with it, and brings them back when it comes again.
+    // A target that is removed takes only its own with it, and gets them back when it returns.
     breakers.rest(&targets[3], &Said { wait: Some(Duration::from_secs(10)), ..NOTHING }, false, Mono(0));
     for (session, home) in home.iter().enumerate() {
         let now = breakers.choose(&targets, &kept(mix(9, session as u64))).unwrap();
@@ -427,7 +427,7 @@ fn it_is_waited_for_a_place_or_a_rest_that_is_near_and_not_for_what_fails() {
     assert_eq!((seek(&mut breakers, 0, Stage::Waits, 0, 9), breakers.busiest()), (Seek::Found(0), 1));
     assert_eq!(seek(&mut breakers, 1, Stage::Waits, 0, 9), Seek::Wait, "that one has been tried");
     assert!(breakers.is_any_open(&targets, Mono(0)));
-    // The one that is free comes to rest, for a second.
+    // The free target begins to cool down, for a second.
     breakers.rest(&targets[0], &spent(1), false, Mono(0));
     let second = 1_000_000;
     assert_eq!(breakers.next_change(&targets, Mono(0)), Mono(second));

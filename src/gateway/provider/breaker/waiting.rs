@@ -1,36 +1,35 @@
-//! What is worth waiting for, for a request of a model with a queue that finds no free target (contract section 11): a
-//! place at one that is full, or the end of a rest that is near enough. Those that fail are not waited for, as long as
-//! there is another.
+//! Decides if a request of a model with a queue that finds no free target should wait: for a slot at a full target, or
+//! for a cool-down that ends soon. It does not wait for failing targets as long as there is another.
 
 use super::{Breakers, Choice};
 use crate::base::time::Mono;
 use crate::gateway::provider::rest::Needs;
 use crate::policy::catalog::Target;
 
-/// What there is for a request that can wait.
+/// Result of the search for a target by a request that can wait.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Seek {
     /// This target.
     Found(usize),
-    /// One may come free.
+    /// A target may become free: wait.
     Wait,
-    /// None is worth waiting for.
+    /// No target is worth waiting for.
     None,
 }
 
-/// How far a request that can wait has come.
+/// Progress of a request that can wait.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// It has been sent nowhere. Where all rest for longer than it may wait, the first that is there again is asked all
-    /// the same.
+    /// The request has been sent nowhere. If all targets cool down for longer than it may wait, it is sent to the one
+    /// whose cool-down ends first anyway.
     New,
     /// An attempt has failed.
     Failed,
-    /// It waits.
+    /// The request is waiting.
     Waits,
 }
 
-/// What every request takes.
+/// Minimum needs of any request.
 const LEAST: Needs = [1, 0, 0, 0];
 
 impl Breakers {
@@ -39,17 +38,17 @@ impl Breakers {
         self.entries.iter().map(|entry| entry.busy as usize).sum()
     }
 
-    /// The most attempts in flight at one server and model.
+    /// Maximum number of attempts in flight at one server and model.
     pub(crate) fn busiest(&self) -> usize {
         self.breakers.iter().map(|breaker| breaker.busy as usize).max().unwrap_or(0)
     }
 
-    /// Says once that a place may have come free, or a target.
+    /// Returns once that a slot or a target may have become free.
     pub(crate) fn take_eased(&mut self) -> bool {
         std::mem::take(&mut self.eased)
     }
 
-    /// A target for a request, or whether it is to wait for one, which it may until `until`.
+    /// Finds a target for a request, or decides if it waits for one, until `until` at the latest.
     pub(crate) fn seek(&mut self, targets: &[Target], choice: &Choice, stage: Stage, until: Mono) -> Seek {
         if let Some(kept) = self.kept(targets, choice) {
             return Seek::Found(kept);
@@ -80,7 +79,7 @@ impl Breakers {
             },
             Stage::Failed => Seek::None,
             Stage::Waits if far || choice.tried != 0 => Seek::Wait,
-            // All of them fail: the last that was available does not rest.
+            // All of them fail: the one that was available last is not cooling down.
             Stage::Waits => last(self.last_available(targets)),
         }
     }
@@ -97,7 +96,7 @@ impl Breakers {
         all_fail && self.last_available(targets).is_some()
     }
 
-    /// When time alone may make a target free that is not; `NEVER` where none is like that.
+    /// Earliest time at which a target becomes free without an event; `NEVER` if there is none.
     pub(crate) fn next_change(&mut self, targets: &[Target], now: Mono) -> Mono {
         let mut soonest = Mono::NEVER;
         for target in targets {
