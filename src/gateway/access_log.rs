@@ -18,39 +18,39 @@ use std::sync::Arc;
 /// Room for an ordinary line, so that it does not grow piece by piece.
 const LINE_ROOM: usize = 512;
 
-/// What a client says of itself and of whom it asks for; there is one only where there is something in it.
+/// Attribution that a client supplies; exists only if there is any.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
-    /// Its own request id, in printable form.
+    /// The client's own request id, in printable form.
     pub(crate) client_request_id: Box<[u8]>,
-    /// The user, as it is kept.
+    /// The user, in the form that is stored.
     pub(crate) user: Option<Arc<str>>,
-    /// The conversation, as it is kept.
+    /// The conversation, in the form that is stored.
     pub(crate) session: Option<Arc<str>>,
 }
 
-/// What is said of a request.
+/// Data of a request's log line.
 pub(crate) struct Line<'a> {
     pub(crate) id: &'a RequestId,
     pub(crate) endpoint: &'static str,
     pub(crate) peer: IpAddr,
     pub(crate) key: Option<Key<'a>>,
-    /// What the client says of itself, and of whom it asks for.
+    /// Attribution that the client supplied.
     pub(crate) said: Option<&'a Said>,
-    /// Class of its program; empty where that is not kept.
+    /// Class of the client program; empty if the configuration does not keep it.
     pub(crate) client: &'static str,
     pub(crate) model: Option<&'a str>,
-    /// The last target tried, and how many were.
+    /// The last target tried, and the number of targets tried.
     pub(crate) target: Option<(&'a str, u32)>,
     pub(crate) stream: bool,
     pub(crate) status: u16,
-    /// Type of the error that was told.
+    /// Type of the error that the client received.
     pub(crate) error: Option<RefusalKind>,
-    /// What else the operator is told.
+    /// Further facts for the operator.
     pub(crate) diagnosis: Option<&'a Diagnosis>,
-    /// What was charged.
+    /// Usage that was charged.
     pub(crate) usage: Option<Usage>,
-    /// The phases: from when to when, `NEVER` where that has not come.
+    /// The phases with their beginnings and ends; `NEVER` for a time that was not reached.
     pub(crate) times: [(Timed, Mono, Mono); PHASES],
 }
 
@@ -117,9 +117,9 @@ impl Line<'_> {
         out.extend_from_slice(b"}\n");
     }
 
-    /// Microseconds per phase, the whole first; a phase that was not reached is left out.
+    /// Writes microseconds per phase, the total first; a phase that was not reached is left out.
     fn write_times(&self, out: &mut Vec<u8>) {
-        // The names as the compiler knows them cost two moves each. The whole has always been reached.
+        // The names as the compiler knows them cost two moves each. The total has always been reached.
         let [body, queue, send, wait, relay, total] = &self.times;
         out.extend_from_slice(b",\"us\":{");
         phase(out, "\"total\":", total);
@@ -139,14 +139,14 @@ pub(crate) fn open(time: &[u8; ISO_LEN], out: &mut Vec<u8>) {
     out.extend_from_slice(time);
 }
 
-/// Appends `name` and a text of ours that needs no escapes.
+/// Appends `name` and a text of our own that needs no escapes.
 #[inline(always)]
 fn word(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(value.as_bytes());
 }
 
-/// Appends `name` and how long a phase took, if it was reached.
+/// Appends `name` and the duration of a phase, if it was reached.
 #[inline(always)]
 fn phase(out: &mut Vec<u8>, name: &str, (timed, from, to): &(Timed, Mono, Mono)) {
     debug_assert_eq!(name.trim_matches([',', '"', ':']), timed.name());

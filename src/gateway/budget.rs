@@ -1,21 +1,22 @@
-//! The account of all that peers can make the process hold: `max_buffered` bytes, lent by [`Pool`] or promised here.
-//! Owns what each key holds of it; reads, refuses and pauses nothing itself. Called by exchanges and by `drive`.
+//! Accounts for all memory that peers can make the process use: `max_buffered` bytes, lent by [`Pool`] or reserved
+//! here. Owns each key's part of it; reads, refuses and pauses nothing itself. Called by exchanges and by `drive`.
 //!
-//! One question: may this key have so many bytes for this purpose? A body is answered now or 503; an answer now or
-//! later, and never no. What is promised is kept free, so what is lent never passes the budget. From the top down:
+//! It answers one question: may this key have so many bytes for this purpose? A body gets them now or the request gets
+//! 503; an answer gets them now or later, and is never refused. Reserved bytes are kept free, so lent bytes never
+//! exceed the budget. From the top down:
 //!
-//! | free bytes | who may take them |
+//! | free bytes | purpose |
 //! |---|---|
-//! | above [`Budget::narrow`] and one slice | bodies, and what their translation takes |
-//! | above [`Budget::narrow`] | heads, streams, whole answers that know their room |
-//! | [`Budget::reserve`], an eighth and one slice | one answer at a time: there is always one that gets on |
-//! | the last [`WORK`] bytes | nobody for long: what one read can add, and refusals |
+//! | above [`Budget::narrow`] and one slice | bodies, and their translations |
+//! | above [`Budget::narrow`] | heads, streams, complete answers of known length |
+//! | [`Budget::reserve`], an eighth and one slice | one answer at a time: one can always proceed |
+//! | the last [`WORK`] bytes | briefly: bytes that one read adds, and refusals |
 //!
-//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, answers under way and what streams keep of them, answers
-//! that its clients do not read, and blocks of its requests that wait for the thread that frees them. One request may
-//! have its translation, and one answer its room, beyond that: else they could never be served. With a translation a
-//! key never holds more than three quarters ([`ALONE_SHARES`]): an eighth is left for others beside the reserve. Where
-//! an answer has to wait for its key's share, further requests of that key are refused; nobody else feels it.
+//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, answers under way and buffers of streams, answers that its
+//! clients have not read, and blocks of its requests that wait for the thread that frees them. One request may have its
+//! translation, and one answer its room, beyond that: otherwise they could never be served. With a translation a key
+//! never holds more than three quarters ([`ALONE_SHARES`]): an eighth is left for others besides the reserve. If an
+//! answer has to wait for its key's share, further requests of that key are refused; no other key is affected.
 
 use crate::base::buf::{BLOCK, Pool};
 use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX};
@@ -27,14 +28,14 @@ use std::cmp::Ordering;
 
 /// The part of the budget that one key may hold, as a divisor.
 const KEY_SHARE: u64 = 4;
-/// As many shares a key may hold for one request alone: a body of a share, and a translation of twice its length. Every
-/// budget allows bodies of a share (`max_buffered` is at least four times `max_body`).
+/// Number of shares that a key may hold for a single request: a body of a share, and a translation of twice its length.
+/// Every budget allows bodies of a share (`max_buffered` is at least four times `max_body`).
 const ALONE_SHARES: u64 = 3;
 /// The part of the budget that is kept for one answer, as a divisor.
 const RESERVE_SHARE: usize = 8;
-/// Bytes that are never promised: one read can add so many, twice a slice where storage doubles.
+/// Bytes that are never reserved: one read can add so many, twice a slice if storage doubles.
 const WORK: usize = 2 * IO_SLICE;
-/// Bytes that a request takes beside its body: storage for its head, and for what is being sent of it.
+/// Bytes that a request takes in addition to its body: storage for its head, and for the part that is being sent.
 pub(crate) const REQUEST_BYTES: usize = 2 * BLOCK;
 const REQUEST: u64 = REQUEST_BYTES as u64;
 
@@ -51,7 +52,7 @@ pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
     let rows = clients + if is_alone { ROWS_WAITING_ALONE_MAX } else { ROWS_WAITING_MAX };
     let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
     let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
-    // Those that wait, those in hand, and the request that they are sent in.
+    // Spans that wait, those in hand, and the request in which they are sent.
     let spans = if config.telemetry.exports() { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
     let lists = if server.admin_listen.is_some() { LIST_BYTES } else { 0 };
     OWN_BYTES
@@ -65,54 +66,54 @@ pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
         + IN_HAND * server.max_body.max(answers as u64)
 }
 
-/// Resident without a connection: code, ledger cache, stacks, a keep of free blocks, lines of a log that is not read.
+/// Resident without a connection: code, ledger cache, stacks, cached free blocks, unread log output.
 const OWN_BYTES: u64 = 48 << 20;
-/// What one connection takes beside its buffers: its state, that of its exchange, alarms, the event that others of its
-/// stream are compared with.
+/// Memory of one connection in addition to its buffers: its state, its exchange's state, timers, the event that others
+/// of its stream are compared with.
 const CONNECTION_BYTES: u64 = 24 << 10;
-/// What it takes over TLS: keys, a record that has come in part, and one that has not left.
+/// Memory of a TLS session: keys, a partly received record, and an unsent one.
 const SESSION_BYTES: u64 = 40 << 10;
-/// What a key takes: its place in the table, and its counters once it is used.
+/// Memory of a key: its entry in the table, and its counters once it is used.
 const KEY_BYTES: u64 = 448;
-/// What the longest part of a list takes that the admin API answers with: a thousand keys, and their text twice.
+/// Memory of the longest page of an admin API list: a thousand keys, and their text twice.
 const LIST_BYTES: u64 = 8 << 20;
-/// What a row takes that waits for the ledger, with the room that the queue has for twice as many.
+/// Memory of a usage record that waits for the ledger, with the spare capacity of the queue for twice as many.
 const ROW_BYTES: u64 = 440;
-/// As many times as long as a piece what is made of it may be, before that takes the piece's place.
+/// Worst-case growth of a piece while input and output coexist, as a factor.
 const IN_HAND: u64 = 2;
 
-/// What all keys hold.
+/// Memory that all keys hold.
 #[derive(Debug)]
 pub(crate) struct Budget {
     keys: Sparse<Account>,
     /// Bytes that one key may hold.
     share: u64,
-    /// Keys that hold more.
+    /// Number of keys that hold more.
     over: u32,
-    /// A key for whose share an answer waits holds less than before, or one has come back below its share.
+    /// A key for whose share an answer waits holds less than before, or a key has come back below its share.
     eased: bool,
 }
 
-/// What one key holds, in bytes.
+/// Memory that one key holds, in bytes.
 #[derive(Clone, Debug, Default)]
 struct Account {
-    /// All of it.
+    /// Total bytes.
     held: u64,
-    /// Answers among it: promised, or not read by the client.
+    /// Bytes of answers among them: reserved, or not read by the client.
     answers: u64,
-    /// Of all of it, blocks that nobody uses any more and that are not freed yet.
+    /// Unused blocks among them that are not freed yet.
     leaving: u64,
     /// Answers that wait for this key's share.
     waiting: u32,
 }
 
-/// What has been promised to one body or answer, or is charged for one. It goes back by [`Budget::release`].
+/// Bytes that are reserved for, or charged to, one body or answer. Released by [`Budget::release`].
 #[derive(Debug)]
 pub(crate) struct Promise {
-    /// Says nothing while nothing is promised.
+    /// Meaningless while `total` is 0.
     key: KeyIx,
     total: u32,
-    /// How much of it is still kept free: it has not come.
+    /// Bytes of it that are still kept free, since they have not been used.
     open: u32,
     is_answer: bool,
 }
@@ -124,69 +125,69 @@ impl Default for Promise {
 }
 
 impl Promise {
-    /// The charge for a complete answer of `key`.
+    /// Charge for a complete answer of `key`.
     pub(crate) fn charged(key: KeyIx, total: u32) -> Promise {
         Promise { key, total, open: 0, is_answer: true }
     }
 
-    /// Bytes promised in all.
+    /// Total bytes reserved.
     pub(crate) fn total(&self) -> usize {
         self.total as usize
     }
 
-    /// Bytes promised that have not come.
+    /// Reserved bytes that have not been used.
     pub(crate) fn open(&self) -> usize {
         self.open as usize
     }
 }
 
-/// True if an answer may have its bytes.
+/// Decision on the memory of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It has them.
+    /// The answer has the bytes.
     Now,
-    /// When so much is free.
+    /// Wait until so many bytes are free.
     Room,
-    /// When its key holds less.
+    /// Wait until its key holds less.
     Share,
 }
 
-/// How much is free, as far as it decides what is read.
+/// Memory pressure: decides what is read.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Gate {
     /// Everything is read.
     #[default]
     Open,
-    /// Nothing is begun; answers are read one at a time.
+    /// No new request is begun; answers are read one at a time.
     Narrow,
-    /// Only what has been promised its room is read.
+    /// Only answers with reserved room are read.
     Shut,
 }
 
 impl Budget {
-    /// For a pool with this budget in bytes.
+    /// Budget for a pool with so many bytes.
     pub(crate) fn new(budget: usize) -> Budget {
         Budget { keys: Sparse::default(), share: budget as u64 / KEY_SHARE, over: 0, eased: false }
     }
 
-    /// The same with another budget: what is held stays held.
+    /// Changes the budget; memory that is held stays held.
     pub(crate) fn set_budget(&mut self, budget: usize) {
         self.share = budget as u64 / KEY_SHARE;
         self.over = self.keys.iter().filter(|(_, account)| account.held > self.share).count() as u32;
         self.eased = true;
     }
 
-    /// Bytes kept for the one answer that gets on although nothing else is free.
+    /// Bytes kept for the one answer that may proceed although nothing else is free.
     fn reserve(pool: &Pool) -> usize {
         pool.budget() / RESERVE_SHARE + IO_SLICE
     }
 
-    /// Free bytes below which nothing is begun.
+    /// Free bytes below which no new request is begun.
     pub(crate) fn narrow(pool: &Pool) -> usize {
         WORK + Budget::reserve(pool)
     }
 
-    /// What is read with so much free. A gate opens again a slice above where it closed.
+    /// Gate at the present memory pressure. A gate opens again a slice above the point at which it closed.
     pub(crate) fn gate(pool: &Pool, before: Gate) -> Gate {
         let free = pool.room();
         let more = |closed: bool| if closed { IO_SLICE / 2 } else { 0 };
@@ -199,8 +200,8 @@ impl Budget {
         }
     }
 
-    /// Promises a body `total` bytes in all, if it has not been promised that much already. Asked with the declared
-    /// length before memory is taken, and again as an undeclared body grows.
+    /// Reserves `total` bytes for a body, unless so many are reserved already. Called with the declared length before
+    /// memory is taken, and again as an undeclared body grows.
     pub(crate) fn body(
         &mut self,
         promise: &mut Promise,
@@ -221,7 +222,8 @@ impl Budget {
         self.request(promise, key, total, pool)
     }
 
-    /// Promises a request `more` bytes beyond its body: for its translation, or for what was found in it.
+    /// Reserves `more` bytes for a request in addition to its body: for its translation, or for the results of the
+    /// body's scan.
     pub(crate) fn beyond_body(
         &mut self,
         promise: &mut Promise,
@@ -234,8 +236,8 @@ impl Budget {
         self.request(promise, key, total, pool)
     }
 
-    /// A request takes `storage` bytes, which are lent: what of it was not promised is charged now. An error: it may
-    /// not keep so much.
+    /// A request uses `storage` lent bytes: those that were not reserved are charged now. An error if it may not use so
+    /// many.
     pub(crate) fn took(
         &mut self,
         promise: &mut Promise,
@@ -282,26 +284,26 @@ impl Budget {
         Ok(())
     }
 
-    /// True if the share of `key` has room for an answer that grows from its promise to `total` bytes: for the one
-    /// answer of a key it always has.
+    /// True if the share of `key` has room for an answer that grows from its promise to `total` bytes: the key's only
+    /// answer always has.
     pub(crate) fn share_allows(&mut self, promise: &Promise, key: KeyIx, total: usize) -> bool {
         let (share, account) = (self.share, self.account(key));
         let own = u64::from(promise.total);
         account.answers == own || account.held - own + total as u64 <= share
     }
 
-    /// True if `more` bytes are free for an answer. `alone`: it may have the reserve.
+    /// True if `more` bytes are free for an answer. `alone`: it may use the reserve.
     pub(crate) fn has_room(more: usize, alone: bool, pool: &Pool) -> bool {
         let below = if alone { WORK } else { Budget::narrow(pool) };
         pool.room() >= more.saturating_add(below)
     }
 
-    /// True if an answer of `total` bytes could ever be promised its room, with everything else gone.
+    /// True if an answer of `total` bytes could ever have its room reserved, if nothing else were held.
     pub(crate) fn can_ever_hold(total: usize, pool: &Pool) -> bool {
         total.saturating_add(WORK + IO_SLICE) <= pool.budget() / 2
     }
 
-    /// Promises an answer `total` bytes in all. That there is room has been asked.
+    /// Reserves `total` bytes for an answer. The caller has checked that there is room.
     pub(crate) fn answer(&mut self, promise: &mut Promise, key: KeyIx, total: usize, pool: &mut Pool) {
         promise.is_answer = true;
         self.grow(promise, key, total as u64, pool);
@@ -318,7 +320,7 @@ impl Budget {
         pool.promise(more as usize);
     }
 
-    /// What was promised takes `storage` bytes by now: so much need not be kept free any more.
+    /// `storage` of the reserved bytes are used by now: so many need not be kept free any more.
     pub(crate) fn came(&self, promise: &mut Promise, storage: usize, pool: &mut Pool) {
         let storage = u32::try_from(storage).unwrap_or(u32::MAX);
         let open = promise.total.saturating_sub(storage);
@@ -328,7 +330,7 @@ impl Budget {
         }
     }
 
-    /// A client of `key` has `bytes` in storage that it has not read.
+    /// Charges `key` for `bytes` of output that a client has not read.
     pub(crate) fn charge(&mut self, charge: &mut Promise, key: KeyIx, bytes: usize) {
         if charge.key != key {
             self.forget(charge);
@@ -337,7 +339,7 @@ impl Budget {
         *charge = Promise::charged(key, self.recharge(key, charge.total, bytes));
     }
 
-    /// An answer of `key` takes `bytes` of storage, for which `before` bytes have been charged; how many are now.
+    /// Changes the charge of `key` for an answer's storage from `before` to `bytes`; returns the new charge.
     pub(crate) fn recharge(&mut self, key: KeyIx, before: u32, bytes: usize) -> u32 {
         let total = u32::try_from(bytes).unwrap_or(u32::MAX);
         match total.cmp(&before) {
@@ -348,7 +350,7 @@ impl Budget {
         total
     }
 
-    /// True if `key` holds more than its share, and answers beside one that takes `own` bytes.
+    /// True if `key` holds more than its share, and answers other than the one that takes `own` bytes.
     #[inline]
     pub(crate) fn is_crowded(&self, key: KeyIx, own: usize) -> bool {
         let crowded = |account: &Account| account.held > self.share && account.answers > own as u64;
@@ -363,20 +365,20 @@ impl Budget {
         self.over += u32::from(account.held > share && !was_over);
     }
 
-    /// Takes a promise back: the body or the answer is gone.
+    /// Releases a promise: the body or the answer is gone.
     pub(crate) fn release(&mut self, promise: &mut Promise, pool: &mut Pool) {
         pool.redeem(promise.open());
         self.forget(promise);
         *promise = Promise::default();
     }
 
-    /// Blocks of `key` that nobody uses any more are to be freed.
+    /// Unused blocks of `key` are about to be freed.
     pub(crate) fn leaves(&mut self, key: KeyIx, bytes: usize) {
         self.account(key).leaving += bytes as u64;
         self.add(key, bytes as u64, false);
     }
 
-    /// They have been freed.
+    /// The blocks have been freed.
     pub(crate) fn left(&mut self, key: KeyIx, bytes: usize) {
         self.account(key).leaving -= bytes as u64;
         self.take(key, bytes as u64, false);
@@ -398,12 +400,12 @@ impl Budget {
         self.eased |= is_back || waits;
     }
 
-    /// An answer waits for the share of its key.
+    /// Counts an answer that waits for the share of its key.
     pub(crate) fn waits(&mut self, key: KeyIx) {
         self.account(key).waiting += 1;
     }
 
-    /// It does not any more.
+    /// The answer does not wait any more.
     pub(crate) fn waits_no_more(&mut self, key: KeyIx) {
         self.account(key).waiting -= 1;
     }
@@ -424,23 +426,23 @@ impl Budget {
         self.over > 0
     }
 
-    /// An answer that waits for the share of its key may be gone, or go on.
+    /// An answer that waits for the share of its key may be gone, or may continue.
     pub(crate) fn ease(&mut self) {
         self.eased = true;
     }
 
-    /// What [`Budget::take_eased`] will say.
+    /// Result of the next [`Budget::take_eased`].
     pub(crate) fn is_eased(&self) -> bool {
         self.eased
     }
 
-    /// Says once that answers that wait for their keys' shares should be looked at.
+    /// Returns once that answers that wait for their keys' shares should be checked.
     pub(crate) fn take_eased(&mut self) -> bool {
         std::mem::take(&mut self.eased)
     }
 
-    /// Counts again: these are all promises that are left after a panic. Answers that wait do so as before, and blocks
-    /// that are being freed still are.
+    /// Counts again after a panic: only these promises are left. Waiting answers still wait, and blocks that are being
+    /// freed still are.
     pub(crate) fn recount<'a>(&mut self, live: impl Iterator<Item = &'a Promise>, pool: &mut Pool) {
         for (_, account) in self.keys.iter_mut() {
             (account.held, account.answers) = (account.leaving, 0);

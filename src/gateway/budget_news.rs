@@ -1,4 +1,4 @@
-//! What the log says of budgets: that so much of one has been used as is to be told.
+//! Logs budget threshold crossings.
 
 use super::cx::Cx;
 use crate::base::text::{push_dollars, push_number};
@@ -8,7 +8,7 @@ use crate::policy::window;
 use crate::wire::json::write_string;
 
 impl Cx {
-    /// The budget of this key may be another than it was. What is new of it is told by [`Cx::tell_of_budgets`].
+    /// Checks the budget of this key, which may have changed. [`Cx::tell_of_budgets`] logs the news.
     pub(super) fn rebudget(&mut self, key: KeyIx) {
         if self.keys.get(key).is_live(self.now.unix)
             && let Ok(payer) = self.plans.of(key, &self.keys, &self.setup.config)
@@ -17,7 +17,7 @@ impl Cx {
         }
     }
 
-    /// The same of all keys of which anything was counted: of others nothing is to be told.
+    /// Checks the budgets of all keys that have any usage: others have no news.
     pub(super) fn rebudget_all(&mut self) {
         for key in self.meter.counted() {
             self.rebudget(key);
@@ -25,7 +25,7 @@ impl Cx {
         self.tell_of_budgets();
     }
 
-    /// Says which budgets have been used so far that it is to be told.
+    /// Logs the budgets whose use has crossed a threshold.
     pub(crate) fn tell_of_budgets(&mut self) {
         for BudgetNews { of, percent, status, renews } in self.meter.take_news() {
             let (what, whose) = match &of {

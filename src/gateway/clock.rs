@@ -1,6 +1,6 @@
-//! Whether the wall clock can be right. It cannot be if it is more than five minutes behind the newest usage record or
-//! the build date: then nothing is admitted, since keys and limits are judged by it. Owns what is known of both dates.
-//! Must never read a clock.
+//! Checks if the wall clock can be right. It cannot be if it is more than five minutes behind the newest usage record
+//! or the build date: then nothing is admitted, since keys and limits depend on it. Owns both dates. Must never read a
+//! clock.
 
 use crate::base::limits::{CLOCK_BEHIND_MAX, CLOCK_LOOK};
 use crate::base::time::{Mono, Now, Unix};
@@ -12,16 +12,16 @@ pub(crate) struct ClockGuard {
     newest: Unix,
     /// The build date.
     built: Unix,
-    /// No earlier moment is believed.
+    /// No earlier time is accepted.
     earliest: Unix,
-    /// The clock was behind when it was looked at last.
+    /// True if the clock was behind at the last check.
     behind: bool,
-    /// When it is looked at again; `NEVER` while it is right.
+    /// Time of the next check; `NEVER` while the clock is right.
     due: Mono,
 }
 
 impl ClockGuard {
-    /// Of a clock that has not been looked at.
+    /// Guard for a clock that has not been checked.
     pub(crate) fn new(newest: Unix, built: Unix) -> ClockGuard {
         let mut guard = ClockGuard { newest, built, earliest: Unix(0), behind: false, due: Mono::NEVER };
         guard.bound();
@@ -33,7 +33,7 @@ impl ClockGuard {
         self.earliest = Unix(newest.saturating_sub(CLOCK_BEHIND_MAX.as_millis() as u64));
     }
 
-    /// A usage record was made of a request that was admitted then.
+    /// Notes the usage record of a request that was admitted at this time.
     #[inline]
     pub(crate) fn recorded(&mut self, admitted: Unix) {
         if admitted > self.newest {
@@ -42,33 +42,33 @@ impl ClockGuard {
         }
     }
 
-    /// The newest usage record that the ledger knows. `accepted`: an operator has accepted the present time, so earlier
+    /// Notes the newest usage record in the ledger. `accepted`: an operator has accepted the present time, so earlier
     /// records no longer count.
     pub(crate) fn told(&mut self, newest: Unix, accepted: bool) {
         self.newest = if accepted { newest } else { self.newest.max(newest) };
         self.bound();
     }
 
-    /// True if the clock can be right, as far as that is known without a look.
+    /// True if the clock can be right, without a check.
     #[inline]
     pub(crate) fn is_right(&self, now: Unix) -> bool {
         now >= self.earliest && !self.behind
     }
 
-    /// When it is to be looked at again.
+    /// Time of the next check.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
         self.due
     }
 
-    /// Looks at the clock; true if it is behind and was not before, or the other way round.
+    /// Checks the clock; true if the result has changed.
     pub(crate) fn look(&mut self, now: Now) -> bool {
         let behind = now.unix < self.earliest;
         self.due = if behind { now.mono.after(CLOCK_LOOK) } else { Mono::NEVER };
         std::mem::replace(&mut self.behind, behind) != behind
     }
 
-    /// True if it was behind when it was looked at last.
+    /// True if it was behind at the last check.
     pub(crate) fn is_behind(&self) -> bool {
         self.behind
     }

@@ -1,5 +1,5 @@
-//! Everything of the gateway that is not a connection or an exchange: what every machine may look at and count in.
-//! Owns the counters, tables and buffers; decides nothing by itself.
+//! Everything of the gateway that is not a connection or an exchange: shared data that every state machine may read and
+//! count in. Owns the counters, tables and buffers; decides nothing by itself.
 
 use super::admin::{Desk, Recorder};
 use super::budget::{Budget, Gate, Promise, Verdict};
@@ -40,20 +40,20 @@ use crate::wire::head::HeadMoulds;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One configuration and what is worked out of it. An exchange keeps the one that it began with.
+/// A configuration and the data derived from it. An exchange keeps the one that it began with.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) config: Arc<Config>,
     pub(crate) requests: RequestTemplates,
-    /// The number of the configuration, which a secret that is renewed does not change. Connections to providers carry
-    /// that of the one that they were dialed under.
+    /// Number of the configuration, which a renewed secret does not change. Connections to providers carry the number
+    /// of the configuration under which they were dialed.
     pub(crate) epoch: u32,
     /// Spans are exported.
     pub(crate) traces: bool,
 }
 
 impl Setup {
-    /// For `config`, whose number is `epoch`.
+    /// Setup for `config`, whose number is `epoch`.
     pub(crate) fn new(config: Arc<Config>, epoch: u32) -> Arc<Setup> {
         Arc::new(Setup { traces: config.telemetry.exports(), requests: RequestTemplates::new(&config), config, epoch })
     }
@@ -62,35 +62,35 @@ impl Setup {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Cx {
-    /// The moment of the present verb.
+    /// Time of the present call.
     pub(crate) now: Now,
     /// The present configuration.
     pub(crate) setup: Arc<Setup>,
     pub(crate) pool: Pool,
-    /// Heads of requests that came before.
+    /// Templates of request heads.
     pub(crate) moulds: HeadMoulds,
-    /// Whole answers that came before.
+    /// Templates of complete answers.
     pub(crate) answers: AnswerMoulds,
     pub(crate) budget: Budget,
-    /// What is read with what is free of the buffers, as of the end of the last verb.
+    /// Memory pressure as of the end of the last call.
     pub(crate) gate: Gate,
     pub(crate) limits: ConnectionLimits,
-    /// Who can connect to the admin listener; `None` if there is none.
+    /// Clients that can connect to the admin listener; `None` if there is none.
     pub(crate) admin: Option<Reach>,
     pub(crate) idle: Idle,
     pub(crate) names: Names,
     pub(crate) discovery: Discovery,
-    /// Where secrets come from that are being asked for again, since a provider has refused them.
+    /// Origins of secrets that are being read again, since a provider has refused them.
     pub(crate) renewals: Vec<Origin>,
     pub(crate) breakers: Breakers,
-    /// Requests that wait for places.
+    /// Requests that wait for slots.
     pub(crate) queues: Queues,
     pub(crate) requests: OutgoingRequests,
     pub(crate) streams: Streams,
     pub(crate) keys: Keys,
-    /// Keys of the present news that something new has been found of.
+    /// Number of keys in the present batch of changes of which something new was found.
     pub(crate) keys_told: usize,
-    /// Keys that the ledger is asked for.
+    /// Keys that the ledger is looking up.
     pub(crate) lookups: Lookups,
     pub(crate) plans: KeyPlans,
     pub(crate) meter: Meter,
@@ -101,32 +101,31 @@ pub(crate) struct Cx {
     pub(crate) stranger_log: StrangerLog,
     /// Requests to the admin listener that are not answered yet.
     pub(crate) desk: Desk,
-    /// The last requests; `None` where nobody could look at them.
+    /// Recorder of the last requests; `None` if no client could read it.
     pub(crate) recorder: Option<Box<Recorder>>,
-    /// Where a line is written that the log does not want, for the recorder; never kept across a verb.
+    /// Buffer for a line that only the recorder wants; never kept across a call.
     pub(crate) scratch: Vec<u8>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) date: DateCache,
     pub(crate) peers: Peers,
     pub(crate) rng: Rng,
-    /// What users and conversations are hashed with.
+    /// Secret that users and conversations are hashed with.
     pub(crate) hash_key: HashKey,
-    /// Bytes of one piece that are looked at on the loop itself.
+    /// Size from which a piece is handled by a helper thread instead of the loop.
     pub(crate) offload_min: usize,
-    /// Work that is with helper threads.
+    /// Jobs of helper threads.
     pub(crate) away: Away,
-    /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
+    /// Buffer in which an answer is built before it is framed into a client's unsent bytes; never kept across a call.
     pub(crate) out: Vec<u8>,
-    /// The answers that wait for room, and the one that has the reserve.
+    /// Answers that wait for room, and the one that may use the reserve.
     pub(crate) turns: Turns,
-    /// The connection that the exchange just told has let go of, and whether it has got all it wants of its answer.
+    /// The connection that the present exchange has released, and if it has got all it needs of the answer.
     let_go: Option<(ProviderId, bool)>,
     pub(crate) actions: Vec<Action>,
     pub(crate) orders: OrderSink,
 }
 
-/// The credentials that are others in `after` than they were, by their places: what was said of them is not true of
-/// those.
+/// Labels of credentials whose secret changed: their state is reset.
 fn renewed_credentials(before: &Config, after: &Config) -> Vec<String> {
     let mut renewed = Vec::new();
     for provider in &after.providers {
@@ -142,7 +141,7 @@ fn renewed_credentials(before: &Config, after: &Config) -> Vec<String> {
     renewed
 }
 
-/// What a [`Cx`] starts from.
+/// Initial values of a [`Cx`].
 pub(crate) struct CxStart {
     pub(crate) setup: Arc<Setup>,
     pub(crate) seed: [u8; 32],
@@ -155,7 +154,7 @@ pub(crate) struct CxStart {
 }
 
 impl Cx {
-    /// Nothing counted yet.
+    /// A context with all counters at zero.
     pub(crate) fn new(start: CxStart) -> Cx {
         let mut rng = Rng::new(start.seed);
         let mut keys = start.keys;
@@ -164,7 +163,7 @@ impl Cx {
         let room = config.server.max_connections.min(ROOM_MAX);
         let limits = ConnectionLimits::new(rng.next_u64(), room, start.descriptors);
         let mut meter = Meter::default();
-        // As many as a configuration can have there is room for.
+        // There is room for the largest number of groups that a configuration can have.
         meter.configure(&config.groups, start.now.unix);
         plans.load(&keys, config, &meter);
         Cx {
@@ -229,7 +228,7 @@ impl Cx {
             self.breakers.credential_renewed(&renewed);
         }
         self.queues.forget(|model| config.catalog.find(model).is_some());
-        // There may be more places.
+        // There may be more slots.
         self.queues.look_again(self.now.mono);
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
@@ -238,7 +237,7 @@ impl Cx {
         true
     }
 
-    /// Every host is looked up before the first request needs it.
+    /// Looks up every host before the first request needs it.
     pub(crate) fn look_up_all(&mut self) {
         for provider in self.setup.config.providers.iter().filter(|provider| provider.addresses.is_empty()) {
             let (host, port) = provider.next_hop();
@@ -246,21 +245,20 @@ impl Cx {
         }
     }
 
-    /// The index of a key and its plan. Counting goes on for a key whose plan the configuration has not, or no longer:
-    /// its plan may come back.
+    /// Index of a key and its plan. A key whose plan is not configured is still counted: its plan may come back.
     pub(crate) fn counted_key(&self, id: &KeyId) -> Option<(KeyIx, Plan)> {
         let key = self.keys.index_of(id)?;
         Some((key, self.plan_of(key)))
     }
 
-    /// The plan of a key, though its group may not be configured; one without limits, where the plan itself is not.
+    /// Plan of a key, even if its group is not configured; one without limits if the plan itself is not.
     fn plan_of(&self, key: KeyIx) -> Plan {
         let kind = self.keys.get(key).kind;
         let plan = self.setup.config.plan(&kind.plan).map(|plan| plan.with(&kind.limits));
         plan.unwrap_or_else(|| Plan::unlimited(&kind.plan))
     }
 
-    /// How a key and its groups stand.
+    /// Quota status of a key and its groups.
     pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
         match self.plans.of(key, &self.keys, &self.setup.config) {
             Ok(payer) => Some(self.meter.standing(payer, self.now.unix)),
@@ -268,14 +266,14 @@ impl Cx {
         }
     }
 
-    /// How a key stands whose plan or group is not configured.
+    /// Quota status of a key whose plan or group is not configured.
     #[cold]
     fn quota_alone(&mut self, key: KeyIx) -> QuotaStatus {
         let payer = Payer { key, plan: &self.plan_of(key), path: PathIx::NONE, hosts: 1 };
         self.meter.standing(payer, self.now.unix)
     }
 
-    /// True if answers wait for their rows.
+    /// True if answers wait for their usage records.
     pub(crate) fn waits_for_rows(&self) -> bool {
         self.setup.config.store.durability == Durability::BeforeReply
     }
@@ -285,17 +283,17 @@ impl Cx {
         matches!(self.setup.config.store.url, StoreUrl::Redis(_))
     }
 
-    /// True if this host goes on alone while the shared ledger cannot be reached.
+    /// True if this host continues alone while the shared ledger cannot be reached.
     pub(crate) fn goes_on_alone(&self) -> bool {
         self.is_shared() && self.setup.config.store.on_outage == OnOutage::Local
     }
 
-    /// True if so many bytes are too many to be looked at in one turn.
+    /// True if so many bytes are too many for one event-loop iteration.
     pub(crate) fn is_long(&self, bytes: usize) -> bool {
         bytes > self.offload_min
     }
 
-    /// An exchange lets go of its connection to a provider. `complete`: it has got all it wants of the answer.
+    /// Releases an exchange's connection to a provider. `complete`: the exchange has got all it needs of the answer.
     pub(crate) fn let_go(&mut self, provider: ProviderId, complete: bool) {
         debug_assert!(self.let_go.is_none());
         self.let_go = Some((provider, complete));
@@ -307,13 +305,13 @@ impl Cx {
         self.let_go.is_some()
     }
 
-    /// What [`Cx::let_go`] has noted.
+    /// Takes the connection that [`Cx::let_go`] has noted.
     pub(crate) fn take_let_go(&mut self) -> Option<(ProviderId, bool)> {
         self.let_go.take()
     }
 
-    /// True if an answer of `key` may have `total` bytes in all; where it may it has been promised them. Never asked
-    /// in vain for others' bytes: where there is no room for it now there will be.
+    /// Decides if an answer of `key` may have `total` bytes; if so, they are reserved. Never fails for good because of
+    /// other keys: if there is no room now, there will be later.
     pub(crate) fn room_for_answer(
         &mut self,
         own: ExchangeId,
@@ -335,7 +333,7 @@ impl Cx {
         Verdict::Now
     }
 
-    /// True if `more` bytes of an answer that is passed on as it comes may be taken.
+    /// Decides if `more` bytes of a streamed answer may be taken.
     pub(crate) fn room_for_events(&mut self, own: ExchangeId, more: usize) -> Verdict {
         match self.turns.grants(own, more, &self.pool) {
             true => Verdict::Now,
@@ -343,22 +341,22 @@ impl Cx {
         }
     }
 
-    /// True if there may be more room than there was, or less, or an answer that waits for it.
+    /// True if the free room may have changed, or if an answer waits for it.
     #[inline]
     pub(crate) fn may_have_room(&self) -> bool {
         self.turns.alone.is_some()
             || !self.turns.is_empty()
             || self.budget.is_eased()
             || self.gate != Gate::Open
-            // It is about to close.
+            // The gate is about to close.
             || self.pool.room() < Budget::narrow(&self.pool)
     }
 
-    /// An answer that wants `more` bytes waits.
+    /// Makes an answer that wants `more` bytes wait.
     pub(crate) fn wait_for(&mut self, own: ExchangeId, key: Option<KeyIx>, more: usize, what: Verdict) {
         match (what, key) {
             (Verdict::Share, Some(key)) => {
-                // The others need not wait for what this key's clients do not read.
+                // Other answers need not wait for the unread output of this key's clients.
                 self.turns.alone = self.turns.alone.filter(|alone| *alone != own);
                 self.budget.waits(key);
                 self.turns.by_key.push_back((own, key));
@@ -368,33 +366,33 @@ impl Cx {
     }
 }
 
-/// Answers whose providers are not read until there is room, in the order in which they came.
+/// Answers whose providers are not read until there is room, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// With the bytes that each wants.
+    /// Waiting exchanges, with the bytes that each wants.
     queue: VecDeque<(ExchangeId, usize)>,
-    /// Those that wait for the share of their keys.
+    /// Exchanges that wait for the share of their keys.
     pub(crate) by_key: VecDeque<(ExchangeId, KeyIx)>,
-    /// The one that may have the reserve.
+    /// The one that may use the reserve.
     pub(crate) alone: Option<ExchangeId>,
     /// The one whose turn it is.
     pub(crate) served: Option<ExchangeId>,
-    /// Some waited, and none does any more.
+    /// Some exchanges waited, and none does any more.
     emptied: bool,
 }
 
 impl Turns {
-    /// Says once that nobody waits any more.
+    /// Returns once that no exchange waits any more.
     pub(crate) fn take_emptied(&mut self) -> bool {
         self.queue.is_empty() && std::mem::take(&mut self.emptied)
     }
 
-    /// True if nobody waits for room.
+    /// True if no exchange waits for room.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// True if `own` may have `more` bytes now, from the reserve if it must.
+    /// True if `own` may have `more` bytes now, from the reserve if necessary.
     #[inline]
     fn grants(&mut self, own: ExchangeId, more: usize, pool: &Pool) -> bool {
         let may_pass = self.queue.is_empty() || self.served == Some(own) || self.alone == Some(own);
@@ -408,7 +406,7 @@ impl Turns {
         true
     }
 
-    /// `own` waits: behind all others, but for the one whose turn it was.
+    /// Makes `own` wait: behind all others, unless it is being served.
     fn wait(&mut self, own: ExchangeId, more: usize) {
         self.emptied = true;
         match self.served == Some(own) {
@@ -417,22 +415,23 @@ impl Turns {
         }
     }
 
-    /// Takes out the first that can go on with what is free, and before it those that `is_waiting` does not know.
+    /// Takes out the first exchange that can continue with the free room; drops earlier ones that `is_waiting` does not
+    /// know.
     pub(crate) fn next(&mut self, pool: &Pool, is_waiting: impl Fn(ExchangeId) -> bool) -> Option<ExchangeId> {
         self.queue.retain(|(id, _)| is_waiting(*id));
         let alone = self.alone;
         let fits =
             |(id, more): &(ExchangeId, usize)| Budget::has_room(*more, alone.is_none_or(|alone| alone == *id), pool);
-        // Who wants more than the reserve must not stand in the way of those for whom it is enough.
+        // An exchange that wants more than the reserve must not block others for which it is enough.
         let at = self.queue.iter().position(fits)?;
         self.queue.remove(at).map(|(id, _)| id)
     }
 }
 
 impl Cx {
-    /// Hands a row to the ledger; its number.
+    /// Hands a usage record to the ledger; returns its number.
     pub(crate) fn give_row(&mut self, row: Row) -> u64 {
-        // A row given in the very turn that hands over reaches the ledger before that is given away.
+        // A record of the iteration that hands over reaches the ledger before the ledger is given away.
         if self.lifecycle.has_handed_over() {
             self.orders.not_running(&row.request);
         }
@@ -447,7 +446,7 @@ impl Cx {
         self.clock.is_right(self.now.unix) || self.look_at_clock()
     }
 
-    /// True if another request may be admitted: nothing is let through unmetered (contract section 5).
+    /// True if another request may be admitted: no request is admitted unless its usage can be recorded.
     #[inline]
     pub(crate) fn takes_requests(&self) -> bool {
         let (store, waiting) = (&self.setup.config.store, self.ledger.uncommitted());
@@ -455,12 +454,12 @@ impl Cx {
         caught_up || (self.goes_on_alone() && waiting < ROWS_WAITING_ALONE_MAX)
     }
 
-    /// True if the shared ledger is to be asked for a request: not where that is known to be in vain.
+    /// True if the shared ledger is to be asked for a request; false if that is known to be useless.
     pub(crate) fn asks_ledger(&self) -> bool {
         self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
     }
 
-    /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.
+    /// Reads a refused secret again, if it can change without a restart.
     pub(crate) fn renew(&mut self, origin: &Origin) {
         if matches!(origin, Origin::Env(_)) {
             return;
@@ -471,7 +470,7 @@ impl Cx {
         self.orders.0.push(Order::Renew(origin.clone()));
     }
 
-    /// All that has been counted since the last time, for a successor.
+    /// Takes everything that has been counted since the last call, for a successor.
     pub(crate) fn take_counters(&mut self) -> Counters {
         Counters {
             stats: std::mem::take(&mut self.stats),
@@ -482,7 +481,7 @@ impl Cx {
         }
     }
 
-    /// Adds what another process has counted.
+    /// Adds the counts of another process.
     pub(crate) fn add_counters(&mut self, counters: &Counters) {
         self.stats.add(&counters.stats);
         counters.targets.iter().for_each(|counts| self.breakers.add(counts));

@@ -1,7 +1,6 @@
-//! What the operator is told of a request that did not go as usual, beyond what its client was told (contract section
-//! 18): why it failed, which attempts before the last one did, which word of the client's was not understood. Data,
-//! and how the log line has it; filled in by `exchange::diagnosis`. Words that a client or a provider chose are in
-//! printable form here, and cut.
+//! Facts for the operator about a request that did not go as usual, beyond the client's error: why it failed, which
+//! earlier attempts failed, which of the client's names was unknown. Data, and its form in the log line; filled in by
+//! `exchange::diagnosis`. Words that a client or a provider chose are in printable form here, and cut.
 
 use super::trace::Trace;
 use crate::base::text::push_number;
@@ -16,36 +15,36 @@ use std::sync::Arc;
 /// See the module's documentation. Words are in printable form.
 #[derive(Debug, Default)]
 pub(crate) struct Diagnosis {
-    /// Attempts that failed, but for the one that the request failed with.
+    /// Failed attempts, except the one that the request failed with.
     pub(crate) failed: Vec<Failed>,
-    /// Their charge.
+    /// Charge for those attempts.
     pub(crate) spent: Usage,
     pub(crate) cause: Option<Cause>,
     pub(crate) upstream_status: Option<u16>,
     pub(crate) upstream_code: Box<[u8]>,
-    /// The model as it was asked for, where that is not known.
+    /// Requested model, if it is unknown.
     pub(crate) asked: Box<[u8]>,
-    /// The path, where there is nothing.
+    /// Path of the request, if it is unknown.
     pub(crate) path: Box<[u8]>,
     /// The field that a 400 is about.
     pub(crate) field: Box<[u8]>,
     pub(crate) limit: Option<LimitKind>,
-    /// The group whose limit that is.
+    /// The group whose limit was reached.
     pub(crate) limit_group: Option<Arc<str>>,
     /// Members of the body that were not passed on.
     pub(crate) dropped: Vec<Box<[u8]>>,
-    /// Who calls, where a proxy's header says so.
+    /// Address of the caller, if a proxy's header gives it.
     pub(crate) caller: Option<Ipv6Addr>,
-    /// The key that was shown, where it opens nothing any more.
+    /// The key that was presented, if it is no longer valid.
     pub(crate) key: Option<KeyId>,
-    /// What it is part of, which says nothing about how it went.
+    /// Trace of the request, independent of its result.
     pub(crate) trace: Option<Box<Trace>>,
 }
 
-/// One attempt that failed.
+/// A failed attempt.
 #[derive(Debug)]
 pub(crate) struct Failed {
-    /// Counted from 1.
+    /// Number of the attempt, counted from 1.
     pub(crate) number: u32,
     pub(crate) target: Arc<str>,
     pub(crate) cause: Cause,
@@ -53,23 +52,23 @@ pub(crate) struct Failed {
 }
 
 impl Diagnosis {
-    /// An attempt has failed, even where the request has not.
+    /// True if an attempt has failed, even if the request has not.
     pub(crate) fn has_failures(&self) -> bool {
         !self.failed.is_empty()
     }
 
-    /// Appends what a provider is told of the trace to the whole head of a request: the attempt of this number.
+    /// Appends the trace header for the attempt of this number to the complete head of a request.
     #[cold]
     pub(crate) fn trace_request(&self, attempt: u8, head: &mut Vec<u8>) {
         if let Some(trace) = &self.trace {
-            // Before the empty line.
+            // The header goes before the empty line.
             head.truncate(head.len() - 2);
             trace.write_headers(attempt, head);
             head.extend_from_slice(b"\r\n");
         }
     }
 
-    /// What the row says of the trace.
+    /// Trace id for the usage record.
     #[cold]
     pub(crate) fn trace_text(&self) -> Option<Arc<str>> {
         let mut text = Vec::with_capacity(49);
@@ -123,7 +122,7 @@ impl Diagnosis {
     }
 }
 
-/// A member whose value needs no escapes; nothing where that is empty.
+/// Writes a member whose value needs no escapes; nothing if it is empty.
 fn word(name: &str, value: &[u8], out: &mut Vec<u8>) {
     if !value.is_empty() {
         out.extend_from_slice(b",\"");

@@ -1,16 +1,16 @@
-//! When providers are asked for their lists of models. Owns the times; what is asked and what comes of an answer is
+//! Schedules requests for providers' lists of models. Owns the times; the requests and their results are handled by
 //! `lifecycle::listing`.
 
 use crate::base::time::Mono;
 use crate::policy::config::Config;
 
-/// One provider that is asked.
+/// A provider whose list is requested.
 #[derive(Debug)]
 struct Poll {
     provider: usize,
-    /// When it is asked next; `NEVER` while it is being asked.
+    /// Time of the next request; `NEVER` while one is under way.
     due: Mono,
-    /// Why the last answer was none.
+    /// Reason of the last failure, if the last request failed.
     failed: Option<String>,
 }
 
@@ -18,7 +18,7 @@ struct Poll {
 #[derive(Debug)]
 pub(crate) struct Discovery {
     polls: Vec<Poll>,
-    /// The earliest time of all: it is asked for several times in each turn.
+    /// Earliest time of all: it is read several times in each event-loop iteration.
     due: Mono,
 }
 
@@ -29,14 +29,14 @@ impl Default for Discovery {
 }
 
 impl Discovery {
-    /// By a new configuration: all are asked at once.
+    /// Starts over with a new configuration: all lists are requested at once.
     pub(crate) fn restart(&mut self, config: &Config, now: Mono) {
         let asked = config.providers.iter().enumerate().filter(|(_, provider)| provider.discover.is_some());
         self.polls = asked.map(|(provider, _)| Poll { provider, due: now, failed: None }).collect();
         self.set_due();
     }
 
-    /// When one is to be asked; `NEVER` where none is.
+    /// Time of the next request; `NEVER` if none is planned.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
         self.due
@@ -46,7 +46,7 @@ impl Discovery {
         self.due = self.polls.iter().map(|poll| poll.due).min().unwrap_or(Mono::NEVER);
     }
 
-    /// One whose time has come; each is asked once at a time.
+    /// Takes a provider whose time has come; there is one request per provider at a time.
     pub(crate) fn take_due(&mut self, now: Mono) -> Option<usize> {
         let poll = self.polls.iter_mut().find(|poll| poll.due <= now)?;
         poll.due = Mono::NEVER;
@@ -55,7 +55,8 @@ impl Discovery {
         Some(provider)
     }
 
-    /// A provider has answered, or not, and why; it is asked again then. True if that is another end than before.
+    /// Notes a provider's answer or its failure, and the time of the next request. True if the result differs from the
+    /// one before.
     pub(crate) fn answered(&mut self, provider: usize, failed: Option<String>, again: Mono) -> bool {
         let Some(poll) = self.polls.iter_mut().find(|poll| poll.provider == provider) else { return false };
         poll.due = again;

@@ -1,4 +1,4 @@
-//! Lines of the log about the gateway itself, in one form: a time, an event, what became of it.
+//! Log lines about the gateway itself, in one form: a time, an event, its result.
 
 use super::access_log;
 use super::cx::Cx;
@@ -10,7 +10,7 @@ use crate::wire::json::write_string;
 use std::time::Duration;
 
 impl Cx {
-    /// One line about the gateway itself. `write` appends members, each with a comma before it.
+    /// Writes a line about the gateway itself. `write` appends members, each with a comma before it.
     pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let time = self.date.iso(self.now.unix);
         self.orders.log(|out| {
@@ -21,8 +21,8 @@ impl Cx {
         });
     }
 
-    /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has
-    /// recovered.
+    /// Writes a line about a target, or a credential of a provider: it is cooling down (why and for how long), or
+    /// (`None`) has recovered.
     pub(crate) fn log_target(&mut self, label: &str, rests: Option<(Cause, Duration)>) {
         let now = self.now.unix;
         self.log_event(|out| {
@@ -34,7 +34,7 @@ impl Cx {
                 out.extend_from_slice(b",\"cause\":\"");
                 cause.write(out);
                 out.extend_from_slice(b"\",\"until\":\"");
-                // Whole seconds are told: never one in which it still rests.
+                // Only whole seconds are logged: never one in which it still cools down.
                 let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
                 window::write_iso(Unix(until.next_multiple_of(1000)), out);
                 out.push(b'"');
@@ -42,7 +42,7 @@ impl Cx {
         });
     }
 
-    /// One line about handing over.
+    /// Writes a line about handing over.
     pub(crate) fn log_upgrade(&mut self, outcome: &str) {
         self.log_event(|out| {
             out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":");
@@ -50,7 +50,7 @@ impl Cx {
         });
     }
 
-    /// Looks at the clock, and says so in the log if it is behind or no longer is. True if it can be right.
+    /// Checks the clock, and logs if it is behind or no longer is. True if it can be right.
     #[cold]
     #[inline(never)]
     pub(crate) fn look_at_clock(&mut self) -> bool {
@@ -73,14 +73,14 @@ impl Cx {
         !behind
     }
 
-    /// True if the line of a stranger's request is logged.
+    /// True if the log line of a request without a valid key is written.
     pub(crate) fn takes_stranger_line(&mut self) -> bool {
         let takes = self.stranger_log.takes(self.now.mono);
         self.stats.log_suppressed += u64::from(!takes);
         takes
     }
 
-    /// Tells of lines that were not written, if that is due or the process is about to end.
+    /// Logs the number of suppressed lines, if that is due or the process is about to end.
     pub(crate) fn tell_of_suppressed(&mut self, ends: bool) {
         if self.stranger_log.due() > self.now.mono && !ends {
             return;

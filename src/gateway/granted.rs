@@ -1,4 +1,4 @@
-//! Admission by what a shared ledger has granted to this host, and giving that back; see [`super::grants`].
+//! Admits requests by grants of the shared ledger, and gives grants back; see [`super::grants`].
 
 use super::cx::Cx;
 use crate::policy::ask::{Answer, Use};
@@ -6,7 +6,7 @@ use crate::policy::keys::{KeyId, KeyIx};
 use crate::policy::meter::{Amount, Hold, Lease};
 
 impl Cx {
-    /// Admits a request by what was granted to this host, if that is enough.
+    /// Admits a request by this host's grant, if the grant suffices.
     pub(crate) fn admit_granted(&mut self, key: KeyIx, reserved: Amount) -> Option<(Hold, Lease)> {
         let payer = self.plans.of(key, &self.keys, &self.setup.config).ok()?;
         let (number, lease) = self.grants.take(&payer, self.now.unix, reserved)?;
@@ -16,7 +16,7 @@ impl Cx {
         Some((hold, lease))
     }
 
-    /// What came with an answer.
+    /// Takes the grant that came with an answer of the ledger.
     pub(crate) fn granted(&mut self, key: KeyIx, answer: &Answer) {
         if let Some(grant) = answer.grant {
             let replaced = self.grants.put(key, &answer.ask.lease, grant);
@@ -24,7 +24,7 @@ impl Cx {
         }
     }
 
-    /// Others want what was granted in an account.
+    /// The ledger revokes this host's grants in an account, since other hosts need them.
     pub(crate) fn called_in(&mut self, account: &str) {
         let numbers = match account.strip_prefix('@') {
             Some(name) => self.grants.give_up(|lease| lease.groups.iter().any(|group| *group.name == *name)),
@@ -36,20 +36,20 @@ impl Cx {
         self.give_back_grants(numbers);
     }
 
-    /// The ledger has been begun again.
+    /// The ledger has been reset.
     #[cold]
     pub(crate) fn begin_anew(&mut self) {
         self.forget_grants();
         self.meter.begin_anew();
     }
 
-    /// Limits may be others now, or the ledger is another: what was granted under those before is given back.
+    /// Gives back all grants: the limits may have changed, or the ledger is another one.
     pub(crate) fn forget_grants(&mut self) {
         let numbers = self.grants.give_up(|_| true);
         self.give_back_grants(numbers);
     }
 
-    /// The limits of this key may be others now.
+    /// Gives back the grants of this key: its limits may have changed.
     pub(crate) fn give_up_grants_of(&mut self, key: KeyIx) {
         let number = self.grants.give_up_of(key);
         self.give_back_grants(number);

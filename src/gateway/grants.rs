@@ -1,18 +1,19 @@
-//! Grants of a shared ledger: leave to admit requests of one key in memory, without a question for each.
+//! Grants of a shared ledger: they allow a host to admit requests of one key in memory, without asking for each.
 //!
-//! 1. A grant is some requests, tokens and money of a key and of all groups above it, in one window and one period of
-//!    each, for two seconds by the ledger's clock. There it is held like the lease of a running request, under a name
-//!    of its own that expires: so whatever counts what is held counts it, and a host that dies loses it by itself.
-//! 2. A request is admitted by a grant only if all that it may use fits in what is left of it; else the ledger is
-//!    asked, which sees everything. So a limit of N admits exactly N, and tokens and money keep their bound: what goes
-//!    beyond a limit is admitted there alone, one at a time.
-//! 3. The first questions of a busy key bring a grant with their answers; the ledger's thread enlarges it in the
-//!    background, by the rate at which it is used. It gets at most a part of what is left, 1 / (4 x hosts).
-//! 4. Each use is told in the next commit, as what the host holds from then on; the row gives that back, as ever.
-//! 5. Where nothing is left but what was granted, the ledger calls it in by one message; hosts give back what they
-//!    have of it, and the asker waits for that, 250 ms at most.
-//! 6. A grant is over at its moment by a monotonic clock, measured from before the question and read at each admission:
-//!    a process that was stopped has none left. Places at once are granted to nobody; for them each request asks.
+//! 1. A grant is a number of requests, tokens and money of a key and of all groups above it, in one window and one
+//! period of each, valid for two seconds by the ledger's clock. The ledger holds it like the lease of a running
+//! request, under a name of its own that expires: so it counts wherever reservations count, and a host that dies loses
+//! it automatically.
+//! 2. A request is admitted by a grant only if its maximum usage fits in the rest of the grant. Otherwise the host asks
+//! the ledger, which knows all usage. So a limit of N admits exactly N, and tokens and money keep their bound: only the
+//! ledger admits usage beyond a limit, one request at a time.
+//! 3. The first requests of a busy key bring a grant with their answers; the ledger's thread enlarges it in the
+//! background, by the rate at which it is used. It gets at most a part of the remaining quota, 1 / (4 x hosts).
+//! 4. The next commit reports each use, as a reservation of the host; the usage record releases it, as always.
+//! 5. If only granted quota is left, the ledger revokes the grant by one message. Hosts give back the unused part, and
+//! the host that asked waits for that, 250 ms at most.
+//! 6. A grant expires by a monotonic clock, measured from before the question and read at each admission: a process
+//! that was stopped has none left. Concurrency slots are never granted: each request asks for one.
 
 use crate::base::limits::GRANT_BUSY;
 use crate::base::paged::Sparse;
@@ -21,7 +22,7 @@ use crate::policy::ask::{Grant, Wish};
 use crate::policy::keys::KeyIx;
 use crate::policy::meter::{Amount, Lease, Payer};
 
-/// The grants that this host has.
+/// Grants of this host.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     by_key: Sparse<OfKey>,
@@ -34,21 +35,21 @@ struct OfKey {
     /// When the ledger was asked last; `None` before.
     asked: Option<Mono>,
     held: Option<Box<Held>>,
-    /// The last that was given back: what comes of it, or of one before, is not there any more.
+    /// Number of the last grant that was given back: additions to it, or to an earlier one, are void.
     over: u64,
 }
 
-/// What is left of one.
+/// Unused part of a grant.
 #[derive(Debug)]
 struct Held {
     grant: Grant,
-    /// What each request is lent, but for its amount.
+    /// Lease of each request, except for its amount.
     lease: Lease,
-    /// In all windows and periods of it.
+    /// Time span that is in all of its windows and periods.
     valid: (Unix, Unix),
 }
 
-/// The span that lies in all windows and periods of a lease.
+/// Time span that is in all windows and periods of a lease.
 fn span(lease: &Lease) -> (Unix, Unix) {
     let groups = lease.groups.iter().flat_map(|group| [group.window, group.period]);
     let own = [lease.window, lease.period].into_iter();
@@ -67,14 +68,14 @@ impl Grants {
         self.by_key.entry(key.0 as usize)
     }
 
-    /// What a request may be lent without asking; its part of the grant is used up. `now`: of the present verb.
+    /// Takes a request's lease from a grant, if it suffices, without asking. `now`: time of the present call.
     pub(crate) fn take(&mut self, payer: &Payer<'_>, now: Unix, reserved: Amount) -> Option<(u64, Lease)> {
         let watch = self.watch?;
         let held = self.by_key.get_mut(payer.key.0 as usize)?.held.as_deref_mut()?;
         let Held { grant, lease, valid } = held;
         let fits = grant.requests > 0 && reserved.tokens <= grant.amount.tokens && reserved.nano <= grant.amount.nano;
         let is_valid = valid.0 <= now && now < valid.1 && lease.path == payer.path;
-        // The clock is read last: what lies between this look and the count is a few instructions.
+        // The clock is read last: only a few instructions lie between this reading and the count.
         if !fits || !is_valid || watch() >= grant.until {
             return None;
         }
@@ -83,7 +84,7 @@ impl Grants {
         Some((grant.number, Lease { reserved, shared: true, ..lease.clone() }))
     }
 
-    /// What is wished for with a question about `key`: something, if it asks often.
+    /// Grant to ask for with a question about `key`: none unless the key asks often.
     pub(crate) fn wish(&mut self, key: KeyIx, part: u32) -> Wish {
         let Some(watch) = self.watch else { return Wish::default() };
         let (now, of) = (watch(), self.of(key));
@@ -92,7 +93,7 @@ impl Grants {
         Wish { part: if is_busy { part } else { 0 }, number, ..Wish::default() }
     }
 
-    /// The ledger has granted something; the number of what it takes the place of.
+    /// Adds a grant of the ledger; returns the number of the grant that it replaces.
     pub(crate) fn put(&mut self, key: KeyIx, lease: &Lease, more: Grant) -> Option<u64> {
         let of = self.of(key);
         if more.number <= of.over {
@@ -113,13 +114,13 @@ impl Grants {
         }
     }
 
-    /// Gives up those that `is_meant`; their numbers.
+    /// Gives up grants that `is_meant` selects; returns their numbers.
     pub(crate) fn give_up(&mut self, is_meant: impl Fn(&Lease) -> bool) -> Vec<u64> {
         let meant = self.by_key.iter_mut().filter_map(|(_, of)| of.give_up(&is_meant));
         meant.collect()
     }
 
-    /// Gives up that of `key`; its number.
+    /// Gives up the grant of `key`; returns its number.
     pub(crate) fn give_up_of(&mut self, key: KeyIx) -> Option<u64> {
         self.by_key.get_mut(key.0 as usize)?.give_up(&|_| true)
     }

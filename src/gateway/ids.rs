@@ -1,31 +1,31 @@
-//! Names of the three kinds of machine. A name can be kept and compared by whoever must not know the machine itself.
+//! Handles of the three kinds of state machine. A handle can be kept and compared without access to the machine itself.
 
 use crate::base::seam::{Conn, Side};
 use crate::base::slots::Id;
 
-/// Stands for a client connection.
+/// Marks handles of client connections.
 #[derive(Debug)]
 pub(crate) enum ClientName {}
-/// Stands for an exchange.
+/// Marks handles of exchanges.
 #[derive(Debug)]
 pub(crate) enum ExchangeName {}
-/// Stands for a connection to a provider.
+/// Marks handles of connections to providers.
 #[derive(Debug)]
 pub(crate) enum ProviderName {}
 
-/// The name of a client connection.
+/// Handle of a client connection.
 pub(crate) type ClientId = Id<ClientName>;
-/// The name of an exchange.
+/// Handle of an exchange.
 pub(crate) type ExchangeId = Id<ExchangeName>;
-/// The name of a connection to a provider.
+/// Handle of a connection to a provider.
 pub(crate) type ProviderId = Id<ProviderName>;
 
-/// A client connection as the world knows it.
+/// Handle of a client connection for the driver.
 pub(crate) fn client_conn(id: ClientId) -> Conn {
     Conn { side: Side::Client, slot: id.slot, generation: id.generation }
 }
 
-/// A connection to a provider as the world knows it.
+/// Handle of a connection to a provider for the driver.
 pub(crate) fn provider_conn(id: ProviderId) -> Conn {
     Conn { side: Side::Upstream, slot: id.slot, generation: id.generation }
 }

@@ -1,4 +1,4 @@
-//! What is new of the keys in the ledger: taken over, and said in the log.
+//! Applies changes of the keys in the ledger, and logs them.
 
 use super::cx::Cx;
 use crate::base::limits::KEYS_TOLD_MAX;
@@ -7,7 +7,7 @@ use crate::policy::keys::{KeyId, KeyNews, KeyRecord};
 use crate::wire::json::write_string;
 
 impl Cx {
-    /// Takes over what is new of the keys, and says so.
+    /// Applies changes of the keys, and logs them.
     pub(crate) fn keys_news(&mut self, news: KeyNews) {
         let is_full = matches!(news, KeyNews::Piece { .. });
         let (records, gone, begins, ends) = match news {
@@ -30,7 +30,7 @@ impl Cx {
             return;
         }
         if is_full {
-            // A key that no piece has named does not exist any more.
+            // A key that no part of the list has named does not exist any more.
             self.keys.end();
         }
         if let Some(more) = self.keys_told.checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
@@ -42,7 +42,7 @@ impl Cx {
         self.tell_of_budgets();
     }
 
-    /// Says what is new of a key.
+    /// Logs a change of a key.
     fn tell_of_key(&mut self, outcome: &str, id: &KeyId, name: &str) {
         self.log_event(|out| {
             for (before, value) in [(",\"event\":\"key\",\"outcome\":\"", outcome), ("\",\"key\":\"", id.as_str())] {
@@ -54,7 +54,7 @@ impl Cx {
         });
     }
 
-    /// Takes over one key, which may be known.
+    /// Takes over one key, known or new.
     pub(crate) fn learn_key(&mut self, record: KeyRecord) {
         let news = self.keys.news(&record);
         if let Some(outcome) = news {
@@ -73,7 +73,7 @@ impl Cx {
         }
     }
 
-    /// Warns of keys whose plan or group the configuration has not: they are refused.
+    /// Warns of keys whose plan or group is not configured: they are refused.
     pub(crate) fn warn_of_missing(&mut self) {
         for ((what, name), keys) in self.plans.missing(&self.keys, self.now.unix) {
             let text = what.message(&name, keys);

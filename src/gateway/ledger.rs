@@ -1,15 +1,15 @@
-//! What the gateway knows of its ledger: rows on their way, how long the oldest has waited, whether rows are taken at
-//! all. The ledger itself lives with the store thread.
+//! State of the ledger as the gateway knows it: pending usage records, the wait of the oldest, and if records are
+//! accepted at all. The ledger itself is owned by the store thread.
 
 use super::ids::ExchangeId;
 use crate::base::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Batches that are told apart; rows beyond it are counted with the newest.
+/// Maximum number of batches that are counted separately; further rows count with the newest.
 const BATCHES_MAX: usize = 1024;
 
-/// Rows handed over and not yet known to be safe.
+/// Rows handed over and not yet known to be committed.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     given: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// One more row has been given; its number.
+    /// Counts one more row; returns its number.
     pub(crate) fn gave(&mut self, now: Mono) -> u64 {
         self.given += 1;
         let full = self.waiting.len() >= BATCHES_MAX;
@@ -33,29 +33,29 @@ impl Ledger {
         self.given
     }
 
-    /// The answer of `xid` is not to end before the row of this number is safe.
+    /// Holds back the end of `xid`'s answer until the row of this number is committed.
     pub(crate) fn hold_back(&mut self, row: u64, xid: ExchangeId) {
         debug_assert!(self.held.back().is_none_or(|(last, _)| *last < row));
         self.held.push_back((row, xid));
     }
 
-    /// True if the row of this number is safe.
+    /// True if the row of this number is committed.
     pub(crate) fn is_safe(&self, number: u64) -> bool {
         number <= self.committed
     }
 
-    /// Takes the next exchange whose row is safe.
+    /// Takes the next exchange whose row is committed.
     pub(crate) fn next_safe(&mut self) -> Option<ExchangeId> {
         let (row, _) = self.held.front()?;
         if *row <= self.committed { self.held.pop_front().map(|(_, xid)| xid) } else { None }
     }
 
-    /// Takes all exchanges that are held back, whether safe or not.
+    /// Takes all exchanges that are held back, committed or not.
     pub(crate) fn all_held(&mut self) -> VecDeque<(u64, ExchangeId)> {
         std::mem::take(&mut self.held)
     }
 
-    /// `rows` more are safe.
+    /// Counts `rows` more as committed.
     pub(crate) fn committed(&mut self, rows: u64) {
         self.committed += rows;
         while self.waiting.front().is_some_and(|(upto, _)| *upto <= self.committed) {
@@ -63,28 +63,28 @@ impl Ledger {
         }
     }
 
-    /// The store says that it cannot write, or that it can again.
+    /// The store reports that it cannot write, or that it can again.
     pub(crate) fn failed(&mut self, failed: bool) {
         self.failed = failed;
     }
 
-    /// True if the store has said that it cannot write.
+    /// True if the store has reported that it cannot write.
     pub(crate) fn is_failed(&self) -> bool {
         self.failed
     }
 
-    /// True if another request may be admitted: nothing is let through unmetered (contract section 5).
+    /// True if another request may be admitted: no request is admitted unless its usage can be recorded.
     #[inline]
     pub(crate) fn takes_rows(&self, now: Mono, max_lag: Duration) -> bool {
         !self.failed && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)
     }
 
-    /// Microseconds for which the oldest row that is not known to be safe has waited.
+    /// Microseconds for which the oldest uncommitted row has waited.
     pub(crate) fn lag(&self, now: Mono) -> u64 {
         self.waiting.front().map_or(0, |(_, at)| now.micros_since(*at))
     }
 
-    /// Rows not yet known to be safe.
+    /// Number of rows not yet known to be committed.
     pub(crate) fn uncommitted(&self) -> u64 {
         self.given - self.committed
     }

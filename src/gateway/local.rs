@@ -1,5 +1,5 @@
-//! Answers that the gateway gives by itself, as bodies: models, quota, errors in the caller's shape. Writes bytes; what
-//! is asked and whether it may be is decided before.
+//! Answers that the gateway gives by itself, as bodies: models, quota, errors in the client's format. Writes bytes
+//! only: the request has been authorized before.
 
 use super::cx::Cx;
 use super::exchange::{Endpoint, Request};
@@ -15,7 +15,7 @@ use crate::wire::{Span, percent};
 /// Bytes of a model id in a path, percent-encoded.
 const PATH_ID_MAX: usize = 1024;
 
-/// The body for an endpoint that needs none of its own. `head`: the bytes of the request's head.
+/// Body for an endpoint that takes no request body. `head`: the bytes of the request's head.
 pub(crate) fn body(
     request: &Request,
     endpoint: Endpoint,
@@ -37,7 +37,7 @@ pub(crate) fn body(
         Endpoint::Model(id) => {
             let id = model_asked(id, head);
             let found = catalog.asked(&id).and_then(|index| catalog.get(index));
-            // A model that the key may not use is not told from one that does not exist.
+            // A model that the key may not use looks like one that does not exist.
             let model = found.filter(|model| key_kind.scope.allows_model(&model.id));
             write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, anthropic, out);
         }
@@ -50,13 +50,13 @@ pub(crate) fn body(
     Ok(())
 }
 
-/// The name of a model in a path.
+/// Name of the model in a path.
 pub(crate) fn model_asked(id: Span, head: &[u8]) -> String {
     let id = id.of(head);
     percent::decoded(&id[..id.len().min(PATH_ID_MAX)])
 }
 
-/// What a client is told of a refusal.
+/// Content of the error body for a refusal.
 #[inline]
 pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
     let Refusal { kind, status, message, details, .. } = refusal;
@@ -71,8 +71,8 @@ pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
     }
 }
 
-/// Where a period is spent, the same for Codex, and a header for it: whose period and until when it shows its user only
-/// in these places. Of what is told in the others it shows words of its own, or none.
+/// Adapts an error for Codex if a quota or budget is used up, and adds a header for it. Codex shows its user the owner
+/// of the period and its end only in these places; for other errors it shows its own text, or none.
 #[cold]
 pub(crate) fn tell_codex(refusal: &Refusal, words: &mut ErrorWords<'_>, header: &mut Vec<u8>) {
     let is_spent = refusal.limit.is_some_and(LimitKind::is_of_period);
@@ -82,8 +82,8 @@ pub(crate) fn tell_codex(refusal: &Refusal, words: &mut ErrorWords<'_>, header: 
     header.extend(refusal.message.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
 }
 
-/// `GET /v1/models`: specification section 2.1; with `anthropic`, the union with the Anthropic list, which parses in
-/// both families of SDK (wire-formats section 5.4).
+/// Writes `GET /v1/models` in OpenAI's format; with `anthropic` also the members of the Anthropic list, so that both
+/// families of SDK can parse it.
 fn write_models<'a>(models: impl Iterator<Item = &'a Model>, anthropic: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"object\":\"list\",\"data\":[");
     let (mut first, mut last) = (None, None);
@@ -112,7 +112,7 @@ fn id_or_null(model: Option<&Model>, out: &mut Vec<u8>) {
     }
 }
 
-/// One Model of specification section 2.1.
+/// Writes one model of the list.
 fn write_model(model: &Model, anthropic: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"id\":");
     write_string(out, &model.id);
@@ -131,7 +131,7 @@ fn write_model(model: &Model, anthropic: bool, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// `GET /v1/quota`: specification section 2.3.
+/// Writes `GET /v1/quota`.
 fn write_quota(plan: &str, quota: &QuotaStatus, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"object\":\"quota\",\"plan\":");
     write_string(out, plan);

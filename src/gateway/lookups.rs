@@ -1,6 +1,6 @@
-//! Keys that this process does not know although their checksum is right: one may have been issued a moment ago, so the
-//! ledger is asked before the key is refused. Owns which requests wait for which key, when the ledger is asked, and
-//! which keys do not exist. Must never know what a request wants. Called by `drive`.
+//! Looks up keys that this process does not know although their checksum is right: one may have been issued a moment
+//! ago, so the ledger is asked before the key is refused. Owns the requests that wait for a key, the time of the next
+//! question to the ledger, and the keys that do not exist. Must never know the content of a request. Called by `drive`.
 
 use super::ids::ExchangeId;
 use super::orders::{Order, OrderSink};
@@ -12,21 +12,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Lookups {
-    /// The key of the request that was looked at last, if it is to be looked up.
+    /// Key of the last authorized request, if it is to be looked up.
     pub(crate) unknown: Option<KeyId>,
-    /// The requests that wait, by key.
+    /// Waiting requests by key.
     waiting: BTreeMap<KeyId, Vec<ExchangeId>>,
-    /// How many they are.
+    /// Number of waiting requests.
     requests: usize,
     /// Ids that the ledger has not been asked for yet, the oldest first.
     next: VecDeque<KeyId>,
     /// When the ledger may be asked again.
     free: Mono,
-    /// When it is asked; `NEVER` if no id waits for that.
+    /// Time at which the ledger is asked; `NEVER` if no id is pending.
     due: Mono,
     /// Ids that do not exist.
     absent: BTreeSet<KeyId>,
-    /// The same ids and until when each is remembered, the oldest first.
+    /// Expiry times of these ids, the oldest first.
     ends: VecDeque<(Mono, KeyId)>,
 }
 
@@ -46,7 +46,7 @@ impl Default for Lookups {
 }
 
 impl Lookups {
-    /// True if a request may wait until the ledger has been asked for `id`; else it is refused at once.
+    /// True if a request may wait until the ledger has been asked for `id`; otherwise it is refused at once.
     pub(crate) fn may_wait(&mut self, id: &KeyId, now: Mono) -> bool {
         while let Some((_, id)) = self.ends.front().filter(|(until, _)| *until <= now) {
             self.absent.remove(id);
@@ -55,7 +55,7 @@ impl Lookups {
         self.requests < LOOKUPS_WAITING_MAX && !self.absent.contains(id)
     }
 
-    /// `exchange` waits for the answer about `id`.
+    /// Makes `exchange` wait for the answer about `id`.
     pub(crate) fn wait(&mut self, id: KeyId, exchange: ExchangeId, now: Mono, orders: &mut OrderSink) {
         let waiting = self.waiting.entry(id).or_default();
         if waiting.is_empty() {
@@ -67,13 +67,13 @@ impl Lookups {
         self.ask(now, orders);
     }
 
-    /// When the ledger is to be asked next.
+    /// Time of the next question to the ledger.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
         self.due
     }
 
-    /// Asks the ledger for the ids that have come since the last look-up, if it may be asked again.
+    /// Asks the ledger for the ids that have been added since the last lookup, if it may be asked again.
     pub(crate) fn ask(&mut self, now: Mono, orders: &mut OrderSink) {
         if now < self.due {
             return;
@@ -84,14 +84,14 @@ impl Lookups {
         self.due = if self.next.is_empty() { Mono::NEVER } else { self.free };
     }
 
-    /// The ledger has answered, or cannot: the requests that waited. Some may have left meanwhile.
+    /// Handles the ledger's answer or failure: returns the requests that waited. Some may have ended meanwhile.
     pub(crate) fn answered(&mut self, id: &KeyId) -> Vec<ExchangeId> {
         let waited = self.waiting.remove(id).unwrap_or_default();
         self.requests -= waited.len();
         waited
     }
 
-    /// There is no such key.
+    /// Remembers that there is no such key.
     pub(crate) fn is_absent(&mut self, id: KeyId, now: Mono) {
         if self.absent.insert(id) {
             self.ends.push_back((now.after(UNKNOWN_KEPT), id));
@@ -116,7 +116,7 @@ mod tests {
         ExchangeId::new(n as u32, 0)
     }
 
-    /// How many ids each look-up has.
+    /// Number of ids of each lookup.
     fn asked(orders: &OrderSink) -> Vec<usize> {
         let ids = orders.0.iter().map(|order| match order {
             Order::LookUp(ids) => ids.len(),

@@ -40,7 +40,7 @@ pub(crate) struct Taken {
     pub(crate) cost_nano: u64,
     /// From the end of its head to the end of its answer.
     pub(crate) micros: u64,
-    /// Of a stream: from the end of its body to the first event, and from that to the end.
+    /// Times of a stream: from the end of its body to the first event, and from that to the end.
     pub(crate) events: Option<(u64, u64)>,
 }
 

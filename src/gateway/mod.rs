@@ -1,15 +1,14 @@
-//! The sans-I/O core: where HTTP, the dialects and the policy meet. [`Gateway`] owns every connection's state and every
-//! buffer; the world drives it by the verbs of [`Core`] and performs what it asks for. No sockets, no clocks, no
-//! threads; nothing here may block.
+//! The sans-I/O core: connects HTTP, the dialects and the policy. [`Gateway`] owns every connection's state and every
+//! buffer; the driver calls the methods of [`Core`] and performs the actions that they return. No sockets, no clocks,
+//! no threads; nothing here may block.
 //!
-//! Three machines and a driver: `client` (the lifetime of a TCP connection), `exchange` (the lifetime of a request) and
-//! `provider` (the lifetime of a connection to a provider) are told things and return what follows; only `drive` knows
-//! two of them. What is none of the three, from the configuration to the counters, is in `cx`.
+//! Three state machines and a driver: `client` (the lifetime of a TCP connection), `exchange` (the lifetime of a
+//! request) and `provider` (the lifetime of a connection to a provider) receive events and return effects; only `drive`
+//! knows two of them. Everything else, from the configuration to the counters, is in `cx`.
 //!
-//! The one way of a request: a head and a body from `client` → `exchange::authorize` (may it pass) →
-//! `exchange::reserve` (model, hold) → `exchange::attempt` (which target, which connection) → `provider` (the
-//! request out, the answer in) → `exchange::stream` or `exchange::reply` (the answer's way back) →
-//! `exchange::finish` (its one end).
+//! The path of a request: a head and a body from `client` → `exchange::authorize` (may it pass) → `exchange::reserve`
+//! (model, reservation) → `exchange::attempt` (which target, which connection) → `provider` (the request out, the
+//! answer in) → `exchange::stream` or `exchange::reply` (the answer to the client) → `exchange::finish` (its one end).
 
 mod access_log;
 mod admin;
@@ -70,60 +69,61 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// What the gateway starts from besides its configuration.
+/// Inputs of the gateway besides its configuration.
 #[derive(Debug, Default)]
 pub struct Start {
     /// Entropy for ids and hashing; a fixed one makes a run repeatable.
     pub seed: [u8; 32],
-    /// What users and conversations are hashed with, out of the ledger.
+    /// Secret from the ledger that users and conversations are hashed with.
     pub hash_key: HashKey,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     pub client_listeners: usize,
-    /// Who can connect to the admin listener; `None` if there is none.
+    /// Clients that can connect to the admin listener; `None` if there is none.
     pub admin: Option<Reach>,
     /// Client connections for which the system has descriptors; `None` for as many as are configured.
     pub descriptors: Option<usize>,
     /// All keys.
     pub keys: Keys,
-    /// What was settled per key, path and UTC day (its first moment), since the beginning of the longest period, better
-    /// since [`crate::policy::meter::DAYS_KEPT`] days ago.
+    /// Usage that was settled per key, path and UTC day (its first moment), since the beginning of the longest period,
+    /// preferably for the last [`crate::policy::meter::DAYS_KEPT`] days.
     pub days: Vec<Past>,
-    /// Requests since the beginning of the longest window. What they have used is in `days` too.
+    /// Requests since the beginning of the longest window. Their usage is in `days` too.
     pub recent: Vec<Past>,
     /// When the newest usage record was admitted; the clock must not be more than five minutes behind it.
     pub newest: Unix,
-    /// The build date, which the same holds for.
+    /// Build date; the clock must not be more than five minutes behind it either.
     pub built: Unix,
-    /// What a predecessor still serves; `None` if there is none.
+    /// Requests that a predecessor still serves; `None` if there is no predecessor.
     pub running: Option<Vec<Running>>,
-    /// What the system says of this process, asked for at every look at the metrics; must not block. `None`: nothing.
+    /// Reads the system's data about this process at every read of the metrics; must not block. `None`: no such
+    /// metrics.
     pub process: Option<fn() -> ProcessVitals>,
-    /// A monotonic clock that is read at each admission by a grant of a shared ledger, for which the time of the
-    /// present verb is too old: the process may have been stopped since. `None`: nothing is granted.
+    /// A monotonic clock that is read at each admission by a grant of the shared ledger: the time of the present call
+    /// is too old for that, since the process may have been stopped. `None`: there are no grants.
     pub watch: Option<fn() -> Mono>,
-    /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
+    /// Bytes in one piece above which work is given to a helper thread; `None` for `limits::WORK_MIN`.
     pub work_min: Option<usize>,
 }
 
-/// What the ledger says was used.
+/// Usage according to the ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Past {
-    /// Whose.
+    /// Key that used it.
     pub key: KeyId,
     /// The path of groups that it was admitted under, see [`crate::policy::row::Row::group`].
     pub group: Arc<str>,
-    /// When.
+    /// Time of use.
     pub at: Unix,
-    /// How much.
+    /// Amount used.
     pub used: Amount,
 }
 
-/// What is still to be done in the present verb.
+/// Work that is left in the present call.
 #[derive(Debug)]
 enum Next {
-    /// Look at what lies behind the answer that a client has got.
+    /// Process the input behind the answer that a client has received.
     Advance(ClientId),
-    /// Tell an exchange this.
+    /// Deliver this event to an exchange.
     Tell(ExchangeId, Event<'static>),
 }
 
@@ -139,15 +139,15 @@ pub struct Gateway {
     /// See [`Start::process`].
     process: Option<fn() -> ProcessVitals>,
     timers: Timers,
-    /// The worklist of the present verb.
+    /// The worklist of the present call.
     queue: VecDeque<Next>,
     dirty: Vec<Conn>,
-    /// Walks over all clients, for [`Vitals`]: what each event costs must not grow with their number.
+    /// Number of walks over all clients, for [`Vitals`]: the cost of an event must not grow with their number.
     walks: u64,
 }
 
 impl Gateway {
-    /// A gateway that continues where the ledger stands.
+    /// Creates a gateway that continues from the state of the ledger.
     pub fn new(config: Arc<Config>, start: Start, now: Now) -> Gateway {
         let room = config.server.max_connections.min(ROOM_MAX);
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
@@ -189,12 +189,13 @@ impl Gateway {
         }
     }
 
-    /// Counts on from where a predecessor has come.
+    /// Continues from the counters of a predecessor.
     pub fn count_on(&mut self, counters: &Counters) {
         self.cx.add_counters(counters);
     }
 
-    /// When stopping or handing over goes on by itself, or a place may come free; `NEVER` where nothing does.
+    /// Earliest time at which the gateway itself has to act, apart from connections and exchanges; `NEVER` if there is
+    /// none.
     #[inline]
     fn own_due(&self) -> Mono {
         let (lifecycle, never) = (&self.cx.lifecycle, Mono::NEVER);
@@ -206,12 +207,12 @@ impl Gateway {
         drain.min(others).min(keys_and_clock)
     }
 
-    /// It has ended because a newer version must be started in its place.
+    /// True if it has ended because a newer version must be started in its place.
     pub fn is_outgrown(&self) -> bool {
         self.cx.lifecycle.outgrown
     }
 
-    /// What is in use at the moment.
+    /// Numbers of everything in use at the moment.
     pub fn vitals(&self) -> Vitals {
         Vitals {
             clients: self.clients.len(),
@@ -238,14 +239,14 @@ fn provider_id(conn: Conn) -> ProviderId {
     ProviderId::new(conn.slot, conn.generation)
 }
 
-/// The earliest deadline of a client, those of its exchange included.
+/// Earliest deadline of a client, including its exchange.
 #[inline]
 fn earliest(client: &client::Connection, exchanges: &Slots<Exchange, ExchangeName>) -> Mono {
     let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
     exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
 }
 
-/// How much of everything is in use: what the simulator checks, and what must be back to nothing at rest.
+/// Numbers of everything in use: the simulator checks them, and they must be zero again when idle.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Vitals {
     /// Client connections.
@@ -256,17 +257,17 @@ pub struct Vitals {
     pub upstreams: usize,
     /// Connections to providers kept for the next request.
     pub idle: usize,
-    /// Reservations of the meter that are out.
+    /// Number of reservations in the meter.
     pub holds: usize,
     /// Attempts that count as in flight at their targets.
     pub flying: usize,
     /// The most of them at one target.
     pub flying_most: usize,
-    /// Requests that wait for places.
+    /// Requests that wait for slots.
     pub queued: usize,
     /// Bytes of buffer lent.
     pub buffered: usize,
-    /// Bytes of buffer promised to bodies that have not come.
+    /// Bytes of buffer reserved for bodies that have not arrived.
     pub promised: usize,
     /// Entries of the timer heap, stale ones included.
     pub timers: usize,
@@ -294,9 +295,9 @@ impl Core for Gateway {
         Some(client_conn(id))
     }
 
-    /// Where nothing is begun nobody new is let in: what is left of the buffers is for those who are. No key alone
-    /// brings that about. While a successor takes over, new clients wait for what comes of it. The admin listener is
-    /// always open.
+    /// True if new clients are accepted. Under memory pressure none are: the remaining buffers are for the connected
+    /// clients. One key alone cannot cause that. While a successor takes over, new clients wait for the result. The
+    /// admin listener always accepts.
     fn wants_clients(&self, listener: usize) -> bool {
         let is_open = self.cx.gate == Gate::Open && !self.cx.lifecycle.handover.holds_clients_back();
         listener >= self.client_listeners || is_open
@@ -518,13 +519,13 @@ impl Core for Gateway {
             }
             None => {}
         }
-        // One that its client did not know of yet has nobody.
+        // Drop exchanges not yet attached to a client.
         let is_alone = |exchange: &Exchange| self.clients.get(exchange.request.client).is_none();
         let alone: Vec<_> = self.exchanges.iter().filter(|(_, one)| is_alone(one)).map(|(id, _)| id).collect();
         for id in alone {
             drop(self.exchanges.remove(id));
         }
-        // An exchange that was being moved when the panic came is gone, and its hold with it.
+        // An exchange that was being moved during the panic is gone, and its reservation with it.
         let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.hold());
         let live: Vec<_> = own.chain(self.cx.lifecycle.inheritance.holds()).map(Hold::id).collect();
         for (key, lease) in self.cx.meter.reclaim(|id| live.contains(&id)) {
@@ -535,7 +536,7 @@ impl Core for Gateway {
         self.cx.turns.served = None;
         self.cx.queues.recount(|id| self.exchanges.get(id).is_some_and(Exchange::is_queued));
         self.cx.breakers.recount(self.exchanges.iter().filter_map(|(_, exchange)| exchange.flies_at()));
-        // So are its buffers, and what it was promised.
+        // Rebuild the buffer accounting too.
         let clients: usize = self.clients.iter().map(|(_, client)| client.storage()).sum();
         let exchanges: usize = self.exchanges.iter().map(|(_, exchange)| exchange.storage()).sum();
         let providers: usize = self.providers.iter().map(|(_, provider)| provider.storage()).sum();

@@ -1,10 +1,10 @@
-//! Work that would hold the loop too long: reading or translating what is larger than `limits::WORK_MIN` in one piece.
-//! It leaves as an order, with everything it needs; a helper thread (or a test) runs it; it comes back as a
-//! `Notice::Worked`. Meanwhile its exchange waits, its provider is not read, and every other exchange goes on.
+//! Work that would block the loop too long: reading or translating input larger than `limits::WORK_MIN` in one piece.
+//! It leaves as an order, with everything it needs; a helper thread (or a test) runs it; it returns as a
+//! `Notice::Worked`. Meanwhile its exchange waits, its provider is not read, and every other exchange continues.
 //!
-//! Storage goes along and stays counted: the work's own pool starts from what was lent to it, and is taken into
-//! account again when it returns, whether its exchange still waits for it or not. A key pays for its work until it has
-//! returned: by the promise of its exchange while that waits, and else as bytes that are leaving (`gateway::helpers`).
+//! Storage is moved with the work and stays counted: the work's own pool starts with the lent bytes, which are counted
+//! again when it returns, even if its exchange no longer waits for it. A key pays for its work until then: by the
+//! promise of its exchange while that waits, otherwise as bytes that are leaving (`gateway::helpers`).
 
 use super::ids::ExchangeId;
 use super::provider::request::OutgoingRequest;
@@ -19,10 +19,10 @@ use crate::wire::inbound::Lent;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The end of a chunk that is at the same time the last one.
+/// End of a chunk and of the whole chunked body.
 pub(crate) const LAST_OF_ONE: &[u8] = b"\r\n0\r\n\r\n";
 
-/// Something to be done by a helper thread.
+/// A job for a helper thread.
 #[derive(Debug)]
 pub struct Work {
     ticket: Ticket,
@@ -30,26 +30,26 @@ pub struct Work {
     task: Task,
 }
 
-/// Something that a helper thread has done.
+/// A job that a helper thread has finished.
 #[derive(Debug)]
 pub struct Done {
     ticket: Ticket,
-    /// `None`: it was lost to a bug.
+    /// `None` if a bug lost the result.
     product: Option<Product>,
 }
 
-/// Which exchange of which key waits for it, and the storage that went along.
+/// The exchange and the key that wait for the job, and the storage that moved with it.
 #[derive(Debug)]
 struct Ticket {
     exchange: ExchangeId,
     key: Option<KeyIx>,
     serial: u64,
     pool: Pool,
-    /// What `pool` started from.
+    /// Bytes that `pool` started with.
     lent: usize,
 }
 
-/// Who waits for a piece of work, and its number.
+/// Owner of a job, and the job's number.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) exchange: ExchangeId,
@@ -57,7 +57,7 @@ pub(crate) struct Owner {
     pub(crate) serial: NonZeroU64,
 }
 
-/// [`ResponseIdentity`] with its own words.
+/// [`ResponseIdentity`] that owns its data.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedIdentity {
     id: Vec<u8>,
@@ -82,53 +82,53 @@ impl OwnedIdentity {
     }
 }
 
-/// What is to be done.
+/// Task of a job.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Large blocks of memory, to be given back to the system.
     Discard(Vec<Vec<u8>>),
-    /// A whole answer of a provider of shape `from`, for a client of shape `to`.
+    /// Translate a complete answer of a provider of shape `from` for a client of shape `to`.
     Reply { body: Buf, from: Dialect, to: Dialect, state: TranslationState, chunked: bool },
-    /// A request of shape `from`, for a provider of another one.
+    /// Translate a request of shape `from` for a provider of another one.
     Request { body: Lent, draft: Box<OutgoingRequest>, from: Dialect, target: Box<OwnedTarget> },
-    /// A piece of a stream whose event under way is large.
+    /// Read a piece of a stream whose current event is large.
     Events { stream: Box<SseStream>, data: Buf },
-    /// The end of a stream that leaves a large event without its empty line.
+    /// Read the end of a stream that leaves a large event without its empty line.
     LastEvent { stream: Box<SseStream> },
 }
 
-/// What has come of it.
+/// Result of a task.
 #[derive(Debug)]
 pub(crate) enum Product {
     /// The answer as it is sent, with the end of its one chunk if it is chunked.
     Reply { read: Result<ObservedUsage, Rejected>, out: Buf },
     /// The message that was lent, and the request for the provider.
     Request { body: Lent, draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
-    /// The events that have come of a piece.
+    /// The events of a piece.
     Events { stream: Box<SseStream>, out: Vec<u8>, fed: Result<Fed, StreamFault> },
-    /// The events that have come of the end.
+    /// The events of the end.
     LastEvent { stream: Box<SseStream>, out: Vec<u8>, ended: Result<(), StreamFault> },
 }
 
 impl Work {
-    /// A task that goes along with a part of `pool`: storage of `lent` bytes.
+    /// A task with a part of `pool`: storage of `lent` bytes.
     pub(super) fn new(of: Owner, (pool, lent): (&mut Pool, usize), identity: OwnedIdentity, task: Task) -> Work {
         let Owner { exchange, key, serial } = of;
         let ticket = Ticket { exchange, key, serial: serial.get(), pool: pool.part(lent), lent };
         Work { ticket, identity, task }
     }
 
-    /// Whose it is, as a number: work of different keys goes side by side.
+    /// Lane of the job's key, as a number: jobs of different keys run in parallel.
     pub fn lane(&self) -> u64 {
         self.ticket.key.map_or(0, |key| u64::from(key.0) + 1)
     }
 
-    /// It only frees memory.
+    /// True if it only frees memory.
     pub fn is_freeing(&self) -> bool {
         matches!(self.task, Task::Discard(_))
     }
 
-    /// Does it. Takes some milliseconds per megabyte.
+    /// Runs the task. Takes some milliseconds per megabyte.
     pub fn run(self) -> Done {
         let Work { mut ticket, identity, task } = self;
         let done = catch_unwind(AssertUnwindSafe(|| {
@@ -184,28 +184,28 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
     })
 }
 
-/// Bytes that an answer may grow by without its storage having to: an id, a name, a usage.
+/// Bytes that an answer may grow by without growing its storage: an id, a name, a usage.
 const REPLY_MORE: usize = 4096;
 
 impl Done {
-    /// The exchange that gave it away, and the number under which it waits.
+    /// The exchange that gave the job away, and the number under which it waits.
     pub(crate) fn owner(&self) -> (ExchangeId, u64) {
         (self.ticket.exchange, self.ticket.serial)
     }
 
-    /// Whose it is.
+    /// Key that the job belongs to.
     pub(crate) fn key(&self) -> Option<KeyIx> {
         self.ticket.key
     }
 
-    /// Takes the storage that went along into account again, and what has come of the task out of it.
+    /// Counts the storage of the job in `into` again, and returns the result of the task.
     pub(crate) fn take(self, into: &mut Pool) -> Option<Product> {
         let Done { mut ticket, product } = self;
         into.reunite(&mut ticket.pool, ticket.lent);
         product
     }
 
-    /// The same where the exchange has ended meanwhile, or begun another attempt: only the storage counts.
+    /// Drops the result, since the exchange has ended meanwhile, or begun another attempt: only the storage counts.
     pub(crate) fn discard(self, into: &mut Pool) {
         let Done { mut ticket, product } = self;
         let pool = &mut ticket.pool;
@@ -222,20 +222,20 @@ impl Done {
     }
 }
 
-/// One piece of work that is away.
+/// A job that a helper thread has.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) serial: u64,
     pub(super) key: Option<KeyIx>,
     pub(super) lent: usize,
-    /// Nobody waits for it: its key is charged for it.
+    /// No exchange waits for it: its key is charged for it.
     pub(super) alone: bool,
 }
 
-/// Work that is with helper threads: one piece for each exchange at most, and blocks that are being freed.
+/// Jobs that helper threads have: at most one for each exchange, and blocks that are being freed.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
     pub(super) pieces: Vec<Piece>,
-    /// Pieces given away so far.
+    /// Number of jobs given away so far.
     pub(super) given: u64,
 }

@@ -1,4 +1,4 @@
-//! What the gateway hands to helper threads and what they tell it. Data only.
+//! Commands for helper threads and notifications from them. Data only.
 
 pub use super::admin::{DeskAnswer, DeskAsk, Part, UNKNOWN_AFTER, Writer};
 pub use super::offload::{Done, Work};
@@ -16,46 +16,46 @@ use std::sync::Arc;
 pub enum Order {
     /// Rows for the ledger, in the order in which their exchanges ended.
     Rows(Vec<Row>),
-    /// Whole log lines, newline-terminated JSON.
+    /// Complete log lines, newline-terminated JSON.
     Log(Vec<u8>),
-    /// Spans in JSON, a line each, for the collector of this configuration. Those that are lost are told by
-    /// [`Notice::Spans`].
+    /// Spans in JSON, a line each, for the collector of this configuration. [`Notice::Spans`] reports lost ones.
     Spans(Arc<Config>, Vec<u8>),
-    /// Questions for a shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over go first.
+    /// Questions for the shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over are
+    /// written first.
     Asks(Vec<Ask>),
-    /// Leases of a shared ledger that are given back without a row.
+    /// Leases of the shared ledger that are given back without a row.
     Releases(Vec<Release>),
-    /// What was done with grants of a shared ledger. Rows of the same hand-over go after it.
+    /// Uses of grants of the shared ledger. Rows of the same hand-over are written after them.
     Uses(Vec<Use>),
-    /// Keys that are not known are looked up in the ledger at once; answered by a [`Notice::LookedUp`] or several.
+    /// Look up unknown keys in the ledger at once; answered by one or more [`Notice::LookedUp`].
     LookUp(Vec<KeyId>),
-    /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
+    /// A job too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
     Work(Box<Work>),
     /// Answer a request to the admin listener; answered by [`Notice::Desk`].
     Desk(Box<DeskAsk>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
     Reload(Arc<Config>),
-    /// Ask where a secret comes from once more, since a provider refuses what it said last. Answered by
+    /// Read a secret from its origin again, since a provider refuses the present one. Answered by
     /// [`Notice::SecretTold`].
     Renew(Origin),
     /// Ask a provider for its models. Answered by [`Notice::Listed`].
     List(ListingAsked),
-    /// Give the ledger to the successor, with what is still served here; rows are kept for it from here on. Answered by
+    /// Give the ledger to the successor, with the requests still served here; later rows are kept for it. Answered by
     /// [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
     HandOver(Vec<Running>),
-    /// Let the successor serve, which counts on from here, and pass rows on to it.
+    /// Let the successor serve, which continues these counters, and pass rows on to it.
     LetServe(Box<Counters>),
-    /// Pass on to it what has been counted since.
+    /// Pass on later counts to the successor.
     Counted(Box<Counters>),
-    /// End the successor, and take back the ledger if it was given; rows go there from here on.
-    /// Answered by [`Notice::SuccessorGone`].
+    /// End the successor, and take back the ledger if it was given away; later rows are written to it. Answered by
+    /// [`Notice::SuccessorGone`].
     TakeBack,
-    /// Tell the predecessor that so many more of its rows are safe.
+    /// Report to the predecessor that so many more of its rows are committed.
     Acknowledge(u64),
 }
 
 impl Order {
-    /// It asks for nothing, and is there for its storage alone.
+    /// True if it contains no work, and exists only for its storage.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Order::Rows(rows) => rows.is_empty(),
@@ -68,12 +68,12 @@ impl Order {
     }
 }
 
-/// The orders of one hand-over: of each kind that is given often there is one, with everything in it.
+/// Orders of one hand-over: for each frequent kind there is one, with everything in it.
 #[derive(Debug, Default)]
 pub(crate) struct OrderSink(pub(crate) Vec<Order>);
 
 impl OrderSink {
-    /// One row more for the ledger.
+    /// Adds a row for the ledger.
     pub(crate) fn row(&mut self, row: Row) {
         for order in &mut self.0 {
             if let Order::Rows(rows) = order {
@@ -83,7 +83,7 @@ impl OrderSink {
         self.0.push(Order::Rows(vec![row]));
     }
 
-    /// One question more for a shared ledger.
+    /// Adds a question for the shared ledger.
     pub(crate) fn ask(&mut self, ask: Ask) {
         for order in &mut self.0 {
             if let Order::Asks(asks) = order {
@@ -93,7 +93,7 @@ impl OrderSink {
         self.0.push(Order::Asks(vec![ask]));
     }
 
-    /// Something was done with a grant.
+    /// Adds a use of a grant.
     pub(crate) fn used(&mut self, one: Use) {
         for order in &mut self.0 {
             if let Order::Uses(uses) = order {
@@ -104,7 +104,7 @@ impl OrderSink {
         self.0.insert(0, Order::Uses(vec![one]));
     }
 
-    /// Gives a lease back that no row will.
+    /// Gives back a lease that no row will give back.
     pub(crate) fn give_back(&mut self, release: Release) {
         for order in &mut self.0 {
             if let Order::Releases(releases) = order {
@@ -114,7 +114,7 @@ impl OrderSink {
         self.0.push(Order::Releases(vec![release]));
     }
 
-    /// One piece more of the log.
+    /// Adds a piece of the log.
     pub(crate) fn log(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         for order in &mut self.0 {
             if let Order::Log(lines) = order {
@@ -126,7 +126,7 @@ impl OrderSink {
         self.0.push(Order::Log(lines));
     }
 
-    /// Spans of one request more.
+    /// Adds the spans of a request.
     pub(crate) fn spans(&mut self, config: &Arc<Config>, write: impl FnOnce(&mut Vec<u8>)) {
         for order in &mut self.0 {
             if let Order::Spans(to, lines) = order
@@ -141,7 +141,7 @@ impl OrderSink {
         self.0.push(Order::Spans(config.clone(), lines));
     }
 
-    /// A request whose row has been given in the very turn that hands over is not running any more.
+    /// Removes a request from the running ones: its row has been given in the event-loop iteration that hands over.
     pub(crate) fn not_running(&mut self, request: &[u8; 16]) {
         for order in &mut self.0 {
             if let Order::HandOver(running) = order {
@@ -151,23 +151,23 @@ impl OrderSink {
     }
 }
 
-/// Which provider is to be asked for its models.
+/// Request for a provider's list of models.
 #[derive(Debug)]
 pub struct ListingAsked {
     /// The configuration in use.
     pub config: Arc<Config>,
-    /// Its number.
+    /// Number of that configuration.
     pub epoch: u32,
-    /// The provider's number in it.
+    /// Index of the provider in it.
     pub provider: usize,
 }
 
-/// What a provider says that was asked for its models.
+/// Answer to a request for a provider's list of models.
 #[derive(Debug)]
 pub struct Listing {
-    /// As asked.
+    /// `epoch` of the request.
     pub epoch: u32,
-    /// As asked.
+    /// `provider` of the request.
     pub provider: usize,
     /// The list, or why there is none.
     pub list: Result<List, NoList>,
@@ -176,54 +176,54 @@ pub struct Listing {
 /// A list of models.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct List {
-    /// Those that the catalog may take in.
+    /// Models that the catalog may take.
     pub models: Vec<Listed>,
-    /// How many others there were, and the first of them, cut.
+    /// Number of other models, and the first of them, cut.
     pub skipped: Option<(usize, String)>,
 }
 
-/// No list has come.
+/// Failure to get a list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoList {
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// The provider refuses the credential.
+    /// True if the provider refuses the credential.
     pub refused: bool,
 }
 
-/// What reading the configuration again has brought.
+/// Result of reading the configuration again.
 #[derive(Debug)]
 pub enum Reloaded {
     /// A configuration without errors, certificates included.
     Fresh {
-        /// It, with the settings that cannot change at run time as they were.
+        /// The configuration, with the old values of settings that cannot change at run time.
         config: Arc<Config>,
-        /// The names of those among them that the file wants different.
+        /// Names of such settings that the file wants to change.
         unchanged: Vec<String>,
     },
-    /// What is wrong with it, one line each. The old one stays.
+    /// Errors, one line each. The old configuration stays.
     Refused(Vec<String>),
 }
 
 /// News from a helper thread.
 #[derive(Debug)]
 pub enum Notice {
-    /// What is new of the keys in the ledger.
+    /// Changes of the keys in the ledger.
     Keys(KeyNews),
-    /// So many more rows are safely in the ledger.
+    /// So many more rows are committed.
     Committed(u64),
-    /// A shared ledger has answered.
+    /// The shared ledger has answered.
     Answered(Answer),
-    /// Another host wants what is granted to this one in an account: of the key of this id, or of the group of this
-    /// name behind an `@`.
+    /// The ledger revokes this host's grants in an account, which another host needs: the key of this id, or the group
+    /// of this name behind an `@`.
     CalledIn(String),
-    /// A shared ledger has been begun again on purpose: nothing has been used yet.
+    /// An operator has reset the shared ledger: nothing has been used yet.
     BegunAnew,
-    /// What the ledger says of keys that were looked up.
+    /// Answers of the ledger about keys that were looked up.
     LookedUp(Vec<(KeyId, KeyAnswer)>),
-    /// The newest usage record that the ledger knows.
+    /// Newest usage record that the ledger knows.
     Newest {
-        /// When it was admitted.
+        /// Time of its admission.
         at: Unix,
         /// An operator has accepted the present time: earlier records do not count any more.
         accepted: bool,
@@ -234,14 +234,14 @@ pub enum Notice {
     StoreOutgrown(String),
     /// The ledger can be written again.
     StoreRecovered,
-    /// So many spans have been lost; and where that is new, why the collector does not take them, or that it does
+    /// So many spans have been lost. If the state is new: why the collector does not accept them, or that it does
     /// again.
     Spans(u64, Option<Result<(), String>>),
-    /// Work is done.
+    /// A job is done.
     Worked(Done),
     /// A request to the admin listener has its answer.
     Desk(Box<DeskAnswer>),
-    /// What a file or a program says that a provider's secret comes from; or why it says nothing.
+    /// Value of a provider's secret from its file or program, or why there is none.
     SecretTold(Origin, Result<String, String>),
     /// A provider has been asked for its models.
     Listed(Listing),
@@ -251,13 +251,13 @@ pub enum Notice {
     SuccessorReady,
     /// The successor has the ledger, and waits for [`Order::LetServe`].
     SuccessorTaken,
-    /// There is no successor any more, or it cannot go on; why, for the log.
+    /// The successor is gone, or cannot continue; why, for the log.
     SuccessorFailed(String),
-    /// The successor has ended, and what it was given is back.
+    /// The successor has ended, and the ledger and the counters are back.
     SuccessorGone,
     /// The predecessor has settled a request.
     Inherited(Row),
-    /// What the predecessor has counted since it let us serve.
+    /// Counts of the predecessor since it let this process serve.
     Counted(Box<Counters>),
     /// The predecessor has ended.
     PredecessorLeft,

@@ -1,5 +1,5 @@
-//! The plan and the groups of each key, by the present configuration. Looked up by name once; says what of them is
-//! missing, and counts nothing.
+//! Plan and groups of each key in the present configuration. Looked up by name once; reports missing ones, and counts
+//! nothing.
 
 use crate::base::time::Unix;
 use crate::policy::config::Config;
@@ -9,8 +9,8 @@ use crate::policy::plan::Plan;
 use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
 
-/// Which plan each key has and where it counts, looked up by name once for each kind of keys: when one is new, and when
-/// the configuration is loaded.
+/// Plan of each key and its groups, looked up by name once for each kind of keys: when a kind is new, and when the
+/// configuration is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct KeyPlans {
     by_kind: Vec<KeyPlace>,
@@ -22,13 +22,13 @@ struct KeyPlace {
     /// Index into the configuration's plans; [`NO_PLAN`] or [`NO_GROUP`].
     plan: u32,
     path: PathIx,
-    /// The plan with limits of a key's own in it.
+    /// The plan with the key's own limits in it.
     own: Option<Box<Plan>>,
 }
 
-/// In the place of a plan's index: its plan is not configured.
+/// Placeholder for a plan's index: the plan is not configured.
 const NO_PLAN: u32 = u32::MAX;
-/// Its group is not.
+/// Placeholder for a plan's index: the group is not configured.
 const NO_GROUP: u32 = u32::MAX - 1;
 
 impl KeyPlace {
@@ -46,13 +46,13 @@ impl KeyPlace {
 }
 
 impl KeyPlans {
-    /// Looks all of them up.
+    /// Looks up the plans and groups of all kinds.
     pub(crate) fn load(&mut self, keys: &Keys, config: &Config, meter: &Meter) {
         self.by_kind.clear();
         self.by_kind.extend(keys.kinds().map(|kind| KeyPlace::of(kind, config, meter)));
     }
 
-    /// Looks up that of a kind that is new.
+    /// Looks up the plan and group of a new kind.
     pub(crate) fn add(&mut self, kind: KindIx, keys: &Keys, config: &Config, meter: &Meter) {
         let place = KeyPlace::of(keys.kind(kind), config, meter);
         match self.by_kind.get_mut(kind.0 as usize) {
@@ -61,7 +61,7 @@ impl KeyPlans {
         }
     }
 
-    /// A key with its plan and its groups; or what of them the configuration has not.
+    /// A key with its plan and its groups, or the one that is not configured.
     #[inline]
     pub(crate) fn of<'a>(&'a self, key: KeyIx, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Missing> {
         let place = keys.kind_of(key).and_then(|kind| self.by_kind.get(kind.0 as usize)).ok_or(Missing::Plan)?;
@@ -71,7 +71,7 @@ impl KeyPlans {
         plan.map(|plan| Payer { key, plan, path: *path, hosts: 1 }).ok_or(lacks)
     }
 
-    /// Plans and groups that keys are of and the configuration has not, with how many keys that are.
+    /// Plans and groups of keys that are not configured, each with the number of such keys.
     pub(crate) fn missing(&self, keys: &Keys, now: Unix) -> BTreeMap<(Missing, String), usize> {
         let mut missing = BTreeMap::new();
         if self.by_kind.iter().all(|place| place.plan < NO_GROUP) {

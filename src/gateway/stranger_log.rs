@@ -1,17 +1,17 @@
-//! How many lines strangers may put into the log: requests that show no valid key cost nothing, so that anybody could
-//! fill a disk by them. What is beyond the bound is counted, and told in one line a second.
+//! Limits log lines of requests without a valid key: such requests cost nothing, so that anyone could fill a disk by
+//! them. Lines beyond the limit are counted, and reported in one line a second.
 
 use crate::base::limits::STRANGER_LINES_PER_SECOND;
 use crate::base::time::Mono;
 
 const SECOND: u64 = 1_000_000;
 
-/// Lines of strangers in the present second of the monotonic clock.
+/// Such lines in the present second of the monotonic clock.
 #[derive(Debug, Default)]
 pub(crate) struct StrangerLog {
     second: u64,
     written: u32,
-    /// Lines that were not written and have not been told of.
+    /// Lines that were not written and have not been reported.
     suppressed: u64,
 }
 
@@ -30,12 +30,12 @@ impl StrangerLog {
         takes
     }
 
-    /// How many lines were not written since the last time.
+    /// Takes the number of lines that were not written since the last call.
     pub(crate) fn take_suppressed(&mut self) -> u64 {
         std::mem::take(&mut self.suppressed)
     }
 
-    /// When the lines that were not written are told of; `NEVER` if there are none.
+    /// When the unwritten lines are reported; `NEVER` if there are none.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
         if self.suppressed == 0 { Mono::NEVER } else { Mono((self.second + 1) * SECOND) }

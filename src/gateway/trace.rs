@@ -1,6 +1,6 @@
-//! The trace that one request is part of (contract section 15): who asked within it, and the spans that it is made of
-//! here. Data, and how headers and the log line have it; begun and filled in by `exchange`, which writes the spans.
-//! There is none where no caller names one and none is exported.
+//! The trace that a request is part of: its caller and its spans here. Data, and its form in headers and the log line;
+//! begun and filled in by `exchange`, which writes the spans. A request has none if its caller names none and none is
+//! exported.
 
 use crate::base::digest::hex_into;
 use crate::base::hash::mix_bytes;
@@ -15,38 +15,38 @@ pub(crate) struct Trace {
     /// The caller's span.
     pub(crate) parent: Option<[u8; 8]>,
     pub(crate) flags: u8,
-    /// What the caller's `tracestate` says.
+    /// The caller's `tracestate`.
     pub(crate) state: Box<[u8]>,
-    /// Its spans are exported.
+    /// True if its spans are exported.
     pub(crate) records: bool,
-    /// The request's id, of which those of its spans are made.
+    /// Id of the request, from which the ids of its spans are derived.
     request: [u8; 16],
     /// Attempts so far.
     pub(crate) attempts: Vec<Tried>,
-    /// Why the model ended its answer, in the word of the client's shape; empty where that is not known.
+    /// Finish reason of the answer, in the term of the client's format; empty if unknown.
     pub(crate) finish: &'static str,
 }
 
-/// One attempt at a target.
+/// An attempt at a target.
 #[derive(Debug)]
 pub(crate) struct Tried {
-    /// Counted from 1.
+    /// Number of the attempt, counted from 1.
     pub(crate) number: u8,
     /// Index into the model's targets.
     pub(crate) target: u32,
     pub(crate) begun: Mono,
-    /// When it failed, how, and the status that the provider had answered; none of one that has not.
+    /// Time and kind of its failure, and the status of the provider's answer; `None` if it has not failed.
     pub(crate) failed: Option<(Mono, AttemptEnd, Option<u16>)>,
 }
 
 impl Trace {
-    /// A new one, of the name of its request: those are random. `records`: it is sampled.
+    /// A new trace: its id is that of the request, which is random. `records`: it is sampled.
     pub(crate) fn fresh(request: [u8; 16], records: bool) -> Trace {
         let (flags, state) = (u8::from(records) * SAMPLED, Box::default());
         Trace { id: request, parent: None, flags, state, records, request, attempts: Vec::new(), finish: "" }
     }
 
-    /// The one that a caller's `head` names, as far as it is well-formed. `exports`: it is recorded if the caller's is.
+    /// The trace that a caller's `head` names, if it is well-formed. `exports`: it is recorded if the caller's is.
     pub(crate) fn of_caller(head: &[u8], request: [u8; 16], exports: bool) -> Option<Trace> {
         let Caller { trace, span, flags } = trace::caller(head)?;
         let records = exports && flags & SAMPLED != 0;
@@ -54,19 +54,19 @@ impl Trace {
         Some(Trace { id: trace, parent: Some(span), flags, state, records, request, attempts, finish: "" })
     }
 
-    /// The name of the span of the attempt with this number, or, of 0, of the request; never all noughts.
+    /// Id of the span of the attempt with this number, or, for 0, of the request; never all zeros.
     pub(crate) fn span(&self, attempt: u8) -> [u8; 8] {
         mix_bytes(attempt.into(), &self.request).max(1).to_be_bytes()
     }
 
-    /// An attempt begins. One that is made again on another connection is the same.
+    /// Notes the beginning of an attempt. A repetition on another connection is the same attempt.
     pub(crate) fn begins(&mut self, number: u8, target: u32, now: Mono) {
         if self.attempts.last().is_none_or(|last| last.number != number) {
             self.attempts.push(Tried { number, target, begun: now, failed: None });
         }
     }
 
-    /// It has failed.
+    /// Notes the failure of an attempt.
     pub(crate) fn fails(&mut self, number: u8, end: AttemptEnd, status: Option<u16>, now: Mono) {
         if let Some(tried) = self.attempts.iter_mut().find(|tried| tried.number == number) {
             tried.failed = Some((now, end, status));

@@ -301,7 +301,7 @@ impl Exchange {
         matches!(self.state, State::Reserving(_))
     }
 
-    /// Its reservation in the meter, while it exists.
+    /// Reservation in the meter, while it exists.
     pub(crate) fn hold(&self) -> Option<&Hold> {
         self.admitted.as_ref().map(|admitted| &admitted.hold)
     }

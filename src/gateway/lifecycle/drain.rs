@@ -1,45 +1,45 @@
-//! Stopping: what is idle is closed once what was on its way has had a moment to arrive, what runs too long is ended,
-//! and when nothing is left the process leaves. Each of these is done once; a connection that becomes idle later
-//! closes by its own deadline, so that stopping costs those nothing that still run.
+//! Stopping: idle connections are closed once requests under way have had a moment to arrive; requests that take too
+//! long are ended; when nothing is left the process exits. Each of these is done once; a connection that becomes idle
+//! later closes by its own deadline, so that stopping costs running requests nothing.
 
 use crate::base::time::Mono;
 
-/// How far stopping has come.
+/// Progress of stopping.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Drain {
-    /// Idle connections are closed from here on.
+    /// When idle connections are closed.
     idle_after: Mono,
-    /// What still runs is ended here.
+    /// When running requests are ended.
     until: Mono,
     done: Option<Step>,
 }
 
-/// What stopping asks for.
+/// Next step of stopping.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Close the connections that are idle.
     CloseIdle,
-    /// End what still runs.
+    /// End the requests that still run.
     EndAll,
 }
 
 impl Drain {
-    /// Stopping has begun.
+    /// Begins to stop.
     pub(crate) fn new(idle_after: Mono, until: Mono) -> Drain {
         Drain { idle_after, until, done: None }
     }
 
-    /// What still runs is ended one day. A process that hands over ends nothing.
+    /// True if running requests are ended at some time. A process that hands over ends none.
     pub(crate) fn is_bounded(&self) -> bool {
         self.until != Mono::NEVER
     }
 
-    /// What still runs is ended at `until` at the latest.
+    /// Ends running requests at `until` at the latest.
     pub(crate) fn bound(&mut self, until: Mono) {
         self.until = self.until.min(until);
     }
 
-    /// What is to be done now, each step once.
+    /// The step to take now, each once.
     pub(crate) fn step(&mut self, now: Mono) -> Option<Step> {
         let step = match self.done {
             None | Some(Step::CloseIdle) if now >= self.until => Step::EndAll,
@@ -59,7 +59,7 @@ impl Drain {
         }
     }
 
-    /// What ran has been told to end.
+    /// True if running requests have been ended.
     pub(crate) fn is_over(&self) -> bool {
         self.done == Some(Step::EndAll)
     }

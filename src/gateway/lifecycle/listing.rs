@@ -1,6 +1,6 @@
-//! Lists of models that providers have (contract section 11, "Discovery"). A helper thread asks; what it brings changes
-//! the catalog of requests that begin after it, and nothing of those that run: they keep the configuration that they
-//! began with, and number their model by its catalog.
+//! Lists of models from providers. A helper thread asks; the result changes the catalog of requests that begin later,
+//! and does not affect running ones: they keep the configuration that they began with, and number their model by its
+//! catalog.
 
 use crate::base::hash::mix_bytes;
 use crate::base::limits::TOLD_BYTES_MAX;
@@ -13,7 +13,7 @@ use crate::policy::config::Config;
 use crate::wire::json::write_string;
 use std::sync::Arc;
 
-/// Has those asked whose time has come. A process that stops asks nobody.
+/// Asks the providers whose time has come. A process that is stopping asks none.
 pub(crate) fn ask(cx: &mut Cx) {
     while let Some(provider) = cx.discovery.take_due(cx.now.mono) {
         if !cx.lifecycle.is_stopping() {
@@ -23,7 +23,7 @@ pub(crate) fn ask(cx: &mut Cx) {
     }
 }
 
-/// An answer has come. One that a configuration before the present one asked for says nothing.
+/// Handles an answer. Ignores one that an earlier configuration asked for.
 pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
     let Listing { epoch, provider: index, list } = listing;
     let config = &cx.setup.config;
@@ -39,7 +39,7 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
             if changed {
                 let mut config = Config::clone(config);
                 config.take_list(index, models);
-                // Its number stays: connections to providers are as good as before.
+                // The configuration keeps its number: connections to providers stay usable.
                 cx.setup = Setup::new(Arc::new(config), epoch);
                 forget_targets(cx);
             }
@@ -79,8 +79,8 @@ fn opening(provider: &str, outcome: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(outcome);
 }
 
-/// What is known of targets ends with them, so that a provider that calls its models otherwise each time is not
-/// remembered for ever.
+/// Forgets the state of targets that no longer exist, so that a provider that renames its models each time does not use
+/// memory for ever.
 fn forget_targets(cx: &mut Cx) {
     let catalog = &cx.setup.config.catalog;
     let targets = catalog.models().iter().flat_map(|model| &model.targets);

@@ -1,5 +1,5 @@
-//! What happens to the process rather than to a connection: stopping, another configuration, a successor. Says what is
-//! to be done; `drive` does it to the connections.
+//! Events of the process rather than of a connection: stopping, another configuration, a successor. Decides what
+//! happens; `drive` applies it to the connections.
 
 pub(crate) mod drain;
 pub(crate) mod inheritance;
@@ -14,16 +14,16 @@ use drain::Drain;
 use std::collections::VecDeque;
 use upgrade::Handover;
 
-/// Where the process stands.
+/// State of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
-    /// TERM has come, and stopping begins then: until that a balancer is given time to notice.
+    /// TERM has arrived; stopping begins at this time, so that a load balancer can notice.
     pub(crate) lead: Option<Mono>,
     pub(crate) drain: Option<Drain>,
     pub(crate) handover: Handover,
     pub(crate) inheritance: Inheritance,
     pub(crate) reading: Reading,
-    /// A newer version has changed the ledger, and must be started in the place of this one.
+    /// A newer version has changed the ledger, and must be started instead of this one.
     pub(crate) outgrown: bool,
 }
 
@@ -33,22 +33,22 @@ impl Lifecycle {
         self.drain.is_some()
     }
 
-    /// The time for what still runs is over.
+    /// True if the time for running requests is over.
     pub(crate) fn is_over(&self) -> bool {
         self.drain.is_some_and(|drain| drain.is_over())
     }
 
-    /// It has been told to stop.
+    /// True if it has received TERM.
     pub(crate) fn is_terminated(&self) -> bool {
         self.drain.is_some_and(|drain| drain.is_bounded())
     }
 
-    /// The process will end: what runs now is the last that it serves, as far as is known.
+    /// True if the process will end: the running requests are the last that it serves, as far as is known.
     pub(crate) fn is_leaving(&self) -> bool {
         self.lead.is_some() || self.handover.is_final() || self.drain.is_some_and(|drain| drain.is_bounded())
     }
 
-    /// Another process admits, or none.
+    /// True if this process does not admit any more: another one does, or none.
     pub(crate) fn has_handed_over(&self) -> bool {
         self.handover.is_given()
     }
@@ -59,35 +59,35 @@ impl Lifecycle {
     }
 }
 
-/// True if a helper thread is reading.
+/// Progress of a helper thread that reads the configuration.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Reading {
-    /// No.
+    /// No thread is reading.
     #[default]
     No,
-    /// Yes.
+    /// A thread is reading.
     Running,
-    /// Yes, and it has been asked for again since: what is being read may be old already.
+    /// A thread is reading, and another read has been requested since: the present one may be outdated.
     Again,
 }
 
-/// What a predecessor still serves.
+/// Requests that a predecessor still serves.
 #[derive(Debug, Default)]
 pub(crate) struct Inheritance {
-    /// A predecessor is there.
+    /// True if there is a predecessor.
     pub(super) present: bool,
     pub(super) holds: Vec<(Running, Hold)>,
-    /// Numbers of its rows in our ledger that it has not been told to be safe yet.
+    /// Numbers of its rows in our ledger that it has not been notified about yet.
     pub(super) rows: VecDeque<u64>,
 }
 
 impl Inheritance {
-    /// A predecessor is there.
+    /// True if there is a predecessor.
     pub(crate) fn is_present(&self) -> bool {
         self.present
     }
 
-    /// The holds that the predecessor's requests stand for.
+    /// Reservations of the predecessor's requests.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
         self.holds.iter().map(|(_, hold)| hold)
     }

@@ -1,8 +1,8 @@
-//! Reading the configuration again while requests run. A helper thread reads and checks; what it brings is swapped
-//! whole or, if anything is wrong with it, not at all. Exchanges keep the configuration they began with, and with it
-//! their providers, targets and bounds; counters and keys are the gateway's own and outlive both.
+//! Reading the configuration again while requests run. A helper thread reads and checks it; the new one is swapped in
+//! completely or, if it has an error, not at all. Exchanges keep the configuration they began with, and with it their
+//! providers, targets and bounds; counters and keys are the gateway's own and outlive both.
 //!
-//! Provider numbers mean something only within one configuration: connections carry the number of the configuration
+//! Provider numbers are valid only within one configuration: connections carry the number of the configuration
 //! (`epoch`) they were dialed under, and only those of the present one are kept for later requests.
 
 use super::Reading;
@@ -12,7 +12,7 @@ use crate::policy::config::{Config, Origin, fit_secret};
 use crate::wire::json::write_string;
 use std::sync::Arc;
 
-/// HUP: have the configuration read again.
+/// HUP: has the configuration read again.
 pub(crate) fn begin(cx: &mut Cx) {
     cx.lifecycle.reading = match cx.lifecycle.reading {
         Reading::No => {
@@ -23,7 +23,8 @@ pub(crate) fn begin(cx: &mut Cx) {
     };
 }
 
-/// The configuration has been read. True if it is taken over: connections kept for later requests are of no use then.
+/// Handles the configuration that has been read. True if it is taken over: connections kept for later requests are
+/// useless then.
 pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
     let again = std::mem::take(&mut cx.lifecycle.reading) == Reading::Again;
     let fresh = match news {
@@ -65,7 +66,7 @@ fn tell_refused(errors: &[String], cx: &mut Cx) {
     });
 }
 
-/// What the origin of a secret says now, or why it says nothing: then what it said last stays in use.
+/// Applies the new value of a secret, or reports why there is none: then the previous value stays in use.
 pub(crate) fn secret_told(origin: &Origin, value: Result<&str, &str>, cx: &mut Cx) {
     let mut config = Config::clone(&cx.setup.config);
     let (mut places, mut renewed) = (Vec::new(), false);

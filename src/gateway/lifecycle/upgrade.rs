@@ -1,20 +1,21 @@
 //! Handing over to a successor, with a way back until the successor serves. At each moment one process admits, or none:
-//! a request that comes then is told 503, and a new connection waits in the kernel's queue.
+//! a request that arrives then gets 503, and a new connection waits in the kernel's queue.
 //!
-//! | state here | what the successor does | who admits | whose are ledger and counters | whose are the listeners |
+//! | state here | the successor | admits | owns ledger and counters | owns the listeners |
 //! |---|---|---|---|---|
-//! | `None` | is not there | old | old | old |
-//! | `Starting` | reads its configuration and certificates, looks at the ledger, says `ready` | old | old | old |
-//! | `Quieting` | waits | old, what has begun to arrive | old | old, which does not accept |
-//! | `Given` | takes ledger and counters, says `taken` | none | on their way | old, which does not accept at first |
-//! | `Returning` | is being ended | none if the ledger was given, else old | on their way back | old, which does not accept at first |
+//! | `None` | does not exist | old | old | old |
+//! | `Starting` | reads its configuration and certificates, checks the ledger, reports `ready` | old | old | old |
+//! | `Quieting` | waits | old, requests that have begun to arrive | old | old, which does not accept |
+//! | `Given` | takes ledger and counters, reports `taken` | none | in transfer | old, which does not accept at first |
+//! | `Returning` | is being ended | none if the ledger was given, else old | in transfer back | old, which does not
+//! accept at first |
 //! | `Served` | serves | new | new | new |
 //! | `Outlived` | has died after it served | none | free; old, while it writes rows of its last streams | gone |
 //!
-//! What leads from state to state, and what follows ([`Step`]), is one match in [`Handover::on`]. Tests hold this table
-//! and the one above against the code:
+//! The match in [`Handover::on`] defines all transitions and their effects ([`Step`]). Tests compare this table and the
+//! one above with the code:
 //!
-//! | state | event → next: what follows |
+//! | state | event → next: step |
 //! |---|---|
 //! | `None` | Asked → Starting: Start |
 //! | `Starting` | Ready → Quieting: Quiet; Failed, CalledOff → Returning: TakeBack |
@@ -23,24 +24,25 @@
 //! | `Returning` | Impatient, Ready, Taken, Failed → Returning: Nothing; Gone → None: Resume |
 //! | `Served` | Failed → Outlived: Nothing |
 //!
-//! - USR2 starts a successor, unless rows are late or cannot be written: what is given away must be written first.
-//! - `ready` begins to quiet: no connection is accepted, and what has begun to arrive is admitted, for
-//!   [`QUIET_WAIT`] at most. After that the ledger is given away with a list of what still runs.
-//! - `taken` is the point of no return: the successor has the ledger and could serve, and waits to be told so.
-//! - Before that point everything leads back: a successor that says why it cannot, dies, or is late
-//!   ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
-//!   unless it is dead, the ledger comes back, listeners are accepted from again, and the log says why. `Gone` waits
-//!   for one try to write the ledger: where that fails the ledger's thread goes on trying, and a stop bounds that.
-//! - After it the successor is on its own. The old process serves what it has; the rows go to the successor and are
-//!   kept here until it says that they are safe. If it dies they are written from here, whenever no other process has
-//!   the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
+//! - USR2 starts a successor, unless rows are late or cannot be written: they must be written before the ledger is
+//! given.
+//! - `ready` begins to quiet: no connection is accepted, and requests that have begun to arrive are admitted, for
+//! [`QUIET_WAIT`] at most. After that the ledger is given away with a list of the running requests.
+//! - `taken` is the point of no return: the successor has the ledger and could serve, and waits for the permission.
+//! - Before that point every failure leads back: a successor that reports why it cannot, dies, or is late
+//! ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
+//! unless it is dead, the ledger returns, the listeners accept again, and the log gives the reason. `Gone` waits for
+//! one attempt to write the ledger: if that fails the ledger's thread keeps trying, and a stop bounds that.
+//! - After it the successor is on its own. The old process serves its running requests; their rows are sent to the
+//! successor and kept here until it reports that they are committed. If it dies this process writes them, whenever no
+//! other process has the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
 //!
-//! A death of the old process leaves everything to the successor, however far that has come.
+//! If the old process dies, the successor has to do everything, whatever its progress.
 
 use crate::base::limits::{QUIET_LOOK, QUIET_WAIT, SUCCESSOR_WAIT, TAKE_WAIT};
 use crate::base::time::Mono;
 
-/// How far handing over has come; see the table above.
+/// State of handing over; see the table above.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Handover {
     /// No successor.
@@ -48,61 +50,61 @@ pub(crate) enum Handover {
     None,
     /// The successor starts.
     Starting {
-        /// Not longer than this.
+        /// Deadline.
         until: Mono,
     },
-    /// It is ready. What has begun to arrive may still be admitted.
+    /// The successor is ready. Requests that have begun to arrive may still be admitted.
     Quieting {
-        /// When it is looked next whether anything still arrives: not in the turn that stopped accepting.
+        /// Time of the next check for arriving requests: not in the iteration that stopped accepting.
         look: Mono,
-        /// Not longer than this.
+        /// Deadline.
         until: Mono,
     },
-    /// It is given the ledger.
+    /// The successor is given the ledger.
     Given {
-        /// New clients wait until then; those who come later are told to come again.
+        /// Time until which new clients wait; later ones get 503.
         patience: Mono,
-        /// It must have taken it by then.
+        /// Deadline for the successor to take the ledger.
         until: Mono,
     },
-    /// It is ended, and what it was given comes back.
+    /// The successor is being ended, and the ledger returns.
     Returning {
-        /// The ledger had been given away.
+        /// True if the ledger had been given away.
         given: bool,
-        /// As in `Given`.
+        /// Time until which new clients wait, as in `Given`.
         patience: Mono,
     },
-    /// It serves.
+    /// The successor serves.
     Served,
-    /// It has served, and died before this process has ended.
+    /// The successor has served, and died before this process has ended.
     Outlived,
 }
 
-/// What happens to a hand-over.
+/// Event of a hand-over.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// USR2, where nothing stands against it.
+    /// USR2, if nothing prevents it.
     Asked,
     /// The successor has checked everything that it can without the ledger.
     Ready,
-    /// It is time to look; whether nothing arrives any more.
+    /// Time of the check; `quiet`: nothing arrives any more.
     Looked { quiet: bool },
     /// New clients have waited long enough.
     Impatient,
     /// The successor has the ledger.
     Taken,
-    /// The successor cannot go on, or has died.
+    /// The successor cannot continue, or has died.
     Failed,
     /// A bound has passed, the ledger has failed, or the process is to stop.
     CalledOff,
-    /// The successor has ended, and what it was given is back with the ledger's thread.
+    /// The successor has ended, and the ledger's thread has everything back.
     Gone,
 }
 
-/// What follows.
+/// Effect of an event.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Nothing.
+    /// Do nothing.
     Nothing,
     /// Start a successor.
     Start,
@@ -112,14 +114,14 @@ pub(crate) enum Step {
     GiveAway,
     /// Close the listeners and let the successor serve.
     LetServe,
-    /// End the successor, and take back what it was given.
+    /// End the successor, and take back the ledger and the counters.
     TakeBack,
     /// Serve as before.
     Resume,
 }
 
 impl Handover {
-    /// The next state, and what follows.
+    /// Handles an event: returns the next state and the effect.
     pub(crate) fn on(self, event: Event, now: Mono) -> (Handover, Step) {
         self.step(event, now).unwrap_or_else(|| {
             debug_assert!(false, "{event:?} in {self:?}");
@@ -127,7 +129,7 @@ impl Handover {
         })
     }
 
-    /// The same; nothing for what never happens.
+    /// Transition of an event; `None` for an event that cannot occur in this state.
     fn step(self, event: Event, now: Mono) -> Option<(Handover, Step)> {
         use Handover::{Given, None, Outlived, Quieting, Returning, Served, Starting};
         Some(match (self, event) {
@@ -152,13 +154,13 @@ impl Handover {
             }
             (Returning { .. }, Event::Gone) => (None, Step::Resume),
             (Served, Event::Failed) => (Outlived, Step::Nothing),
-            // Said before it was killed, or of its being killed.
+            // Sent before it was killed, or caused by that.
             (Returning { .. }, Event::Ready | Event::Taken | Event::Failed) => (self, Step::Nothing),
             _ => return Option::None,
         })
     }
 
-    /// When it goes on by itself.
+    /// Time of its next event.
     #[inline]
     pub(crate) fn due(&self) -> Option<Mono> {
         match self {
@@ -170,35 +172,35 @@ impl Handover {
         }
     }
 
-    /// New clients have waited long enough.
+    /// True if new clients have waited long enough.
     pub(crate) fn is_impatient(&self, now: Mono) -> bool {
         matches!(self, Handover::Given { patience, .. } | Handover::Returning { patience, .. } if *patience <= now)
     }
 
-    /// It is to be told when it is time: [`Event::Looked`] while it quiets, [`Event::Impatient`], else
+    /// True if an event is due: [`Event::Looked`] while it quiets, [`Event::Impatient`], otherwise
     /// [`Event::CalledOff`].
     pub(crate) fn is_due(&self, now: Mono) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// What has begun to arrive may still be admitted, and it is looked whether there is any.
+    /// True while requests that have begun to arrive may still be admitted, and it is checked if there are any.
     pub(crate) fn is_quieting(&self) -> bool {
         matches!(self, Handover::Quieting { .. })
     }
 
-    /// A hand-over is under way, or what is left of one that was called off.
+    /// True if a hand-over is under way, or one that was called off is being undone.
     pub(crate) fn is_under_way(&self) -> bool {
         use Handover::{Given, Quieting, Returning, Starting};
         matches!(self, Starting { .. } | Quieting { .. } | Given { .. } | Returning { .. })
     }
 
-    /// Nothing stands against calling it off, and it is not being called off already.
+    /// True if it may be called off, and is not being called off already.
     pub(crate) fn may_be_called_off(&self) -> bool {
         matches!(self, Handover::Starting { .. } | Handover::Quieting { .. } | Handover::Given { .. })
     }
 
-    /// New connections wait in the kernel's queue: for the successor, or for what comes of it. Where it serves, our
-    /// listeners are closed later in the turn in which that becomes known.
+    /// True if new connections wait in the kernel's queue, for the successor or for the end of the hand-over. When it
+    /// serves, our listeners are closed later in the iteration in which that becomes known.
     pub(crate) fn holds_clients_back(&self) -> bool {
         match self {
             Handover::None | Handover::Starting { .. } => false,
@@ -207,13 +209,13 @@ impl Handover {
         }
     }
 
-    /// Nothing is admitted here.
+    /// True if nothing is admitted here.
     pub(crate) fn is_given(&self) -> bool {
         use Handover::{Given, Outlived, Returning, Served};
         matches!(self, Given { .. } | Returning { given: true, .. } | Served | Outlived)
     }
 
-    /// The successor has served.
+    /// True if the successor has served.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Handover::Served | Handover::Outlived)
     }
@@ -327,7 +329,7 @@ mod tests {
                 assert_eq!(steps.last(), Some(&Step::TakeBack), "{begun:?} {why:?}");
                 let patience = NOW.after(QUIET_WAIT);
                 assert_eq!(returning, Handover::Returning { given: begun.len() == 3, patience });
-                // Until it is gone nothing else counts, whatever it has still said.
+                // Until it is gone no other event counts, whatever it has still reported.
                 for late in [Event::Ready, Event::Taken, Event::Failed] {
                     assert_eq!(returning.on(late, NOW), (returning, Step::Nothing));
                 }
@@ -347,7 +349,7 @@ mod tests {
         let (given, step) = later.on(Event::Looked { quiet: false }, end);
         let (patience, until) = (end.after(QUIET_WAIT), end.after(TAKE_WAIT));
         assert_eq!((given, step), (Handover::Given { patience, until }, Step::GiveAway));
-        // New clients wait for a while as well, and then are told to come again.
+        // New clients wait for a while as well, and then get 503.
         assert!(given.holds_clients_back() && !given.is_impatient(end) && given.is_impatient(patience));
         let (given, _) = given.on(Event::Impatient, patience);
         assert!(!given.holds_clients_back() && given.is_given() && given.due() == Some(until));

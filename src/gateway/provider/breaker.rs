@@ -19,7 +19,7 @@ use crate::policy::limits::UpstreamLimits;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One credential for one upstream model.
+/// A credential together with an upstream model.
 #[derive(Debug)]
 struct Entry {
     label: Arc<str>,
@@ -40,7 +40,7 @@ struct Entry {
     account: usize,
 }
 
-/// One server and model, for all credentials.
+/// A server and model, for all credentials.
 #[derive(Debug)]
 struct Breaker {
     place: Box<str>,
@@ -67,7 +67,7 @@ impl Breaker {
     }
 }
 
-/// One credential, for all models.
+/// A credential, for all models.
 #[derive(Debug)]
 struct Account {
     name: Box<str>,
@@ -274,7 +274,7 @@ impl Breakers {
         left.fold(rests, |latest, until| latest.max(Some(until)))
     }
 
-    /// Of the targets whose servers work but whose credentials all cool down, the one whose cool-down ends first.
+    /// The target whose cool-down ends first, of those whose servers work but whose credentials all cool down.
     fn first_there(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let mut first: Option<(Option<Mono>, usize)> = None;
         for (at, target) in targets.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One connection to a provider, in two independent halves: the request that is written and the answer that is read. A
+//! A connection to a provider, in two independent halves: the request that is written and the answer that is read. A
 //! provider may answer before it has read the complete request (RFC 9112 section 9.3), and continue to read it.
 //!
 //! | request half | event → next |
@@ -317,7 +317,7 @@ impl Connection {
         self.response = ResponseHalf::None;
     }
 
-    /// Its exchange has released it. `complete`: the exchange has got all it needs of the answer.
+    /// Releases the connection from its exchange. `complete`: the exchange has got all it needs of the answer.
     pub(crate) fn let_go(&mut self, complete: bool) -> Parting {
         self.exchange = None;
         let ResponseHalf::Body { reader, reusable } = self.response else { return Parting::Close };

@@ -28,7 +28,7 @@ struct Entry {
     why: &'static str,
 }
 
-/// One entry per host and port of the configuration; few, so a linear search will do.
+/// Hosts and ports of the configuration; few, so a linear search suffices.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     entries: Vec<Entry>,

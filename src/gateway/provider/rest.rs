@@ -155,7 +155,7 @@ fn spelt(value: &str) -> Option<Duration> {
 /// A cool-down, if any, and its end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Rest {
-    /// Its end; set until the next success.
+    /// End of the cool-down; set until the next success.
     until: Option<Mono>,
     /// Consecutive cool-downs without a success and without a length from the provider.
     again: u32,
