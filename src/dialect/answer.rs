@@ -1,6 +1,6 @@
-//! What is said of an answer on its way, whole or streamed: its identity, an event of it, and why it cannot go on.
+//! Common types of an answer on its way, complete or streamed: its identity, one event, and the reasons why it fails.
 //!
-//! Owns these words alone. Must never import a file that works with them: the ways through this folder all begin here.
+//! Owns only these types. Must never import a file that works with them: all paths through this folder begin here.
 //! Used by [`super::tap`], [`super::convert`], [`super::replies`] and [`super::stream`].
 
 use super::capabilities::Param;
@@ -8,7 +8,7 @@ use super::errors::ErrorText;
 use super::tokens::PromptTokens;
 use super::usage::Reported;
 
-/// What an answer is to say of itself.
+/// Identity that an answer gets for the client.
 #[derive(Copy, Clone, Debug)]
 pub struct ResponseIdentity<'a> {
     /// The request id. Nothing in it needs an escape.
@@ -17,9 +17,10 @@ pub struct ResponseIdentity<'a> {
     pub model: &'a str,
     /// Now, in seconds since the epoch.
     pub created: u64,
-    /// Estimated tokens of the prompt, for answers whose upstream reports none.
+    /// Estimated tokens of the prompt, for answers without a reported count.
     pub prompt: PromptTokens<'a>,
-    /// What the configuration has written into the request: a response of the same shape does not repeat it.
+    /// Parameters that the configuration has written into the request: a response of the same shape does not repeat
+    /// them.
     pub hides: &'a [Param],
 }
 
@@ -46,7 +47,7 @@ pub struct Rejected {
 pub enum StreamFault {
     /// The upstream said so in the stream.
     Error(ErrorText),
-    /// One event is larger than `max_event`, or more is waiting than a named bound allows.
+    /// An event is larger than `max_event`, or more is pending than a named bound allows.
     TooLarge,
     /// More of the answer has to be held until its end than `max_response` allows.
     AnswerTooLarge,
@@ -68,15 +69,15 @@ impl From<ErrorText> for StreamFault {
     }
 }
 
-/// One event with its parts in hand.
+/// An event, taken apart.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Frame<'a> {
     /// Value of its `event:` line; empty if there is none.
     pub(super) name: &'a [u8],
-    /// Its data, lines joined; empty if there is none.
+    /// Data of the event, lines joined; empty if there is none.
     pub(super) data: &'a [u8],
-    /// All of it as it came.
+    /// All bytes of the event.
     pub(super) raw: &'a [u8],
-    /// It has a comment line.
+    /// True if the event has a comment line.
     pub(super) comment: bool,
 }

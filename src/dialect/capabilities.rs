@@ -1,14 +1,14 @@
-//! What a translation must know of the model it writes for (contract section 7, `capabilities`).
+//! Properties of a model that its translation must know (`capabilities` in the configuration).
 //!
 //! A plain value; the gateway fills it from the catalog. Nothing here is read from a request.
 
 use super::carrier::Mark;
 use std::sync::Arc;
 
-/// How JSON of a given schema is demanded of a model.
+/// Way to require JSON of a given schema from a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Structured {
-    /// By the field its shape has for it.
+    /// By its shape's own field.
     #[default]
     Native,
     /// By a tool that it must call; where the client has tools of its own, by instruction.
@@ -17,54 +17,54 @@ pub enum Structured {
     Instruction,
 }
 
-/// What becomes of members that neither shape documents, on a same-shape route.
+/// Treatment of members that neither shape documents, on a same-shape route.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum UnknownMembers {
-    /// They are left out.
+    /// Drop them.
     #[default]
     Drop,
-    /// Those go on that local servers document and that reach no further than the request.
+    /// Pass on members that local servers document and that affect only the request.
     Local,
-    /// All go on but the deny list, and what leads elsewhere.
+    /// Pass on all except the deny list and members that refer to other places.
     Forward,
 }
 
-/// How a model is asked to think.
+/// Way to ask a model to think.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Thinking {
-    /// It is not.
+    /// Do not ask.
     #[default]
     Unset,
-    /// As it sees fit.
+    /// Let the model decide the amount.
     Adaptive,
-    /// With so many tokens.
+    /// With a budget of tokens.
     Budget,
 }
 
-/// What the target's prompt cache is told.
+/// Hints for the target's prompt cache.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Cache {
-    /// Nothing that the client does not say.
+    /// None except the client's own.
     #[default]
     Unset,
-    /// Where what will come again ends (messages shape).
+    /// Mark the end of the reusable prefix (messages shape).
     Marks,
-    /// Which conversation it is (chat and responses shape).
+    /// Name the conversation (chat and responses shape).
     Key,
 }
 
-/// A member that the configuration writes into a request (contract section 11, "Parameters").
+/// A member that the configuration writes into a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Param {
-    /// Its name in the target's shape: letters, digits, `_` and `-`.
+    /// Name of the member in the target's shape: letters, digits, `_` and `-`.
     pub name: String,
-    /// Its value as JSON.
+    /// Value of the member as JSON.
     pub json: String,
-    /// It takes the place of the client's; else it is written where there is none, or `null`.
+    /// True if it replaces the client's value; otherwise it is written if that is missing or `null`.
     pub always: bool,
 }
 
-/// What the target takes.
+/// Capabilities of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// `temperature` and `top_p` are accepted.
@@ -77,19 +77,19 @@ pub struct Capabilities {
     pub max_completion_tokens: bool,
     /// Messages of the role `developer` are accepted (chat shape).
     pub developer_role: bool,
-    /// The most completion tokens the model can give; larger demands are lowered to it.
+    /// Maximum number of completion tokens of the model; larger values are lowered to it.
     pub max_output_tokens: Option<u64>,
-    /// How JSON of a schema is demanded.
+    /// Way to require JSON of a schema.
     pub structured_output: Structured,
     /// A reasoning effort is accepted.
     pub effort: bool,
-    /// How a request that asks for reasoning asks for it (messages shape).
+    /// Way to ask for reasoning (messages shape).
     pub thinking: Thinking,
-    /// What its prompt cache is told.
+    /// Hints for its prompt cache.
     pub cache: Cache,
     /// A verbosity is accepted.
     pub verbosity: bool,
-    /// An effort is accepted beside tools (chat shape); else a request with tools says that there is to be none.
+    /// An effort is accepted together with tools (chat shape); otherwise a request with tools asks for no effort.
     pub effort_with_tools: bool,
     /// `strict` in a tool's definition is accepted.
     pub strict_tools: bool,
@@ -98,22 +98,22 @@ pub struct Capabilities {
     /// Members the model does not take, by their name in either shape. Of the bound on completion tokens it is the
     /// name under which it is sent that counts.
     pub drop_params: Vec<String>,
-    /// The provider reports usage on a chat stream when asked.
+    /// The provider reports usage on a chat stream if asked.
     pub stream_usage: bool,
-    /// What becomes of members outside the tables.
+    /// Treatment of members outside the tables.
     pub unknown: UnknownMembers,
     /// Types of tools that run at the provider and may be asked for (responses shape).
     pub hosted_tools: Vec<String>,
     /// Requests may name objects that are stored in the provider's account.
     pub stored_objects: bool,
-    /// What reasoning of this target's is known by.
+    /// Mark of this target's reasoning.
     pub mark: Mark,
     /// Members that the configuration writes, each name once; mostly none.
     pub params: Arc<[Param]>,
 }
 
 impl Capabilities {
-    /// What the bound on completion tokens is called in a chat request.
+    /// Name of the bound on completion tokens in a chat request.
     pub(super) fn bound(&self) -> &'static str {
         if self.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" }
     }

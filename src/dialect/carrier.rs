@@ -8,10 +8,10 @@ use crate::base::base64;
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::json::{self, Kind, Raw, unescape};
 
-/// How a carrier of ours begins.
+/// Prefix of our carriers.
 const PREFIX: &[u8] = b"tg1.";
 
-/// Which target gave the reasoning: digits of a hash of its names.
+/// Target that produced the reasoning: digits of a hash of its names.
 pub type Mark = [u8; 8];
 
 /// The mark of a provider's model.

@@ -55,17 +55,17 @@ enum Writer {
 pub(super) struct Convert {
     reader: Reader,
     translation: Translation,
-    /// Of events that differ in their text alone only that is looked at.
+    /// Template of the last event: only the text of events that match it is read.
     template: EventTemplate,
-    /// What the last event came to, where that was a piece of text and nothing else.
+    /// Kind of text of the last event, if it was a piece of text and nothing else.
     alone: Option<Piece>,
     /// Bytes that may be held.
     max_answer: usize,
-    /// What is held here counts as lent.
+    /// Charge for the storage that is held here.
     charge: Charge,
 }
 
-/// Which kind of text an event carries. Two events in a row that come to the same leave reader and writer as they are.
+/// Kind of text of an event. Repeating an event of the same kind does not change reader or writer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Piece {
     Text,
@@ -74,7 +74,7 @@ enum Piece {
     Arguments(usize),
 }
 
-/// What stands between reader and writer.
+/// State between reader and writer.
 #[derive(Debug)]
 struct Translation {
     writer: Writer,
@@ -121,7 +121,7 @@ impl Convert {
         Convert { reader, translation, template, alone: None, max_answer, charge }
     }
 
-    /// One event; true if it counts as life.
+    /// Translates an event; true if it counts as a sign of progress.
     pub(super) fn event(
         &mut self,
         frame: &Frame<'_>,
@@ -153,7 +153,7 @@ impl Convert {
         if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }
     }
 
-    /// An event at the front of `buf` that is like the one before but for its text; its length.
+    /// Translates an event at the front of `buf` that matches the template except for its text; returns its length.
     #[inline]
     pub(super) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let data = match &self.reader {
@@ -199,7 +199,8 @@ impl Convert {
         self.alone = Some(kind);
     }
 
-    /// What a client is told where the stream breaks; false where the shape's usual word for it will do.
+    /// Writes the error for a broken stream in the responses shape; false for other shapes, whose usual error event is
+    /// used.
     pub(super) fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
         let observed = self.translation.observed();
         let Writer::Responses(writer) = &mut self.translation.writer else { return false };
@@ -244,24 +245,24 @@ impl Convert {
         }
     }
 
-    /// What has been overheard so far.
+    /// Usage that has been observed so far.
     pub(super) fn observed(&self) -> ObservedUsage {
         self.translation.observed()
     }
 
-    /// Has the storage for what is held beyond the event under way, and for names to be restored, count as lent.
+    /// Charges the storage for bytes that are held beyond the event under way, and for names to be restored.
     pub(super) fn charge(&mut self, pool: &mut Pool) {
         // Vectors that grow have room for twice what is in them.
         let storage = 2 * self.waiting() + self.translation.state.storage();
         self.charge.set(pool, storage);
     }
 
-    /// What counts so.
+    /// Bytes that are charged.
     pub(super) fn charged(&self) -> usize {
         self.charge.bytes()
     }
 
-    /// Nothing of it is needed any more.
+    /// Releases the charge: nothing of it is needed any more.
     pub(super) fn release(&mut self, pool: &mut Pool) {
         self.charge.set(pool, 0);
     }
@@ -330,7 +331,7 @@ pub(super) fn write_failure(
     writer.fail(words, observed, state, me, out);
 }
 
-/// The same where the upstream's own failed response is at hand: that, with our words and names.
+/// Writes the failure from the upstream's own failed response, with our text and names.
 pub(super) fn write_failed(
     events: u64,
     words: &ErrorWords<'_>,
@@ -394,7 +395,7 @@ impl Translation {
         ObservedUsage { reported: self.reported, relayed_tokens: self.relayed.tokens() }
     }
 
-    /// Where JSON was demanded by a tool, that tool's arguments are the text, and calling it is no call.
+    /// If JSON was required by a tool, that tool's arguments are the text, and its call is not a call.
     fn unwrap_json<'a>(&mut self, delta: Delta<'a>) -> Delta<'a> {
         if !self.state.json_tool {
             return delta;

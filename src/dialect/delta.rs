@@ -66,7 +66,7 @@ pub(super) fn is_empty(shape: Dialect, list: Raw<'_>, ending: Raw<'_>) -> bool {
     }
 }
 
-/// How many of the choices in a chat event or answer end with it. An error if one of them has failed.
+/// Number of choices that end with a chat event or answer. An error if one of them has failed.
 pub(super) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
     let (mut choices, mut count) = (choices.items(), 0);
     while let Some((_, [word, error])) = choices.pick(["finish_reason", "error"]) {
@@ -75,7 +75,7 @@ pub(super) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
     Ok(count)
 }
 
-/// The inside of the finish reason of a choice, as [`finish_word`]; or the error that stands in the choice.
+/// The inside of a choice's finish reason, as [`finish_word`]; or the error in the choice.
 pub(super) fn choice_word<'a>(word: Option<Raw<'a>>, error: Option<Raw<'a>>) -> Result<Option<&'a [u8]>, ErrorText> {
     match error.filter(|error| is_error(*error)) {
         Some(error) => Err(ErrorText::from_value(error)),
@@ -125,7 +125,7 @@ impl StopReason {
         }
     }
 
-    /// As a chat `finish_reason`; `tools`: the answer calls at least one.
+    /// Value of chat's `finish_reason`; `tools`: the answer calls at least one.
     pub(super) fn to_chat(self, tools: bool) -> &'static str {
         match self {
             StopReason::Length => "length",
@@ -136,7 +136,7 @@ impl StopReason {
         }
     }
 
-    /// What a response says it lacks; `None` for one that is complete.
+    /// Reason for an incomplete response; `None` for a complete one.
     pub(super) fn to_responses(self) -> Option<&'static str> {
         match self {
             StopReason::Length => Some("max_output_tokens"),
@@ -153,7 +153,7 @@ impl StopReason {
         }
     }
 
-    /// As a messages `stop_reason`. Servers that say `stop` though tools are called mean the tools.
+    /// Value of the messages shape's `stop_reason`. Servers that send `stop` although tools are called mean the tools.
     pub(super) fn to_messages(self, tools: bool) -> &'static str {
         match self {
             StopReason::Length => "max_tokens",
@@ -166,7 +166,7 @@ impl StopReason {
     }
 }
 
-/// One step of an answer.
+/// A step of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Delta<'a> {
     /// The answer begins.
@@ -177,30 +177,30 @@ pub(super) enum Delta<'a> {
     Refuse(&'a [u8]),
     /// More reasoning.
     Think(&'a [u8]),
-    /// The reasoning so far is one whole piece, or one that is told in no words.
+    /// The reasoning so far is one complete piece, or one without text.
     Thought {
-        /// What the target wants to see of it again, as JSON in its own shape; `None` if nothing.
+        /// JSON in the target's own shape that it must get back; `None` if nothing.
         block: Option<&'a [u8]>,
     },
     /// A tool call begins. Slots count from 0 in the order of the calls.
     ToolOpen {
-        /// Which call.
+        /// Number of the call.
         slot: usize,
-        /// Its id; empty if the upstream gave none.
+        /// Id of the call; empty if the upstream gave none.
         id: &'a [u8],
         /// The tool's name.
         name: &'a [u8],
     },
     /// More of a call's arguments: a piece of JSON text, itself escaped.
     ToolArgs {
-        /// Which call.
+        /// Number of the call.
         slot: usize,
         /// The piece.
         json: &'a [u8],
     },
-    /// A call's arguments are complete. Not every shape says so.
+    /// A call's arguments are complete. Not every shape reports that.
     ToolClose {
-        /// Which call.
+        /// Number of the call.
         slot: usize,
     },
     /// The reason for the end.
@@ -220,7 +220,7 @@ pub(super) enum Delta<'a> {
     End,
 }
 
-/// Where deltas go.
+/// Receiver of deltas.
 pub(super) trait Take {
     /// Takes one delta.
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault>;

@@ -8,20 +8,20 @@ use crate::base::text::push_number;
 use crate::wire::Dialect;
 use crate::wire::json::{self, Raw, key, write_string};
 
-/// What an upstream says went wrong.
+/// An upstream's error.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ErrorText {
-    /// Its words as they came, at most [`ERROR_BODY_MAX`] characters; empty if it gave none.
+    /// Message as the upstream sent it, at most [`ERROR_BODY_MAX`] characters; empty if there is none.
     pub message: String,
-    /// Its machine-readable type, if it gave one.
+    /// Machine-readable type, if any.
     pub kind: Option<String>,
-    /// Its machine-readable code, if it gave one: a word, or a number in digits.
+    /// Machine-readable code, if any: a word, or a number in digits.
     pub code: Option<String>,
 }
 
-/// What a client learns of an answer that the provider did not complete and did not explain.
+/// Message for an answer that the provider did not complete, without an explanation.
 const UNFINISHED: &str = "the model's provider did not complete its response";
-/// Characters of the word by which it says so.
+/// Maximum characters of the word that reports it.
 const ERROR_WORD_MAX: usize = 64;
 
 impl ErrorText {
@@ -39,7 +39,7 @@ impl ErrorText {
         }
     }
 
-    /// Of an answer that says by `word`, its finish reason or its status, that it is not complete.
+    /// Error of an answer that is incomplete according to `word`, its finish reason or its status.
     pub(super) fn unfinished(word: Raw<'_>) -> ErrorText {
         let code = word.text().map(|word| word.chars().take(ERROR_WORD_MAX).collect());
         ErrorText { message: UNFINISHED.to_owned(), kind: None, code }
@@ -75,12 +75,12 @@ pub fn read_error(body: &[u8]) -> Option<ErrorText> {
     Some(ErrorText::new(Some(message), Some(body)))
 }
 
-/// What a client is told of an error.
+/// Content of a client's error.
 #[derive(Copy, Clone, Debug)]
 pub struct ErrorWords<'a> {
     /// `error.type`.
     pub kind: &'a str,
-    /// The status, also `error.code` but in the responses shape.
+    /// The status, also `error.code` except in the responses shape.
     pub status: u16,
     /// `error.code` in the responses shape, whose clients decide by it.
     pub word: &'a str,

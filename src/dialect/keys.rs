@@ -18,7 +18,7 @@ macro_rules! names {
         }
 
         impl K {
-            /// Which name the inside of a JSON string is.
+            /// Finds the name that the inside of a JSON string contains.
             #[inline]
             pub(in crate::dialect) fn of(raw: &[u8]) -> K {
                 const BY_NAME: &[(&str, K)] = &[$(($text, K::$name),)*];

@@ -116,50 +116,50 @@ pub(super) fn short_name(name: &[u8]) -> Option<Vec<u8>> {
     Some(short)
 }
 
-/// How a tool is called in the responses shape.
+/// Kind of call of a tool in the responses shape.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum ToolKind {
-    /// With JSON.
+    /// Called with JSON.
     #[default]
     Function,
-    /// With free text.
+    /// Called with free text.
     Custom,
-    /// It is the client's own search for tools.
+    /// The client's own search for tools.
     Search,
 }
 
-/// What a tool that an upstream has called is to the client.
+/// The client's view of a tool that an upstream has called.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Called {
-    /// Its name.
+    /// Name of the tool.
     pub(super) name: Vec<u8>,
     /// The namespace that the name belongs to.
     pub(super) namespace: Option<Vec<u8>>,
-    /// How it is called.
+    /// Kind of call.
     pub(super) kind: ToolKind,
 }
 
-/// What a responses client is told of its own request.
+/// Parts of a responses client's request that its response repeats.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Echo {
-    /// The members that stand between `incomplete_details` and `model`.
+    /// The members between `incomplete_details` and `model`.
     pub(super) before: Vec<u8>,
-    /// The members that stand between `output` and `usage`.
+    /// The members between `output` and `usage`.
     pub(super) after: Vec<u8>,
     /// A summary of the reasoning is to be told.
     pub(super) summary: bool,
 }
 
-/// What an answer's translation must know of its request. The request's bytes may be gone by then.
+/// State of a request that the answer's translation needs. The request's bytes may be gone by then.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TranslationState {
-    /// Tools whose names were changed, or that are called otherwise than with JSON, by the name that the upstream has.
+    /// Tools whose names were changed, or that are not called with JSON, by the upstream's name.
     pub(super) names: BTreeMap<Vec<u8>, Called>,
-    /// Bytes of storage that they take.
+    /// Bytes of storage for them.
     pub(super) size: usize,
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
     pub(super) json_tool: bool,
-    /// What the target's reasoning is known by.
+    /// Mark of the target's reasoning.
     pub(super) mark: Mark,
     /// The request of a responses client.
     pub(super) echo: Option<Box<Echo>>,
@@ -201,7 +201,7 @@ impl TranslationState {
         self.names.get(name).map_or(name, |called| &called.name)
     }
 
-    /// What the client knows of a tool that the upstream has called.
+    /// The client's view of a tool that the upstream has called.
     pub(super) fn called(&self, name: &[u8]) -> Called {
         self.names.get(name).cloned().unwrap_or_else(|| Called { name: name.to_vec(), ..Called::default() })
     }

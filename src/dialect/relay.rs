@@ -9,7 +9,7 @@ use super::usage::{Reported, tokens};
 use crate::wire::Relay;
 use crate::wire::json::{Raw, eq_unescaped};
 
-/// What a member has to be.
+/// Expected type of a member.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Expected {
     /// A string.
@@ -31,15 +31,15 @@ impl Expected {
     }
 }
 
-/// One endpoint.
+/// A relayed endpoint.
 pub(super) struct Relayed {
-    /// Members that must be there, and what they have to be. The prompt is estimated from them.
+    /// Required members and their types. The prompt is estimated from them.
     pub(super) needed: &'static [(Name, Expected)],
-    /// Members that are documented, beside those and `model`: they go on as they came.
+    /// Other documented members, besides those and `model`: they are passed on unchanged.
     documented: &'static [&'static str],
-    /// The list that its answer has.
+    /// Name of the list in its answer.
     pub(super) list: K,
-    /// Its answer is text: it may be streamed, and completion tokens are reserved.
+    /// True if its answer is text: it may be streamed, and completion tokens are reserved.
     pub(super) generates: bool,
 }
 
@@ -82,7 +82,7 @@ const COMPLETIONS: Relayed = Relayed {
 };
 
 impl Relayed {
-    /// What is known of an endpoint.
+    /// Table entry of an endpoint.
     pub(super) fn of(relay: Relay) -> &'static Relayed {
         match relay {
             Relay::Embeddings => &EMBEDDINGS,
@@ -96,8 +96,8 @@ impl Relayed {
         self.documented.iter().any(|name| eq_unescaped(raw, name))
     }
 
-    /// What an answer reports by its `usage`, which is `told` as a chat completion's would be, else by its `meta`.
-    /// Without a text of its own it has no completion.
+    /// Usage that an answer reports in its `usage`, which is `told` as a chat completion's would be, otherwise in its
+    /// `meta`. Without a text of its own it has no completion.
     pub(super) fn reported(&self, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
         if self.generates {
             return told;

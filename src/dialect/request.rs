@@ -29,7 +29,7 @@ pub(in crate::dialect) fn bound_of(value: &[u8]) -> Option<u64> {
     checks::whole_number(Raw::new(value))
 }
 
-/// How many answers `value` asks for; 0: it does not say.
+/// Number of answers that `value` asks for; 0 if it names none.
 pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
     checks::answers(Raw::new(value)).into()
 }
@@ -111,7 +111,7 @@ impl RequestScan {
         Ok(())
     }
 
-    /// What was found; complete after [`RequestScan::finish`].
+    /// Results of the scan; complete after [`RequestScan::finish`].
     #[inline]
     pub fn fields(&self) -> &Fields {
         match &self.work {
@@ -146,7 +146,7 @@ impl RequestScan {
         self.unknown.into()
     }
 
-    /// What [`RequestScan::prompt_tokens`] does not exceed, known without another look at the body.
+    /// Upper bound of [`RequestScan::prompt_tokens`], known without another look at the body.
     pub fn prompt_tokens_max(&self) -> u64 {
         self.tokens().tokens_max()
     }

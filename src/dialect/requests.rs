@@ -37,7 +37,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use talk::Text;
 
-/// What the prompt cache is to know the conversation by: the client's own word, else one made of its session.
+/// Key of the conversation for the prompt cache: the client's own, otherwise one derived from its session.
 fn cache_key<'a>(ask: &Ask<'a>) -> Option<Text<'a>> {
     let own = ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string);
     match own.filter(|own| !own.is_empty()) {

@@ -16,16 +16,16 @@ use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{Dialect, Span};
 use std::borrow::Cow;
 
-/// One piece of the body to send.
+/// A piece of the body to send.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Piece {
-    /// Of the client's body.
+    /// Part of the client's body.
     Body(Span),
-    /// Of the text written here.
+    /// Part of the text written here.
     Text(Span),
 }
 
-/// What becomes of a member.
+/// Treatment of a member.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Fate {
     Keep,
@@ -35,14 +35,14 @@ enum Fate {
     AskUsage,
     /// The bound on completion tokens, under its other name.
     Bound,
-    /// What is to be told beyond the answer, with the reasoning to be handed back.
+    /// The list of additional output, with the reasoning to be returned added.
     Include,
 }
 
-/// What has a responses upstream hand its reasoning out.
+/// Value of `include` that makes a responses upstream return its reasoning.
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
-/// The role that every chat upstream takes in the place of `developer`.
+/// The role that every chat upstream accepts instead of `developer`.
 const SYSTEM: &str = "system";
 
 /// Members, and cuts, up to which a request is ordinary.
@@ -69,7 +69,7 @@ impl Fields {
 
 struct Writer<'a> {
     body: &'a [u8],
-    /// What is left out of the body, the next one first.
+    /// Spans that are left out of the body, the next one first.
     cuts: &'a [Span],
     /// Replacement for each cut.
     instead: &'static str,
@@ -206,7 +206,7 @@ pub fn dropped<'a>(
     members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
 }
 
-/// What becomes of a member beside those that the configuration writes.
+/// Treatment of a member apart from those that the configuration writes.
 #[inline]
 fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {
     let params = &*with.capabilities.params;
@@ -216,7 +216,7 @@ fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, wi
     }
 }
 
-/// True if a member of the client's gives way to one that the configuration writes.
+/// True if a client's member yields to one that the configuration writes.
 #[inline]
 fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     let key = member.key.of(body);
@@ -258,7 +258,7 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Ta
     }
 }
 
-/// What becomes of a member of a responses request that has a place in the tables.
+/// Treatment of a responses request's member that the tables document.
 fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -> Fate {
     match name {
         _ if takes.drop_params.iter().any(|dropped| eq_unescaped(key, dropped)) => Fate::Drop,
@@ -281,8 +281,8 @@ fn goes_on(shape: Dialect, key: &[u8], unknown: UnknownMembers) -> bool {
     }
 }
 
-/// Of the two spellings of a bound that is usable the newer one wins where it is usable itself; the other is left out,
-/// since providers refuse both together, or the one that they do not know.
+/// Treatment of the two spellings of a bound: if both are present, the newer one wins if it is usable. The other is
+/// left out, since providers refuse both together, or the one that they do not know.
 fn bound_fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>) -> Fate {
     let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
     let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
@@ -293,7 +293,7 @@ fn bound_fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, wit
     if newer(&member) == (name != Name::MaxTokens.text()) { Fate::Keep } else { Fate::Bound }
 }
 
-/// What the bound on completion tokens is called. Completions know the older name alone.
+/// Name of the bound on completion tokens. Completions only know the older name.
 #[inline]
 fn bound(shape: Dialect, takes: &Capabilities) -> &'static str {
     if shape == Dialect::Chat { takes.bound() } else { Name::MaxTokens.text() }

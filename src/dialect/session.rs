@@ -1,6 +1,6 @@
-//! Which conversation a request goes on with, by its body (contract sections 10 and 11): what names it, or else how it
-//! began; and whom it is for. Pure. Must never copy the body; called by the gateway for every request that says whom it
-//! is for, and for the conversation where a model has several targets to choose from.
+//! Identifies the conversation that a request continues, from its body: by a name, otherwise by its beginning; and the
+//! user. Pure. Must never copy the body; called by the gateway for every request that names a user, and for the
+//! conversation if a model has several targets to choose from.
 
 use super::relay::Relayed;
 use super::request::{Fields, Name};
@@ -57,8 +57,8 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
     begun
 }
 
-/// Whom a request is for, and which conversation it belongs to, in the client's own words and as far as it says so
-/// (contract section 10). Of what is longer than [`NAMED_BYTES_MAX`] the beginning.
+/// User and conversation of a request in the client's own words, as far as it names them. At most [`NAMED_BYTES_MAX`]
+/// bytes of each.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub struct Named<'a> {
     /// `user`, else `safety_identifier`, else `metadata.user_id`, of which Claude Code's forms are taken apart.

@@ -1,8 +1,9 @@
-//! One upstream stream on its way to a client: bytes cut into events, the event under way held back, the end seen to.
+//! An upstream stream on its way to a client: splits bytes into events, holds back the event under way, handles the
+//! end.
 //!
-//! Owns the splitting, the bound on one event and the storage of the one under way. Must never know what an event
-//! means: that is the business of the tap (a stream that keeps its shape) and of the conversion (one that changes it).
-//! Called by the gateway's relay, which knows no difference between the two.
+//! Owns the splitting, the bound on one event and the storage of the current one. Must never know the meaning of an
+//! event: the tap does (for a stream that keeps its shape), or the conversion (for one that changes it). Called by the
+//! gateway's relay, which does not distinguish the two.
 
 use super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::convert::{Convert, write_failure, write_opening};
@@ -15,7 +16,7 @@ use crate::wire::Dialect;
 use crate::wire::sse::{Event, Splitter};
 use std::num::NonZeroU32;
 
-/// What one [`SseStream::feed`] has done.
+/// Result of one [`SseStream::feed`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fed {
     /// Data events seen; comments and pings are not counted.
@@ -24,7 +25,7 @@ pub struct Fed {
     pub finished: bool,
 }
 
-/// One upstream stream on its way to a client. Memory is O(1) but for the event under way and, where the shape changes,
+/// An upstream stream on its way to a client. Memory is O(1) except for the event under way and, if the shape changes,
 /// tool arguments that wait within a named bound.
 #[derive(Debug)]
 pub struct SseStream {
@@ -33,7 +34,7 @@ pub struct SseStream {
     held: Buf,
     /// Bytes that one event may have.
     max_event: u32,
-    /// Where, in what the last call appended, the end of the stream begins; see [`SseStream::end_at`].
+    /// Position in the last call's output at which the end of the stream begins; see [`SseStream::end_at`].
     end_at: Option<NonZeroU32>,
     /// Data events so far.
     seen: u32,
@@ -47,12 +48,12 @@ fn place(at: usize) -> Option<NonZeroU32> {
     NonZeroU32::new(at as u32 + 1)
 }
 
-/// What is done with the events.
+/// Handler of the events.
 #[derive(Debug)]
 enum Inner {
     /// The client speaks the upstream's shape.
     Same(Tap),
-    /// It speaks another one.
+    /// The client speaks another shape.
     Translated(Box<Convert>),
 }
 
@@ -81,8 +82,9 @@ impl SseStream {
         SseStream { splitter, held, max_event: bound(max_event), end_at: None, seen: 0, begun: false, inner }
     }
 
-    /// Back to the start of another stream that keeps its shape; see [`SseStream::same`]. Storage is kept, but for that
-    /// of a translation, which belongs to its stream. The pool's must have gone back: [`SseStream::release`].
+    /// Resets it to the start of another stream that keeps its shape; see [`SseStream::same`]. Storage is kept, except
+    /// that of a translation, which belongs to its stream. The pool's storage must have been released:
+    /// [`SseStream::release`].
     pub fn restart(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) {
         debug_assert_eq!(self.capacity(), 0);
         self.splitter.reset();
@@ -108,7 +110,7 @@ impl SseStream {
         }
     }
 
-    /// Appends what a client is told where the stream breaks. Nothing may follow it.
+    /// Appends the client's error event for a broken stream. Nothing may follow it.
     pub fn fail(&mut self, shape: Dialect, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         let told = match &mut self.inner {
             Inner::Same(tap) => tap.fail(words, me, out),
@@ -152,9 +154,8 @@ impl SseStream {
         fed
     }
 
-    /// The same for an event at the front of `data` that differs from the one before in its text alone, as nearly all
-    /// do: how many bytes it has. 0 where it is another, and nothing has been done; what follows it is for
-    /// [`SseStream::feed`].
+    /// Relays an event at the front of `data` that differs from the one before only in its text, as nearly all do;
+    /// returns its length. 0 if it is another event, and nothing has been done; [`SseStream::feed`] takes what follows.
     #[inline]
     pub fn feed_alike(&mut self, data: &[u8], pool: &mut Pool, out: &mut Vec<u8>) -> usize {
         let is_amid = self.end_at.is_none() && !self.inner.finish_seen() && !self.inner.finished();
@@ -223,7 +224,7 @@ impl SseStream {
         if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
     }
 
-    /// What has been overheard so far.
+    /// Usage that has been observed so far.
     pub fn observed(&self) -> ObservedUsage {
         match &self.inner {
             Inner::Same(tap) => tap.observed(),
@@ -236,8 +237,8 @@ impl SseStream {
         self.inner.finish_seen()
     }
 
-    /// Where the end of the stream begins, in bytes of `out` as of the last [`SseStream::feed`]: at the event with the
-    /// finish reason, or at the one that ends the stream without any. `None`: it has not come yet.
+    /// Position in `out` at which the end of the stream begins, as of the last [`SseStream::feed`]: at the event with
+    /// the finish reason, or at the one that ends the stream without any. `None`: it has not arrived yet.
     pub fn end_at(&self) -> Option<usize> {
         self.end_at.map(|at| at.get() as usize - 1)
     }
@@ -332,8 +333,8 @@ impl SseStream {
         Ok(())
     }
 
-    /// Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life arrived
-    /// together with the first one.
+    /// Only an event opens a stream; so the client's bytes do not depend on whether a heartbeat arrived together with
+    /// the first one.
     fn opens(&mut self, life: bool, before: usize, out: &mut Vec<u8>) {
         self.begun |= life && out.len() > before;
         if !self.begun {
@@ -343,7 +344,7 @@ impl SseStream {
 }
 
 impl Inner {
-    /// One event; true if it counts as life.
+    /// Relays an event; true if it counts as a sign of progress.
     #[inline]
     fn event(&mut self, frame: &Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
         match self {
@@ -352,8 +353,8 @@ impl Inner {
         }
     }
 
-    /// An event at the front of `buf` that is like the one before but for its text: it counts as life and changes
-    /// nothing else. Its length.
+    /// Relays an event at the front of `buf` that differs from the one before only in its text: it counts as a sign of
+    /// progress and changes nothing else. Returns its length.
     #[inline]
     fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         match self {
@@ -413,7 +414,7 @@ pub fn opening(
     }
 }
 
-/// Appends what a client is told of an answer that fails before any of it came, `events` having gone out.
+/// Appends the client's error event for an answer that fails before any of it arrived, after `events` were sent.
 pub fn failure(
     shape: Dialect,
     events: u16,

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// The name of the events that carry a message's text.
 pub(super) const DELTA: &[u8] = b"content_block_delta";
-/// What stands before the data of such an event, and of a chunk, as most servers write it.
+/// Bytes before the data of such an event, and of a chunk, as most servers write them.
 pub(super) const DELTA_BEGIN: &[u8; 33] = b"event: content_block_delta\ndata: ";
 pub(super) const CHUNK_BEGIN: &[u8; 6] = b"data: ";
 
@@ -25,12 +25,12 @@ const HOLES_MAX: usize = 3;
 /// Templates in a row that no event fitted, after which no more are learned: the events differ in more than a text.
 const MISSES_MAX: u8 = 8;
 
-/// What may differ from one event to the next.
+/// Kind of value that may differ from one event to the next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Hole {
     /// The text.
     Text,
-    /// A whole number that nobody here reads, such as the event's own.
+    /// A whole number that Tollgate does not read, such as the event's own.
     Count,
     /// A string that nobody here reads, such as what hides an event's length.
     Padding,
@@ -40,18 +40,18 @@ impl Hole {
     const ALL: [Hole; 3] = [Hole::Text, Hole::Count, Hole::Padding];
 }
 
-/// What an event that is kept looks like.
+/// Form of a stored event.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum Form {
-    /// Its data has line ends outside the text, so it lies in several lines, and is compared once they are joined.
+    /// The data has line ends outside the text, so it spans several lines, and is compared once they are joined.
     #[default]
     Lines,
-    /// One line, and nothing but the text differs.
+    /// A single line in which only the text differs.
     Line,
-    /// One line with several holes. A table of them is in front of the bytes: of each what it holds, and the number of
-    /// bytes before it.
+    /// A single line with several holes. A table of them precedes the bytes: the kind of each, and the number of bytes
+    /// before it.
     Holes,
-    /// Nothing is compared any more: it is the response in which the stream has failed.
+    /// No event is compared any more: the bytes are the response in which the stream has failed.
     Failed,
 }
 
@@ -84,7 +84,7 @@ impl EventTemplate {
         self.misses = 0;
     }
 
-    /// Holds the response in which the stream has failed, until that is told.
+    /// Keeps the response in which the stream has failed, until the client gets it.
     pub(super) fn hold_failed(&mut self, response: &[u8]) {
         (self.bytes, self.form) = (response.to_vec(), Form::Failed);
     }
@@ -150,7 +150,8 @@ impl EventTemplate {
         Some(text)
     }
 
-    /// The same of an event whose data lies whole at the front of `buf`, then an empty line. With the length of both.
+    /// The text of such an event whose data is complete at the front of `buf`, followed by an empty line. With the
+    /// length of both.
     #[inline]
     pub(super) fn event<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
         if self.bytes.is_empty() || self.form != Form::Line {
@@ -164,7 +165,7 @@ impl EventTemplate {
         Some((&data[..end], buf.len() - behind.len()))
     }
 
-    /// The same of an event like one that was passed on as it came.
+    /// The text and the length of an event like one that was passed on unchanged.
     #[inline]
     pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
         if self.bytes.is_empty() || self.form != Form::Holes {
@@ -187,7 +188,7 @@ impl EventTemplate {
         Some((text, buf.len() - behind.len()))
     }
 
-    /// Where the number of such an event stands, if it has one.
+    /// Position of such an event's number, if it has one.
     #[cold]
     pub(super) fn number(&self, event: &[u8]) -> Option<Range<usize>> {
         let mut at = 0;
@@ -214,7 +215,7 @@ impl EventTemplate {
     }
 }
 
-/// What follows `begin` in `buf`. `strip_prefix` compares by a call whatever the length.
+/// Bytes of `buf` after `begin`. `strip_prefix` would be a call, whatever the length.
 #[inline]
 pub(super) fn behind<'a, const N: usize>(begin: &[u8; N], buf: &'a [u8]) -> Option<&'a [u8]> {
     buf.split_first_chunk().and_then(|(first, rest)| (first == begin).then_some(rest))
@@ -224,7 +225,7 @@ fn has_line_end(data: &[u8]) -> bool {
     data.iter().any(|byte| matches!(byte, b'\n' | b'\r'))
 }
 
-/// Where a whole number ends that begins `bytes`, as JSON has them.
+/// End of a whole number that begins `bytes`, in JSON's form.
 #[inline]
 fn count_end(bytes: &[u8]) -> Option<usize> {
     let end = bytes.iter().position(|byte| !byte.is_ascii_digit())?;

@@ -75,7 +75,7 @@ pub(super) fn request_for(
     Ok((serde_json::from_slice(&out).unwrap(), state))
 }
 
-/// What became of a stream.
+/// Result of a stream.
 #[derive(PartialEq, Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) out: String,

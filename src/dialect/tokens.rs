@@ -48,7 +48,7 @@ pub struct Estimator {
 }
 
 impl Estimator {
-    /// Nothing counted yet.
+    /// Creates an estimator with nothing counted.
     pub fn new() -> Estimator {
         Estimator::default()
     }
@@ -200,9 +200,9 @@ fn printed(char: char) -> char {
 const TEXT_BYTES_PER_TOKEN: u64 = 4;
 /// Texts whose places are kept before they are counted: those of thousands of tools.
 const LATER_MAX: usize = 1 << 16;
-/// Those of an ordinary request, which take no memory that is worth a promise.
+/// Number of texts of an ordinary request: their memory is too small to be reserved.
 const LATER_FREE: usize = 64;
-/// Bytes of them, and of a string that is counted while it arrives: so nobody who asks waits for long.
+/// Bytes of such texts, and of a string that is counted while it arrives: so that no caller waits for long.
 pub const LATER_BYTES_MAX: usize = 1 << 20;
 /// Parts that one byte costs at most: they are added up in a lane of eight bits.
 const BYTE_PARTS_MAX: u64 = u8::MAX as u64;
@@ -264,7 +264,7 @@ impl CountLater {
         self.arriving = Some(known);
     }
 
-    /// What has not been counted of the text at `span` while it arrived.
+    /// The part of the text at `span` that was not counted while it arrived.
     #[cold]
     fn arrived(&mut self, span: Span) -> Span {
         match self.arriving.take() {
@@ -303,7 +303,7 @@ impl CountLater {
         self.marks += 1;
     }
 
-    /// Tokens of all that has come, all of which lies in `body`.
+    /// Tokens of all texts so far, all of which are in `body`.
     pub fn tokens(&self, body: &[u8]) -> u64 {
         let mut counted = self.counted(body);
         counted.count_waiting();
@@ -311,7 +311,7 @@ impl CountLater {
         counted.tokens().saturating_add(self.added)
     }
 
-    /// What [`CountLater::tokens`] does not exceed, known without a look at the texts.
+    /// Upper bound of [`CountLater::tokens`], known without reading the texts.
     #[inline]
     pub fn tokens_max(&self) -> u64 {
         ((self.bytes * BYTE_PARTS_MAX + self.marks * MARK_PARTS) / PARTS + 1).saturating_add(self.added)
@@ -350,12 +350,12 @@ impl CountLater {
 pub enum PromptTokens<'a> {
     /// So many.
     Counted(u64),
-    /// Those of this body.
+    /// Number of tokens of this body, counted on demand.
     Later(&'a CountLater, &'a [u8]),
 }
 
 impl PromptTokens<'_> {
-    /// Their number; counted again at each call where it was not before.
+    /// Number of tokens; counted again at each call unless it is known.
     pub fn count(self) -> u64 {
         match self {
             PromptTokens::Counted(tokens) => tokens,

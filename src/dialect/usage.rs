@@ -1,6 +1,6 @@
-//! What an upstream reports of tokens, in one vocabulary for both shapes (contract section 3, "Usage").
+//! Token counts that an upstream reports, in the same terms for all shapes.
 //!
-//! Owns the reading of counters. Must never add two reports up: both shapes report totals so far. Called by
+//! Owns the reading of counters. Must never add two reports up: all shapes report totals so far. Called by
 //! [`super::tap`], `super::convert` and [`super::replies`], which hand the result to `gateway` for settling.
 
 use super::keys::K;
@@ -24,7 +24,7 @@ pub struct Reported {
     pub cache_write: Option<u64>,
     /// Completion tokens, reasoning included.
     pub output: Option<u64>,
-    /// Of these, tokens of reasoning. Only translated, never charged apart.
+    /// Reasoning tokens among them. Only translated, never charged separately.
     pub reasoning: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct ChatUsage {
 }
 
 impl ChatUsage {
-    /// One member.
+    /// Notes a member.
     #[inline]
     pub(super) fn member(&mut self, key: K, value: Raw<'_>) {
         match key {
@@ -66,7 +66,7 @@ impl ChatUsage {
         }
     }
 
-    /// What they say together.
+    /// Report that the counters give together.
     pub(super) fn reported(self) -> Reported {
         let cache_read = self.seen.cache_read.max(self.cached);
         let cached = cache_read.unwrap_or(0).saturating_add(self.seen.cache_write.unwrap_or(0));
@@ -75,10 +75,10 @@ impl ChatUsage {
     }
 }
 
-/// What was overheard of an answer.
+/// Usage that was observed in an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ObservedUsage {
-    /// What the upstream has reported so far. Of a stream cut short `output` may be the small number that opens a
+    /// Report of the upstream so far. After a stream was cut short `output` may be the small number that opens a
     /// messages stream; `relayed_tokens` is then the better one.
     pub reported: Reported,
     /// Estimated tokens of what was relayed: text, reasoning, tool names and arguments. 0 for a whole answer that

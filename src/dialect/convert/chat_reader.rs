@@ -13,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// Bytes of storage for arguments given as objects that outlive their event.
 pub(super) const SCRATCH_KEPT: usize = 4096;
 
-/// One tool call as the upstream numbers it.
+/// A tool call as the upstream numbers it.
 #[derive(Debug, Default)]
 struct Call {
     index: Option<u64>,
@@ -52,7 +52,7 @@ impl ChatReader {
         self.waiting + self.kept.as_ref().map_or(0, Vec::len)
     }
 
-    /// One event with data; true if it counts as life.
+    /// Reads an event with data; true if it counts as a sign of progress.
     pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             if !self.stopped {
@@ -172,7 +172,7 @@ impl ChatReader {
         sink.take(Delta::Think(text))
     }
 
-    /// What was thought so far is a whole piece, where that is of interest.
+    /// The reasoning so far is a complete piece, if that is needed.
     fn thought(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
         let Some(kept) = self.kept.as_mut().filter(|kept| !kept.is_empty()) else { return Ok(()) };
         let mut block = b"{\"reasoning_content\":".to_vec();
@@ -229,8 +229,8 @@ impl ChatReader {
         if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { result }
     }
 
-    /// Which call a fragment belongs to: by its index; where one index is used again with another id and a name, a
-    /// new call; without index by its id; without either the last one, unless another name, or one more name in the
+    /// Finds the call that a fragment belongs to: by its index; if one index is used again with another id and a name,
+    /// a new call; without index by its id; without either the last one, unless another name, or one more name in the
     /// same chunk, begins a new call.
     fn slot(&mut self, index: Option<u64>, id: Option<&[u8]>, name: Option<&[u8]>) -> Result<usize, StreamFault> {
         let (id, named) = (id.map(hash), name.is_some());

@@ -13,9 +13,9 @@ pub(super) struct ChatWriter {
     started: bool,
     stopped: bool,
     created: u64,
-    /// For each call: some of its arguments have been written.
+    /// For each call: true if some of its arguments have been written.
     calls: Vec<bool>,
-    /// Where the text lies that was written last.
+    /// Position of the text that was written last.
     text_at: usize,
 }
 
@@ -25,7 +25,7 @@ impl ChatWriter {
         ChatWriter { show_usage, ..ChatWriter::default() }
     }
 
-    /// Where in what is written the text lies that came last.
+    /// Position in the output of the text that was written last.
     pub(super) fn text_at(&self) -> usize {
         self.text_at
     }

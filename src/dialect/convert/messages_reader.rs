@@ -11,12 +11,12 @@ use crate::wire::json::{self, Kind, Raw, key, write_inside};
 /// Blocks open at once; the shape has one, a little slack costs nothing.
 const OPEN_BLOCKS_MAX: usize = 64;
 
-/// What a block is, as far as it matters here.
+/// Kind of a block, as far as it matters here.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Block {
     Text,
     Think,
-    /// Reasoning in no words.
+    /// Reasoning without text.
     Redacted,
     Tool(usize),
     /// Server tools, and whatever is not known: nothing of it is passed on.
@@ -46,7 +46,7 @@ impl MessagesReader {
         self.kept.as_ref().map_or(0, |(text, signature)| text.len() + signature.len())
     }
 
-    /// One event with data; true if it counts as life.
+    /// Reads an event with data; true if it counts as a sign of progress.
     pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);

@@ -47,7 +47,7 @@ pub(super) struct MessagesWriter {
     sequence: Option<Vec<u8>>,
     /// The reasoning under way has its signature.
     signed: bool,
-    /// Where the text lies that was written last.
+    /// Position of the text that was written last.
     text_at: usize,
 }
 
@@ -57,7 +57,7 @@ impl MessagesWriter {
         self.waiting + self.sequence.as_ref().map_or(0, Vec::len)
     }
 
-    /// Where in what is written the text lies that came last.
+    /// Position in the output of the text that was written last.
     pub(super) fn text_at(&self) -> usize {
         self.text_at
     }

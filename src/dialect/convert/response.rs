@@ -10,12 +10,12 @@ use crate::wire::json::{
     self, Kind, Raw, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
 };
 
-/// How an answer stands.
+/// State of an answer.
 #[derive(Copy, Clone)]
 pub(super) struct Ending<'a> {
-    /// It has only begun.
+    /// True if it has only begun.
     pub(super) open: bool,
-    /// When that was, in seconds since the epoch.
+    /// Time of its beginning, in seconds since the epoch.
     pub(super) created: u64,
     pub(super) reason: StopReason,
     pub(super) usage: Option<&'a ObservedUsage>,
@@ -23,7 +23,7 @@ pub(super) struct Ending<'a> {
     pub(super) error: Option<&'a ErrorWords<'a>>,
 }
 
-/// What a request says of itself that says nothing.
+/// Default values of the members that a response repeats from its request.
 const BEFORE: &[u8] = b"\"instructions\":null,\"max_output_tokens\":null,\"max_tool_calls\":null,\"metadata\":{}";
 const AFTER: &[u8] = b"\"parallel_tool_calls\":true,\"presence_penalty\":0,\"frequency_penalty\":0,\
     \"previous_response_id\":null,\"prompt_cache_key\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\

@@ -12,13 +12,13 @@ use std::borrow::Cow;
 /// Items and parts that may be open at once; the shape has one of either.
 const OPEN_MAX: usize = 64;
 
-/// What an item has given so far.
+/// Output of an item so far.
 #[derive(Debug)]
 struct Item {
     index: u64,
-    /// Which call it is, if it is one.
+    /// Number of the call, if it is one.
     slot: Option<usize>,
-    /// Bytes of text or arguments, as they are without escapes.
+    /// Bytes of text or arguments, counted without escapes.
     given: usize,
     /// The part of the summary, or of the content, under way.
     part: u64,
@@ -42,7 +42,7 @@ impl ResponsesReader {
         ResponsesReader { keeps, ..ResponsesReader::default() }
     }
 
-    /// One event with data; true if it counts as life.
+    /// Reads an event with data; true if it counts as a sign of progress.
     pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
@@ -179,7 +179,7 @@ impl ResponsesReader {
         Ok(())
     }
 
-    /// The response is complete. Items that no event has told, or not to their end, are told by it alone.
+    /// The response is complete. Items that no event has reported, or not completely, are taken from it.
     fn end(&mut self, response: Raw<'_>, incomplete: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         for (index, item) in (0..).zip(response.get("output").unwrap_or(Raw::NULL).items()) {
             if index >= self.next || self.items.iter().any(|open| open.index == index) {
@@ -193,7 +193,7 @@ impl ResponsesReader {
     }
 }
 
-/// What an event says it is, by its own member or by its name; an escape counts as what it stands for.
+/// Type of an event, by its own member or by its name; an escape counts as the character that it represents.
 pub(in crate::dialect) fn kind_of<'a>(own: Option<Raw<'a>>, name: &'a [u8]) -> Cow<'a, [u8]> {
     match own.and_then(Raw::string) {
         Some(raw) if raw.contains(&b'\\') => {
@@ -210,19 +210,18 @@ pub(in crate::dialect) fn kind_of<'a>(own: Option<Raw<'a>>, name: &'a [u8]) -> C
     }
 }
 
-/// Which item an event is about.
+/// Index of the item that an event is about.
 fn index_of(event: Raw<'_>) -> u64 {
     event.get("output_index").and_then(Raw::count).unwrap_or(0)
 }
 
-/// What the status of a response that has come to its end says went wrong: it is another than that of a complete or an
-/// incomplete one.
+/// Error in the status of a response that has ended: any status except those of a complete or an incomplete response.
 pub(in crate::dialect) fn unfinished(status: Raw<'_>) -> Option<ErrorText> {
     let ends = status.is_null() || status.is("completed") || status.is("incomplete");
     (!ends).then(|| ErrorText::unfinished(status))
 }
 
-/// What went wrong, if an event of a response says so. `response`: the response in it.
+/// Error in an event, if any. `response`: the response in it.
 pub(in crate::dialect) fn failed(kind: &[u8], event: Raw<'_>, response: Raw<'_>) -> Option<ErrorText> {
     let unfinished = || unfinished(response.get("status").unwrap_or(Raw::NULL));
     match kind {
@@ -255,7 +254,7 @@ pub(in crate::dialect) fn reason(response: Raw<'_>, incomplete: bool, calls: boo
     if calls { StopReason::Tools } else { StopReason::End }
 }
 
-/// What a response or an event says went wrong.
+/// Error of a response or an event.
 fn failure(event: Raw<'_>) -> Option<ErrorText> {
     let inner = event.get("response").unwrap_or(event).get("error").or_else(|| event.get("error"));
     let error = inner.filter(|error| error.kind() == Kind::Object || error.string().is_some());
@@ -267,7 +266,7 @@ pub(in crate::dialect) fn call_id(item: Raw<'_>) -> &[u8] {
     item.get("call_id").and_then(Raw::string).unwrap_or_default()
 }
 
-/// One part of a whole message.
+/// Reads a part of a complete message.
 fn say(part: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
     if let Some(text) = part.get("text").and_then(Raw::string).filter(|text| !text.is_empty()) {
         return sink.take(Delta::Text(text));
@@ -297,7 +296,7 @@ fn think(item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
     Ok(())
 }
 
-/// What the target wants to see again of a whole piece of reasoning.
+/// The part of a complete piece of reasoning that the target must get back.
 fn thought(item: Raw<'_>, keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
     let mut block = Vec::new();
     if !keeps || !write_kept(item, &mut block) {
@@ -330,7 +329,7 @@ fn plain_len(raw: &[u8]) -> usize {
     runs(raw).map(len).sum()
 }
 
-/// What of the inside of a string lies behind its first `given` bytes, as the inside of one.
+/// The inside of a string without its first `given` bytes, as the inside of a string.
 fn rest_of(raw: &[u8], given: usize) -> Vec<u8> {
     if given == 0 {
         return raw.to_vec();

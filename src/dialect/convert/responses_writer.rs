@@ -1,8 +1,8 @@
 //! Writes a responses stream: deltas to events, and a whole answer as the object that its stream would end in.
 //!
-//! One item at a time, added, filled, done; the last event repeats them all, so they are kept as they were written. A
-//! client may run what a call says as soon as it is done: a call waits while another is open, and one that takes free
-//! text is told when all of it is there, or not at all.
+//! Items are written one at a time, added, filled, done. The last event repeats all of them, so they are kept as they
+//! were written. A client may run a call as soon as it is done: a call waits while another is open, and a call with
+//! free text is sent when it is complete, or not at all.
 
 mod calls;
 
@@ -52,7 +52,7 @@ struct Call {
     id: Vec<u8>,
     called: Called,
     stage: Stage,
-    /// Arguments that have not been told: another call is open, or all of them are told at once.
+    /// Arguments that have not been sent: another call is open, or they must be sent all at once.
     held: Vec<u8>,
     /// The upstream has said that they are complete.
     complete: bool,
@@ -60,7 +60,7 @@ struct Call {
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum Stage {
-    /// Its slot was passed over, or it is done.
+    /// The call is complete, or its slot was skipped.
     #[default]
     Closed,
     Waiting,
@@ -80,7 +80,7 @@ pub(super) struct ResponsesWriter {
     index: u64,
     open: Open,
     part: Part,
-    /// What has been said in the part, the reasoning or the arguments under way.
+    /// Text of the part, the reasoning or the arguments under way.
     text: Vec<u8>,
     /// Finished parts of the message under way, and how many.
     parts: Vec<u8>,
@@ -188,7 +188,7 @@ impl ResponsesWriter {
         self.response("response.failed", response, out);
     }
 
-    /// The same where the upstream has told its failed response.
+    /// Writes the failure after the upstream has sent its failed response.
     pub(super) fn fail_as(
         &mut self,
         words: &ErrorWords<'_>,

@@ -21,17 +21,17 @@ pub(super) struct Answer<'a> {
     pub(super) reported: Reported,
 }
 
-/// One part of it.
+/// A part of the answer.
 pub(super) enum Part<'a> {
     Text(Text<'a>),
     Refusal(&'a [u8]),
-    /// Reasoning: its words, and as JSON what its target wants to see again of it.
+    /// Reasoning: its text, and as JSON the part that its target must get back.
     Thought(Vec<&'a [u8]>, Option<Vec<u8>>),
     /// A call: id, name, arguments.
     Call(&'a [u8], &'a [u8], Arguments<'a>),
 }
 
-/// What a tool is called with.
+/// Arguments of a call.
 #[derive(Copy, Clone)]
 pub(super) enum Arguments<'a> {
     Value(Raw<'a>),
@@ -39,7 +39,7 @@ pub(super) enum Arguments<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// Where JSON was demanded by a tool, that tool's arguments are the text, and calling it is no call.
+    /// If JSON was required by a tool, that tool's arguments are the text, and its call is not a call.
     pub(super) fn unwrap_json(&mut self) {
         let is_it = |part: &Part<'_>| matches!(part, Part::Call(_, name, _) if eq_unescaped(name, JSON_TOOL));
         let Some(at) = self.parts.iter().position(is_it) else { return };

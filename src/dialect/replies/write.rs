@@ -195,7 +195,7 @@ fn messages_call(
     out.push(b'}');
 }
 
-/// What the parts come to in the shape whose stream ends in the whole answer.
+/// Builds the answer in the shape whose stream ends in the complete answer.
 pub(super) fn responses(
     answer: &Answer<'_>,
     state: &TranslationState,

@@ -23,7 +23,7 @@ use std::num::NonZeroU64;
 const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
 const MESSAGES_ROLES: &str = "user, assistant, system";
 
-/// Who speaks.
+/// Role of a message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Role {
     Missing,
@@ -33,7 +33,7 @@ enum Role {
     Another,
 }
 
-/// What stands as `content`.
+/// Kind of a message's `content`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Content {
     Missing,
@@ -47,7 +47,7 @@ struct Message {
     role: Role,
     content: Content,
     tool_call_id: bool,
-    /// Which member of the message a value belongs to.
+    /// Member of the message that a value belongs to.
     member: Part,
     block: u32,
     /// The block under way has a `type`.
@@ -64,7 +64,7 @@ enum Part {
 }
 
 impl Part {
-    /// Which member of a message a key names.
+    /// Member of a message that a key names.
     fn of(key: &[u8]) -> Part {
         match key {
             b"role" => Part::Role,
@@ -82,7 +82,7 @@ impl Part {
 /// The block of the system prompt under way. Of a repeated member the last one counts.
 #[derive(Copy, Clone, Debug)]
 struct SystemBlock {
-    /// Which member of the block a value belongs to.
+    /// Member of the block that a value belongs to.
     member: BlockPart,
     is_text: bool,
     has_text: bool,
@@ -97,7 +97,7 @@ enum BlockPart {
 
 const NO_BLOCK: SystemBlock = SystemBlock { member: BlockPart::Another, is_text: false, has_text: false };
 
-/// What the items of a list of texts are, in a relayed request; all of them are alike.
+/// Kind of the items of a list of texts in a relayed request; all of them are alike.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Items {
     Unknown,
@@ -121,7 +121,7 @@ pub(super) struct Checks {
     key: Span,
     name: Name,
     class: Class,
-    /// Where the top-level value under way begins, and what it is.
+    /// Beginning of the top-level value under way, and its kind.
     value_start: u32,
     value_token: Token,
     /// Items seen in the top-level array under way.
@@ -133,10 +133,10 @@ pub(super) struct Checks {
     reading: Reading,
     plain_max: Option<NonZeroU64>,
     has_messages: bool,
-    /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
+    /// State of a relayed request: the required members that are present, as bits, and the kind of the list under way.
     found: u8,
     texts: Items,
-    /// Tokens of a query that is read again with each document, or of a suffix that is with each prompt.
+    /// Tokens of a query that is read again with each document, or of a suffix that is read with each prompt.
     query: u32,
 }
 
@@ -230,7 +230,7 @@ impl Checks {
         self.refusal.take().map_or_else(|| Invalid(String::new()), |refusal| *refusal)
     }
 
-    /// What must be there and is not.
+    /// Checks that required members are present.
     pub(super) fn finish(&mut self) -> Result<(), Invalid> {
         if let Dialect::Relay(relay) = self.shape {
             return self.finish_relayed(relay);
@@ -383,7 +383,7 @@ impl Checks {
         self.refuse(format_args!("{name}"), expected)
     }
 
-    /// A value inside the top-level array or object under way: its items and what lies in them.
+    /// Checks a value inside the top-level array or object under way: its items and their contents.
     fn inside(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let in_array = self.value_token == Token::ArrayOpen;
@@ -460,7 +460,7 @@ impl Checks {
     }
 }
 
-/// How writers of JSON begin a plain message: what stands before its role, and between that and its text.
+/// Beginning of a plain message as JSON writers produce it: the bytes before its role, and between role and text.
 struct Form {
     role: &'static [u8],
     content: &'static [u8],

@@ -1,6 +1,6 @@
-//! What a scan finds in a request body, as places in it, and the words of a refusal.
+//! Results of the scan of a request body, as positions in it, and the text of a refusal.
 //!
-//! Owns these types alone. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, by the
+//! Owns only these types. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, by the
 //! translation and by the gateway.
 
 use super::names::Name;
@@ -12,14 +12,14 @@ use crate::wire::json::{has_escape, unescape};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invalid(pub String);
 
-/// One member of the request's top-level object.
+/// A member of the request's top-level object.
 #[derive(Copy, Clone, Debug)]
 pub(in crate::dialect) struct Member {
     /// The key between its quotes, escapes still in it.
     pub(in crate::dialect) key: Span,
     /// The value, quotes and brackets included.
     pub(in crate::dialect) value: Span,
-    /// Which member it is.
+    /// Name of the member.
     pub(in crate::dialect) name: Name,
 }
 
@@ -43,7 +43,7 @@ pub(in crate::dialect) struct Opening {
     ended: bool,
 }
 
-/// Nothing of it: what is noted depends on the pieces in which a body came, what is made of it does not.
+/// Prints nothing of it: the noted values depend on the pieces in which a body arrived, the results do not.
 impl std::fmt::Debug for Opening {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Opening")
@@ -99,12 +99,12 @@ impl Inner {
 
 const _: () = assert!(Inner::TOOLS_END as usize > TOOLS_MAX && Inner::PARTS_END as usize > PARTS_MAX);
 
-/// What the gateway must know of a request.
+/// Facts about a request that the gateway needs.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     /// The model's name as written between its quotes; `None` if absent or `null`.
     pub model: Option<Span>,
-    /// A stream is asked for.
+    /// True if a stream is requested.
     pub stream: bool,
     /// `stream_options.include_usage`: the client wants the usage chunk (chat).
     pub include_usage: bool,
@@ -125,15 +125,15 @@ pub struct Fields {
     /// as they are counted: how many a translation has to build.
     pub(in crate::dialect) messages: u32,
     pub(in crate::dialect) inner: Inner,
-    /// How the conversation began.
+    /// Beginning of the conversation.
     pub(in crate::dialect) opening: Opening,
     pub(in crate::dialect) members: Vec<Member>,
-    /// One of them is none that every target of the shape gets as it stands.
+    /// True if one of them is not passed on unchanged by every target of the shape.
     pub(in crate::dialect) has_odd: bool,
-    /// Parts of the body that are not for an upstream of the same shape, in order: reasoning without a signature; in a
-    /// chat request each role `developer`, which becomes another where the target does not take it.
+    /// Parts of the body that are not sent to an upstream of the same shape, in order: reasoning without a signature;
+    /// in a chat request each role `developer`, which is replaced if the target does not accept it.
     pub(in crate::dialect) cuts: Vec<Span>,
-    /// It names an object of the provider's account: why that is refused.
+    /// Reason for refusal if it names an object of the provider's account.
     pub(in crate::dialect) stored: Option<Box<Invalid>>,
 }
 
@@ -154,12 +154,12 @@ impl Fields {
         std::str::from_utf8(scratch).ok()
     }
 
-    /// How many answers are asked for: each ends a stream for itself.
+    /// Number of answers that are requested: each ends a stream for itself.
     pub fn choices(&self) -> u32 {
         self.texts.max(1).saturating_mul(self.each.max(1))
     }
 
-    /// True if something may be billed at another price than its tokens', so that it has to be looked at.
+    /// True if something may be billed at another price than its tokens', so that it has to be checked.
     #[inline]
     pub fn may_cost_more(&self) -> bool {
         self.may_cost_more || self.adds_tools
@@ -171,7 +171,7 @@ impl Fields {
         self.texts.max(1).into()
     }
 
-    /// How many answers are made, those included that nobody gets.
+    /// Number of answers that are generated, including those that are not returned.
     #[inline]
     pub fn made(&self) -> u64 {
         self.prompts() * u64::from(self.made.max(self.each).max(1))

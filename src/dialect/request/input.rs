@@ -16,13 +16,13 @@ use std::fmt::Display;
 pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
 const ROLES: &str = "one of user, assistant, system, developer";
 
-/// What an item is, as far as it matters here.
+/// Type of an item, as far as it matters here.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum Kind {
-    /// It does not say.
+    /// No type yet.
     #[default]
     Untold,
-    /// What it says is no string.
+    /// The type is not a string.
     Wrong,
     Message,
     /// A call, which needs an id and a name.
@@ -45,7 +45,7 @@ impl Kind {
     }
 }
 
-/// Which member of an item, or of a part, a value belongs to.
+/// Member of an item, or of a part, that a value belongs to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum Member {
     Type,
@@ -59,7 +59,7 @@ enum Member {
     /// The id of an object at the provider.
     Stored,
     Tools,
-    /// What a model has written.
+    /// Text that a model has written.
     Arguments,
     Annotations,
     #[default]
@@ -91,7 +91,7 @@ impl Member {
 #[derive(Copy, Clone, Debug, Default)]
 struct Item {
     kind: Kind,
-    /// It has a role, and a good one.
+    /// `true` if it has a valid role, `false` if an invalid one.
     role: Option<bool>,
     assistant: bool,
     content: Option<bool>,
@@ -100,13 +100,13 @@ struct Item {
     id: bool,
     ours: bool,
     member: Member,
-    /// Its name, and that of the last key.
+    /// Name of the list, and of the last key.
     list: Span,
     key: Span,
-    /// Which member of a part comes next, and which part it is.
+    /// Next member of the part, and the index of the part.
     inner: Member,
     part: u32,
-    /// Something inside a part is called as an object's id is.
+    /// True if something inside a part has the name of an object's id.
     is_stored: bool,
 }
 
@@ -124,7 +124,7 @@ fn expected<T>(path: impl Display, what: impl Display) -> Result<T, String> {
 }
 
 impl Input {
-    /// One token inside the array. `index`: the item under way.
+    /// Checks a token inside the array. `index`: the item under way.
     pub(super) fn token(
         &mut self,
         buf: &[u8],

@@ -1,17 +1,17 @@
-//! What of a list is left out on its way upstream, while its items go by one after the other.
+//! Collects the parts of a list that are not sent upstream, while its items are read one after the other.
 
 use crate::wire::Span;
 
-/// Collects the bytes to leave out. A comma goes with an item: the one before it, or where nothing before it stays the
-/// one after it.
+/// Collects the bytes to leave out. A comma is removed with an item: the one before it, or the one after it if no
+/// earlier item stays.
 #[derive(Debug, Default)]
 pub(in crate::dialect) struct Leave {
-    /// Where the item under way begins.
+    /// Beginning of the item under way.
     start: u32,
-    /// Where the last item ended, and the last one that stays.
+    /// End of the last item, and of the last one that stays.
     end: u32,
     kept: Option<u32>,
-    /// Where an item to leave out began, no item before it having stayed.
+    /// Beginning of an item to leave out, if no item before it has stayed.
     pending: Option<u32>,
 }
 

@@ -109,7 +109,7 @@ names! {
 }
 
 impl Name {
-    /// Which member the inside of a key is; `None` for those outside both tables.
+    /// Finds the member that the inside of a key names; `None` for those outside both tables.
     pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
         if let Some(name) = plain(raw) {
             return name;
@@ -120,12 +120,12 @@ impl Name {
         BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Name::Other, |(_, name)| *name)
     }
 
-    /// As a client writes it.
+    /// Spelling of the name.
     pub(in crate::dialect) fn text(self) -> &'static str {
         BY_NAME.get(self as usize).map_or("", |(text, _)| text)
     }
 
-    /// All of them, each with how it is written.
+    /// All names with their spellings.
     #[cfg(test)]
     pub(super) fn all() -> &'static [(&'static str, Name)] {
         BY_NAME

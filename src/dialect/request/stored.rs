@@ -12,9 +12,9 @@ use crate::wire::json::eq_unescaped;
 use std::borrow::Cow;
 use std::fmt::Arguments;
 
-/// What is expected in the place of a file's id.
+/// Expected value instead of a file's id.
 const NO_FILE: &str = "the file itself: files are not stored here";
-/// The same of any other object.
+/// Expected value instead of another object's id.
 const NO_OBJECT: &str = "no object that is stored at the provider";
 
 /// Names of an object.
@@ -47,7 +47,7 @@ pub(super) struct Stored {
     name: Option<Span>,
     /// The member names an object by an `id` of its own: the recording of an answer, or a container of a tool.
     has_id: bool,
-    /// How deep the member lies that is not looked into.
+    /// Depth of the member that is not checked.
     free: u8,
 }
 
@@ -119,12 +119,12 @@ impl Stored {
         self.name.is_some()
     }
 
-    /// The member that it lies in.
+    /// Name of the member that contains it.
     pub(super) fn member<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
         name_of(self.member.of(buf))
     }
 
-    /// Its own name.
+    /// Name of the object.
     pub(super) fn name<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
         name_of(self.name.unwrap_or_default().of(buf))
     }

@@ -1,5 +1,4 @@
-//! Which members a request of each shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1, `responses`
-//! section 1.
+//! Members that a request of each shape may have, and their treatment.
 
 use super::super::relay::Relayed;
 use super::names::{NAMES, Name};
@@ -7,12 +6,12 @@ use crate::base::limits::NAME_BYTES_MAX;
 use crate::wire::json::unescape;
 use crate::wire::{Dialect, Relay};
 
-/// How a member is treated.
+/// Treatment of a member.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(in crate::dialect) enum Class {
     /// Validated, forwarded.
     Specified,
-    /// Forwarded as it came, never validated.
+    /// Forwarded unchanged, never validated.
     Documented,
     /// Never forwarded: it could reach beyond the key's scope or tenancy, or names an answer by an id that is ours.
     Denied,
@@ -83,8 +82,8 @@ const ELSEWHERE: &[&str] = &[
     "webhookurl",
 ];
 
-/// What vLLM, llama.cpp, Ollama, SGLang, DeepSeek, Mistral or OpenRouter document for their chat endpoint, as far as it
-/// reaches no further than the request: no template to run, no place in a queue, no state or weights that others share.
+/// Members that vLLM, llama.cpp, Ollama, SGLang, DeepSeek, Mistral or OpenRouter document for their chat endpoint, if
+/// they affect only the request: no template to run, no priority in a queue, no state or weights that others share.
 const LOCAL: &[&str] = &[
     "add_special_tokens",
     "allowed_token_ids",
@@ -142,10 +141,10 @@ const LOCAL: &[&str] = &[
     "typical_p",
 ];
 
-/// What further names of [`LOCAL`] begin with.
+/// Prefixes of further names of [`LOCAL`].
 const LOCAL_PREFIXES: &[&str] = &["dry_", "guided_", "mirostat_", "xtc_"];
 
-/// How requests of `shape`, which is not relayed, treat every name.
+/// Treatment of every name in requests of `shape`, which is not relayed.
 const fn classes(shape: Dialect) -> [Class; NAMES.len()] {
     let (mut all, mut at) = ([Class::Unknown; NAMES.len()], 0);
     while at < NAMES.len() {
@@ -186,7 +185,7 @@ impl Name {
         LOCAL.contains(&name) || LOCAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     }
 
-    /// Those that no request of some shape takes along.
+    /// Names that are denied in requests of some shape.
     #[cfg(test)]
     pub(crate) fn denied() -> impl Iterator<Item = &'static str> {
         let relays = Relay::ALL.map(Dialect::Relay);
@@ -195,7 +194,7 @@ impl Name {
         Name::all().iter().filter(move |(_, name)| denied(*name)).map(|(text, _)| *text)
     }
 
-    /// How a request of `shape` treats it.
+    /// Treatment of this name in a request of `shape`.
     #[inline]
     pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
         // Asked twice for every member.
@@ -210,15 +209,15 @@ impl Name {
         }
     }
 
-    /// Whether what becomes of a member of this class on its way to a target of its shape depends on more than that the
-    /// target takes all that is in the tables: it may be left out, or written again.
+    /// True if a member of this class may be left out or rewritten for a target of its shape that accepts everything in
+    /// the tables.
     #[inline]
     pub(in crate::dialect) fn is_odd(self, class: Class) -> bool {
         use Name::*;
         matches!(class, Class::Denied | Class::Unknown) || matches!(self, N | StreamOptions | MaxCompletionTokens)
     }
 
-    /// How a request of chat or messages treats it.
+    /// Treatment of this name in a request of chat or messages.
     const fn class_of_talk(self, shape: Dialect) -> Class {
         use Name::*;
         match (self, shape) {
@@ -244,7 +243,8 @@ impl Name {
         }
     }
 
-    /// How a responses request treats it. What would need a stored response is looked at to be refused.
+    /// Treatment of this name in a responses request. Members that would need a stored response are checked to be
+    /// refused.
     const fn class_of_response(self) -> Class {
         use Name::*;
         match self {
@@ -259,7 +259,8 @@ impl Name {
         }
     }
 
-    /// How a relayed request treats it. What is documented there beside these is known by its text alone.
+    /// Treatment of this name in a relayed request. Other documented members of such requests have no name here: they
+    /// are known by their text only.
     fn class_of_relayed(self, relay: Relay) -> Class {
         use Name::*;
         let relayed = Relayed::of(relay);
@@ -301,7 +302,7 @@ impl Name {
         self.is_read_as(class, shape) || (names_someone && shape == Dialect::Chat)
     }
 
-    /// As [`Name::is_read`], of a member whose class is known.
+    /// Works like [`Name::is_read`], for a member whose class is known.
     #[inline]
     fn is_read_as(self, class: Class, shape: Dialect) -> bool {
         use Name::*;

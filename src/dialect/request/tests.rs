@@ -267,7 +267,7 @@ fn a_repeated_key_that_is_read_is_refused_also_when_it_is_escaped() {
     }
     assert_eq!(refused(messages(r#""thinking":{},"thinking":{},"#)), "thinking: expected it once, found it repeated");
     for name in ["metadata", "safety_identifier", "prompt_cache_key"] {
-        // By them it is told for whom a request is.
+        // These members name the user of a request.
         let rest = format!("\"{name}\":{{}},\"{name}\":{{}},");
         assert_eq!(refused(chat(&rest)), format!("{name}: expected it once, found it repeated"));
     }

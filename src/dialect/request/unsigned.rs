@@ -1,15 +1,15 @@
 //! Finds reasoning without a signature in a messages request, to be left out on its way upstream.
 //!
-//! Reasoning that a chat upstream gave is told to messages clients as a `thinking` block with an empty signature. A
-//! client sends it back with the conversation; an upstream that signs its reasoning refuses it (`wire-formats` 3.10).
-//! So does one that is shown what another target's reasoning goes by ([`carrier`]).
+//! Reasoning of a chat upstream reaches messages clients as a `thinking` block with an empty signature. A client sends
+//! it back with the conversation; an upstream that signs its reasoning refuses it. It also refuses a block with another
+//! target's mark ([`carrier`]).
 
 use super::leave::Leave;
 use crate::dialect::carrier;
 use crate::wire::Span;
 use crate::wire::json::eq_unescaped;
 
-/// Which member of a block comes next.
+/// Next member of a block.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum Next {
     Type,

@@ -18,23 +18,23 @@ pub type CacheKey = [u8; 32];
 
 /// Marks that the messages shape takes.
 const MARKS_MAX: u32 = 4;
-/// How clients mark where a prompt is to be cached: as Anthropic's API has it, and OpenAI's.
+/// Members by which clients mark the end of a cached prefix, in Anthropic's API and in OpenAI's.
 const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
 
-/// What the request is written for.
+/// Target that a request is written for.
 #[derive(Copy, Clone, Debug)]
 pub struct Target<'a> {
     /// The model's name at the upstream.
     pub model: &'a str,
     /// The shape that its provider speaks.
     pub shape: Dialect,
-    /// What it takes.
+    /// Capabilities of the model.
     pub capabilities: &'a Capabilities,
-    /// What its prompt cache may know the conversation by, where the client names nothing.
+    /// Key under which its prompt cache may find the conversation, if the client names none.
     pub cache_key: Option<CacheKey>,
 }
 
-/// [`Target`] with its own words.
+/// [`Target`] that owns its data.
 #[derive(Debug)]
 pub struct OwnedTarget {
     model: String,
@@ -51,7 +51,7 @@ impl From<Target<'_>> for OwnedTarget {
 }
 
 impl OwnedTarget {
-    /// As a translation takes it.
+    /// Borrowed form for a translation.
     pub fn borrowed(&self) -> Target<'_> {
         let OwnedTarget { model, shape, capabilities, cache_key } = self;
         Target { model, shape: *shape, capabilities, cache_key: *cache_key }
@@ -117,7 +117,7 @@ impl<'a> Ask<'a> {
             || in_list(Name::Tools, "tools")
     }
 
-    /// The client's own mark on a part, a message or a tool, for a target that caches what is marked.
+    /// The client's own mark on a part, a message or a tool, for a target that caches marked prefixes.
     pub(super) fn mark_of(&self, part: Raw<'_>) -> Option<Mark> {
         if self.target.shape != Dialect::Messages || self.target.capabilities.cache != Cache::Marks {
             return None;
@@ -130,7 +130,7 @@ impl<'a> Ask<'a> {
         Some(Mark { hour: own.get("ttl").is_some_and(|time| time.is("1h")) })
     }
 
-    /// The same as a block.
+    /// Such a mark, as a block.
     pub(super) fn mark(&self, part: Raw<'_>) -> Option<Block<'a>> {
         self.mark_of(part).map(Block::Mark)
     }
@@ -148,7 +148,7 @@ impl<'a> Ask<'a> {
         blocks
     }
 
-    /// What the client calls the list of its messages.
+    /// Name of the client's list of messages.
     pub(super) fn messages_name(&self) -> &'static str {
         if self.from == Dialect::Responses { "input" } else { "messages" }
     }

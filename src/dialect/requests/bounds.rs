@@ -1,7 +1,7 @@
-//! How many things a translation builds at most, and what they take while it runs.
+//! Bounds the number of structures that a translation builds, and their memory.
 //!
 //! A body of thirty megabytes has room for a million tools of thirty bytes; each becomes a structure of some hundred
-//! bytes. So the scan of the body counts them, and their memory is asked for before the first of them is built. Only a
+//! bytes. So the scan of the body counts them, and their memory is reserved before the first of them is built. Only a
 //! translation builds them: a route whose provider speaks the client's shape passes them on as bytes.
 
 use super::super::request::{Fields, Invalid};
@@ -65,8 +65,8 @@ pub(super) fn tool_name_fits(name: &[u8], path: impl FnOnce() -> String) -> Resu
     }
 }
 
-/// The most bytes that the text of a translated request comes to, but for a few: what is quoted once more doubles its
-/// quotes and backslashes, and each item has some words around it.
+/// Upper bound of the text of a translated request: text that is quoted once more doubles its quotes and backslashes,
+/// and each item has some text around it.
 pub fn most_text(body: &[u8], fields: &Fields) -> usize {
     const AROUND: usize = 160;
     // With the schema of one that takes free text.

@@ -1,4 +1,4 @@
-//! What a responses client is told of its own request: the answer repeats it, three times in a stream.
+//! Parts of a responses client's request that the answer repeats, three times in a stream.
 
 use super::super::naming::Echo;
 use super::super::request::Name;
@@ -14,7 +14,7 @@ pub(super) fn tells_summary(ask: &Ask<'_>) -> bool {
     summary.and_then(Raw::string).is_some_and(|word| matches!(word, b"auto" | b"concise" | b"detailed"))
 }
 
-/// What is repeated of the request.
+/// Collects the repeated parts of the request.
 pub(super) fn of(ask: &Ask<'_>) -> Echo {
     let given = |name, text: &str, kinds: &[Kind], usual: &str, out: &mut Vec<u8>| {
         key(out, text);
@@ -31,7 +31,7 @@ pub(super) fn of(ask: &Ask<'_>) -> Echo {
     }
     before.extend_from_slice(b",\"max_tool_calls\":null");
     given(Name::Metadata, "metadata", &[Kind::Object], "{}", &mut before);
-    // A value stands in front, so that commas come by themselves; it is cut off again.
+    // A value comes first, so that commas need no special case; it is cut off again.
     let mut after = b"0".to_vec();
     let out = &mut after;
     given(Name::ParallelToolCalls, "parallel_tool_calls", &[Kind::Bool], "true", out);

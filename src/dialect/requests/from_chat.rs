@@ -24,7 +24,7 @@ fn turn<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     Ok(turn)
 }
 
-/// The same without a mark on the message itself.
+/// Reads a message without the mark on the message itself.
 fn unmarked<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let Message { at, raw, role, content } = message;
     if role.is("assistant") {

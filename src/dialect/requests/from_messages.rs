@@ -10,7 +10,7 @@ use super::talk::{Text, Wishes};
 use crate::wire::json::{self, Kind, Raw};
 use std::borrow::Cow;
 
-/// How the attribution that Claude Code puts in front of its system prompt begins: noise for any other model.
+/// Beginning of the attribution that Claude Code puts before its system prompt: useless for any other model.
 const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
 /// Reads the request; see [`super::request`].

@@ -17,12 +17,12 @@ use crate::wire::json::{Kind, Raw, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// What a call came to that the conversation does not tell.
+/// Output of a call for which the conversation has none.
 const NO_OUTPUT: &[u8] = b"[no output was recorded]";
-/// Why a client's wish to compact the conversation is refused.
+/// Reason to refuse a client's request to compact the conversation.
 const NO_COMPACTION: &str =
     "no compaction_trigger: this model does not compact; Codex: name the provider otherwise than OpenAI";
-/// What stands before an output whose call the conversation does not have.
+/// Prefix of an output whose call is not in the conversation.
 const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
 
 /// Reads the request; see [`super::request`].
@@ -48,7 +48,7 @@ pub(super) fn read<'a>(ask: &Ask<'a>, state: &mut TranslationState) -> Result<Ta
     Ok(Talk { turns, offer, format: self::format(ask, format)?, wishes })
 }
 
-/// Where the last output of each call stands.
+/// Position of the last output of each call.
 fn outputs<'a>(input: Raw<'a>) -> BTreeMap<&'a [u8], usize> {
     let is_output =
         |item: &Raw<'_>| item.get("type").and_then(Raw::string).is_some_and(|kind| kind.ends_with(b"_output"));
@@ -56,7 +56,7 @@ fn outputs<'a>(input: Raw<'a>) -> BTreeMap<&'a [u8], usize> {
     order::gathered(outputs.filter_map(|(at, item)| Some((item.get("call_id")?.string()?, at))))
 }
 
-/// What a change of the configuration in the conversation leaves in force: effort and format.
+/// Effort and format after the last change of the configuration in the conversation.
 fn last_update<'a>(input: Raw<'a>) -> (Option<Raw<'a>>, Option<Raw<'a>>) {
     let (mut effort, mut format) = (None, None);
     for item in input.items().filter(|item| item.get("type").is_some_and(|kind| kind.is("configuration_update"))) {
@@ -71,15 +71,15 @@ fn last_update<'a>(input: Raw<'a>) -> (Option<Raw<'a>>, Option<Raw<'a>>) {
 #[derive(Default)]
 struct Open<'a> {
     said: Vec<Block<'a>>,
-    /// Ids of its calls in order, each with what came of it.
+    /// Ids of its calls in order, each with its output.
     calls: Vec<(&'a [u8], Option<Block<'a>>)>,
-    /// Which of them have nothing yet, by their id, the latest last.
+    /// Calls without an output yet, by their id, the latest last.
     unanswered: BTreeMap<&'a [u8], Vec<usize>>,
     answered: bool,
     spoken: bool,
-    /// Calls whose output is still to come.
+    /// Calls whose output is still missing.
     awaited: usize,
-    /// What others said before all of that had come.
+    /// Messages of others that came before all outputs.
     behind: Vec<Turn<'a>>,
 }
 
@@ -211,7 +211,7 @@ impl<'a> Items<'_, 'a> {
         Ok(())
     }
 
-    /// What another than the assistant says: it ends a turn, or stands behind what that still waits for.
+    /// Adds a message that is not the assistant's: it ends the current turn, or waits until the turn has all outputs.
     fn says(&mut self, turn: Turn<'a>) {
         match &mut self.open {
             Some(open) if open.awaited > 0 => open.behind.push(turn),
@@ -260,7 +260,7 @@ fn blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Res
     Ok(blocks)
 }
 
-/// What a tool gave back: a string, parts, or any JSON, which is told as it is written.
+/// Output of a tool: a string, parts, or any JSON, which is passed on as written.
 fn returned<'a>(ask: &Ask<'a>, given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let parts =
         given.items().all(|part| part.get("type").and_then(Raw::string).is_some_and(|k| k.starts_with(b"input_")));

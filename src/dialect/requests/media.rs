@@ -69,7 +69,7 @@ fn plain(raw: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(text)
 }
 
-/// What a URL leads to or holds.
+/// Content of a URL: an address or data.
 enum Target<'a> {
     Web(Text<'a>),
     Data(String, Text<'a>),

@@ -62,7 +62,7 @@ fn write_key(raw: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\":");
 }
 
-/// Where in a schema further schemas lie.
+/// Position in a schema, by the kind of schemas that it contains.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Place {
     Schema,

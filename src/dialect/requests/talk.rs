@@ -18,29 +18,29 @@ pub(super) struct Talk<'a> {
     pub(super) wishes: Wishes<'a>,
 }
 
-/// Who speaks.
+/// Role of a speaker.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     User,
     Assistant,
-    /// Whoever runs the conversation. `moves`: where a shape has no place for it in the middle it joins what stands at
-    /// the front; else it stays where it is, since what the provider has cached depends on the front.
+    /// The operator of the conversation. `moves`: if a shape does not allow it in the middle, it moves to the front;
+    /// otherwise it stays in place, since the provider's cache depends on the front.
     System {
         moves: bool,
     },
 }
 
-/// What one side says at a time.
+/// Consecutive blocks of one side.
 pub(super) struct Turn<'a> {
     pub(super) role: Role,
     pub(super) blocks: Vec<Block<'a>>,
 }
 
-/// One piece of what is said.
+/// A piece of a turn.
 pub(super) enum Block<'a> {
     Text(Text<'a>),
     Media(Media<'a>),
-    /// Reasoning, which a shape may want to see again.
+    /// Reasoning, which a shape may have to get back.
     Think(&'a [u8]),
     /// Reasoning that this very target gave, as JSON in its own shape.
     Carried(Vec<u8>),
@@ -50,10 +50,10 @@ pub(super) enum Block<'a> {
     Mark(Mark),
 }
 
-/// Where a prompt is to be cached.
+/// End of a cached prefix of the prompt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Mark {
-    /// For an hour, not for the usual time.
+    /// True for an hour, false for the usual time.
     pub(super) hour: bool,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Call<'a> {
     pub(super) arguments: Arguments<'a>,
 }
 
-/// What a tool is called with.
+/// Arguments of a call.
 #[derive(Clone)]
 pub(super) enum Arguments<'a> {
     /// A JSON value.
@@ -87,12 +87,12 @@ pub(super) enum Arguments<'a> {
     Free(&'a [u8]),
 }
 
-/// What a tool gave back.
+/// Result of a tool call.
 pub(super) struct Returned<'a> {
-    /// Which call.
+    /// Id of the call.
     pub(super) id: &'a [u8],
     pub(super) failed: bool,
-    /// It was one plain string.
+    /// True if it was a plain string.
     pub(super) plain: bool,
     pub(super) content: Vec<Block<'a>>,
 }
@@ -106,7 +106,7 @@ pub(super) struct Offer<'a> {
     pub(super) parallel: Option<bool>,
 }
 
-/// One tool.
+/// A tool.
 pub(super) struct Tool<'a> {
     pub(super) name: Text<'a>,
     pub(super) description: Option<Text<'a>>,
@@ -115,16 +115,16 @@ pub(super) struct Tool<'a> {
     pub(super) mark: Option<Mark>,
 }
 
-/// What a tool takes.
+/// Arguments that a tool accepts.
 #[derive(Copy, Clone)]
 pub(super) enum Schema<'a> {
-    /// What a JSON schema says.
+    /// Arguments by a JSON schema.
     Given(Raw<'a>),
     /// Free text, as its one argument `input`.
     Free,
 }
 
-/// Which of the tools is to be called.
+/// Choice of the tool to be called.
 #[derive(Default, Clone, PartialEq, Eq)]
 pub(super) enum Choice<'a> {
     #[default]
@@ -149,7 +149,7 @@ pub(super) enum Format<'a> {
     },
 }
 
-/// How much the model is to think.
+/// Amount of reasoning.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Effort(&'static str);
 

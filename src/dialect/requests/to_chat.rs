@@ -16,9 +16,9 @@ use std::borrow::Cow;
 const USER_MAX: usize = 64;
 /// Stop sequences the chat shape takes.
 const STOPS_MAX: usize = 4;
-/// What a failed tool's result begins with, since the chat shape has no mark for it.
+/// Prefix of a failed tool's result, since the chat shape has no mark for it.
 pub(super) const FAILED: &str = "[tool_error] ";
-/// What stands in a tool's result for something to look at, which follows in the user's message.
+/// Placeholder in a tool's result for an attachment, which follows in the user's message.
 const MOVED: &str = "[see the attachment in the next user message]";
 
 /// Writes the request; see [`super::request`].
@@ -61,8 +61,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// What the model is told of the form where it takes no other word for it stands at the end of the first system
-/// message.
+/// Adds the instruction about the output format at the end of the first system message, if the model accepts no field
+/// for it.
 fn add_instruction<'a>(turns: &mut Vec<Turn<'a>>, words: Option<Text<'a>>) {
     let Some(words) = words else { return };
     if !matches!(turns.first().map(|turn| turn.role), Some(Role::System { .. })) {
@@ -137,7 +137,7 @@ fn write_results(turn: &Turn<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// What a user's turn holds beside tool results, in one message; attachments of the results first.
+/// Writes the content of a user's turn except tool results, in one message; attachments of the results first.
 fn write_user_turn(turn: &Turn<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
     let from = out.len();
     open_message("user", out);

@@ -73,7 +73,7 @@ fn max_tokens(ask: &Ask<'_>, wishes: &Wishes<'_>) -> u64 {
     ask.max_tokens().unwrap_or(usual)
 }
 
-/// One side's message as it is written.
+/// A message of one side as it is written.
 struct Message<'t, 'a> {
     role: Role,
     /// Tool results, which must come first.
@@ -81,7 +81,7 @@ struct Message<'t, 'a> {
     pieces: Vec<Piece<'t, 'a>>,
 }
 
-/// One of its blocks.
+/// A piece of a message.
 enum Piece<'t, 'a> {
     Text(Text<'t>),
     Block(&'t Block<'a>),
@@ -136,8 +136,8 @@ impl<'t, 'a> Plan<'t, 'a> {
         }
     }
 
-    /// A system message joins the system prompt, unless the model takes it in place and the place is allowed: after a
-    /// user's turn and before the assistant's or the end. One that must not move is told by the user then.
+    /// A system message joins the system prompt, unless the model accepts it in place and the place is allowed: after a
+    /// user's turn and before the assistant's or the end. One that must not move becomes a part of a user message then.
     fn system(&mut self, ask: &Ask<'_>, turn: &'t Turn<'a>, moves: bool, before_assistant: bool) {
         let texts = || turn.blocks.iter().filter_map(Block::text).filter(|text| !is_blank(text));
         let pieces = || pieces(turn.blocks.iter().filter(|block| !block.text().is_some_and(is_blank)));

@@ -79,7 +79,7 @@ fn write_turn(turn: &Turn<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// What is said beside calls and results, in one message; one text and nothing else as a plain string.
+/// Writes the content except calls and results, in one message; a single text as a plain string.
 fn write_message(role: &str, blocks: &[Block<'_>], out: &mut Vec<u8>) {
     let said = |block: &&Block<'_>| match block {
         Block::Text(text) => !text.is_empty(),

@@ -1,7 +1,7 @@
 //! The tools that a responses request offers, and the choice among them (`responses` 5.2): every kind that the client
 //! runs is a function to other shapes, under one name.
 //!
-//! Owns the names. Must never lose what a client calls a tool: the answer's translation is told.
+//! Owns the names. Must never lose a client's name of a tool: the answer's translation needs it.
 
 use super::super::naming::{Called, ToolKind, TranslationState, tool_name};
 use super::super::request::{Invalid, Name};
@@ -20,13 +20,13 @@ const CHAT_NAME_MAX: usize = 64;
 const MESSAGES_NAME_MAX: usize = 128;
 /// The namespace whose members are called without one.
 const DEFAULT_NAMESPACE: &[u8] = b"functions";
-/// What other shapes call the client's own search for tools.
+/// Name of the client's own search for tools in other shapes.
 const TOOL_SEARCH: &[u8] = b"tool_search";
 
-/// What may be chosen.
+/// Expected values of the tool choice.
 const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on offer, for this model";
 
-/// What the upstream knows each tool as, by namespace and name.
+/// The upstream's name of each tool, by namespace and name.
 #[derive(Default)]
 pub(super) struct Names<'a> {
     known: BTreeMap<(&'a [u8], &'a [u8]), Text<'a>>,
@@ -65,7 +65,7 @@ struct Reader<'s, 'a> {
     state: &'s mut TranslationState,
     names: Names<'a>,
     tools: Vec<Tool<'a>>,
-    /// One runs at the provider, or needs no definition there: no other shape has it.
+    /// True if a tool runs at the provider, or needs no definition there: no other shape has such tools.
     hosted: bool,
 }
 
@@ -113,13 +113,13 @@ pub(super) fn read<'a>(
     Ok((names, Offer { tools, choice, parallel }))
 }
 
-/// Where a tool stands in the request.
+/// Position of a tool in the request.
 #[derive(Copy, Clone)]
 struct Place {
-    /// In which item of the conversation, if in one.
+    /// Index of the item of the conversation, if it is in one.
     item: Option<usize>,
     at: usize,
-    /// Which member of a namespace it is, if one.
+    /// Index in the namespace, if it is in one.
     member: Option<usize>,
 }
 
@@ -208,7 +208,7 @@ impl<'a> Reader<'_, 'a> {
     }
 }
 
-/// What a tool says of itself that takes free text, with its grammar in words.
+/// Description of a tool that accepts free text, with its grammar in words.
 fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> Text<'static> {
     let mut text = given.unwrap_or_default().to_vec();
     if !text.is_empty() {

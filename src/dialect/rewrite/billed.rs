@@ -1,5 +1,5 @@
-//! What of a request that goes on as it came a provider may bill beside the prompt and the answer that the scan has
-//! found, and what of it is billed at a price of its own.
+//! Finds parts of an unchanged request that a provider may bill in addition to the prompt and the answer that the scan
+//! has found, and parts that are billed at a price of their own.
 //!
 //! Owns the names. Must never change a body. Asked at admission, and only of requests that have such members or of
 //! models whose configuration changes requests.
@@ -15,11 +15,11 @@ use std::borrow::Cow;
 
 /// Service tiers that cost no more than the price per token.
 const USUAL_TIERS: [&str; 7] = ["auto", "default", "standard", "standard_only", "on_demand", "flex", "batch"];
-/// How the types of Anthropic's tools begin that the client runs, or that cost their tokens alone.
+/// Prefixes of the types of Anthropic's tools that the client runs, or that cost only their tokens.
 const CLIENTS_OWN: [&str; 6] =
     ["bash_", "browser_toolset_", "computer_", "memory_", "text_editor_", "tool_search_tool_"];
 
-/// What a target is sent beside what the scan has found.
+/// Data that a target is sent in addition to what the scan has found.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Beside {
     /// Bytes of the client's unknown members.
@@ -29,14 +29,14 @@ pub struct Beside {
     /// The least bound on completion tokens that is sent, or the largest number among the unknown members: that may be
     /// another name of the bound.
     pub bound: u64,
-    /// How many answers they ask for; 0 or 1: one.
+    /// Number of answers that they ask for; 0 or 1: one.
     pub answers: u64,
     /// The client's bound is not sent.
     pub is_unbounded: bool,
 }
 
 impl Beside {
-    /// What covers both.
+    /// The larger value of each field.
     pub fn max(self, other: Beside) -> Beside {
         Beside {
             unknown: self.unknown.max(other.unknown),
@@ -51,13 +51,13 @@ impl Beside {
 /// A member that is billed at a price of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Surcharge<'a> {
-    /// Its path.
+    /// Path of the member.
     pub path: Cow<'static, str>,
-    /// Its value, where that is a word.
+    /// Value of the member, if it is a word.
     pub word: Option<Cow<'a, str>>,
 }
 
-/// What `with` is sent of a request beside what its scan has found.
+/// Data that `with` is sent in addition to what the request's scan has found.
 pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &Target<'_>) -> Beside {
     let (takes, translated) = (with.capabilities, with.shape != shape.upstream());
     let added = takes.params.iter().map(|param| (param.name.len() + param.json.len()) as u64).sum();
@@ -148,7 +148,7 @@ fn hosted_of_chat(tool: Raw<'_>) -> Option<Raw<'_>> {
     kinds.find(|kind| !(kind.is("function") || kind.is("custom")))
 }
 
-/// The same of tools that items of the conversation bring.
+/// Finds a billed tool in items of the conversation.
 fn hosted_in_items<'a>(items: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
     items.items().enumerate().find_map(|(at, item)| {
         let lists = item.members().filter(|(key, _)| eq_unescaped(key, "tools"));

@@ -20,7 +20,7 @@ fn unknown(shape: Dialect, unknown: UnknownMembers) -> Case {
     takes(shape, Capabilities { unknown, ..Capabilities::default() })
 }
 
-/// What a scan has found, of a request whose members are all looked at.
+/// Results of a scan, of a request whose members are all checked.
 fn every_member(scan: &RequestScan) -> Fields {
     Fields { has_odd: true, ..scan.fields().clone() }
 }
@@ -455,7 +455,7 @@ fn only_tools_that_the_client_runs_go_on_wherever_they_stand() {
     ] {
         assert_eq!(one(tool), format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]"));
     }
-    // What a provider's server has listed is told, not offered.
+    // Tools that a provider's server has listed are not an offer.
     let listed = r#""input":[{"type":"mcp_list_tools","tools":[{"name":"a"}]}]"#;
     assert_eq!(tools(&[], listed).unwrap(), listed);
 }
@@ -651,7 +651,7 @@ const STORED_OBJECTS: &[(Dialect, &str, &str)] = &[
     ),
 ];
 
-/// The same names in places where they mean nothing to a provider.
+/// Such names at places where they have no meaning for a provider.
 const NOT_STORED_OBJECTS: &[(Dialect, &str)] = &[
     (
         Dialect::Chat,

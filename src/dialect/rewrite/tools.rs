@@ -1,8 +1,8 @@
-//! Which tools of a responses request go on to a provider of the same shape: those that the client runs itself, and
-//! those that run at the provider, at a price that nobody meters, where the configuration names them.
+//! Selects the tools of a responses request that are passed on to a provider of the same shape: those that the client
+//! runs itself, and those that run at the provider, at an unmetered price, if the configuration names them.
 //!
-//! Owns the list of what a client runs: what is not on it runs at the provider, or will one day. Must never let a tool
-//! pass that two readers could take for different ones. Called once for each body that is laid out.
+//! Owns the list of tools that a client runs: any other tool runs at the provider, or may in the future. Must never let
+//! a tool pass that two readers could take for different ones. Called once for each body that is laid out.
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Fields, Invalid, Leave, Name};
@@ -18,14 +18,14 @@ const AT_CLIENT: [&str; 5] = ["function", "custom", "namespace", "local_shell", 
 const AT_EITHER: [&str; 2] = ["shell", "tool_search"];
 /// Members that name what is stored at the provider.
 const STORED: [&str; 5] = ["container", "container_id", "file_id", "file_ids", "vector_store_ids"];
-/// Places at which tools may be left out of one request.
+/// Number of positions at which tools may be left out of one request.
 const CUTS_MAX: usize = 256;
-/// What is said of a request whose tools are all left out.
+/// Message for a request whose tools are all left out.
 const NONE_LEFT: &str = "tools: expected at least one tool that the client runs itself: this model runs none of these";
 const NOT_OFFERED: &str = "tool_choice: expected auto, none, required, or a tool that the client runs itself";
 const TOO_MANY: &str = "tools: expected fewer tools that run at the provider";
 
-/// What of a request's tools is left out, so far.
+/// Tools of a request that are left out, so far.
 struct Tools<'a> {
     body: &'a [u8],
     takes: &'a Capabilities,
@@ -53,7 +53,7 @@ pub(super) fn cuts<'a>(
     Ok(Cow::Owned(cuts))
 }
 
-/// Those that are tools, in no order: mostly none.
+/// Spans of the tools that are left out, in no order: mostly none.
 fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Span>, Invalid> {
     let value = |name, text| {
         let member = fields.members.iter().find(|member| member.name == name && !takes.drops(text));
@@ -67,7 +67,7 @@ fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Spa
     tools.list(value(Name::Tools, "tools"), true, goes_on);
     if fields.adds_tools {
         let items = value(Name::Input, "input").items();
-        // What a provider's server has listed is told, not offered.
+        // Tools that a provider's server has listed are not an offer.
         let adds = |item: &Raw<'_>| !only(*item, "type").is_some_and(|kind| kind.is("mcp_list_tools"));
         for (key, list) in items.filter(adds).flat_map(Raw::members) {
             if eq_unescaped(key, "tools") {
@@ -100,7 +100,7 @@ fn too_long<T>() -> Result<T, Invalid> {
 }
 
 impl<'a> Tools<'a> {
-    /// One list of tools. `outer`: a namespace may stand in it.
+    /// Checks a list of tools. `outer`: it may contain a namespace.
     fn list(&mut self, tools: Raw<'a>, outer: bool, goes_on: fn(Raw<'_>, &Capabilities) -> bool) {
         let mut leave = Leave::default();
         for tool in tools.items() {

@@ -6,7 +6,7 @@ use crate::dialect::tests::{ME, ME_ID, cut_everywhere, fixture, fixtures};
 /// A chat stream for a messages client.
 const TO_MESSAGES: (Dialect, Dialect) = (Dialect::Chat, Dialect::Messages);
 
-/// What became of a stream.
+/// Result of a stream.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     out: String,
@@ -60,7 +60,7 @@ fn messages(text: &str) -> Outcome {
     run_every_way(Dialect::Messages, false, text.as_bytes())
 }
 
-/// What a chat fixture must become: our id and model, LF framing, comments bare.
+/// Expected output for a chat fixture: our id and model, LF framing, comments without text.
 fn expected_chat(text: &str, show_usage: bool) -> String {
     let text = text.replace('\r', "").replace("data:{", "data: {");
     let mut out = String::new();
@@ -412,7 +412,7 @@ fn what_a_stream_holds_is_small() {
     assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
 }
 
-/// One event through a stream that has seen nothing, or with `warm` through one that has just seen that event.
+/// Sends an event through a new stream, or with `warm` through one that has just seen that event.
 fn one(shape: Dialect, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsage, Result<Fed, StreamFault>) {
     let mut stream = SseStream::same(shape, true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());

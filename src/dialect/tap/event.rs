@@ -1,4 +1,4 @@
-//! One event of a stream that keeps its shape.
+//! Relays the events of a stream that keeps its shape.
 
 mod response;
 
@@ -18,12 +18,12 @@ use crate::wire::{Dialect, Span};
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
 const SPLICES_MAX: usize = 8;
 
-/// What an upstream says of itself and we say of ourselves.
+/// Members with the upstream's identity, which are replaced by ours.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Own {
     Id,
     Model,
-    /// True if a response is stored: never (contract section 13).
+    /// True if a response is stored, which never happens here.
     Store,
     /// The response before it, which would be a stored one.
     Previous,
@@ -53,7 +53,7 @@ impl Own {
     }
 }
 
-/// What one look at an event's data found.
+/// Results of one scan of an event's data.
 #[derive(Default)]
 struct Seen {
     splices: [Option<(Span, Own)>; SPLICES_MAX],
@@ -74,7 +74,7 @@ struct Seen {
     /// Texts that count as relayed, and the last of them, without its quotes.
     texts: u32,
     text: Span,
-    /// Where in what was written that text begins; see [`Seen::write`].
+    /// Position in the output at which that text begins; see [`Seen::write`].
     text_at: usize,
 }
 
@@ -163,17 +163,17 @@ impl Seen {
     }
 }
 
-/// What is done with each event of a stream that keeps its shape.
+/// Relays each event of a stream that keeps its shape.
 #[derive(Debug)]
 pub(in crate::dialect) struct Tap {
     reported: Reported,
     relayed: Estimator,
     template: EventTemplate,
-    /// What a chat stream's chunks say of when they were made, in 32 bits; 0 as long as none does.
+    /// Creation time in the chunks of a chat stream, in 32 bits; 0 as long as no chunk has one.
     created: u32,
     dialect: Dialect,
     show_usage: bool,
-    /// Part of an answer has come; of a chat stream or a completion, the end of one of its choices.
+    /// Part of an answer has arrived; of a chat stream or a completion, the end of one of its choices.
     begun: bool,
     finish_seen: bool,
     finished: bool,
@@ -213,7 +213,7 @@ impl Tap {
         *self = Tap { template, ..Tap::new(dialect, show_usage) };
     }
 
-    /// One event; true if it counts as life.
+    /// Relays an event; true if it counts as a sign of progress.
     pub(in crate::dialect) fn event(
         &mut self,
         frame: &Frame<'_>,
@@ -231,7 +231,7 @@ impl Tap {
         }
     }
 
-    /// An event at the front of `buf` that is like the one before but for its text; its length.
+    /// Relays an event at the front of `buf` that differs from the one before only in its text; returns its length.
     #[inline]
     pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let (text, len) = match self.dialect {
@@ -273,7 +273,7 @@ impl Tap {
         self.next = events.into();
     }
 
-    /// What a client is told where the stream breaks; false where the shape's usual word for it will do.
+    /// Writes the error for a broken stream of a response; false for other shapes, whose usual error event is used.
     pub(in crate::dialect) fn fail(
         &mut self,
         words: &ErrorWords<'_>,
@@ -332,7 +332,7 @@ impl Tap {
         Ok(())
     }
 
-    /// What has been overheard so far.
+    /// Usage that has been observed so far.
     pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
         ObservedUsage { reported: self.reported, relayed_tokens: self.relayed.tokens() }
     }
@@ -400,8 +400,8 @@ impl Tap {
         Ok(true)
     }
 
-    /// What an event of a completion says of its texts. As many ends are awaited as texts were asked for, and that of
-    /// each that has begun; behind the usage, `told` alone, no further one begins.
+    /// Counts the texts in an event of a completion. As many ends are expected as texts were requested, and that of
+    /// each text that has begun; after the usage (`told`), no further one begins.
     fn texts(&mut self, choices: Raw<'_>, told: bool) {
         let mut choices = choices.items();
         while let Some((_, [index, reason, text])) = choices.pick(["index", "finish_reason", "text"]) {

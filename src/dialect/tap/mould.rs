@@ -1,10 +1,10 @@
-//! Whole chat answers that came before, each with holes for what differs from one to the next: its id, its date, its
-//! text and three counters. A provider lays out all its answers alike; one that fits is compared, not read.
+//! Templates of earlier chat answers, with holes for the parts that differ between answers: id, date, text and three
+//! counters. A provider formats all its answers alike; an answer that matches a template is compared, not read.
 //!
-//! Owns the comparison. Must never pass an answer that reading would treat otherwise: all but the holes is equal to an
-//! answer that was read and lacked nothing; strings stand in the holes of strings, whole numbers in those of numbers,
-//! and the counters add up. Must never keep what was said: a mould has room for short words alone. Called by
-//! `tap::reply`; a property test and a fuzz target hold the two against each other.
+//! Owns the comparison. Must never pass an answer that reading would treat differently: all bytes outside the holes are
+//! equal to a valid answer that was read; strings fill the holes of strings, whole numbers those of numbers, and the
+//! counters add up. Must never keep content: a template has room only for short words. Called by `tap::reply`; a
+//! property test and a fuzz target compare both methods.
 
 use super::super::answer::ResponseIdentity;
 use super::super::keys::{K, Walk};
@@ -15,22 +15,22 @@ use crate::base::ring::Ring;
 use crate::wire::Span;
 use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside, write_string};
 
-/// Answers that are kept; the oldest makes room.
+/// Number of templates; a new one replaces the oldest.
 const KEPT_MAX: usize = 4;
-/// Bytes of an answer without what is in its holes.
+/// Bytes of an answer without the contents of its holes.
 const BYTES_MAX: usize = 2048;
-/// Bytes of a string outside the holes, such as a finish reason: what is longer may have been said.
+/// Bytes of a string outside the holes, such as a finish reason: a longer one may be content.
 const WORD_MAX: usize = 64;
-/// Digits of a number; larger ones are left to the reader, who believes no such count.
+/// Digits of a number; larger numbers are left to the reader, which rejects them.
 const DIGITS_MAX: usize = 12;
-/// What may differ.
+/// Number of holes.
 const HOLES: usize = 7;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub struct AnswerMoulds(Ring<Mould>);
 
-/// What stands in a hole.
+/// Kind of value in a hole.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Hole {
     Id,
@@ -44,17 +44,17 @@ enum Hole {
 
 #[derive(Debug)]
 struct Mould {
-    /// All but the holes.
+    /// Bytes outside the holes.
     bytes: Vec<u8>,
     /// The holes in order, each with the number of bytes before it.
     holes: [(u32, Hole); HOLES],
-    /// Bytes behind the last.
+    /// Bytes after the last hole.
     behind: u32,
-    /// What it said of tokens.
+    /// Token counts of the learned answer.
     usage: ChatUsage,
 }
 
-/// What the holes of an answer hold.
+/// Values in the holes of an answer.
 struct Found {
     id: Span,
     model: Span,
@@ -157,9 +157,9 @@ fn number(body: &[u8], at: usize) -> Option<(u64, usize)> {
 }
 
 impl Mould {
-    /// `text`: where a text begins that has been looked at before, and where it ends.
+    /// Compares `body` with the template. `text`: beginning and end of a text that has been scanned before.
     fn fit(&self, body: &[u8], text: &mut (usize, usize)) -> Option<Found> {
-        // What differs mostly does so there, and the text may be long.
+        // Most differences are at the end, and the text may be long.
         if !body.ends_with(&self.bytes[self.bytes.len() - self.behind as usize..]) {
             return None;
         }

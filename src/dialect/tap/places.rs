@@ -1,13 +1,13 @@
-//! What one look at a whole answer finds: the places of values that may have to be replaced.
+//! Results of one scan of a complete answer: positions of values that may have to be replaced.
 //!
-//! Owns the words. Must never look at an answer itself. Called by `tap::reply` and `tap::mould`.
+//! Owns these types. Must never read an answer itself. Called by `tap::reply` and its templates.
 
 use crate::wire::Span;
 
-/// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
+/// Values that one answer may need replaced; more of them (a name repeated many times) make an answer invalid.
 pub(super) const EDITS_MAX: usize = 16;
 
-/// What to write in the place of a value.
+/// Kind of replacement for a value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Edit {
     Id,
@@ -41,27 +41,27 @@ impl Edit {
     }
 }
 
-/// What one look at an answer found.
+/// Results of one scan of an answer.
 pub(super) struct Seen {
-    /// The first `count` of them, in order.
+    /// The first `count` positions, in order.
     pub(super) places: [(Span, Edit); EDITS_MAX],
     pub(super) count: usize,
-    /// One bit for each edit that has a place.
+    /// Bits of the edits that have a position.
     pub(super) placed: u16,
     pub(super) body: Span,
     pub(super) usage: Option<Span>,
-    /// Of a relayed answer: what else may say what was used.
+    /// `meta` of a relayed answer, which may report its usage.
     pub(super) meta: Option<Span>,
     pub(super) error: Option<Span>,
     pub(super) object_is_error: bool,
-    /// Its choices, its content, its output, or what a relayed answer lists.
+    /// Choices, content or output of the answer, or the list of a relayed one.
     pub(super) list: Option<Span>,
     /// Reason for the end of an answer without choices: its `stop_reason` or its `status`.
     pub(super) ending: Option<Span>,
 }
 
 impl Seen {
-    /// Nothing yet.
+    /// Results of an answer that has not been read.
     pub(super) fn new() -> Seen {
         Seen {
             places: [(Span::default(), Edit::Id); EDITS_MAX],
@@ -77,7 +77,7 @@ impl Seen {
         }
     }
 
-    /// One place more.
+    /// Adds a position.
     pub(super) fn place(&mut self, value: Span, edit: Edit) {
         if let Some(slot) = self.places.get_mut(self.count) {
             *slot = (value, edit);

@@ -1,4 +1,4 @@
-//! One whole answer that keeps its shape.
+//! Reads a complete answer that keeps its shape.
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
 use super::super::convert::unfinished;
@@ -25,7 +25,7 @@ struct Notes {
     usage: ChatUsage,
     key: K,
     inner: K,
-    /// Where the containers of the first three levels begin.
+    /// Beginnings of the containers of the first three levels.
     starts: [u32; 3],
     /// The place of the `usage` object under way.
     open: Option<usize>,
@@ -157,7 +157,7 @@ pub fn whole(
 }
 
 impl AnswerMoulds {
-    /// The same; one like an answer that came before is compared with that.
+    /// Relays a complete answer; compares it with templates of earlier ones first.
     pub fn whole(
         &mut self,
         shape: Dialect,
@@ -408,7 +408,7 @@ fn is_chat_text(path: &[K]) -> bool {
     }
 }
 
-/// The same of what lies at `path` in the message of a chat completion, or in the delta of a chunk.
+/// True if the value at `path`, in the message of a chat completion or the delta of a chunk, is such text.
 pub(super) fn is_said(path: &[K]) -> bool {
     match path {
         [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, .., K::Type] => false,
@@ -440,5 +440,5 @@ fn is_messages_text(path: &[K]) -> bool {
     matches!(path, [K::Content, K::Item, K::Text | K::Thinking | K::Name | K::Data])
 }
 
-/// What a tool is called with in a message: counted with its names and marks.
+/// Path of a tool call's arguments in a message: counted with its names and marks.
 const CALLED_WITH: [K; 3] = [K::Content, K::Item, K::Input];

@@ -82,7 +82,7 @@ fn what_is_no_answer_is_told_from_an_error() {
     }
 }
 
-/// Where `text` begins and ends in `event`.
+/// Position of `text` in `event`.
 fn span(event: &str, text: &str) -> Span {
     let start = event.find(text).unwrap();
     Span::new(start, start + text.len())

@@ -12,7 +12,7 @@ fn events(events: &[Value]) -> String {
     events.iter().map(event).collect()
 }
 
-/// A stream that keeps its shape, with what its client is told where it breaks.
+/// A stream that keeps its shape, with the client's error event if it breaks.
 fn same(text: &str, me: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result<Fed, StreamFault>) {
     let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());

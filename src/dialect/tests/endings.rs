@@ -1,4 +1,4 @@
-//! What ends an answer, for every pair of provider and client format, streamed and complete: a table of endings, each
+//! Endings of an answer, for every pair of provider and client format, streamed and complete: a table, each ending
 //! written as every provider format writes it.
 
 use super::*;
@@ -6,14 +6,14 @@ use crate::dialect::Broken;
 
 pub(super) const SHAPES: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
 
-/// What must become of an ending.
+/// Expected result of an ending.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Want {
     /// The answer has failed.
     Failure,
     /// The stream is cut short; a complete answer is taken.
     Cut,
-    /// It ends, in the words of chat, messages and responses; the provider's own word if the formats are equal.
+    /// The answer ends, in the words of chat, messages and responses; the provider's own word if the formats are equal.
     End([&'static str; 3]),
 }
 use Want::{Cut, End, Failure};
@@ -97,7 +97,7 @@ const RESPONSES: &[(&str, &str, Want)] = &[
     ("cancelled", "\"status\":\"cancelled\"", Failure),
 ];
 
-/// One ending as a provider writes it.
+/// An ending as a provider writes it.
 #[derive(Clone)]
 struct Case {
     from: Dialect,
@@ -178,7 +178,7 @@ pub(super) fn word_of(shape: Dialect, answer: &str) -> String {
     word.as_str().unwrap_or_default().to_owned()
 }
 
-/// The same of a stream: the last event that says so.
+/// The finish reason of a stream, from the last event that has one.
 pub(super) fn streamed_word(shape: Dialect, out: &str) -> String {
     let data = |line: &str| line.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok());
     let words = out.lines().filter_map(data).filter_map(|event| {

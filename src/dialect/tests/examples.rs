@@ -13,7 +13,7 @@ fn scenarios(ending: &str) -> Vec<String> {
     names
 }
 
-/// Where the examples leave a choice, ours: how an estimate is counted and where an unknown count is written.
+/// Removes parts that the examples leave open: the counting of an estimate and the position of an unknown count.
 fn without_estimates(text: &str) -> String {
     text.replace(r#""input_tokens":7,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"#, "")
 }

@@ -207,13 +207,13 @@ const WAYS: [(Dialect, Dialect); 4] = [
     (Dialect::Responses, Dialect::Messages),
 ];
 
-/// Whole and streamed answers by the shape of whoever gives them.
+/// Complete and streamed answers by their shape.
 fn answers(shape: Dialect, ending: &str) -> Vec<String> {
     let side = if shape == Dialect::Responses { "client" } else { "upstream" };
     files(&format!(".{side}.{}.{ending}", shape.name()))
 }
 
-/// What the request of a responses client leaves that has tools of every kind.
+/// Translation state of a responses request with tools of every kind.
 fn state_with_tools() -> TranslationState {
     let body = fixture("23-namespace.client.responses.request.json");
     let body = String::from_utf8(body).unwrap().replacen(

@@ -11,7 +11,7 @@ use crate::base::rng::Rng;
 use serde_json::json as value;
 use std::collections::BTreeMap;
 
-/// What goes wrong elsewhere, and where it would show.
+/// Known bugs of other gateways, and the tests that would show them here.
 const ROWS: [(&str, &[&str]); 45] = [
     ("parallel calls of a responses upstream fall together", &["known: calls_made_at_once_stay_apart"]),
     (
@@ -144,7 +144,7 @@ fn every_row_has_its_test() {
     }
 }
 
-/// How far the tests of a file are indented: those beside the code are.
+/// Indentation of a file's tests: those inside a source file are indented.
 fn indent(file: &str) -> &str {
     if file.starts_with("../") { "    " } else { "" }
 }
@@ -195,12 +195,12 @@ fn calls_made_at_once_stay_apart() {
     assert_eq!(got, [&value!({"a": 1}), &value!({"b": 2})]);
 }
 
-/// One stream of events, read as strictly as the strictest client does.
+/// Reads a stream of events as strictly as the strictest client does.
 #[derive(Default)]
 struct Strict {
     /// The item under way, as it was added.
     open: Option<Value>,
-    /// Its part under way: the texts told so far.
+    /// The texts so far of its part under way.
     part: Option<String>,
     done: Vec<Value>,
     deltas: BTreeMap<String, String>,

@@ -13,7 +13,7 @@ pub(super) struct Answer {
     thinking: String,
     text: String,
     calls: Vec<Call>,
-    /// As (chat, messages).
+    /// In the words of (chat, messages).
     stop: (&'static str, &'static str),
     counts: [u64; 5],
 }
@@ -323,7 +323,7 @@ fn a_translated_stream_put_together_is_the_translated_whole() {
     }
 }
 
-/// The same stream with white space in its events, no two in a row with the same: each of them has to be read.
+/// The stream with white space in its events, different for any two in a row: each event has to be read.
 fn unlike(stream: &str) -> String {
     let mut parts = stream.split("\ndata: {");
     let mut out = parts.next().unwrap_or_default().to_owned();

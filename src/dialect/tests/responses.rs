@@ -28,7 +28,7 @@ fn scenarios(ending: &str) -> Vec<String> {
     names
 }
 
-/// What the target of a scenario takes.
+/// Capabilities of a scenario's target.
 fn capabilities(scenario: &str, (model, provider): (&str, &str)) -> Capabilities {
     let thinks = ["28", "29", "30"].contains(&&scenario[..2]);
     Capabilities {
@@ -40,7 +40,7 @@ fn capabilities(scenario: &str, (model, provider): (&str, &str)) -> Capabilities
     }
 }
 
-/// What the scenario's request leaves for its answer; of a scenario without one, what any request would.
+/// Translation state of the scenario's request; without one, that of a simple request.
 fn state_of(scenario: &str, shape: Dialect, target: (&str, &str)) -> TranslationState {
     let body = read(&format!("{scenario}.client.responses.request.json"));
     let body = body.unwrap_or_else(|| r#"{"model":"team-fast","input":"hi"}"#.to_owned());

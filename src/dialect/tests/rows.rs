@@ -1,4 +1,4 @@
-//! One fixture for each known bug of other gateways that concerns the translation (`wire-formats` section 4).
+//! Fixtures for known bugs of other gateways that concern the translation.
 //!
 //! A fixture is `tests/fixtures/cross/row-NN-name.txt`. Its first line is a comment that names the source. A case
 //! begins with `=== request|reply|stream chat|messages` (the shape of its input) and options, has an input after
@@ -14,12 +14,12 @@
 use super::*;
 use std::fmt::Write as _;
 
-/// Where a row without a fixture is covered, and why it has none.
+/// Tests that cover a row without a fixture, and the reason.
 const ELSEWHERE: &[(u32, &str)] = &[
     (60, "same shape: tap tests `a_stream_that_ends_before_its_end_is_incomplete`; cross shape: row 57's last case"),
     (72, "the gateway asks upstreams for identity encoding and writes its own heads; no body is decoded here"),
     (73, "sizes are the gateway's: `max_body`, checked before a byte is read"),
-    (75, "heartbeats and idle deadlines are the gateway's; pings are told apart from events in `Fed`"),
+    (75, "heartbeats and idle deadlines are the gateway's; `Fed` distinguishes pings from events"),
     (76, "count_tokens is answered locally and never metered by the gateway; here it is only an estimate"),
     (77, "`the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64` in the request tests"),
     (78, "the model list is the gateway's"),
@@ -161,7 +161,7 @@ fn fault_text(result: &Result<(), StreamFault>) -> String {
     }
 }
 
-/// What comes out of a case, in the fixture's own words; `state` goes from a request to what follows it.
+/// Output of a case, in the fixture's notation; `state` is carried from a request to the cases that follow it.
 fn run(case: &Case, state: &mut TranslationState) -> String {
     let mut words = case.head.split_whitespace();
     let kind = words.next().unwrap();

@@ -66,7 +66,7 @@ fn characters(mut raw: &[u8]) -> Vec<&[u8]> {
 fn estimates_lie_near_what_tokenizers_count() {
     // Counts of a common vocabulary (cl100k) for the decoded text.
     let known = [
-        ("The heron stands in the shallow water and waits; it is patient, grey and exact.", 18),
+        ("The heron waits in the shallow water and stands; it is patient, grey and exact.", 18),
         ("Please summarise the attached report in three short sentences.", 11),
         ("for (let i = 0; i < items.length; i++) {\\n  total += items[i].price;\\n}", 25),
         ("internationalization", 2),
@@ -102,7 +102,7 @@ fn escaped(text: &str) -> String {
 
 #[test]
 fn escaped_text_costs_what_it_stands_for() {
-    for text in ["你好世界", "The heron stands in the water.", "\"\\/\t\r\n", "🦀 é мир", "\u{face}", "{\"a\": [1, 2]}"]
+    for text in ["你好世界", "The heron waits in the water.", "\"\\/\t\r\n", "🦀 é мир", "\u{face}", "{\"a\": [1, 2]}"]
     {
         let text = text.repeat(20);
         let mut json = Vec::new();

@@ -9,10 +9,10 @@ pub(in crate::dialect::request) fn whole_number(raw: Raw<'_>) -> Option<u64> {
     short(raw).and_then(Raw::integer).filter(|count| *count >= 1)
 }
 
-/// How many answers are asked for, understood as generously as some servers do, which take `"2"` for a number. 0: it
-/// does not say.
+/// Number of answers that are requested, read as generously as some servers do, which take `"2"` for a number. 0 if
+/// none is named.
 pub(in crate::dialect::request) fn answers(raw: Raw<'_>) -> u32 {
-    // A number that is too long to be read is taken for the largest: a server may read it.
+    // A number that is too long to be read counts as the largest: a server may read it.
     let Some(number) = short(raw.string().map_or(raw, Raw::new)) else { return u32::MAX };
     u32::try_from(number.integer().unwrap_or(0)).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What lies inside the messages, the system prompt and the tools of a request.
+//! Checks the contents of a request's messages, system prompt and tools.
 
 use super::super::stored::NOTHING_STORED;
 use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, Message, NO_BLOCK, Name, Part, Role};
@@ -9,7 +9,7 @@ use crate::wire::{Dialect, Span};
 const OWN_TOOLS: [&[u8]; 2] = [b"function", b"custom"];
 
 impl Checks {
-    /// One item of a top-level array.
+    /// Checks an item of a top-level array.
     pub(super) fn item(&mut self, token: Token) -> Result<(), Stop> {
         let index = self.items;
         let is_object = token == Token::ObjectOpen;

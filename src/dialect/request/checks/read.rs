@@ -1,8 +1,8 @@
-//! What a model reads of a request, for the estimate: texts, names of members, marks between them, images and files.
+//! Counts the parts of a request that a model reads: texts, names of members, marks between them, images and files.
 //!
-//! Owns which strings are counted as images, files or sealed reasoning instead of as text. A client chooses the names
-//! of members, so a name alone makes nothing cheap: a string is counted so only in a part of the type that carries it,
-//! and that part must be an item of a conversation. What is anywhere else is text that a model may read.
+//! Owns the decision which strings are counted as images, files or sealed reasoning instead of as text. A client
+//! chooses the names of members, so a name alone never makes a string cheap: that needs a part of the right type, and
+//! that part must be an item of a conversation. Strings anywhere else are text that a model may read.
 
 use super::super::super::tokens::{CountLater, IMAGE_TOKENS, LATER_BYTES_MAX};
 use crate::wire::Span;
@@ -65,13 +65,13 @@ const NAMES: [&[u8]; 26] = [
 /// Levels whose objects are looked at for a type; parts lie no deeper.
 const LEVELS: usize = 10;
 
-/// What an object says it is.
+/// Type of an object, by its own `type`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum Kind {
-    /// Nothing.
+    /// No type yet.
     #[default]
     Untold,
-    /// The source of a part: the part says what it is.
+    /// The source of a part: the part has the type.
     Source,
     Image,
     File,
@@ -92,10 +92,10 @@ impl Kind {
     }
 }
 
-/// What the member under way is called.
+/// Name of the member under way.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum Key {
-    /// None: an item of an array.
+    /// An item of an array, without a name.
     #[default]
     Item,
     Type,
@@ -113,11 +113,11 @@ struct Held {
     is_sealed: bool,
     /// Depth of the object that has yet to end.
     depth: u8,
-    /// That is the part around the one that has the string.
+    /// True if that is the part around the one that has the string.
     is_outer: bool,
 }
 
-/// Where the count stands.
+/// State of the count.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Reading {
     kinds: [Kind; LEVELS],

@@ -90,7 +90,7 @@ impl Checks {
         self.refuse(format_args!("{name}[{index}]"), expected)
     }
 
-    /// What must be there and is not; what else the endpoint means for the request.
+    /// Checks that required members are present, and applies the endpoint's other rules.
     pub(super) fn finish_relayed(&mut self, relay: Relay) -> Result<(), Invalid> {
         let relayed = Relayed::of(relay);
         for (at, (name, expected)) in relayed.needed.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! One event of a response that keeps its shape.
+//! Relays the events of a response that keeps its shape.
 //!
-//! Events of ours may stand between the upstream's, so that theirs go on behind them.
+//! Events of our own may come between the upstream's, so theirs are renumbered.
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::super::convert::{failed, kind_of};
@@ -50,7 +50,7 @@ impl Tap {
         (self.shift > 0).then_some(told)
     }
 
-    /// One event of a response.
+    /// Relays an event of a response.
     pub(super) fn responses(
         &mut self,
         frame: &Frame<'_>,
@@ -114,7 +114,7 @@ impl Tap {
         Ok(true)
     }
 
-    /// Passes an event on as it came, but for its number where that is another one here.
+    /// Passes an event on unchanged, except for its number if that is different here.
     fn pass(&mut self, kind: &[u8], number: Option<u64>, frame: &Frame<'_>, out: &mut Vec<u8>) {
         match self.number(number) {
             None => out.extend_from_slice(frame.raw),
