@@ -10,7 +10,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     units::address(text).ok_or_else(|| "expected an address with a port, such as 127.0.0.1:8080 or :8080".to_string())
 }
 
-/// Which configuration.
+/// Configuration options.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ConfigArg {
     /// Configuration file [default: $TOLLGATE_CONFIG, then what $TOLLGATE_CONFIG_TOML holds, then ./tollgate.toml,
@@ -22,7 +22,7 @@ pub struct ConfigArg {
 /// `tollgate serve`.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
 }
@@ -44,13 +44,13 @@ pub struct DemoArgs {
 /// `tollgate check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
     /// Print the effective configuration: every default filled in, secrets masked
     #[arg(long)]
     pub print: bool,
-    /// Ask every provider for its models, with its credential, and say what stands in the way
+    /// Ask every provider for its models, with its credential, and report problems
     #[arg(long, conflicts_with = "print")]
     pub connect: bool,
 }
@@ -58,7 +58,7 @@ pub struct CheckArgs {
 /// `tollgate models`.
 #[derive(Args, Debug)]
 pub struct ModelsArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
     /// Print JSON instead of a table

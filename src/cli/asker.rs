@@ -10,12 +10,12 @@ use crate::wire::Dialect;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// How long a whole answer may take.
+/// Maximum time of a complete answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
-/// How long all that follows from one question may take: for the models of a provider by one credential, or for one
-/// model.
+/// Maximum time of all requests that follow from one question: for the models of a provider by one credential, or for
+/// one model.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// By what one question is asked, and until when.
+/// Settings and deadline of one question.
 pub(super) struct Asker<'a> {
     pub(super) security: &'a Security,
     pub(super) clock: Clock,
@@ -28,7 +28,7 @@ impl Asker<'_> {
         Asker::within(security, PATIENCE)
     }
 
-    /// The same, and ends after so long.
+    /// Creates one with this time limit.
     pub(super) fn within(security: &Security, patience: Duration) -> Asker<'_> {
         let clock = Clock::new();
         let until = clock.mono().after(patience);

@@ -74,7 +74,7 @@ fn warn_of_missing(config: &Config) {
     }
 }
 
-/// What is right of queues and shares and will not do what one may expect.
+/// Remarks about valid settings of queues and shares that may not have the expected effect.
 fn queue_remarks(config: &Config) -> Vec<String> {
     let mut remarks = Vec::new();
     for model in config.catalog.models() {

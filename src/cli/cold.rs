@@ -13,28 +13,28 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How long a provider keeps a prefix that is not asked for: Anthropic and OpenAI promise no more unless they are paid.
+/// Time for which a provider keeps an unused prefix: Anthropic and OpenAI promise no more unless they are paid.
 const TIME_TO_LIVE_MS: u64 = 5 * 60 * 1000;
-/// Of what lies in a cache so much may stay unread, as a part of it, before the prefix counts as another: providers
-/// read in steps, and clients drop what stands last.
+/// Part of a cached prefix, as a divisor, that may stay unread before the prefix counts as changed: providers read in
+/// steps, and clients drop the end.
 const UNREAD_MAX: u64 = 8;
-/// Conversations that are followed at a time; beyond it one of them is forgotten.
+/// Number of conversations that are followed at a time; beyond it one of them is forgotten.
 const FOLLOWED_MAX: usize = 100_000;
-/// Lines of the report, the dearest.
+/// Maximum lines of the report, the most expensive ones.
 const LINES_MAX: usize = 1000;
 
-/// Where a conversation stood after a request.
+/// State of a conversation after a request.
 struct Seen {
     admitted: Unix,
     target: Arc<str>,
-    /// Tokens that the provider has said to have in its cache.
+    /// Tokens that the provider has reported to be in its cache.
     cached: u64,
 }
 
-/// What one conversation comes to.
+/// Totals of one conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Line {
-    /// As rows have it.
+    /// Name of the conversation, as in the rows.
     name: String,
     requests: u64,
     input_tokens: u64,
@@ -46,7 +46,7 @@ pub(super) struct Line {
     expired_tokens: u64,
     moved_tokens: u64,
     failed_over_tokens: u64,
-    /// What these tokens cost more than reading them would have, by the prices configured now.
+    /// Cost of these tokens beyond that of reading them from the cache, at the prices configured now.
     cold_cost_nano_usd: u64,
 }
 
@@ -56,7 +56,7 @@ impl Line {
     }
 }
 
-/// What conversations have paid for cold prefixes, by the rows that `query` takes, the dearest first.
+/// Cost of cold prefixes by conversation, from the rows that `query` selects, the most expensive first.
 pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Result<Vec<Line>, Failure> {
     let mut followed = Followed::default();
     let exported = ledger.export(&mut |entry| {
@@ -88,7 +88,7 @@ pub(super) fn table(lines: &[Line]) -> String {
     table.text()
 }
 
-/// The same as comma-separated values, by the names of the JSON.
+/// Formats the report as comma-separated values, with the names of the JSON.
 pub(super) fn csv(lines: &[Line]) -> String {
     let mut out = "session,requests,input_tokens,cache_read_tokens,cache_write_tokens,changed_tokens,expired_tokens,\
                    moved_tokens,failed_over_tokens,cold_cost_nano_usd\r\n"

@@ -4,7 +4,7 @@
 use super::output::{Failure, print};
 use crate::base::packed::Packed;
 
-/// Those of every shell, each behind a zero byte, in the order of [`Shell`].
+/// Texts of all shells, each behind a zero byte, in the order of [`Shell`].
 const TEXTS: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/completions")));
 
 /// `tollgate completions`.

@@ -1,5 +1,5 @@
-//! `tollgate check --connect`: asks every provider for its models, as the gateway would ask it, and says what stands in
-//! the way of a request and how it is mended. Nothing that a provider says is repeated: it may hold a credential.
+//! `tollgate check --connect`: asks every provider for its models, as the gateway would, and reports problems and their
+//! solutions. Must never repeat a provider's text: it may contain a credential.
 
 use super::asker::{ANSWER, Asker, base_path, encoded, get, list_path, request, send};
 use super::discover;
@@ -15,18 +15,18 @@ use crate::wire::head::values;
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// What a base URL ends in that names one thing to ask for.
+/// Ends of base URLs that name an endpoint.
 const ENDPOINTS: [&str; 6] =
     ["/chat/completions", "/completions", "/v1/messages", "/messages", "/responses", "/models"];
 
-/// What was found of one provider or target.
+/// Result for one provider or target.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    /// A request would do.
+    /// A request would work.
     Good(String),
-    /// It may, and something is worth knowing.
+    /// A request may work, with a remark.
     Hint(String),
-    /// It would fail.
+    /// A request would fail.
     Bad(String),
 }
 
@@ -116,7 +116,7 @@ fn targets(config: &Config, provider: usize) -> impl Iterator<Item = (&Model, &T
     all.filter(move |(_, target)| target.provider == provider && target.credential == 0)
 }
 
-/// What is wrong with a `base_url` that names one thing to ask for.
+/// Error text for a `base_url` that names an endpoint.
 fn misnamed(provider: &Provider) -> Option<String> {
     let url = &provider.base_url;
     let bare = ENDPOINTS.iter().find_map(|end| url.strip_suffix(end))?;
@@ -135,7 +135,7 @@ struct Listed {
     ends: Option<String>,
 }
 
-/// What an answer to the question for models means. `list`: the models, where there is a list.
+/// Evaluates an answer to the request for models. `list`: the models, if there is a list.
 fn judge(provider: &Provider, asker: &Asker<'_>, answer: &Answer, list: &mut Option<Vec<Listed>>) -> Found {
     let status = answer.status;
     match status {

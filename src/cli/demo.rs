@@ -31,7 +31,7 @@ pub fn run(args: &DemoArgs) -> ExitCode {
 struct Folder(PathBuf);
 
 impl Folder {
-    /// Its name cannot be guessed and it must be new: others may write where temporary files are.
+    /// Creates a folder with an unguessable name; it must be new, since others may write where temporary files are.
     fn new() -> Result<Folder, String> {
         let mut random = [0u8; 8];
         SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
@@ -70,12 +70,12 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
 }
 
-/// Where the demo listens if it is not told.
+/// Default address of the demo.
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Where it has health and metrics.
+/// Default address of its admin listener.
 const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
-/// Where to listen, and what was wanted.
+/// An address to listen on, and the user's wish.
 struct Port {
     address: SocketAddr,
     usual: SocketAddr,
@@ -115,7 +115,7 @@ fn start_provider(args: &DemoArgs) -> Result<SocketAddr, String> {
     Ok(addr)
 }
 
-/// A token for changing keys on the page; it lies in the demo's folder, for its owner alone.
+/// Writes a token for changing keys in the dashboard; it is in the demo's folder, readable only by its owner.
 fn write_token(place: &Path) -> Result<String, String> {
     let mut random = [0u8; 16];
     SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;

@@ -16,11 +16,11 @@ const CATALOG: [Entry; 6] = [
     ("ibis-small", "Ibis Small", "messages", "256K", ["1.00", "5.00", "0.10", "1.25"]),
 ];
 
-/// What agents ask for by names of their own, and who serves it here.
+/// Model names that agents request, and the models that serve them here.
 const ALIASES: [(&str, &str); 3] =
     [("ibis-large", "claude-opus-*"), ("ibis-medium", "claude-*"), ("ibis-small", "claude-haiku-*")];
 
-/// What is asked for more than talk.
+/// A model that serves more than chat.
 const SERVES: (&str, &str) = ("heron-nano", "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\"]\n");
 
 /// The plan of the demo's key.

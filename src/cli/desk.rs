@@ -1,5 +1,5 @@
-//! What the admin API answers by the code of the commands: a request becomes the arguments of the command that does the
-//! same, and is told as `--json` tells it. On a helper thread, one at a time: never on the loop.
+//! Admin API handlers that reuse CLI commands: map a request to the arguments of a command and return that command's
+//! `--json` output. They run on a helper thread, one at a time: never on the loop.
 
 use super::keys::{self, By, Limit, SetArgs};
 use super::output::{Failure, json_text};
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Bytes of an `Idempotency-Key`.
 const ONCE_MAX: usize = 255;
 
-/// Why there is no answer but an error: its status, and what is told.
+/// An error answer: its status and message.
 type Wrong = (u16, String);
 
 /// Answers a request. It may take as long as a command takes.
@@ -85,13 +85,13 @@ fn change(
     }
     match changed(ask, high, name, Some(once), now, issued) {
         Ok(done) if ask.method != "DELETE" => Ok(done),
-        // Another host or process may have done it meanwhile: then its answer counts. Who revokes a key that has been
-        // revoked is told so, and nothing is written.
+        // Another host or process may have done it meanwhile: then its answer counts. Revoking a revoked key is
+        // reported as an error, and nothing is written.
         done => answered(high, once, now)?.map_or(done, Ok),
     }
 }
 
-/// What was answered to the same request under this name; it is wrong to ask for something else under it.
+/// Answer to an earlier request with the same idempotency key; a different request with that key is an error.
 fn answered(high: &Config, (name, digest): (&str, [u8; 32]), now: Unix) -> Result<Option<String>, Wrong> {
     let Some(mut ledger) = store::open_existing(high).map_err(failed)? else { return Ok(None) };
     match ledger.answered(name, now).map_err(|error| failed(Failure::failed(error)))? {
@@ -137,7 +137,7 @@ fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, Wrong> {
     Ok(list(json(&page.lines)?.trim_end(), next))
 }
 
-/// What is asked of a key, out of a body that has the members of `--json`.
+/// Options of a key, from a body that has the members of `--json`.
 fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, Wrong> {
     let mut args = SetArgs::default();
     let options = &mut args.options;
@@ -189,7 +189,7 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, Wrong> {
     Ok(args)
 }
 
-/// What was read of the field at `path`, or what it is to be.
+/// Result of reading the field at `path`, or an error with the expected value.
 fn fits<T>(path: &str, read: Result<T, String>) -> Result<T, Wrong> {
     read.map_err(|text| (400, [path, ": ", &text].concat()))
 }
@@ -259,7 +259,7 @@ fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Wro
     Ok(members)
 }
 
-/// Where the part begins and ends that is asked for, in a list of so many items.
+/// Range of the requested page in a list of so many items.
 fn bounds(ask: &DeskAsk, items: usize) -> (usize, usize) {
     let (from, to) = ask.part.bounds();
     (items.min(from as usize), items.min(to as usize))

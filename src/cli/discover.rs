@@ -1,5 +1,5 @@
-//! What a provider's list of models says to the catalog (contract section 11). Asks and waits: called on threads of
-//! their own by `serve`, and by `models` and `check`. Never for the loop.
+//! Reads a provider's list of models for the catalog. Blocks: called on separate threads by `serve`, and by `models`
+//! and `check`. Never for the loop.
 
 use super::asker::{Asker, encoded, get, list_path};
 use super::probe::Answer;
@@ -89,7 +89,7 @@ fn context_of(entry: Raw<'_>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What is made of one page: names with contexts, what was skipped, and what the next page begins behind.
+    /// Result of one page: names with contexts, the skipped ones, and the cursor of the next page.
     fn read(prefix: &str, body: &str) -> Result<(List, Option<String>), &'static str> {
         let answer = Answer { status: 200, head: Vec::new(), body: body.as_bytes().to_vec(), whole: true };
         let mut list = List::default();

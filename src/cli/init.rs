@@ -25,16 +25,16 @@ pub struct InitArgs {
     pub config: ConfigArg,
 }
 
-/// How long a local server may take to be reached.
+/// Maximum time to connect to a local server.
 const REACHED: Duration = Duration::from_millis(500);
-/// And for its whole list of models.
+/// Maximum time for its complete list of models.
 const LISTED: Duration = Duration::from_secs(3);
-/// Models of one local server that are written down.
+/// Maximum models of one local server in the file.
 const MODELS_MAX: usize = 8;
 /// Characters of a model's id, and of its name at its provider, that a configuration may have.
 const ID_MAX: usize = 128;
 const NAME_MAX: usize = 256;
-/// Where Tollgate listens, if nothing else does.
+/// Ports for Tollgate, the first free one is used.
 const PORTS: [u16; 3] = [8080, 8081, 8088];
 
 /// A hosted provider: variable, name, shape, `base_url`, id and upstream name of a model, context, input and output
@@ -171,7 +171,7 @@ struct Local {
 }
 
 impl Local {
-    /// Of a server's models those that are written down.
+    /// Selects the server's models for the file.
     fn new((port, name, title): (u16, &'static str, &'static str), all: Vec<(String, Option<u64>)>) -> Local {
         let found = all.len();
         let mut ids: Vec<String> = Vec::new();
@@ -189,7 +189,7 @@ impl Local {
         Local { port, name, title, more: good - models.len(), odd: found - good, models }
     }
 
-    /// What is said of it.
+    /// Line of output about the server.
     fn found(&self) -> String {
         let mut text = format!("found {} on port {} with {} models", self.title, self.port, self.models.len());
         if self.more > 0 {

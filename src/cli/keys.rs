@@ -34,7 +34,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use std::time::Duration;
 
-/// What can be done with keys.
+/// Commands about keys.
 #[derive(Subcommand, Debug)]
 pub enum KeysCommand {
     /// Issue a key and print it, alone, on standard output; it is shown this once
@@ -52,7 +52,7 @@ pub enum KeysCommand {
 }
 
 impl KeysCommand {
-    /// Where the command takes the name of a configuration.
+    /// Configuration options of the command, if any.
     pub fn config(&mut self) -> &mut ConfigArg {
         match self {
             KeysCommand::Issue(args) => &mut args.config,
@@ -68,13 +68,13 @@ impl KeysCommand {
 /// `tollgate keys issue`.
 #[derive(Args, Debug)]
 pub struct IssueArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Who or what will use the key
+    /// Name of the key's user: a person or a program
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: String,
-    /// What it may do.
+    /// Permissions and limits of the key.
     #[command(flatten)]
     pub options: KeyOptions,
     /// Print JSON: the key and its record
@@ -85,7 +85,7 @@ pub struct IssueArgs {
 /// `tollgate keys set`.
 #[derive(Args, Debug, Default)]
 pub struct SetArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
     /// The key: its id (the twelve characters after `live_`), or its name where only one has it
@@ -94,7 +94,7 @@ pub struct SetArgs {
     /// Another name
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
-    /// What it may do.
+    /// Permissions and limits of the key.
     #[command(flatten)]
     pub options: KeyOptions,
     /// Refuse the key until it is enabled again
@@ -111,13 +111,13 @@ pub struct SetArgs {
 /// `tollgate keys rotate`.
 #[derive(Args, Debug)]
 pub struct RotateArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
     /// The key: its id (the twelve characters after `live_`), or its name where only one has it
     #[arg(value_name = "KEY")]
     pub key: String,
-    /// How long the old secret stays valid; 0s ends it at once
+    /// Time for which the old secret stays valid; 0s ends it at once
     #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = GRACE)]
     pub grace: Duration,
     /// Print JSON: the key and its record
@@ -126,7 +126,7 @@ pub struct RotateArgs {
 }
 
 impl SetArgs {
-    /// Nothing is to be changed.
+    /// True if nothing is to be changed.
     fn is_empty(&self) -> bool {
         self.name.is_none() && self.options.is_empty() && !self.disable && !self.enable
     }
@@ -134,7 +134,7 @@ impl SetArgs {
 
 const NOTHING: &str = "nothing to change; see `tollgate keys set --help`";
 
-/// How long the old secret of a key stays valid if nothing is said of it.
+/// Default time for which a key's old secret stays valid.
 pub(super) const GRACE: &str = "24h";
 
 pub(super) fn parse_grace(text: &str) -> Result<Duration, String> {

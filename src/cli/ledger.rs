@@ -1,5 +1,5 @@
-//! `tollgate ledger`: verify that every counter is what the rows say, export everything as JSON Lines, begin anew where
-//! a shared ledger was lost, and confirm a clock that contradicts the ledger.
+//! `tollgate ledger`: verify every counter against the rows, export everything as JSON Lines, reset a lost shared
+//! ledger, and confirm a clock that contradicts the ledger.
 
 mod clock;
 
@@ -25,7 +25,7 @@ use serde_json::json;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
-/// What can be done with the ledger.
+/// Commands about the ledger.
 #[derive(Subcommand, Debug)]
 pub enum LedgerCommand {
     /// Recompute every counter from the rows and compare; exit code 1 if one differs
@@ -43,7 +43,7 @@ pub enum LedgerCommand {
 }
 
 impl LedgerCommand {
-    /// Where the command takes the name of a configuration.
+    /// Configuration options of the command, if any.
     pub fn config(&mut self) -> &mut ConfigArg {
         match self {
             LedgerCommand::Verify(args) => &mut args.config,
@@ -58,7 +58,7 @@ impl LedgerCommand {
 /// `tollgate ledger verify`.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
     /// Print JSON
@@ -69,10 +69,10 @@ pub struct VerifyArgs {
 /// `tollgate ledger audit`.
 #[derive(Args, Debug)]
 pub struct AuditArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// How many lines
+    /// Maximum number of lines
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: usize,
     /// Print JSON
@@ -83,7 +83,7 @@ pub struct AuditArgs {
 /// `tollgate ledger export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
 }
@@ -91,7 +91,7 @@ pub struct ExportArgs {
 /// `tollgate ledger adopt`.
 #[derive(Args, Debug)]
 pub struct AdoptArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
 }
@@ -276,7 +276,7 @@ struct RequestLine {
     span_id: Option<String>,
 }
 
-/// The same for the part of it that is a [`Usage`].
+/// Serializes the part that is a [`Usage`].
 #[derive(Serialize)]
 #[serde(remote = "Usage")]
 struct UsagePart {
@@ -315,7 +315,7 @@ fn millis<S: Serializer>(at: &Unix, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(at.0)
 }
 
-/// What is left of a day's requests that were folded away, as JSON.
+/// Sums of a day's requests that were folded, as JSON.
 #[derive(Serialize)]
 struct FoldedLine<'a> {
     entry: &'static str,

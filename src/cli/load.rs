@@ -15,7 +15,7 @@ const INLINE_NAME: &str = "$TOLLGATE_CONFIG_TOML";
 /// Looked for in this order after the variables.
 const USUAL: [&str; 2] = ["tollgate.toml", "/etc/tollgate/tollgate.toml"];
 
-/// What stands in for secrets and certificates that a command does not need: long enough to be one of either.
+/// Placeholder for secrets and certificates that a command does not need: long enough for either.
 const PLACEHOLDER: &str = "-----BEGIN CERTIFICATE----- -----BEGIN PRIVATE KEY-----";
 
 /// True if a command needs the secrets that a configuration refers to.
@@ -23,7 +23,7 @@ const PLACEHOLDER: &str = "-----BEGIN CERTIFICATE----- -----BEGIN PRIVATE KEY---
 pub enum Secrets {
     /// All must be there.
     Needed,
-    /// Those that are missing are passed over: whoever issues keys need not have the providers' credentials.
+    /// Missing secrets are skipped: an operator who issues keys need not have the providers' credentials.
     Optional,
 }
 
@@ -93,8 +93,8 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     Config::parse(&Source { file: &file, text: &text, env: &env, read: &read, run: &run })
 }
 
-/// True if programs are run that the file at `path` names. One that lies in the present folder may be anybody's, and
-/// nobody has named it: root runs what only root has written.
+/// True if Tollgate runs the programs that the file at `path` names. A file in the current folder may be anyone's, and
+/// nobody has named it: root runs only programs from a file that only root can write.
 fn may_run(path: &Path) -> std::io::Result<()> {
     if path != Path::new(USUAL[0]) || !process::is_root() {
         return Ok(());

@@ -104,7 +104,7 @@ enum Command {
 }
 
 impl Command {
-    /// Where the command takes the name of a configuration.
+    /// Configuration options of the command, if any.
     fn config(&mut self) -> Option<&mut ConfigArg> {
         match self {
             Command::Serve(args) => Some(&mut args.config),
@@ -133,7 +133,7 @@ impl Cli {
     }
 }
 
-/// What can be typed, for completions and the man page.
+/// Definition of the command line, for completions and the man page.
 pub fn definition() -> clap::Command {
     Cli::command()
 }

@@ -10,7 +10,7 @@ use crate::policy::config::Config;
 use crate::wire::Dialect;
 use serde::Serialize;
 
-/// One model as JSON.
+/// A model as JSON.
 #[derive(Serialize)]
 pub(super) struct Line<'a> {
     name: &'a str,
@@ -23,11 +23,11 @@ pub(super) struct Line<'a> {
     output_price: f64,
     cache_read_price: f64,
     cache_write_price: f64,
-    /// What it may be asked for.
+    /// Endpoints that the model serves.
     serves: &'a [Dialect],
-    /// False where there is no `input_price` or no `output_price`: it costs nothing, and budgets may refuse it.
+    /// False if it has no `input_price` or no `output_price`: it costs nothing, and budgets may refuse it.
     priced: bool,
-    /// Its provider lists it; it is not configured, and has no price.
+    /// True if its provider lists it; then it is not configured, and has no price.
     discovered: bool,
 }
 

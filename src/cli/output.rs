@@ -20,13 +20,13 @@ pub const MISUSED: u8 = 2;
 /// Why a command did not do what was asked.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It tried and could not.
+    /// The operation failed.
     Failed(String),
-    /// What it is about is not there.
+    /// The object does not exist.
     Absent(String),
-    /// What it is about is not in a state for that.
+    /// The object's state does not allow it.
     Refused(String),
-    /// Its arguments make no sense.
+    /// The arguments are invalid.
     Misused(String),
     /// The configuration is wrong.
     Config(Vec<ConfigError>),
@@ -51,7 +51,7 @@ impl Failure {
         }
     }
 
-    /// What is wrong.
+    /// Text of the error.
     pub fn text(&self) -> String {
         match self {
             Failure::Failed(text) | Failure::Absent(text) | Failure::Refused(text) | Failure::Misused(text) => {
@@ -120,7 +120,7 @@ pub fn remark(lines: &str) {
     lines.lines().for_each(|line| drop(writeln!(stderr, "{}", clean(line))));
 }
 
-/// One error or warning about a configuration: what is written there may have line feeds in it.
+/// Line for an error or warning about a configuration, whose text may contain line feeds.
 pub fn line(error: &ConfigError) -> String {
     clean(&error.to_string())
 }
@@ -167,7 +167,7 @@ pub enum Align {
 pub struct Table<'a> {
     heads: Vec<(&'a str, Align)>,
     rows: Vec<Vec<String>>,
-    /// Of the columns, as far as the table has been taken already.
+    /// Widths of the columns of the rows read so far.
     widths: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! One request to a server and its whole answer, for commands that may wait: never for the loop.
+//! Blocking HTTP client for commands: sends a request and reads the complete answer. Never for the loop.
 
 use crate::base::limits::ASKED_BYTES_MAX;
 use crate::base::seam::Tunnel;
@@ -17,17 +17,17 @@ use std::time::Duration;
 /// Bytes of an answer's head.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// Whom to ask.
+/// Server to ask.
 pub struct Place<'a> {
-    /// A socket in the file system, in the place of addresses.
+    /// A socket in the file system, instead of addresses.
     pub socket: Option<&'a Path>,
-    /// Addresses to go to; where there are none the name is looked up.
+    /// Addresses to connect to; if there are none the name is looked up.
     pub addresses: &'a [SocketAddr],
     /// The host.
     pub host: &'a str,
-    /// Its port.
+    /// Port of the server.
     pub port: u16,
-    /// It is a proxy, and to be told this first.
+    /// Tunnel to request first, if the server is a proxy.
     pub tunnel: Option<&'a Tunnel>,
     /// Certificates, and the number of the peer among them; `None` for plain HTTP.
     pub tls: (&'a Security, Option<u32>),
@@ -37,7 +37,7 @@ pub struct Place<'a> {
     pub answer: Duration,
 }
 
-/// What came.
+/// Answer of a server.
 pub struct Answer {
     /// Status.
     pub status: u16,
@@ -45,7 +45,7 @@ pub struct Answer {
     pub head: Vec<u8>,
     /// The body, as far as it was read.
     pub body: Vec<u8>,
-    /// It was read to its end.
+    /// True if it was read completely.
     pub whole: bool,
 }
 
@@ -54,24 +54,24 @@ pub struct Answer {
 pub enum NoAnswer {
     /// No address is known for the name.
     Name,
-    /// Nothing listens there.
+    /// No process listens there.
     Refused(SocketAddr),
     /// No connection within its time.
     Unreachable(SocketAddr, String),
-    /// It stands, and nothing comes.
+    /// The connection is established, but no answer arrives.
     Silent,
     /// The proxy makes no tunnel, and why.
     Proxy(&'static str),
     /// TLS has failed.
     Tls(Trouble),
-    /// What came are bytes of TLS, and plain HTTP was spoken.
+    /// The answer consists of TLS bytes, but plain HTTP was sent.
     WantsTls,
-    /// It has ended too early, or what came is no HTTP.
+    /// The answer ended too early, or is not HTTP.
     Broken(String),
 }
 
 impl NoAnswer {
-    /// The same in a few words, for the log.
+    /// Short description for the log.
     pub fn words(&self) -> &'static str {
         match self {
             NoAnswer::Name => "no address is known for its name",
@@ -233,7 +233,7 @@ mod tests {
     use crate::io::clock::Clock;
     use std::net::{Ipv4Addr, TcpListener};
 
-    /// What is made of a peer that says `words`, and then a letter every 20 ms; and how long that took.
+    /// Result for a peer that sends `words`, and then a letter every 20 ms; and the time that it took.
     fn asked(words: &'static [u8]) -> (Result<Answer, NoAnswer>, Duration) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 
-/// What `tollgate provider` is told.
+/// Arguments of `tollgate provider`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ProviderArgs {
     /// Address to listen on; port 0 takes a free one

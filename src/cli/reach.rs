@@ -10,12 +10,12 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// How long a connection may take.
+/// Maximum time to connect.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long it is listened for what happens.
+/// Time for which events are awaited.
 const FOR_EVER: Duration = Duration::from_secs(366 * 86_400);
 
-/// Which gateway.
+/// Gateway options.
 #[derive(clap::Args, Debug)]
 pub struct AdminArg {
     /// The gateway's admin listener, an address or unix:PATH [default: admin_listen of the configuration]
@@ -23,10 +23,10 @@ pub struct AdminArg {
     pub admin: Option<AdminListen>,
 }
 
-/// Which gateway, and whether it is shown the token.
+/// Gateway options, and permission to send it the token.
 #[derive(clap::Args, Debug)]
 pub struct AskArg {
-    /// Which one.
+    /// Address options.
     #[command(flatten)]
     pub at: AdminArg,
     /// Send the configuration's admin_token to --admin ADDR, even if that is not its admin_listen
@@ -88,7 +88,7 @@ impl Listener {
         self.token.is_some()
     }
 
-    /// What stands for all addresses of a host is asked at its loopback one.
+    /// Replaces an unspecified address by the loopback address.
     fn reachable(mut self) -> Listener {
         if let AdminListen::Address(address) = &mut self.place {
             let ip = match address.ip() {

@@ -7,17 +7,17 @@ use super::probe::NoAnswer;
 use super::reach::{AdminArg, Listener};
 use std::time::Duration;
 
-/// How long the gateway may take to be reached, and as long again to answer: together less than the 5 s that the
-/// example for Docker Compose gives a health check.
+/// Maximum time to connect to the gateway, and again for its answer: together less than the 5 s that the example for
+/// Docker Compose gives a health check.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `tollgate ready`.
 #[derive(clap::Args, Debug)]
 pub struct ReadyArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Which gateway.
+    /// Gateway options.
     #[command(flatten)]
     pub admin: AdminArg,
 }

@@ -9,9 +9,9 @@ use crate::wire::json::{self, Raw};
 use clap::Args;
 use std::time::Duration;
 
-/// How long an answer may take.
+/// Maximum time of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a gateway that has gone is looked for, and how long after the try before.
+/// Number of attempts to reach a lost gateway again, and the pause between them.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of an event that has not ended.
@@ -20,10 +20,10 @@ const EVENT_MAX: usize = 1 << 20;
 /// `tollgate requests`.
 #[derive(Args, Debug)]
 pub struct RequestsArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Which gateway.
+    /// Gateway options.
     #[command(flatten)]
     pub admin: AskArg,
     /// Go on with those that end from now on
@@ -35,7 +35,7 @@ pub struct RequestsArgs {
     /// Only those of this key, by its id or its name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// How many, of at most 1000 that are looked at
+    /// Maximum number of requests, of the last 1000
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub limit: usize,
     /// Print JSON Lines instead of a table
@@ -43,7 +43,7 @@ pub struct RequestsArgs {
     pub json: bool,
 }
 
-/// What a line of the table has, and on which side of how wide a column it stands.
+/// Columns of the table: title, alignment and width.
 const COLUMNS: [(&str, Align, usize); 9] = [
     ("TIME", Align::Left, 20),
     ("STATUS", Align::Right, 6),
@@ -143,12 +143,12 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
     }
 }
 
-/// How many requests an event says that it leaves out.
+/// Number of requests that an event reports as missed.
 fn missed(event: &[u8]) -> Option<u64> {
     Raw::new(event.strip_prefix(b"event: missed\ndata: ")?).get("requests").and_then(Raw::count)
 }
 
-/// What the table says of a request.
+/// Cells of a request's row.
 fn row(request: Raw<'_>) -> Vec<String> {
     let text = |name: &str| request.get(name).and_then(Raw::text).map(String::from).unwrap_or_default();
     let count = |name: &str| request.get(name).and_then(Raw::count);
@@ -171,7 +171,7 @@ fn row(request: Raw<'_>) -> Vec<String> {
     ]
 }
 
-/// One line, in columns of widths that are known before: those that follow are to stand below it.
+/// Formats a row with fixed column widths, so that later rows align with it.
 fn line(values: &[String]) -> String {
     let mut line = String::new();
     for (value, (_, align, width)) in values.iter().zip(COLUMNS) {

@@ -123,7 +123,7 @@ fn take_over(
     Ok(service)
 }
 
-/// What a service is made from.
+/// Inputs of a service.
 struct Plan {
     config: Arc<Config>,
     path: Option<PathBuf>,
@@ -141,7 +141,7 @@ struct Service {
     helpers: Arc<Helpers>,
     /// The first line of its log.
     banner: Vec<u8>,
-    /// What an operator should know.
+    /// Warnings for the operator.
     warnings: Vec<String>,
 }
 

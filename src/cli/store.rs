@@ -40,10 +40,10 @@ fn kind_supported(url: &StoreUrl, shared: bool) -> Result<(), Failure> {
     }
 }
 
-/// What every ledger of one host begins with (SQLite's "Database File Format", section 1.3).
+/// First bytes of every SQLite ledger (SQLite's "Database File Format", section 1.3).
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// True if what stands in the ledger's place can be one; one that cannot be read, or is not there yet, may be.
+/// True if the file at the ledger's path can be a ledger; one that cannot be read, or does not exist yet, may be.
 pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
     let StoreUrl::Sqlite(path) = url else { return Ok(()) };
     let wrong = |what: &str| Err(Failure::failed(format!("store.url: {} is {what}", clean(&path.to_string_lossy()))));

@@ -21,10 +21,10 @@ use std::collections::BTreeMap;
 /// `tollgate usage`.
 #[derive(Args, Debug, Default)]
 pub struct UsageArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// What a line stands for: key, group, model, target, provider, day, endpoint, client, user, session, label:NAME,
+    /// Break the report down by: key, group, model, target, provider, day, endpoint, client, user, session, label:NAME,
     /// or two of them joined by a comma
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
     #[arg(default_value_if("user", ArgPredicate::IsPresent, "user"))]
@@ -63,18 +63,18 @@ pub struct UsageArgs {
     pub csv: bool,
 }
 
-/// One thing that a line can stand for: what the sums tell apart, or what follows from it.
+/// A property to break down by: one of the sums, or one derived from them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// As the sums have it.
+    /// Value of the sums.
     Sums(By, &'static str),
-    /// What a target's name begins with.
+    /// Provider, the first part of a target's name.
     Provider,
     /// The label of this name that a key has.
     Label(String),
 }
 
-/// What a line stands for: one thing, or two.
+/// Breakdown of the report: one property, or two.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breakdown(Vec<Part>);
 
@@ -84,7 +84,7 @@ impl Default for Breakdown {
     }
 }
 
-/// What the sums tell apart, as it is called.
+/// Properties of the sums, and their names.
 const SUMS: [(By, &str); 9] = [
     (By::Key, "key"),
     (By::Group, "group"),
@@ -107,7 +107,7 @@ impl Part {
         sums.or_else(|| (text == "provider").then_some(Part::Provider))
     }
 
-    /// What the sums are asked for.
+    /// Property to query from the sums.
     fn by(&self) -> By {
         match self {
             Part::Sums(by, _) => *by,
@@ -116,7 +116,7 @@ impl Part {
         }
     }
 
-    /// As it is called on the command line and in reports.
+    /// Name on the command line and in reports.
     fn name(&self) -> String {
         match self {
             Part::Sums(_, name) => (*name).to_string(),
@@ -125,7 +125,7 @@ impl Part {
         }
     }
 
-    /// What it is of what the sums say.
+    /// Value of this property for a value of the sums.
     fn of(&self, value: &str, keys: &Known) -> String {
         match self {
             Part::Sums(..) => value.to_string(),
@@ -208,7 +208,7 @@ pub(super) fn asked(pairs: &[(String, String)]) -> Result<UsageArgs, String> {
     Ok(args)
 }
 
-/// What the report says, as JSON: for the admin API.
+/// The report as JSON, for the admin API.
 pub(super) fn reported(args: &UsageArgs, high: &Config) -> Result<Vec<Members>, Failure> {
     check_days(args)?;
     let (lines, keys) = read(args, high)?;
@@ -251,7 +251,7 @@ fn check_days(args: &UsageArgs) -> Result<(), Failure> {
     }
 }
 
-/// What the sums are asked.
+/// Query for the ledger.
 fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger, keys: &Known) -> Result<Query, Failure> {
     let mut by: Vec<By> = Vec::new();
     for part in &args.by.0 {
@@ -287,7 +287,7 @@ fn model(name: &str, high: &Config) -> String {
     known.map_or(name.to_string(), |model| model.id.to_string())
 }
 
-/// What the lines stand for, and what the sums say of it: lines that come to the same are one.
+/// Merges lines that have the same values of the breakdown.
 fn merged(by: &Breakdown, query: &Query, found: Vec<UsageLine>, keys: &Known) -> Vec<UsageLine> {
     let value = |part: &Part, line: &UsageLine| {
         let second = query.by.iter().position(|by| *by == part.by()) == Some(1);
@@ -296,7 +296,7 @@ fn merged(by: &Breakdown, query: &Query, found: Vec<UsageLine>, keys: &Known) ->
     query.renamed(found, |line| (value(&by.0[0], line), by.0.get(1).map(|part| value(part, line))))
 }
 
-/// What every line has, in its order: the sums, and all tokens before the last.
+/// Counts of every line, in order: the sums, and all tokens before the last.
 const COUNTS: [&str; 7] = [
     "requests",
     "uncached_input_tokens",
@@ -330,7 +330,7 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// What a line stands for: the values, each with how it is called. A key is told by its name, too.
+    /// Values of a line's breakdown, each with its name. A key also has its own name.
     fn names(&self, line: &UsageLine) -> Vec<(String, String)> {
         let values = [Some(&line.name), line.second.as_ref()];
         let mut names = Vec::new();
@@ -408,7 +408,7 @@ impl Report<'_> {
     }
 }
 
-/// One value of a line, between quotes where it needs them.
+/// Formats a cell, in quotes if necessary.
 fn cell(value: &str) -> String {
     let formula = value.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let value = if formula { format!("'{value}") } else { value.to_string() };
@@ -451,7 +451,7 @@ mod tests {
         record_from(&text.replace("\"digest\":\"\"", &format!("\"digest\":\"{}\"", "0".repeat(64)))).unwrap()
     }
 
-    /// What is printed of lines that the sums have said.
+    /// Prints a report of lines from the sums.
     fn report(by: &str, found: Vec<UsageLine>, print: impl FnOnce(&Report<'_>) -> String) -> String {
         let (by, keys) = (parse_by(by).unwrap(), Known::from([(key().id, key())]));
         let mut parts: Vec<By> = Vec::new();

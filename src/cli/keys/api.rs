@@ -1,4 +1,4 @@
-//! What the admin API does with keys: by the code of the commands, but nothing is printed.
+//! Key operations of the admin API: they use the code of the commands, but print nothing.
 
 use super::by::By;
 use super::listing::{Line, Used};

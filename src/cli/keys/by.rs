@@ -8,11 +8,11 @@ use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
 use serde::Serialize;
 
-/// Who changes a key.
+/// Actor of a key change.
 pub(in crate::cli) struct By<'a> {
-    /// The token's name, or that it is a command.
+    /// Name of the admin token, or that it is a command.
     pub(in crate::cli) who: &'a str,
-    /// The name under which it is done once, and a digest of what is asked for.
+    /// Idempotency key, and a digest of the request.
     pub(in crate::cli) once: Option<(&'a str, [u8; 32])>,
 }
 
@@ -20,20 +20,20 @@ impl By<'_> {
     /// A command.
     pub(super) const COMMAND: By<'static> = By { who: "command", once: None };
 
-    /// What a change is written with. `shown`: what the audit shows of a key. `answer`: what is answered to whoever
-    /// asks for the same once more.
+    /// Audit entry and stored answer of a change. `shown`: audit text of a key. `answer`: the answer to a repetition of
+    /// the request.
     pub(super) fn note<'a>(&'a self, what: &'static str, (shown, answer): (Said<'a>, Said<'a>), at: Unix) -> Note<'a> {
         let once = self.once.map(|(name, digest)| Once { name, digest, answer });
         Note { who: self.who, what, at, shown, once }
     }
 }
 
-/// What is answered to whoever asks for the same once more.
+/// Answer that a repetition of the request gets.
 pub(super) fn answer(value: &impl Serialize) -> String {
     json_text(value).unwrap_or_default()
 }
 
-/// What the audit shows of a key, as `--json` does, on one line.
+/// Audit text of a key, as in `--json`, on one line.
 pub(super) fn shown(high: &Config, now: Unix) -> impl Fn(&KeyRecord) -> String {
     move |key| answer(&Line::new(key, high, &Used::default(), now)).lines().map(str::trim_start).collect()
 }

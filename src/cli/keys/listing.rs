@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// `tollgate keys list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
     /// List at most so many keys
@@ -43,7 +43,7 @@ fn parse_after(text: &str) -> Result<KeyId, String> {
     KeyId::parse(text).ok_or_else(|| "expected the id of a key: twelve letters and digits".to_string())
 }
 
-/// One key as JSON.
+/// A key as JSON.
 #[derive(Serialize)]
 pub(in crate::cli) struct Line {
     id: String,
@@ -53,7 +53,7 @@ pub(in crate::cli) struct Line {
     plan_configured: bool,
     /// The group that it belongs to.
     group: Option<String>,
-    /// Its labels, by name.
+    /// Labels of the key, by name.
     labels: BTreeMap<String, String>,
     status: &'static str,
     endpoints: Vec<String>,
@@ -67,9 +67,9 @@ pub(in crate::cli) struct Line {
     limits: Limits,
     /// Tokens used in the present period.
     tokens_used: u64,
-    /// What they cost, in US dollars.
+    /// Cost of those tokens, in US dollars.
     cost_used: f64,
-    /// The same in nano-dollars, and the budget.
+    /// Cost and budget in nano-dollars.
     #[serde(skip)]
     nano: (u64, u64),
     /// The last day (UTC) on which a request was admitted.
@@ -85,7 +85,7 @@ struct Limits {
     concurrency: u64,
     /// In US dollars.
     budget: f64,
-    /// Those among them that are the key's own.
+    /// Names of the limits that are the key's own.
     own: Vec<&'static str>,
 }
 
@@ -126,7 +126,7 @@ impl Limits {
     }
 }
 
-/// What the ledger says of keys.
+/// Usage of keys according to the ledger.
 #[derive(Default)]
 pub(super) struct Used {
     /// Tokens and nano-dollars in the present period, by key, for each length of it.
@@ -135,7 +135,7 @@ pub(super) struct Used {
     last: BTreeMap<KeyId, Unix>,
 }
 
-/// As a key of [`Used::period`].
+/// Key of [`Used::period`] for a period.
 fn number(period: Period) -> u8 {
     Period::ALL.iter().position(|other| *other == period).unwrap_or(0) as u8
 }
@@ -284,7 +284,7 @@ pub(in crate::cli) fn listed(high: &Config, after: Option<&KeyId>, most: usize, 
     }
 }
 
-/// One key as it stands.
+/// Current state of a key.
 pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<Line, Failure> {
     let key = find(high, name)?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(name))?;

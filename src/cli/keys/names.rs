@@ -1,4 +1,4 @@
-//! Which key a command means: by the id that is safe to write down, by the whole key, or by its name.
+//! Finds the key that a command names: by the id that is safe to write down, by the whole key, or by its name.
 
 use crate::cli::args::ConfigArg;
 use crate::cli::output::{Failure, clean};
@@ -10,7 +10,7 @@ use clap::Args;
 /// `tollgate keys show` and `keys revoke`: a key, and nothing else.
 #[derive(Args, Debug)]
 pub struct KeyArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
     /// The key: its id (the twelve characters after `live_`), or its name where only one has it

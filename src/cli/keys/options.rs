@@ -1,4 +1,4 @@
-//! What a key may be given when it is issued, and what can be changed of it later: the same options.
+//! Options of a key, for issuing and for changing it.
 
 use crate::base::time::Unix;
 use crate::cli::output::Failure;
@@ -32,7 +32,7 @@ pub struct KeyOptions {
     /// [for a new key: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
-    /// When it expires: after a while (30d), at a date (2027-01-31), or never [for a new key: never]
+    /// Expiry: after a time (30d), at a date (2027-01-31), or never [for a new key: never]
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
     pub expires: Option<Expiry>,
     /// Requests per window for this key alone; 0: no limit; plan: as its plan says
@@ -59,7 +59,7 @@ pub enum Expiry {
     After(Duration),
     /// At this moment.
     At(Unix),
-    /// It does not.
+    /// No expiry.
     Never,
 }
 
@@ -77,7 +77,7 @@ pub enum KeyGroup {
 pub enum Limit {
     /// This many; 0 is no limit.
     Own(u64),
-    /// As its plan says.
+    /// The plan's limit.
     Plans,
 }
 
@@ -168,14 +168,14 @@ fn words(list: &[String]) -> Vec<String> {
     list.iter().map(|word| word.trim().to_string()).collect()
 }
 
-/// What a key may use, in the words of a refusal.
+/// Names of endpoints, in the words of a refusal.
 const ENDPOINTS: &str = "chat, messages, responses, embeddings, rerank, completions, models, quota";
 
 /// The endpoints and models that are named; those of `before` where none are.
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {
     let (endpoints, models) = (words(&options.endpoints), words(&options.models));
     let all = |word: &String| word == "*" || word == "all" && high.catalog.find("all").is_none();
-    // What a provider lists is not known here, but for how it begins.
+    // A provider's listed models are not known here, except for their prefix.
     let may_be_listed = |id: &String| {
         let mut prefixes = high.providers.iter().filter_map(|provider| provider.discover.as_ref());
         prefixes.any(|discover| id.strip_prefix(&*discover.prefix).is_some_and(|rest| discover.id_of(rest).is_some()))

@@ -18,7 +18,7 @@ use clap::Args;
 /// `tollgate ledger clock` and `tollgate ledger fold`.
 #[derive(Args, Debug)]
 pub struct ConfirmArgs {
-    /// Which configuration.
+    /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
     /// Say that the clock is right; the audit records it

@@ -1,16 +1,16 @@
-//! How many clients the descriptors are enough for that this process may have. Called at the start and by `check`.
+//! Number of clients for which the process has descriptors. Called at the start and by `check`.
 
 use crate::base::limits::{DESCRIPTORS_KEPT, RESERVE_CONNECTIONS};
 use crate::policy::config::Config;
 
-/// Of `limit` descriptors, how many clients can be connected: three quarters of what the gateway does not keep back for
-/// itself, so that strangers never hide its health. The others are for connections to providers.
+/// Number of clients that can be connected with `limit` descriptors: three quarters of those that the gateway does not
+/// reserve for itself, so that clients never hide its health. The others are for connections to providers.
 pub(super) fn clients(limit: u64) -> usize {
     let usable = limit.saturating_sub(DESCRIPTORS_KEPT).max(limit / 4);
     usize::try_from(usable / 4 * 3).unwrap_or(usize::MAX).max(1)
 }
 
-/// What an operator should know if they are not enough for `max_connections`.
+/// Warning for the operator if they are too few for `max_connections`.
 pub(crate) fn warning(config: &Config, limit: u64) -> Option<String> {
     let (enough, wanted) = (clients(limit), config.server.max_connections);
     (enough < wanted).then(|| {

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a batch waits before it is sent again, doubled each time, where the collector does not say.
+/// Wait before a batch is sent again, doubled each time, if the collector names none.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often it looks meanwhile whether the program ends.
+/// Interval at which it checks if the program ends meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The giving end.
@@ -37,11 +37,11 @@ struct Given {
     spans: Vec<u8>,
 }
 
-/// What both threads have.
+/// State that both threads share.
 #[derive(Clone)]
 struct Ends {
     queue: BatchQueue<Vec<Given>>,
-    /// Spans that found no room and have not been told of.
+    /// Spans that found no room and have not been reported.
     dropped: Arc<AtomicU64>,
     security: Arc<Mutex<Security>>,
     mailbox: Mailbox<Note<Gateway>>,
@@ -90,7 +90,7 @@ impl Exporter {
         spans
     }
 
-    /// Nothing more will come.
+    /// Closes the queue: no more spans will come.
     pub(super) fn close(&self) {
         self.ends.queue.close();
     }
@@ -195,7 +195,7 @@ fn envelope(spans: &[u8]) -> Vec<u8> {
     body
 }
 
-/// How many spans the collector says it has refused of a batch that it has taken.
+/// Number of spans that the collector has refused of an accepted batch.
 fn refused(answer: &Answer) -> u64 {
     if !answer.whole || json::check(&answer.body).is_err() {
         return 0;

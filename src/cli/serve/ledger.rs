@@ -36,16 +36,16 @@ pub(super) struct Opened {
     kind: Kind,
     /// See [`Duties::seen`].
     seen: KeysSeen,
-    /// What was found of the clocks that wrote it.
+    /// Findings about the clocks that wrote it.
     moments: Moments,
-    /// What an operator should know.
+    /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
 }
 
 enum Kind {
     /// A file that no other gateway serves from.
     File(Box<Sqlite>),
-    /// One that other hosts use too.
+    /// A ledger that other hosts use too.
     #[cfg(feature = "redis")]
     Shared(Box<Remote>),
 }
@@ -77,7 +77,7 @@ fn all_keys(source: &mut impl KeySource) -> Result<Keys, String> {
     }
 }
 
-/// Where rows are put that the ledger does not take before the end. `path` is the configuration's file.
+/// Spill files for rows that the ledger does not accept before the end. `path` is the configuration's file.
 pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
     let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
     let (beside, stem) = match &config.store.url {
@@ -92,7 +92,7 @@ pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
         }
     };
     let folder = config.store.spill.clone().unwrap_or(beside);
-    // A relative name without a folder lies in the working directory.
+    // A relative name without a folder is in the working directory.
     Place::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
 }
 

@@ -9,17 +9,17 @@ use std::os::unix::net::UnixStream;
 pub(crate) struct Listeners {
     pub(super) clients: Vec<TcpListener>,
     pub(super) admin: Option<TcpListener>,
-    /// Who can connect to that.
+    /// Reachability of the admin listener.
     pub(super) door: Option<AdminDoor>,
-    /// To the process before us, which still serves.
+    /// Channel to the process before us, which still serves.
     pub(super) channel: Option<UnixStream>,
 }
 
-/// Where the admin listener really is, whatever the configuration says of it: a socket may be inherited.
+/// Actual address of the admin listener, whatever the configuration: a socket may be inherited.
 #[derive(Clone, Debug)]
 pub(super) struct AdminDoor {
     pub(super) reach: Reach,
-    /// Its address, or its path behind `unix:`.
+    /// Address, or path behind `unix:`.
     pub(super) name: String,
 }
 
@@ -69,7 +69,7 @@ impl Listeners {
         Listeners::new(clients, admin, None, config)
     }
 
-    /// Those sockets, unless the admin one is open to others without a token.
+    /// Creates the listeners, unless the admin one is open to other hosts without a token.
     fn new(
         clients: Vec<TcpListener>,
         admin: Option<TcpListener>,

@@ -72,7 +72,7 @@ pub(super) struct DeskEnd {
 }
 
 impl DeskEnd {
-    /// Nobody has asked.
+    /// Creates a handler without requests.
     pub(super) fn new(mailbox: Mailbox<Note<Gateway>>) -> DeskEnd {
         DeskEnd { changes: OnceLock::new(), reads: OnceLock::new(), mailbox }
     }
@@ -92,12 +92,12 @@ impl DeskEnd {
     }
 }
 
-/// Where rows go.
+/// Destination of rows.
 #[derive(Default)]
 pub(super) struct StoreEnd {
     /// `None` before there is a thread.
     pub(super) ledger: Option<LedgerHandle>,
-    /// Another process has the ledger, or is to have it: rows go to whoever deals with that one.
+    /// True if another process has the ledger, or is about to have it: rows go to the hand-over.
     away: bool,
 }
 
@@ -223,15 +223,15 @@ impl Helpers {
     }
 }
 
-/// What the loop calls once in every turn that has orders.
+/// Function that the loop calls once in every iteration that has orders.
 pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
-        // Rows before questions: what has ended makes room for what would begin.
+        // Rows before questions: finished requests make room for new ones.
         let is_question = |order: &Order| matches!(order, Order::Asks(_));
         if !orders.is_sorted_by_key(is_question) {
             order::by_key(&mut orders, |order| (is_question(order).into(), 0));
         }
-        // In place: the vector's own storage is kept, too. What stands in for an order under way asks for nothing.
+        // In place, to keep the vector's storage. The placeholder for an order under way has no effect.
         orders.retain_mut(|order| match helpers.perform(std::mem::replace(order, Order::TakeBack), &log) {
             Some(back) => {
                 *order = back;

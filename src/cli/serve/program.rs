@@ -45,7 +45,7 @@ mod tests {
         let find = |name: &OsStr| by_name(name, folder.as_os_str(), &own);
         assert_eq!(find(link.as_os_str()), Some(link.clone()));
         assert_eq!(find(OsStr::new("link")), Some(link));
-        // Whoever starts a program may call it what he likes.
+        // A program may be started under any name.
         assert_eq!(find(OsStr::new("other")), None);
         assert_eq!(find(other.as_os_str()), None);
         assert_eq!(find(OsStr::new("")), None);

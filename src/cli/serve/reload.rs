@@ -14,14 +14,14 @@ use crate::policy::config::Config;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What reading again needs to know.
+/// Inputs of reading the configuration again.
 #[derive(Clone)]
 pub(super) struct Reloader {
     /// The file; `None` for the demo, which has none.
     path: Option<PathBuf>,
-    /// Where the admin listener is.
+    /// Actual address of the admin listener.
     admin: Option<AdminDoor>,
-    /// What the loop uses at present.
+    /// Certificates that the loop uses at present.
     security: Arc<Mutex<Security>>,
     secrets: Arc<SecretWatch>,
     mailbox: Mailbox<Note<Gateway>>,
@@ -38,7 +38,7 @@ impl Reloader {
         Reloader { path, admin, security: Arc::new(Mutex::new(security)), secrets, mailbox }
     }
 
-    /// What the loop uses at present.
+    /// Certificates that the loop uses at present.
     pub(super) fn security(&self) -> Arc<Mutex<Security>> {
         self.security.clone()
     }

@@ -1,5 +1,5 @@
-//! What the loop starts with: listeners, and the certificates of both sides. Reads certificate files; decides nothing.
-//! Called at the start, on reload, and by `check`.
+//! Inputs of the loop: listeners, and the certificates of both sides. Reads certificate files; decides nothing. Called
+//! at the start, on reload, and by `check`.
 
 use super::listeners::Listeners;
 use crate::io::reactor::{Authority, Security, Setup};
@@ -19,7 +19,7 @@ pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Sec
     loaded.map_err(|why| config.pem_error(&why).map_or(why, |error| error.to_string()))
 }
 
-/// Where all secrets of providers come from.
+/// Origins of all secrets of providers.
 pub(super) fn origins(config: &Config) -> impl Iterator<Item = Origin> {
     let credentials = config.providers.iter().flat_map(|provider| &provider.credentials);
     credentials.map(|credential| credential.secret.origin().clone())

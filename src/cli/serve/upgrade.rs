@@ -1,5 +1,5 @@
-//! Both ends of handing over, as threads around the channel of `io::upgrade`; what it means, and when what is done,
-//! stands in `gateway::lifecycle::upgrade`. What is said, one [`Line`] of JSON each:
+//! Both ends of handing over, as threads around the channel of `io::upgrade`; `gateway::lifecycle::upgrade` defines the
+//! meaning and the order. The messages, one [`Line`] of JSON each:
 //!
 //! | process | line | when |
 //! |---|---|---|
@@ -40,10 +40,10 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
-/// Of the lines below. Processes that speak different ones do not hand over to each other: the old one stays.
+/// Version of these lines. Processes with different versions do not hand over to each other: the old one stays.
 const VERSION: u32 = 4;
 
-/// What one process says to the other.
+/// A message between the processes.
 #[derive(Serialize, Deserialize, PartialEq, Debug)]
 #[serde(rename_all = "lowercase")]
 enum Line {
@@ -72,7 +72,7 @@ impl Line {
     }
 }
 
-/// What a configuration says of listeners. Sockets that were inherited stay, so a successor warns where it differs.
+/// Listeners in a configuration. Inherited sockets stay, so a successor warns if they differ.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Listening {
     clients: Vec<SocketAddr>,
@@ -87,7 +87,7 @@ impl Listening {
         }
     }
 
-    /// What an operator should know where `before` were the predecessor's settings, of which these are ignored.
+    /// Warnings for the operator if the predecessor's settings were `before`, since these settings are ignored.
     pub(super) fn warnings(&self, before: &Listening) -> Vec<String> {
         let mut texts = Vec::new();
         let mut compare = |name: &str, differs: bool| {

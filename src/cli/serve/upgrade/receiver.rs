@@ -18,12 +18,12 @@ pub(in crate::cli::serve) struct HandoverReceiver {
     channel: UnixStream,
 }
 
-/// What comes with the ledger.
+/// Data that arrives with the ledger.
 #[derive(Default)]
 pub(in crate::cli::serve) struct Turn {
-    /// What the predecessor still serves.
+    /// Requests that the predecessor still serves.
     pub(in crate::cli::serve) running: Vec<Running>,
-    /// What its configuration said of listeners.
+    /// Listeners in its configuration.
     pub(in crate::cli::serve) listening: Option<Listening>,
 }
 

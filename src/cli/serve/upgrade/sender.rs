@@ -1,6 +1,6 @@
 //! The old process's end: starts a successor, gives it the ledger, passes rows on to it, and takes everything back from
-//! one that does not serve. The thread does as it is told by the loop and says what it hears; when what is to be done
-//! `gateway::lifecycle::upgrade` decides, and no time-out but those of the last rows is kept here.
+//! a successor that does not serve. The thread follows the loop's commands and reports what it receives;
+//! `gateway::lifecycle::upgrade` decides on the order, and no timeout except those of the last rows is kept here.
 
 use super::{Line, Listening, VERSION};
 use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT, SUCCESSOR_LINE_MAX};
@@ -26,37 +26,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a successor that has closed its end is given to end by itself, so that its exit status can be told.
+/// Time that a successor that has closed its end gets to exit, so that its exit status can be reported.
 const PARTING: Duration = Duration::from_millis(500);
 
-/// Rest between two looks whether the ledger is free for rows that no successor takes any more.
+/// Pause between two checks if the ledger is free for rows that no successor accepts any more.
 const OFFER_REST: Duration = Duration::from_millis(500);
 
-/// What the thread that hands over is told.
+/// Command for the thread that hands over.
 pub(in crate::cli::serve) enum Message {
-    /// Give the ledger away (none if it is shared), and say what is still served.
+    /// Give the ledger away (none if it is shared), with the requests still served.
     HandOver(Option<StoreTurn>, Vec<Running>),
-    /// Rows that ended after that.
+    /// Rows of requests that ended after that.
     Rows(Vec<Row>),
-    /// The successor serves from here on; what has been counted so far.
+    /// The successor serves from here on; the counts so far.
     LetServe(Box<Counters>),
-    /// What has been counted since.
+    /// Later counts.
     Counted(Box<Counters>),
-    /// It does not: end it, and take the ledger back.
+    /// The successor does not serve: end it, and take the ledger back.
     TakeBack,
-    /// The loop has ended: see to it that the last rows are safe.
+    /// The loop has ended: make sure that the last rows are committed.
     End,
-    /// The successor speaks.
+    /// A message of the successor.
     Heard(Heard),
 }
 
-/// What comes from the successor; boxed on its way, one at a time.
+/// Event of the successor's channel; boxed on its way, one at a time.
 #[allow(clippy::large_enum_variant)]
 pub(in crate::cli::serve) enum Heard {
     Line(Line),
-    /// What no line is.
+    /// Bytes that are not a valid line.
     Nonsense,
-    /// Its end of the channel is closed.
+    /// The successor has closed its end of the channel.
     End,
 }
 
@@ -85,7 +85,7 @@ impl HandoverSender {
         HandoverSender { program, admin, listening, mailbox, present: Arc::default() }
     }
 
-    /// What the loop calls to have a successor started.
+    /// Function that the loop calls to start a successor.
     pub(in crate::cli::serve) fn successor(&self) -> Successor {
         let handover = self.clone();
         Box::new(move |listeners| handover.begin(listeners))
@@ -153,7 +153,7 @@ impl HandoverSender {
     }
 }
 
-/// How far a successor has come. Whatever it says out of its turn is nonsense.
+/// Progress of a successor. A message out of order is invalid.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Stage {
     Starts,
@@ -163,15 +163,15 @@ enum Stage {
     Serves,
 }
 
-/// One successor.
+/// State of one successor.
 struct Session {
     sender: HandoverSender,
     successor: Option<(Child, UnixStream)>,
     ledger: Option<StoreTurn>,
-    /// Rows that the successor has not said to be safe, oldest first.
+    /// Rows that the successor has not reported to be committed, oldest first.
     rows: VecDeque<Row>,
     stage: Stage,
-    /// It has failed or ended, and the loop has been told.
+    /// True if it has failed or ended, and the loop has been notified.
     failed: bool,
     /// The loop has ended; until then the last rows are waited for.
     until: Option<Mono>,
@@ -333,7 +333,8 @@ impl Session {
         }
     }
 
-    /// What cannot be written ends the channel: a part of a line may have left. That is heard like any other end.
+    /// Writes lines. A failed write ends the channel: part of a line may have been sent. The end is handled like any
+    /// other.
     fn write(&mut self, lines: impl IntoIterator<Item = Line>) {
         let Some((_, channel)) = &self.successor else { return };
         let mut out = Vec::new();
@@ -343,8 +344,8 @@ impl Session {
         }
     }
 
-    /// The end of this successor, but for one that serves: that one is left alone, and only what it has not said to be
-    /// safe comes back.
+    /// Ends this successor, unless it serves: then it is left alone, and only rows that it has not reported to be
+    /// committed come back.
     fn take_back(mut self) {
         if let Some((mut child, channel)) = self.successor.take() {
             match self.serves() {
