@@ -1,6 +1,6 @@
-//! What a request becomes on its way to a provider, and what a provider's whole answer becomes on its way back: in its
-//! own shape and translated. With `parse`, `admit`, `stream` and `turn` every stage of the page "What a request costs"
-//! that can be called by itself.
+//! Translation of a request on its way to a provider, and of a provider's complete answer on its way back: in its own
+//! shape and translated. With `parse`, `admit`, `stream` and `turn` every stage of the page "What a request costs" that
+//! can be called separately.
 
 mod common;
 

@@ -17,7 +17,7 @@ struct Conn {
     /// The beginning of a message whose end has not come yet.
     rx: Vec<u8>,
     is_upstream: bool,
-    /// Whose answer an upstream connection owes, or the upstream that works for a client.
+    /// Client of an upstream connection's answer, or the upstream that works for a client.
     peer: Option<usize>,
 }
 
@@ -34,7 +34,7 @@ fn option(name: &str) -> SocketAddr {
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} ADDR"))
 }
 
-/// Whether `bytes` are a whole message.
+/// True if `bytes` are a complete message.
 fn is_whole(bytes: &[u8]) -> bool {
     let Some(head) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
     let lines = bytes[..head].split(|byte| *byte == b'\n');

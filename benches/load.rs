@@ -1,8 +1,8 @@
 //! The load generator of `scripts/bench`: N keep-alive connections, an exact number of requests, latency percentiles.
 //! Opens and warms its connections, says `ready`, waits for a line on standard input, runs, and prints one JSON line;
-//! so whoever measures a process reads its counters between `ready` and the line, and after the result. Checks every
-//! answer's status and length, and counts events. With `--delays` it tells how old the stamped events of streams were
-//! when they came, while all streams were under way.
+//! so a script can read a process's counters between `ready` and the line, and after the result. Checks every answer's
+//! status and length, and counts events. With `--delays` it reports the age of stamped events on arrival, while all
+//! streams were under way.
 
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 #[path = "common/stamp.rs"]
 mod stamp;
 
-/// What has begun last has settled after so long.
+/// Time after which the last request has settled.
 const SETTLED: Duration = Duration::from_millis(500);
 
 struct Args {
@@ -103,7 +103,7 @@ fn args() -> Args {
 fn body(args: &Args, stream: bool) -> String {
     if args.path.ends_with("/embeddings") {
         let frame = format!("{{\"model\":\"{}\",\"input\":\"\"}}", args.model);
-        let text = "The heron stands in the shallow water and waits. ".repeat(1 + args.body_bytes / 49);
+        let text = "The heron waits in the shallow water and stands. ".repeat(1 + args.body_bytes / 49);
         let room = args.body_bytes.saturating_sub(frame.len());
         return frame.replace("\"\"}", &format!("\"{}\"}}", &text[..room]));
     }
@@ -371,7 +371,7 @@ struct World {
     poll: Poll,
     conns: Vec<Conn>,
     requests: Vec<Vec<u8>>,
-    /// What each answer begins with.
+    /// Beginning of each answer.
     expected: Vec<u8>,
     scratch: Vec<u8>,
     delays: bool,
@@ -458,7 +458,7 @@ impl World {
     }
 }
 
-/// Connects with patience: the process to be measured may still be starting.
+/// Connects, with retries: the process to be measured may still be starting.
 fn connect(addr: SocketAddr) -> io::Result<std::net::TcpStream> {
     let until = Instant::now() + Duration::from_secs(10);
     loop {

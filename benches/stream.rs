@@ -1,5 +1,5 @@
-//! One event of a stream: passed on in its own shape with id and model spliced, and translated either way; usage
-//! overheard.
+//! Cost of a stream's event: passed on in its own shape with id and model replaced, and translated either way; usage
+//! observed.
 
 mod common;
 
@@ -18,7 +18,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
 };
 const EVENT_MAX: usize = 1 << 20;
 
-/// How a messages stream begins.
+/// Beginning of a messages stream.
 const OPENING: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\
     \"type\":\"message\",\"role\":\"assistant\",\"model\":\"up\",\"content\":[],\"stop_reason\":null,\"usage\":\
     {\"input_tokens\":9,\"output_tokens\":1}}}\n\nevent: content_block_start\ndata: {\"type\":\"content_block_start\",\

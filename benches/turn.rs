@@ -1,5 +1,5 @@
-//! One request through the whole core in memory, from the client's bytes to the answer's, ledger row and log line
-//! included; and one event of a stream in the same way.
+//! Cost of a request through the whole core in memory, from the client's bytes to the answer's, ledger row and log line
+//! included; and of a stream's event.
 
 mod common;
 

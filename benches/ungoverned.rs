@@ -19,8 +19,8 @@ use tollgate::io::store::api::Names;
 use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::config::{AdminListen, Config, StoreUrl};
 
-/// How often the loop is told that its rows are safe: seldom, since each time wakes it, and well within the lag that
-/// admission bears.
+/// Interval at which the loop learns that its rows are committed: long, since each report wakes it, and well within the
+/// lag that admission tolerates.
 const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 
 fn start(config: &Config) -> Start {

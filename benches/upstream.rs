@@ -1,7 +1,7 @@
 //! The common upstream of `scripts/bench`: answers as fast as one mio loop can, always the same. A request that says
 //! `"stream":true` gets `--events` events, one every `--pace-ms`; any other a fixed answer of 622 bytes. In the
 //! shape that the path names. With `--stamp yes` the text of a chat's event is the moment at which it was sent. Never
-//! parses more than it must; stands in no test of correctness (that is `tollgate provider`).
+//! parses more than it must; no test of correctness uses it (they use `tollgate provider`).
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 mod stamp;
 
 const LISTENER: Token = Token(usize::MAX);
-/// Of the numbers that a response's events have: five digits, and so have all that follow.
+/// First sequence number of a response's events: it has five digits, as all later ones.
 const FIRST_NUMBER: u32 = 10_000;
-/// What the requests of each shape begin with.
+/// Beginnings of the requests of each shape.
 const PATHS: [&[u8]; 4] =
     [b"POST /v1/chat/completions", b"POST /v1/messages", b"POST /v1/responses", b"POST /v1/embeddings"];
 
@@ -38,7 +38,7 @@ struct Plan {
     event: [Vec<u8>; PATHS.len()],
     first: [Vec<u8>; PATHS.len()],
     last: [Vec<u8>; PATHS.len()],
-    /// Where a chat's event has the moment at which it is sent.
+    /// Position of the time stamp in a chat event.
     stamp: Option<usize>,
 }
 
@@ -53,7 +53,7 @@ fn chunk(payload: &str) -> Vec<u8> {
 
 /// Pads the text inside so that the body has exactly 622 bytes.
 fn padded(frame: impl Fn(&str) -> String) -> String {
-    let words = "The heron stands in the shallow water and waits; it is patient, grey and exact. ".repeat(8);
+    let words = "The heron waits in the shallow water and stands; it is patient, grey and exact. ".repeat(8);
     let room = 622 - frame("").len();
     frame(&words[..room])
 }

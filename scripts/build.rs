@@ -1,6 +1,6 @@
-//! What a binary says of itself: the commit that it was built from, the date of that, and for which target; and the texts
-//! that it serves, packed: the page, and the APIs' documents as machines read them, without the spaces that people like;
-//! what shells complete by; and the scripts of a shared ledger, without their comments.
+//! Build information for the binary: commit, its date and the target; and the texts that it contains, packed: the
+//! dashboard, the OpenAPI documents without white space, the shell completions, and the scripts of a shared ledger
+//! without their comments.
 
 use std::process::Command;
 
@@ -64,7 +64,7 @@ fn main() {
     let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
     let completions = shells.map(|shell| std::fs::read_to_string(format!("{COMPLETIONS}/{shell}")));
     pack("completions", &completions.map(|text| format!("\0{}", text.expect("each shell has its file"))).concat());
-    // What a ledger in Redis is told, without the words for people.
+    // The scripts of a ledger in Redis, without their comments.
     println!("cargo:rerun-if-changed={LUA}");
     let scripts = SCRIPTS.map(|name| std::fs::read_to_string(format!("{LUA}/{name}.lua")));
     let bared = scripts.map(|text| format!("{}\0", bare(&text.expect("each script has its file"), "--")));

@@ -127,7 +127,7 @@ impl World {
         World::with(None)
     }
 
-    /// The same with keys in a group, below three others; all four have budgets.
+    /// A world with keys in a group, below three others; all four have budgets.
     pub fn in_groups() -> World {
         World::with(Some("four"))
     }
@@ -175,7 +175,7 @@ impl World {
         self.settle();
     }
 
-    /// How many requests wait for a place.
+    /// Number of requests that wait for a slot.
     pub fn queued(&self) -> usize {
         self.gateway.vitals().queued
     }
@@ -293,7 +293,7 @@ pub fn chat(model: &str, bytes: usize, stream: bool) -> String {
 
 /// A provider's whole answer, as it goes over the wire.
 pub fn answer() -> Vec<u8> {
-    let text = "The heron stands in the shallow water and waits; it is patient, grey and exact. ".repeat(4);
+    let text = "The heron waits in the shallow water and stands; it is patient, grey and exact. ".repeat(4);
     let body = format!(
         "{{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion\",\"created\":1790000000,\
          \"model\":\"upstream-model-2026-11-01\",\"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\
@@ -308,7 +308,7 @@ pub fn answer() -> Vec<u8> {
 pub const STREAM_HEAD: &[u8] =
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// One chat event with this delta, without chunk framing.
+/// A chat event with this delta, without chunk framing.
 pub fn event(delta: &str, finish: &str) -> String {
     format!(
         "data: {{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1790000000,\

@@ -1,10 +1,10 @@
-//! A moment as a word of ten digits, which fits wherever a text of ten bytes stood: microseconds of the wall clock that
-//! two processes of one machine share. It begins anew every quarter of an hour, which a delay is never as long as.
+//! A time as a word of ten digits, which can replace any text of ten bytes: microseconds of the wall clock that two
+//! processes of one machine share. It restarts every quarter of an hour, longer than any delay.
 #![allow(dead_code)] // one side writes it, the other reads it
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What stands in an event before it gets its stamp; no other text of an event is like it.
+/// Placeholder in an event before it gets its stamp; no other text of an event looks like it.
 pub const BLANK: &[u8] = b"2222222222";
 const FIRST: u64 = 1_000_000_000;
 
@@ -18,7 +18,7 @@ pub fn now() -> String {
     (FIRST + micros()).to_string()
 }
 
-/// How long ago the stamp was made that follows `before` in `data`; `None` where there is none, or not all of it.
+/// Time since the stamp that follows `before` in `data` was made; `None` if there is no complete stamp.
 pub fn age(data: &[u8], before: &[u8]) -> Option<Duration> {
     let at = data.windows(before.len()).position(|window| window == before)? + before.len();
     let digits = std::str::from_utf8(data.get(at..at + BLANK.len())?).ok()?;

@@ -7,7 +7,7 @@ function init(args)
   if not key or not model then
     error("usage: wrk ... -s benches/wrk/chat.lua URL -- KEY MODEL [stream]")
   end
-  local text = string.rep("The heron stands in the shallow water and waits. ", 20)
+  local text = string.rep("The heron waits in the shallow water and stands. ", 20)
   wrk.method = "POST"
   wrk.path = "/v1/chat/completions"
   wrk.headers["authorization"] = "Bearer " .. key

@@ -88,7 +88,7 @@ def events(count):
 
 def asked(key, model=0, messages=1, tools=0, size=0, stream=False):
     """A request."""
-    text = "The heron stands in the shallow water and waits. " * max(1, size * 1000 // 49)
+    text = "The heron waits in the shallow water and stands. " * max(1, size * 1000 // 49)
     body = {"model": f"m{model}", "stream": stream, "max_tokens": 64,
             "messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n in range(messages)]}
     if tools:

@@ -64,7 +64,7 @@ def configure():
               f"keepalive_timeout 600s; client_body_buffer_size 64k; {paths}")
     (WORK / "nginx").mkdir(exist_ok=True)
     (WORK / "nginx.conf").write_text(common.format(pid=f"{WORK}/nginx/pid") + pools + servers + "\n}\n")
-    text = "The heron stands in the shallow water and waits; it is patient, grey and exact. " * 8
+    text = "The heron waits in the shallow water and stands; it is patient, grey and exact. " * 8
     frame = ('{"id":"chatcmpl-0123456789abcdef","object":"chat.completion","created":1790000000,'
              '"model":"upstream-model-2026-11-01","choices":[{"index":0,"message":{"role":"assistant","content":"%s"},'
              '"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":271,"completion_tokens":83,'
