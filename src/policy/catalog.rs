@@ -129,19 +129,19 @@ impl Catalog {
     }
 }
 
-/// One entry of the catalog.
+/// An entry of the catalog.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What clients ask for.
+    /// Id that clients request.
     pub id: Arc<str>,
     /// Other names that clients may ask for; one may end in `*`. Keys' models and rows go by the id, and so does the
     /// answer.
     pub aliases: Vec<String>,
     /// For people. Default: the id.
     pub name: String,
-    /// As `GET /v1/models` shows it. Default: the first target's provider.
+    /// Owner in `GET /v1/models`. Default: the first target's provider.
     pub owned_by: String,
-    /// When it was published.
+    /// Date of its publication.
     pub created: Unix,
     /// Size of its context in tokens: `"1M"`, `"256K"`, or binary `"256Ki"`.
     pub context: u64,
@@ -149,28 +149,29 @@ pub struct Model {
     pub context_text: String,
     /// Prices.
     pub prices: Prices,
-    /// It has a price: one of input and one of output are written, be they 0; where it has no output, one of input.
+    /// True if it has a price: prices of input and output are written, even if they are 0; without output, a price of
+    /// input is enough.
     pub priced: bool,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,
-    /// What it may be asked for: `"chat"`, which means chat, messages and responses; `"embeddings"`, `"rerank"`,
+    /// Endpoints that it serves: `"chat"`, which means chat, messages and responses; `"embeddings"`, `"rerank"`,
     /// `"completions"`, which only targets of shape `"chat"` serve, those that call it as the first of them does.
     pub serves: Vec<Dialect>,
-    /// Where it is served: `[{ provider = "name", model = "upstream name" }]`, see below.
+    /// Targets that serve it: `[{ provider = "name", model = "upstream name" }]`, see below.
     pub targets: Vec<Target>,
-    /// Those of them that serve what is relayed; none where it serves nothing of the kind.
+    /// Targets that serve relayed endpoints; none if it serves none of them.
     ///
     /// Part of `targets`.
     pub relayed: Vec<Target>,
-    /// What is kept together among targets of equal priority, and their credentials: `"session"`, the turns of a
-    /// conversation, so that its provider finds them in its cache; `"key"`, all requests of a key; `"off"`, nothing:
-    /// they take turns. All three by weight.
+    /// Requests that stay together among targets of equal priority, and their credentials: `"session"`, the turns of a
+    /// conversation, so that its provider finds them in its cache; `"key"`, all requests of a key; `"off"`, none: they
+    /// take turns. All three by weight.
     pub affinity: Affinity,
-    /// How one of them is chosen: `"affinity"`, or `"least_busy"`, the one with the fewest requests in flight for its
+    /// Choice among those targets: `"affinity"`, or `"least_busy"`, the one with the fewest requests in flight for its
     /// weight, for replicas of a local server.
     pub balance: Balance,
-    /// Requests that find no free place wait for one, those of all keys in fair turns: `{ max = 64, wait = "2m" }`, see
-    /// below; `{}` for these two. Default: none, they are answered 503.
+    /// Requests that find no free slot wait for one, those of all keys in fair turns: `{ max = 64, wait = "2m" }`, see
+    /// below; `{}` for these two. Default: none, they get 503.
     pub queue: Option<QueueLimits>,
     /// Some of its targets, or their credentials, are of equal priority.
     pub shares: bool,
@@ -183,26 +184,26 @@ pub struct Model {
     /// Request members written in place of the client's, by their name in the shape of the model's providers:
     /// `{ temperature = 0.2 }`, see below.
     pub set_params: Vec<ModelParam>,
-    /// The same where a request has none.
+    /// Members that Tollgate sets if a request has none of that name.
     pub default_params: Vec<ModelParam>,
     /// Types of tools that run at a responses-shaped provider, at its price, and may be asked for there, such as
     /// `"web_search"`; whatever the client does not run itself is else removed from a
     /// request. With `"file_search"` or `"mcp"` every key reaches all that the provider's credential does.
     pub hosted_tools: Vec<String>,
-    /// What translation must know. Default: those below.
+    /// Properties that translation needs. Default: those below.
     pub capabilities: Capabilities,
-    /// Its provider lists it; it is not configured by hand.
+    /// True if its provider lists it; it is not configured by hand.
     pub discovered: bool,
 }
 
 /// A member that Tollgate sets in the requests of a model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ModelParam {
-    /// Its name: letters, digits, `_` and `-`.
+    /// Name of the member: letters, digits, `_` and `-`.
     pub name: String,
-    /// Its value as JSON.
+    /// Value as JSON.
     pub json: String,
-    /// The same as TOML, on one line.
+    /// Value as TOML, on one line.
     pub toml: String,
 }
 
@@ -235,24 +236,24 @@ pub struct Target {
     ///
     /// An index into `Config.providers`.
     pub provider: usize,
-    /// Its name of the model, never told to a client. Default: the id.
+    /// The provider's name of the model, never shown to a client. Default: the id.
     pub model: String,
-    /// Which of its provider's credentials is sent, from 0 on.
+    /// Index of the provider's credential that is sent, from 0 on.
     pub credential: usize,
     /// `provider/model`, for logs, rows and metrics; `provider#2/model` with the second of several credentials.
     pub label: Arc<str>,
     /// Lower ones are tried first. Default: its place in the list.
     pub priority: u32,
-    /// Its share among targets of the same priority.
+    /// Share among targets of the same priority.
     pub weight: u32,
-    /// What of that share falls to its credential: in [`SHARE`] parts of a weight of 1.
+    /// Part of that share for this credential: in [`SHARE`] parts of a weight of 1.
     pub share: u64,
     /// A number of its own, by its label: what a session is weighed with.
     pub seed: u64,
     /// Requests in flight there at most, over all credentials; of a ledger that is shared each host has its share of
     /// them, at least 1. 0: no bound.
     pub concurrency: u32,
-    /// What of them this host has.
+    /// Part of those slots that this host has.
     pub places: u32,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
@@ -284,7 +285,7 @@ section! {
     pub struct QueueLimits {
         /// Requests that wait at most; one more is answered 429 at once.
         pub max: u32 = 64, Whole(1..=QUEUED_MAX), Live;
-        /// How long one waits at most, 1 ms to 1 h; then it is answered 429.
+        /// Maximum time that a request waits, 1 ms to 1 h; then it gets 429.
         pub wait: Duration = Duration::from_secs(120), Time(QUEUE_WAITS), Live;
     }
 }
@@ -297,7 +298,7 @@ pub enum Affinity {
     Session,
     /// All requests of a key.
     Key,
-    /// Nothing.
+    /// No affinity.
     Off,
 }
 
@@ -432,15 +433,15 @@ section! {
         /// Messages of the role `developer` are accepted (chat shape); else a chat client's are sent as `system`.
         /// Default: true for OpenAI and Azure, else false.
         pub developer_role: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// How JSON of a schema is demanded: `"native"`, by a field of its own; `"tool"`, by a tool that it must call;
+        /// Way to require JSON of a schema: `"native"`, by a field of its own; `"tool"`, by a tool that it must call;
         /// `"instruction"`, in the prompt.
         pub structured_output: StructuredOutput = StructuredOutput::Native,
             OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
         /// A reasoning effort is accepted.
         /// Default: false; true for models of OpenAI and Azure called `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// How a responses client's wish for reasoning is put to it (messages shape): `"adaptive"`, by the model's own
-        /// measure; `"budget"`, by a number of tokens; `"none"`, not at all.
+        /// Form of a responses client's request for reasoning (messages shape): `"adaptive"`, the model decides the
+        /// amount; `"budget"`, by a number of tokens; `"none"`, not at all.
         pub thinking: ModelThinking = ModelThinking::Unset, OneOf(&ModelThinking::ALL, ModelThinking::as_str), Live;
         /// A verbosity is accepted (chat shape).
         pub verbosity: bool = false, Flag, Live;
@@ -449,8 +450,8 @@ section! {
         pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// `strict` in a tool's definition is accepted.
         pub strict_tools: bool = false, Flag, Live;
-        /// What a translated request tells the provider's prompt cache: `"marks"`, `cache_control` on the last block of
-        /// the system prompt and of the last two user turns, unless the client has set marks of its own (messages
+        /// Hints for the provider's prompt cache in a translated request: `"marks"`, `cache_control` on the last block
+        /// of the system prompt and of the last two user turns, unless the client has set marks of its own (messages
         /// shape); `"key"`, the client's `prompt_cache_key`, else one made from its session (chat and responses shape).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
         /// The most completion tokens it can give; larger demands are lowered to it.

@@ -18,9 +18,9 @@ section! {
     /// Settings for a provider's list of models.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Discover {
-        /// How often the list is asked for, 1 s to 1 day.
+        /// Interval at which the list is requested, 1 s to 1 day.
         pub every: Duration = Duration::from_secs(300), Time(EVERY), Live;
-        /// What stands before the provider's name of a model in ours: `"local/"` makes `local/qwen3` of `qwen3`.
+        /// Prefix of our names for the provider's models: `"local/"` makes `local/qwen3` of `qwen3`.
         pub prefix: String = String::new(), Prefix, Live;
         /// Size of the context of models of which the list does not say it.
         pub context: u64 = 128_000, ContextSize, Live;

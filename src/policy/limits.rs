@@ -26,14 +26,14 @@ section! {
         pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
         /// Targets tried for one request, the first included.
         pub attempts: u32 = 2, Whole(1..=10), Live;
-        /// Failures in a row after which a target rests: of more than one group, or key without a group, if there are
-        /// several. 0: never.
+        /// Failures in a row after which a target cools down: of more than one group, or key without a group, if there
+        /// are several. 0: never.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
-        /// How long it rests.
+        /// Length of that cool-down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
         /// Idle connections kept per provider.
         pub pool_max_idle: usize = 64, Whole(0..=100_000), Live;
-        /// How long each is kept.
+        /// Time for which each is kept.
         pub pool_idle_timeout: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
         /// Bytes of one event of a stream, at most a quarter of `max_buffered` less 128 KiB: that much where it is not
         /// set and would be more.

@@ -29,7 +29,7 @@ section! {
     /// Limits of one plan; a limit of 0 is none.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Plan {
-        /// Its name in keys and in `GET /v1/quota`.
+        /// Name in keys and in `GET /v1/quota`.
         pub name: Arc<str> = "default".into();
         /// Tokens per period: `10_000_000`, or `"10M"`.
         pub tokens: u64 = 0, Count(0..=UNLIMITED), Live;
@@ -50,8 +50,8 @@ section! {
         /// (`service_tier`, hosted tools), may be used where there is a budget: `"refuse"`, they are answered 403;
         /// `"allow"`, they cost nothing more. On the way to a group's root every budget must allow it.
         pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
-        /// How much of a model's places each of its keys has where keys wait for them, beside keys of other plans. 1 is
-        /// the least.
+        /// Share of a model's slots that each of its keys has if keys wait for them, relative to keys of other plans. 1
+        /// is the least.
         pub share: u32 = 1, Whole(1..=1000), Live;
         /// True if `budget` is the key's own, not its plan's.
         pub own_budget: bool = false;
@@ -88,7 +88,7 @@ pub struct Group {
     pub parent: Option<Arc<str>>,
     /// The names from the root of its tree to itself, with [`PATH_SEPARATOR`] between them: what rows keep.
     pub path: Arc<str>,
-    /// Its name, which no other group has: of keys (`keys set ID --group`), in rows and in messages; without `/`.
+    /// Name, which no other group has: of keys (`keys set ID --group`), in rows and in messages; without `/`.
     #[doc(alias = "name")]
     pub limits: Plan,
 }

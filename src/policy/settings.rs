@@ -78,7 +78,7 @@ pub trait Settings: Sized + 'static {
 /// Declares the type of one section: its fields, `Default`, and [`Settings`]. A row is
 ///
 /// ```text
-/// /// The meaning, as it stands in the manual.
+/// /// The meaning, as in the manual.
 /// pub key: Type = default, kind, Live;
 /// ```
 ///
@@ -144,9 +144,9 @@ mod tests {
             pub place: &'static str = "desk";
             /// True if it shines.
             pub on: bool = false, Flag, Live;
-            /// How brightly.
+            /// Brightness.
             pub level: u32 = 5, Whole(1..=10), Restart, was "brightness";
-            /// How long.
+            /// Pause.
             pub rest: Option<Duration> = None, Or(Time(SECONDS), "for ever"), Restart;
         }
     }

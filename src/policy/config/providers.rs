@@ -79,9 +79,9 @@ pub enum UnknownFields {
     /// Fields that local servers document go to servers on the local network. All others are dropped.
     #[default]
     Auto,
-    /// They are dropped.
+    /// Drop them.
     Drop,
-    /// They are passed on, except those that lead elsewhere.
+    /// Pass them on, except those that refer to other places.
     Forward,
 }
 
@@ -109,7 +109,7 @@ const AZURE: [&str; 5] = [
 /// Suffixes of names that only the local network knows.
 const NEAR: [&str; 3] = [".local", ".lan", ".internal"];
 
-/// One of a provider's credentials.
+/// A credential of a provider.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credential {
     /// Secret that it is sent: `{ env = "NAME" }`, `{ file = "path" }`, or what a program prints:
@@ -118,23 +118,22 @@ pub struct Credential {
     /// Without what its header says beside it.
     #[doc(alias = "api_key")]
     pub secret: Secret,
-    /// Its share among those of its provider.
+    /// Share among those of its provider.
     pub weight: u32,
 }
 
 /// Credentials of one provider.
 const CREDENTIALS_MAX: usize = 32;
 
-/// One upstream server.
+/// An upstream server.
 #[derive(Clone, Debug)]
 pub struct Provider {
-    /// Its name in targets, logs and the ledger.
+    /// Name in targets, logs and the ledger.
     pub name: Arc<str>,
     /// The API it speaks: `"chat"` (OpenAI; `"openai"` is understood, too) `"messages"` (Anthropic; `"anthropic"`)
     /// or `"responses"` (OpenAI's newer one).
     pub shape: Dialect,
-    /// What its own SDK would be given: with `/v1` for `chat` and `responses`, without for
-    /// `messages`.
+    /// Base URL as for its own SDK: with `/v1` for `chat` and `responses`, without for `messages`.
     ///
     /// Without a trailing slash.
     pub base_url: String,
@@ -156,7 +155,7 @@ pub struct Provider {
     /// Proxy that it is reached by: `"http://proxy.example:3128"`, with `user:password@` before the host if it wants
     /// that, or where such a URL is found, `{ env = "NAME" }` or `{ file = "path" }`; see below.
     pub proxy: Option<Proxy>,
-    /// How the secret is sent: `"bearer"`, `"x-api-key"` (the default of `messages`), or another header's name.
+    /// Header for the secret: `"bearer"`, `"x-api-key"` (the default of `messages`), or another header's name.
     pub auth: Auth,
     /// Secrets that it is sent, one with each request: `[{ env = "A" }, { env = "B", weight = 2 }]`, instead of
     /// `api_key`.
@@ -176,19 +175,19 @@ pub struct Provider {
     pub ca_file: Option<PathBuf>,
     /// Index into `Config.authorities`; `None` for plain TCP.
     pub authority: Option<u32>,
-    /// What becomes of request fields that neither API documents: `"drop"`, `"forward"`, or `"auto"`: servers on the
-    /// own network get those that local servers document for their chat endpoint.
+    /// Treatment of request fields that neither API documents: `"drop"`, `"forward"`, or `"auto"`: servers on the own
+    /// network get those that local servers document for their chat endpoint.
     pub unknown_fields: UnknownFields,
-    /// It understands a request for usage in a stream.
+    /// True if it understands a request for usage in a stream.
     pub stream_usage: bool,
     /// Requests may name objects that are stored in its account by their ids: files, containers, recordings, voices,
     /// vector stores. All keys share that account, so a key can then use what another key has stored if it knows the
     /// id. If false, such a request is 400, or goes to a later target that allows it.
     pub stored_objects: bool,
-    /// Its own list of models fills the catalog with what is not configured: `{ every = "5m", prefix = "", context =
-    /// "128K" }`, see below; `{}` for these.
+    /// Adds models from its own list that are not configured: `{ every = "5m", prefix = "", context = "128K" }`, see
+    /// below; `{}` for these.
     pub discover: Option<Discover>,
-    /// What it lists; nothing before it has been asked.
+    /// Models that it lists; none before it has been asked.
     pub listed: Vec<Listed>,
     /// Deadlines and bounds of this provider.
     pub limits: UpstreamLimits,
@@ -273,7 +272,7 @@ impl Provider {
 
 /// A provider with the parts that are valid. The name is enough to check the models' references.
 pub(super) struct Declared {
-    /// Its name, if it has a usable one.
+    /// Name, if it has a usable one.
     pub name: Option<String>,
     /// Unusable name, if it has one.
     pub unfit: Option<String>,

@@ -47,7 +47,7 @@ section! {
         /// Requests are recorded for the admin API from the start on, which costs one in a hundred of what a request
         /// does; else from the first time that `requests`, `targets` or `status` is read there.
         pub record_requests: bool = false, Flag, Restart;
-        /// What API keys begin with. A change makes all issued keys unusable.
+        /// Prefix of API keys. A change makes all issued keys unusable.
         pub key_prefix: String = "tg_".to_string(), Prefix, Live;
         /// `{ cert = "cert.pem", key = "key.pem" }`: certificate chain and private key in PEM. Without it clients speak
         /// plain HTTP.
@@ -57,10 +57,11 @@ section! {
         /// Several processes listen on the same addresses (SO_REUSEPORT); needs a shared store.
         pub reuse_port: bool = false, Flag, Restart;
         /// Client connections at once. If there are more, one that has shown no key makes room: the one that has been
-        /// idle longest, of the address with most of them. If all have shown one, 32 more are told 503, those beyond
-        /// are closed.
+        /// idle longest, of the address with most of them. If all have shown one, 32 more get 503, those beyond are
+        /// closed.
         pub max_connections: usize = 10_000, Whole(1..=limits::CONNECTIONS_MAX), Live;
-        /// The same for one IPv4 address or IPv6 /64, which makes room by its own; 4 more are told 503. 0: no limit.
+        /// Client connections of one IPv4 address or IPv6 /64, which makes room by its own; 4 more get 503. 0: no
+        /// limit.
         pub max_connections_per_ip: usize = 0, Whole(0..=limits::CONNECTIONS_MAX), Live;
         /// Bytes of a request's head; 431 beyond it.
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;
@@ -79,7 +80,7 @@ section! {
         pub keepalive_timeout: Duration = Duration::from_secs(75), Time(TIMEOUTS), Live;
         /// For a client that reads nothing of what is ready for it.
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
-        /// For what runs when the process is told to stop.
+        /// Time for running requests when the process is stopped.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
         /// After SIGTERM `/readyz` says 503 at once, and clients are served as before for so long: a balancer has time
         /// to notice. Then it stops.
@@ -89,13 +90,14 @@ section! {
         pub trusted_proxies: Vec<Network> = Vec::new(), Networks, Live;
         /// Connections of `trusted_proxies` begin with a PROXY protocol header (version 1 or 2), before TLS.
         pub proxy_protocol: bool = false, Flag, Live;
-        /// Which requests are logged: `"all"`, `"failures"`, or a share of the successes from 0 to 1. Failures always
-        /// are, and what got over a failed attempt. Requests without a valid key are logged up to 100 times a second.
+        /// Requests that are logged: `"all"`, `"failures"`, or a share of the successes from 0 to 1. Failures are
+        /// always logged, and successes after a failed attempt. Requests without a valid key are logged up to 100 times
+        /// a second.
         pub log: RequestLog = RequestLog::All, Logged, Live;
-        /// What is kept of users and conversations that clients name: `"hash"`, users as keyed hashes; `"plain"`, in
-        /// their own words; `"off"`, nothing, and no class of client either.
+        /// Form in which users and conversations that clients name are stored: `"hash"`, users as keyed hashes;
+        /// `"plain"`, in their own words; `"off"`, nothing, and no class of client either.
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
-        /// Before a silent stream's status goes out, and between its heartbeats.
+        /// Time before a silent stream's status is sent, and between its heartbeats.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
     }
 }
@@ -121,7 +123,7 @@ impl fmt::Display for AdminListen {
 /// Group of processes that can connect to a listening socket.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Its owner, by a file that no other user can open.
+    /// Owner of the process, by a file that no other user can open.
     Owner,
     /// Processes of this host.
     Host,

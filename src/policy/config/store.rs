@@ -27,7 +27,7 @@ section! {
     /// `[store]`.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct StoreConfig {
-        /// Where keys and ledger are: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts; of a cluster
+        /// Location of keys and ledger: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts; of a cluster
         /// `redis+cluster://HOST:PORT,HOST,…` and `rediss+cluster://…`, with one or more of its nodes. A password comes
         /// from elsewhere in a list of parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`.
         pub url: StoreUrl = StoreUrl::Sqlite("tollgate.db".into()), Url, Restart;
@@ -46,7 +46,7 @@ section! {
         /// Replicas of a shared store that must have what is written before it counts as written: rows of a commit,
         /// what was admitted, changes of keys. With fewer the store counts as away.
         pub replicas: u32 = 0, Whole(0..=5), Restart;
-        /// How long rows are kept, at least 32 days; their sums by day stay.
+        /// Time for which rows are kept, at least 32 days; their sums by day stay.
         ///
         /// `None` keeps them for ever.
         pub retention: Option<Duration> = None, Or(Time(RETENTION), "for ever"), Restart;

@@ -28,7 +28,7 @@ section! {
         /// Share from 0 to 1 of the traces begun here that are recorded. Where a caller has begun one, its own flag
         /// decides.
         pub sample: f64 = 1.0, Share, Live;
-        /// Whom to ask; none where `otlp` is not set.
+        /// Collector of spans; none if `otlp` is not set.
         pub collector: Option<Box<Provider>> = None;
     }
 }
