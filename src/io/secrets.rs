@@ -182,7 +182,7 @@ struct Watched {
     origin: Origin,
     due: Mono,
     stamp: Stamp,
-    /// Its program is running: one at a time.
+    /// True while its program is running: one at a time.
     runs: bool,
     /// Number of successive checks that found no file.
     missed: u32,

@@ -237,7 +237,7 @@ impl By {
 /// Query of the sums.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Query {
-    /// One or two properties that the lines are broken down by.
+    /// Properties that the lines are broken down by, one or two.
     pub by: Vec<By>,
     /// The first day is the day of this moment; `None`: the first day on record.
     pub since: Option<Unix>,
@@ -379,7 +379,7 @@ impl UsageLine {
     }
 }
 
-/// One line of a usage report.
+/// A line of a usage report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UsageLine {
     /// Value of the first [`By`].
@@ -574,7 +574,7 @@ impl Verdict {
     }
 }
 
-/// One entry of an export.
+/// An entry of an export.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Entry {
     /// A row.

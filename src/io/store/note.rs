@@ -63,7 +63,7 @@ pub struct Answered {
     pub answer: String,
 }
 
-/// One line of the audit.
+/// A line of the audit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AuditLine {
     /// Time of the change.
@@ -74,9 +74,9 @@ pub struct AuditLine {
     pub what: String,
     /// Id of the key; empty if the change concerns the whole ledger.
     pub key: String,
-    /// Its record before, without secrets, as JSON; `None` for a new one.
+    /// The key's record before, without secrets, as JSON; `None` for a new key.
     pub before: Option<String>,
-    /// Its record after the change.
+    /// The key's record after the change.
     pub after: String,
 }
 

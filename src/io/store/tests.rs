@@ -106,7 +106,7 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
 const A: &str = "AAAAAAAAAAAA";
 const B: &str = "BBBBBBBBBBBB";
 
-/// As a ledger of either kind does it.
+/// Edits a key as a ledger of either kind does.
 fn edit_key<E>(
     db: &mut Sqlite,
     id: &KeyId,
@@ -676,7 +676,7 @@ fn all_keys(db: &Sqlite) -> Vec<KeyRecord> {
     db.keys_page(None, Names::default(), 1000).unwrap().unwrap()
 }
 
-/// A ledger whose every commit takes its time, and which cannot be written as often as it is told to.
+/// A ledger whose every commit is slow, and whose first writes fail, as often as set.
 struct Slow {
     db: Sqlite,
     pause: Duration,
@@ -1175,7 +1175,7 @@ fn all_keys_are_read_in_pieces_where_changes_are_unknown() {
     other.execute("UPDATE changes SET mark = mark + 1", []).unwrap();
     follower.look(&mut source, &mut |news| told.push(news)).unwrap();
     assert!(follower.is_reading());
-    // What is changed meanwhile is told at once.
+    // Changes during the read are reported at once.
     revoke(&mut cli, &ids[599], 5);
     follower.look(&mut source, &mut |news| told.push(news)).unwrap();
     while follower.is_reading() {
@@ -1190,7 +1190,7 @@ fn all_keys_are_read_in_pieces_where_changes_are_unknown() {
         .collect();
     let piece = crate::base::limits::KEYS_PER_PIECE;
     assert_eq!(sizes, [(piece, true, false), (1, false, false), (piece, false, false), (600 - 2 * piece, false, true)]);
-    // More changes than are told at once.
+    // More changes than fit in one report.
     ids.iter().take(300).for_each(|id| revoke(&mut cli, id, 7));
     told.clear();
     follower.look(&mut source, &mut |news| told.push(news)).unwrap();

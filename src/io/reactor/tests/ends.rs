@@ -1,4 +1,4 @@
-//! How connections end, half and whole, and what is still heard and said then.
+//! Ends of connections, half and whole, and the bytes that are still read and written then.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What changes of keys are written with.
+//! Notes of key changes: audit entries and answers for repetitions.
 
 use super::*;
 use crate::io::store::note::{ANSWERS_KEPT_MS, Once};

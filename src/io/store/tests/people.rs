@@ -99,7 +99,7 @@ fn a_ledger_has_a_secret_of_its_own_that_stays() {
     assert_ne!(first.0, [0; 32]);
 }
 
-/// What the kernel says of this process, in kB.
+/// Memory of this process according to the kernel, in kB.
 fn memory(what: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(what)).unwrap();
