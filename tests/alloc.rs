@@ -106,7 +106,7 @@ fn a_key_beyond_the_first_thousand_takes_at_most_160_bytes() {
     assert!(each <= 160.0, "{each} bytes a key");
 }
 
-/// What a waiting request and its client take in tables that have their room from the start: bounds of unit tests.
+/// Memory of a waiting request and its client in tables with reserved room: bounds of unit tests.
 const IN_TABLES: usize = 320 + 136;
 
 #[test]

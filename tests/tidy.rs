@@ -1,5 +1,5 @@
-//! The style of the house as a test: layers, lengths, words. Reads the sources as text; the second half checks that
-//! each rule can fail.
+//! The project's style as a test: layers, lengths, words. Reads the sources as text; the second half checks that each
+//! rule can fail.
 
 #[path = "tidy/lexer.rs"]
 mod lexer;
@@ -15,7 +15,7 @@ mod words;
 use std::fs;
 use std::path::Path;
 
-/// What may stand in the repository's root beside files that begin with a dot.
+/// Files and folders in the repository's root, apart from those that begin with a dot.
 const ROOT: [&str; 12] = [
     "Cargo.lock",
     "Cargo.toml",

@@ -71,7 +71,7 @@ fn choice(data: &[u8]) -> Option<(u8, usize, &[u8])> {
     Some((*choice, 1 + usize::from(choice & 15), rest))
 }
 
-/// The same byte chooses what is relayed.
+/// Selects the relayed endpoint by the first byte.
 fn chosen(data: &[u8], read: fn(Dialect, &[u8])) {
     let place = data.first().map_or(0, |choice| usize::from(choice >> 6)).min(Relay::ALL.len() - 1);
     read(Dialect::Relay(Relay::ALL[place]), data);
@@ -314,7 +314,7 @@ fn answer(shape: Dialect, body: &[u8]) {
     if whole(shape, body, &ME, &mut out).is_ok() {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     }
-    // One like an answer that came before is compared with that: with itself, and with itself but for two bytes.
+    // An answer is compared with itself as a template, and with a copy that differs in two bytes.
     let mut moulds = AnswerMoulds::default();
     let _ = moulds.whole(shape, body, &ME, &mut Vec::new());
     let place = body.iter().fold(0, |sum: usize, byte| sum * 31 % 65_521 + usize::from(*byte)) % body.len().max(1);
@@ -408,7 +408,7 @@ fn stream(shape: Dialect, data: &[u8]) {
     }
 }
 
-/// The same stream with white space in its events, no two in a row with the same: each of them has to be read.
+/// The stream with white space in its events, different for any two in a row: each event has to be read.
 fn unlike(data: &[u8]) -> Vec<u8> {
     const BEGIN: &[u8] = b"data: {";
     let (mut out, mut count, mut at) = (Vec::new(), 0, 0);
@@ -425,7 +425,7 @@ fn unlike(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What a secret of a configuration is; no error and no listing may show it.
+/// Secret of a configuration; no error and no listing may show it.
 const SECRET: &str = "sk-never-to-be-seen-anywhere";
 
 fn configuration(data: &[u8]) {

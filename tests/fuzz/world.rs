@@ -16,7 +16,7 @@ use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 
 const CONNECTIONS_MAX: usize = 8;
-/// What `max_buffered` is set to, and what a single read may pass it by.
+/// `max_buffered`, and the most by which a single read may exceed it.
 const BUDGET: usize = (1 << 20) + (128 << 10);
 /// Rounds of one settling; beyond them something spins.
 const ROUNDS_MAX: usize = 10_000;
@@ -24,7 +24,7 @@ const ROUNDS_MAX: usize = 10_000;
 struct Fixed {
     configs: [Arc<Config>; 2],
     keys: KeyRing,
-    /// What clients and what providers say.
+    /// Messages of clients and of providers.
     says: [Vec<Vec<u8>>; 2],
 }
 
@@ -126,14 +126,14 @@ fn answers() -> Vec<Vec<u8>> {
     all.into_iter().map(String::into_bytes).collect()
 }
 
-/// One end of a connection.
+/// The remote end of a connection.
 struct Peer {
     conn: Conn,
-    /// On its way to the gateway.
+    /// Bytes on their way to the gateway.
     outbox: Vec<u8>,
-    /// It has said that it ends.
+    /// True if it has sent its end.
     ended: Option<Ending>,
-    /// What a client has read.
+    /// Answers that a client has read.
     answers: Answers,
 }
 
@@ -173,12 +173,12 @@ struct World {
     uncommitted: u64,
     settled: BTreeSet<String>,
     reloading: bool,
-    /// How far a successor has come: it starts, it is given the ledger, it is taken back.
+    /// Progress of a successor: it starts, it gets the ledger, the ledger is taken back.
     succeeding: Option<Succeeding>,
     exit: bool,
 }
 
-/// What is to be heard of a successor next.
+/// Next event of a successor.
 enum Succeeding {
     Starts,
     Takes,
@@ -371,7 +371,7 @@ impl World {
         self.gateway.reply(Reply::Signal(signal), self.now);
     }
 
-    /// What the world says of connections that there are no more.
+    /// Reports events of connections that do not exist any more.
     fn stale(&mut self, which: usize, what: u8) {
         let side = if what & 1 == 0 { Side::Client } else { Side::Upstream };
         let Some(conn) = self.peer(side, which).map(|peer| peer.conn) else { return };

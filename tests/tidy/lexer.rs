@@ -114,7 +114,7 @@ pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Where items behind `#[cfg(test)]` stand. `code` is already without comments and literals.
+/// Ranges of items behind `#[cfg(test)]`. `code` is already without comments and literals.
 pub fn test_items(code: &str) -> Vec<Range<usize>> {
     let (mut found, mut from) = (Vec::new(), 0);
     while let Some(at) = code[from..].find("#[cfg(test)]") {
@@ -147,7 +147,7 @@ fn item_end(bytes: &[u8], from: usize) -> usize {
     bytes.len()
 }
 
-/// One past the brace that closes the one at `open`.
+/// Offset behind the brace that closes the one at `open`.
 pub fn matching_brace(bytes: &[u8], open: usize) -> usize {
     let mut depth = 0;
     for (at, byte) in bytes.iter().enumerate().skip(open) {
@@ -174,7 +174,7 @@ pub fn find_word<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize
     })
 }
 
-/// The number of the line that `at` lies in, from 1.
+/// Number of the line that contains `at`, from 1.
 pub fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1
 }

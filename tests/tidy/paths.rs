@@ -1,22 +1,23 @@
-//! Which file a path of Rust leads to: the tree of modules, what each file defines, imports and passes on. No more of
-//! the language than the house uses; a name that no file is seen to define (a macro's) counts as the one's that is asked.
+//! Resolves Rust paths to files: the tree of modules, and the definitions, imports and re-exports of each file. Knows
+//! only as much of the language as the project uses; a name without a visible definition (a macro's) counts as defined
+//! in the file that is asked.
 
 use crate::lexer::{code_only, find_word, is_word, matching_brace, test_items, without};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One name that a `use` brings in.
+/// A name that a `use` imports.
 pub struct Import {
     /// Byte offset of the statement.
     pub at: usize,
     /// `pub use`, `pub(crate) use` and so on.
     pub passed_on: bool,
-    /// As it is written: `super`, `a`, `B`.
+    /// Path as written: `super`, `a`, `B`.
     pub path: Vec<String>,
-    /// What it is called here; `*` for everything, `_` for nothing.
+    /// Name in this file; `*` for everything, `_` for nothing.
     pub name: String,
 }
 
-/// One file of the product, without its tests.
+/// A file of the product, without its tests.
 pub struct Module {
     pub path: String,
     /// `src/gateway/client/mod.rs` is `gateway`, `client`.
@@ -27,7 +28,7 @@ pub struct Module {
     defined: BTreeSet<String>,
 }
 
-/// Where a path leads.
+/// Target of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Something that this file defines.
@@ -76,7 +77,7 @@ impl Tree {
         Tree { modules, by_name }
     }
 
-    /// Where the path leads that stands in the file `from`; `None` outside of the crate.
+    /// Target of the path in the file `from`; `None` outside of the crate.
     pub fn resolve(&self, from: usize, path: &[String]) -> Option<Place> {
         self.follow(from, path, HOPS_MAX)
     }
@@ -224,7 +225,7 @@ fn definitions(code: &str) -> BTreeSet<String> {
     found
 }
 
-/// `code` with what stands in braces blanked.
+/// Replaces everything in braces by blanks.
 fn without_braces(code: &str) -> String {
     let (mut depth, mut out) = (0usize, String::with_capacity(code.len()));
     for character in code.chars() {

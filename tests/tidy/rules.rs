@@ -1,4 +1,4 @@
-//! The rules of the house: what may import what, how long things may be, which words may stand where.
+//! Rules of the project: which layer may import which, maximum lengths, forbidden words.
 
 use crate::lexer::{code_only, find_word, is_word, line_of, matching_brace, test_items, without};
 
@@ -79,7 +79,7 @@ struct Banned {
 
 const WORLD: &[&str] = &["src/io/", "src/cli/", "src/main.rs"];
 const SPEAKERS: &[&str] = &["src/cli/", "src/main.rs"];
-/// Those who may look at, or start, processes: a successor is started with what the environment hands down.
+/// Files that may read process ids, or start processes: a successor is started with the environment's variables.
 const STARTERS: &[&str] = &["src/cli/", "src/main.rs", "src/io/secrets.rs", "src/io/upgrade.rs"];
 
 const BANNED: [Banned; 26] = [
