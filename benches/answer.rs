@@ -7,8 +7,8 @@ mod common;
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tollgate::dialect::{
-    AnswerMoulds, Capabilities, PromptTokens, RequestScan, ResponseIdentity, Target, TranslationState, reply, rewrite,
-    translate, whole,
+    AnswerTemplates, Capabilities, PromptTokens, RequestScan, ResponseIdentity, Target, TranslationState, reply,
+    rewrite, translate, whole,
 };
 use tollgate::wire::Dialect;
 use tollgate::wire::head::parse_response;
@@ -55,11 +55,11 @@ fn answer(c: &mut Criterion) {
         b.iter(|| parse_response(black_box(&answer), &mut 0, 16384, false).ok().flatten().map(|head| head.len));
     });
     let head = parse_response(&answer, &mut 0, 16384, false).expect("the head is sound").expect("it is whole");
-    let (body, mut out, mut moulds) = (&answer[head.len as usize..], Vec::new(), AnswerMoulds::default());
+    let (body, mut out, mut templates) = (&answer[head.len as usize..], Vec::new(), AnswerTemplates::default());
     c.bench_function("answer: whole, same shape, like one before it", |b| {
         b.iter(|| {
             out.clear();
-            moulds.whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("it is sound");
+            templates.whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("it is sound");
             out.len()
         });
     });

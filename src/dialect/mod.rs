@@ -31,7 +31,7 @@ pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, Target, most_text, request 
 pub use rewrite::{Beside, Piece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
 pub use stream::{Fed, SseStream, failure, opening};
-pub use tap::{AnswerMoulds, rejected, whole};
+pub use tap::{AnswerTemplates, rejected, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 

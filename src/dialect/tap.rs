@@ -5,13 +5,13 @@
 
 mod event;
 mod hidden;
-mod mould;
 mod places;
 mod reply;
+mod templates;
 
 pub(super) use event::Tap;
-pub use mould::AnswerMoulds;
 pub use reply::{rejected, whole};
+pub use templates::AnswerTemplates;
 
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,7 @@ use crate::base::limits::{ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::time::{Now, Unix};
-use crate::dialect::AnswerMoulds;
+use crate::dialect::AnswerTemplates;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::{Config, Durability, OnOutage, Origin, Reach, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
@@ -36,7 +36,7 @@ use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
 use crate::policy::plan::Plan;
 use crate::policy::row::Row;
-use crate::wire::head::HeadMoulds;
+use crate::wire::head::HeadTemplates;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -68,9 +68,9 @@ pub(crate) struct Cx {
     pub(crate) setup: Arc<Setup>,
     pub(crate) pool: Pool,
     /// Templates of request heads.
-    pub(crate) moulds: HeadMoulds,
+    pub(crate) head_templates: HeadTemplates,
     /// Templates of complete answers.
-    pub(crate) answers: AnswerMoulds,
+    pub(crate) answers: AnswerTemplates,
     pub(crate) budget: Budget,
     /// Memory pressure as of the end of the last call.
     pub(crate) gate: Gate,
@@ -169,8 +169,8 @@ impl Cx {
         Cx {
             now: start.now,
             pool: Pool::new(config.server.max_buffered),
-            moulds: HeadMoulds::default(),
-            answers: AnswerMoulds::default(),
+            head_templates: HeadTemplates::default(),
+            answers: AnswerTemplates::default(),
             budget: Budget::new(config.server.max_buffered),
             gate: Gate::Open,
             limits,

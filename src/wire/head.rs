@@ -3,18 +3,18 @@
 //! refused. Called by `wire::inbound` (requests) and `gateway::provider` (responses).
 
 mod fields;
-mod mould;
 mod parts;
 mod plain;
 mod request;
 mod response;
+mod templates;
 #[cfg(test)]
 mod tests;
 
-pub use mould::HeadMoulds;
 pub use parts::{COUNT, Expect, Field, Framing, HeadError, Method, RequestHead, ResponseHead};
 pub use request::parse_request;
 pub use response::parse_response;
+pub use templates::HeadTemplates;
 
 use lanes::skip::to_either;
 

@@ -11,7 +11,7 @@
 mod tests;
 
 use super::body::{BodyError, Reader};
-use super::head::{HeadError, HeadMoulds, RequestHead, parse_request};
+use super::head::{HeadError, HeadTemplates, RequestHead, parse_request};
 use crate::base::buf::{BLOCK, Buf, Pool};
 use crate::base::limits::{BODY_STEP_MAX, EMPTY_LINES_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
 use crate::wire::head::Framing;
@@ -146,7 +146,7 @@ impl Inbound {
         &mut self,
         pool: &mut Pool,
         max_header: usize,
-        moulds: Option<&mut HeadMoulds>,
+        templates: Option<&mut HeadTemplates>,
     ) -> Result<Option<RequestHead>, HeadError> {
         if self.phase != Phase::Head {
             return Ok(None);
@@ -162,13 +162,13 @@ impl Inbound {
             }
         }
         let bytes = self.rx.bytes();
-        let head = match moulds.filter(|_| self.scanned == 0 && !bytes.is_empty()) {
+        let head = match templates.filter(|_| self.scanned == 0 && !bytes.is_empty()) {
             None => parse_request(bytes, &mut self.scanned, max_header)?,
-            Some(moulds) => match moulds.find(bytes, max_header) {
+            Some(templates) => match templates.find(bytes, max_header) {
                 Some(head) => Some(head),
                 None => {
                     let head = parse_request(bytes, &mut self.scanned, max_header)?;
-                    head.inspect(|head| moulds.cast(bytes, head))
+                    head.inspect(|head| templates.learn(bytes, head))
                 }
             },
         };

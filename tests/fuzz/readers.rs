@@ -12,14 +12,14 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    AnswerMoulds, Cache, Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity,
+    AnswerTemplates, Cache, Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity,
     SseStream, StreamFault, Structured, Target, Thinking, TranslationState, UnknownMembers, error_event, read_error,
     reply, rewrite, translate, whole,
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
 use tollgate::wire::body::{BodyError, Reader};
-use tollgate::wire::head::{Framing, HeadMoulds, parse_request, parse_response};
+use tollgate::wire::head::{Framing, HeadTemplates, parse_request, parse_response};
 use tollgate::wire::inbound::Inbound;
 use tollgate::wire::json::{self, Scanner, Valid};
 use tollgate::wire::sse::Splitter;
@@ -111,18 +111,18 @@ fn http_head(data: &[u8]) {
     same_kind(&growing(data, data.len().max(1), request), &growing(data, step, request));
     same_kind(&growing(data, data.len().max(1), response), &growing(data, step, response));
     // A head like one that was parsed before is compared with that.
-    let mut moulds = HeadMoulds::default();
-    let read = |bytes: &[u8], moulds: Option<&mut HeadMoulds>| {
+    let mut templates = HeadTemplates::default();
+    let read = |bytes: &[u8], templates: Option<&mut HeadTemplates>| {
         let (mut inbound, mut pool) = (Inbound::new(), Pool::new(1 << 20));
-        let head = inbound.push(&mut pool, bytes).map(|()| inbound.head_like(&mut pool, HEADER_MAX, moulds));
+        let head = inbound.push(&mut pool, bytes).map(|()| inbound.head_like(&mut pool, HEADER_MAX, templates));
         inbound.clear(&mut pool);
         head
     };
-    let _ = read(data, Some(&mut moulds));
+    let _ = read(data, Some(&mut templates));
     let (front, back) = data.split_at(data.len() / 16 * step);
     for behind in [back, back.get(1..).unwrap_or_default()] {
         let other = [front, &[flags], behind].concat();
-        assert_eq!(read(&other, Some(&mut moulds)), read(&other, None));
+        assert_eq!(read(&other, Some(&mut templates)), read(&other, None));
     }
     // A search that is resumed is the strict parser's: what is plain must be the same to both.
     if data.first().is_some_and(|first| !first.is_ascii_control()) {
@@ -315,13 +315,13 @@ fn answer(shape: Dialect, body: &[u8]) {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     }
     // An answer is compared with itself as a template, and with a copy that differs in two bytes.
-    let mut moulds = AnswerMoulds::default();
-    let _ = moulds.whole(shape, body, &ME, &mut Vec::new());
+    let mut templates = AnswerTemplates::default();
+    let _ = templates.whole(shape, body, &ME, &mut Vec::new());
     let place = body.iter().fold(0, |sum: usize, byte| sum * 31 % 65_521 + usize::from(*byte)) % body.len().max(1);
     for change in [0, 1, 2] {
         let (mut other, mut like, mut read) = (body.to_vec(), Vec::new(), Vec::new());
         other.iter_mut().skip(place).take(change).for_each(|byte| *byte ^= 1);
-        let passed = moulds.whole(shape, &other, &ME, &mut like);
+        let passed = templates.whole(shape, &other, &ME, &mut like);
         assert_eq!((passed, like), (whole(shape, &other, &ME, &mut read), read));
     }
     for to in others(shape) {

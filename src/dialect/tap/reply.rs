@@ -10,8 +10,8 @@ use super::super::replies::read_streamed;
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::hidden::hide;
-use super::mould::AnswerMoulds;
 use super::places::{EDITS_MAX, Edit, Seen};
+use super::templates::AnswerTemplates;
 use crate::wire::json::{
     self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside, write_string,
 };
@@ -156,7 +156,7 @@ pub fn whole(
     read(shape, body, me, out, None)
 }
 
-impl AnswerMoulds {
+impl AnswerTemplates {
     /// Relays a complete answer; compares it with templates of earlier ones first.
     pub fn whole(
         &mut self,
@@ -179,7 +179,7 @@ fn read(
     body: &[u8],
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
-    moulds: Option<&mut AnswerMoulds>,
+    templates: Option<&mut AnswerTemplates>,
 ) -> Result<ObservedUsage, Broken> {
     let mut notes = Notes::new(shape);
     let scanned = Scanner::new().finish(body, &mut notes);
@@ -219,8 +219,8 @@ fn read(
     // The other shapes' counters are passed on as they are; a prompt that nobody asks for is not counted.
     let chat = shape == Dialect::Chat;
     let counts = if chat { Counts::new(body, seen, me, &observed) } else { Counts::default() };
-    if let (true, Some(moulds)) = (counts.total.1 && counts.completion.1, moulds) {
-        moulds.cast(body, seen, usage);
+    if let (true, Some(templates)) = (counts.total.1 && counts.completion.1, templates) {
+        templates.learn(body, seen, usage);
     }
     let from = out.len();
     Writer { body, me, seen, counts, out }.write(shape);

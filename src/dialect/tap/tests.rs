@@ -134,7 +134,7 @@ fn an_answer_like_one_before_is_passed_on_as_if_it_came_first() {
     const NUMBERS: [&str; 8] = ["271", "0", "83", "354", "01", "-1", "1.0", "99999999999999999999999"];
     const MORE: [&str; 6] = ["", ",\"refusal\":null", ",\"logprobs\": null", ",\"x\":{}", "}", ",\"id\":\"d\""];
     let mut rng = Rng::from_u64(41);
-    let (mut moulds, mut good, mut bad, mut fitted) = (AnswerMoulds::default(), 0, 0, 0);
+    let (mut templates, mut good, mut bad, mut fitted) = (AnswerTemplates::default(), 0, 0, 0);
     for _ in 0..60_000 {
         let mut any = |of: &[&'static str]| match rng.below(6) {
             0 => of[rng.below(of.len() as u64) as usize],
@@ -158,8 +158,8 @@ fn an_answer_like_one_before_is_passed_on_as_if_it_came_first() {
             }
         }
         let (mut like, mut read) = (Vec::new(), Vec::new());
-        let known = moulds.pass(answer.as_bytes(), &ME, &mut Vec::new());
-        let passed = moulds.whole(Dialect::Chat, answer.as_bytes(), &ME, &mut like);
+        let known = templates.pass(answer.as_bytes(), &ME, &mut Vec::new());
+        let passed = templates.whole(Dialect::Chat, answer.as_bytes(), &ME, &mut like);
         assert_eq!(passed, whole(Dialect::Chat, answer.as_bytes(), &ME, &mut read), "{answer}");
         assert_eq!(String::from_utf8_lossy(&like), String::from_utf8_lossy(&read), "{answer}");
         fitted += usize::from(known.is_some());
@@ -176,12 +176,12 @@ fn of_an_answer_that_comes_again_nothing_that_was_said_is_kept() {
              \"message\":{{\"role\":\"assistant\",{message}}},\"finish_reason\":\"stop\"}}],\
              \"usage\":{{\"prompt_tokens\":1,\"completion_tokens\":2,\"total_tokens\":3}}}}"
         );
-        let mut moulds = AnswerMoulds::default();
-        moulds.whole(Dialect::Chat, answer.as_bytes(), &ME, &mut Vec::new()).unwrap();
-        let shown = format!("{moulds:?}");
+        let mut templates = AnswerTemplates::default();
+        templates.whole(Dialect::Chat, answer.as_bytes(), &ME, &mut Vec::new()).unwrap();
+        let shown = format!("{templates:?}");
         let bytes: Vec<String> = b"heron".iter().map(u8::to_string).collect();
         assert!(!shown.contains(&bytes.join(", ")), "{shown}");
-        moulds.pass(answer.as_bytes(), &ME, &mut Vec::new()).is_some()
+        templates.pass(answer.as_bytes(), &ME, &mut Vec::new()).is_some()
     };
     let long = "heron ".repeat(12);
     assert!(kept("\"content\":\"the heron stands\""));

@@ -201,12 +201,12 @@ fn run_whole(case: &Case, to: Dialect) -> Result<String, Broken> {
     match case.from == to {
         // What a template has learned of an answer must not let another one pass.
         true => {
-            let mut moulds = AnswerMoulds::default();
+            let mut templates = AnswerTemplates::default();
             let good = case.whole.replace(&case.what, "\"stop\"");
             for _ in 0..3 {
-                let _ = moulds.whole(to, good.as_bytes(), &ME, &mut Vec::new());
+                let _ = templates.whole(to, good.as_bytes(), &ME, &mut Vec::new());
             }
-            moulds.whole(to, body, &ME, &mut out)?
+            templates.whole(to, body, &ME, &mut out)?
         }
         false => reply((case.from, to), body, &TranslationState::default(), &ME, &mut out)?,
     };

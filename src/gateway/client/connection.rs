@@ -21,7 +21,7 @@ use crate::gateway::budget::Promise;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::config::Server;
 use crate::policy::keys::KeyIx;
-use crate::wire::head::{Expect, HeadError, HeadMoulds, RequestHead};
+use crate::wire::head::{Expect, HeadError, HeadTemplates, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PushError};
 use std::time::Duration;
 
@@ -269,7 +269,7 @@ impl Connection {
     pub(crate) fn next(
         &mut self,
         server: &Server,
-        moulds: &mut HeadMoulds,
+        templates: &mut HeadTemplates,
         pool: &mut Pool,
         now: Mono,
     ) -> Option<Event> {
@@ -282,7 +282,7 @@ impl Connection {
         }
         match self.phase {
             Phase::Head if self.is_full() => None,
-            Phase::Head => match self.inbound.head_like(pool, server.max_header, Some(moulds)) {
+            Phase::Head => match self.inbound.head_like(pool, server.max_header, Some(templates)) {
                 Ok(Some(head)) => {
                     self.wait = Mono::NEVER;
                     Some(Event::Head(head))

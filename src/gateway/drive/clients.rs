@@ -58,7 +58,8 @@ impl Gateway {
         loop {
             let Some(client) = self.clients.get_mut(id) else { return };
             let server = &self.cx.setup.config.server;
-            let Some(event) = client.next(server, &mut self.cx.moulds, &mut self.cx.pool, self.cx.now.mono) else {
+            let Some(event) = client.next(server, &mut self.cx.head_templates, &mut self.cx.pool, self.cx.now.mono)
+            else {
                 break;
             };
             let is_part = matches!(event, ClientEvent::Body { complete: false });

@@ -499,17 +499,17 @@ fn alike(rng: &mut Rng) -> Vec<u8> {
 #[test]
 fn a_head_like_one_before_is_read_as_if_it_came_first() {
     let mut rng = Rng::from_u64(32);
-    let (mut moulds, mut fitted) = (HeadMoulds::default(), 0);
+    let (mut templates, mut fitted) = (HeadTemplates::default(), 0);
     for _ in 0..60_000 {
         let bytes = alike(&mut rng);
         let parsed = whole(&bytes);
-        if let Some(head) = moulds.find(&bytes, MAX) {
+        if let Some(head) = templates.find(&bytes, MAX) {
             fitted += 1;
             assert_eq!(parsed, Ok(Some(head)), "{}", String::from_utf8_lossy(&bytes));
             let len = head.len as usize;
-            assert_eq!((moulds.find(&bytes[..len - 1], MAX), moulds.find(&bytes, len - 1)), (None, None));
+            assert_eq!((templates.find(&bytes[..len - 1], MAX), templates.find(&bytes, len - 1)), (None, None));
         } else if let Ok(Some(head)) = parsed {
-            moulds.cast(&bytes, &head);
+            templates.learn(&bytes, &head);
         }
     }
     assert!((1000..59_000).contains(&fitted), "{fitted} fitted");
@@ -520,12 +520,12 @@ fn of_a_head_that_comes_again_no_secret_is_kept() {
     const SECRET: &str = "tg_live_0123456789";
     let shown = |more: &str| {
         let head = format!("POST / HTTP/1.1\r\nhost: h\r\n{more}\r\ncontent-length: 2\r\n\r\n{{}}");
-        let mut moulds = HeadMoulds::default();
-        moulds.cast(head.as_bytes(), &whole(head.as_bytes()).unwrap().unwrap());
-        let kept = format!("{moulds:?}");
+        let mut templates = HeadTemplates::default();
+        templates.learn(head.as_bytes(), &whole(head.as_bytes()).unwrap().unwrap());
+        let kept = format!("{templates:?}");
         let bytes: Vec<String> = SECRET.bytes().map(|byte| byte.to_string()).collect();
         assert!(!kept.contains(&bytes.join(", ")), "{kept}");
-        moulds.find(head.as_bytes(), MAX).is_some()
+        templates.find(head.as_bytes(), MAX).is_some()
     };
     assert!(shown(&format!("authorization: Bearer {SECRET}")));
     assert!(shown(&format!("x-api-key: {SECRET}")));
@@ -539,17 +539,17 @@ fn of_a_head_that_comes_again_no_secret_is_kept() {
 }
 
 #[test]
-fn few_moulds_are_kept_and_heads_that_never_fit_cost_little() {
-    let mut moulds = HeadMoulds::default();
+fn few_templates_are_kept_and_heads_that_never_match_cost_little() {
+    let mut templates = HeadTemplates::default();
     let head = |number: usize| {
         format!("GET /{number} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer k\r\nuser-agent: {number}\r\n\r\n")
     };
     for number in 0..1000 {
         let text = head(number);
-        assert_eq!(moulds.find(text.as_bytes(), MAX), None);
-        moulds.cast(text.as_bytes(), &whole(text.as_bytes()).unwrap().unwrap());
+        assert_eq!(templates.find(text.as_bytes(), MAX), None);
+        templates.learn(text.as_bytes(), &whole(text.as_bytes()).unwrap().unwrap());
     }
-    let kept: Vec<usize> = (0..1000).filter(|number| moulds.find(head(*number).as_bytes(), MAX).is_some()).collect();
+    let kept: Vec<usize> = (0..1000).filter(|number| templates.find(head(*number).as_bytes(), MAX).is_some()).collect();
     // After many misses in a row, few of the following heads are tried.
     assert_eq!(kept.len(), 8);
     assert!(kept.windows(2).all(|pair| pair[1] - pair[0] == 64), "{kept:?}");

@@ -36,7 +36,7 @@ const PUBLIC: [&str; 11] = [
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub struct HeadMoulds(Ring<Mould>);
+pub struct HeadTemplates(Ring<HeadTemplate>);
 
 /// A part of a head that may differ.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -50,33 +50,33 @@ enum Hole {
 }
 
 #[derive(Debug)]
-struct Mould {
+struct HeadTemplate {
     bytes: Vec<u8>,
     head: RequestHead,
     /// Constant parts, each with the gap after it.
     parts: [(Span, Hole); 3],
 }
 
-impl HeadMoulds {
+impl HeadTemplates {
     /// Returns the head at the front of `buf`, if it matches a template and has at most `max` bytes.
     pub(in crate::wire) fn find(&mut self, buf: &[u8], max: usize) -> Option<RequestHead> {
-        self.0.find(|mould| mould.fit(buf)).filter(|head| head.len as usize <= max)
+        self.0.find(|template| template.matches(buf)).filter(|head| head.len as usize <= max)
     }
 
     /// Keeps a head that has just been parsed, if it is likely to repeat.
-    pub(in crate::wire) fn cast(&mut self, buf: &[u8], head: &RequestHead) {
+    pub(in crate::wire) fn learn(&mut self, buf: &[u8], head: &RequestHead) {
         let len = head.len as usize;
         if len > HEAD_MAX || !self.0.takes() {
             return;
         }
         let Some(parts) = parts(&buf[..len], head) else { return };
-        let mould = self.0.place(KEPT_MAX, || Mould { bytes: Vec::new(), head: *head, parts });
-        (mould.head, mould.parts) = (*head, parts);
-        mould.bytes.clear();
-        mould.bytes.extend_from_slice(&buf[..len]);
+        let template = self.0.place(KEPT_MAX, || HeadTemplate { bytes: Vec::new(), head: *head, parts });
+        (template.head, template.parts) = (*head, parts);
+        template.bytes.clear();
+        template.bytes.extend_from_slice(&buf[..len]);
         for (part, hole) in parts {
             if let Hole::Key(len) = hole {
-                mould.bytes[part.end as usize..(part.end + len) as usize].fill(BLOT);
+                template.bytes[part.end as usize..(part.end + len) as usize].fill(BLOT);
             }
         }
     }
@@ -147,8 +147,8 @@ fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, Hole); 3]> {
     })
 }
 
-impl Mould {
-    fn fit(&self, buf: &[u8]) -> Option<RequestHead> {
+impl HeadTemplate {
+    fn matches(&self, buf: &[u8]) -> Option<RequestHead> {
         let (mut at, mut length, mut moved) = (0usize, 0u64, None);
         for (part, hole) in &self.parts {
             let same = part.of(&self.bytes);

@@ -28,7 +28,7 @@ const HOLES: usize = 7;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub struct AnswerMoulds(Ring<Mould>);
+pub struct AnswerTemplates(Ring<AnswerTemplate>);
 
 /// Kind of value in a hole.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -43,7 +43,7 @@ enum Hole {
 }
 
 #[derive(Debug)]
-struct Mould {
+struct AnswerTemplate {
     /// Bytes outside the holes.
     bytes: Vec<u8>,
     /// The holes in order, each with the number of bytes before it.
@@ -62,18 +62,18 @@ struct Found {
     completion: u64,
 }
 
-impl AnswerMoulds {
+impl AnswerTemplates {
     /// Passes on an answer that is like one that is kept.
     pub(super) fn pass(&mut self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<ObservedUsage> {
         let mut text = (0, 0);
-        let (found, usage) = self.0.find(|mould| Some((mould.fit(body, &mut text)?, mould.usage)))?;
+        let (found, usage) = self.0.find(|template| Some((template.matches(body, &mut text)?, template.usage)))?;
         found.write(body, me, out);
         let reported = usage.with(found.prompt, found.completion).reported();
         Some(ObservedUsage { reported, relayed_tokens: 0 })
     }
 
     /// Keeps an answer that has just been read and lacked nothing.
-    pub(super) fn cast(&mut self, body: &[u8], seen: &Seen, usage: ChatUsage) {
+    pub(super) fn learn(&mut self, body: &[u8], seen: &Seen, usage: ChatUsage) {
         if !self.0.takes() {
             return;
         }
@@ -82,17 +82,17 @@ impl AnswerMoulds {
         if body.len() - hollow > BYTES_MAX {
             return;
         }
-        let new = || Mould { bytes: Vec::new(), holes: [(0, Hole::Text); HOLES], behind: 0, usage };
-        let mould = self.0.place(KEPT_MAX, new);
-        mould.bytes.clear();
-        mould.bytes.reserve_exact(body.len() - hollow);
+        let new = || AnswerTemplate { bytes: Vec::new(), holes: [(0, Hole::Text); HOLES], behind: 0, usage };
+        let template = self.0.place(KEPT_MAX, new);
+        template.bytes.clear();
+        template.bytes.reserve_exact(body.len() - hollow);
         let mut from = 0;
-        for (slot, (span, hole)) in mould.holes.iter_mut().zip(holes) {
-            mould.bytes.extend_from_slice(&body[from..span.start as usize]);
+        for (slot, (span, hole)) in template.holes.iter_mut().zip(holes) {
+            template.bytes.extend_from_slice(&body[from..span.start as usize]);
             (*slot, from) = ((span.start - from as u32, hole), span.end as usize);
         }
-        mould.bytes.extend_from_slice(&body[from..]);
-        (mould.behind, mould.usage) = ((body.len() - from) as u32, usage);
+        template.bytes.extend_from_slice(&body[from..]);
+        (template.behind, template.usage) = ((body.len() - from) as u32, usage);
     }
 }
 
@@ -156,9 +156,9 @@ fn number(body: &[u8], at: usize) -> Option<(u64, usize)> {
     (end > at && end - at <= DIGITS_MAX && body[at] != b'0').then_some((value, end))
 }
 
-impl Mould {
+impl AnswerTemplate {
     /// Compares `body` with the template. `text`: beginning and end of a text that has been scanned before.
-    fn fit(&self, body: &[u8], text: &mut (usize, usize)) -> Option<Found> {
+    fn matches(&self, body: &[u8], text: &mut (usize, usize)) -> Option<Found> {
         // Most differences are at the end, and the text may be long.
         if !body.ends_with(&self.bytes[self.bytes.len() - self.behind as usize..]) {
             return None;
