@@ -412,12 +412,12 @@ impl World {
         let mut tally = Tally::default();
         tally.latencies.reserve(total);
         tally.firsts.reserve(total);
-        let mut resting: VecDeque<usize> = (0..self.conns.len()).collect();
+        let mut idle: VecDeque<usize> = (0..self.conns.len()).collect();
         let (mut begun, mut next_at) = (0, Instant::now());
         let mut events = Events::with_capacity(1024);
         while tally.done < total {
             while begun < total && begun - tally.done < at_once && (gap.is_zero() || Instant::now() >= next_at) {
-                let Some(number) = resting.pop_front() else { break };
+                let Some(number) = idle.pop_front() else { break };
                 begun += 1;
                 next_at += gap;
                 self.conns[number].begin();
@@ -446,7 +446,7 @@ impl World {
                         tally.done += 1;
                         tally.latencies.push(nanos(conn.began.elapsed()));
                         tally.firsts.push(nanos(conn.first.unwrap() - conn.began));
-                        resting.push_back(event.token().0);
+                        idle.push_back(event.token().0);
                     }
                     if count < self.scratch.len() && conn.line.short_is_empty() {
                         break;

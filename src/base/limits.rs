@@ -197,7 +197,7 @@ pub const SHARED_NODES_MAX: usize = 64;
 pub const SHARED_ANSWER: Duration = Duration::from_secs(2);
 /// Time that a request waits for its admission by a shared ledger before the ledger counts as unreachable. Longer than
 /// the ledger's thread needs to find out.
-pub const ASK_PATIENCE: Duration = Duration::from_secs(4);
+pub const ASK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time after a host's last sign of life when its reservations in a shared ledger expire.
 pub const LEASE: Duration = Duration::from_secs(15);
 /// Rows of one commit in a shared ledger, which serves nobody else meanwhile.
@@ -231,7 +231,7 @@ pub const GRANT_AHEAD: Duration = Duration::from_millis(500);
 /// Minimum time between two enlargements of a grant.
 pub const GRANT_REST: Duration = Duration::from_millis(50);
 /// Time that a request waits for capacity that is granted to other hosts.
-pub const CALL_PATIENCE: Duration = Duration::from_millis(250);
+pub const CALL_TIMEOUT: Duration = Duration::from_millis(250);
 /// Interval at which such a request asks again.
 pub const CALL_TICK: Duration = Duration::from_millis(5);
 /// Requests that ask at the same time while they wait.

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// Maximum time of all requests that follow from one question: for the models of a provider by one credential, or for
 /// one model.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Settings and deadline of one question.
 pub(super) struct Asker<'a> {
     pub(super) security: &'a Security,
@@ -25,13 +25,13 @@ pub(super) struct Asker<'a> {
 impl Asker<'_> {
     /// A question that begins now.
     pub(super) fn new(security: &Security) -> Asker<'_> {
-        Asker::within(security, PATIENCE)
+        Asker::within(security, TIMEOUT)
     }
 
     /// Creates one with this time limit.
-    pub(super) fn within(security: &Security, patience: Duration) -> Asker<'_> {
+    pub(super) fn within(security: &Security, timeout: Duration) -> Asker<'_> {
         let clock = Clock::new();
-        let until = clock.mono().after(patience);
+        let until = clock.mono().after(timeout);
         Asker { security, clock, until }
     }
 }

@@ -102,8 +102,8 @@ impl Listener {
     }
 
     /// Asks for a path.
-    pub(super) fn get(&self, path: &str, patience: Duration) -> Result<Answer, NoAnswer> {
-        self.at(patience, |place| ask(place, &self.request(path)))
+    pub(super) fn get(&self, path: &str, timeout: Duration) -> Result<Answer, NoAnswer> {
+        self.at(timeout, |place| ask(place, &self.request(path)))
     }
 
     /// Shows what comes of a path as it comes; the status.
@@ -116,7 +116,7 @@ impl Listener {
         format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}\r\n").into_bytes()
     }
 
-    fn at<T>(&self, patience: Duration, call: impl FnOnce(&Place<'_>) -> T) -> T {
+    fn at<T>(&self, timeout: Duration, call: impl FnOnce(&Place<'_>) -> T) -> T {
         let (addresses, socket) = match &self.place {
             AdminListen::Address(address) => (vec![*address], None),
             AdminListen::Unix(path) => (Vec::new(), Some(path.as_path())),
@@ -128,8 +128,8 @@ impl Listener {
             port: addresses.first().map_or(0, SocketAddr::port),
             tunnel: None,
             tls: (&Security::default(), None),
-            connect: CONNECT.min(patience),
-            answer: patience,
+            connect: CONNECT.min(timeout),
+            answer: timeout,
         })
     }
 }

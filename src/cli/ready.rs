@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Maximum time to connect to the gateway, and again for its answer: together less than the 5 s that the example for
 /// Docker Compose gives a health check.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `tollgate ready`.
 #[derive(clap::Args, Debug)]
@@ -25,7 +25,7 @@ pub struct ReadyArgs {
 /// Asks `/readyz`. Exit code 0 if requests are admitted, else 1.
 pub fn run(args: &ReadyArgs) -> Result<(), Failure> {
     let listener = Listener::find(&args.admin, &args.config)?;
-    match listener.get("/readyz", PATIENCE) {
+    match listener.get("/readyz", TIMEOUT) {
         Ok(answer) if answer.status == 200 => print("ready\n"),
         Ok(answer) if answer.body.ends_with(b": clock\n") => Err(Failure::failed(format!(
             "not ready: {listener} says {}: the clock is behind the newest usage record or the build date; see \

@@ -10,7 +10,7 @@ use clap::Args;
 use std::time::Duration;
 
 /// Maximum time of an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of attempts to reach a lost gateway again, and the pause between them.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ impl RequestsArgs {
 /// Prints the requests, the newest last, and goes on if that is asked for.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
-    let answer = listener.get("/admin/v1/requests?limit=1000", PATIENCE).map_err(|why| no_answer(&listener, &why))?;
+    let answer = listener.get("/admin/v1/requests?limit=1000", TIMEOUT).map_err(|why| no_answer(&listener, &why))?;
     json::check(&answer.body).map_err(|_| Failure::failed(format!("{listener} says what is no JSON")))?;
     let document = Raw::new(&answer.body);
     if answer.status != 200 {

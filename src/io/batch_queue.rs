@@ -99,11 +99,11 @@ impl<T> BatchQueue<T> {
     /// the loop is not disturbed by a thread that is always awake.
     pub fn poll(&self, into: &mut T, idle: &mut IdlePolicy, wait: Duration, empty: impl Fn(&T) -> bool) -> Polled {
         let mut state = self.lock();
-        let rests = idle.empty_polls >= limits::QUEUE_IDLE_POLLS;
-        let at_once = state.closed || state.hurry || (rests && !empty(&state.items));
+        let is_idle = idle.empty_polls >= limits::QUEUE_IDLE_POLLS;
+        let at_once = state.closed || state.hurry || (is_idle && !empty(&state.items));
         if !at_once {
-            state.asleep = rests;
-            let tick = if rests { wait } else { wait.min(idle.tick) };
+            state.asleep = is_idle;
+            let tick = if is_idle { wait } else { wait.min(idle.tick) };
             state = self.0.1.wait_timeout(state, tick).unwrap_or_else(PoisonError::into_inner).0;
             state.asleep = false;
         }

@@ -268,12 +268,12 @@ impl<C: Core + 'static> Reactor<C> {
             return Some(Duration::ZERO);
         }
         let parting = self.parting.front().map_or(Mono::NEVER, |(until, _)| *until);
-        let knock = match self.listeners.is_knocked() {
+        let accept_due = match self.listeners.is_knocked() {
             true => self.listeners.due(|number| self.core.wants_clients(number)).unwrap_or(Mono::NEVER),
             false => Mono::NEVER,
         };
         self.due = self.core.next_deadline().unwrap_or(Mono::NEVER);
-        let due = self.due.min(knock).min(parting);
+        let due = self.due.min(accept_due).min(parting);
         (due != Mono::NEVER).then(|| Duration::from_micros(due.micros_since(now)))
     }
 

@@ -56,7 +56,7 @@ use super::client::response::RequestMeta;
 use super::cx::Cx;
 use super::ids::{ClientId, ProviderId};
 use super::provider::request::OutgoingRequest;
-use crate::base::limits::{ASK_PATIENCE, BODY_RATE_MIN};
+use crate::base::limits::{ASK_TIMEOUT, BODY_RATE_MIN};
 use crate::base::time::Mono;
 use crate::dialect::Invalid;
 use crate::policy::catalog::{Model, Target};
@@ -142,7 +142,7 @@ impl Exchange {
 
     /// Starts the lookup of its key in the ledger; the checks that follow from the head wait for that.
     pub(crate) fn identify(&mut self, head: &RequestHead, now: Mono) {
-        self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_PATIENCE) };
+        self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_TIMEOUT) };
     }
 
     /// True if its key is being looked up.

@@ -8,7 +8,7 @@ use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
 use super::need::{answer_tokens, payer};
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
-use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
+use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{self, Fields, Invalid, OwnedTarget, Surcharge, Target};
 use crate::gateway::cx::Cx;
@@ -413,7 +413,7 @@ impl Exchange {
             false => Wish::default(),
         };
         cx.orders.ask(Ask { number, key: cx.keys.get(key).id(), lease, limits, groups, admits, wish });
-        let by = cx.now.mono.after(ASK_PATIENCE);
+        let by = cx.now.mono.after(ASK_TIMEOUT);
         self.state = State::Reserving(Reserving { draft, at, lease: kept, asked: cx.now.unix, by });
         Effect::Wait
     }

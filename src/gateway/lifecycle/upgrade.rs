@@ -63,7 +63,7 @@ pub(crate) enum Handover {
     /// The successor is given the ledger.
     Given {
         /// Time until which new clients wait; later ones get 503.
-        patience: Mono,
+        wait_until: Mono,
         /// Deadline for the successor to take the ledger.
         until: Mono,
     },
@@ -72,7 +72,7 @@ pub(crate) enum Handover {
         /// True if the ledger had been given away.
         given: bool,
         /// Time until which new clients wait, as in `Given`.
-        patience: Mono,
+        wait_until: Mono,
     },
     /// The successor serves.
     Served,
@@ -141,16 +141,18 @@ impl Handover {
                 (Quieting { look: now.after(QUIET_LOOK), until }, Step::Nothing)
             }
             (Quieting { .. }, Event::Looked { .. }) => {
-                (Given { patience: now.after(QUIET_WAIT), until: now.after(TAKE_WAIT) }, Step::GiveAway)
+                (Given { wait_until: now.after(QUIET_WAIT), until: now.after(TAKE_WAIT) }, Step::GiveAway)
             }
-            (Given { until, .. }, Event::Impatient) => (Given { patience: Mono::NEVER, until }, Step::Nothing),
-            (Returning { given, .. }, Event::Impatient) => (Returning { given, patience: Mono::NEVER }, Step::Nothing),
+            (Given { until, .. }, Event::Impatient) => (Given { wait_until: Mono::NEVER, until }, Step::Nothing),
+            (Returning { given, .. }, Event::Impatient) => {
+                (Returning { given, wait_until: Mono::NEVER }, Step::Nothing)
+            }
             (Given { .. }, Event::Taken) => (Served, Step::LetServe),
             (Starting { .. } | Quieting { .. }, Event::Failed | Event::CalledOff) => {
-                (Returning { given: false, patience: now.after(QUIET_WAIT) }, Step::TakeBack)
+                (Returning { given: false, wait_until: now.after(QUIET_WAIT) }, Step::TakeBack)
             }
-            (Given { patience, .. }, Event::Failed | Event::CalledOff) => {
-                (Returning { given: true, patience }, Step::TakeBack)
+            (Given { wait_until, .. }, Event::Failed | Event::CalledOff) => {
+                (Returning { given: true, wait_until }, Step::TakeBack)
             }
             (Returning { .. }, Event::Gone) => (None, Step::Resume),
             (Served, Event::Failed) => (Outlived, Step::Nothing),
@@ -166,15 +168,15 @@ impl Handover {
         match self {
             Handover::Quieting { look, until } => Some((*look).min(*until)),
             Handover::Starting { until } => Some(*until),
-            Handover::Given { patience, until } => Some((*patience).min(*until)),
-            Handover::Returning { patience, .. } => Some(*patience).filter(|patience| *patience != Mono::NEVER),
+            Handover::Given { wait_until, until } => Some((*wait_until).min(*until)),
+            Handover::Returning { wait_until, .. } => Some(*wait_until).filter(|wait_until| *wait_until != Mono::NEVER),
             Handover::None | Handover::Served | Handover::Outlived => None,
         }
     }
 
     /// True if new clients have waited long enough.
     pub(crate) fn is_impatient(&self, now: Mono) -> bool {
-        matches!(self, Handover::Given { patience, .. } | Handover::Returning { patience, .. } if *patience <= now)
+        matches!(self, Handover::Given { wait_until, .. } | Handover::Returning { wait_until, .. } if *wait_until <= now)
     }
 
     /// True if an event is due: [`Event::Looked`] while it quiets, [`Event::Impatient`], otherwise
@@ -204,7 +206,7 @@ impl Handover {
     pub(crate) fn holds_clients_back(&self) -> bool {
         match self {
             Handover::None | Handover::Starting { .. } => false,
-            Handover::Given { patience, .. } | Handover::Returning { patience, .. } => *patience != Mono::NEVER,
+            Handover::Given { wait_until, .. } | Handover::Returning { wait_until, .. } => *wait_until != Mono::NEVER,
             Handover::Quieting { .. } | Handover::Served | Handover::Outlived => true,
         }
     }
@@ -246,13 +248,13 @@ mod tests {
     }
 
     fn states() -> [Handover; 7] {
-        let (until, look, patience) = (NOW.after(TAKE_WAIT), NOW, NOW.after(QUIET_WAIT));
+        let (until, look, wait_until) = (NOW.after(TAKE_WAIT), NOW, NOW.after(QUIET_WAIT));
         [
             Handover::None,
             Handover::Starting { until },
             Handover::Quieting { look, until },
-            Handover::Given { patience, until },
-            Handover::Returning { given: true, patience },
+            Handover::Given { wait_until, until },
+            Handover::Returning { given: true, wait_until },
             Handover::Served,
             Handover::Outlived,
         ]
@@ -327,8 +329,8 @@ mod tests {
             for why in [Event::Failed, Event::CalledOff] {
                 let (returning, steps) = run(&[begun, &[why]].concat());
                 assert_eq!(steps.last(), Some(&Step::TakeBack), "{begun:?} {why:?}");
-                let patience = NOW.after(QUIET_WAIT);
-                assert_eq!(returning, Handover::Returning { given: begun.len() == 3, patience });
+                let wait_until = NOW.after(QUIET_WAIT);
+                assert_eq!(returning, Handover::Returning { given: begun.len() == 3, wait_until });
                 // Until it is gone no other event counts, whatever it has still reported.
                 for late in [Event::Ready, Event::Taken, Event::Failed] {
                     assert_eq!(returning.on(late, NOW), (returning, Step::Nothing));
@@ -347,11 +349,11 @@ mod tests {
         let end = NOW.after(QUIET_WAIT);
         assert!(later.is_due(end));
         let (given, step) = later.on(Event::Looked { quiet: false }, end);
-        let (patience, until) = (end.after(QUIET_WAIT), end.after(TAKE_WAIT));
-        assert_eq!((given, step), (Handover::Given { patience, until }, Step::GiveAway));
+        let (wait_until, until) = (end.after(QUIET_WAIT), end.after(TAKE_WAIT));
+        assert_eq!((given, step), (Handover::Given { wait_until, until }, Step::GiveAway));
         // New clients wait for a while as well, and then get 503.
-        assert!(given.holds_clients_back() && !given.is_impatient(end) && given.is_impatient(patience));
-        let (given, _) = given.on(Event::Impatient, patience);
+        assert!(given.holds_clients_back() && !given.is_impatient(end) && given.is_impatient(wait_until));
+        let (given, _) = given.on(Event::Impatient, wait_until);
         assert!(!given.holds_clients_back() && given.is_given() && given.due() == Some(until));
         let (returning, _) = given.on(Event::CalledOff, until);
         assert!(!returning.holds_clients_back() && returning.is_given() && returning.due().is_none());

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 /// Timeout of an expected event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Calls that the puppet core receives.
 #[derive(Clone, PartialEq, Debug)]
@@ -249,7 +249,7 @@ impl World {
     }
 
     pub(super) fn next(&self) -> Heard {
-        self.heard.recv_timeout(PATIENCE).expect("nothing heard")
+        self.heard.recv_timeout(TIMEOUT).expect("nothing heard")
     }
 
     /// Sets whether the core wants to read, and waits until it has received that.
@@ -266,7 +266,7 @@ impl World {
     /// A client of ours, and the puppet's name for it.
     fn client(&self) -> (StdStream, Conn) {
         let socket = StdStream::connect(self.addr).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         match self.next() {
             Heard::Accepted(conn) => (socket, conn),
             other => panic!("{other:?}"),
@@ -284,7 +284,7 @@ impl World {
             tunnel: None,
         }));
         let (socket, _) = listener.accept().unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         assert_eq!(self.next(), Heard::Reply(Reply::Dialed(conn)));
         (socket, conn)
     }
@@ -480,16 +480,16 @@ fn a_deadline_is_told_when_due_and_not_before() {
     world.order(Order::Alarm(Duration::from_millis(60)));
     assert_eq!(world.next(), Heard::Woken);
     let waited = began.mono().0;
-    assert!((60_000..PATIENCE.as_micros() as u64).contains(&waited), "{waited}");
+    assert!((60_000..TIMEOUT.as_micros() as u64).contains(&waited), "{waited}");
 }
 
 #[test]
 fn orders_leave_in_the_turn_that_gave_them() {
     let world = World::new();
     world.order(Order::Give(b"row 1".to_vec()));
-    assert_eq!(world.orders.recv_timeout(PATIENCE).unwrap(), [b"row 1".to_vec()]);
+    assert_eq!(world.orders.recv_timeout(TIMEOUT).unwrap(), [b"row 1".to_vec()]);
     world.order(Order::Give(b"row 2".to_vec()));
-    assert_eq!(world.orders.recv_timeout(PATIENCE).unwrap(), [b"row 2".to_vec()]);
+    assert_eq!(world.orders.recv_timeout(TIMEOUT).unwrap(), [b"row 2".to_vec()]);
 }
 
 #[test]

@@ -413,7 +413,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             Ruling::Called => {
                 let mut ask = ask.clone();
                 if ask.wish.by == Mono(0) {
-                    ask.wish.by = now.after(limits::CALL_PATIENCE);
+                    ask.wish.by = now.after(limits::CALL_TIMEOUT);
                 }
                 return self.waiting.push(ask);
             }

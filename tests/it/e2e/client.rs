@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Longest wait for any one read or write: longer than any answer that a test expects.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a response head that are looked at.
 const HEAD_MAX: usize = 64 * 1024;
 
@@ -85,9 +85,9 @@ pub struct Client {
 impl Client {
     /// Connects.
     pub fn connect(to: SocketAddr) -> Client {
-        let socket = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        let socket = TcpStream::connect_timeout(&to, TIMEOUT).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
         socket.set_nodelay(true).unwrap();
         Client { socket, unread: Vec::new() }
     }
@@ -242,8 +242,8 @@ pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
 
 /// A GET on a connection of its own.
 pub fn get(to: SocketAddr, path: &str) -> Result<Answer> {
-    let mut client = Client { socket: TcpStream::connect_timeout(&to, PATIENCE)?, unread: Vec::new() };
-    client.socket.set_read_timeout(Some(PATIENCE))?;
+    let mut client = Client { socket: TcpStream::connect_timeout(&to, TIMEOUT)?, unread: Vec::new() };
+    client.socket.set_read_timeout(Some(TIMEOUT))?;
     // By a name that the admin listener answers to, too.
     let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     client.socket.write_all(ask.as_bytes())?;

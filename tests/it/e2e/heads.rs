@@ -2,7 +2,7 @@
 
 use super::client::{Client, post, request};
 use super::harness::{Harness, Setup, bearer, chat, chat_request};
-use super::process::{PATIENCE, wait_for};
+use super::process::{TIMEOUT, wait_for};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::process::{Command, Stdio};
@@ -117,7 +117,7 @@ fn data_and_fin_that_arrive_together_are_both_seen_on_the_upstream_side() {
         let start = Instant::now();
         let answer = h.chat(&key, &asked);
         assert_eq!(answer.status(), 200, "{}", answer.text());
-        assert!(start.elapsed() < PATIENCE, "the end was not seen");
+        assert!(start.elapsed() < TIMEOUT, "the end was not seen");
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Timeout of a test for an action of a process.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The binary under test.
 pub fn binary() -> PathBuf {
@@ -173,17 +173,17 @@ pub fn run(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Done {
 
 /// Looks again and again until there is something; a test fails that waits too long.
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    wait_at_most(PATIENCE, what, look)
+    wait_at_most(TIMEOUT, what, look)
 }
 
 /// Runs a command with this timeout.
-pub fn wait_at_most<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_at_most<T>(timeout: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < patience, "waited {patience:?} in vain for {what}");
+        assert!(start.elapsed() < timeout, "waited {timeout:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,7 +1,7 @@
 //! Access to the admin listener depends on the socket itself, from any origin: at the start, on a reload, in an
 //! upgrade, and for sockets of systemd.
 
-use super::rig::{Gate, PATIENCE, Rig, rest};
+use super::rig::{Gate, Rig, TIMEOUT, rest};
 use command_fds::{CommandFdExt, FdMapping};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -94,7 +94,7 @@ fn refused(mut command: Command) -> String {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             child.kill().unwrap();
             panic!("it was not refused");
         }

@@ -1,6 +1,6 @@
 //! The configuration read again on HUP.
 
-use super::rig::{Gate, PATIENCE, Rig, chat, get, provider, read_until, rest, write_certificate};
+use super::rig::{Gate, Rig, TIMEOUT, chat, get, provider, read_until, rest, write_certificate};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -217,7 +217,7 @@ fn under_traffic_forty_reloads_drop_nothing() {
     assert_eq!(gate.metric("tollgate_reloads_total"), 40);
     assert!(!gate.log().contains("\"status\":5"), "{}", gate.log());
     let mut last = gate.connect();
-    last.set_read_timeout(Some(PATIENCE)).unwrap();
+    last.set_read_timeout(Some(TIMEOUT)).unwrap();
     last.write_all(get(&rig.key, "/v1/quota").as_bytes()).unwrap();
     assert!(rest(&mut last).contains("\"used\":"));
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tollgate::simulator::Settings;
 
 /// Timeout of every expected event.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder of its own, removed with the rig.
 pub struct Rig {
@@ -175,7 +175,7 @@ impl Gate {
             }
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "ended with {ended:?}: {}", self.last_lines());
-            assert!(began.elapsed() < PATIENCE, "{text} is not in the log: {}", self.last_lines());
+            assert!(began.elapsed() < TIMEOUT, "{text} is not in the log: {}", self.last_lines());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -220,7 +220,7 @@ impl Gate {
     pub fn until(&self, what: &str, mut holds: impl FnMut(&Gate) -> bool) {
         let began = Instant::now();
         while !holds(self) {
-            assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}; log: {}", self.last_lines());
+            assert!(began.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}; log: {}", self.last_lines());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -228,7 +228,7 @@ impl Gate {
 
 pub fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(to).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

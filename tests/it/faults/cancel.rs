@@ -3,7 +3,7 @@
 
 use super::answers::{Shape, TEXT, stream, whole};
 use super::client::{Client, post};
-use super::process::{Folder, PATIENCE, wait_for};
+use super::process::{Folder, TIMEOUT, wait_for};
 use super::wire::{Wire, authority, listen};
 use super::world::{CONFIG, World, full_listener, open, secure};
 use socket2::SockRef;
@@ -152,7 +152,7 @@ fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, se
         wait_for_exactly(|| world.usage().holds == 0);
         return left.elapsed();
     }
-    assert!(matches!(seen.recv_timeout(PATIENCE), Ok(Seen::Reached)));
+    assert!(matches!(seen.recv_timeout(TIMEOUT), Ok(Seen::Reached)));
     if phase.script == "relaying" && streamed {
         let head = client.head().unwrap();
         assert_eq!(head.status, 200);
@@ -161,7 +161,7 @@ fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, se
         std::thread::sleep(Duration::from_millis(2));
     }
     let (left, _kept) = leaving.leave(client);
-    match seen.recv_timeout(PATIENCE) {
+    match seen.recv_timeout(TIMEOUT) {
         Ok(Seen::Ended(at)) => at.saturating_duration_since(left),
         _ => panic!("the upstream request outlives its client"),
     }
@@ -185,7 +185,7 @@ fn leave_again_and_again(
 fn wait_for_exactly(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
 }
 
@@ -215,6 +215,6 @@ fn a_client_that_leaves_ends_its_upstream_request_in_every_phase() {
         }
     }
     assert!(slow.is_empty(), "slower than {BOUND:?}: {slow:?}");
-    let rest = world.at_rest(PATIENCE);
+    let rest = world.at_rest(TIMEOUT);
     assert_eq!((rest.clients, rest.upstreams), (0, 0), "{rest:?}");
 }

@@ -7,7 +7,7 @@
 //! times are compared.
 
 use super::client::{Client, find, post};
-use super::process::{Folder, PATIENCE};
+use super::process::{Folder, TIMEOUT};
 use super::wire::{Wire, listen};
 use super::world::{CONFIG, World};
 use socket2::SockRef;
@@ -198,7 +198,7 @@ fn completions_that_are_given_up_at_any_moment_leave_nothing_behind() {
         world(listen(None, move |wire| provide(&wire, &streams, &tell)))
     };
     std::thread::spawn(move || tick(&streams));
-    let (start, descriptors) = (world.at_rest(PATIENCE), world.gateway.descriptors());
+    let (start, descriptors) = (world.at_rest(TIMEOUT), world.gateway.descriptors());
     let left: BTreeMap<u64, [Instant; 2]> = std::thread::scope(|scope| {
         let editors = (0..EDITORS).map(|editor| {
             let (world, numbers) = (&world, (0..requests).skip(editor as usize).step_by(EDITORS as usize));
@@ -210,7 +210,7 @@ fn completions_that_are_given_up_at_any_moment_leave_nothing_behind() {
     world.back_to(&start, descriptors);
     let (mut open, mut ours, mut beside) = (BTreeSet::new(), Vec::new(), Vec::new());
     loop {
-        match seen.recv_timeout(if open.is_empty() { Duration::from_millis(500) } else { PATIENCE }) {
+        match seen.recv_timeout(if open.is_empty() { Duration::from_millis(500) } else { TIMEOUT }) {
             Ok(Seen::Reached(number)) => assert!(open.insert(number), "{number} is sent twice"),
             Ok(Seen::Ended(number, at)) => {
                 assert!(open.remove(&number));

@@ -3,7 +3,7 @@
 
 use super::answers::{Shape, stream, whole};
 use super::client::{Client, post};
-use super::process::{Folder, PATIENCE, wait_at_most, wait_for};
+use super::process::{Folder, TIMEOUT, wait_at_most, wait_for};
 use super::stalls::{is_optimised, provider};
 use super::wire::{Wire, listen};
 use super::world::{CONFIG, World, open};
@@ -126,7 +126,7 @@ fn slow_clients_before_upstreams_that_flood_cost_little_memory_and_nobody_elses_
     assert!(each <= STREAM_BYTES, "{} KiB per stream", each >> 10);
     assert!(busy <= bound, "{busy:?}");
     drop(slow);
-    world.at_rest(PATIENCE);
+    world.at_rest(TIMEOUT);
 }
 
 #[test]
@@ -163,5 +163,5 @@ fn many_large_requests_at_once_stay_below_the_announced_worst_case() {
     );
     assert!(peak < announced && peak < PEAK_BYTES);
     drop(clients);
-    world.at_rest(PATIENCE);
+    world.at_rest(TIMEOUT);
 }

@@ -34,7 +34,7 @@ const PRESSING: Duration = Duration::from_millis(1500);
 const STILL: Duration = Duration::from_millis(200);
 
 /// The longest that the answers of providers are waited for.
-const PATIENCE: Duration = Duration::from_secs(6);
+const TIMEOUT: Duration = Duration::from_secs(6);
 
 /// By how much all of it is larger; `scripts/soak` has it larger than here.
 fn scale() -> usize {
@@ -300,7 +300,7 @@ impl Gauges<'_> {
     /// Waits until the answers of providers stop growing.
     fn settle(&self, enough: u64) {
         let (begun, mut grown, mut most) = (Instant::now(), Instant::now(), 0);
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < TIMEOUT {
             let now = self.most.load(Ordering::Relaxed);
             if now > most {
                 (most, grown) = (now, Instant::now());

@@ -4,7 +4,7 @@
 
 use super::answers::Shape;
 use super::client::{Client, find, post};
-use super::process::{Folder, PATIENCE};
+use super::process::{Folder, TIMEOUT};
 use super::world::{CONFIG, World, open};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,7 +137,7 @@ fn measure(world: &World, load: &Load) -> Duration {
     let [all, five, ten] = [0, 1, 2].map(|index| after[index] - before[index]);
     let (p50, p99, most) = (at(500), at(990), at(1000));
     println!("{:<18} {p50:>9.1?} {p99:>9.1?} {most:>9.1?} {all:>9} {five:>7} {ten:>7}", load.name);
-    world.at_rest(PATIENCE);
+    world.at_rest(TIMEOUT);
     p99
 }
 

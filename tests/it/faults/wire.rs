@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest wait of the provider for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes the kernel takes for a provider that does not read, and from one that floods: left to itself it takes many
 /// megabytes for each connection, and when it has none left every connection of the machine suffers.
@@ -89,7 +89,7 @@ impl Wire {
     pub fn stall(&mut self, time: Duration) {
         let _ = self.socket().set_read_timeout(Some(time));
         self.wait_for_end();
-        let _ = self.socket().set_read_timeout(Some(PATIENCE));
+        let _ = self.socket().set_read_timeout(Some(TIMEOUT));
     }
 }
 
@@ -179,8 +179,8 @@ pub fn listen(tls: Option<Arc<ServerConfig>>, serve: impl Fn(Wire) + Clone + Sen
             let (serve, tls) = (serve.clone(), tls.clone());
             std::thread::spawn(move || {
                 socket.set_nodelay(true).unwrap();
-                socket.set_read_timeout(Some(PATIENCE)).unwrap();
-                socket.set_write_timeout(Some(PATIENCE)).unwrap();
+                socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+                socket.set_write_timeout(Some(TIMEOUT)).unwrap();
                 serve(match tls {
                     None => Wire::Plain(socket),
                     Some(config) => {

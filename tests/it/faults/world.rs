@@ -156,14 +156,14 @@ impl World {
     }
 
     /// Waits at most this long.
-    pub fn back_to_within(&self, start: &Use, descriptors: usize, patience: Duration) {
+    pub fn back_to_within(&self, start: &Use, descriptors: usize, timeout: Duration) {
         let begun = Instant::now();
         loop {
-            let (now, open) = (self.at_rest(patience), self.gateway.descriptors());
+            let (now, open) = (self.at_rest(timeout), self.gateway.descriptors());
             if now == *start && open <= descriptors {
                 return;
             }
-            if begun.elapsed() > patience {
+            if begun.elapsed() > timeout {
                 let names = fs::read_dir(format!("/proc/{}/fd", self.gateway.id())).unwrap();
                 let names: Vec<_> = names.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
                 panic!("{start:?} and {descriptors} descriptors have become {now:?} and {open}: {names:?}");
@@ -201,14 +201,14 @@ impl World {
     }
 
     /// Resources in use after all requests have ended.
-    pub fn at_rest(&self, patience: Duration) -> Use {
+    pub fn at_rest(&self, timeout: Duration) -> Use {
         let start = Instant::now();
         loop {
             let found = self.usage();
             if found.is_at_rest() {
                 return found;
             }
-            assert!(start.elapsed() < patience, "still in use after {patience:?}: {found:?}");
+            assert!(start.elapsed() < timeout, "still in use after {timeout:?}: {found:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -1,6 +1,6 @@
 //! Descriptors running out.
 
-use super::rig::{Gate, PATIENCE, Rig, chat, get, read_until, rest};
+use super::rig::{Gate, Rig, TIMEOUT, chat, get, read_until, rest};
 use super::table::{Attack, status, work_at_rest};
 use std::io::Write;
 use std::net::TcpStream;
@@ -51,7 +51,7 @@ fn exhausted(rig: &Rig, _: &mut Gate) -> String {
     let mut answered = 0;
     for _ in 0..strangers.len() {
         let mut client = gate.connect();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
         client.write_all(get(&key, "/v1/models").as_bytes()).unwrap();
         assert_eq!(status(&rest(&mut client)), 200);
         answered += 1;

@@ -1,6 +1,6 @@
 //! Clients that come in numbers.
 
-use super::rig::{Gate, PATIENCE, Rig, chat, connect, get, read_until};
+use super::rig::{Gate, Rig, TIMEOUT, chat, connect, get, read_until};
 use super::table::{Attack, descriptors, honest, resident, status, work_at_rest};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -68,7 +68,7 @@ fn at_once(rig: &Rig, gate: &mut Gate) -> String {
         (0..1000).map(|_| mio::net::TcpStream::connect(gate.clients).unwrap()).collect();
     let request = get(&rig.key, "/v1/quota");
     for socket in &mut sockets {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while let Err(error) = socket.write_all(request.as_bytes()) {
             assert!(matches!(error.kind(), ErrorKind::NotConnected | ErrorKind::WouldBlock), "{error}");
             assert!(Instant::now() < deadline);
@@ -76,7 +76,7 @@ fn at_once(rig: &Rig, gate: &mut Gate) -> String {
         }
     }
     for socket in &mut sockets {
-        let (mut said, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+        let (mut said, deadline) = (Vec::new(), Instant::now() + TIMEOUT);
         loop {
             match socket.read(&mut [0; 4096]) {
                 Ok(0) => break,

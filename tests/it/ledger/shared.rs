@@ -381,8 +381,8 @@ fn a_gateway_that_dies_with_places_taken_blocks_nobody_beyond_its_lease() {
     all[0].gateway.stop("KILL");
     let began = Instant::now();
     assert_eq!(all[1].chat(&key, &chat("x")).status(), 429, "a lease lasts a while");
-    let patience = Duration::from_secs(20);
-    wait_at_most(patience, "the places", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
+    let timeout = Duration::from_secs(20);
+    wait_at_most(timeout, "the places", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
     println!("places of a dead host were free after {:?}", began.elapsed());
     assert!(all[1].done(&["ledger", "verify"]).starts_with("ok:"));
 }

@@ -29,7 +29,7 @@ const CLIENTS_MAX: usize = 12;
 /// Verbs of one settling; beyond it something spins.
 const ROUNDS_MAX: usize = 100_000;
 /// Seconds in which everything must have come to its end, well beyond every deadline towards a provider.
-const PATIENCE: u64 = 300;
+const TIMEOUT: u64 = 300;
 /// The `write_stall` of the configuration, in microseconds.
 const WRITE_STALL: u64 = 30_000_000;
 /// Requests per window of the tight plan.
@@ -228,7 +228,7 @@ impl World {
 
     /// A hand-over that is under way comes to its end, whatever that is.
     fn finish_upgrade(&mut self) -> Result<(), String> {
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             if matches!(self.successor, Successor::None | Successor::Serves | Successor::Gone) {
                 return Ok(());
             }
@@ -700,7 +700,7 @@ impl World {
 
     /// Everybody behaves for long enough that every deadline has passed: then no client may still wait for an answer.
     fn let_finish(&mut self) -> Result<(), String> {
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             while !self.dialing.is_empty() {
                 self.answer_dial();
             }

@@ -221,9 +221,9 @@ impl Session {
 
     fn serve(mut self, messages: &Receiver<Message>) {
         loop {
-            let rests = self.serves() && self.failed && !self.rows.is_empty();
+            let pauses = self.serves() && self.failed && !self.rows.is_empty();
             let message = match self.until {
-                None if rests => messages.recv_timeout(OFFER_REST),
+                None if pauses => messages.recv_timeout(OFFER_REST),
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => {
                     let micros = until.micros_since(self.clock.mono());
@@ -238,7 +238,7 @@ impl Session {
                 Ok(Message::TakeBack) => return self.take_back(),
                 Ok(Message::End) => self.until = Some(self.clock.mono().after(LAST_ROWS_WAIT)),
                 Ok(Message::Heard(heard)) => self.hear(heard),
-                Err(RecvTimeoutError::Timeout) if rests => self.offer(),
+                Err(RecvTimeoutError::Timeout) if pauses => self.offer(),
                 Err(_) => return self.take_back(),
             }
             if self.until.is_some() && (!self.serves() || self.failed || self.rows.is_empty()) {

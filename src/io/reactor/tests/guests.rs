@@ -76,7 +76,7 @@ fn accepted(world: &World) -> Conn {
 
 fn connect(world: &World, config: &Arc<ClientConfig>) -> (Secured, Conn) {
     let mut socket = StdStream::connect(world.addr).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let conn = accepted(world);
     let mut session = session(config);
     while session.is_handshaking() {

@@ -77,7 +77,7 @@ fn dial(world: &World, slot: u32) -> (StdStream, Conn) {
         tunnel: None,
     }));
     let (socket, _) = listener.accept().unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     (socket, conn)
 }
 

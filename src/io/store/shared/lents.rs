@@ -152,8 +152,8 @@ impl Lents {
     /// Returns questions that enlarge grants in use, before they are used up or end.
     pub(super) fn renewals(&mut self, now: Mono) -> Vec<Ask> {
         let due = |lent: &&Lent| {
-            let (rests, lasts) = (now.micros_since(lent.since), lent.until.micros_since(now));
-            let is_used = lent.used > 0 && lent.until > now && rests >= GRANT_REST.as_micros() as u64;
+            let (age, lasts) = (now.micros_since(lent.since), lent.until.micros_since(now));
+            let is_used = lent.used > 0 && lent.until > now && age >= GRANT_REST.as_micros() as u64;
             is_used && (lent.left < lent.target(now) / 2 || lasts < ((GRANT - GRANT_MARGIN) / 2).as_micros() as u64)
         };
         let renewal = |lent: &Lent| {

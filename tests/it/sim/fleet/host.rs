@@ -23,7 +23,7 @@ use tollgate::policy::meter::Lease;
 /// Rest of a thread that gathers rows, as in `io::batch_queue`, in microseconds.
 const TICK: u64 = 25_000;
 /// Timeout for answers of the ledger.
-const PATIENCE: u64 = 2_000_000;
+const TIMEOUT: u64 = 2_000_000;
 
 thread_local! {
     static WATCH: Cell<u64> = const { Cell::new(0) };
@@ -297,7 +297,7 @@ impl Host {
             Some(fate) => fate,
             None if weather.stopped => Fate::Nowhere,
             None if weather.split => {
-                let arrives = at.max(self.line.asked.get() + PATIENCE);
+                let arrives = at.max(self.line.asked.get() + TIMEOUT);
                 self.flight = Some(Flight { arrives, fate: Some(Fate::Nowhere), ..flight });
                 return;
             }
