@@ -476,7 +476,7 @@ impl Cx {
             stats: std::mem::take(&mut self.stats),
             targets: self.breakers.take_counts(),
             turned_away: std::mem::take(&mut self.limits.turned_away),
-            rests: self.breakers.rests(self.now),
+            cool_downs: self.breakers.cool_downs(self.now),
             lists: self.setup.config.lists(),
         }
     }
@@ -486,7 +486,7 @@ impl Cx {
         self.stats.add(&counters.stats);
         counters.targets.iter().for_each(|counts| self.breakers.add(counts));
         self.limits.turned_away += counters.turned_away;
-        counters.rests.iter().for_each(|rest| self.breakers.rest_told(rest, self.now));
+        counters.cool_downs.iter().for_each(|one| self.breakers.take_cool_down(one, self.now));
         if !counters.lists.is_empty() {
             let mut config = Config::clone(&self.setup.config);
             if config.take_lists(&counters.lists) {

@@ -23,14 +23,14 @@ impl Cx {
 
     /// Writes a line about a target, or a credential of a provider: it is cooling down (why and for how long), or
     /// (`None`) has recovered.
-    pub(crate) fn log_target(&mut self, label: &str, rests: Option<(Cause, Duration)>) {
+    pub(crate) fn log_target(&mut self, label: &str, cool_down: Option<(Cause, Duration)>) {
         let now = self.now.unix;
         self.log_event(|out| {
             out.extend_from_slice(b",\"event\":\"target\",\"outcome\":\"");
-            out.extend_from_slice(if rests.is_some() { b"resting" } else { b"recovered" });
+            out.extend_from_slice(if cool_down.is_some() { b"resting" } else { b"recovered" });
             out.extend_from_slice(b"\",\"target\":");
             write_string(out, label);
-            if let Some((cause, cooldown)) = rests {
+            if let Some((cause, cooldown)) = cool_down {
                 out.extend_from_slice(b",\"cause\":\"");
                 cause.write(out);
                 out.extend_from_slice(b"\",\"until\":\"");

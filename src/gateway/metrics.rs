@@ -354,8 +354,8 @@ fn write_targets(targets: &[(TargetCounts, bool)], out: &mut Vec<u8>) {
     };
     let failures = "Failures of a target by its own fault.";
     series("tollgate_target_failures_total", "counter", failures, &|(target, _)| target.failures);
-    let resting = "1 while a target rests, after failures or by its provider's word, or is on trial.";
-    series("tollgate_target_cooling_down", "gauge", resting, &|(_, resting)| u64::from(*resting));
+    let cooling = "1 while a target cools down, after failures or as its provider asks, or is being probed.";
+    series("tollgate_target_cooling_down", "gauge", cooling, &|(_, cooling)| u64::from(*cooling));
 }
 
 fn head(out: &mut Vec<u8>, name: &str, kind: &str, what: &str) {

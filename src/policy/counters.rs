@@ -16,8 +16,8 @@ pub struct Counters {
     /// Number of connections refused by a bound.
     pub turned_away: u64,
     /// Cool-downs that have not ended.
-    #[serde(default)]
-    pub rests: Vec<RestTold>,
+    #[serde(default, rename = "rests")]
+    pub cool_downs: Vec<CoolDown>,
     /// Models that providers list.
     #[serde(default)]
     pub lists: Vec<ListTold>,
@@ -28,7 +28,7 @@ pub type ListTold = (Arc<str>, String, Option<u64>);
 
 /// A cool-down of a target or credential, or failures that can lead to one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct RestTold {
+pub struct CoolDown {
     /// Name of the target, or of the credential, which has no `/`.
     pub name: Arc<str>,
     /// End in milliseconds since 1970.

@@ -161,7 +161,7 @@ fn on_wall(at: Mono, now: Mono, unix: Unix) -> Unix {
 #[inline(never)]
 fn rest(standing: &Standing, now: Mono, unix: Unix, out: &mut Vec<u8>) {
     key(out, "resting");
-    match standing.rests {
+    match standing.cool_down {
         None => out.extend_from_slice(b"null"),
         Some((until, why)) => {
             out.push(b'{');

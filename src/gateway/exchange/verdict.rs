@@ -15,7 +15,7 @@ impl Exchange {
     pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
         let Some(mut at) = self.attempt().copied() else { return };
         if let Some((_, target, _)) = self.route(&at)
-            && cx.breakers.served(target, at.begun_as.rests, cx.now.mono)
+            && cx.breakers.served(target, at.begun_as.cooling, cx.now.mono)
         {
             cx.log_target(&target.label, None);
         }
@@ -44,13 +44,13 @@ impl Exchange {
     /// Evaluates the head of an answer for the credential that was sent.
     pub(super) fn heard_head(&self, at: &mut Attempt, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
         let Some((_, target, provider)) = self.route(at) else { return };
-        let rests = wants_rest(head.status);
-        let reads = head.has_allowances || rests;
+        let cools_down = wants_rest(head.status);
+        let reads = head.has_allowances || cools_down;
         let said = reads.then(|| Said::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
         self.heard(at, said.as_ref(), cx);
-        let (rested, now) = (at.begun_as.rests, cx.now.mono);
+        let (rested, now) = (at.begun_as.cooling, cx.now.mono);
         let cause = Cause::status(head.status);
-        if let Some(said) = said.filter(|_| rests)
+        if let Some(said) = said.filter(|_| cools_down)
             && let Some(wait) = cx.breakers.rest(target, &said, rested, now)
         {
             cx.log_target(&target.label, Some((cause, wait)));
@@ -85,7 +85,7 @@ impl Exchange {
         self.note_failed(at, fault, cx.now.mono);
         self.landed(at, cx);
         let Some((_, target, _)) = self.route(at) else { return };
-        let (Begun { trial, rests }, now) = (std::mem::take(&mut at.begun_as), cx.now.mono);
+        let (Begun { trial, cooling }, now) = (std::mem::take(&mut at.begun_as), cx.now.mono);
         cx.breakers.ended(target, fault.end());
         if fault.is_targets_own() {
             let (caller, keys) = (self.whose(cx), &cx.keys);
@@ -97,7 +97,7 @@ impl Exchange {
             if trial {
                 cx.breakers.no_verdict(target);
             }
-        } else if cx.breakers.succeeded(target, rests, now) {
+        } else if cx.breakers.succeeded(target, cooling, now) {
             cx.log_target(&target.label, None);
         }
     }

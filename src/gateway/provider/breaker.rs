@@ -49,7 +49,7 @@ struct Breaker {
     /// Callers of the failed requests.
     callers: Callers,
     /// End of its cool-down; set until the next success.
-    rests_until: Option<Mono>,
+    open_until: Option<Mono>,
     /// The one request that probes a target after its cool-down is under way.
     trial: bool,
     /// Attempts in flight.
@@ -58,7 +58,7 @@ struct Breaker {
 
 impl Breaker {
     fn is_closed(&self, now: Mono) -> bool {
-        self.rests_until.is_none_or(|until| until <= now && !self.trial)
+        self.open_until.is_none_or(|until| until <= now && !self.trial)
     }
 
     /// True if `target` may have one more attempt in flight.
@@ -163,7 +163,7 @@ pub(crate) struct Begun {
     /// The attempt probes a target after its breaker's cool-down.
     pub(crate) trial: bool,
     /// The credential is cooling down because the provider asked for it.
-    pub(crate) rests: bool,
+    pub(crate) cooling: bool,
 }
 
 /// The state of every target that has been used.
@@ -268,10 +268,10 @@ impl Breakers {
     /// Time at which a credential can serve such a request; `None`: now.
     fn there_from(&self, index: usize, needs: &Needs, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
-        let rests = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
+        let ends = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
         let left = entry.left.iter().zip(&entry.asked).zip(needs);
         let left = left.filter_map(|((left, asked), need)| left.suffices_from(*need, *asked, now));
-        left.fold(rests, |latest, until| latest.max(Some(until)))
+        left.fold(ends, |latest, until| latest.max(Some(until)))
     }
 
     /// The target whose cool-down ends first, of those whose servers work but whose credentials all cool down.
@@ -296,7 +296,7 @@ impl Breakers {
         let (mut first, mut unknown) = (None, false);
         for (at, target) in targets.iter().enumerate() {
             let index = self.index(&target.label);
-            let open = self.breakers[self.entries[index].breaker].rests_until.filter(|until| *until > now);
+            let open = self.breakers[self.entries[index].breaker].open_until.filter(|until| *until > now);
             let is_tried = tried & 1u64.checked_shl(at as u32).unwrap_or(0) != 0;
             match self.there_from(index, needs, now).max(open) {
                 None if is_tried => unknown = true,
@@ -322,12 +322,12 @@ impl Breakers {
             left.take(need);
             *asked += need;
         }
-        let rests = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now)).is_some();
+        let cooling = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now)).is_some();
         let breaker = &mut self.breakers[entry.breaker];
         breaker.busy += 1;
-        let trial = breaker.rests_until.is_some_and(|until| until <= now) && !breaker.trial;
+        let trial = breaker.open_until.is_some_and(|until| until <= now) && !breaker.trial;
         breaker.trial |= trial;
-        Begun { trial, rests }
+        Begun { trial, cooling }
     }
 
     /// Smooth weighted round-robin, as nginx does it: every target earns its weight, the chosen one pays the whole
@@ -425,12 +425,12 @@ impl Breakers {
     pub(crate) fn answered(&mut self, target: &Target, begun: Begun, now: Mono) -> bool {
         let index = self.index(&target.label);
         self.eased = true;
-        let rested = self.rest_ended(index, begun.rests, now);
+        let rested = self.rest_ended(index, begun.cooling, now);
         let breaker = &mut self.breakers[self.entries[index].breaker];
         match begun.trial {
             true => {
                 breaker.trial = false;
-                breaker.rests_until.take().is_some() || rested
+                breaker.open_until.take().is_some() || rested
             }
             false => rested,
         }
@@ -455,7 +455,7 @@ impl Breakers {
             if !breaker.has_place(target) {
                 continue;
             }
-            let until = breaker.rests_until;
+            let until = breaker.open_until;
             if last.is_none_or(|(_, latest)| until > latest) {
                 last = Some((index, until));
             }
@@ -476,7 +476,7 @@ impl Breakers {
         breaker.failures = 0;
         breaker.callers = Callers::default();
         breaker.trial = false;
-        breaker.rests_until.take().is_some() || rested
+        breaker.open_until.take().is_some() || rested
     }
 
     /// The target has failed by its own fault. True if its cool-down begins with that.
@@ -489,12 +489,12 @@ impl Breakers {
         breaker.callers.meet(caller);
         let several = if many_owners { breaker.callers.several_owners } else { breaker.callers.several_keys };
         let enough = limits.breaker_failures > 0 && breaker.failures >= limits.breaker_failures;
-        let rests = trial || (enough && (several || !many_keys));
-        let rested = breaker.rests_until.is_some_and(|until| until > now);
-        if rests {
-            breaker.rests_until = Some(now.after(limits.breaker_cooldown));
+        let opens = trial || (enough && (several || !many_keys));
+        let rested = breaker.open_until.is_some_and(|until| until > now);
+        if opens {
+            breaker.open_until = Some(now.after(limits.breaker_cooldown));
         }
-        rests && !rested
+        opens && !rested
     }
 
     /// The half-open probe ended without a result, since the client disconnected: the next request may try.
@@ -518,8 +518,8 @@ impl Breakers {
     /// Counts of every target, and if it is cooling down.
     pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = (TargetCounts, bool)> {
         self.entries.iter().enumerate().map(move |(index, entry)| {
-            let rests = self.there_from(index, &Needs::default(), now).is_some();
-            (entry.counts.clone(), rests || !self.breakers[entry.breaker].is_closed(now))
+            let cooling = self.there_from(index, &Needs::default(), now).is_some();
+            (entry.counts.clone(), cooling || !self.breakers[entry.breaker].is_closed(now))
         })
     }
 

@@ -13,7 +13,7 @@ use tollgate::gateway::orders::{List, Listing, NoList, Notice};
 use tollgate::gateway::{Past, Start};
 use tollgate::policy::ask::Ruling;
 use tollgate::policy::config::{Origin, units};
-use tollgate::policy::counters::{Counters, RestTold};
+use tollgate::policy::counters::{CoolDown, Counters};
 use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord};
 use tollgate::policy::meter::{Amount, By, LimitKind};
@@ -73,8 +73,8 @@ impl Player<'_> {
         let start = start(&case.preamble.starts, &keys)?;
         let mut world = World::new(setting.high(), start, cut);
         world.untold = keys.untold.clone();
-        let rests = case.preamble.starts.iter().filter_map(|line| rest(line)).collect();
-        world.gateway.count_on(&Counters { rests, ..Counters::default() });
+        let cool_downs = case.preamble.starts.iter().filter_map(|line| rest(line)).collect();
+        world.gateway.count_on(&Counters { cool_downs, ..Counters::default() });
         let (bound, seen_rows) = (Bindings::new(), Vec::new());
         let mut player = Player { case, names, keys, setting, world, bound, seen_rows };
         for (index, step) in case.steps.iter().enumerate() {
@@ -299,8 +299,8 @@ impl Player<'_> {
                 world.settle()?;
                 world.served.then_some(()).ok_or("the successor has not been told to serve")?;
             }
-            ["rests", count] if world.rests.to_string() == **count => {}
-            ["rests", count] => return Err(format!("{} rests were told of instead of {count}", world.rests)),
+            ["rests", count] if world.cool_downs.to_string() == **count => {}
+            ["rests", count] => return Err(format!("{} rests were told of instead of {count}", world.cool_downs)),
             ["waits"] if !world.wants_clients() => {}
             ["waits"] => return Err("it accepts".to_string()),
             ["accepts"] if world.wants_clients() => {}
@@ -451,10 +451,10 @@ impl Player<'_> {
 }
 
 /// `rest TARGET SECONDS`: a predecessor has told of it.
-fn rest(line: &[String]) -> Option<RestTold> {
+fn rest(line: &[String]) -> Option<CoolDown> {
     let [word, name, seconds] = line else { return None };
     let seconds: u64 = seconds.parse().ok().filter(|_| word == "rest")?;
-    Some(RestTold { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, ..RestTold::default() })
+    Some(CoolDown { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, ..CoolDown::default() })
 }
 
 /// Start state of the gateway: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (of five seconds

@@ -115,7 +115,7 @@ pub struct World {
     /// Providers that were to be asked for their models and have not answered: configuration and provider.
     pub lists: Vec<(u32, usize)>,
     /// Cool-downs that the successor has received.
-    pub rests: usize,
+    pub cool_downs: usize,
     /// Leases that went back without a row.
     pub released: usize,
     /// A successor has been started, and has not been taken back.
@@ -158,7 +158,7 @@ impl World {
             desk: VecDeque::new(),
             renewals: 0,
             lists: Vec::new(),
-            rests: 0,
+            cool_downs: 0,
             released: 0,
             successor: false,
             hold_successor: false,
@@ -423,7 +423,7 @@ impl World {
                         self.gateway.notice(Notice::SuccessorTaken, self.now);
                     }
                 }
-                Order::LetServe(counters) => (self.served, self.rests) = (true, counters.rests.len()),
+                Order::LetServe(counters) => (self.served, self.cool_downs) = (true, counters.cool_downs.len()),
                 Order::TakeBack => {
                     (self.handed_over, self.successor) = (None, false);
                     if !self.hold_successor {

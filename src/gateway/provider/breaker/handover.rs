@@ -4,7 +4,7 @@ use super::{Breakers, Entry};
 use crate::base::time::Mono;
 use crate::base::time::Now;
 use crate::gateway::provider::rest::{ALLOWANCES, Rest};
-use crate::policy::counters::{Callers, RestTold, TargetCounts};
+use crate::policy::counters::{Callers, CoolDown, TargetCounts};
 use std::time::Duration;
 
 impl Breakers {
@@ -16,8 +16,8 @@ impl Breakers {
 
     /// Every provider cool-down that has not ended, every exhausted rate limit, and every credential that was refused
     /// last, in the form for a process with another monotonic clock.
-    pub(crate) fn rests(&self, now: Now) -> Vec<RestTold> {
-        let told = |name: &str, until: Mono, again: u32, refused: Callers| RestTold {
+    pub(crate) fn cool_downs(&self, now: Now) -> Vec<CoolDown> {
+        let told = |name: &str, until: Mono, again: u32, refused: Callers| CoolDown {
             name: name.into(),
             until_ms: now.unix.0 + until.micros_since(now.mono).div_ceil(1000),
             again,
@@ -39,7 +39,7 @@ impl Breakers {
     }
 
     /// Adopts a cool-down from a previous process.
-    pub(crate) fn rest_told(&mut self, told: &RestTold, now: Now) {
+    pub(crate) fn take_cool_down(&mut self, told: &CoolDown, now: Now) {
         let until = now.mono.after(Duration::from_millis(told.until_ms.saturating_sub(now.unix.0)));
         let rest = match told.name.contains('/') {
             true => {

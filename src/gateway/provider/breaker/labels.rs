@@ -42,7 +42,7 @@ impl Breakers {
                 place: place.into(),
                 failures: 0,
                 callers: Callers::default(),
-                rests_until: None,
+                open_until: None,
                 trial: false,
                 busy: 0,
             });

@@ -17,7 +17,7 @@ pub(crate) struct Standing {
     /// Failures since its last success.
     pub(crate) in_a_row: u32,
     /// End of its cool-down, and the reason.
-    pub(crate) rests: Option<(Mono, &'static str)>,
+    pub(crate) cool_down: Option<(Mono, &'static str)>,
     /// Remaining rate limits of its provider: the name, the remaining count, and the time until which it is valid.
     pub(crate) left: [Option<(&'static str, u64, Mono)>; ALLOWANCES],
 }
@@ -28,19 +28,19 @@ impl Breakers {
         let index = self.index(&target.label);
         let entry = &self.entries[index];
         let breaker = &self.breakers[entry.breaker];
-        let rests = [
+        let all = [
             (self.accounts[entry.account].rest.ends(now), "the provider refuses the credential"),
             (entry.rest.ends(now), "the provider has no place for more"),
-            (breaker.rests_until.filter(|until| *until > now), "it has failed too often"),
+            (breaker.open_until.filter(|until| *until > now), "it has failed too often"),
         ];
-        let rests = rests.into_iter().filter_map(|(until, why)| Some((until?, why))).max_by_key(|(until, _)| *until);
+        let cool_down = all.into_iter().filter_map(|(until, why)| Some((until?, why))).max_by_key(|(until, _)| *until);
         let left = |at: usize| entry.left[at].known(now).map(|(left, until)| (COUNTED[at], left, until));
         Standing {
             busy: entry.busy,
             served: entry.counts.served,
             failures: entry.counts.failures,
             in_a_row: breaker.failures,
-            rests,
+            cool_down,
             left: [left(0), left(1), left(2), left(3)],
         }
     }

@@ -49,7 +49,7 @@ fn equals_share_by_weight_smoothly() {
 }
 
 #[test]
-fn a_target_rests_after_failures_of_several_keys_and_one_request_tries_it_again() {
+fn a_target_cools_down_after_failures_of_several_keys_and_one_request_probes_it() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
     fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(99))), Some(1));
@@ -61,12 +61,12 @@ fn a_target_rests_after_failures_of_several_keys_and_one_request_tries_it_again(
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(1), "the others wait for its verdict");
     let failure = Failure { caller: Caller::new(1, 1), many_keys: true, many_owners: true, trial: true };
     breakers.failed(first, failure, &targets[0].limits, Mono(101));
-    assert_eq!(breakers.choose(&targets, &ask(0, Mono(200))), Some(1), "it rests again");
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(200))), Some(1), "it cools down again");
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(201))).trial);
     breakers.no_verdict(first);
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(202))), Some(0), "a trial without a verdict is made again");
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(202))).trial);
-    breakers.answered(first, Begun { trial: true, rests: false }, Mono(202));
+    breakers.answered(first, Begun { trial: true, cooling: false }, Mono(202));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(203))), Some(0), "an answer that has begun is enough for others");
     fail(&mut breakers, &targets[0], &[1], true, Mono(204));
     assert_eq!(
@@ -99,7 +99,7 @@ fn the_last_available_target_does_not_rest() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
     fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
     fail(&mut breakers, &targets[1], &[1, 2], true, Mono(10));
-    assert_eq!(breakers.choose(&targets, &ask(0, Mono(20))), Some(1), "a rests, b was there last");
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(20))), Some(1), "a cools down, b was available last");
     fail(&mut breakers, &targets[1], &[1], true, Mono(20));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(99))), Some(1));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(0), "a has rested");
@@ -127,7 +127,7 @@ fn where_all_rest_none_does() {
     let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
     fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
-    assert_eq!(breakers.states(Mono(1)).filter(|(_, resting)| *resting).count(), 1);
+    assert_eq!(breakers.states(Mono(1)).filter(|(_, cooling)| *cooling).count(), 1);
 }
 
 const NOTHING: Said = Said { wait: None, left: [None; ALLOWANCES] };
@@ -167,7 +167,7 @@ fn a_server_that_fails_fails_for_all_its_credentials_and_one_that_is_full_for_on
     assert_eq!(breakers.there_again(&targets, 3, &[1; ALLOWANCES], now), Some(Mono(11 * SECOND)), "they all rest");
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(21 * SECOND))), Some(0));
     let begun = breakers.begin(&targets, 1, &ask(0, Mono(21 * SECOND)));
-    assert_eq!(begun, Begun { trial: false, rests: true });
+    assert_eq!(begun, Begun { trial: false, cooling: true });
     assert!(!breakers.served(&targets[1], false, Mono(22 * SECOND)), "what was sent before the rest ends none");
     assert!(breakers.served(&targets[1], true, Mono(22 * SECOND)), "what was sent in spite of it does");
     let later = Mono(22 * SECOND);
@@ -176,13 +176,13 @@ fn a_server_that_fails_fails_for_all_its_credentials_and_one_that_is_full_for_on
 }
 
 #[test]
-fn a_credential_that_is_refused_rests_for_all_models_until_it_is_another_one() {
+fn a_refused_credential_cools_down_for_all_models_until_it_changes() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1)];
     let others = [account("p#1/n", 0), account("p#2/n", 1)];
     let mut breakers = Breakers::default();
     assert_eq!(breakers.refused(&targets[0], None, false, Mono(0)), Some(Duration::from_secs(60)));
     assert_eq!(breakers.choose(&others, &ask(0, Mono(1))), Some(1));
-    assert_eq!(breakers.states(Mono(1)).map(|(_, rests)| rests).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(breakers.states(Mono(1)).map(|(_, cooling)| cooling).collect::<Vec<_>>(), [true, true, false]);
     assert!(breakers.credential_renewed("p#1") && !breakers.credential_renewed("p#1"));
     assert_eq!(breakers.choose(&others, &ask(0, Mono(1))), Some(0));
 }
@@ -206,18 +206,18 @@ fn what_will_not_do_for_a_request_is_passed_over_while_another_is_free() {
 }
 
 #[test]
-fn rests_are_told_to_a_process_with_another_clock() {
+fn cool_downs_are_handed_to_a_process_with_another_clock() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1), account("p#3/m", 2)];
     let mut before = Breakers::default();
     let now = Now { mono: Mono(5 * SECOND), unix: crate::base::time::Unix(1_800_000_000_000) };
     before.rest(&targets[0], &Said { wait: Some(Duration::from_secs(40)), ..NOTHING }, false, now.mono);
     before.refused(&targets[1], None, false, now.mono);
     before.heard(&targets[2], &[0; ALLOWANCES], Some(&spent(50)), now.mono);
-    let told = before.rests(now);
+    let told = before.cool_downs(now);
     assert_eq!(told.len(), 3);
     let mut after = Breakers::default();
     let later = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 10_000) };
-    told.iter().for_each(|rest| after.rest_told(rest, later));
+    told.iter().for_each(|rest| after.take_cool_down(rest, later));
     let there = |breakers: &mut Breakers, at: usize| {
         let index = breakers.index(&targets[at].label);
         breakers.there_from(index, &[1; ALLOWANCES], later.mono)
@@ -227,8 +227,8 @@ fn rests_are_told_to_a_process_with_another_clock() {
     assert_eq!(there(&mut after, 2), Some(Mono(40 * SECOND)));
     let past = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 3_600_000) };
     let mut late = Breakers::default();
-    told.iter().for_each(|rest| late.rest_told(rest, past));
-    assert_eq!(late.rests(past), []);
+    told.iter().for_each(|rest| late.take_cool_down(rest, past));
+    assert_eq!(late.cool_downs(past), []);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn keys_of_one_owner_cannot_open_a_breaker_for_others() {
 }
 
 #[test]
-fn credential_rests_after_refusals_of_two_owners_without_success_between() {
+fn a_credential_cools_down_after_refusals_of_two_owners_without_success() {
     let target = account("p#1/m", 0);
     let minute = Some(Duration::from_secs(60));
     let (one, twin, two) = (Caller::new(1, 7), Caller::new(2, 7), Caller::new(3, 8));
@@ -273,7 +273,7 @@ fn refusals_of_one_owner_are_known_to_a_process_that_follows() {
     let mut before = Breakers::default();
     assert_eq!(before.refused(&target, Some(Caller::new(1, 7)), false, now.mono), None);
     let mut after = Breakers::default();
-    before.rests(now).iter().for_each(|rest| after.rest_told(rest, now));
+    before.cool_downs(now).iter().for_each(|rest| after.take_cool_down(rest, now));
     assert!(after.is_free(&target, &[1; ALLOWANCES], now.mono));
     assert_eq!(after.refused(&target, Some(Caller::new(2, 7)), false, now.mono), None);
     assert!(after.refused(&target, Some(Caller::new(3, 8)), false, now.mono).is_some());
@@ -397,7 +397,7 @@ fn no_more_are_in_flight_than_a_target_has_places_whatever_credential_is_sent() 
     assert_eq!(
         breakers.choose(&targets[..2], &ask(0, Mono(0))),
         None,
-        "one that rests is asked only if it has a place"
+        "a target that cools down is used only if it has a free slot"
     );
     breakers.left(&targets[0]);
     assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), Some(1));

@@ -102,10 +102,10 @@ impl Breakers {
         for target in targets {
             let index = self.index(&target.label);
             let entry = &self.entries[index];
-            let rests = [entry.rest.ends(now), self.accounts[entry.account].rest.ends(now)];
+            let ends = [entry.rest.ends(now), self.accounts[entry.account].rest.ends(now)];
             let left = entry.left.iter().filter_map(|left| left.ends(now));
-            let breaker = self.breakers[entry.breaker].rests_until.filter(|until| *until > now);
-            let ends = rests.into_iter().flatten().chain(left).chain(breaker);
+            let breaker = self.breakers[entry.breaker].open_until.filter(|until| *until > now);
+            let ends = ends.into_iter().flatten().chain(left).chain(breaker);
             soonest = ends.fold(soonest, Mono::min);
         }
         soonest
