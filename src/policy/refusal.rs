@@ -70,8 +70,8 @@ impl From<Missing> for Refusal {
     /// 403: such a key must not count as unlimited.
     fn from(missing: Missing) -> Refusal {
         let (text, about) = match missing {
-            Missing::Plan => ("this key's plan is not configured; ask whoever issued the key", About::Plan),
-            Missing::Group => ("this key's group is not configured; ask whoever issued the key", About::Group),
+            Missing::Plan => ("this key's plan is not configured; ask the person who issued the key", About::Plan),
+            Missing::Group => ("this key's group is not configured; ask the person who issued the key", About::Group),
         };
         Refusal::new(RefusalKind::Permission, 403, text).because(about, "not configured")
     }
