@@ -543,7 +543,7 @@ fn marks_and_names_that_model_reads_are_counted() {
 }
 
 #[test]
-fn members_that_are_written_anew_are_bounded() {
+fn rewritten_members_are_bounded() {
     let long = "x".repeat(64 * 1024);
     let said = refused(chat(&format!(r#""stream_options":{{"a":"{long}"}},"#)));
     assert_eq!(said, "stream_options: expected at most 65536 bytes");

@@ -56,10 +56,10 @@ const ROWS: [(&str, &[&str]); 45] = [
     ),
     ("a search for tools is dropped, or a string", &["known: a_search_for_tools_comes_back_with_an_object"]),
     ("an image in an output is dropped", &["responses: an_image_in_an_output_is_moved_or_stays_as_the_shape_has_it"]),
-    ("instructions are dropped, developers are users", &["known: whoever_runs_the_conversation_keeps_the_word"]),
+    ("instructions are dropped, developers are users", &["known: developer_messages_keep_their_role"]),
     (
         "a late developer message moves to the front",
-        &["example 41-late-developer", "known: whoever_runs_the_conversation_keeps_the_word"],
+        &["example 41-late-developer", "known: developer_messages_keep_their_role"],
     ),
     ("usage without its details", &["known: a_stream_of_ours_is_as_the_shape_has_it"]),
     ("usage under the names of chat", &["known: a_stream_of_ours_is_as_the_shape_has_it"]),
@@ -433,7 +433,7 @@ fn a_search_for_tools_comes_back_with_an_object() {
 
 /// Rows 23 and 24.
 #[test]
-fn whoever_runs_the_conversation_keeps_the_word() {
+fn developer_messages_keep_their_role() {
     let rule = |text: &str| value!({"role": "developer", "content": [{"type": "input_text", "text": text}]});
     let items = value!([rule("first"), user("Go."), call("a"), output("a", value!("1")), rule("late")]);
     let body = value!({"model": "m", "instructions": "top", "input": items}).to_string();

@@ -739,7 +739,7 @@ impl Store for Slow {
 }
 
 #[test]
-fn a_commit_that_takes_a_second_does_not_hold_up_whoever_hands_over() {
+fn a_slow_commit_does_not_delay_a_caller_that_hands_over_rows() {
     let place = Place::new("slow");
     let (tell, told) = channel();
     let store = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
@@ -994,7 +994,7 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
 }
 
 #[test]
-fn whoever_waits_for_a_thread_that_has_died_does_not_wait_for_ever_and_rows_are_left() {
+fn waiting_for_a_dead_thread_ends_and_leaves_its_rows() {
     let place = Place::new("dead");
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 0 };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |notice| {

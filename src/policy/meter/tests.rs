@@ -534,7 +534,7 @@ fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
 
 /// Random traffic: a meter that counts late admits and refuses the same requests as one that counts at once.
 #[test]
-fn whoever_counts_late_admits_exactly_whom_one_admits_that_counts_at_once() {
+fn late_and_immediate_counting_admit_the_same_requests() {
     let mut bounded = 0;
     for seed in 0..50 {
         let plan = Plan { tokens: 40_000, tokens_per_window: 10_000, requests: 1 << 40, ..plan() };

@@ -131,7 +131,7 @@ fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
 }
 
 #[test]
-fn whoever_follows_is_told_of_requests_as_they_end() {
+fn a_follower_receives_requests_as_they_end() {
     let h = start();
     let key = h.key();
     let followed =
@@ -144,7 +144,7 @@ fn whoever_follows_is_told_of_requests_as_they_end() {
 }
 
 #[test]
-fn whoever_follows_goes_on_with_the_gateway_that_comes_after() {
+fn a_follower_continues_with_the_next_gateway() {
     let mut h = start();
     let key = h.key();
     let followed =

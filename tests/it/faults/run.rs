@@ -344,7 +344,7 @@ fn a_kept_connection_that_was_given_up_costs_neither_the_answer_nor_an_attempt()
 }
 
 #[test]
-fn a_target_that_keeps_failing_rests_and_the_metrics_say_so() {
+fn a_failing_target_cools_down_and_the_metrics_show_it() {
     let world = World::start();
     let row = FAULTS.iter().find(|row| row.script == "status_500").unwrap();
     let case = Case { row, place: "brittle", client: Shape::Chat, route: Route::Same, stream: false, two: true };

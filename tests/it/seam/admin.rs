@@ -82,7 +82,7 @@ fn desk_answers(rig: &mut Rig) {
 }
 
 #[test]
-fn whoever_has_shown_a_token_makes_no_room_for_those_who_have_not() {
+fn a_client_with_a_token_makes_no_room_for_clients_without() {
     let mut rig = Rig::with(1, &[READ, WRITE]);
     let [live, asked, half] = [0, 1, 2].map(|number| connect(&mut rig, number));
     rig.give(&live, LIVE);

@@ -101,7 +101,7 @@ fn taking_turns_loses_it() {
 }
 
 #[test]
-fn a_target_that_rests_moves_its_own_sessions_alone_and_has_them_back() {
+fn a_cooling_target_moves_only_its_own_sessions_and_gets_them_back() {
     let (mut rig, lost) = (rig(&[]), 3);
     let served = play(&mut rig, LONG_SESSIONS, 4, |round, at| if at == lost && round >= 2 { 503 } else { 200 });
     for turns in &served {

@@ -73,7 +73,7 @@ fn two_hundred_requests_of_one_key_delay_another_by_no_more_than_two_services() 
 }
 
 #[test]
-fn who_leaves_is_gone_at_once_and_whoever_is_left_is_served() {
+fn a_client_that_leaves_is_removed_at_once_and_the_others_are_served() {
     let (mut rig, mut since) = (rig(4), BTreeMap::new());
     for n in 0..100 {
         ask(&mut rig, &format!("c{n}"), &format!("k{}", n % 4));

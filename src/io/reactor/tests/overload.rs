@@ -56,7 +56,7 @@ fn pieces_for_one_connection_are_flushed_together() {
 
 /// The whole process runs out of descriptors here, so it has to be one of its own.
 #[test]
-fn a_loop_without_descriptors_rests_and_recovers() {
+fn a_loop_without_descriptors_pauses_and_recovers() {
     let name = "io::reactor::tests::overload::without_descriptors";
     let me = std::env::current_exe().unwrap();
     let run = std::process::Command::new(me).args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap();

@@ -112,7 +112,7 @@ fn a_ledger_of_the_first_version_is_brought_up_to_date() {
 
 #[test]
 fn a_ledger_of_the_third_version_gets_the_views_for_people() {
-    let place = Place::new("views-anew");
+    let place = Place::new("views-again");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     let old = Connection::open(place.file()).unwrap();
     old.execute_batch(BACK_TO_THE_FIFTH).unwrap();

@@ -414,7 +414,7 @@ fn no_budget_is_exceeded_by_more_than_is_stated() {
 }
 
 #[test]
-fn whoever_counts_late_admits_on_a_tree_exactly_whom_one_admits_that_counts_at_once() {
+fn late_and_immediate_counting_admit_the_same_requests_on_a_tree() {
     let mut bounded = 0;
     for seed in 0..30 {
         let plan = Plan { budget: 60_000, ..Plan::unlimited("p") };
