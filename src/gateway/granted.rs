@@ -38,9 +38,9 @@ impl Cx {
 
     /// The ledger has been reset.
     #[cold]
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn reset_counts(&mut self) {
         self.forget_grants();
-        self.meter.begin_anew();
+        self.meter.reset_counts();
     }
 
     /// Gives back all grants: the limits may have changed, or the ledger is another one.

@@ -378,7 +378,7 @@ impl Core for Gateway {
             Notice::Committed(rows) => self.committed(rows),
             Notice::Answered(answer) => self.ruled(&answer),
             Notice::CalledIn(account) => self.cx.called_in(&account),
-            Notice::BegunAnew => self.cx.begin_anew(),
+            Notice::BegunAnew => self.cx.reset_counts(),
             Notice::LookedUp(answers) => answers.into_iter().for_each(|(key, answer)| self.looked_up(key, answer)),
             Notice::Newest { at, accepted } => {
                 self.cx.clock.told(at, accepted);

@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(told.recv_timeout(wait).unwrap().0, file, "although it has not changed");
         std::fs::remove_file(&path).unwrap();
         let (origin, said) = told.recv_timeout(wait).unwrap();
-        assert!(origin == file && said.is_err(), "it is gone, which is told once: {said:?}");
+        assert!(origin == file && said.is_err(), "its file is gone, which is reported once: {said:?}");
         std::fs::write(&path, "three").unwrap();
         assert_eq!(told.recv_timeout(wait).unwrap(), (file, Ok("three".to_string())));
         watch.watch([often.clone()].into_iter(), Vec::new());

@@ -272,8 +272,8 @@ impl Meter {
     }
 
     /// Clears the counts, since the operator has replaced the shared ledger by an empty one.
-    pub fn begin_anew(&mut self) {
-        self.accounts.iter_mut().map(|(_, account)| account).chain(self.tree.every()).for_each(Account::begin_anew);
+    pub fn reset_counts(&mut self) {
+        self.accounts.iter_mut().map(|(_, account)| account).chain(self.tree.every()).for_each(Account::reset_counts);
     }
 
     /// Adds one request to the known counts of a shared ledger, in the window of each account of `lease`.

@@ -233,7 +233,7 @@ impl KeyOptions {
         let expires = match self.expires {
             None => key.expires,
             Some(Expiry::Never) => None,
-            Some(Expiry::At(at)) if at <= now => return Err(Failure::misused("expires: that lies in the past")),
+            Some(Expiry::At(at)) if at <= now => return Err(Failure::misused("expires: that is in the past")),
             Some(Expiry::At(at)) => Some(at),
             Some(Expiry::After(length)) => {
                 let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);

@@ -93,7 +93,7 @@ impl Listening {
         let mut compare = |name: &str, differs: bool| {
             if differs {
                 texts.push(format!(
-                    "server.{name} has changed, and an upgrade keeps the sockets: restart to listen anew"
+                    "server.{name} has changed, and an upgrade keeps the sockets: restart to change them"
                 ));
             }
         };

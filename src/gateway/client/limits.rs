@@ -179,7 +179,7 @@ mod tests {
         [1, 2].into_iter().for_each(|slot| limits.acts(false, slot, true));
         let met = open(&mut limits, b, 3..3 + RESERVE_CONNECTIONS as u32, &bounds);
         assert_eq!(met[0], (Verdict::Crowded, [None, None]));
-        assert_eq!(met[1], (Verdict::In, [Some(3), None]), "one that is told 503 makes room, too");
+        assert_eq!(met[1], (Verdict::In, [Some(3), None]), "a connection that gets 503 makes room, too");
         assert_eq!(limits.clients(), 4);
     }
 

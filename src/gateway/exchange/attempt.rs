@@ -73,7 +73,7 @@ impl Exchange {
         let chosen = targets.get(at.target as usize);
         let target = chosen.filter(|target| targets.len() > 1 || target.places > 0);
         if target.is_some_and(|target| !cx.breakers.is_free(target, &choice.needs, now)) {
-            let mut other = at.anew();
+            let mut other = at.fresh();
             if !other.choose(targets, &choice, &mut cx.breakers) {
                 return self.give_up(draft, at, Fault::from(FaultKind::NoPlace), cx);
             }

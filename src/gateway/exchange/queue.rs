@@ -42,7 +42,7 @@ impl Attempt {
 
     /// An attempt that has not begun, for a request that cannot be written for those of the targets that were tried
     /// before the present one.
-    pub(super) fn anew(&self) -> Attempt {
+    pub(super) fn fresh(&self) -> Attempt {
         Attempt { tried: self.tried & !self.bit(), ..Attempt::default() }
     }
 }
@@ -113,12 +113,12 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let anew = at.anew();
-        let choice = Choice { tried: anew.tried, ..self.choice(&draft, cx.now.mono) };
+        let fresh = at.fresh();
+        let choice = Choice { tried: fresh.tried, ..self.choice(&draft, cx.now.mono) };
         match self.seek(&queue, &choice, Stage::New, cx) {
             Seek::Found(target) if target == at.target as usize => self.begin_attempt(draft, at, message, cx),
             Seek::Found(target) => {
-                let mut at = anew;
+                let mut at = fresh;
                 at.aim(target);
                 self.sent_to(draft, at, cx.now.mono.after(queue.wait), message, cx)
             }
@@ -127,7 +127,7 @@ impl Exchange {
                 let fault = Fault { retry_after: refusal.retry_after, ..FaultKind::QueueFull(queue.max).into() };
                 self.give_up(draft, at, fault, cx)
             }
-            _ => self.wait(queue, draft, anew, message, cx),
+            _ => self.wait(queue, draft, fresh, message, cx),
         }
     }
 

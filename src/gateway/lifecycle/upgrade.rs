@@ -176,7 +176,8 @@ impl Handover {
 
     /// True if new clients have waited long enough.
     pub(crate) fn is_impatient(&self, now: Mono) -> bool {
-        matches!(self, Handover::Given { wait_until, .. } | Handover::Returning { wait_until, .. } if *wait_until <= now)
+        use Handover::{Given, Returning};
+        matches!(self, Given { wait_until, .. } | Returning { wait_until, .. } if *wait_until <= now)
     }
 
     /// True if an event is due: [`Event::Looked`] while it quiets, [`Event::Impatient`], otherwise

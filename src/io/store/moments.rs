@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(guard.judge(Unix(101 * DAY)), Judged::default());
         let judged = guard.judge(far);
         assert!(judged.remember == Some(Some(newest)) && judged.warning.is_some(), "{judged:?}");
-        assert_eq!(guard.judge(far), Judged::default(), "it is told once");
+        assert_eq!(guard.judge(far), Judged::default(), "the jump is reported once");
         // Records dated by the clock do not make it right.
         guard.moments.newest = far;
         assert_eq!(guard.before(far), None);

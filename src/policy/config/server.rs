@@ -80,7 +80,7 @@ section! {
         pub keepalive_timeout: Duration = Duration::from_secs(75), Time(TIMEOUTS), Live;
         /// For a client that reads nothing of what is ready for it.
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
-        /// Time for running requests when the process is stopped.
+        /// Time that running requests get when the process is stopped.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
         /// After SIGTERM `/readyz` says 503 at once, and clients are served as before for so long: a balancer has time
         /// to notice. Then it stops.

@@ -341,7 +341,7 @@ impl Account {
     }
 
     /// Clears the use after the shared ledger was replaced by an empty one. Running requests continue to count.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset_counts(&mut self) {
         (self.window.requests, self.window.used, self.window.others) = (0, 0, (0, 0));
         (self.left, self.days, self.shared) = Default::default();
         self.period.used = Amount::default();

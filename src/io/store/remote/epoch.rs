@@ -15,7 +15,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 /// Error text for a ledger that is not the one known before.
 const REPLACED: &str =
-    "the ledger was emptied or replaced; put it back, or begin anew on purpose with `tollgate ledger adopt`";
+    "the ledger was emptied or replaced; put it back, or start again on purpose with `tollgate ledger adopt`";
 
 /// Marks of a ledger: its format, its epoch, and the epoch to be taken over.
 type Found = [Option<String>; 3];

@@ -119,7 +119,7 @@ for n = 0, count - 1 do
     end
     told[#told + 1], told[#told + 2], told[#told + 3], told[#told + 4] = requests, used, tokens, money
     -- One limit: whether it is reached, and whether only by what is reserved, or only by what was granted. Of several
-    -- the one that lasts longest is told; what is reserved may be free at any moment.
+    -- the one that lasts longest is reported; what is reserved may be free at any moment.
     local function reached(limit, count, held, lent, what, number, ends)
         limit = tonumber(limit)
         if limit == 0 then

@@ -197,7 +197,7 @@ for i = at, #ARGV, 14 do
         end
     end
     local grant = ARGV[i + 10]
-    -- Of one that is over nothing is left that counts, but for a while after the ledger was away: then all of it.
+    -- An expired grant counts no more, except for a while after the ledger was away: then all of it counts.
     if grant ~= '' then
         put(in_window, 'q:' .. grant, '-' .. ARGV[i + 11])
         put(in_window, 'r:' .. grant, '-' .. ARGV[i + 12])

@@ -1,8 +1,8 @@
 -- What has changed of the keys since a change that is known.
 -- KEYS: 1 keys, 2 their version, which counts their changes, 3 the audit, which has a line for each, the newest first
 -- ARGV: 1 the number of the change that was seen last, "" for none, 2 the digest of its line, "" for number 0, 3 how
--- many changes are told at most
--- Returns: 1 with the number of the last change told, the digest of its line, and each key's id and record, "" where
+-- many changes are reported at most
+-- Returns: 1 with the number of the last change reported, the digest of its line, and each key's id and record, "" where
 -- it is gone; or 0 with number and digest of the last of all, where it is not known what has changed
 local now = tonumber(redis.call('GET', KEYS[2]) or '0')
 local function digest(number)

@@ -19,8 +19,8 @@ for _, kind in ipairs({ redis.call('HKEYS', KEYS[5]), redis.call('SMEMBERS', KEY
     end
 end
 local days = hashes(redis.call('ZRANGE', KEYS[2], 0, -1), prefix .. 'day:')
--- Of a key that is not known there are rows where gateways had still to tell them when they took over a ledger that has
--- begun anew; what was admitted by it was told to the one before.
+-- An unknown key has rows if gateways still had to report them when they took over a ledger that was reset; the
+-- requests were admitted by the one before.
 for _, day in ipairs(days) do
     for i = 1, #day[2], 2 do
         local key = string.match(day[2][i], '^%d%["(%w+)"')
