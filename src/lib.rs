@@ -1,4 +1,4 @@
-//! Tollgate is a model gateway in one small binary. This page is the map of the house.
+//! Tollgate is a model gateway in one small binary. This page is the map of the project.
 //!
 //! A client speaks OpenAI Chat Completions, OpenAI Responses or Anthropic Messages with one key. The gateway
 //! authenticates it, validates and meters the request, routes it to the model it names, and returns the answer, whole
@@ -34,8 +34,8 @@
 //!
 //! # Three machines and a driver
 //!
-//! **A machine is told things and returns what follows; only the driver knows two machines.** `gateway::client` lives
-//! as long as a client's TCP connection and knows no exchange; `gateway::exchange` lives as long as a request and knows
+//! **A machine receives events and returns effects; only the driver knows two machines.** `gateway::client` lives as
+//! long as a client's TCP connection and knows no exchange; `gateway::exchange` lives as long as a request and knows
 //! no socket; `gateway::provider` lives as long as a connection to a provider and knows no exchange. `gateway::drive`
 //! owns the tables of all three, tells them what the world or another of them has done, and does what they say. What is
 //! none of them (configuration, keys, meter, ledger, buffers, counters) is in `gateway::cx`. The states of an exchange
@@ -71,7 +71,7 @@
 //! | a plan limit | its row in [`policy::plan`] and `Plan::share` (`BLESS=1 cargo test --test it docs::`); `LimitKind`, `Counts` and `limit` in `meter::limit`; `exchange::reserve`; what is counted while requests run also in `meter::Open`, `meter::account`, [`policy::row`] (`Running`) and `gateway::lifecycle::inheritance`. On shared ledgers, which do not keep it otherwise: [`policy::ask`] (`Limits`), `reserve::limits_of`, `io::store::remote` and its `admit.lua`; for running counts `meter::Lease`, `io::store::spill`, `append.lua`, `release.lua`; `Server::admit` in `tests/it/sim/ledger.rs` |
 //! | a metric | `gateway::metrics`, and its row in [`docs::reference::metrics`] |
 //! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::reference::log`]; what only the driver sees: a field of `exchange::state::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
-//! | a cause that the operator is told | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
+//! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), where it is made (`exchange::stream::status_fault` for statuses, `exchange::reply` for bodies; what is read of a body: [`dialect::errors`]); `exchange::attempt::next_target` for another order of targets |
 //! | an event of a stream | `dialect::delta::Delta`, a reader that makes it and a writer that takes it (`dialect::convert`; the compiler names the matches); the same for whole answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
 //! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |

@@ -8,7 +8,7 @@ before it; beside that one, others of the class have half of their time, and the
 import contextlib, os, struct, subprocess, sys
 from pathlib import Path
 
-# Seconds after which one ends by itself, if whoever began it has gone.
+# Seconds after which a process ends by itself, if its parent is gone.
 ENDS_AFTER = 7200
 
 

@@ -181,7 +181,7 @@ def warm_up(subject, **more):
 
 
 def idle_memory(subject, connections, **more):
-    """Bytes per connection that has had a request and rests."""
+    """Bytes per connection that has had a request and is idle."""
     few = warm_up(subject, **more)
     before = rss(subject.pid)
     run = Run(subject.port(), connections=connections, requests=connections, warm=0, at_once=8, hold=True,

@@ -124,7 +124,7 @@ class Client:
 
 
 class Grown:
-    """A gateway under callgrind with a ledger of so many keys, and whoever speaks with it."""
+    """A gateway under callgrind with a ledger of so many keys, and its peers."""
 
     def __init__(self, provider, keys=1, providers=1, groups=1):
         (WORK / "growth.toml").write_text(config(providers, groups))

@@ -1,7 +1,7 @@
-"""What somebody who looks costs those who are served: latency of paced requests with one report after the other over a
-ledger of a million rows, and without.
+"""Cost of admin reports for clients: latency of paced requests with one report after the other over a ledger of a
+million rows, and without.
 
-The gateway with its helper threads is on the first core; load, upstream and whoever looks are on the second."""
+The gateway with its helper threads is on the first core; load, upstream and the reader of reports are on the second."""
 import http.client, os, shutil, threading, time
 from statistics import median
 
@@ -39,14 +39,14 @@ def million():
 
 
 class Looker(threading.Thread):
-    """Asks for one report after the other until it is told to stop."""
+    """Asks for one report after the other until it is stopped."""
 
     def __init__(self):
         super().__init__()
         self.ends, self.took = threading.Event(), []
 
     def run(self):
-        # Whoever looks has a machine of its own: here it gives way to load and upstream.
+        # The reader would have a machine of its own: here it yields to load and upstream.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         admin = http.client.HTTPConnection("127.0.0.1", PORTS["admin"], timeout=60)
         while not self.ends.is_set():
@@ -88,7 +88,7 @@ def rounds_of(rounds, table, cores):
     found, took = Rounds(), []
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
-        # Whoever is first in one round is second in the next; and twice without, which is the noise.
+        # The first of one round is second in the next; and twice without reports, which shows the noise.
         for name in ("quiet", "looked", "again")[:: 1 if number % 2 else -1]:
             result, times = measure(name == "looked")
             took += times

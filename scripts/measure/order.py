@@ -40,7 +40,7 @@ def section(name):
 
 
 def first_asked(config):
-    """What whoever starts a gateway asks it first: whether it is ready, and with the first key what that may spend."""
+    """First requests after a start: is it ready, and what may the first key spend."""
     ask = lambda port, path, more={}: urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{PORTS[port]}{path}", headers=more)).read()
     ask("admin", "/readyz")

@@ -6,7 +6,7 @@ from .rig import ROOT, TARGET, WORK, say
 
 # What the core is asked for every time, whatever it has to say; and what is done once a turn.
 ASKED = re.compile(r"::(unsent|dirty|actions|orders|expire|turned|wants_read|next_deadline|stopping_due)$")
-# What follows when an event lies in its client's queue already.
+# Work that follows when an event is already in its client's queue.
 AFTER = re.compile(r"::(settle_down|wrote|client_wrote)$")
 DRIVER = re.compile(r"tollgate::gateway::Gateway(>| as |::)")
 

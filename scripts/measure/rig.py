@@ -80,7 +80,7 @@ def rss(pid):
 
 
 class Run:
-    """One run of the load generator; what stands in its block happens between warming up and the requests."""
+    """One run of the load generator; its block runs between warming up and the requests."""
 
     def __init__(self, port, core=None, **options):
         command = [PROGRAMS["load"], "--addr", f"127.0.0.1:{port}"]

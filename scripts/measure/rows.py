@@ -123,7 +123,7 @@ def governed(rounds_wanted, table):
     subjects = [Subject(name).start() for name in ("gateway", "ungoverned")]
     rounds = Rounds()
     for number in range(rounds_wanted):
-        # Whoever is first in one round is second in the next.
+        # The first of one round is second in the next.
         for subject in subjects if number % 2 else subjects[::-1]:
             found = measure_cpu(subject, "whole", connections=32, requests=20000)
             rounds.add("cpu", subject.name, found["cpu_us"])

@@ -30,7 +30,7 @@ def configure():
         + provider("secure", "chat", f"https://localhost:{PORTS['tls']}/v1", tls)
         + model("bench", "plain") + model("slow", "slow") + model("near", "near") + model("crossed", "crossed")
         + model("answers", "answers") + model("secure", "secure") + equals + vectors + f'[[plans]]\nname = "team"\n{limits}'
-        # Whoever is compared with itself without limits has none at all.
+        # A gateway that is compared with itself without limits has none at all.
         + ('[[plans]]\nname = "spent"\ntokens = 1\n' if limits else ''))
     text = config("gateway", "admin", limits)
     (WORK / "tollgate.toml").write_text(text)

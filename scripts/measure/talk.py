@@ -26,7 +26,7 @@ def delay(port, way, streams):
     run = Run(port, connections=streams, requests=streams, warm=0, gap_us=GAP_US, stream=True, delays=True, **way)
     found = run.go()
     run.end()
-    # Whoever falls so far behind that few events are seen while all are under way has failed, whatever those say.
+    # A peer that falls so far behind that few events are seen while all are under way has failed, whatever their delays.
     enough = found["delays"] >= streams * EVENTS_A_SECOND * SECONDS / 4
     return found["delay_p99_us"] if enough else float("inf")
 
