@@ -1,19 +1,19 @@
 //! Grants of a shared ledger: they allow a host to admit requests of one key in memory, without asking for each.
 //!
 //! 1. A grant is a number of requests, tokens and money of a key and of all groups above it, in one window and one
-//! period of each, valid for two seconds by the ledger's clock. The ledger holds it like the lease of a running
-//! request, under a name of its own that expires: so it counts wherever reservations count, and a host that dies loses
-//! it automatically.
+//!    period of each, valid for two seconds by the ledger's clock. The ledger holds it like the lease of a running
+//!    request, under a name of its own that expires: so it counts wherever reservations count, and a host that dies
+//!    loses it automatically.
 //! 2. A request is admitted by a grant only if its maximum usage fits in the rest of the grant. Otherwise the host asks
-//! the ledger, which knows all usage. So a limit of N admits exactly N, and tokens and money keep their bound: only the
-//! ledger admits usage beyond a limit, one request at a time.
+//!    the ledger, which knows all usage. So a limit of N admits exactly N, and tokens and money keep their bound: only
+//!    the ledger admits usage beyond a limit, one request at a time.
 //! 3. The first requests of a busy key bring a grant with their answers; the ledger's thread enlarges it in the
-//! background, by the rate at which it is used. It gets at most a part of the remaining quota, 1 / (4 x hosts).
+//!    background, by the rate at which it is used. It gets at most a part of the remaining quota, 1 / (4 x hosts).
 //! 4. The next commit reports each use, as a reservation of the host; the usage record releases it, as always.
 //! 5. If only granted quota is left, the ledger revokes the grant by one message. Hosts give back the unused part, and
-//! the host that asked waits for that, 250 ms at most.
+//!    the host that asked waits for that, 250 ms at most.
 //! 6. A grant expires by a monotonic clock, measured from before the question and read at each admission: a process
-//! that was stopped has none left. Concurrency slots are never granted: each request asks for one.
+//!    that was stopped has none left. Concurrency slots are never granted: each request asks for one.
 
 use crate::base::limits::GRANT_BUSY;
 use crate::base::paged::Sparse;

@@ -7,8 +7,7 @@
 //! | `Starting` | reads its configuration and certificates, checks the ledger, reports `ready` | old | old | old |
 //! | `Quieting` | waits | old, requests that have begun to arrive | old | old, which does not accept |
 //! | `Given` | takes ledger and counters, reports `taken` | none | in transfer | old, which does not accept at first |
-//! | `Returning` | is being ended | none if the ledger was given, else old | in transfer back | old, which does not
-//! accept at first |
+//! | `Returning` | is being ended | none if the ledger was given, else old | in transfer back | old, which does not accept at first |
 //! | `Served` | serves | new | new | new |
 //! | `Outlived` | has died after it served | none | free; old, while it writes rows of its last streams | gone |
 //!
@@ -25,17 +24,17 @@
 //! | `Served` | Failed → Outlived: Nothing |
 //!
 //! - USR2 starts a successor, unless rows are late or cannot be written: they must be written before the ledger is
-//! given.
+//!   given.
 //! - `ready` begins to quiet: no connection is accepted, and requests that have begun to arrive are admitted, for
-//! [`QUIET_WAIT`] at most. After that the ledger is given away with a list of the running requests.
+//!   [`QUIET_WAIT`] at most. After that the ledger is given away with a list of the running requests.
 //! - `taken` is the point of no return: the successor has the ledger and could serve, and waits for the permission.
 //! - Before that point every failure leads back: a successor that reports why it cannot, dies, or is late
-//! ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
-//! unless it is dead, the ledger returns, the listeners accept again, and the log gives the reason. `Gone` waits for
-//! one attempt to write the ledger: if that fails the ledger's thread keeps trying, and a stop bounds that.
+//!   ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
+//!   unless it is dead, the ledger returns, the listeners accept again, and the log gives the reason. `Gone` waits for
+//!   one attempt to write the ledger: if that fails the ledger's thread keeps trying, and a stop bounds that.
 //! - After it the successor is on its own. The old process serves its running requests; their rows are sent to the
-//! successor and kept here until it reports that they are committed. If it dies this process writes them, whenever no
-//! other process has the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
+//!   successor and kept here until it reports that they are committed. If it dies this process writes them, whenever no
+//!   other process has the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
 //!
 //! If the old process dies, the successor has to do everything, whatever its progress.
 
