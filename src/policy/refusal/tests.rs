@@ -2,7 +2,7 @@ use super::super::meter::Whose;
 use super::*;
 
 #[test]
-fn each_row_of_section_7_has_its_status_and_type() {
+fn each_refusal_has_its_status_and_type() {
     let limit = Limit {
         kind: LimitKind::Requests,
         by: By::Spent,
@@ -31,7 +31,7 @@ fn each_row_of_section_7_has_its_status_and_type() {
 }
 
 #[test]
-fn statuses_beyond_section_7_are_invalid_requests_and_503_is_upstream() {
+fn other_client_errors_are_invalid_requests_and_503_is_upstream() {
     let second = Duration::from_secs(10);
     let invalid = [
         (Refusal::method("POST"), 405),

@@ -30,7 +30,7 @@ fn id_of(key: &str) -> &str {
 }
 
 #[test]
-fn section_5_1_and_5_2_the_bearer_everywhere_and_x_api_key_at_messages() {
+fn bearer_works_everywhere_and_x_api_key_at_messages() {
     let h = Harness::usual();
     let key = h.key();
     let auth = bearer(&key);
@@ -58,7 +58,7 @@ fn section_5_1_and_5_2_the_bearer_everywhere_and_x_api_key_at_messages() {
 }
 
 #[test]
-fn section_5_3_and_5_4_what_is_not_exactly_a_key_opens_nothing() {
+fn an_inexact_key_is_refused() {
     let h = Harness::usual();
     let key = h.key();
     assert!(key.starts_with("tg_live_"), "section 5.3: prefix, live_, secret part");
@@ -80,7 +80,7 @@ fn section_5_3_and_5_4_what_is_not_exactly_a_key_opens_nothing() {
 }
 
 #[test]
-fn section_5_5_scopes_permit_models_and_endpoints() {
+fn scopes_permit_models_and_endpoints() {
     let h = Harness::usual();
     let chat_only = h.key_with(&["--endpoints", "chat", "--models", "small"]);
     assert_eq!(h.chat(&chat_only, &chat("x")).status(), 200);
@@ -97,7 +97,7 @@ fn section_5_5_scopes_permit_models_and_endpoints() {
 }
 
 #[test]
-fn section_5_7_rotation_both_keys_work_in_between_and_a_change_is_seen_within_a_second() {
+fn both_keys_work_during_rotation_and_changes_apply_within_a_second() {
     let h = Harness::usual();
     let issued = [(); 5].map(|()| std::cell::OnceCell::new());
     let key = |cell: &std::cell::OnceCell<String>| cell.get_or_init(|| h.issue(&[])).clone();
@@ -111,7 +111,7 @@ fn section_5_7_rotation_both_keys_work_in_between_and_a_change_is_seen_within_a_
 }
 
 #[test]
-fn section_5_4_an_expired_key_opens_nothing() {
+fn an_expired_key_is_refused() {
     let h = Harness::usual();
     let (begun, life) = (Instant::now(), Duration::from_secs(4));
     let (brief, lasting) = (h.issue(&["--expires", "4s"]), h.issue(&[]));
@@ -127,7 +127,7 @@ fn section_5_4_an_expired_key_opens_nothing() {
 
 /// Rule under test: the secret is shown once and must never be stored.
 #[test]
-fn section_2_5_a_key_is_shown_once_and_listed_without_its_secret() {
+fn a_key_is_shown_once_and_listed_without_its_secret() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "two", "--models", "small", "--expires", "30d"]);
     let list: Value = serde_json::from_str(&h.done(&["keys", "list", "--json"])).unwrap();

@@ -9,7 +9,7 @@ fn members(value: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn section_2_1_models_have_the_four_fields_and_only_those() {
+fn models_have_exactly_four_fields() {
     let h = Harness::usual();
     let answer = h.get("/v1/models", &h.key());
     assert_eq!((answer.status(), answer.head.get("content-type")), (200, Some("application/json")));
@@ -28,7 +28,7 @@ fn section_2_1_models_have_the_four_fields_and_only_those() {
 }
 
 #[test]
-fn section_2_1_the_list_holds_only_what_the_key_may_use() {
+fn the_model_list_has_only_models_that_the_key_may_use() {
     let h = Harness::usual();
     let key = h.key_with(&["--models", "large,hasty"]);
     let list = h.get("/v1/models", &key).json();
@@ -40,7 +40,7 @@ fn section_2_1_the_list_holds_only_what_the_key_may_use() {
 }
 
 #[test]
-fn section_2_1_with_an_anthropic_version_the_list_has_both_families_fields() {
+fn the_model_list_has_both_apis_fields_with_an_anthropic_version() {
     let h = Harness::usual();
     let key = h.key();
     let fields = [("x-api-key", key.as_str()), ("anthropic-version", "2023-06-01")];
@@ -53,7 +53,7 @@ fn section_2_1_with_an_anthropic_version_the_list_has_both_families_fields() {
 }
 
 #[test]
-fn section_2_1_the_catalog_is_given_in_human_form() {
+fn the_models_command_prints_a_table_for_people() {
     let h = Harness::usual();
     let table = h.done(&["models"]);
     let line = table.lines().find(|line| line.contains("Large One")).unwrap_or_else(|| panic!("{table}"));
@@ -66,7 +66,7 @@ fn section_2_1_the_catalog_is_given_in_human_form() {
 }
 
 #[test]
-fn section_2_2_a_chat_completion_has_its_fields() {
+fn a_chat_completion_has_its_fields() {
     let h = Harness::usual();
     let answer = h.chat(&h.key(), &chat("one two three\n#sim tokens=7"));
     assert_eq!(answer.status(), 200);
@@ -85,7 +85,7 @@ fn section_2_2_a_chat_completion_has_its_fields() {
 
 /// Section 2.2 promises fields that some servers leave out.
 #[test]
-fn section_2_2_what_an_upstream_leaves_out_is_added() {
+fn fields_that_an_upstream_leaves_out_are_added() {
     let h = Harness::usual();
     let body = h.chat(&h.key(), &chat("one two three\n#sim bare tokens=7")).json();
     assert_eq!(body["object"], "chat.completion");
@@ -97,7 +97,7 @@ fn section_2_2_what_an_upstream_leaves_out_is_added() {
 }
 
 #[test]
-fn section_2_3_the_quota_has_its_fields_and_follows_the_use() {
+fn the_quota_has_its_fields_and_follows_usage() {
     let h = Harness::usual();
     let key = h.key();
     let quota = h.get("/v1/quota", &key).json();
@@ -120,7 +120,7 @@ fn section_2_3_the_quota_has_its_fields_and_follows_the_use() {
 }
 
 #[test]
-fn section_4_every_endpoint_answers_its_method_and_no_other() {
+fn every_endpoint_accepts_only_its_method() {
     let h = Harness::usual();
     let key = h.key();
     let auth = bearer(&key);
@@ -149,7 +149,7 @@ fn section_4_every_endpoint_answers_its_method_and_no_other() {
 }
 
 #[test]
-fn section_4_1_and_4_2_the_answer_arrives_byte_for_byte_but_for_id_and_model() {
+fn answers_arrive_byte_for_byte_except_id_and_model() {
     let h = Harness::usual();
     let key = h.key();
     for (shape, upstream) in [("chat", "up-small"), ("messages", "up-large")] {
@@ -199,7 +199,7 @@ pub fn without_created(text: &str) -> String {
 }
 
 #[test]
-fn section_4_the_headers_of_an_answer_are_the_gateways_alone() {
+fn an_answer_has_only_the_gateways_headers() {
     let h = Harness::usual();
     let key = h.key();
     let allowed = [
@@ -230,7 +230,7 @@ fn section_4_the_headers_of_an_answer_are_the_gateways_alone() {
 
 /// Section 9: all paths begin with `/v1`. Probes at the root are answered without a key.
 #[test]
-fn section_9_paths_outside_v1_are_unknown_and_the_root_is_open() {
+fn paths_outside_v1_are_unknown_and_the_root_is_open() {
     let h = Harness::usual();
     let key = h.key();
     for path in ["/chat/completions", "/v2/models", "/v1", "/v1/nothing", "/v1x/models", "/v1/models/a/b"] {

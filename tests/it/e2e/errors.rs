@@ -17,7 +17,7 @@ fn check(answer: &Answer, shape: &str, status: u16, kind: &str) {
 }
 
 #[test]
-fn section_7_400_body_failed_validation() {
+fn an_invalid_body_is_400() {
     let h = Harness::usual();
     let key = h.key();
     for shape in ROUTES {
@@ -34,7 +34,7 @@ fn section_7_400_body_failed_validation() {
 }
 
 #[test]
-fn section_7_400_content_type_and_encoding() {
+fn a_wrong_content_type_or_encoding_is_400() {
     let h = Harness::usual();
     let auth = bearer(&h.key());
     for (name, value, status) in [
@@ -54,7 +54,7 @@ fn section_7_400_content_type_and_encoding() {
 }
 
 #[test]
-fn section_7_401_key_missing_or_malformed() {
+fn a_missing_or_malformed_key_is_401() {
     let h = Harness::usual();
     for shape in ROUTES {
         let answer = h.generate(shape, "tg_live_nothing", &body(shape, "x"));
@@ -66,7 +66,7 @@ fn section_7_401_key_missing_or_malformed() {
 }
 
 #[test]
-fn section_7_403_scope_without_model_or_endpoint() {
+fn a_scope_without_the_model_or_endpoint_is_403() {
     let h = Harness::usual();
     let key = h.key_with(&["--models", "hasty,hasty-large"]);
     for shape in ROUTES {
@@ -79,7 +79,7 @@ fn section_7_403_scope_without_model_or_endpoint() {
 }
 
 #[test]
-fn section_7_404_unknown_model_or_path() {
+fn an_unknown_model_or_path_is_404() {
     let h = Harness::usual();
     let key = h.key();
     for shape in ROUTES {
@@ -91,7 +91,7 @@ fn section_7_404_unknown_model_or_path() {
 
 /// Every way a provider can fail before its first byte, and section 7's answer to it.
 #[test]
-fn section_7_500_provider_failure() {
+fn a_provider_failure_is_500() {
     let h = Harness::usual();
     let key = h.key();
     for shape in ROUTES {
@@ -153,7 +153,7 @@ fn a_providers_message_is_passed_on_masked() {
 }
 
 #[test]
-fn section_7_504_the_model_exceeded_a_timeout() {
+fn a_model_that_exceeds_a_timeout_is_504() {
     let h = Harness::usual();
     let key = h.key();
     for shape in ROUTES {
@@ -171,7 +171,7 @@ fn section_7_504_the_model_exceeded_a_timeout() {
 
 /// Contract section 4: after the first byte a failure becomes an error event, and the stream is not ended as whole.
 #[test]
-fn section_7_a_failure_in_mid_stream_is_an_error_event() {
+fn a_failure_in_mid_stream_is_an_error_event() {
     // A short timeout only in mid-stream, since a busy machine can be slow at the beginning.
     let impatient = |id: &str, provider: &str| {
         format!(

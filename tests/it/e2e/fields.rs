@@ -24,7 +24,7 @@ fn chat_fields() -> Vec<(&'static str, Value, Value)> {
 }
 
 #[test]
-fn section_4_1_each_field_passes_when_good_and_is_named_when_bad() {
+fn each_chat_field_passes_if_valid_and_is_named_if_invalid() {
     let h = Harness::usual();
     let key = h.key();
     for (name, good, bad) in chat_fields() {
@@ -44,7 +44,7 @@ fn section_4_1_each_field_passes_when_good_and_is_named_when_bad() {
 }
 
 #[test]
-fn section_4_1_null_counts_as_absent_and_the_required_fields_are_required() {
+fn null_counts_as_absent_and_required_fields_are_required() {
     let h = Harness::usual();
     let key = h.key();
     for (name, _, _) in chat_fields() {
@@ -62,7 +62,7 @@ fn section_4_1_null_counts_as_absent_and_the_required_fields_are_required() {
 }
 
 #[test]
-fn section_4_1_unknown_fields_are_ignored_and_documented_ones_pass() {
+fn unknown_fields_are_ignored_and_documented_ones_pass() {
     let h = Harness::usual();
     let key = h.key();
     let mut body = chat("hi");
@@ -86,7 +86,7 @@ fn section_4_1_unknown_fields_are_ignored_and_documented_ones_pass() {
 }
 
 #[test]
-fn section_4_1_usage_is_asked_for_upstream_only_on_streams() {
+fn usage_is_requested_upstream_only_on_streams() {
     let h = Harness::usual();
     let key = h.key();
     h.chat(&key, &chat("hi"));
@@ -97,7 +97,7 @@ fn section_4_1_usage_is_asked_for_upstream_only_on_streams() {
 }
 
 #[test]
-fn section_4_2_each_field_passes_when_good_and_is_named_when_bad() {
+fn each_messages_field_passes_if_valid_and_is_named_if_invalid() {
     let h = Harness::usual();
     let key = h.key();
     let rows = [
@@ -124,7 +124,7 @@ fn section_4_2_each_field_passes_when_good_and_is_named_when_bad() {
 }
 
 #[test]
-fn section_4_2_the_version_header_is_a_date_and_goes_upstream() {
+fn the_version_header_is_a_date_and_is_sent_upstream() {
     let h = Harness::usual();
     let key = h.key();
     let ask = |fields: &[(&str, &str)]| {
@@ -144,7 +144,7 @@ fn section_4_2_the_version_header_is_a_date_and_goes_upstream() {
 
 /// Contract section 4: what is never sent upstream.
 #[test]
-fn section_5_the_clients_key_stays_here_and_the_providers_credential_goes_out() {
+fn the_provider_gets_its_credential_and_never_the_clients_key() {
     let h = Harness::usual();
     let key = h.key();
     let auth = bearer(&key);
@@ -187,7 +187,7 @@ fn contract_2_a_model_of_the_other_shape_answers_in_the_shape_of_the_endpoint() 
 
 /// Rule under test: either endpoint reaches every model. Documented fields keep their meaning.
 #[test]
-fn section_4_1_and_4_2_fields_keep_their_meaning_on_a_route_of_the_other_shape() {
+fn fields_keep_their_meaning_on_a_route_of_the_other_shape() {
     let h = Harness::usual();
     let key = h.key();
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});

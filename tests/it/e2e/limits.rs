@@ -21,7 +21,7 @@ fn is_refused(answer: &Answer) -> bool {
 }
 
 #[test]
-fn section_8_3_every_answer_under_v1_carries_the_remaining_budget() {
+fn every_answer_under_v1_has_the_remaining_budget() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "allowance"]);
     let answers = [
@@ -45,7 +45,7 @@ fn section_8_3_every_answer_under_v1_carries_the_remaining_budget() {
 }
 
 #[test]
-fn section_8_1_and_8_2_the_rate_limit_admits_exactly_so_many_per_key() {
+fn the_rate_limit_admits_exactly_so_many_per_key() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "two"]);
     let other = h.key_with(&["--plan", "two"]);
@@ -66,7 +66,7 @@ fn section_8_1_and_8_2_the_rate_limit_admits_exactly_so_many_per_key() {
 }
 
 #[test]
-fn section_8_2_the_rate_limit_holds_however_many_race() {
+fn the_rate_limit_holds_under_concurrency() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "two"]);
     let asked = chat("x\n#sim delay=200");
@@ -79,7 +79,7 @@ fn section_8_2_the_rate_limit_holds_however_many_race() {
 }
 
 #[test]
-fn section_8_2_a_spent_allowance_refuses_until_the_next_period() {
+fn a_spent_quota_refuses_until_the_next_period() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "allowance"]);
     let asked = with(chat("one\n#sim tokens=30"), "max_tokens", 30);
@@ -99,7 +99,7 @@ fn section_8_2_a_spent_allowance_refuses_until_the_next_period() {
 }
 
 #[test]
-fn section_8_2_tokens_per_window_and_requests_at_once_are_limits_too() {
+fn tokens_per_window_and_concurrency_are_limits_too() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "window-tokens"]);
     let asked = with(chat("one\n#sim tokens=30"), "max_tokens", 30);
@@ -116,7 +116,7 @@ fn section_8_2_tokens_per_window_and_requests_at_once_are_limits_too() {
 }
 
 #[test]
-fn section_8_2_a_window_that_ends_admits_again() {
+fn a_new_window_admits_again() {
     let more = "[[plans]]\nname = \"short\"\nrequests = 1\nwindow = \"2s\"\n".to_owned();
     let h = Harness::start(&Setup { more, ..Setup::default() });
     let key = h.key_with(&["--plan", "short"]);
@@ -134,7 +134,7 @@ fn section_8_2_a_window_that_ends_admits_again() {
 }
 
 #[test]
-fn section_8_an_unlimited_plan_shows_the_largest_safe_integer() {
+fn an_unlimited_plan_shows_the_largest_safe_integer() {
     let more = "[[plans]]\nname = \"free\"\n".to_owned();
     let h = Harness::start(&Setup { more, ..Setup::default() });
     let key = h.key_with(&["--plan", "free"]);
@@ -145,7 +145,7 @@ fn section_8_an_unlimited_plan_shows_the_largest_safe_integer() {
 
 /// Specification section 8.4.
 #[test]
-fn section_8_4_a_request_that_exceeds_the_request_timeout_is_a_504() {
+fn a_request_that_exceeds_the_request_timeout_is_504() {
     let h = Harness::usual();
     let key = h.key();
     let start = Instant::now();

@@ -10,7 +10,7 @@ fn parsed(events: &[String]) -> Vec<Value> {
 }
 
 #[test]
-fn section_6_a_chat_stream_is_chunks_then_done() {
+fn a_chat_stream_is_chunks_then_done() {
     let h = Harness::usual();
     let answer = h.chat(&h.key(), &streamed(chat("one two three\n#sim tokens=5")));
     assert_eq!(answer.status(), 200);
@@ -30,7 +30,7 @@ fn section_6_a_chat_stream_is_chunks_then_done() {
 }
 
 #[test]
-fn section_6_usage_comes_last_when_it_is_asked_for() {
+fn requested_usage_comes_last() {
     let h = Harness::usual();
     let asked = with(streamed(chat("one two three\n#sim tokens=5")), "stream_options", json!({"include_usage": true}));
     let events = parsed(&h.chat(&h.key(), &asked).events());
@@ -40,7 +40,7 @@ fn section_6_usage_comes_last_when_it_is_asked_for() {
 }
 
 #[test]
-fn section_6_a_message_stream_has_named_events_in_order() {
+fn a_messages_stream_has_named_events_in_order() {
     let h = Harness::usual();
     let answer = h.messages(&h.key(), &streamed(message("one two three\n#sim tokens=5")));
     let names: Vec<&str> = answer.text().lines().filter_map(|line| line.strip_prefix("event: ")).collect();
