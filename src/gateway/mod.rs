@@ -530,7 +530,7 @@ impl Core for Gateway {
         let live: Vec<_> = own.chain(self.cx.lifecycle.inheritance.holds()).map(Hold::id).collect();
         for (key, lease) in self.cx.meter.reclaim(|id| live.contains(&id)) {
             if lease.shared {
-                self.cx.orders.give_back(Release { key: self.cx.keys.get(key).id(), lease });
+                self.cx.orders.give_back(Release { key: self.cx.keys.get(key).id(), lease, unsent: false });
             }
         }
         self.cx.turns.served = None;

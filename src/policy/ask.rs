@@ -76,6 +76,9 @@ pub struct Grant {
 pub enum Use {
     /// The grant with this number has admitted a request of this key. The row of the request returns the lease.
     Took(u64, KeyId, Lease),
+    /// A request of this key that the ledger has admitted goes on. Until that is reported, the request counts only as
+    /// long as its host's lease.
+    Served(KeyId, Lease),
     /// The grant is not used any more.
     Returned(u64),
 }
@@ -118,11 +121,13 @@ impl Answer {
     }
 }
 
-/// Return of a lease without a row: the request ended before the ledger answered.
+/// Return of a lease without a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Release {
     /// Key of the request.
     pub key: KeyId,
     /// The lease.
     pub lease: Lease,
+    /// The request ended before the ledger answered: it was never sent and does not count.
+    pub unsent: bool,
 }

@@ -184,6 +184,17 @@ impl Meter {
         self.check(payer, now, Counted::Settled)
     }
 
+    /// Like [`Meter::spent_settled`], if a shared ledger admits. Its counts expire after a moment, and it is asked again:
+    /// a counter may have been repaired, or requests may not count after all.
+    pub fn spent_shared(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
+        self.spent_settled(payer, now).or_else(|limit| {
+            let is_old = |account: &Account| account.shared.as_ref().is_some_and(|known| known.is_old(now));
+            let mut old = is_old(self.at(payer.key, payer.plan, now));
+            self.tree.each(payer.path, &self.open, now, |node| old |= is_old(&node.account));
+            if old { Ok(()) } else { Err(limit) }
+        })
+    }
+
     /// Admits one request, counts it and reserves `estimate` in its key and every group above it, or returns the limit
     /// that refuses it. A request is refused if `used + reserved ≥ total`. N requests, or N at once, are exactly N.
     pub fn admit(&mut self, payer: Payer<'_>, now: Unix, estimate: Amount) -> Result<Hold, Limit> {
@@ -261,9 +272,9 @@ impl Meter {
         hold
     }
 
-    /// Stores the counts of a shared ledger. Within a window and a period they only grow.
+    /// Stores the counts of a shared ledger.
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
-        let was = self.at(key, plan, now).learn(news);
+        let was = self.at(key, plan, now).learn(news, now);
         let Meter { accounts, news, .. } = self;
         if let Some(used) = was {
             let was = BudgetStatus { used, total: plan.budget };
@@ -279,8 +290,8 @@ impl Meter {
     /// Adds one request to the known counts of a shared ledger, in the window of each account of `lease`.
     pub fn learn_of_one(&mut self, key: KeyIx, lease: &Lease) {
         let learn = |account: &mut Account, window: (Unix, Unix)| {
-            if let Some(shared) = account.shared.as_mut().filter(|shared| shared.window == window) {
-                shared.requests = shared.requests.saturating_add(1);
+            if let Some(known) = account.shared.as_mut().filter(|known| known.counts.window == window) {
+                known.counts.requests = known.counts.requests.saturating_add(1);
             }
         };
         self.accounts.get_mut(key.0 as usize).into_iter().for_each(|account| learn(account, lease.window));
@@ -295,7 +306,7 @@ impl Meter {
         let (mut news, told) = (news.iter(), &mut self.news);
         self.tree.each(lease.path, &self.open, now, |node| {
             let Some(news) = news.next() else { return };
-            let (was, total) = (node.account.learn(news), node.limits.budget);
+            let (was, total) = (node.account.learn(news, now), node.limits.budget);
             if let Some(used) = was {
                 let was = BudgetStatus { used, total };
                 tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), told);

@@ -61,7 +61,7 @@ impl Gateway {
             self.tell(id, Event::Ruled(ask, answer.ruling));
         } else if answer.ruling == Ruling::Admitted {
             // The request has ended, or has waited too long; its lease is given back.
-            self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone() });
+            self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
         }
     }
 

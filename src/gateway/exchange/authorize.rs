@@ -154,9 +154,10 @@ pub(crate) fn authorize(
     }
     if let Endpoint::Generate(_) | Endpoint::CountTokens(_) = endpoint {
         // A count takes no place and reserves nothing: what is settled alone can stand against it.
-        let spent = match context.shared || matches!(endpoint, Endpoint::CountTokens(_)) {
-            true => context.meter.spent_settled(payer, context.now),
-            false => context.meter.spent(payer, context.now),
+        let spent = match (endpoint, context.shared) {
+            (Endpoint::CountTokens(_), _) => context.meter.spent_settled(payer, context.now),
+            (_, true) => context.meter.spent_shared(payer, context.now),
+            (_, false) => context.meter.spent(payer, context.now),
         };
         spent.map_err(|limit| Refusal::limit(&limit))?;
     }

@@ -13,7 +13,7 @@ use crate::base::time::{Mono, Unix};
 use crate::dialect::{self, Fields, Invalid, OwnedTarget, Surcharge, Target};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::ask::{Ask, Limits, Release, Ruling, Wish};
+use crate::policy::ask::{Ask, Limits, Release, Ruling, Use, Wish};
 use crate::policy::catalog::Model;
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
@@ -432,6 +432,7 @@ impl Exchange {
             (Ruling::Admitted, Ok(payer), Ok(())) => {
                 let lease = Lease { shared: true, ..ask.lease.clone() };
                 let hold = cx.meter.grant(payer, asked, &lease);
+                cx.orders.used(Use::Served(ask.key, lease.clone()));
                 self.admitted(hold, Some(lease), asked);
                 return self.serve(draft, at, message, cx);
             }
@@ -443,7 +444,7 @@ impl Exchange {
             _ => Refusal::internal(),
         };
         if ruling == Ruling::Admitted {
-            cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone() });
+            cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
         }
         cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
         self.refuse(refusal)

@@ -13,10 +13,10 @@
 //! user and session), `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of
 //! accounts). The account of a key is named by its id, that of a group by `@` and its name: `use:<account>` (tokens by
 //! day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens,
-//! `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>`
+//! `q:<host>` admitted and not confirmed, `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>`
 //! (the same for nano-dollars). A grant reserves like a host, under its own name, and in a window `q:<grant>` requests;
 //! it is called in on the channel `calls`. `clock` is the knowledge about the clocks of the writers, see `moments.rs`.
-//! `host:spared` and `host:<writer>` exist after the ledger was away, see `spared.rs`.
+//! `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger was away, see `spared.rs`.
 
 mod audit;
 mod calls;
@@ -37,7 +37,7 @@ use super::keyform::record_from;
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
-use crate::io::clock::Clock;
+use crate::io::clock::{self, Clock};
 use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use, Wish};
 use crate::policy::attribution::HashKey;
@@ -62,6 +62,9 @@ use values::{integer, list, text};
 const FORMAT: &str = "3";
 /// Earlier versions, which this one converts to its own.
 const FORMERS: [&str; 2] = ["1", "2"];
+
+/// Code in the result of the admitting script: the server came to the question too late.
+const LATE: u64 = 8;
 
 const ADMIT: usize = 0;
 const APPEND: usize = 1;
@@ -116,8 +119,19 @@ pub enum Done {
     Before,
 }
 
-/// Reservations by account, window and period: their sum and number.
-pub type Holds = BTreeMap<Held, (Amount, u64)>;
+/// What a host holds, by account, window and period.
+pub type Holds = BTreeMap<Held, Holding>;
+
+/// Running requests of one account, window and period.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Holding {
+    /// Sum of their reservations.
+    pub reserved: Amount,
+    /// Their number.
+    pub running: u64,
+    /// Number of them that the ledger has admitted, and that the host has not confirmed yet ([`Use::Served`]).
+    pub asked: u64,
+}
 
 /// An account, a window and a period.
 type Held = (Account, (Unix, Unix), (Unix, Unix));
@@ -325,16 +339,16 @@ impl Remote {
         unhex(&text).map(HashKey).ok_or_else(|| self.nonsense())
     }
 
-    /// Announces the host as `speaker.host` with its reservations `holds`. All reservations under `old` end. See the
-    /// script.
+    /// Announces the host as `speaker.host` with what it holds. What it held under its names `old`, separated by
+    /// spaces, ends. See the script.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
         self.connect()?;
         self.spare(speaker)?;
         let mut cmd = self.script(ANNOUNCE, &[self.named("wins")]);
         cmd.arg(self.nodes.prefix()).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
-        for ((account, window, period), (reserved, count)) in holds {
+        for ((account, window, period), Holding { reserved, running, asked }) in holds {
             cmd.arg(account.to_string()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
-            cmd.arg(reserved.tokens).arg(*count).arg(reserved.nano);
+            cmd.arg(reserved.tokens).arg(*running).arg(reserved.nano).arg(*asked);
         }
         let done: Value = self.query(&cmd)?;
         self.read_done(&done);
@@ -378,7 +392,14 @@ impl Remote {
         let sent = count + usize::from(wait.is_some());
         wait.into_iter().for_each(|wait| _ = pipe.add_command(wait));
         let bytes = pipe.get_packed_pipeline();
+        let asked = self.clock.mono();
         let mut answers = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, sent))?;
+        if answers.iter().any(is_late) {
+            return Err(self.stalled());
+        }
+        if self.clock.mono().micros_since(asked) >= limits::ASK_FRESH.as_micros() as u64 {
+            self.spared.stalled(self.clock.mono());
+        }
         let have = answers.split_off(answers.len().min(count)).pop();
         let mut done = Vec::with_capacity(count);
         for (command, answer) in commands.iter().zip(answers) {
@@ -390,6 +411,17 @@ impl Remote {
         }
         self.judge_wait(have)?;
         Ok(done)
+    }
+
+    /// The server did not come to a question for so long that grants may have ended before their hosts could report
+    /// their use. They are spared as after an outage, and the question can be asked again.
+    fn stalled(&mut self) -> StoreError {
+        self.spared.broke(self.clock.mono());
+        // The clock may have been read wrong, too.
+        match self.ask_clock() {
+            Ok(()) => StoreError::Interrupted(self.name.clone()),
+            Err(error) => error,
+        }
     }
 
     fn read_answer(&mut self, command: &Command<'_>, answer: Value) -> Result<Done, StoreError> {
@@ -429,6 +461,7 @@ impl Remote {
         let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
         cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
         cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(self.named(CALLS)).arg(u8::from(known));
+        cmd.arg(clock::unix().0.saturating_add(limits::ASK_FRESH.as_millis() as u64));
         let limits = std::iter::once(&ask.limits).chain(&ask.groups);
         for ((_, window, period), limits) in accounts(&ask.key, &ask.lease).zip(limits) {
             let first = period.0.0 / DAY_MS;
@@ -442,10 +475,10 @@ impl Remote {
     fn release_command(&self, speaker: &Speaker, releases: &[Release]) -> Cmd {
         let mut cmd = self.script(RELEASE, &[]);
         cmd.arg(self.nodes.prefix()).arg(&speaker.host);
-        for Release { key, lease } in releases {
+        for Release { key, lease, unsent } in releases {
             for (account, window, period) in accounts(key, lease) {
                 cmd.arg(account.to_string()).arg(window_part(window)).arg(period.0.0);
-                cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano);
+                cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano).arg(u8::from(*unsent));
             }
         }
         cmd
@@ -503,6 +536,11 @@ fn is_wrong_type(error: &ServerError) -> bool {
     let text = error.to_string();
     // Errors about the type of an entry, the text in a field of it, and arithmetic on that text.
     ["WRONGTYPE", "is not an integer", "attempt to "].iter().any(|part| text.contains(part))
+}
+
+/// True for the answer to a question that the server came to too late.
+fn is_late(answer: &Value) -> bool {
+    matches!(answer, Value::Array(parts) if parts.len() == 7 && integer(&parts[0]) == Some(LATE))
 }
 
 /// Reads the result of the admitting script.

@@ -81,12 +81,12 @@ pub fn append_again(remote: &mut Remote, batch: &Batch) -> Result<(), StoreError
     remote.send(&speaker, &[Command::Rows(number, &batch.rows, &[])]).map(drop)
 }
 
-/// Counts requests that were admitted by grants unknown to the ledger with their rows, like requests that a host has
-/// admitted without the ledger.
+/// Counts requests whose admission the ledger does not know of with their rows, like requests that a host has admitted
+/// without the ledger.
 fn count_alone(batches: &mut [Batch]) {
     let mut taken: Vec<(KeyId, (Unix, Unix))> = Vec::new();
     for one in batches.iter_mut().flat_map(|batch| batch.uses.drain(..)) {
-        if let Use::Took(_, key, lease) = one {
+        if let Use::Took(_, key, lease) | Use::Served(key, lease) = one {
             taken.push((key, lease.window));
         }
     }
@@ -113,6 +113,8 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     remote: S,
     tell: F,
     speaker: Speaker,
+    /// Former names of this host that the ledger may still know, oldest first.
+    formers: Vec<String>,
     folding: FoldGuard,
     /// Rows that are not in the ledger yet, oldest first.
     batches: VecDeque<Batch>,
@@ -157,6 +159,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             remote,
             tell,
             speaker,
+            formers: Vec::new(),
             folding,
             batches: VecDeque::new(),
             numbered: 0,
@@ -215,6 +218,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                     self.lents.used(number, lease.reserved);
                     uses.push(Use::Took(number, key, lease));
                 }
+                Task::Use(one @ Use::Served(..)) => uses.push(one),
                 Task::Called(account) => (self.tell)(SharedNotice::CalledIn(account)),
                 Task::Release(release) => self.releases.push(release),
                 Task::LookUp(ids) => self.lookups.extend(ids),
@@ -276,16 +280,25 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
     /// Connects, and announces this host under a new name.
     fn come_back_at_once(&mut self) -> Result<(), StoreError> {
         self.announced = false;
-        let old = self.speaker.host.clone();
+        // An earlier announcement may have arrived, although it was not answered.
+        if self.formers.len() == limits::FORMER_NAMES_MAX {
+            self.formers.remove(1);
+        }
+        self.formers.push(self.speaker.host.clone());
         if let Ok(name) = self.remote.fresh_name() {
             self.speaker.host = name;
         }
-        self.remote.announce(&self.speaker, &old, &self.holds)?;
+        self.remote.announce(&self.speaker, &self.formers.join(" "), &self.holds)?;
+        self.formers.clear();
         self.announced = true;
         let epoch = self.remote.epoch().map(str::to_owned);
         let known = std::mem::replace(&mut self.epoch, epoch);
         if known.is_some() && known != self.epoch {
             (self.tell)(SharedNotice::BegunAnew);
+            // What the former ledger has admitted does not count in this one.
+            self.holds.values_mut().for_each(|held| held.asked = 0);
+            self.batches.iter_mut().for_each(|batch| batch.uses.retain(|one| !matches!(one, Use::Served(..))));
+            return self.come_back_at_once();
         }
         // Leases given back while the ledger was unreachable are not among the reservations announced.
         self.releases.clear();
@@ -305,7 +318,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             self.returned.clear();
             // Released leases are no longer reserved, and will not be announced.
             for release in std::mem::take(&mut self.releases) {
-                self.give_back(&release.key, &release.lease);
+                self.give_back(&release.key, &release.lease, release.unsent);
             }
             return Ok(());
         }
@@ -336,13 +349,13 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                 Ok(done) => {
                     rest = &mut rest[now..];
                     self.settle(sent, &done, asked);
-                    releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
+                    releases.iter().for_each(|one| self.give_back(&one.key, &one.lease, one.unsent));
                 }
                 Err(error) => {
                     // Grants in an answer that never arrived end by themselves.
                     self.lents.take();
                     rest.iter_mut().for_each(|ask| ask.wish.part = 0);
-                    releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
+                    releases.iter().for_each(|one| self.give_back(&one.key, &one.lease, one.unsent));
                     // Interrupted commands may have been done, so all of them are sent again under a new name.
                     let again =
                         matches!(error, StoreError::Interrupted(_)) && (!interrupted || self.remote.watch() < until);
@@ -366,8 +379,14 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             committed += batch.rows.len() as u64;
             self.folding.wrote(&batch.rows);
             for one in &batch.uses {
-                if let Use::Took(_, key, lease) = one {
-                    self.hold(key, lease);
+                match one {
+                    Use::Took(_, key, lease) => self.hold(key, lease, 0),
+                    Use::Served(key, lease) => {
+                        for name in accounts(key, lease) {
+                            self.holds.entry(name).and_modify(|held| held.asked = held.asked.saturating_sub(1));
+                        }
+                    }
+                    Use::Returned(_) => {}
                 }
             }
             // Taken under a former name of this host: it announces itself under another name with all its reservations.
@@ -377,8 +396,8 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             for (row, lease) in batch.rows.iter().filter_map(|row| Some((row, lent(row)?))) {
                 match done {
                     // Lent under a former name of this host, and announced again under the present one.
-                    Done::Before if !is_moved => self.releases.push(Release { key: row.key, lease }),
-                    _ => self.give_back(&row.key, &lease),
+                    Done::Before if !is_moved => self.releases.push(Release { key: row.key, lease, unsent: false }),
+                    _ => self.give_back(&row.key, &lease, false),
                 }
             }
         }
@@ -395,11 +414,12 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// Records the reservation of a lease.
-    fn hold(&mut self, key: &KeyId, lease: &Lease) {
+    /// Records the reservation of a lease, and whether the ledger has admitted its request.
+    fn hold(&mut self, key: &KeyId, lease: &Lease, asked: u64) {
         for name in accounts(key, lease) {
             let held = self.holds.entry(name).or_default();
-            *held = (held.0.plus(lease.reserved), held.1 + 1);
+            held.reserved = held.reserved.plus(lease.reserved);
+            (held.running, held.asked) = (held.running + 1, held.asked + asked);
         }
     }
 
@@ -409,7 +429,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         self.lents.answered(answer, until, now);
         self.went_on |= ask.wish.by > Mono(0) && answer.ruling != Ruling::Called;
         match answer.ruling {
-            Ruling::Admitted => self.hold(&ask.key, &ask.lease),
+            Ruling::Admitted => self.hold(&ask.key, &ask.lease, 1),
             Ruling::Called => {
                 let mut ask = ask.clone();
                 if ask.wish.by == Mono(0) {
@@ -425,11 +445,14 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         (self.tell)(SharedNotice::Answered(Box::new(Answer { grant, ..answer.clone() })));
     }
 
-    fn give_back(&mut self, key: &KeyId, lease: &Lease) {
+    /// `unsent`: the ledger has admitted the request, and it does not count.
+    fn give_back(&mut self, key: &KeyId, lease: &Lease, unsent: bool) {
         for name in accounts(key, lease) {
             let Some(held) = self.holds.get_mut(&name) else { continue };
-            *held = (held.0.minus(lease.reserved), held.1.saturating_sub(1));
-            if held.1 == 0 {
+            held.reserved = held.reserved.minus(lease.reserved);
+            held.running = held.running.saturating_sub(1);
+            held.asked = held.asked.saturating_sub(u64::from(unsent));
+            if held.running == 0 {
                 self.holds.remove(&name);
             }
         }

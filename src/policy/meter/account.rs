@@ -4,8 +4,8 @@
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
 use super::super::window::{DAY_MS, Period, is_within, window};
-use crate::base::order;
 use crate::base::time::Unix;
+use crate::base::{limits, order};
 
 /// First moment, and first moment after.
 pub(super) type Bounds = (Unix, Unix);
@@ -96,15 +96,54 @@ pub struct SharedCounts {
     pub period_used: Amount,
 }
 
-impl SharedCounts {
+/// Counts of a shared ledger as this process knows them: those that the ledger reported, and what was admitted here
+/// since.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Known {
+    pub(super) counts: SharedCounts,
+    /// Time of the last report.
+    told: Unix,
+    /// Since when the ledger reports less; 0 if it does not.
+    less: Unix,
+}
+
+impl Known {
     /// Adds use that this process has settled since.
     fn add(&mut self, open: &Open, window: Bounds, used: Amount) {
-        if self.window == window {
-            self.window_used = self.window_used.saturating_add(used.tokens);
+        let counts = &mut self.counts;
+        if counts.window == window {
+            counts.window_used = counts.window_used.saturating_add(used.tokens);
         }
-        if self.period.0 <= open.admitted && open.admitted < self.period.1 {
-            self.period_used = self.period_used.plus(used);
+        if counts.period.0 <= open.admitted && open.admitted < counts.period.1 {
+            counts.period_used = counts.period_used.plus(used);
         }
+    }
+
+    /// True if the last report has expired.
+    pub(super) fn is_old(&self, now: Unix) -> bool {
+        now.0.abs_diff(self.told.0) >= limits::COUNTS_FRESH.as_millis() as u64
+    }
+
+    /// Stores a report. It is too low while requests admitted here are not reported. If it stays lower, it is right: a
+    /// counter was repaired, or requests do not count after all.
+    fn learn(&mut self, news: &SharedCounts, now: Unix) {
+        let (mut next, known) = (*news, &self.counts);
+        if known.window == news.window {
+            next.requests = news.requests.max(known.requests);
+            next.window_used = news.window_used.max(known.window_used);
+        }
+        if known.period == news.period {
+            next.period_used = news.period_used.max(known.period_used);
+        }
+        self.told = now;
+        if next == *news {
+            self.less = Unix(0);
+        } else if self.less == Unix(0) {
+            self.less = now;
+        } else if now.0.abs_diff(self.less.0) >= limits::COUNTS_SETTLE.as_millis() as u64 {
+            (next, self.less) = (*news, Unix(0));
+        }
+        self.counts = next;
     }
 }
 
@@ -214,7 +253,7 @@ pub(super) struct Account {
     /// Number of reservations that are bounds, and their sum.
     pub(super) bounded: (u32, Amount),
     /// Last counts of a shared ledger; `None` without one.
-    pub(super) shared: Option<Box<SharedCounts>>,
+    pub(super) shared: Option<Box<Known>>,
 }
 
 impl Account {
@@ -324,19 +363,11 @@ impl Account {
         }
     }
 
-    /// Stores the counts of a shared ledger. Within a window and a period they only grow. Returns the period's money
-    /// known before; `None` if nothing was known.
-    pub(super) fn learn(&mut self, news: &SharedCounts) -> Option<u64> {
-        let before = self.shared.as_ref().filter(|known| known.period == news.period).map(|_| self.period_known().nano);
-        let known = self.shared.get_or_insert_default();
-        let (mut requests, mut window_used, mut period_used) = (news.requests, news.window_used, news.period_used);
-        if known.window == news.window {
-            (requests, window_used) = (requests.max(known.requests), window_used.max(known.window_used));
-        }
-        if known.period == news.period {
-            period_used = period_used.max(known.period_used);
-        }
-        **known = SharedCounts { requests, window_used, period_used, ..*news };
+    /// Stores the counts of a shared ledger. Returns the period's money known before; `None` if nothing was known.
+    pub(super) fn learn(&mut self, news: &SharedCounts, now: Unix) -> Option<u64> {
+        let known = self.shared.as_ref().filter(|known| known.counts.period == news.period);
+        let before = known.map(|_| self.period_known().nano);
+        self.shared.get_or_insert_default().learn(news, now);
         before
     }
 
@@ -472,7 +503,8 @@ impl Account {
     /// Requests and tokens of the present window: the larger of this process's and the shared ledger's counts.
     #[inline]
     pub(super) fn window_known(&self) -> (u64, u64) {
-        let shared = self.shared.as_ref().filter(|shared| shared.window == self.window.bounds);
+        let shared = self.shared.as_ref().map(|known| &known.counts);
+        let shared = shared.filter(|shared| shared.window == self.window.bounds);
         let (requests, used) = shared.map_or((0, 0), |shared| (shared.requests, shared.window_used));
         (self.window.requests.max(requests), self.window.used.max(used))
     }
@@ -480,7 +512,8 @@ impl Account {
     /// Use of the period, in the same way.
     #[inline]
     pub(super) fn period_known(&self) -> Amount {
-        let shared = self.shared.as_ref().filter(|shared| shared.period == self.period.bounds);
+        let shared = self.shared.as_ref().map(|known| &known.counts);
+        let shared = shared.filter(|shared| shared.period == self.period.bounds);
         shared.map_or(self.period.used, |shared| self.period.used.max(shared.period_used))
     }
 

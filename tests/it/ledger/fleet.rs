@@ -192,7 +192,9 @@ impl Fleet<'_> {
         match plan {
             0 => {
                 let quota = self.all[0].get("/v1/quota", &key).json();
-                assert_eq!(quota["rate_limit"]["remaining"], 0, "all are counted: {quota}");
+                // One may be shown for those that the dead one had not confirmed.
+                let left = quota["rate_limit"]["remaining"].as_u64();
+                assert!(left.is_some_and(|left| left <= 1), "all are counted: {quota}");
                 assert!(ok + seen.iter().filter(|one| one.broken).count() >= limit, "{ok} of {limit}");
             }
             // What is settled is in the rows: the dead one may have written of what it could not answer any more.

@@ -90,7 +90,7 @@ impl World<'_> {
         for (key, lease) in &self.hosts[host].running {
             for place in accounts(key, lease) {
                 let held = holds.entry(place).or_default();
-                *held = (held.0.plus(lease.reserved), held.1 + 1);
+                (held.reserved, held.running) = (held.reserved.plus(lease.reserved), held.running + 1);
             }
         }
         let old = self.hosts[host].speaker.host.clone();
@@ -182,6 +182,7 @@ impl World<'_> {
                 let Limits { tokens, budget, .. } = self.limits;
                 let within = (tokens == 0 || before.tokens < tokens) && (budget == 0 || before.nano < budget);
                 assert!(within, "{before:?} when it was admitted");
+                self.hosts[host].uses.push(Use::Served(key, ask.lease.clone()));
                 self.begin(host, key, ask.lease);
                 true
             }

@@ -40,5 +40,7 @@ mod shared_notes;
 mod shared_people;
 #[cfg(feature = "redis")]
 mod spared;
+#[cfg(feature = "redis")]
+mod unheard;
 
 use super::e2e::{client, harness, process};

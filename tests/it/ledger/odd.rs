@@ -107,6 +107,28 @@ fn a_counter_that_is_no_whole_number_admits_nobody() {
 }
 
 #[test]
+fn a_wrong_number_that_is_repaired_is_forgotten_by_hosts_that_have_seen_it() {
+    let Some(server) = Server::start() else { return };
+    let all = server.three();
+    let key = key_of(&all, &["--plan", "requests"]);
+    assert_eq!(status(&all[0], &key), 200);
+    wait_for("the row", || (sums(&all[0], &key).0 == 1).then_some(()));
+    let window = server.text(&["KEYS", &format!("tollgate:win:{}:*", id_of(&key))]);
+    let window = window.lines().nth(2).unwrap().trim().to_owned();
+    // A whole number like any other, but not what the rows say.
+    server.say(&[b"HSET", window.as_bytes(), b"q", b"1000"]);
+    for h in &all {
+        wait_for("the refusal", || (status(h, &key) == 429).then_some(()));
+    }
+    server.say(&[b"HSET", window.as_bytes(), b"q", b"1"]);
+    for h in &all {
+        wait_for("service", || (status(h, &key) == 200).then_some(()));
+        let left = || h.get("/v1/quota", &key).json()["rate_limit"]["remaining"].as_u64().filter(|left| *left > 100);
+        wait_for("the quota", left);
+    }
+}
+
+#[test]
 fn a_window_of_the_wrong_type_blocks_no_other_key_after_an_outage_either() {
     let Some(mut server) = Server::start() else { return };
     let h = server.gateway("");

@@ -36,7 +36,7 @@ fn shared_limits_are_reserved_until_rows_have_spent_them() {
         assert_eq!(host.admit().0, Ruling::Refused(LimitKind::Requests, 0, By::Spent), "{name}");
         host.ask.limits = free;
         // What was lent comes back, and another request has used all of it.
-        let release = Release { key: host.ask.key, lease: host.ask.lease.clone() };
+        let release = Release { key: host.ask.key, lease: host.ask.lease.clone(), unsent: true };
         assert_eq!(host.send(&Command::Release(&[release])), Done::Done);
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
         let day = window(tollgate::base::time::Unix(now), Duration::from_secs(86_400)).0.0 / 86_400_000;

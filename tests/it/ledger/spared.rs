@@ -81,7 +81,8 @@ fn what_was_granted_before_an_outage_counts_until_its_host_has_told_what_it_has_
         assert_eq!(other.drain(), LIMIT - 1 - requests, "what was granted may have been used");
         // All except one were, and that one is reported last.
         one.come_back();
-        let uses: Vec<Use> = (1..requests).map(|_| Use::Took(number, key, one.ask.lease.clone())).collect();
+        let took = (1..requests).map(|_| Use::Took(number, key, one.ask.lease.clone()));
+        let uses: Vec<Use> = took.chain([Use::Served(key, one.ask.lease.clone())]).collect();
         assert_eq!(one.send(&Command::Rows(number, &[], &uses)), Done::Done);
         assert_eq!(one.send(&Command::Rows(number, &[], &uses)), Done::Before, "once, however often");
         one.remote.follow_clock().unwrap();

@@ -8,7 +8,7 @@ use tollgate::base::seam::Core;
 use tollgate::base::time::{Now, Unix};
 use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
-use tollgate::policy::ask::{Answer, Ask, Release, Ruling};
+use tollgate::policy::ask::{Answer, Ask, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
@@ -131,12 +131,20 @@ impl Ledger {
             Order::Asks(asks) if self.way != Way::File => self.shared.asks.extend(asks),
             Order::Releases(releases) if self.way != Way::File => {
                 self.story.released += releases.len() as u64;
-                for Release { key, lease } in &releases {
+                for Release { key, lease, .. } in &releases {
                     if !remove(&mut self.shared.lent, &loan(*key, lease.clone())) {
                         return Err(format!("given back and never lent, or twice: {key} {lease:?}"));
                     }
                 }
                 self.shared.releases.extend(releases);
+            }
+            Order::Uses(uses) if self.way != Way::File => {
+                for one in &uses {
+                    let lent = |key: &KeyId, lease: &Lease| self.shared.lent.contains(&loan(*key, lease.clone()));
+                    if !matches!(one, Use::Served(key, lease) if lent(key, lease)) {
+                        return Err(format!("nobody has admitted {one:?}"));
+                    }
+                }
             }
             other => return Err(format!("nobody has asked for {other:?}")),
         }
@@ -252,7 +260,7 @@ impl Ledger {
             left = left.saturating_sub(1);
             comes
         };
-        for Release { key, lease } in &shared.releases {
+        for Release { key, lease, .. } in &shared.releases {
             if comes() {
                 remove(&mut shared.server.held, &loan(*key, lease.clone()));
             }
@@ -373,7 +381,7 @@ impl Shared {
 
     /// Leases that will not be announced any more.
     fn give_up_releases(&mut self) {
-        for Release { key, lease } in self.releases.drain(..) {
+        for Release { key, lease, .. } in self.releases.drain(..) {
             remove(&mut self.known, &loan(key, lease));
         }
     }

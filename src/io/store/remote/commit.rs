@@ -6,7 +6,6 @@ use crate::base::time::Unix;
 use crate::io::store::api::{Sums, sums_of};
 use crate::io::store::counters::place_text;
 use crate::policy::ask::Use;
-use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, Lease};
 use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
@@ -51,6 +50,8 @@ struct Line<'a> {
     grant: u64,
     /// Number of these requests, and the amount reserved for them.
     taken: (u64, Amount),
+    /// Number of requests that the ledger has admitted, and that the host confirms.
+    served: u64,
     /// Number of ended requests, and the amount reserved for them.
     ended: (u64, Amount),
     /// Tokens that the ended requests used.
@@ -121,14 +122,24 @@ impl<'a> Totals<'a> {
         }
     }
 
-    /// Counts a request admitted by a grant.
-    fn take(&mut self, grant: u64, key: &'a KeyId, lease: &'a Lease) {
+    /// Counts a request admitted by a grant, or by the ledger.
+    fn count(&mut self, one: &'a Use) {
+        let (grant, key, lease) = match one {
+            Use::Took(grant, key, lease) => (Some(*grant), key, lease),
+            Use::Served(key, lease) => (None, key, lease),
+            Use::Returned(_) => return,
+        };
         let groups = lease.groups.iter().map(|group| ((true, &*group.name), group.window, group.period));
         let key = ((false, key.as_str()), lease.window, lease.period);
         for (account, window, period) in std::iter::once(key).chain(groups) {
-            let line = self.line(account, window, period, false, Some(grant));
-            line.grant = grant;
-            line.taken = (line.taken.0 + 1, line.taken.1.plus(lease.reserved));
+            let line = self.line(account, window, period, false, grant);
+            match grant {
+                None => line.served += 1,
+                Some(grant) => {
+                    line.grant = grant;
+                    line.taken = (line.taken.0 + 1, line.taken.1.plus(lease.reserved));
+                }
+            }
         }
     }
 
@@ -145,7 +156,7 @@ impl<'a> Totals<'a> {
             (one.account, one.window, one.period, one.alone) == (account, window, period, alone) && is_grant
         };
         let none = (0, Amount::default());
-        let new = || Line { account, window, period, alone, grant: 0, taken: none, ended: none, tokens: 0 };
+        let new = || Line { account, window, period, alone, grant: 0, taken: none, served: 0, ended: none, tokens: 0 };
         entry(&mut self.lines, is_one, new)
     }
 
@@ -191,7 +202,7 @@ impl<'a> Totals<'a> {
             cmd.arg(if one.alone { ended } else { taken }).arg(one.tokens).arg(u8::from(one.alone));
             cmd.arg(more(taken, ended)).arg(more(begun.tokens, over.tokens)).arg(more(begun.nano, over.nano));
             cmd.arg(if taken > 0 { grant_name(writer, one.grant) } else { String::new() });
-            cmd.arg(taken).arg(begun.tokens).arg(begun.nano);
+            cmd.arg(taken).arg(begun.tokens).arg(begun.nano).arg(one.served);
         }
     }
 }
@@ -217,11 +228,7 @@ impl Remote {
             .arg(serde_json::to_string(rows).unwrap_or_default());
         cmd.arg(before);
         let (none, mut totals) = (Lease::default(), Totals::default());
-        for one in uses {
-            if let Use::Took(grant, key, lease) = one {
-                totals.take(*grant, key, lease);
-            }
-        }
+        uses.iter().for_each(|one| totals.count(one));
         rows.iter().for_each(|row| totals.add(row, &none));
         totals.write(&speaker.writer, &mut cmd);
         cmd

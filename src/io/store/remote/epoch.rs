@@ -125,7 +125,7 @@ impl Remote {
         self.query(redis::cmd("SET").arg(name).arg(number).arg("PX").arg(limits::LEASE.as_millis() as u64))
     }
 
-    fn ask_clock(&mut self) -> Result<(), StoreError> {
+    pub(super) fn ask_clock(&mut self) -> Result<(), StoreError> {
         let asked = clock::watch();
         let told = self.run_once(|connection| connection.req_command(&redis::cmd("TIME")))?;
         let told: Vec<u64> = list(&told).iter().filter_map(|part| text(part)?.parse().ok()).collect();

@@ -24,6 +24,11 @@ impl Spared {
     /// Records that the connection is lost.
     pub(super) fn broke(&mut self, now: Mono) {
         self.is_away = true;
+        self.stalled(now);
+    }
+
+    /// Records that the ledger stood still for long: other hosts may spare its grants.
+    pub(super) fn stalled(&mut self, now: Mono) {
         self.over = Some((now, self.number));
     }
 

@@ -5,15 +5,23 @@
 -- ARGV: 1 host, 2 prefix of host leases, 3 tokens to reserve, 4 nano-dollars to reserve, 5 "1" to admit, "0" to look,
 --       6 name of the grant, "" for none, 7 how long that lasts (ms), 8 at most one of so many parts of what is left,
 --       9 requests, 10 tokens, 11 nano-dollars wanted, 12 "1" to call in what others were granted instead of refusing,
---       13 where that is called out, 14 "1" if the grant is known and is to be enlarged, then for each account: tokens per
---       period, requests per window, tokens per window, requests at once, nano-dollars per period, how long the window's
+--       13 where that is called out, 14 "1" if the grant is known and is to be enlarged, 15 when this is too late (ms), then
+--       for each account: tokens per period, requests per window, tokens per window, requests at once, nano-dollars per period, how long the window's
 --       counts are kept from now on (ms), start of the period (ms), its first day, its days, end of the window (ms), end
 --       of the period (ms)
--- Returns: ruling (0 admitted, 1 period, 2 requests, 3 window, 4 at once, 5 looked, 6 money, 7 called in, 9 the host's
---          lease has ended), the account that refuses, 1 if it is not spent but reserved, 1 if something is granted,
+-- Returns: ruling (0 admitted, 1 period, 2 requests, 3 window, 4 at once, 5 looked, 6 money, 7 called in, 8 too late,
+--          9 the host's lease has ended), the account that refuses, 1 if it is not spent but reserved, 1 if something is granted,
 --          requests, tokens, nano-dollars of it, then for each account: requests in the window, tokens in the window, tokens in the period, nano-dollars in the
 --          period, counted only for a budget
 local host, admits, grant = ARGV[1], ARGV[5] == '1', ARGV[6]
+-- By this server's clock alone: one that a host has set differently must not make it forget.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- A question that the server comes to late may find grants ended whose hosts could not report their use meanwhile. It
+-- changes nothing; its host asks again.
+if now > tonumber(ARGV[15]) then
+    return { 8, 0, 0, 0, 0, 0, 0 }
+end
 local known = {}
 local function lives(name)
     if known[name] == nil then
@@ -39,6 +47,12 @@ local function holds(name)
         spared[name] = tonumber(redis.call('GET', ARGV[2] .. (writer or '')) or '0') < tonumber(number or '0')
     end
     return spared[name]
+end
+
+-- What a host was admitted by questions, and has not confirmed: it counts as long as the host's own lease does, and after
+-- the ledger was away until the host has come back under another name.
+local function asked(name)
+    return lives(name) or lives('spared') and not lives(name .. 'o')
 end
 
 -- What is counted is a whole number as the server writes it. By anything else, which nothing could be added to either,
@@ -84,21 +98,27 @@ local left = { requests = math.huge, tokens = math.huge, nano = math.huge }
 local ruling, which, waits, lasts, told, stands, calls = 0, 0, 0, -1, {}, false, {}
 local count = (#KEYS - 1) / 5
 for n = 0, count - 1 do
-    local k, a = 2 + 5 * n, 15 + 11 * n
+    local k, a = 2 + 5 * n, 16 + 11 * n
     local running, promised, lent = held(KEYS[k], ARGV[a + 6])
-    local requests, used, reserved, requests_lent, reserved_lent = 0, 0, 0, 0, 0
+    local requests, used, reserved, requests_lent, reserved_lent, doubt = 0, 0, 0, 0, 0, 0
     local window = redis.call('HGETALL', KEYS[k + 4])
     for i = 1, #window, 2 do
         local name, value = window[i], number(window[i + 1])
         if name == 'q' then
-            requests = value
+            requests = requests + value
         elseif name == 't' then
             used = value
         else
-            local of = string.sub(name, 3)
-            if not holds(of) then
+            local of, asks = string.sub(name, 3), string.sub(name, 1, 1) == 'q'
+            if asks and not granted(of) then
+                if asked(of) then
+                    requests, doubt = requests + value, doubt + value
+                else
+                    redis.call('HDEL', KEYS[k + 4], name)
+                end
+            elseif not holds(of) then
                 redis.call('HDEL', KEYS[k + 4], name)
-            elseif string.sub(name, 1, 1) == 'q' then
+            elseif asks then
                 requests_lent = requests_lent + value
             else
                 reserved = reserved + value
@@ -117,7 +137,13 @@ for n = 0, count - 1 do
         money = spent(KEYS[k + 3], days)
         _, due, due_lent = held(KEYS[k + 1], ARGV[a + 6])
     end
-    told[#told + 1], told[#told + 2], told[#told + 3], told[#told + 4] = requests, used, tokens, money
+    -- A host that is told that a limit is reached does not ask again in this window. So that is not told of requests that
+    -- may still not count in the end.
+    local most, sure = tonumber(ARGV[a + 1]), requests
+    if requests >= most and requests - doubt < most then
+        sure = most - 1
+    end
+    told[#told + 1], told[#told + 2], told[#told + 3], told[#told + 4] = sure, used, tokens, money
     -- One limit: whether it is reached, and whether only by what is reserved, or only by what was granted. Of several
     -- the one that lasts longest is reported; what is reserved may be free at any moment.
     local function reached(limit, count, held, lent, what, number, ends)
@@ -162,10 +188,7 @@ end
 if (admits or grant ~= '') and not lives(host) then
     ruling = 9
 end
-local now
 local function keep(k, a)
-    -- By this server's clock alone: one that a host has set differently must not make it forget.
-    now = now or redis.call('TIME')[1] * 1000
     redis.call('PEXPIRE', KEYS[k + 4], ARGV[a + 5])
     redis.pcall('ZADD', KEYS[1], now + ARGV[a + 5], KEYS[k + 4])
 end
@@ -180,12 +203,13 @@ local function lend(k, a, name, tokens, nano)
 end
 if ruling == 0 then
     for n = 0, count - 1 do
-        local k, a = 2 + 5 * n, 15 + 11 * n
+        local k, a = 2 + 5 * n, 16 + 11 * n
         redis.call('HINCRBY', KEYS[k], 'n:' .. host, 1)
-        local requests = redis.call('HINCRBY', KEYS[k + 4], 'q', 1)
+        -- It counts under the host's name until the host confirms that it goes on with the request.
+        redis.call('HINCRBY', KEYS[k + 4], 'q:' .. host, 1)
         lend(k, a, host, tonumber(ARGV[3]), tonumber(ARGV[4]))
-        told[1 + 4 * n] = requests
-        if requests == 1 then
+        told[1 + 4 * n] = told[1 + 4 * n] + 1
+        if told[1 + 4 * n] == 1 then
             keep(k, a)
         end
     end
@@ -211,7 +235,7 @@ if grant ~= '' and (ruling == 0 or ruling == 5) and (ARGV[14] == '0' or lives(gr
     end
     if gives == 1 then
         for n = 0, count - 1 do
-            local k, a = 2 + 5 * n, 15 + 11 * n
+            local k, a = 2 + 5 * n, 16 + 11 * n
             if holds[1] > 0 then
                 redis.call('HINCRBY', KEYS[k + 4], 'q:' .. grant, holds[1])
             end

@@ -1,8 +1,9 @@
--- A host comes under a new name, with all that it still holds; what it held under the old one ends.
+-- A host comes under a new name, with all that it still holds; what it held under the old ones ends.
 -- KEYS: 1 all windows by expiry
--- ARGV: 1 prefix, 2 new name, 3 old name or "", 4 length of its lease (ms), then for each account and
+-- ARGV: 1 prefix, 2 new name, 3 old names with a space between them, 4 length of its lease (ms), then for each account and
 --       group of its holds: name, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of
---       the period (ms), tokens reserved, how many, nano-dollars reserved
+--       the period (ms), tokens reserved, how many, nano-dollars reserved, how many of them the
+--       ledger has admitted and the host has not confirmed yet
 -- Returns: 1 done, 2 was done before; with it the names of what was passed over
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 1 then
@@ -21,12 +22,13 @@ local function try(command, name, ...)
     end
     return done
 end
-if ARGV[3] ~= '' then
-    redis.call('DEL', prefix .. 'host:' .. ARGV[3])
+for old in string.gmatch(ARGV[3], '%S+') do
+    redis.call('DEL', prefix .. 'host:' .. old)
+    redis.call('SET', prefix .. 'host:' .. old .. 'o', '1', 'PX', ARGV[4])
 end
 redis.call('SET', prefix .. 'host:' .. host, '1', 'PX', ARGV[4])
 local now = redis.call('TIME')[1] * 1000
-for at = 5, #ARGV, 7 do
+for at = 5, #ARGV, 8 do
     local live, window = prefix .. 'live:' .. ARGV[at], prefix .. 'win:' .. ARGV[at] .. ':' .. ARGV[at + 1]
     try('HINCRBY', live, 'n:' .. host, ARGV[at + 5])
     try('HINCRBY', live, 'r:' .. host .. ':' .. ARGV[at + 3], ARGV[at + 4])
@@ -34,6 +36,9 @@ for at = 5, #ARGV, 7 do
         try('HINCRBY', prefix .. 'due:' .. ARGV[at], 'r:' .. host .. ':' .. ARGV[at + 3], ARGV[at + 6])
     end
     try('HINCRBY', window, 'r:' .. host, ARGV[at + 4])
+    if ARGV[at + 7] ~= '0' then
+        try('HINCRBY', window, 'q:' .. host, ARGV[at + 7])
+    end
     try('ZADD', KEYS[1], now + ARGV[at + 2], window)
     try('PEXPIRE', window, ARGV[at + 2])
 end

@@ -7,7 +7,8 @@
 --       was admitted by a grant and what has ended, for each account, window, period, grant: name, "<start>:<end>" of the
 --       window, how long its counts are kept from now on (ms), start of the period (ms), requests, tokens used, "1" if the
 --       host admitted alone, by how much what the host holds is more or less: requests, tokens, nano-dollars; name of the
---       grant or "", and what was taken of it: requests, tokens, nano-dollars
+--       grant or "", and what was taken of it: requests, tokens, nano-dollars; requests that the ledger has admitted and
+--       that the host confirms
 -- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before, 3 not done since the one before was not;
 --          with it the names of what was passed over
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
@@ -179,12 +180,12 @@ local function put(changes, field, amount)
         changes[#changes + 1], changes[#changes + 2] = field, amount
     end
 end
-for i = at, #ARGV, 14 do
+for i = at, #ARGV, 15 do
     local window, period, requests, tokens = prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1], ':' .. ARGV[i + 3],
-        ARGV[i + 4], ARGV[i + 5]
+        ARGV[i + 4] + ARGV[i + 14], ARGV[i + 5]
     local in_window, live, due = {}, {}, {}
-    local open = requests ~= '0' or redis.call('EXISTS', window) == 1
-    put(in_window, 'q', requests)
+    local open = requests > 0 or redis.call('EXISTS', window) == 1
+    put(in_window, 'q', string.format('%d', requests))
     if open then
         put(in_window, 't', tokens)
     end
@@ -194,6 +195,7 @@ for i = at, #ARGV, 14 do
         put(due, 'r:' .. host .. period, ARGV[i + 9])
         if open then
             put(in_window, 'r:' .. host, ARGV[i + 8])
+            put(in_window, 'q:' .. host, '-' .. ARGV[i + 14])
         end
     end
     local grant = ARGV[i + 10]
@@ -204,7 +206,7 @@ for i = at, #ARGV, 14 do
         put(live, 'r:' .. grant .. period, '-' .. ARGV[i + 12])
         put(due, 'r:' .. grant .. period, '-' .. ARGV[i + 13])
     end
-    local is_first = increase(window, in_window).q == tonumber(requests) and requests ~= '0'
+    local is_first = increase(window, in_window).q == requests and requests > 0
     increase(prefix .. 'live:' .. ARGV[i], live)
     increase(prefix .. 'due:' .. ARGV[i], due)
     -- Last: what has gone to nothing has no time to end at.

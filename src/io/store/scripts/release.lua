@@ -1,6 +1,6 @@
 -- Gives leases back that have no row.
 -- ARGV: 1 prefix, 2 host, then for each and each of its accounts: name, "<start>:<end>" of the window, start of the period
---       (ms), tokens reserved, nano-dollars reserved
+--       (ms), tokens reserved, nano-dollars reserved, "1" if the request was never sent and does not count
 -- Returns: 1 done, 0 the host's lease has ended; with it the names of what was passed over
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 0 then
@@ -25,13 +25,14 @@ local function less(hash, field, amount)
         redis.call('HDEL', hash, field)
     end
 end
-for at = 3, #ARGV, 5 do
+for at = 3, #ARGV, 6 do
     local live, window = prefix .. 'live:' .. ARGV[at], prefix .. 'win:' .. ARGV[at] .. ':' .. ARGV[at + 1]
     less(live, 'n:' .. host, '1')
     less(live, 'r:' .. host .. ':' .. ARGV[at + 2], ARGV[at + 3])
     less(prefix .. 'due:' .. ARGV[at], 'r:' .. host .. ':' .. ARGV[at + 2], ARGV[at + 4])
     if redis.call('EXISTS', window) == 1 then
         less(window, 'r:' .. host, ARGV[at + 3])
+        less(window, 'q:' .. host, ARGV[at + 5])
     end
 end
 return { 1, unpack(odd) }

@@ -16,7 +16,7 @@ use tollgate::io::store::follow::KeysSeen;
 use tollgate::io::store::moments::FoldGuard;
 use tollgate::io::store::remote::Speaker;
 use tollgate::io::store::shared::{SharedNotice, SharedThread, Task};
-use tollgate::policy::ask::{Ruling, Use};
+use tollgate::policy::ask::Use;
 use tollgate::policy::keys::KeyRecord;
 use tollgate::policy::meter::Lease;
 
@@ -75,7 +75,7 @@ pub struct Host {
     pub paused: u64,
     /// Clock of the host at its next iteration.
     pub stale: Option<u64>,
-    /// When and in which window each request was admitted by a grant that was not told yet, and how many were before.
+    /// When and in which window each request was admitted that was not told yet, and how many were before.
     pub untold: VecDeque<(u64, (u64, u64))>,
     taken: u64,
     pub admitted: Windows,
@@ -174,11 +174,6 @@ impl Host {
         while self.notices.front().is_some_and(|(due, _)| *due <= at) {
             let now = self.now(at);
             let Some((_, told)) = self.notices.pop_front() else { break };
-            if let SharedNotice::Answered(answer) = &told
-                && answer.ruling == Ruling::Admitted
-            {
-                *self.admitted.entry(window(&answer.ask.lease)).or_default() += 1;
-            }
             self.failures += u64::from(matches!(told, SharedNotice::Store(StoreNotice::Failed(_))));
             if let Some(notice) = notice(told) {
                 self.process.gateway.notice(notice, now);
@@ -236,15 +231,18 @@ impl Host {
         Ok(())
     }
 
-    /// Checks the use of grants: an expired one must never be used.
+    /// Notes an admission. Checks the use of grants: an expired one must never be used.
     fn used(&mut self, one: &Use, at: u64) -> Result<(), String> {
-        let Use::Took(number, _, lease) = one else { return Ok(()) };
         let ledger = self.ledger.borrow();
         let now = ledger.server.now;
-        match ledger.granted.get(&(self.writer.clone(), *number)) {
-            Some(until) if now < *until => {}
-            until => return Err(format!("grant {number} of {} is used at {now}: it ends {until:?}", self.writer)),
-        }
+        let lease = match one {
+            Use::Took(number, _, lease) => match ledger.granted.get(&(self.writer.clone(), *number)) {
+                Some(until) if now < *until => lease,
+                until => return Err(format!("grant {number} of {} is used at {now}: it ends {until:?}", self.writer)),
+            },
+            Use::Served(_, lease) => lease,
+            Use::Returned(_) => return Ok(()),
+        };
         let told = ledger.told.get(&self.writer).copied().unwrap_or(0);
         while self.taken < told && self.untold.pop_front().is_some() {
             self.taken += 1;
@@ -252,11 +250,11 @@ impl Host {
         self.oldest = self.oldest.max(self.untold.front().map_or(0, |(since, _)| at - since));
         self.untold.push_back((at, window(lease)));
         *self.admitted.entry(window(lease)).or_default() += 1;
-        self.took += 1;
+        self.took += u64::from(matches!(one, Use::Took(..)));
         Ok(())
     }
 
-    /// Requests that were admitted by grants and never told, by window.
+    /// Requests that were admitted and never told, by window.
     pub fn lost(&mut self) -> Windows {
         let told = self.ledger.borrow().told.get(&self.writer).copied().unwrap_or(0);
         let mut lost = Windows::new();

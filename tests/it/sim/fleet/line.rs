@@ -38,7 +38,7 @@ pub struct Ledger {
     pub adopted: Option<String>,
     /// When grants end that were given, in milliseconds, by writer and number.
     pub granted: BTreeMap<(String, u64), u64>,
-    /// Uses of grants that have been told, by writer.
+    /// Admissions that have been told, by writer.
     pub told: BTreeMap<String, u64>,
     /// Times that somebody was refused for the epoch.
     pub strange: u64,

@@ -437,7 +437,7 @@ impl World {
         for (of, admitted) in &self.admitted {
             let counted = ledger.server.windows.get(&("@labs".to_string(), *of)).map_or(0, |window| window.requests);
             let lost = self.lost.get(of).copied().unwrap_or(0);
-            if *admitted > counted + lost {
+            if *admitted > counted + lost || *admitted < counted {
                 return Err(format!("{admitted} were admitted in {of:?}, {counted} counted and {lost} lost"));
             }
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use tollgate::base::time::{Mono, Unix};
-use tollgate::io::store::remote::{Command, Done, Holds, Speaker, accounts};
+use tollgate::io::store::remote::{Command, Done, Holding, Holds, Speaker, accounts};
 use tollgate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
@@ -134,11 +134,18 @@ impl Server {
         let running: i64 = of_account.map(|(_, count)| count).sum();
         let none = Window::default();
         let counts = self.windows.get(&(account.clone(), *window)).unwrap_or(&none);
-        let (mut requests_lent, mut reserved, mut reserved_lent) = (0, 0, 0);
+        let (mut requests_lent, mut asked, mut reserved, mut reserved_lent) = (0, 0, 0, 0);
         for (name, (requests, tokens)) in counts.held.iter().filter(|(name, _)| self.lives(name)) {
-            requests_lent += requests;
             reserved += tokens;
-            reserved_lent += if is_grant(name) { *tokens } else { 0 };
+            match is_grant(name) {
+                true => (requests_lent, reserved_lent) = (requests_lent + requests, reserved_lent + tokens),
+                false => asked += requests,
+            }
+        }
+        // What may still not count does not tell a host that the limit is reached.
+        let (most, mut sure) = (limits.requests as i64, counts.requests + asked);
+        if sure >= most && counts.requests < most {
+            sure = most - 1;
         }
         let (tokens, money) = self.spent(account, *period);
         let has_budget = limits.budget > 0;
@@ -146,7 +153,7 @@ impl Server {
         let mut standing = Standing {
             counts: SharedCounts {
                 window: (Unix(window.0), Unix(window.1)),
-                requests: counts.requests as u64,
+                requests: sure as u64,
                 window_used: counts.tokens as u64,
                 period: (Unix(period.0), Unix(period.1)),
                 period_used: Amount { tokens: tokens as u64, nano: money as u64 },
@@ -157,7 +164,7 @@ impl Server {
             left: [None; 3],
         };
         let (ends, renews) = (window.1 as i64, period.1 as i64);
-        let requests = counts.requests + requests_lent;
+        let requests = counts.requests + asked + requests_lent;
         let window_used = counts.tokens;
         for (limit, used, held, lent, what, kind, till) in [
             (limits.tokens, tokens, promised.0, lent.0, Some(1), LimitKind::TokensPerPeriod, renews),
@@ -224,10 +231,8 @@ impl Server {
         if ruling == Ruling::Admitted {
             for (seat, standing) in seats.iter().zip(&mut told) {
                 *self.running.entry((seat.0.clone(), speaker.host.clone())).or_default() += 1;
-                let window = self.windows.entry((seat.0.clone(), seat.1)).or_default();
-                window.requests += 1;
-                standing.counts.requests = window.requests as u64;
-                self.lend(seat, &speaker.host, (0, reserved.0, reserved.1));
+                standing.counts.requests += 1;
+                self.lend(seat, &speaker.host, (1, reserved.0, reserved.1));
             }
             for (left, less) in left.iter_mut().zip([1, reserved.0, reserved.1]) {
                 *left = left.map(|left: i64| left - less);
@@ -298,8 +303,10 @@ impl Server {
         *last = number;
         let lives = self.lives(&speaker.host);
         for one in uses {
-            if let Use::Took(grant, key, lease) = one {
-                self.take(speaker, *grant, key, lease, lives);
+            match one {
+                Use::Took(grant, key, lease) => self.take(speaker, *grant, key, lease, lives),
+                Use::Served(key, lease) => self.serve(speaker, key, lease, lives),
+                Use::Returned(_) => {}
             }
         }
         for row in rows {
@@ -324,6 +331,18 @@ impl Server {
             }
             if is_early {
                 self.lend(&seat, &name, (-1, -tokens, -nano));
+            }
+        }
+    }
+
+    /// A request that was admitted by a question goes on.
+    fn serve(&mut self, speaker: &Speaker, key: &KeyId, lease: &Lease, lives: bool) {
+        for seat in seats(key, lease) {
+            let window = self.windows.entry((seat.0.clone(), seat.1)).or_default();
+            window.requests += 1;
+            window.late += i64::from(!lives);
+            if lives {
+                self.lend(&seat, &speaker.host, (-1, 0, 0));
             }
         }
     }
@@ -357,11 +376,11 @@ impl Server {
         if !self.lives(&speaker.host) {
             return Done::Ended;
         }
-        for Release { key, lease } in releases {
+        for Release { key, lease, unsent } in releases {
             let Amount { tokens, nano } = lease.reserved;
             for seat in seats(key, lease) {
                 self.run(&seat.0, &speaker.host, -1);
-                self.lend(&seat, &speaker.host, (0, -(tokens as i64), -(nano as i64)));
+                self.lend(&seat, &speaker.host, (-i64::from(*unsent), -(tokens as i64), -(nano as i64)));
             }
         }
         Done::Done
@@ -372,12 +391,12 @@ impl Server {
         if self.lives(&speaker.host) {
             return;
         }
-        self.end(old);
+        old.split_whitespace().for_each(|old| self.end(old));
         self.marks.insert(speaker.host.clone(), self.now + LEASE);
-        for ((account, window, period), (reserved, count)) in holds {
+        for ((account, window, period), Holding { reserved, running, asked }) in holds {
             let seat = (account.to_string(), bounds(*window), bounds(*period));
-            self.run(&seat.0, &speaker.host, *count as i64);
-            self.lend(&seat, &speaker.host, (0, reserved.tokens as i64, reserved.nano as i64));
+            self.run(&seat.0, &speaker.host, *running as i64);
+            self.lend(&seat, &speaker.host, (*asked as i64, reserved.tokens as i64, reserved.nano as i64));
         }
     }
 

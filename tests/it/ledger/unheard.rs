@@ -1,0 +1,184 @@
+//! Requests that are answered 503 because the shared ledger did not answer in time: whatever the ledger has done of what
+//! it was sent, they do not stay counted, and no limit is passed.
+
+use super::client::Answer;
+use super::grants::at;
+use super::harness::{Harness, Setup, chat, chat_request};
+use super::process::{wait_at_most, wait_for};
+use super::shared::{Server, key_of};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tollgate::base::limits;
+
+/// Limit of each plan, and how much of it is used before the ledger fails.
+const LIMIT: usize = 60;
+const BEFORE: usize = 20;
+/// Time for which the server does not run. More than the ledger has to answer.
+const STOPPED: Duration = Duration::from_secs(3);
+
+/// A limit of requests alone, which hosts use by grants; and one with places, so that each request is a question, and
+/// with tokens and money, which 60 requests spend exactly.
+const PLANS: &str = r#"
+[[models]]
+id = "priced"
+context = "256K"
+input_price = 0
+output_price = 10.0
+targets = [{ provider = "sim-chat", model = "up" }]
+
+[[plans]]
+name = "sixty"
+requests = 60
+window = "31d"
+
+[[plans]]
+name = "asked"
+requests = 60
+window = "31d"
+concurrency = 60
+tokens = 100000
+tokens_per_window = 100000
+budget = 100.0
+"#;
+
+fn gateway(url: &str) -> Harness {
+    let store = format!("url = \"{url}\"\nhosts = 3");
+    Harness::start(&Setup { store, more: PLANS.to_owned(), ..Setup::default() })
+}
+
+fn request(key: &str) -> Vec<u8> {
+    chat_request(key, &chat("x\n#sim tokens=2"))
+}
+
+/// So many requests at each gateway at once. Returns the number of each status.
+fn ask(to: &[SocketAddr], each: usize, key: &str) -> [usize; 3] {
+    let request = request(key);
+    let answers: Vec<Answer> = std::thread::scope(|scope| {
+        let one = |at: SocketAddr| {
+            let request = &request;
+            scope.spawn(move || {
+                let mut client = super::client::Client::connect(at);
+                client.send(request);
+                client.answer().unwrap()
+            })
+        };
+        let threads: Vec<_> = to.iter().flat_map(|at| (0..each).map(|_| *at)).map(one).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let of = |status: u16| answers.iter().filter(|answer| answer.status() == status).count();
+    let all = [of(200), of(429), of(503)];
+    assert_eq!(all.iter().sum::<usize>(), answers.len(), "nothing else is answered");
+    all
+}
+
+/// Asks each gateway in turn until all of the limit was admitted, and then for more, which is refused.
+fn use_up(all: &[Harness], key: &str, admitted: usize) {
+    let (mut count, mut turn, back) = (admitted, 0, Instant::now());
+    wait_at_most(limits::LEASE + Duration::from_secs(2), "the rest of the limit", || {
+        for _ in 0..30 {
+            turn += 1;
+            count += ask(&at(&all[turn % all.len()..][..1]), 1, key)[0];
+        }
+        (count >= LIMIT).then_some(())
+    });
+    println!("all {LIMIT} were admitted {:?} after the ledger was back", back.elapsed());
+    for _ in 0..3 {
+        count += ask(&at(all), 2, key)[0];
+    }
+    assert_eq!(count, LIMIT);
+    let agrees = || all[0].done(&["ledger", "verify"]).starts_with("ok:").then_some(());
+    wait_for("all rows", agrees);
+}
+
+#[test]
+fn requests_refused_while_the_ledger_stood_still_are_not_counted() {
+    let Some(server) = Server::start() else { return };
+    let all: Vec<Harness> = (0..3).map(|_| gateway(&server.url())).collect();
+    for plan in ["sixty", "asked"] {
+        let key = key_of(&all, &["--plan", plan]);
+        let mut before = 0;
+        while before < BEFORE {
+            before += ask(&at(&all), 1, &key)[0];
+        }
+        server.signal("STOP");
+        let stopped = Instant::now();
+        let during = std::thread::scope(|scope| {
+            let during = scope.spawn(|| ask(&at(&all), 20, &key));
+            std::thread::sleep(STOPPED.saturating_sub(stopped.elapsed()));
+            server.signal("CONT");
+            during.join().unwrap()
+        });
+        println!("{plan}: {before} before, {during:?} while the server was stopped");
+        assert!(during[2] > 0, "some are refused for the ledger: {during:?}");
+        use_up(&all, &key, before + during[0]);
+    }
+}
+
+/// Way to the server on which answers can be held back: commands arrive, and nobody hears what became of them.
+struct Way {
+    at: SocketAddr,
+    is_deaf: Arc<AtomicBool>,
+}
+
+impl Way {
+    fn new(port: u16) -> Way {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (at, is_deaf) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let deaf = is_deaf.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", port))) else { return };
+                let (from, to, never) = (client.try_clone().unwrap(), server.try_clone().unwrap(), Arc::default());
+                std::thread::spawn(move || copy(from, to, &never));
+                let deaf = deaf.clone();
+                std::thread::spawn(move || copy(server, client, &deaf));
+            }
+        });
+        Way { at, is_deaf }
+    }
+}
+
+/// Passes bytes on until the end, except while `drops` is true.
+fn copy(mut from: TcpStream, mut to: TcpStream, drops: &Arc<AtomicBool>) {
+    let mut bytes = [0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if !drops.load(Ordering::Relaxed) && to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
+}
+
+#[test]
+fn requests_whose_admission_nobody_heard_of_are_not_counted() {
+    let Some(server) = Server::start() else { return };
+    let way = Way::new(server.port);
+    let all = [gateway(&format!("redis://{}/0", way.at)), gateway(&server.url())];
+    for plan in ["sixty", "asked"] {
+        let key = key_of(&all, &["--plan", plan]);
+        let before = ask(&at(&all), BEFORE / 2, &key)[0];
+        way.is_deaf.store(true, Ordering::Relaxed);
+        let during = ask(&at(&all[..1]), BEFORE, &key);
+        println!("{plan}: {before} before, {during:?} while answers were lost");
+        assert!(during[2] > 0, "some are refused for the ledger: {during:?}");
+        way.is_deaf.store(false, Ordering::Relaxed);
+        use_up(&all, &key, before + during[0]);
+    }
+}
+
+#[test]
+fn requests_of_a_host_that_died_before_it_heard_of_their_admission_are_not_counted() {
+    let Some(server) = Server::start() else { return };
+    let way = Way::new(server.port);
+    let mut all = [gateway(&format!("redis://{}/0", way.at)), gateway(&server.url())];
+    let key = key_of(&all, &["--plan", "asked"]);
+    let before = ask(&at(&all), BEFORE / 2, &key)[0];
+    way.is_deaf.store(true, Ordering::Relaxed);
+    assert_eq!(ask(&at(&all[..1]), BEFORE, &key), [0, 0, BEFORE]);
+    all[0].gateway.signal("KILL");
+    all[0].gateway.wait();
+    use_up(&all[1..], &key, before);
+}
