@@ -160,6 +160,14 @@ impl Log {
             _ => Ok(()),
         }
     }
+
+    /// True if the ledger's own file `main` was cut.
+    fn is_main_cut(&self, main: FileId, opened: &[Opened]) -> io::Result<bool> {
+        match [main, self.ids[0], self.ids[1]].map(|id| found(opened, id)) {
+            [Some(main), Some(log), Some(index)] => log_files::is_main_cut(&main.file, [&log.file, &index.file]),
+            _ => Ok(false),
+        }
+    }
 }
 
 impl Drop for FileLock {
@@ -256,11 +264,11 @@ fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
     if !has_gateway {
         return Ok(());
     }
-    if let Some(main) = found(&opened, id)
-        && log_files::is_main_cut(&main.file).map_err(failed)?
-    {
-        // While a checkpoint writes it, its header is ahead of its length.
+    let log = Log { paths, ids };
+    log.check(&opened).map_err(surely)?;
+    if log.is_main_cut(id, &opened).map_err(failed)? {
+        // A checkpoint may have written between the looks at the file and at its log.
         return Err((StoreError::Cut(path.to_path_buf()), true));
     }
-    Log { paths, ids }.check(&opened).map_err(surely)
+    Ok(())
 }

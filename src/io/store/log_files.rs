@@ -5,6 +5,7 @@
 //! Parses SQLite's "WAL-mode File Format": the header of the index, stored twice, and that of the log.
 
 use super::api::StoreError;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 const HEADER: usize = 48;
 /// Minimum size of the index in bytes.
 const INDEX_MIN: u64 = 32 * 1024;
+/// Position in the index of the number of frames that checkpoints have copied into the file.
+const BACKFILLED: usize = 96;
 /// Bytes of the header of the log, and of the header of a page in it.
 const LOG_HEADER: u64 = 32;
 const FRAME_HEADER: u64 = 24;
@@ -50,20 +53,41 @@ pub(super) fn check([log, index]: [&File; 2], [log_path, index_path]: &[PathBuf;
     Err(StoreError::Cut(log_path.clone()))
 }
 
-/// True if the ledger's own file is shorter than its header says.
-pub(super) fn is_main_cut(file: &File) -> io::Result<bool> {
+/// True if the ledger's own file is shorter than its header says, and the log does not make up for it. While a checkpoint
+/// runs, and after one that had to stop at the snapshot of a reader, pages beyond the end of the file are in the log.
+pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<bool> {
     let mut header = [0; 32];
     let length = file.metadata()?.len();
     if length < header.len() as u64 {
         return Ok(true);
     }
     file.read_exact_at(&mut header, 0)?;
-    let page = match u64::from(u16::from_be_bytes([header[16], header[17]])) {
+    let page = page_size([header[16], header[17]], u16::from_be_bytes);
+    let pages = u64::from(u32::from_be_bytes([header[28], header[29], header[30], header[31]]));
+    let whole = length / page;
+    if whole >= pages {
+        return Ok(false);
+    }
+    let mut numbers = [0; BACKFILLED + 4];
+    index.read_exact_at(&mut numbers, 0)?;
+    let number = |at: usize| u32::from_ne_bytes([numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]]);
+    // Readers take only these frames from the log, and all other pages from the file.
+    let frames = u64::from(number(BACKFILLED))..u64::from(number(16));
+    let mut logged = BTreeSet::new();
+    for frame in frames {
+        let mut header = [0; 4];
+        log.read_exact_at(&mut header, LOG_HEADER + frame * (FRAME_HEADER + page))?;
+        logged.insert(u64::from(u32::from_be_bytes(header)));
+    }
+    Ok((logged.range(whole + 1..=pages).count() as u64) < pages - whole)
+}
+
+/// Reads a page size, which is stored as 1 if it is 65,536.
+fn page_size(stored: [u8; 2], read: fn([u8; 2]) -> u16) -> u64 {
+    match u64::from(read(stored)) {
         1 => 65536,
         page => page,
-    };
-    let pages = u64::from(u32::from_be_bytes([header[28], header[29], header[30], header[31]]));
-    Ok(length < page * pages)
+    }
 }
 
 /// True if accessing the index, which is mapped into memory, would end the process.
@@ -77,10 +101,7 @@ fn fits(header: &[u8], log: &File, length: u64) -> bool {
     if frames == 0 {
         return true;
     }
-    let page = match u64::from(u16::from_ne_bytes([header[14], header[15]])) {
-        1 => 65536,
-        page => page,
-    };
+    let page = page_size([header[14], header[15]], u16::from_ne_bytes);
     let mut salts = [0; 8];
     length >= LOG_HEADER + frames * (FRAME_HEADER + page)
         && log.read_exact_at(&mut salts, 16).is_ok()

@@ -220,6 +220,33 @@ fn a_file_that_is_cut_stops_admission_and_commands() {
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
+/// A reader's snapshot stops a checkpoint half-way: the file is then shorter than its header says, and the last pages are
+/// in the log alone.
+#[test]
+fn a_checkpoint_that_a_reader_stops_leaves_commands_working() {
+    let h = Harness::usual();
+    let key = h.key();
+    let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
+    db.busy_timeout(Duration::from_secs(5)).unwrap();
+    let filler = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
+        INSERT INTO changes (key, mark) SELECT hex(zeroblob(500)), i FROM n";
+    db.execute(filler, []).unwrap();
+    let reader = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
+    reader.execute_batch("BEGIN; SELECT COUNT(*) FROM changes").unwrap();
+    db.execute("UPDATE changes SET mark = mark + 1", []).unwrap();
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+    let main = fs::read(path(&h, "tollgate.db")).unwrap();
+    let pages = u32::from_be_bytes([main[28], main[29], main[30], main[31]]) as usize;
+    assert!(main.len() < 4096 * pages, "the file must be shorter than its header says");
+    for command in [&["keys", "list"][..], &["usage"], &["keys", "revoke", &key[8..20]]] {
+        let done = h.command(command);
+        assert_eq!(done.code, 0, "{command:?}: {}", done.err);
+    }
+    reader.execute_batch("COMMIT").unwrap();
+    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
 #[test]
 fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
     for end in ["-wal", "-shm"] {
