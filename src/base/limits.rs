@@ -140,8 +140,12 @@ pub const LOG_ROOM: usize = 64 * 1024;
 pub const LOG_TICK: Duration = Duration::from_millis(3);
 /// Pause of the busy store thread, so that rows accumulate for one commit. A kill must lose at most 50 ms of rows.
 pub const COMMIT_TICK: Duration = Duration::from_millis(25);
+/// The same pause if commits are seconds apart: rows only move from one queue to another.
+pub const GATHER_TICK: Duration = Duration::from_millis(100);
 /// Polls of an empty queue before its thread waits to be woken.
 pub const QUEUE_IDLE_POLLS: u32 = 100;
+/// Ticks of a thread within which it must be woken again to count as busy, and to poll from then on.
+pub const QUEUE_BUSY_TICKS: u32 = 8;
 /// Cache of the ledger's pages in KiB. It can be small because writes go to the end of the tables.
 pub const LEDGER_CACHE_KIB: i64 = 256;
 /// Bytes of one configuration file: the configuration itself, a secret, certificates.
@@ -152,6 +156,8 @@ pub const ASKED_BYTES_MAX: usize = 4 << 20;
 pub const LIST_PAGES_MAX: usize = 16;
 /// Interval at which the store thread checks for key changes by other processes, which must take effect within 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
+/// The same interval while no rows are written: an idle gateway wakes once a second.
+pub const KEYS_LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Keys sent to the loop at a time. Handling them takes far less than a millisecond.
 pub const KEYS_PER_PIECE: usize = 256;
 /// Keys that a command reads and prints at a time.

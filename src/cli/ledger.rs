@@ -1,7 +1,8 @@
-//! `tollgate ledger`: verify every counter against the rows, export everything as JSON Lines, reset a lost shared
-//! ledger, and confirm a clock that contradicts the ledger.
+//! `tollgate ledger`: verify that every counter is what the rows say, export everything as JSON Lines, copy or compact a
+//! ledger's file, begin anew where a shared ledger was lost, and confirm a clock that contradicts the ledger.
 
 mod clock;
+mod file;
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
@@ -20,6 +21,7 @@ use crate::policy::window::{self, DAY_MS};
 use crate::wire::json::{self, Raw};
 use clap::{Args, Subcommand};
 pub use clock::ConfirmArgs;
+pub use file::{BackupArgs, CompactArgs};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::io::{ErrorKind, Write};
@@ -34,6 +36,10 @@ pub enum LedgerCommand {
     Audit(AuditArgs),
     /// Print everything as JSON Lines: one object per request, and one per daily sum of requests folded away
     Export(ExportArgs),
+    /// Copy a ledger in a file, also while a gateway runs
+    Backup(BackupArgs),
+    /// Rewrite a ledger in a file without unused space, and with `store.page_size`; not while a gateway runs
+    Compact(CompactArgs),
     /// Have every host go on with a shared ledger that was emptied or replaced, counting from what is in it
     Adopt(AdoptArgs),
     /// Compare the clock with the newest usage record and the build date; exit code 1 if it is behind
@@ -49,6 +55,8 @@ impl LedgerCommand {
             LedgerCommand::Verify(args) => &mut args.config,
             LedgerCommand::Audit(args) => &mut args.config,
             LedgerCommand::Export(args) => &mut args.config,
+            LedgerCommand::Backup(args) => &mut args.config,
+            LedgerCommand::Compact(args) => &mut args.config,
             LedgerCommand::Adopt(args) => &mut args.config,
             LedgerCommand::Clock(args) | LedgerCommand::Fold(args) => &mut args.config,
         }
@@ -102,6 +110,8 @@ pub fn run(command: &LedgerCommand) -> Result<(), Failure> {
         LedgerCommand::Verify(args) => verify(args),
         LedgerCommand::Audit(args) => audit(args),
         LedgerCommand::Export(args) => export(args),
+        LedgerCommand::Backup(args) => file::backup(args),
+        LedgerCommand::Compact(args) => file::compact(args),
         LedgerCommand::Adopt(args) => {
             let epoch = store::adopt(&load::load(&args.config, Secrets::Optional)?)?;
             print(&format!("adopted: the ledger's epoch is {epoch}; hosts that run go on with it within a second\n"))

@@ -16,7 +16,8 @@ use std::io::Read;
 pub fn open(high: &Config) -> Result<Ledger, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) => {
-            Sqlite::open(path, Mode::Shared).map(|db| Ledger::Sqlite(Box::new(db))).map_err(Failure::failed)
+            let opened = Sqlite::open_sized(path, Mode::Shared, high.store.page_size);
+            opened.map(|db| Ledger::Sqlite(Box::new(db))).map_err(Failure::failed)
         }
         #[cfg(feature = "redis")]
         StoreUrl::Redis(_) => remote(high).map(|remote| Ledger::Remote(Box::new(remote))).map_err(Failure::failed),

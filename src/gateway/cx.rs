@@ -188,7 +188,7 @@ impl Cx {
             keys_told: 0,
             lookups: Lookups::default(),
             plans,
-            ledger: Ledger::default(),
+            ledger: Ledger::new(config.store.commit_every),
             clock: ClockGuard::new(Unix(0), Unix(0)),
             grants: Grants::default(),
             stats: Stats::default(),

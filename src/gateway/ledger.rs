@@ -2,6 +2,7 @@
 //! accepted at all. The ledger itself is owned by the store thread.
 
 use super::ids::ExchangeId;
+use crate::base::limits::COMMIT_TICK;
 use crate::base::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,9 +13,11 @@ const BATCHES_MAX: usize = 1024;
 /// Rows handed over and not yet known to be committed.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
+    /// Microseconds for which rows wait for their commit by configuration.
+    delay: u64,
     given: u64,
     committed: u64,
-    /// (rows given up to and with this batch, when its first row was given), oldest first.
+    /// (rows given up to and with this batch, when the commit of its first row is due), oldest first.
     waiting: VecDeque<(u64, Mono)>,
     /// Exchanges whose answer's end waits for the row of this number, in the order of these numbers.
     held: VecDeque<(u64, ExchangeId)>,
@@ -22,13 +25,20 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Counts one more row; returns its number.
+    /// A ledger whose rows are committed every `commit_every`.
+    pub(crate) fn new(commit_every: Duration) -> Ledger {
+        let delay = commit_every.saturating_sub(COMMIT_TICK).as_micros() as u64;
+        Ledger { delay, ..Ledger::default() }
+    }
+
+    /// One more row has been given; its number.
     pub(crate) fn gave(&mut self, now: Mono) -> u64 {
         self.given += 1;
+        let due = Mono(now.0 + self.delay);
         let full = self.waiting.len() >= BATCHES_MAX;
         match self.waiting.back_mut() {
-            Some((upto, at)) if full || *at == now => *upto = self.given,
-            _ => self.waiting.push_back((self.given, now)),
+            Some((upto, at)) if full || *at == due => *upto = self.given,
+            _ => self.waiting.push_back((self.given, due)),
         }
         self.given
     }
@@ -79,7 +89,7 @@ impl Ledger {
         !self.failed && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)
     }
 
-    /// Microseconds for which the oldest uncommitted row has waited.
+    /// Microseconds by which the commit of the oldest row that is not known to be safe is late.
     pub(crate) fn lag(&self, now: Mono) -> u64 {
         self.waiting.front().map_or(0, |(_, at)| now.micros_since(*at))
     }
@@ -122,5 +132,14 @@ mod tests {
         assert_eq!(ledger.uncommitted(), 0);
         ledger.failed(true);
         assert!(!ledger.takes_rows(Mono(1000), lag));
+    }
+
+    #[test]
+    fn commit_lag_counts_from_when_the_commit_was_due() {
+        let lag = Duration::from_secs(5);
+        let mut ledger = Ledger::new(Duration::from_secs(10) + COMMIT_TICK);
+        ledger.gave(Mono(1_000_000));
+        assert!(ledger.takes_rows(Mono(16_000_000), lag) && !ledger.takes_rows(Mono(16_000_001), lag));
+        assert_eq!((ledger.lag(Mono(9_000_000)), ledger.lag(Mono(11_000_007))), (0, 7));
     }
 }

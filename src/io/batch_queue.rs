@@ -2,9 +2,13 @@
 //!
 //! A condition variable would cost the loop a futex call per hand-over. So a busy thread is never woken: it polls its
 //! queue every few milliseconds by itself. Only when the queue has been empty for `limits::QUEUE_IDLE_POLLS` polls does
-//! the thread wait to be woken. The first item put into the queue then wakes it, at the cost of one call.
+//! the thread wait to be woken. The first item put into the queue then wakes it, at the cost of one call. If that item
+//! comes after a long wait, the thread does not poll afterwards, but waits to be woken again: at one item a second, a
+//! hundred polls for each would keep a small machine awake.
 
+use super::clock::Clock;
 use crate::base::limits;
+use crate::base::time::Mono;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,13 +43,35 @@ pub enum Polled {
 #[derive(Debug)]
 pub struct IdlePolicy {
     tick: Duration,
-    empty_polls: u32,
+    /// Empty polls that remain until the thread waits to be woken.
+    polls_left: u32,
+    /// Start of the present wait to be woken.
+    idle_since: Option<Mono>,
+    clock: Clock,
 }
 
 impl IdlePolicy {
     /// Creates the policy of a thread that polls every `tick` while busy.
     pub fn new(tick: Duration) -> IdlePolicy {
-        IdlePolicy { tick, empty_polls: 0 }
+        IdlePolicy { tick, polls_left: limits::QUEUE_IDLE_POLLS, idle_since: None, clock: Clock::new() }
+    }
+
+    /// True if the thread waits to be woken.
+    pub fn is_idle(&self) -> bool {
+        self.polls_left == 0
+    }
+
+    /// Counts a poll that found items. The thread polls from now on, unless it has waited long for them.
+    fn found(&mut self) {
+        let busy_until = self.idle_since.take().map(|since| since.after(self.tick * limits::QUEUE_BUSY_TICKS));
+        if busy_until.is_none_or(|until| self.clock.mono() < until) {
+            self.polls_left = limits::QUEUE_IDLE_POLLS;
+        }
+    }
+
+    /// Counts a poll that found nothing.
+    fn found_nothing(&mut self) {
+        self.polls_left = self.polls_left.saturating_sub(1);
     }
 }
 
@@ -99,7 +125,10 @@ impl<T> BatchQueue<T> {
     /// the loop is not disturbed by a thread that is always awake.
     pub fn poll(&self, into: &mut T, idle: &mut IdlePolicy, wait: Duration, empty: impl Fn(&T) -> bool) -> Polled {
         let mut state = self.lock();
-        let is_idle = idle.empty_polls >= limits::QUEUE_IDLE_POLLS;
+        let is_idle = idle.is_idle();
+        if is_idle && idle.idle_since.is_none() {
+            idle.idle_since = Some(idle.clock.mono());
+        }
         let at_once = state.closed || state.hurry || (is_idle && !empty(&state.items));
         if !at_once {
             state.asleep = is_idle;
@@ -110,13 +139,13 @@ impl<T> BatchQueue<T> {
         state.hurry = false;
         match (empty(&state.items), state.closed) {
             (false, _) => {
-                idle.empty_polls = 0;
+                idle.found();
                 std::mem::swap(&mut state.items, into);
                 Polled::Found
             }
             (true, true) => Polled::Closed,
             (true, false) => {
-                idle.empty_polls = idle.empty_polls.saturating_add(1);
+                idle.found_nothing();
                 Polled::Nothing
             }
         }
@@ -149,7 +178,7 @@ mod tests {
         let queue = BatchQueue::<Vec<u32>>::default();
         let other = queue.clone();
         let helper = std::thread::spawn(move || {
-            let mut idle = IdlePolicy { tick: Duration::ZERO, empty_polls: limits::QUEUE_IDLE_POLLS };
+            let mut idle = IdlePolicy { polls_left: 0, ..IdlePolicy::new(Duration::ZERO) };
             take(&other, &mut idle, Duration::from_secs(30))
         });
         let began = Instant::now();
@@ -180,5 +209,18 @@ mod tests {
         queue.put(true, |items| items.push(3));
         assert_eq!(take(&queue, &mut idle, Duration::from_secs(60)), (Polled::Found, vec![3]));
         assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn thread_polls_after_frequent_items_but_not_after_rare_ones() {
+        let queue = BatchQueue::<Vec<u32>>::default();
+        let mut rare = IdlePolicy { polls_left: 0, ..IdlePolicy::new(Duration::ZERO) };
+        let mut frequent = IdlePolicy { polls_left: 0, ..IdlePolicy::new(Duration::from_secs(60)) };
+        for idle in [&mut rare, &mut frequent] {
+            assert_eq!(take(&queue, idle, Duration::ZERO), (Polled::Nothing, vec![]));
+            queue.put(false, |items| items.push(1));
+            assert_eq!(take(&queue, idle, Duration::ZERO), (Polled::Found, vec![1]));
+        }
+        assert_eq!((rare.is_idle(), frequent.is_idle()), (true, false));
     }
 }

@@ -33,7 +33,7 @@ pub use print::effective;
 pub use providers::{Auth, AuthoritySpec, CHAT_PATH, Credential, Provider, UnknownFields};
 pub use proxy::Proxy;
 pub use server::{AdminListen, Reach, RequestLog, Server, TlsFiles};
-pub use store::{Durability, OnOutage, StoreConfig, StoreUrl};
+pub use store::{Durability, OnOutage, Snapshot, StoreConfig, StoreUrl};
 pub use telemetry::{Header, Telemetry};
 
 #[cfg(test)]

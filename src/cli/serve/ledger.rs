@@ -13,6 +13,7 @@ use crate::io::clock::watch;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::io::store::api::{Leftover, StoreError};
+use crate::io::store::copy::SnapshotPlan;
 use crate::io::store::follow::{KeySource, KeysSeen};
 use crate::io::store::moments::Moments;
 #[cfg(feature = "redis")]
@@ -23,7 +24,7 @@ use crate::io::store::spill::Place;
 use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
 use crate::policy::ask::{Ask, Release, Use};
-use crate::policy::config::{Config, Durability, StoreUrl};
+use crate::policy::config::{Config, Durability, StoreConfig, StoreUrl};
 use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::{Amount, DAYS_KEPT};
 use crate::policy::row::Row;
@@ -96,6 +97,13 @@ pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
     Place::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
 }
 
+/// Where snapshots of a ledger in a file are taken to, if anywhere.
+fn snapshots(config: &Config) -> Option<SnapshotPlan> {
+    let StoreUrl::Sqlite(from) = &config.store.url else { return None };
+    let snapshot = config.store.snapshot.as_ref()?;
+    Some(SnapshotPlan { from: from.clone(), to: snapshot.to.clone(), every: snapshot.every })
+}
+
 /// True if the ledger could be served from, as far as that can be told while another process does so.
 pub(super) fn look(config: &Config) -> Result<(), String> {
     match &config.store.url {
@@ -113,8 +121,17 @@ impl Opened {
         let opened = match &config.store.url {
             StoreUrl::Sqlite(path) => {
                 let durable = config.store.durability == Durability::BeforeReply;
-                store::open_owner(path, durable).and_then(|mut db| {
-                    let warnings = spills.read(|batch| db.append_missing(&batch.rows).map(drop))?;
+                let page_size = config.store.page_size;
+                store::open_owner(path, durable, page_size).and_then(|mut db| {
+                    let mut warnings = spills.read(|batch| db.append_missing(&batch.rows).map(drop))?;
+                    let found = db.page_size()?;
+                    if found != page_size {
+                        warnings.push(format!(
+                            "{}: its pages have {found} bytes; store.page_size = {page_size} applies after `tollgate \
+                             ledger compact`",
+                            path.display()
+                        ));
+                    }
                     Ok(Opened {
                         kind: Kind::File(Box::new(db)),
                         seen: KeysSeen::default(),
@@ -197,7 +214,16 @@ impl Opened {
     ) -> Result<LedgerHandle, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
         let Opened { seen, moments, .. } = self;
-        let duties = Duties { urgent, retention: config.store.retention, seen, moments };
+        let StoreConfig { commit_every, sync_every, retention, .. } = config.store;
+        let duties = Duties {
+            urgent,
+            commit_every,
+            sync_every: Some(sync_every).filter(|_| !urgent),
+            snapshot: snapshots(config),
+            retention,
+            seen,
+            moments,
+        };
         // A message that cannot be delivered finds the loop gone.
         #[cfg(feature = "redis")]
         let answers = mailbox.clone();

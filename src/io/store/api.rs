@@ -94,6 +94,10 @@ impl<'a> Names<'a> {
 pub trait Store: Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
+    /// Makes all commits durable against a power cut, if they are not yet.
+    fn sync(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
     /// Fails if the open file is no longer the one that a restart would open.
     fn check(&self) -> Result<(), StoreError>;
     /// Returns the records of these keys that exist and can be read, in any order.

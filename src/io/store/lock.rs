@@ -146,6 +146,13 @@ impl FileLock {
         }
     }
 
+    /// Syncs the log, so that every commit so far survives a power cut.
+    pub fn sync_log(&self) -> Result<(), StoreError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let synced = found(&opened(), log.ids[0]).map_or(Ok(()), |opened| opened.file.sync_data());
+        synced.map_err(|error| StoreError::File(log.paths[0].clone(), error))
+    }
+
     /// True if the log was cut: reading it could end the process, and its contents could be anything.
     pub fn is_cut(&self) -> bool {
         let checked = self.log.as_ref().map(|log| log.check(&opened()));

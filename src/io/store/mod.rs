@@ -5,6 +5,7 @@
 //! and tried again, and the core stops admitting meanwhile.
 
 pub mod api;
+pub mod copy;
 #[cfg(feature = "redis")]
 pub mod counters;
 pub mod follow;
@@ -16,6 +17,7 @@ pub mod moments;
 pub mod note;
 #[cfg(feature = "redis")]
 pub mod remote;
+mod schedule;
 #[cfg(feature = "redis")]
 pub mod shared;
 pub mod spill;
@@ -29,13 +31,15 @@ use crate::base::time::{Mono, Unix};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};
-use follow::{Follower, KeySource, KeysSeen};
-use moments::{FoldGuard, Moments};
+use copy::Snapshots;
+use follow::{Follower, KeySource};
+use moments::FoldGuard;
+pub use schedule::Duties;
+use schedule::Schedule;
 use sqlite::Sqlite;
 use std::collections::HashSet;
 use std::io;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Notice from the store thread.
 #[derive(Clone, PartialEq, Debug)]
@@ -219,20 +223,6 @@ impl Drop for StoreHandle {
     }
 }
 
-/// Duties of the thread besides committing.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Duties {
-    /// Every hand-over wakes the thread at once (durability before-reply). Otherwise rows gather for
-    /// `limits::COMMIT_TICK`.
-    pub urgent: bool,
-    /// Rows older than this are folded into the sums of their days; `None` keeps them for ever.
-    pub retention: Option<Duration>,
-    /// Position in the changes of the keys when the loop received all keys; by default it has none.
-    pub seen: KeysSeen,
-    /// Knowledge of the loop about the clocks that wrote the ledger.
-    pub moments: Moments,
-}
-
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(
     db: impl Store + KeySource,
@@ -241,15 +231,33 @@ pub fn spawn(
 ) -> io::Result<StoreHandle> {
     let queue = BatchQueue::new(Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() });
     let theirs = queue.clone();
+    let urgent = duties.urgent;
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
         let _ending = Ending(theirs.clone());
-        let (folding, follower) = (FoldGuard::new(duties.retention, duties.moments), Follower::new(duties.seen));
-        let (failed, refused, warned) = (false, false, HashSet::new());
-        let mut thread = StoreThread { db, tell, follower, failed, refused, folding, warned };
-        thread.serve(&theirs)
+        let (clock, schedule) = (Clock::new(), Schedule::new(&duties));
+        let mut thread = StoreThread {
+            db,
+            tell: &tell,
+            follower: Follower::new(duties.seen),
+            failed: false,
+            refused: false,
+            folding: FoldGuard::new(duties.retention, duties.moments),
+            warned: HashSet::new(),
+            gathered: Vec::new(),
+            schedule,
+            snapshots: duties.snapshot.map(|plan| Snapshots::new(plan, clock.mono())),
+            clock,
+        };
+        let rest = thread.serve(&theirs);
+        let snapshots = thread.snapshots.take();
+        // Closing writes to the file, and a snapshot must not be older.
+        drop(thread);
+        let warning = snapshots.and_then(|mut snapshots| snapshots.finish());
+        warning.into_iter().for_each(|text| tell(StoreNotice::Warning(text)));
+        rest
     })?;
-    Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
+    Ok(StoreHandle { queue, urgent, thread: Some(thread) })
 }
 
 struct StoreThread<B: Store + KeySource, F: Fn(StoreNotice)> {
@@ -262,6 +270,11 @@ struct StoreThread<B: Store + KeySource, F: Fn(StoreNotice)> {
     folding: FoldGuard,
     /// Warnings sent so far.
     warned: HashSet<String>,
+    /// Rows that wait for a commit to be due.
+    gathered: Vec<Row>,
+    schedule: Schedule,
+    snapshots: Option<Snapshots>,
+    clock: Clock,
 }
 
 impl<B: Store + KeySource, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
@@ -276,40 +289,68 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
 impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Works until the end. Returns the rows that are left.
     fn serve(&mut self, queue: &BatchQueue<Tasks>) -> Vec<Row> {
-        let mut idle = IdlePolicy::new(limits::COMMIT_TICK);
+        let mut idle = IdlePolicy::new(self.schedule.tick());
         let mut tasks = Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() };
-        let clock = Clock::new();
         self.look();
-        let mut next_look = clock.mono().after(limits::KEYS_LOOK);
-        let mut next_fold = clock.mono();
+        let mut next_look = self.clock.mono().after(limits::KEYS_LOOK);
+        let mut next_fold = self.clock.mono();
         loop {
-            let wait = if self.follower.is_reading() { limits::KEYS_REST } else { limits::KEYS_LOOK };
-            if queue.poll(&mut tasks, &mut idle, wait, Tasks::is_empty) == Polled::Closed {
-                return Vec::new();
-            }
-            if let Err(rest) = self.work(&mut tasks, queue) {
+            let wait = match idle.is_idle() {
+                _ if self.follower.is_reading() => limits::KEYS_REST,
+                true => limits::KEYS_LOOK_IDLE,
+                false => limits::KEYS_LOOK,
+            };
+            let wait = self.schedule.wait(wait, !self.gathered.is_empty(), self.clock.mono());
+            let ends = queue.poll(&mut tasks, &mut idle, wait, Tasks::is_empty) == Polled::Closed;
+            if let Err(rest) = self.work(&mut tasks, queue, ends) {
                 return rest;
             }
-            if self.follower.is_reading() || clock.mono() >= next_look {
+            if ends {
+                return Vec::new();
+            }
+            if self.follower.is_reading() || self.clock.mono() >= next_look {
                 self.look();
-                next_look = clock.mono().after(limits::KEYS_LOOK);
+                next_look = self.clock.mono().after(limits::KEYS_LOOK);
             }
-            if clock.mono() >= next_fold {
-                next_fold = self.fold(clock.mono());
+            if self.clock.mono() >= next_fold {
+                next_fold = self.fold(self.clock.mono());
             }
+            self.look_after_copies();
         }
     }
 
-    /// Does the tasks. An error contains the rows left at the end.
-    fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
+    /// Syncs the log and takes a snapshot, if they are due.
+    fn look_after_copies(&mut self) {
+        if self.schedule.takes_sync(self.clock.mono())
+            && let Err(error) = self.db.sync()
+        {
+            self.warn(format!("{error}: usage records may be lost if the power fails"));
+        }
+        let warning = self.snapshots.as_mut().and_then(|snapshots| snapshots.take(self.clock.mono()));
+        warning.into_iter().for_each(|text| self.warn(text));
+    }
+
+    /// Does the tasks; rows wait until a commit is due, or the thread `ends`. An error contains the rows left at the end.
+    fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>, ends: bool) -> Result<(), Vec<Row>> {
         for ids in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
             let found = self.db.check().and_then(|()| self.db.find_keys(ids));
             (self.tell)(StoreNotice::LookedUp(api::answers(ids, found)));
         }
         tasks.lookups.clear();
-        let rest = self.commit_all(&tasks.rows, &mut tasks.turn, queue);
-        let rest = tasks.rows.split_off(tasks.rows.len() - rest);
-        tasks.rows.clear();
+        match self.gathered.is_empty() {
+            true => std::mem::swap(&mut self.gathered, &mut tasks.rows),
+            false => self.gathered.append(&mut tasks.rows),
+        }
+        let is_due = self.schedule.is_due(self.gathered.len(), self.clock.mono());
+        if !is_due && !ends && tasks.turn.is_none() {
+            return Ok(());
+        }
+        let mut rows = std::mem::take(&mut self.gathered);
+        let rest = self.commit_all(&rows, &mut tasks.turn, queue);
+        let rest = rows.split_off(rows.len() - rest);
+        rows.clear();
+        // The storage returns to the queue, so that the loop need not allocate.
+        tasks.rows = rows;
         if std::mem::take(&mut self.refused) {
             return self.wait(rest, queue);
         }
@@ -355,6 +396,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
                 Some(Turn::Release(told)) => drop(told.send(Ok(()))),
                 Some(Turn::Offer(rows, told)) => drop(told.send(self.offer(rows))),
                 None if polled == Polled::Closed => {
+                    self.snapshots = None;
                     refused.append(&mut waiting);
                     return Err(refused);
                 }
@@ -426,6 +468,8 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
             let Err(error) = self.db.append(group) else {
                 rest = later;
                 self.folding.wrote(group);
+                self.schedule.committed(self.clock.mono());
+                self.snapshots.iter_mut().for_each(Snapshots::changed);
                 self.succeeded();
                 (self.tell)(StoreNotice::Committed { rows: group.len() as u64 });
                 continue;
@@ -484,6 +528,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         if self.follower.version() == version {
             return;
         }
+        self.snapshots.iter_mut().for_each(Snapshots::changed);
         let Ok(moments) = self.db.moments() else { return };
         if self.folding.learn(moments) {
             (self.tell)(StoreNotice::Newest { at: moments.newest, accepted: true });
@@ -530,9 +575,9 @@ impl End {
     }
 }
 
-/// Opens the ledger for one gateway at a time.
-pub fn open_owner(path: &std::path::Path, durable: bool) -> Result<Sqlite, StoreError> {
-    let db = Sqlite::open(path, sqlite::Mode::Owner)?;
+/// Opens the ledger for one gateway at a time. A new one gets pages of `page_size` bytes.
+pub fn open_owner(path: &std::path::Path, durable: bool, page_size: u32) -> Result<Sqlite, StoreError> {
+    let db = Sqlite::open_sized(path, sqlite::Mode::Owner, page_size)?;
     db.set_durable(durable)?;
     Ok(db)
 }

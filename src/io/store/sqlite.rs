@@ -5,11 +5,12 @@
 //! Called by the store thread and by the command line, which works on the same file while a gateway runs.
 //!
 //! **Cost of a power cut.** A commit survives the death of the process at any moment. With `synchronous = NORMAL`
-//! (durability write-behind) commits since the last checkpoint may be lost when the machine loses power; the file stays
-//! consistent. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
+//! (durability write-behind) commits since the last checkpoint or [`Store::sync`] may be lost when the machine loses
+//! power; the file stays consistent. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
 
 mod audit;
 mod changes;
+mod compact;
 mod groups;
 mod handover;
 mod moments;
@@ -61,6 +62,9 @@ const UPDATE_KEY: &str = "UPDATE keys SET digest = ?2, name = ?3, plan = ?4, end
     expires = ?8, revoked = ?9, former = ?10, disabled = ?11, limits = ?12, grp = ?13,
     labels = ?14 WHERE id = ?1";
 
+/// Bytes of a page of the file, unless the configuration says otherwise.
+pub const PAGE_SIZE: u32 = 4096;
+
 /// Kind of process that opens the file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -85,6 +89,11 @@ impl Sqlite {
     /// Opens the file, creates it (mode 0600, in a folder of mode 0700) if it does not exist, and brings its tables up
     /// to date. An owner locks the file first. Starts with `synchronous = FULL`.
     pub fn open(path: &Path, mode: Mode) -> Result<Sqlite, StoreError> {
+        Sqlite::open_sized(path, mode, PAGE_SIZE)
+    }
+
+    /// Opens the file likewise; if it is new, it gets pages of `page_size` bytes.
+    pub fn open_sized(path: &Path, mode: Mode, page_size: u32) -> Result<Sqlite, StoreError> {
         create_folder(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         create_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         let lock = match mode {
@@ -97,6 +106,8 @@ impl Sqlite {
         let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
+        // Without effect on a file that has tables.
+        connection.pragma_update(None, "page_size", page_size).map_err(failed)?;
         connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB).map_err(failed)?;
         let fresh = hex(&random::<32>().map_err(|error| StoreError::File(path.to_path_buf(), error))?);
         match tables::bring_up(&mut connection, &fresh).map_err(failed)? {
@@ -391,6 +402,10 @@ impl Store for Sqlite {
         Sqlite::append(self, rows)
     }
 
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.lock.as_ref().map_or(Ok(()), FileLock::sync_log)
+    }
+
     fn check(&self) -> Result<(), StoreError> {
         Sqlite::check(self)
     }
@@ -450,16 +465,22 @@ fn create_private(path: &Path) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
     }
-    let mut name = path.as_os_str().to_os_string();
-    name.push(format!(".{:016x}", u64::from_ne_bytes(random()?)));
-    let draft = PathBuf::from(name);
-    drop(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
+    let draft = create_draft(path)?;
     let linked = std::fs::hard_link(&draft, path);
     std::fs::remove_file(&draft)?;
     match linked {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Creates an empty file next to `path`, private to its owner, under a name that no other file has.
+pub(super) fn create_draft(path: &Path) -> io::Result<PathBuf> {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(format!(".{:016x}", u64::from_ne_bytes(random()?)));
+    let draft = PathBuf::from(name);
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    Ok(draft)
 }
 
 /// Inserts or updates the record of a key by `sql`.

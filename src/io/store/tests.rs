@@ -2,6 +2,7 @@
 
 use super::api::{By, DaySum, Entry, Names, Query, Recent, UsageLine};
 use super::follow::{Follower, KeyChanges, KeySource, KeysSeen};
+use super::moments::Moments;
 use super::note::{AuditLine, Note, edited};
 use super::sqlite::{Mode, Sqlite};
 use super::*;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 const DAY: u64 = 86_400_000;
 
+mod flash;
 mod formats;
 mod notes;
 mod people;
@@ -345,9 +347,10 @@ fn a_strangers_database_and_a_newer_one_are_left_alone() {
 
 fn started(place: &Place) -> (StoreHandle, Receiver<StoreNotice>) {
     let (tell, told) = channel();
-    let handle = spawn(open_owner(&place.file(), false).unwrap(), Duties::default(), move |notice| {
-        let _ = tell.send(notice);
-    });
+    let handle =
+        spawn(open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap(), Duties::default(), move |notice| {
+            let _ = tell.send(notice);
+        });
     (handle.unwrap(), told)
 }
 
@@ -397,7 +400,7 @@ fn a_key_changed_by_another_process_is_told_within_a_second_and_own_rows_tell_no
     }
     // A busy machine may hold up a look now and then; a thread that looks too seldom is late more often than not.
     times.sort();
-    assert!(times[times.len() / 2] < Duration::from_secs(1), "{times:?}");
+    assert!(times[times.len() / 2] < limits::KEYS_LOOK_IDLE + limits::KEYS_LOOK, "{times:?}");
     handle.write(vec![row(A, 1, "m", 1)]);
     assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err());
@@ -1041,7 +1044,7 @@ fn retention_folds_nothing_behind_a_gap_until_it_is_confirmed() {
     drop(handle);
     let (handle, told) = folding(&place, place.shared().moments().unwrap());
     warned(&told);
-    std::thread::sleep(2 * limits::KEYS_LOOK);
+    std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
     assert_eq!(place.shared().count_rows().unwrap(), 3);
     let line = AuditLine { what: "fold".to_string(), ..AuditLine::default() };
     place.shared().confirm_fold(newest, &line).unwrap();

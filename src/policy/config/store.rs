@@ -1,9 +1,10 @@
 //! `[store]`: location and durability of keys and ledger.
 
+use crate::base::limits::COMMIT_TICK;
 use crate::policy::limits::TIMEOUTS;
 use crate::policy::settings::kinds::{Folder, Kind, OneOf, Or, Pem, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
-use crate::policy::settings::units::quoted;
+use crate::policy::settings::units::{duration_text, quoted};
 use crate::policy::settings::{Settings, section};
 use std::fmt::{self, Write as _};
 use std::ops::RangeInclusive;
@@ -12,6 +13,15 @@ use std::time::Duration;
 
 /// Rows younger than this are needed to rebuild the longest period.
 const RETENTION: RangeInclusive<Duration> = Duration::from_secs(32 * 86_400)..=Duration::from_secs(36_500 * 86_400);
+
+/// Interval of commits. The shortest is what rows gather for at least.
+const COMMITS: RangeInclusive<Duration> = COMMIT_TICK..=Duration::from_secs(60);
+/// Interval of syncs.
+const SYNCS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+/// Interval of snapshots.
+const SNAPSHOTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(366 * 86_400);
+/// Sizes of a page that SQLite knows, up to that of a page of memory.
+const PAGES: [u64; 4] = [512, 1024, 2048, 4096];
 
 /// Parts of a URL.
 const PARTS_MAX: usize = 8;
@@ -37,7 +47,19 @@ section! {
         /// When an answer may be seen as complete: at once, its row following within 50 ms, or `"before-reply"`, after
         /// its row's commit.
         pub durability: Durability = Durability::WriteBehind, OneOf(&Durability::ALL, Durability::as_str), Restart;
-        /// Age of the oldest uncommitted row at which admission answers 503.
+        /// How often usage records are committed to a ledger in a file. Longer intervals write less to flash; a kill
+        /// loses what was not committed. Longer than `"25ms"` only with `durability = "write-behind"`.
+        pub commit_every: Duration = COMMIT_TICK, Time(COMMITS), Restart;
+        /// How often commits to a ledger in a file are synced, so that a power cut loses no more; `"before-reply"`
+        /// syncs each.
+        pub sync_every: Duration = Duration::from_secs(30), Time(SYNCS), Restart;
+        /// Bytes of a page of a ledger in a file: 512, 1024, 2048 or 4096. It applies to a new file, or after
+        /// `tollgate ledger compact`.
+        pub page_size: u32 = 4096, PageSize, Restart;
+        /// `{ to = FILE, every = "30m" }`: copies of a ledger in a file that is on tmpfs, at least a second apart, also
+        /// at a clean stop, and not if nothing has changed. Tollgate never reads them.
+        pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
+        /// Age of the oldest uncommitted row at which admission answers 503, from the time at which its commit was due.
         pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
         /// While a shared store cannot be reached: 503, or `"local"`, each host its share of every limit.
         pub on_outage: OnOutage = OnOutage::Refuse, OneOf(&OnOutage::ALL, OnOutage::as_str), Restart;
@@ -70,9 +92,76 @@ impl StoreConfig {
                 let text = "`local` cannot be had with durability = \"before-reply\"";
                 reader.report(at, section.path_of("on_outage"), text);
             }
+            store.check_flash(reader, &section);
             section.finish(reader);
         }
         store
+    }
+}
+
+impl StoreConfig {
+    /// Reports settings of a ledger in a file that contradict others.
+    fn check_flash(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
+        let durable = self.durability == Durability::BeforeReply;
+        let late = section.place("commit_every").filter(|_| durable && self.commit_every > COMMIT_TICK);
+        if let Some(at) = late {
+            let text = "with durability = \"before-reply\" every response waits for its commit: remove one of the two";
+            reader.report(at, section.path_of("commit_every"), text);
+        }
+        let Some(at) = section.place("snapshot").filter(|_| self.snapshot.is_some()) else { return };
+        let text = match &self.url {
+            StoreUrl::Redis(_) => "needs a ledger in a file: back up the shared store instead",
+            StoreUrl::Sqlite(path) if self.snapshot.as_ref().is_some_and(|snapshot| snapshot.to == *path) => {
+                "must be another file than the ledger"
+            }
+            StoreUrl::Sqlite(_) => return,
+        };
+        reader.report(at, section.path_of("snapshot"), text);
+    }
+}
+
+/// Regular copies of a ledger.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// The file of the copy.
+    pub to: PathBuf,
+    /// Interval.
+    pub every: Duration,
+}
+
+/// `{ to = FILE, every = "30m" }`.
+struct SnapshotTo;
+
+impl Kind<Snapshot> for SnapshotTo {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Snapshot> {
+        let mut table = reader.as_table(field)?;
+        let to = reader.required(&mut table, "to").and_then(|to| Folder.read(reader, to));
+        let every = reader.required(&mut table, "every").and_then(|every| reader.duration(&every, &SNAPSHOTS));
+        table.finish(reader);
+        to.zip(every).map(|(to, every)| Snapshot { to, every })
+    }
+
+    fn shown(&self, value: &Snapshot) -> Shown {
+        let (to, every) = (quoted(&value.to.to_string_lossy()), quoted(&duration_text(value.every)));
+        Shown::Value(format!("{{ to = {to}, every = {every} }}"))
+    }
+}
+
+/// One of [`PAGES`].
+struct PageSize;
+
+impl Kind<u32> for PageSize {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u32> {
+        let size = reader.integer(&field, &(PAGES[0]..=PAGES[3]))?;
+        if !PAGES.contains(&size) {
+            reader.error(&field, "expected 512, 1024, 2048 or 4096");
+            return None;
+        }
+        u32::try_from(size).ok()
+    }
+
+    fn shown(&self, value: &u32) -> Shown {
+        Shown::Value(value.to_string())
     }
 }
 

@@ -322,6 +322,14 @@ fn values_of_the_store_table_are_checked() {
         ("on_outage = \"local\"\ndurability = \"before-reply\"", "store.on_outage", "before-reply"),
         ("hosts = 0", "store.hosts", "from 1"),
         ("replicas = 6", "store.replicas", "from 0 to 5"),
+        ("commit_every = \"24ms\"", "store.commit_every", "from \"25ms\" to \"1m\""),
+        ("commit_every = \"26ms\"\ndurability = \"before-reply\"", "store.commit_every", "waits for its commit"),
+        ("sync_every = \"2h\"", "store.sync_every", "from \"1s\" to \"1h\""),
+        ("page_size = 1000", "store.page_size", "512, 1024, 2048 or 4096"),
+        ("page_size = 8192", "store.page_size", "from 512 to 4096"),
+        ("snapshot = { to = \"a.db\", every = \"10ms\" }", "store.snapshot.every", "from \"1s\""),
+        ("snapshot = { to = \"tollgate.db\", every = \"1m\" }", "store.snapshot", "another file"),
+        ("snapshot = { to = \"a.db\", every = \"1m\" }\nurl = \"redis://h\"", "store.snapshot", "in a file"),
         ("max_commit_lag = \"0s\"", "store.max_commit_lag", "duration"),
         ("retention = \"7d\"", "store.retention", "from \"32d\""),
         ("ca_file = \"none.pem\"", "store.ca_file", "cannot read"),
@@ -334,6 +342,12 @@ fn values_of_the_store_table_are_checked() {
     let store = parse(&with(all)).unwrap().store;
     assert_eq!((store.on_outage, store.hosts), (OnOutage::Local, 3));
     assert_eq!(store.retention, Some(Duration::from_secs(400 * 86_400)));
+    let flash = "commit_every = \"10s\"\nsync_every = \"1m\"\npage_size = 1024\n\
+                 snapshot = { to = \"/flash/a.db\", every = \"30m\" }";
+    let store = parse(&with(&format!("[store]\n{flash}"))).unwrap().store;
+    assert_eq!((store.commit_every, store.sync_every), (Duration::from_secs(10), Duration::from_secs(60)));
+    let snapshot = Snapshot { to: "/flash/a.db".into(), every: Duration::from_secs(1800) };
+    assert_eq!((store.page_size, store.snapshot), (1024, Some(snapshot)));
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn a_file_that_is_cut_stops_admission_and_commands() {
     let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
     db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
     drop(db);
-    std::thread::sleep(2 * limits::KEYS_LOOK);
+    std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
     let whole = std::fs::read(path(&h, "tollgate.db")).unwrap();
     for length in [whole.len() / 2, 0] {
         std::fs::write(path(&h, "tollgate.db"), &whole[..length]).unwrap();
@@ -255,7 +255,7 @@ fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
         let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
         db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
         drop(db);
-        std::thread::sleep(2 * limits::KEYS_LOOK);
+        std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
         assert_eq!(h.chat(&key, &body).status(), 200, "SQLite may empty the log itself");
         h.ledger(1);
         assert_eq!(failures(&h), Vec::<String>::new());

@@ -9,6 +9,7 @@ mod commit;
 mod epoch;
 mod estimates;
 mod files;
+mod flash;
 #[cfg(feature = "redis")]
 mod fleet;
 #[cfg(feature = "redis")]

@@ -1,0 +1,267 @@
+//! Settings for flash: rows that gather, syncs, page sizes, copies.
+
+use super::super::copy::{self, SnapshotPlan};
+use super::super::{log_files, sqlite};
+use super::*;
+
+/// The thread of a ledger with these duties, without its first notice.
+fn with_duties(place: &Place, duties: Duties) -> (StoreHandle, Receiver<StoreNotice>) {
+    let (tell, told) = channel();
+    let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
+    let handle = spawn(db, duties, move |notice| drop(tell.send(notice))).unwrap();
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    (handle, told)
+}
+
+/// Waits until the condition holds.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn rows_gather_for_the_commit_interval_and_the_end_does_not_wait_for_it() {
+    let place = Place::new("gather");
+    let every = Duration::from_secs(2);
+    let (handle, told) = with_duties(&place, Duties { commit_every: every, ..Duties::default() });
+    handle.write(rows_of(0..1));
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 }, "the first commit does not wait");
+    let began = Instant::now();
+    for number in 1..6 {
+        handle.write(rows_of(number..number + 1));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 5 });
+    assert!(began.elapsed() > every / 2, "{:?}", began.elapsed());
+    handle.write(rows_of(6..8));
+    assert_eq!(handle.finish(), Leftover::default());
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 2 });
+    assert_eq!(place.shared().count_rows().unwrap(), 8);
+}
+
+#[test]
+fn gathered_rows_are_committed_before_the_ledger_is_handed_over() {
+    let place = Place::new("gather-turn");
+    let duties = Duties { commit_every: Duration::from_secs(60), ..Duties::default() };
+    let (handle, told) = with_duties(&place, duties);
+    handle.write(rows_of(0..1));
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    handle.write(rows_of(1..4));
+    assert_eq!(handle.turn().release(), Ok(()));
+    assert_eq!(place.owner().count_rows().unwrap(), 4);
+}
+
+/// Opens what a power cut leaves of a ledger: the file, and a log of which everything after `synced` bytes is `rest`.
+fn after_power_cut(place: &Place, synced: usize, rest: &[u8]) -> u64 {
+    let [log, _] = log_files::paths(&place.file()).unwrap();
+    let cut = Place::new("power-cut");
+    std::fs::copy(place.file(), cut.file()).unwrap();
+    let kept = [&std::fs::read(log).unwrap()[..synced], rest].concat();
+    std::fs::write(cut.file().with_extension("db-wal"), kept).unwrap();
+    let mut db = cut.owner();
+    let verdict = db.verify().unwrap();
+    assert_eq!(verdict.differences, []);
+    verdict.rows
+}
+
+#[test]
+fn power_cut_loses_only_rows_committed_since_the_last_sync() {
+    let place = Place::new("sync");
+    let mut db = open_owner(&place.file(), false, 1024).unwrap();
+    let log = log_files::paths(&place.file()).unwrap()[0].clone();
+    let length = || std::fs::metadata(&log).unwrap().len() as usize;
+    for number in 0..20 {
+        db.append(&rows_of(number..number + 1)).unwrap();
+    }
+    Store::sync(&mut db).unwrap();
+    let synced = length();
+    for number in 20..30 {
+        db.append(&rows_of(number..number + 1)).unwrap();
+    }
+    let whole = std::fs::read(&log).unwrap();
+    let unsynced = &whole[synced..];
+    assert!(unsynced.len() > 1024);
+    let mut random = crate::base::rng::Rng::new([7; 32]);
+    for _ in 0..40 {
+        // Blocks of what was not synced arrive in any order, or not at all.
+        let mut rest = unsynced.to_vec();
+        let blocks = rest.chunks_mut(512).filter(|_| random.next_u64() % 2 == 0).collect::<Vec<_>>();
+        blocks.into_iter().for_each(|block| block.fill(0));
+        rest.truncate(random.next_u64() as usize % (rest.len() + 1));
+        let rows = after_power_cut(&place, synced, &rest);
+        assert!((20..=30).contains(&rows), "{rows} rows");
+    }
+    assert_eq!(after_power_cut(&place, synced, &[]), 20);
+    assert_eq!(after_power_cut(&place, synced, unsynced), 30);
+}
+
+/// Bytes that this thread has written to files so far.
+fn written() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn settings_for_flash_write_at_most_a_thousand_bytes_a_request_at_one_a_second() {
+    let place = Place::new("wear");
+    for (page_size, per_commit, most) in [(1024, 10, 1000), (4096, 1, 9300)] {
+        let _ = std::fs::remove_file(place.file());
+        let mut db = open_owner(&place.file(), false, page_size).unwrap();
+        let begun = written();
+        let rows: Vec<Row> = (0..3600).map(|n| row(A, 1_790_000_000_000 + n * 1000, "gpt-4o-mini", 500)).collect();
+        for rows in rows.chunks(per_commit) {
+            db.append(rows).unwrap();
+            Store::sync(&mut db).unwrap();
+        }
+        let each = (written() - begun) / rows.len() as u64;
+        assert!(each <= most, "{each} bytes in pages of {page_size}");
+    }
+}
+
+#[test]
+fn thread_syncs_once_after_commits_and_not_without_them() {
+    let place = Place::new("syncs");
+    let (tell, told) = channel();
+    let syncs = Arc::new(AtomicUsize::new(0));
+    let db = Syncing { db: place.owner(), syncs: syncs.clone() };
+    let duties = Duties { sync_every: Some(Duration::from_millis(300)), ..Duties::default() };
+    let handle = spawn(db, duties, move |notice| drop(tell.send(notice))).unwrap();
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    handle.write(rows_of(0..3));
+    until("the sync", || syncs.load(Ordering::SeqCst) > 0);
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(syncs.load(Ordering::SeqCst), 1);
+    drop(handle);
+}
+
+#[test]
+fn new_ledger_gets_the_page_size_and_an_old_one_by_compacting() {
+    let place = Place::new("pages");
+    let mut db = open_owner(&place.file(), false, 1024).unwrap();
+    db.insert_key(&record(A, 1)).unwrap();
+    db.append(&(0..3000).map(|n| row(A, n, "m", 1)).collect::<Vec<_>>()).unwrap();
+    let before = db.verify().unwrap();
+    assert_eq!((db.page_size().unwrap(), before.differences.len()), (1024, 0));
+    assert!(matches!(Sqlite::compact(&place.file(), 512), Err(StoreError::Locked(_))));
+    drop(db);
+    for size in [512, 2048, 4096] {
+        let done = Sqlite::compact(&place.file(), size).unwrap();
+        assert_eq!(done.after, std::fs::metadata(place.file()).unwrap().len());
+        let mut db = open_owner(&place.file(), false, 1024).unwrap();
+        let after = db.verify().unwrap();
+        assert_eq!((db.page_size().unwrap(), after.rows, after.differences), (size, 3000, vec![]));
+        assert_eq!(all_keys(&db), [record(A, 1)]);
+    }
+}
+
+#[test]
+fn copy_is_complete_private_and_replaces_an_older_one_while_the_ledger_is_written() {
+    let place = Place::new("copy");
+    let mut db = open_owner(&place.file(), false, 1024).unwrap();
+    let to = place.0.join("copy.db");
+    for rows in [10, 20] {
+        db.append(&rows_of(0..10)).unwrap();
+        copy::copy(&place.file(), &to).unwrap();
+        assert_eq!(std::fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut copied = Sqlite::open(&to, Mode::Owner).unwrap();
+        let verdict = copied.verify().unwrap();
+        assert_eq!((verdict.rows, verdict.differences, copied.page_size().unwrap()), (rows, vec![], 1024));
+        assert_eq!(copied.hash_key().unwrap(), db.hash_key().unwrap());
+    }
+    let refused = copy::copy(&place.file(), &place.file()).unwrap_err().to_string();
+    assert!(refused.ends_with("the copy would replace the ledger"), "{refused}");
+    let names: Vec<_> = std::fs::read_dir(&place.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.iter().all(|name| !name.to_string_lossy().starts_with("copy.db.")), "no draft is left: {names:?}");
+}
+
+#[test]
+fn snapshots_follow_changes_and_a_clean_stop_takes_the_last_one() {
+    let place = Place::new("snapshots");
+    let to = place.0.join("flash").join("copy.db");
+    std::fs::create_dir(place.0.join("flash")).unwrap();
+    let plan = |every| Some(SnapshotPlan { from: place.file(), to: to.clone(), every });
+    let rows_in_copy = || Sqlite::open(&to, Mode::Shared).unwrap().count_rows().unwrap();
+    drop(place.owner());
+    let (handle, _told) =
+        with_duties(&place, Duties { snapshot: plan(Duration::from_millis(100)), ..Duties::default() });
+    // The ledger is newer than its snapshot, of which there is none.
+    until("the first snapshot", || to.exists());
+    handle.write(rows_of(0..1));
+    until("the row's snapshot", || rows_in_copy() == 1);
+    place.shared().insert_key(&record(A, 1)).unwrap();
+    until("the key's snapshot", || !all_keys(&Sqlite::open(&to, Mode::Shared).unwrap()).is_empty());
+    drop(handle);
+    let duties = Duties { snapshot: plan(Duration::from_secs(3600)), ..Duties::default() };
+    let (handle, told) = with_duties_and_keys(&place, duties.clone());
+    handle.write(rows_of(1..3));
+    drop((handle, told));
+    assert_eq!(rows_in_copy(), 3);
+    let modified = || std::fs::metadata(&to).unwrap().modified().unwrap();
+    let before = modified();
+    drop(with_duties_and_keys(&place, duties));
+    assert_eq!(modified(), before, "nothing has changed");
+}
+
+/// Like [`with_duties`], with keys in the ledger.
+fn with_duties_and_keys(place: &Place, duties: Duties) -> (StoreHandle, Receiver<StoreNotice>) {
+    let (tell, told) = channel();
+    let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
+    let seen = db.keys_seen().unwrap();
+    let handle = spawn(db, Duties { seen, ..duties }, move |notice| drop(tell.send(notice))).unwrap();
+    (handle, told)
+}
+
+/// A ledger that counts its syncs.
+struct Syncing {
+    db: Sqlite,
+    syncs: Arc<AtomicUsize>,
+}
+
+impl KeySource for Syncing {
+    fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
+        self.db.key_changes(seen)
+    }
+    fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
+        self.db.key_piece(cursor)
+    }
+    fn take_odd(&mut self) -> Vec<String> {
+        self.db.take_odd()
+    }
+}
+
+impl Store for Syncing {
+    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        self.db.append(rows)
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        Store::sync(&mut self.db)
+    }
+    fn check(&self) -> Result<(), StoreError> {
+        self.db.check()
+    }
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        self.db.find_keys(ids)
+    }
+    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
+        self.db.fold(before, max)
+    }
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        self.db.moments()
+    }
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        self.db.hold_fold(held)
+    }
+    fn release(&mut self) -> Result<(), StoreError> {
+        self.db.release()
+    }
+    fn retake(&mut self) -> Result<(), StoreError> {
+        self.db.retake()
+    }
+    fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+        self.db.append_missing(rows)
+    }
+}
