@@ -330,7 +330,8 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         warning.into_iter().for_each(|text| self.warn(text));
     }
 
-    /// Does the tasks; rows wait until a commit is due, or the thread `ends`. An error contains the rows left at the end.
+    /// Does the tasks; rows wait until a commit is due, or the thread `ends`. An error contains the rows left at the
+    /// end.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>, ends: bool) -> Result<(), Vec<Row>> {
         for ids in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
             let found = self.db.check().and_then(|()| self.db.find_keys(ids));

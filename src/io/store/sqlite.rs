@@ -6,7 +6,8 @@
 //!
 //! **Cost of a power cut.** A commit survives the death of the process at any moment. With `synchronous = NORMAL`
 //! (durability write-behind) commits since the last checkpoint or [`Store::sync`] may be lost when the machine loses
-//! power; the file stays consistent. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
+//! power; the file stays consistent. With `FULL` (before-reply, and every command) each commit is on disk when it
+//! returns.
 
 mod audit;
 mod changes;

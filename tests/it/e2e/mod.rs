@@ -25,6 +25,7 @@ mod life;
 mod limits;
 mod logs;
 mod many;
+mod portable;
 pub mod process;
 mod quiet;
 mod secrets;
