@@ -4,7 +4,34 @@
 pub mod api {}
 
 #[doc = include_str!("configuration.md")]
-pub mod configuration {}
+pub mod configuration {
+    #[doc = include_str!("configuration/capabilities.md")]
+    pub mod capabilities {}
+
+    #[doc = include_str!("configuration/groups.md")]
+    pub mod groups {}
+
+    #[doc = include_str!("configuration/models.md")]
+    pub mod models {}
+
+    #[doc = include_str!("configuration/plans.md")]
+    pub mod plans {}
+
+    #[doc = include_str!("configuration/providers.md")]
+    pub mod providers {}
+
+    #[doc = include_str!("configuration/server.md")]
+    pub mod server {}
+
+    #[doc = include_str!("configuration/store.md")]
+    pub mod store {}
+
+    #[doc = include_str!("configuration/telemetry.md")]
+    pub mod telemetry {}
+
+    #[doc = include_str!("configuration/upstream.md")]
+    pub mod upstream {}
+}
 
 #[doc = include_str!("money.md")]
 pub mod money {}

@@ -132,18 +132,18 @@ impl Catalog {
 /// An entry of the catalog.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Id that clients request.
+    /// Name that clients request. Value: 1 to 128 characters without spaces, invisible characters and `, ? # % " \ *`.
     pub id: Arc<str>,
-    /// Other names that clients may ask for; one may end in `*`. Keys' models and rows go by the id, and so does the
-    /// answer.
+    /// Other names that clients may request; one may end in `*`. Scopes of keys, usage records and responses use the
+    /// id.
     pub aliases: Vec<String>,
-    /// For people. Default: the id.
+    /// Name for people. Default: the id.
     pub name: String,
-    /// Owner in `GET /v1/models`. Default: the first target's provider.
+    /// Owner that `GET /v1/models` shows. Default: the first target's provider.
     pub owned_by: String,
-    /// Date of its publication.
+    /// Date of publication.
     pub created: Unix,
-    /// Size of its context in tokens: `"1M"`, `"256K"`, or binary `"256Ki"`.
+    /// Context size in tokens, decimal (`"256K"`, `"1M"`) or binary (`"256Ki"`).
     pub context: u64,
     /// Context size as written for people: `1M`, `256K`, `128Ki`.
     pub context_text: String,
@@ -154,43 +154,46 @@ pub struct Model {
     pub priced: bool,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,
-    /// Endpoints that it serves: `"chat"`, which means chat, messages and responses; `"embeddings"`, `"rerank"`,
-    /// `"completions"`, which only targets of shape `"chat"` serve, those that call it as the first of them does.
+    /// Endpoints that the model serves: `"chat"` (chat, messages and responses), `"embeddings"`, `"rerank"`,
+    /// `"completions"`. The last three need targets of the shape `"chat"`, and only targets with the same model name as
+    /// the first serve them.
     pub serves: Vec<Dialect>,
-    /// Targets that serve it: `[{ provider = "name", model = "upstream name" }]`, see below.
+    /// Providers that serve the model. Value: a list of 1 to 32 tables with the keys below.
     pub targets: Vec<Target>,
     /// Targets that serve relayed endpoints; none if it serves none of them.
     ///
     /// Part of `targets`.
     pub relayed: Vec<Target>,
-    /// Requests that stay together among targets of equal priority, and their credentials: `"session"`, the turns of a
-    /// conversation, so that its provider finds them in its cache; `"key"`, all requests of a key; `"off"`, none: they
-    /// take turns. All three by weight.
+    /// What stays together among targets of equal priority and their credentials: `"session"` keeps the turns of a
+    /// conversation at one target, so that its prompt cache works; `"key"` keeps all requests of a key together;
+    /// `"off"` takes the targets in turn. All three follow the weights.
     pub affinity: Affinity,
-    /// Choice among those targets: `"affinity"`, or `"least_busy"`, the one with the fewest requests in flight for its
-    /// weight, for replicas of a local server.
+    /// How Tollgate chooses among them: by `"affinity"`, or `"least_busy"`: the target with the fewest running requests
+    /// for its weight, for replicas of a local server.
     pub balance: Balance,
-    /// Requests that find no free slot wait for one, those of all keys in fair turns: `{ max = 64, wait = "2m" }`, see
-    /// below; `{}` for these two. Default: none, they get 503.
+    /// Makes requests that find no free slot wait, fairly by key. `{}` uses the defaults of the keys below. Value: a
+    /// table. Default: no queue; such requests get 503.
     pub queue: Option<QueueLimits>,
     /// Some of its targets, or their credentials, are of equal priority.
     pub shares: bool,
-    /// For upstreams that need a bound where the client named none.
+    /// Bound on completion tokens for providers that require one, if the client sends none.
     pub default_max_tokens: u64,
-    /// Completion tokens reserved at admission at most, for each answer.
+    /// Most completion tokens that are reserved at admission for each answer.
     pub reserve_tokens: u64,
-    /// Request fields removed before forwarding.
+    /// Request fields that are removed before forwarding. Value: a list of names.
     pub drop_params: Vec<String>,
-    /// Request members written in place of the client's, by their name in the shape of the model's providers:
-    /// `{ temperature = 0.2 }`, see below.
+    /// Request fields that replace the client's, by their names in the API format of the model's providers. Value: a
+    /// table of up to 32 fields.
     pub set_params: Vec<ModelParam>,
-    /// Members that Tollgate sets if a request has none of that name.
+    /// Request fields that are added if the request lacks them. Value: a table of up to 32 fields.
     pub default_params: Vec<ModelParam>,
-    /// Types of tools that run at a responses-shaped provider, at its price, and may be asked for there, such as
-    /// `"web_search"`; whatever the client does not run itself is else removed from a
-    /// request. With `"file_search"` or `"mcp"` every key reaches all that the provider's credential does.
+    /// Types of tools that run at a provider of the shape `responses`, at its price, and that requests may use, such as
+    /// `"web_search"`. All other tools that the client does not run itself are removed. With `"file_search"` or
+    /// `"mcp"`, every key reaches all data that the provider's credential reaches. Value: a list of names. Default:
+    /// none.
     pub hosted_tools: Vec<String>,
-    /// Properties that translation needs. Default: those below.
+    /// Properties of the model that translation needs. Value: a table with the keys of the page on capabilities.
+    /// Default: the defaults there.
     pub capabilities: Capabilities,
     /// True if its provider lists it; it is not configured by hand.
     pub discovered: bool,
@@ -232,17 +235,17 @@ impl Model {
 /// A provider's model together with one credential. A target of the configuration appears here once per credential.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The provider's name.
+    /// Name of the provider. Value: the `name` of one of the `[[providers]]`.
     ///
     /// An index into `Config.providers`.
     pub provider: usize,
-    /// The provider's name of the model, never shown to a client. Default: the id.
+    /// The provider's name of the model. Clients never see it. Default: the id.
     pub model: String,
     /// Index of the provider's credential that is sent, from 0 on.
     pub credential: usize,
     /// `provider/model`, for logs, rows and metrics; `provider#2/model` with the second of several credentials.
     pub label: Arc<str>,
-    /// Lower ones are tried first. Default: its place in the list.
+    /// Order of the targets: lower numbers are tried first. Default: the position in the list.
     pub priority: u32,
     /// Share among targets of the same priority.
     pub weight: u32,
@@ -250,8 +253,8 @@ pub struct Target {
     pub share: u64,
     /// A number of its own, by its label: what a session is weighed with.
     pub seed: u64,
-    /// Requests in flight there at most, over all credentials; of a ledger that is shared each host has its share of
-    /// them, at least 1. 0: no bound.
+    /// Running requests at this target, over all credentials. With a shared ledger each host has its share of them, at
+    /// least 1. 0 means no limit.
     pub concurrency: u32,
     /// Part of those slots that this host has.
     pub places: u32,
@@ -262,16 +265,16 @@ pub struct Target {
 /// Prices in micro-dollars per 1M tokens, which is pico-dollars per token: 0.25 USD is 250 000.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Prices {
-    /// USD per million prompt tokens.
+    /// US dollars per million prompt tokens.
     #[doc(alias = "input_price")]
     pub input: u64,
-    /// USD per million completion tokens.
+    /// US dollars per million completion tokens.
     #[doc(alias = "output_price")]
     pub output: u64,
-    /// USD per million prompt tokens read from the provider's cache. Default: the input price.
+    /// US dollars per million prompt tokens that are read from the provider's cache. Default: the input price.
     #[doc(alias = "cache_read_price")]
     pub cache_read: u64,
-    /// USD per million prompt tokens written to it. Default: the input price.
+    /// US dollars per million prompt tokens that are written to the provider's cache. Default: the input price.
     #[doc(alias = "cache_write_price")]
     pub cache_write: u64,
 }
@@ -283,9 +286,9 @@ section! {
     /// Bounds of one model's queue.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct QueueLimits {
-        /// Requests that wait at most; one more is answered 429 at once.
+        /// Requests that wait. One more gets 429 immediately.
         pub max: u32 = 64, Whole(1..=QUEUED_MAX), Live;
-        /// Maximum time that a request waits, 1 ms to 1 h; then it gets 429.
+        /// Time that a request waits. Then it gets 429.
         pub wait: Duration = Duration::from_secs(120), Time(QUEUE_WAITS), Live;
     }
 }
@@ -420,41 +423,41 @@ section! {
     /// the role `developer`.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct Capabilities {
-        /// `temperature` and `top_p` are accepted.
-        /// Default: true; false for models of OpenAI and Azure called `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
+        /// The model accepts `temperature` and `top_p`. Default: true; false for models of OpenAI and Azure called
+        /// `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub sampling: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// System messages are accepted after the first user message.
+        /// The model accepts system messages after the first user message.
         pub mid_conversation_system: bool = false, Flag, Live;
-        /// Reasoning of earlier turns is sent back.
+        /// Reasoning of earlier turns is sent back to the model.
         pub replay_reasoning: bool = false, Flag, Live;
-        /// The bound on completion tokens is called `max_completion_tokens` (chat shape), on same-shape routes too.
-        /// Default: true for OpenAI and Azure, else false.
+        /// The bound on completion tokens is called `max_completion_tokens` (shape `chat`). It also holds for requests
+        /// that are not translated. Default: true for OpenAI and Azure, otherwise false.
         pub max_completion_tokens: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// Messages of the role `developer` are accepted (chat shape); else a chat client's are sent as `system`.
-        /// Default: true for OpenAI and Azure, else false.
+        /// The model accepts messages of the role `developer` (shape `chat`). If false, a chat client's are sent as
+        /// `system`. Default: true for OpenAI and Azure, otherwise false.
         pub developer_role: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// Way to require JSON of a schema: `"native"`, by a field of its own; `"tool"`, by a tool that it must call;
-        /// `"instruction"`, in the prompt.
+        /// How JSON of a schema is requested: `"native"` by its own field, `"tool"` by a tool that the model must call,
+        /// `"instruction"` in the prompt.
         pub structured_output: StructuredOutput = StructuredOutput::Native,
             OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
-        /// A reasoning effort is accepted.
-        /// Default: false; true for models of OpenAI and Azure called `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
+        /// The model accepts a reasoning effort. Default: false; true for models of OpenAI and Azure called `gpt-5…`,
+        /// `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// Form of a responses client's request for reasoning (messages shape): `"adaptive"`, the model decides the
-        /// amount; `"budget"`, by a number of tokens; `"none"`, not at all.
+        /// How a responses client's request for reasoning is translated (shape `messages`): `"adaptive"` lets the model
+        /// decide, `"budget"` sends a number of tokens, `"none"` sends nothing.
         pub thinking: ModelThinking = ModelThinking::Unset, OneOf(&ModelThinking::ALL, ModelThinking::as_str), Live;
-        /// A verbosity is accepted (chat shape).
+        /// The model accepts a verbosity (shape `chat`).
         pub verbosity: bool = false, Flag, Live;
-        /// An effort is accepted beside tools (chat shape); else a translated request with tools says `none`.
-        /// Default: true; false for models of OpenAI and Azure called `gpt-5.2…` and later.
+        /// The model accepts an effort together with tools (shape `chat`). If false, a translated request with tools
+        /// has the effort `none`. Default: true; false for models of OpenAI and Azure called `gpt-5.2…` and later.
         pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// `strict` in a tool's definition is accepted.
+        /// The model accepts `strict` in a tool's definition.
         pub strict_tools: bool = false, Flag, Live;
-        /// Hints for the provider's prompt cache in a translated request: `"marks"`, `cache_control` on the last block
-        /// of the system prompt and of the last two user turns, unless the client has set marks of its own (messages
-        /// shape); `"key"`, the client's `prompt_cache_key`, else one made from its session (chat and responses shape).
+        /// How a translated request uses the provider's prompt cache. `"marks"` sets `cache_control` on the last block
+        /// of the system prompt and of the last two user turns, unless the client has set its own (shape `messages`).
+        /// `"key"` sends the client's `prompt_cache_key`, or one made from its session (shapes `chat` and `responses`).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
-        /// The most completion tokens it can give; larger demands are lowered to it.
+        /// Most completion tokens that the model can produce. Larger requests are lowered to it.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
     }
 }

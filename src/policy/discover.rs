@@ -18,11 +18,11 @@ section! {
     /// Settings for a provider's list of models.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Discover {
-        /// Interval at which the list is requested, 1 s to 1 day.
+        /// Time between two requests for the list.
         pub every: Duration = Duration::from_secs(300), Time(EVERY), Live;
-        /// Prefix of our names for the provider's models: `"local/"` makes `local/qwen3` of `qwen3`.
+        /// Text before the provider's name of a model: `"local/"` makes `local/qwen3` of `qwen3`.
         pub prefix: String = String::new(), Prefix, Live;
-        /// Size of the context of models of which the list does not say it.
+        /// Context size of models whose size the list does not contain.
         pub context: u64 = 128_000, ContextSize, Live;
     }
 }

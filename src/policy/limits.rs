@@ -16,29 +16,30 @@ section! {
     /// Deadlines and bounds of one provider, or of one model at one provider.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct UpstreamLimits {
-        /// For name, TCP and TLS of one attempt, over all addresses tried.
+        /// Time for DNS, TCP and TLS of one attempt, over all addresses tried.
         pub connect_timeout: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
-        /// To a stream's first event.
+        /// Time until the first event of a stream.
         pub first_byte_timeout: Duration = Duration::from_secs(300), Time(TIMEOUTS), Live;
-        /// Between two data events of a stream; comments and pings do not count.
+        /// Time between two data events of a stream. Comments and pings do not count.
         pub idle_timeout: Duration = Duration::from_secs(600), Time(TIMEOUTS), Live;
-        /// For a whole answer over all attempts, and for all waiting before a stream's first event.
+        /// Time for a response that is not streamed, over all attempts, and for all waiting before the first event of a
+        /// stream.
         pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
-        /// Targets tried for one request, the first included.
+        /// Targets that are tried for one request, including the first.
         pub attempts: u32 = 2, Whole(1..=10), Live;
-        /// Failures in a row after which a target cools down: of more than one group, or key without a group, if there
-        /// are several. 0: never.
+        /// Consecutive failures after which a target cools down. If several groups, or keys without a group, use the
+        /// target, the failures must come from more than one of them. 0 turns this off.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
-        /// Length of that cool-down.
+        /// Time for which a target cools down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
-        /// Idle connections kept per provider.
+        /// Idle connections that are kept open per provider.
         pub pool_max_idle: usize = 64, Whole(0..=100_000), Live;
-        /// Time for which each is kept.
+        /// Time for which an idle connection is kept open.
         pub pool_idle_timeout: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
-        /// Bytes of one event of a stream, at most a quarter of `max_buffered` less 128 KiB: that much where it is not
-        /// set and would be more.
+        /// Size of one event of a stream; at most a quarter of `max_buffered` less 128 KiB. A default above that bound
+        /// is lowered to it.
         pub max_event: usize = 8 << 20, Bytes(ANSWERS), Live;
-        /// Bytes of a whole answer, within the same bound.
+        /// Size of a whole response; it has the same upper bound as `max_event`.
         pub max_response: usize = 64 << 20, Bytes(ANSWERS), Live;
     }
 }

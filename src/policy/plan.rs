@@ -29,29 +29,28 @@ section! {
     /// Limits of one plan; a limit of 0 is none.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Plan {
-        /// Name in keys and in `GET /v1/quota`.
+        /// Name of the plan in keys and in `GET /v1/quota`.
         pub name: Arc<str> = "default".into();
-        /// Tokens per period: `10_000_000`, or `"10M"`.
+        /// Tokens per period. 0 means no limit.
         pub tokens: u64 = 0, Count(0..=UNLIMITED), Live;
-        /// Calendar period in UTC: `"month"`, `"week"`, `"day"`.
+        /// Calendar period in UTC, for `tokens` and `budget`.
         pub period: Period = Period::Month, OneOf(&Period::ALL, Period::as_str), Live;
-        /// Requests per window.
+        /// Requests per window. 0 means no limit.
         pub requests: u64 = 0, Count(0..=UNLIMITED), Live;
-        /// Length of the window in whole seconds; windows begin at multiples of it, so that all hosts agree.
+        /// Length of the window in whole seconds. Windows begin at multiples of it, so that all hosts agree.
         pub window: Duration = Duration::from_secs(60), Seconds(Time(WINDOWS)), Live;
-        /// Tokens per window.
+        /// Tokens per window. 0 means no limit.
         pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
-        /// Requests at once.
+        /// Requests that run at the same time. 0 means no limit.
         pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
-        /// US dollars per period, at most 1000000000 and nine decimals: what requests cost by the prices of their
-        /// models.
+        /// US dollars per period: the cost of requests by the prices of their models. 0 means no limit.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
-        /// True if models without `input_price` or `output_price`, and members that are billed at another price
-        /// (`service_tier`, hosted tools), may be used where there is a budget: `"refuse"`, they are answered 403;
-        /// `"allow"`, they cost nothing more. On the way to a group's root every budget must allow it.
+        /// Use of models without `input_price` or `output_price`, and of request fields with another price
+        /// (`service_tier`, hosted tools), under a budget: `"refuse"` returns 403, `"allow"` charges nothing for them.
+        /// Every budget on the path to the root group must allow it.
         pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
-        /// Share of a model's slots that each of its keys has if keys wait for them, relative to keys of other plans. 1
-        /// is the least.
+        /// Share of a model's slots that each key of the plan gets while keys wait for them, relative to keys of other
+        /// plans.
         pub share: u32 = 1, Whole(1..=1000), Live;
         /// True if `budget` is the key's own, not its plan's.
         pub own_budget: bool = false;
@@ -84,11 +83,12 @@ impl Unpriced {
 /// A group of keys and of other groups: what all requests in it and below it may use together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
-    /// The group that it belongs to. Default: none.
+    /// Parent group. Value: the `name` of another group. Default: none.
     pub parent: Option<Arc<str>>,
     /// The names from the root of its tree to itself, with [`PATH_SEPARATOR`] between them: what rows keep.
     pub path: Arc<str>,
-    /// Name, which no other group has: of keys (`keys set ID --group`), in rows and in messages; without `/`.
+    /// Name of the group in keys (`keys set ID --group`), usage records and messages. No two groups have the same name.
+    /// Value: 1 to 64 characters without `/` and control characters.
     #[doc(alias = "name")]
     pub limits: Plan,
 }

@@ -112,8 +112,8 @@ const NEAR: [&str; 3] = [".local", ".lan", ".internal"];
 /// A credential of a provider.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credential {
-    /// Secret that it is sent: `{ env = "NAME" }`, `{ file = "path" }`, or what a program prints:
-    /// `{ command = ["path", "argument"], refresh = "45m" }`.
+    /// Credential for the provider: `{ env = "NAME" }`, `{ file = "path" }`, or the output of a program: `{ command =
+    /// ["path", "argument"], refresh = "45m" }`. Value: a reference to a secret.
     ///
     /// Without what its header says beside it.
     #[doc(alias = "api_key")]
@@ -128,12 +128,12 @@ const CREDENTIALS_MAX: usize = 32;
 /// An upstream server.
 #[derive(Clone, Debug)]
 pub struct Provider {
-    /// Name in targets, logs and the ledger.
+    /// Name of the provider in targets, logs and the ledger.
     pub name: Arc<str>,
-    /// The API it speaks: `"chat"` (OpenAI; `"openai"` is understood, too) `"messages"` (Anthropic; `"anthropic"`)
-    /// or `"responses"` (OpenAI's newer one).
+    /// API format that the provider uses: `"chat"` (OpenAI Chat Completions; `"openai"` also works), `"messages"`
+    /// (Anthropic Messages; `"anthropic"` also works) or `"responses"` (OpenAI Responses).
     pub shape: Dialect,
-    /// Base URL as for its own SDK: with `/v1` for `chat` and `responses`, without for `messages`.
+    /// URL that the provider's own SDK takes: with `/v1` for `chat` and `responses`, without it for `messages`.
     ///
     /// Without a trailing slash.
     pub base_url: String,
@@ -147,45 +147,47 @@ pub struct Provider {
     pub host_header: String,
     /// Path of a generation request: `/v1/chat/completions`, `/v1/messages`.
     pub path: String,
-    /// Addresses to connect to instead of looking its name up; if one does not answer within 250 ms, the next is tried
-    /// too.
+    /// IP addresses to connect to instead of resolving the host name. If one does not answer within 250 ms, Tollgate
+    /// also tries the next. Default: the host name is resolved.
     ///
     /// Empty means look [`Provider::next_hop`] up; filled if that is an address.
     pub addresses: Vec<SocketAddr>,
-    /// Proxy that it is reached by: `"http://proxy.example:3128"`, with `user:password@` before the host if it wants
-    /// that, or where such a URL is found, `{ env = "NAME" }` or `{ file = "path" }`; see below.
+    /// HTTP proxy through which Tollgate reaches the provider, as a URL or a reference to one: `{ env = "NAME" }` or `{
+    /// file = "path" }`.
     pub proxy: Option<Proxy>,
-    /// Header for the secret: `"bearer"`, `"x-api-key"` (the default of `messages`), or another header's name.
+    /// Header of the credential: `"bearer"`, `"x-api-key"`, or the name of another header. Default: `"bearer"`;
+    /// `"x-api-key"` for the shape `messages`.
     pub auth: Auth,
-    /// Secrets that it is sent, one with each request: `[{ env = "A" }, { env = "B", weight = 2 }]`, instead of
-    /// `api_key`.
+    /// Several credentials in place of `api_key`. Each request uses one, chosen by weight. Value: a list of up to 32
+    /// references to secrets.
     ///
     /// None are sent where there is none.
     #[doc(alias = "api_keys")]
     pub credentials: Vec<Credential>,
-    /// Further headers for every request.
+    /// Further headers for every request to the provider. Value: a table of up to 32 strings.
     ///
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The only `anthropic-beta` values passed on.
+    /// Values of `anthropic-beta` that are forwarded to the provider. Value: a list of strings. Default: all.
     ///
     /// `None` passes all.
     pub betas: Option<Vec<String>>,
-    /// Authorities in PEM that are trusted for it, besides the public ones.
+    /// Certificate authorities that are trusted for the provider in addition to the public ones. Value: path of a PEM
+    /// file.
     pub ca_file: Option<PathBuf>,
     /// Index into `Config.authorities`; `None` for plain TCP.
     pub authority: Option<u32>,
-    /// Treatment of request fields that neither API documents: `"drop"`, `"forward"`, or `"auto"`: servers on the own
-    /// network get those that local servers document for their chat endpoint.
+    /// How undocumented request fields are treated: `"drop"`, `"forward"`, or `"auto"`: fields that local servers
+    /// document are forwarded to providers on the local network.
     pub unknown_fields: UnknownFields,
-    /// True if it understands a request for usage in a stream.
+    /// The provider understands a request for usage in a stream.
     pub stream_usage: bool,
-    /// Requests may name objects that are stored in its account by their ids: files, containers, recordings, voices,
-    /// vector stores. All keys share that account, so a key can then use what another key has stored if it knows the
-    /// id. If false, such a request is 400, or goes to a later target that allows it.
+    /// Requests may name objects that are stored in the provider's account by their ids: files, containers, recordings,
+    /// voices, vector stores. All keys share that account, so a key can use what another key has stored if it knows the
+    /// id. If false, such a request gets 400 or goes to a later target that permits it.
     pub stored_objects: bool,
-    /// Adds models from its own list that are not configured: `{ every = "5m", prefix = "", context = "128K" }`, see
-    /// below; `{}` for these.
+    /// Imports the provider's list of models: models that are not configured are added to the catalog. `{}` uses the
+    /// defaults of the keys below. Value: a table. Default: off.
     pub discover: Option<Discover>,
     /// Models that it lists; none before it has been asked.
     pub listed: Vec<Listed>,

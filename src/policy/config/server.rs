@@ -29,75 +29,78 @@ section! {
     /// Listeners, and the bounds on requests of clients.
     #[derive(Clone, Debug)]
     pub struct Server {
-        /// Address, or list of addresses, that clients connect to; `":8080"` is port 8080 of all of the host's. Sockets
-        /// inherited from systemd take their place.
+        /// Address, or list of up to 16 addresses, that clients connect to. `":8080"` is port 8080 on every address of
+        /// the host. Sockets inherited from systemd replace them. Value: an address with a port, such as
+        /// `"127.0.0.1:8080"`, `"[::]:8080"` or `":8080"`, or a list of them.
         pub listen: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8080))], Addresses, Restart;
-        /// Address of the page, the admin API, `/healthz`, `/readyz`, `/metrics` and `/openapi.json`; always plain
-        /// HTTP. Or `"unix:PATH"`: a socket of mode 0600, whose users need no token.
+        /// Address of the dashboard, the admin API, `/healthz`, `/readyz`, `/metrics` and `/openapi.json`. It always
+        /// uses plain HTTP. `"unix:PATH"` is a socket of mode 0600, whose users need no token. Value: an address with a
+        /// port, or `"unix:PATH"`.
         pub admin_listen: Option<AdminListen> = None, Or(AdminPlace, "none"), Restart;
-        /// Secret that reading the admin API and `/metrics` asks for as a bearer token. Required if other hosts can
-        /// reach the listening socket, wherever that comes from: a start, a reload or an upgrade without it is refused.
+        /// Bearer token for reading the admin API and `/metrics`. Required if other hosts can reach the admin listener:
+        /// without it, Tollgate refuses to start, to reload and to upgrade. Value: `{ env = "NAME" }` or `{ file =
+        /// "path" }`.
         pub admin_token: Option<Secret> = None, Or(Reference, "none"), Live;
-        /// Secret that changing anything by the admin API asks for. It reads, too. Without it nothing can be changed
-        /// there, but by a socket.
+        /// Bearer token for changes through the admin API. It also permits reading. Without it, only a client of a
+        /// `unix:` socket can make changes. Value: `{ env = "NAME" }` or `{ file = "path" }`.
         pub admin_write_token: Option<Secret> = None, Or(Reference, "none"), Live;
-        /// Names of the host by which the page, the admin API, `/metrics` and `/openapi.json` may be requested, in
-        /// addition to addresses and `localhost`. Requests for `/metrics` with the token may use any name.
+        /// Further host names for the dashboard, the admin API, `/metrics` and `/openapi.json`, in addition to
+        /// addresses and `localhost`. A request for `/metrics` with the token may use any name.
         pub admin_hosts: Vec<Arc<str>> = Vec::new(), Hosts, Live;
-        /// Requests are recorded for the admin API from the start on, which costs one in a hundred of what a request
-        /// does; else from the first time that `requests`, `targets` or `status` is read there.
+        /// Records requests for the admin API from the start, which costs about 1 % of a request. If false, recording
+        /// begins when somebody first reads `requests`, `targets` or `status` there.
         pub record_requests: bool = false, Flag, Restart;
-        /// Prefix of API keys. A change makes all issued keys unusable.
+        /// Prefix of API keys. A change makes all issued keys invalid.
         pub key_prefix: String = "tg_".to_string(), Prefix, Live;
-        /// `{ cert = "cert.pem", key = "key.pem" }`: certificate chain and private key in PEM. Without it clients speak
-        /// plain HTTP.
+        /// Certificate chain and private key in PEM. Without them, clients use plain HTTP. Value: `{ cert = "PATH", key
+        /// = "PATH" }`.
         pub tls: Option<TlsFiles> = None, Or(Certificate, "none"), Live;
-        /// Origins whose pages may call (`"https://app.example.com"`), or `"*"`. Empty: CORS is off.
+        /// Web origins whose pages may call Tollgate from a browser, or `"*"` for all. An empty list turns CORS off.
         pub cors_origins: Vec<Arc<str>> = Vec::new(), Origins, Live;
-        /// Several processes listen on the same addresses (SO_REUSEPORT); needs a shared store.
+        /// Lets several processes listen on the same addresses (SO_REUSEPORT). Requires a shared store.
         pub reuse_port: bool = false, Flag, Restart;
-        /// Client connections at once. If there are more, one that has shown no key makes room: the one that has been
-        /// idle longest, of the address with most of them. If all have shown one, 32 more get 503, those beyond are
-        /// closed.
+        /// Open client connections. At the limit, Tollgate closes the connection that has been idle longest without
+        /// showing a valid key, of the address that has most of them. If all have shown a key, 32 more connections get
+        /// 503, and any beyond are closed.
         pub max_connections: usize = 10_000, Whole(1..=limits::CONNECTIONS_MAX), Live;
-        /// Client connections of one IPv4 address or IPv6 /64, which makes room by its own; 4 more get 503. 0: no
-        /// limit.
+        /// The same limit for one IPv4 address or IPv6 /64 network, which frees only its own connections; 4 more get
+        /// 503. 0 means no limit.
         pub max_connections_per_ip: usize = 0, Whole(0..=limits::CONNECTIONS_MAX), Live;
-        /// Bytes of a request's head; 431 beyond it.
+        /// Size of a request's head. A larger one gets 431.
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;
-        /// Bytes of a request's body; 413 beyond it.
+        /// Size of a request's body. A larger one gets 413.
         pub max_body: u64 = 32 * MIB, Bytes(1024..=1024 * MIB), Live;
-        /// Bytes in all buffers together, at least four times `max_body`; 503 beyond it. One key may hold a quarter,
-        /// one request with its translation three. An answer of up to an eighth (translated, a sixteenth) always gets
-        /// on; a larger one may wait for others.
+        /// Memory of all buffers together; at least four times `max_body`. Requests beyond it get 503. One key can use
+        /// a quarter of it, one request with its translation three quarters. An answer of up to an eighth (a sixteenth
+        /// if it is translated) always proceeds; a larger one may wait for others.
         pub max_buffered: usize = 512 << 20, Bytes(MIB..=1024 * 1024 * MIB), Live;
-        /// For a head from its first byte, and for a new connection, its TLS handshake included, until that byte. Also
-        /// for an idle connection that has shown no key.
+        /// Time for a request's head from its first byte. Also the time until that byte on a new connection, including
+        /// its TLS handshake, and on an idle connection that has shown no valid key.
         pub header_timeout: Duration = Duration::from_secs(10), Time(TIMEOUTS), Live;
-        /// Without progress of a body; after it, 16 KiB/s on average are asked for.
+        /// Time without progress of a request's body. After this time, a body must also average 16 KiB/s.
         pub body_timeout: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
-        /// For an idle connection between two requests, once it has shown a key.
+        /// Time that a connection may be idle between two requests, once it has shown a valid key.
         pub keepalive_timeout: Duration = Duration::from_secs(75), Time(TIMEOUTS), Live;
-        /// For a client that reads nothing of what is ready for it.
+        /// Time for which a client may read nothing while data is ready for it.
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
-        /// Time that running requests get when the process is stopped.
+        /// Time for running requests to finish after Tollgate is told to stop.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
-        /// After SIGTERM `/readyz` says 503 at once, and clients are served as before for so long: a balancer has time
-        /// to notice. Then it stops.
+        /// Time between SIGTERM and the stop. `/readyz` returns 503 immediately, and Tollgate keeps serving clients for
+        /// this time, so that a load balancer can notice.
         pub drain_lead: Duration = Duration::ZERO, Time(WAITS), Live;
-        /// Networks and addresses of proxies before us (`"10.0.0.0/8"`), whose word on who calls is taken: the last
-        /// address in `x-forwarded-for` that is not one of theirs is the `peer` of the log.
+        /// Proxies whose `x-forwarded-for` is trusted, by address or network. The client (`peer` in the log) is the
+        /// last address of that header that is not in this list.
         pub trusted_proxies: Vec<Network> = Vec::new(), Networks, Live;
         /// Connections of `trusted_proxies` begin with a PROXY protocol header (version 1 or 2), before TLS.
         pub proxy_protocol: bool = false, Flag, Live;
-        /// Requests that are logged: `"all"`, `"failures"`, or a share of the successes from 0 to 1. Failures are
-        /// always logged, and successes after a failed attempt. Requests without a valid key are logged up to 100 times
-        /// a second.
+        /// Requests that are logged: `"all"`, only `"failures"`, or a share of the successes. Failures are always
+        /// logged, and so are requests that needed a second attempt. Requests without a valid key are logged at most
+        /// 100 times a second.
         pub log: RequestLog = RequestLog::All, Logged, Live;
-        /// Form in which users and conversations that clients name are stored: `"hash"`, users as keyed hashes;
-        /// `"plain"`, in their own words; `"off"`, nothing, and no class of client either.
+        /// How users and conversations that clients name are recorded: `"hash"` keeps users as keyed hashes, `"plain"`
+        /// keeps them unchanged, `"off"` keeps nothing, not even the class of client.
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
-        /// Time before a silent stream's status is sent, and between its heartbeats.
+        /// Silence after which Tollgate sends the status of a stream, and then the time between its heartbeats.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
     }
 }

@@ -37,42 +37,35 @@ section! {
     /// `[store]`.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct StoreConfig {
-        /// Location of keys and ledger: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts; of a cluster
-        /// `redis+cluster://HOST:PORT,HOST,…` and `rediss+cluster://…`, with one or more of its nodes. A password comes
-        /// from elsewhere in a list of parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`.
+        /// Location of keys and ledger: `sqlite:PATH` for one host, `redis://…` or `rediss://…` for several, and
+        /// `redis+cluster://HOST:PORT,HOST,…` or `rediss+cluster://…` for a cluster, with one or more of its nodes. To
+        /// keep a password out of the file, write a list of parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`.
+        /// Value: a URL of one of these forms.
         pub url: StoreUrl = StoreUrl::Sqlite("tollgate.db".into()), Url, Restart;
-        /// Authorities in PEM for `rediss://`, instead of the public ones.
+        /// Certificate authorities for `rediss://`, instead of the public ones. Value: path of a PEM file. Default: the
+        /// public authorities.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
             Restart;
-        /// When an answer may be seen as complete: at once, its row following within 50 ms, or `"before-reply"`, after
-        /// its row's commit.
+        /// `"write-behind"` commits the usage record up to 50 ms after the response. `"before-reply"` commits it before
+        /// the response is complete.
         pub durability: Durability = Durability::WriteBehind, OneOf(&Durability::ALL, Durability::as_str), Restart;
-        /// How often usage records are committed to a ledger in a file. Longer intervals write less to flash; a kill
-        /// loses what was not committed. Longer than `"25ms"` only with `durability = "write-behind"`.
-        pub commit_every: Duration = COMMIT_TICK, Time(COMMITS), Restart;
-        /// How often commits to a ledger in a file are synced, so that a power cut loses no more; `"before-reply"`
-        /// syncs each.
-        pub sync_every: Duration = Duration::from_secs(30), Time(SYNCS), Restart;
-        /// Bytes of a page of a ledger in a file: 512, 1024, 2048 or 4096. It applies to a new file, or after
-        /// `tollgate ledger compact`.
-        pub page_size: u32 = 4096, PageSize, Restart;
-        /// `{ to = FILE, every = "30m" }`: copies of a ledger in a file that is on tmpfs, at least a second apart, also
-        /// at a clean stop, and not if nothing has changed. Tollgate never reads them.
-        pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
-        /// Age of the oldest uncommitted row at which admission answers 503, from the time at which its commit was due.
+        /// Age of the oldest uncommitted usage record at which new requests get 503.
         pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
-        /// While a shared store cannot be reached: 503, or `"local"`, each host its share of every limit.
+        /// Behaviour while a shared store cannot be reached: `"refuse"` returns 503, `"local"` lets each host admit its
+        /// share of every limit. `"local"` cannot be combined with `durability = "before-reply"`.
         pub on_outage: OnOutage = OnOutage::Refuse, OneOf(&OnOutage::ALL, OnOutage::as_str), Restart;
         /// Hosts that share the store.
         pub hosts: u32 = 1, Whole(1..=10_000), Restart;
-        /// Replicas of a shared store that must have what is written before it counts as written: rows of a commit,
-        /// what was admitted, changes of keys. With fewer the store counts as away.
+        /// Replicas of a shared store that must confirm a write before it counts: usage records, admissions and changes
+        /// of keys. With fewer, Tollgate treats the store as unreachable.
         pub replicas: u32 = 0, Whole(0..=5), Restart;
-        /// Time for which rows are kept, at least 32 days; their sums by day stay.
+        /// Time for which usage records are kept. Their sums by day are kept forever. Default: forever.
         ///
         /// `None` keeps them for ever.
         pub retention: Option<Duration> = None, Or(Time(RETENTION), "for ever"), Restart;
-        /// Folder for rows that the store does not take before the process ends; the next start reads them in.
+        /// Folder for usage records that the store does not accept before the process ends. The next start reads them
+        /// in. Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder of the
+        /// configuration.
         pub spill: Option<PathBuf> = None,
             Or(Folder, "beside the ledger's file; beside the configuration if the store is shared"), Restart;
     }

@@ -16,17 +16,17 @@ section! {
     /// `[telemetry]`.
     #[derive(Clone, Debug)]
     pub struct Telemetry {
-        /// Collector that is sent spans by OTLP over HTTP, in JSON: `"http://127.0.0.1:4318"`; `/v1/traces` is put
-        /// behind it.
+        /// Collector of traces, which are sent by OTLP over HTTP in JSON. Tollgate adds `/v1/traces` to the URL.
         pub otlp: Option<String> = None, Or(Url, "none"), Live;
-        /// Further headers for it, each a text or where a secret is found: `{ x-tenant = "ops", authorization = { env =
-        /// "OTLP_AUTHORIZATION" } }`. They are read at the start and at each reload.
+        /// Further headers for the collector, each a string or a reference to a secret. They are read at the start and
+        /// at each reload. Value: a table of up to 32 headers.
         pub headers: Vec<Header> = Vec::new(), Headers, Live;
-        /// Authorities in PEM that are trusted for it, besides the public ones.
+        /// Certificate authorities that are trusted for the collector in addition to the public ones. Value: path of a
+        /// PEM file.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
             Live;
-        /// Share from 0 to 1 of the traces begun here that are recorded. Where a caller has begun one, its own flag
-        /// decides.
+        /// Share of the traces started by Tollgate that are recorded. If the client has started the trace, its sampling
+        /// flag decides.
         pub sample: f64 = 1.0, Share, Live;
         /// Collector of spans; none if `otlp` is not set.
         pub collector: Option<Box<Provider>> = None;

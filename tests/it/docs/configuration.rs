@@ -1,31 +1,49 @@
-//! The configuration reference: its tables are made here, from the code, and must stand in `src/docs/configuration.md`
-//! as they are made. `BLESS=1 cargo test --test it docs::` writes them; headings and prose stay as they are.
+//! The configuration reference: the entry of every key in `src/docs/configuration/` is generated here from the code.
+//! `BLESS=1 cargo test --test it docs::` writes the entries; all text outside their marks is written by hand.
 //!
-//! Keys are those that the reader knows, by its own word. Defaults are what the effective configuration shows of a
-//! configuration that sets nothing but what is required. Whether a key is live is what the rows say that
-//! `Config::follow` goes by. The meaning is the comment of the field that holds the value; a field of another name than
-//! its key bears it as an alias.
+//! Keys are those that the reader accepts. The accepted values come from the reader's own errors, or from the comment.
+//! Defaults are what the effective configuration shows of a configuration with only the required keys. The rows of
+//! `Config::follow` say if a reload applies a key. The meaning is the comment of the field that holds the value; a field
+//! with another name than its key has the key as an alias. Examples are in `examples`, and the reader accepts each.
 
+use super::examples::EXAMPLES;
+use super::pages::{anchor, blessed, root};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tollgate::policy::config::{Config, Source, effective, fixed};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/configuration.md");
+/// Folder of the pages, below `src/docs`.
+const FOLDER: &str = "configuration";
 
-/// Heading of a table; where a key of it stands in a configuration; the types whose fields hold its values.
-const TABLES: [(&str, &str, &[&str]); 12] = [
-    ("[server]", "server", &["Server"]),
-    ("[store]", "store", &["StoreConfig"]),
-    ("[telemetry]", "telemetry", &["Telemetry"]),
-    ("[upstream]", "upstream", &["UpstreamLimits"]),
-    ("[[providers]]", "providers[0]", &["Provider", "Credential"]),
-    ("discover", "providers[0].discover", &["Discover"]),
-    ("[[models]]", "models[0]", &["Model", "Prices"]),
-    ("targets", "models[0].targets[0]", &["Target"]),
-    ("queue", "models[0].queue", &["QueueLimits"]),
-    ("capabilities", "models[0].capabilities", &["Capabilities"]),
-    ("[[plans]]", "plans[0]", &["Plan"]),
-    ("[[groups]]", "groups[0]", &["Group", "Plan"]),
+/// A table of the configuration.
+struct Table {
+    /// Name in the manual.
+    name: &'static str,
+    /// Page that has its keys.
+    page: &'static str,
+    /// Position in a configuration.
+    path: &'static str,
+    /// Types whose fields hold its values.
+    types: &'static [&'static str],
+}
+
+const fn table(name: &'static str, page: &'static str, path: &'static str, types: &'static [&'static str]) -> Table {
+    Table { name, page, path, types }
+}
+
+const TABLES: [Table; 12] = [
+    table("[server]", "server", "server", &["Server"]),
+    table("[store]", "store", "store", &["StoreConfig"]),
+    table("[telemetry]", "telemetry", "telemetry", &["Telemetry"]),
+    table("[upstream]", "upstream", "upstream", &["UpstreamLimits"]),
+    table("[[providers]]", "providers", "providers[0]", &["Provider", "Credential"]),
+    table("discover", "providers", "providers[0].discover", &["Discover"]),
+    table("[[models]]", "models", "models[0]", &["Model", "Prices"]),
+    table("targets", "models", "models[0].targets[0]", &["Target"]),
+    table("queue", "models", "models[0].queue", &["QueueLimits"]),
+    table("capabilities", "capabilities", "models[0].capabilities", &["Capabilities"]),
+    table("[[plans]]", "plans", "plans[0]", &["Plan"]),
+    table("[[groups]]", "groups", "groups[0]", &["Group", "Plan"]),
 ];
 
 const SOURCES: [&str; 8] = [
@@ -46,43 +64,48 @@ const REQUIRED: [(&str, &str); 22] = [
     ("", "[telemetry]\n{telemetry}"),
     ("", "[upstream]\n{upstream}"),
     ("", "[[providers]]\n{providers[0]}"),
-    ("providers[0].name", "name = \"p\""),
+    ("providers[0].name", "name = \"openai\""),
     ("providers[0].shape", "shape = \"chat\""),
-    ("providers[0].base_url", "base_url = \"https://p.example/v1\""),
+    ("providers[0].base_url", "base_url = \"https://api.openai.com/v1\""),
     ("", "[providers.discover]\n{providers[0].discover}"),
     ("", "[[models]]"),
-    ("models[0].id", "id = \"m\""),
+    ("models[0].id", "id = \"small\""),
     ("models[0].context", "context = \"256K\""),
     ("models[0].targets", "[[models.targets]]\n{models[0].targets[0]}"),
-    ("models[0].targets[0].provider", "provider = \"p\""),
+    ("models[0].targets[0].provider", "provider = \"openai\""),
     ("", "[models.queue]\n{models[0].queue}"),
     ("", "[models.capabilities]\n{models[0].capabilities}"),
     ("", "[[plans]]"),
-    ("plans[0].name", "name = \"plan\""),
+    ("plans[0].name", "name = \"team\""),
     ("", "{plans[0]}"),
     ("", "[[groups]]"),
-    ("groups[0].name", "name = \"group\""),
+    ("groups[0].name", "name = \"research\""),
     ("", "{groups[0]}"),
 ];
 
-/// The required configuration with `more` at the place of the table at `path`, and without the key `lacking`.
+/// The required configuration with `more` in the table at `path`, and without the key `lacking` and the keys below it.
 fn text(path: &str, more: &str, lacking: &str) -> String {
-    let kept = REQUIRED.iter().filter(|(key, _)| key.is_empty() || *key != lacking);
+    let (mark, items) = (format!("{{{lacking}"), format!("{lacking}["));
+    let is_kept = |key: &str, line: &str| lacking.is_empty() || !(key.starts_with(&items) || line.contains(&mark));
+    let kept = REQUIRED.iter().filter(|(key, line)| (key.is_empty() || *key != lacking) && is_kept(key, line));
     let mut text: String = kept.map(|(_, line)| format!("{line}\n")).collect();
-    for (_, other, _) in TABLES {
+    for other in TABLES.iter().map(|table| table.path) {
         text = text.replace(&format!("{{{other}}}"), if other == path { more } else { "" });
     }
     if path == "models[0]" { text.replace("[[models]]", &format!("[[models]]\n{more}")) } else { text }
 }
 
 fn parse(text: &str) -> Result<Config, Vec<String>> {
-    let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n".to_string());
+    let read = |path: &str| match path.ends_with(".pem") {
+        true => Ok("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n".to_string()),
+        false => Ok("a-secret-that-is-long-enough".to_string()),
+    };
     let env = |_: &str| Some("a-token-that-is-long-enough".to_string());
     let source = Source { file: "tollgate.toml", text, env: &env, read: &read, run: &Source::no_program };
     Config::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
-/// The keys of the table at `path`, as the reader tells them to somebody who wrote one that it does not know.
+/// Keys of the table at `path`, from the reader's error for an unknown key.
 fn known(path: &str) -> Vec<String> {
     let errors = parse(&text(path, "no_such_key_there_is = 1", "")).unwrap_err();
     let said = errors.iter().find_map(|error| error.split_once("no_such_key_there_is: unknown key; known are "));
@@ -90,14 +113,14 @@ fn known(path: &str) -> Vec<String> {
     list.split(", ").map(str::to_string).collect()
 }
 
-/// Key to value of one table of the effective configuration, in its order; values that are none are words.
+/// Key to value of one table of the effective configuration, in its order. A key without a value has words.
 fn shown(config: &Config, path: &str) -> Vec<(String, String)> {
     let (heading, inline) = match path {
         "providers[0].discover" => ("[[providers]]", Some("discover = { ")),
         "models[0].targets[0]" => ("[[models]]", Some("targets = [{ ")),
         "models[0].queue" => ("[[models]]", Some("queue = { ")),
         "models[0].capabilities" => ("[[models]]", Some("capabilities = { ")),
-        _ => (TABLES.iter().find(|(_, other, _)| *other == path).unwrap().0, None),
+        _ => (TABLES.iter().find(|table| table.path == path).unwrap().name, None),
     };
     let page = effective(config);
     let lines = page.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.starts_with('['));
@@ -145,74 +168,167 @@ fn comments() -> BTreeMap<(String, String), String> {
     all
 }
 
-/// The rows of one table.
-fn rows(path: &str, types: &[&str]) -> String {
-    let (comments, fixed) = (comments(), fixed());
-    let shown = shown(&parse(&text("", "", "")).unwrap(), path);
-    let place = |key: &String| shown.iter().position(|(other, _)| other == key).unwrap_or(usize::MAX);
-    let mut keys = known(path);
-    for (key, _) in &shown {
-        assert!(keys.contains(key), "{path}.{key} is shown, but the reader does not know it");
+/// Values that no key, or only a few keys, accept.
+const WRONG: [&str; 8] = ["2026-11-25", "-1", "\"\"", "[]", "[\"\"]", "{}", "[\"zz zz\"]", "\"zz zz\""];
+
+/// Values that the key accepts, from the reader's errors for wrong ones: the most exact of them.
+fn accepted(path: &str, key: &str) -> Option<String> {
+    let full = format!("{path}.{key}");
+    let mut best: Option<(bool, String)> = None;
+    for wrong in WRONG {
+        let Err(errors) = parse(&text(path, &format!("{key} = {wrong}\n"), &full)) else { continue };
+        for error in errors {
+            let Some((_, message)) = error.split_once(&format!(": {full}")) else { continue };
+            let (item, message) = message.strip_prefix("[0]").map_or((false, message), |rest| (true, rest));
+            let exact = message.strip_prefix(": expected ").map(|words| words.split(", found ").next().unwrap());
+            let secret = message.strip_prefix(": a secret is never written here; use ");
+            let Some(words) = exact.or(secret) else { continue };
+            let is_exact = !["a string", "a table", "an array", "an integer"].contains(&words);
+            let words = if item { format!("a list, each item {words}") } else { words.to_owned() };
+            let new = (is_exact, words);
+            let length = |found: &(bool, String)| (found.0, found.1.len());
+            if best.as_ref().is_none_or(|best| length(best) < length(&new)) {
+                best = Some(new);
+            }
+        }
     }
-    if ["providers[0]", "models[0]"].contains(&path) {
+    best.map(|(_, words)| words)
+}
+
+/// Text with TOML strings marked as code.
+fn marked(text: &str) -> String {
+    if text.contains('`') || text.contains("\" \\") {
+        return text.to_owned();
+    }
+    let parts = text.split('"').enumerate();
+    parts.map(|(at, part)| if at % 2 == 1 { format!("`\"{part}\"`") } else { part.to_owned() }).collect()
+}
+
+/// Heading of a key: its name, after the name of its table if that is inside another.
+fn heading(table: &Table, key: &str) -> String {
+    if table.name.starts_with('[') { key.to_owned() } else { format!("{}.{key}", table.name) }
+}
+
+/// Comment of the field that holds the value of a key.
+fn comment(table: &Table, key: &str) -> String {
+    let comments = comments();
+    let found = table.types.iter().find_map(|of| comments.get(&(of.to_string(), key.to_owned())));
+    found.unwrap_or_else(|| panic!("no field of {:?} holds {key}", table.types)).clone()
+}
+
+/// Example of a key: that of `examples`, the required line, or its default.
+fn example(table: &Table, key: &str, default: &str) -> String {
+    let full = format!("{}.{key}", table.path);
+    let named = full.replace("[0]", "");
+    let given = EXAMPLES.lines().find_map(|line| line.strip_prefix(&named)?.strip_prefix(" = "));
+    let required = REQUIRED.iter().find(|(other, line)| *other == full && !line.contains('['));
+    let usual = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
+    match (given, required, usual) {
+        (Some(value), _, _) => format!("{key} = {value}"),
+        (None, Some((_, line)), _) => (*line).to_owned(),
+        (None, None, Some(value)) => format!("{key} = {value}"),
+        (None, None, None) => panic!("{named} has no default, so it needs a line in tests/it/docs/examples.rs"),
+    }
+}
+
+/// Keys of one table in the order of the effective configuration, each with its default.
+fn keys(table: &Table) -> Vec<(String, Option<String>)> {
+    let shown = shown(&parse(&text("", "", "")).unwrap(), table.path);
+    let place = |key: &String| shown.iter().position(|(other, _)| other == key).unwrap_or(usize::MAX);
+    let mut keys = known(table.path);
+    for (key, _) in &shown {
+        assert!(keys.contains(key), "{}.{key} is shown, but the reader does not know it", table.path);
+    }
+    if ["providers[0]", "models[0]"].contains(&table.path) {
         let repeated = known("upstream");
         keys.retain(|key| !repeated.contains(key));
     }
     keys.sort_by_key(place);
-    let mut out = String::new();
-    for key in keys {
-        let full = format!("{path}.{key}");
-        let comment = types.iter().find_map(|of| comments.get(&(of.to_string(), key.clone())));
-        let comment = comment.unwrap_or_else(|| panic!("no field of {types:?} holds {key}"));
-        let (meaning, told) = match comment.split_once(" Default: ") {
-            Some((meaning, words)) => (meaning, Some(words.trim_end_matches('.').to_string())),
-            None => (comment.as_str(), None),
+    keys.into_iter().map(|key| (key.clone(), shown.get(place(&key)).map(|(_, value)| value.clone()))).collect()
+}
+
+/// Entries of one table.
+fn entries(table: &Table) -> String {
+    let (fixed, mut out) = (fixed(), String::new());
+    for (key, shown) in keys(table) {
+        let full = format!("{}.{key}", table.path);
+        let comment = comment(table, &key);
+        let split = |text: &str, mark: &str| match text.split_once(mark) {
+            Some((before, after)) => (before.to_owned(), Some(after.trim_end_matches('.').to_owned())),
+            None => (text.to_owned(), None),
         };
-        let required = REQUIRED.iter().any(|(other, _)| *other == full);
-        let default = match shown.get(place(&key)) {
-            _ if required => "required".to_string(),
-            Some((_, value)) => told.unwrap_or_else(|| value.clone()),
-            None => told.unwrap_or_else(|| "none".to_string()),
+        let (rest, default) = split(&comment, " Default: ");
+        let (meaning, value) = split(&rest, " Value: ");
+        let default = match REQUIRED.iter().any(|(other, _)| *other == full) {
+            true => "required".to_owned(),
+            false => default.or(shown).unwrap_or_else(|| "none".to_owned()),
         };
-        let live = if fixed.contains(&full) { "no" } else { "yes" };
-        let _ = writeln!(out, "| `{key}` | {default} | {live} | {meaning} |");
+        let value = value.or_else(|| accepted(table.path, &key).map(|words| marked(&words)));
+        let value = value.unwrap_or_else(|| panic!("{full}: name its values in the comment: `Value: …`"));
+        let reload = if fixed.contains(&full) { "needs a restart" } else { "applied" };
+        let example = example(table, &key, &default);
+        let heading = heading(table, &key);
+        let _ = write!(
+            out,
+            "### `{heading}`\n\n{meaning}\n\n- Value: {value}\n- Default: {default}\n- Reload: {reload}\n\
+             - Example: `{example}`\n\n"
+        );
     }
     out
 }
 
-/// The page with every table made again.
-fn made(page: &str) -> String {
-    let (mut out, mut table, mut headings) = (String::new(), None, Vec::new());
-    for line in page.lines() {
-        let heading = line.trim_start_matches('#').trim().trim_matches('`');
-        if let Some(found) = TABLES.iter().find(|(name, _, _)| line.starts_with("##") && *name == heading) {
-            table = Some(found);
-            headings.push(found.0);
-        }
-        if !line.starts_with("| `") {
-            let _ = writeln!(out, "{line}");
-        }
-        if line == "|---|---|---|---|"
-            && let Some((_, path, types)) = table.take()
-        {
-            out.push_str(&rows(path, types));
-        }
+/// List of all keys, by table.
+fn index() -> String {
+    let mut out = "| table | keys |\n|---|---|\n".to_owned();
+    for table in &TABLES {
+        let page = format!("{FOLDER}/{}.md", table.page);
+        let link = |(key, _): (String, Option<String>)| {
+            format!("[`{key}`]({page}#{})", anchor(&format!("`{}`", heading(table, &key))))
+        };
+        let keys: Vec<String> = keys(table).into_iter().map(link).collect();
+        let _ = writeln!(out, "| [`{}`]({page}) | {} |", table.name, keys.join(", "));
     }
-    assert_eq!(headings, TABLES.map(|(name, _, _)| name), "every table has its heading, once, in this order");
     out
 }
 
 #[test]
-fn the_configuration_reference_is_what_the_code_says() {
-    let page = std::fs::read_to_string(PAGE).unwrap();
-    let made = made(&page);
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(PAGE, &made).unwrap();
-    } else {
-        let different = page.lines().zip(made.lines()).find(|(is, should)| is != should);
-        assert!(page == made, "BLESS=1 cargo test --test it docs:: writes it; the first difference: {different:#?}");
+fn configuration_pages_are_what_the_code_says() {
+    blessed(&root().join("src/docs/configuration.md"), &[("keys".to_owned(), index())]);
+    let mut pages: Vec<&str> = TABLES.iter().map(|table| table.page).collect();
+    pages.dedup();
+    for page in pages {
+        let tables = TABLES.iter().filter(|table| table.page == page);
+        let parts: Vec<(String, String)> =
+            tables.map(|table| (format!("keys of {}", table.name), entries(table))).collect();
+        blessed(&root().join(format!("src/docs/{FOLDER}/{page}.md")), &parts);
     }
 }
+
+#[test]
+fn every_example_of_a_key_is_accepted() {
+    let mut used = 0;
+    for table in &TABLES {
+        for (key, shown) in keys(table) {
+            let full = format!("{}.{key}", table.path);
+            let mut more = format!("{}\n", example(table, &key, &shown.unwrap_or_default()));
+            used += usize::from(EXAMPLES.contains(&format!("\n{} = ", full.replace("[0]", ""))));
+            let needs = NEEDS.iter().find(|(other, _)| *other == full);
+            more += needs.map_or("", |(_, line)| line);
+            let mut text = text(table.path, &more, &full);
+            if full == "groups[0].parent" {
+                text += "[[groups]]\nname = \"company\"\n";
+            }
+            if full == "server.reuse_port" {
+                text = text.replace("[store]\n", "[store]\nurl = \"redis://cache:6379\"\n");
+            }
+            assert!(parse(&text).is_ok(), "{full}: {:?}\n{text}", parse(&text).err());
+        }
+    }
+    assert_eq!(used, EXAMPLES.lines().filter(|line| line.contains(" = ")).count(), "an example has no key");
+}
+
+/// Keys that are valid only with another one.
+const NEEDS: [(&str, &str); 1] = [("server.proxy_protocol", "trusted_proxies = [\"10.0.0.0/8\"]\n")];
 
 #[test]
 fn what_the_reference_calls_required_is() {

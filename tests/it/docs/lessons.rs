@@ -48,11 +48,14 @@ fn completed(part: &str) -> String {
 #[test]
 fn configurations_of_tutorials_and_how_to_pages_hold() {
     let mut count = 0;
-    for folder in ["tutorial", "how-to", "reference"] {
+    for folder in ["tutorial", "how-to", "reference", "configuration"] {
         for page in pages(&root().join("src/docs").join(folder)) {
             for part in of(&fs::read_to_string(&page).unwrap(), "toml") {
                 let text = completed(&part);
-                let env = |_: &str| Some("a-token-that-is-long-enough".to_owned());
+                let env = |name: &str| match name.ends_with("_PROXY") {
+                    true => Some("http://proxy.example:3128".to_owned()),
+                    false => Some("a-token-that-is-long-enough".to_owned()),
+                };
                 let read = |path: &str| match path.ends_with(".pem") {
                     true => Ok("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n".to_owned()),
                     false => Ok("a-secret".to_owned()),

@@ -3,6 +3,7 @@
 
 mod admin;
 mod configuration;
+mod examples;
 mod lessons;
 mod openapi;
 mod pages;

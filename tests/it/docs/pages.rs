@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Words that a page may have.
 const WORDS_MAX: usize = 2500;
-/// References that are longer: one page for all settings, and one for the HTTP API.
-const LONG: [&str; 2] = ["api.md", "configuration.md"];
+/// References that are longer: the HTTP API.
+const LONG: [&str; 1] = ["api.md"];
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -36,10 +36,33 @@ fn anchors(text: &str) -> Vec<String> {
         is_code ^= line.starts_with("```");
         !is_code && line.starts_with('#')
     });
+    headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
+}
+
+/// Anchor of a heading.
+pub fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || ['-', '_', ' '].contains(c);
-    let anchor =
-        |line: &str| line.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect::<String>();
-    headings.map(|line| anchor(line).replace(' ', "-")).collect()
+    heading.trim().to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")
+}
+
+/// Checks the generated parts of a page, or writes them if `BLESS` is set. A part is between `<!-- name -->` and
+/// `<!-- end -->`.
+pub fn blessed(page: &Path, parts: &[(String, String)]) {
+    let text = fs::read_to_string(page).unwrap();
+    let mut made = text.clone();
+    for (name, part) in parts {
+        let mark = format!("<!-- {name} -->\n");
+        let (before, rest) = made.split_once(&mark).unwrap_or_else(|| panic!("{}: no {mark}", page.display()));
+        let (_, after) = rest.split_once("<!-- end -->").unwrap();
+        made = format!("{before}{mark}\n{}\n\n<!-- end -->{after}", part.trim());
+    }
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(page, &made).unwrap();
+    } else {
+        let different = text.lines().zip(made.lines()).find(|(is, should)| is != should);
+        let hint = "BLESS=1 cargo test --test it docs:: writes it; the first difference";
+        assert!(text == made, "{}: {hint}: {different:#?}", page.display());
+    }
 }
 
 /// The files that a page's links lead to; what is wrong with a link goes to `wrong`.

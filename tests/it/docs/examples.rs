@@ -1,0 +1,91 @@
+//! Examples for the configuration reference, for keys whose default says too little. `configuration` checks each.
+
+pub const EXAMPLES: &str = r#"
+server.listen = ["0.0.0.0:8080", "[::1]:8081"]
+server.admin_listen = "127.0.0.1:9090"
+server.admin_token = { env = "TOLLGATE_ADMIN_TOKEN" }
+server.admin_write_token = { file = "/run/secrets/admin-write" }
+server.admin_hosts = ["gateway.internal"]
+server.record_requests = true
+server.tls = { cert = "cert.pem", key = "key.pem" }
+server.cors_origins = ["https://app.example.com"]
+server.reuse_port = true
+server.max_connections_per_ip = 200
+server.drain_lead = "10s"
+server.trusted_proxies = ["10.0.0.0/8", "192.0.2.7"]
+server.proxy_protocol = true
+server.log = 0.1
+server.attribution = "plain"
+store.url = ["rediss://:", { env = "REDIS_PASSWORD" }, "@cache.example:6379/0"]
+store.ca_file = "redis-ca.pem"
+store.durability = "before-reply"
+store.on_outage = "local"
+store.hosts = 3
+store.replicas = 1
+store.retention = "400d"
+store.spill = "/var/lib/tollgate/spill"
+telemetry.otlp = "http://127.0.0.1:4318"
+telemetry.headers = { x-tenant = "ops", authorization = { env = "OTLP_AUTHORIZATION" } }
+telemetry.ca_file = "collector-ca.pem"
+telemetry.sample = 0.1
+providers.api_key = { env = "OPENAI_API_KEY" }
+providers.api_keys = [{ env = "KEY_A" }, { env = "KEY_B", weight = 2 }]
+providers.auth = "api-key"
+providers.headers = { x-title = "tollgate" }
+providers.betas = ["context-1m-2025-08-07"]
+providers.ca_file = "provider-ca.pem"
+providers.addresses = ["192.0.2.10", "192.0.2.11:8443"]
+providers.proxy = "http://proxy.example:3128"
+providers.unknown_fields = "forward"
+providers.stored_objects = true
+providers.discover = { every = "10m", prefix = "local/" }
+providers.discover.prefix = "local/"
+models.aliases = ["gpt-4o-mini", "claude-*"]
+models.name = "Small"
+models.owned_by = "openai"
+models.created = 2026-03-17
+models.input_price = 0.75
+models.output_price = 4.5
+models.cache_read_price = 0.075
+models.cache_write_price = 0.9375
+models.serves = ["chat", "embeddings"]
+models.targets = [{ provider = "openai", model = "gpt-5.4-mini" }]
+models.affinity = "key"
+models.balance = "least_busy"
+models.queue = { max = 32, wait = "30s" }
+models.drop_params = ["logit_bias"]
+models.set_params = { temperature = 0.2 }
+models.default_params = { reasoning_effort = "low" }
+models.hosted_tools = ["web_search"]
+models.capabilities = { strict_tools = true }
+models.targets.model = "gpt-5.4-mini"
+models.targets.priority = 1
+models.targets.weight = 3
+models.targets.concurrency = 4
+models.capabilities.mid_conversation_system = true
+models.capabilities.structured_output = "tool"
+models.capabilities.thinking = "adaptive"
+models.capabilities.cache = "marks"
+models.capabilities.sampling = false
+models.capabilities.max_completion_tokens = true
+models.capabilities.developer_role = true
+models.capabilities.effort = true
+models.capabilities.effort_with_tools = false
+models.capabilities.max_output_tokens = 32000
+plans.tokens = "10M"
+plans.period = "week"
+plans.requests = 600
+plans.tokens_per_window = "250K"
+plans.concurrency = 8
+plans.budget = 50.0
+plans.unpriced = "allow"
+plans.share = 4
+groups.parent = "company"
+groups.tokens = "100M"
+groups.period = "week"
+groups.requests = 6_000
+groups.tokens_per_window = "2M"
+groups.concurrency = 64
+groups.budget = 500.0
+groups.unpriced = "allow"
+"#;
