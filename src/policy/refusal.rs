@@ -277,27 +277,27 @@ impl Refusal {
 
     /// 404: no such path.
     pub fn no_path() -> Refusal {
-        let text = "there is nothing at this path: use the base URL https://HOST/v1 with OpenAI SDKs, https://HOST \
+        let text = "unknown path: use the base URL https://HOST/v1 with OpenAI SDKs, https://HOST \
                     with Anthropic SDKs";
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
     /// 404: an endpoint of other services that is not supported.
     pub fn not_spoken() -> Refusal {
-        let text = "this endpoint is not spoken here: requests go to /v1/chat/completions, /v1/messages, \
+        let text = "this endpoint is not supported: send requests to /v1/chat/completions, /v1/messages, \
                     /v1/responses, /v1/embeddings, /v1/rerank or /v1/completions";
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
     /// 426: a websocket was requested. Clients with a fallback use it at once.
     pub fn upgrade_required() -> Refusal {
-        let text = "there is no websocket here: send `POST /v1/responses`";
+        let text = "websockets are not supported: send `POST /v1/responses`";
         Refusal { allow: Some("POST"), ..Refusal::invalid(426, text) }
     }
 
     /// 405 with the allowed methods, as in the `allow` header.
     pub fn method(allow: &'static str) -> Refusal {
-        let text = format!("this path answers {allow} only");
+        let text = format!("method not allowed: use {allow}");
         Refusal { allow: Some(allow), ..Refusal::invalid(405, text) }
     }
 
@@ -336,7 +336,8 @@ impl Refusal {
 
     /// 503: the budget of buffered bytes is used up.
     pub fn no_buffers() -> Refusal {
-        Refusal::unavailable("out of buffers, try again shortly", RETRY_SOON).because(About::Buffers, "all")
+        Refusal::unavailable("the gateway is out of buffer memory, try again shortly", RETRY_SOON)
+            .because(About::Buffers, "all")
     }
 
     /// 503: this key buffers a quarter of the budget.
@@ -359,20 +360,20 @@ impl Refusal {
 
     /// 503: no target of the model may have more requests in flight.
     pub fn no_place() -> Refusal {
-        let text = "every target of the model has as many requests as its concurrency allows";
+        let text = "every target of the model is at its concurrency limit";
         Refusal::unavailable(text, RETRY_SOON).because(About::Places, "")
     }
 
     /// 429: the queue of the model is full. `again`: seconds until there is room.
     pub fn queue_full(max: u32, again: u64) -> Refusal {
-        let text = format!("the queue of the model is full: as many wait for a place as queue.max allows ({max})");
+        let text = format!("the queue of the model is full: {max} requests wait for a slot (queue.max)");
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Queue, "full")
     }
 
     /// 429: no slot became free within the queue's wait time. `again`: seconds until one may.
     pub fn queue_wait(waited: Duration, again: u64) -> Refusal {
-        let text = format!("the queue of the model: no place came free within queue.wait ({})", shown(waited));
+        let text = format!("no slot of the model became free within queue.wait ({})", shown(waited));
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Queue, "wait")
     }
