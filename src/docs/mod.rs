@@ -1,7 +1,22 @@
 //! The manuals, kept next to the code and checked by `tests/it/docs/` where they repeat what the code says. No code.
 
 #[doc = include_str!("api.md")]
-pub mod api {}
+pub mod api {
+    #[doc = include_str!("api/chat.md")]
+    pub mod chat {}
+
+    #[doc = include_str!("api/messages.md")]
+    pub mod messages {}
+
+    #[doc = include_str!("api/models.md")]
+    pub mod models {}
+
+    #[doc = include_str!("api/relayed.md")]
+    pub mod relayed {}
+
+    #[doc = include_str!("api/responses.md")]
+    pub mod responses {}
+}
 
 #[doc = include_str!("configuration.md")]
 pub mod configuration {
@@ -148,6 +163,9 @@ pub mod reference {
 
     #[doc = include_str!("reference/causes.md")]
     pub mod causes {}
+
+    #[doc = include_str!("reference/errors.md")]
+    pub mod errors {}
 
     #[doc = include_str!("reference/exit-codes.md")]
     pub mod exit_codes {}

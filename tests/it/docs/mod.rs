@@ -2,7 +2,9 @@
 //! manuals and their links, the systemd units, completions and man pages.
 
 mod admin;
+mod api;
 mod configuration;
+mod errors;
 mod examples;
 mod lessons;
 mod openapi;

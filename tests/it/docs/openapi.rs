@@ -18,7 +18,7 @@ pub(super) struct Answer {
     pub(super) body: String,
 }
 
-fn ask(gate: &Gate, request: &str) -> Answer {
+pub(super) fn ask(gate: &Gate, request: &str) -> Answer {
     let mut stream = gate.connect();
     let closing = request.replacen("\r\nhost: h", "\r\nconnection: close\r\nhost: h", 1);
     stream.write_all(closing.as_bytes()).unwrap();

@@ -1,0 +1,146 @@
+//! The reference of errors, generated from the constructors of [`Refusal`]. `BLESS=1 cargo test --test it docs::` writes
+//! its tables.
+
+use super::pages::{blessed, root};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::time::Duration;
+use tollgate::base::time::Unix;
+use tollgate::policy::meter::{By, Limit, LimitKind, Whose};
+use tollgate::policy::refusal::{Missing, Refusal};
+
+const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
+
+/// Constructors that are not errors of their own: they change another error, or belong to the admin API.
+const OTHERS: [&str; 3] = ["closing", "too_long", "of_status"];
+
+fn limit(kind: LimitKind, by: By) -> Refusal {
+    let value = if kind == LimitKind::Budget { 50_000_000_000 } else { 600 };
+    let (window, reset) = (Duration::from_secs(60), Unix(1_796_083_200_000));
+    Refusal::limit(&Limit { kind, by, whose: Whose::Key, value, window, reset, retry_after: 30 })
+}
+
+/// Name of the constructor, an error that it makes, and the client's remedy.
+fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
+    let wait = Duration::from_secs(10);
+    let share = By::Share { need: 900, left: 300 };
+    let money = By::Share { need: 2_000_000_000, left: 1_000_000_000 };
+    vec![
+        ("bad_http", Refusal::bad_http(400, "(what is wrong)"), "Send valid HTTP/1.1. Also 414, 431, 501, 505."),
+        ("plain_http", Refusal::plain_http(), "Use https://."),
+        ("content_type", Refusal::content_type(), "Send `content-type: application/json`, or none."),
+        ("form", Refusal::form(), "Add the header."),
+        ("content_encoding", Refusal::content_encoding(), "Send the body uncompressed."),
+        ("version_header", Refusal::version_header(), "Correct the header, or leave it out."),
+        (
+            "invalid_body",
+            Refusal::invalid_body("(field): expected (rule)"),
+            "Correct the field that the message names.",
+        ),
+        ("no_threads", Refusal::no_threads(), "Send the whole conversation with each request."),
+        ("bad_framing", Refusal::bad_framing(), "Correct `content-length` or the chunks."),
+        ("no_model", Refusal::no_model(), "Name a model."),
+        (
+            "upstream_rejected",
+            Refusal::upstream_rejected(None),
+            "Correct the request. Usually the message is the provider's.",
+        ),
+        ("no_key", Refusal::no_key(), "Send the key."),
+        ("bad_key", Refusal::bad_key(""), "Use a valid key. The log has the reason."),
+        ("from", Refusal::from(Missing::Plan), "Ask the operator: the key's plan must be configured."),
+        ("from", Refusal::from(Missing::Group), "Ask the operator: the key's group must be configured."),
+        ("endpoint_scope", Refusal::endpoint_scope("embeddings"), "Use another endpoint, or ask for a wider scope."),
+        ("model_scope", Refusal::model_scope("small"), "Use another model, or ask for a wider scope."),
+        ("unpriced", Refusal::unpriced("small"), "Use a model with prices. The operator can set them."),
+        ("unpriced_member", Refusal::unpriced_member("service_tier", Some("priority")), "Leave out the field."),
+        ("no_path", Refusal::no_path(), "Correct the base URL."),
+        ("not_spoken", Refusal::not_spoken(), "Use one of the endpoints that the message names."),
+        ("unknown_model", Refusal::unknown_model("small"), "Use a name from `GET /v1/models`."),
+        ("not_served", Refusal::not_served("small", "chat", "embeddings"), "Use a model that serves the endpoint."),
+        ("method", Refusal::method("POST"), "Use the method in `allow`."),
+        ("head_too_slow", Refusal::head_too_slow(wait), "Send the head faster."),
+        ("body_too_slow", Refusal::body_too_slow(wait), "Send the body faster."),
+        ("too_large", Refusal::too_large(33_554_432), "Send a smaller request."),
+        ("too_large_translated", Refusal::too_large_translated(402_653_184), "Send a smaller request."),
+        ("expectation", Refusal::expectation(), "Send `expect: 100-continue`, or none."),
+        ("upgrade_required", Refusal::upgrade_required(), "Send a POST."),
+        ("limit", limit(LimitKind::Requests, By::Spent), "Wait for `retry-after`."),
+        ("limit", limit(LimitKind::TokensPerWindow, By::Spent), "Wait for `retry-after`."),
+        (
+            "limit",
+            limit(LimitKind::TokensPerWindow, By::Reserved),
+            "Wait for `retry-after`: running requests end soon.",
+        ),
+        ("limit", limit(LimitKind::TokensPerWindow, share), "Send a smaller request, or a smaller `max_tokens`."),
+        ("limit", limit(LimitKind::TokensPerPeriod, By::Spent), "Wait until the period renews."),
+        (
+            "limit",
+            limit(LimitKind::TokensPerPeriod, By::Reserved),
+            "Wait for `retry-after`: running requests end soon.",
+        ),
+        ("limit", limit(LimitKind::TokensPerPeriod, share), "Send a smaller request, or a smaller `max_tokens`."),
+        ("limit", limit(LimitKind::Concurrency, By::Spent), "Wait until one of your requests ends."),
+        ("limit", limit(LimitKind::Budget, By::Spent), "Wait until the period renews."),
+        ("limit", limit(LimitKind::Budget, By::Reserved), "Wait for `retry-after`: running requests end soon."),
+        ("limit", limit(LimitKind::Budget, money), "Send a smaller request, or use a cheaper model."),
+        ("queue_full", Refusal::queue_full(64, 1), "Wait for `retry-after`."),
+        ("queue_wait", Refusal::queue_wait(wait, 1), "Wait for `retry-after`."),
+        ("upstream_refused", Refusal::upstream_refused(), "Tell the operator: the credential or the model is wrong."),
+        ("upstream_failed", Refusal::upstream_failed(None, None), "Retry later. The message can be the provider's."),
+        ("upstream_unreachable", Refusal::upstream_unreachable(), "Retry later."),
+        ("upstream_broken", Refusal::upstream_broken(), "Retry."),
+        ("upstream_too_large", Refusal::upstream_too_large("max_response"), "Ask for a shorter answer, or stream it."),
+        ("internal", Refusal::internal(), "Report the request id: this is a bug in Tollgate."),
+        ("draining", Refusal::draining(), "Retry on a new connection."),
+        ("upgrading", Refusal::upgrading(), "Retry on a new connection."),
+        ("no_connections", Refusal::no_connections(), "Retry later, with fewer connections."),
+        ("no_buffers", Refusal::no_buffers(), "Retry later."),
+        ("key_buffers", Refusal::key_buffers(), "Send fewer large requests at the same time."),
+        ("key_answers", Refusal::key_answers(), "Read answers faster, or request fewer at the same time."),
+        ("no_room", Refusal::no_room(wait), "Read answers faster."),
+        ("no_place", Refusal::no_place(), "Retry later."),
+        ("store", Refusal::store(), "Retry later."),
+        ("clock", Refusal::clock(), "Retry later. The operator must fix the clock."),
+        ("timeout", Refusal::timeout("first_byte_timeout", wait), "Retry, or ask for a shorter answer."),
+    ]
+}
+
+/// Errors that are never sent: the connection closes without a response.
+const UNSENT: [&str; 1] = ["no_proxy_header"];
+
+fn table() -> String {
+    let mut errors = errors();
+    errors.sort_by_key(|(_, refusal, _)| refusal.status);
+    let mut out = String::new();
+    let mut last = 0;
+    for (_, refusal, remedy) in errors {
+        if refusal.status != last {
+            last = refusal.status;
+            let _ = writeln!(
+                out,
+                "\n## {last}\n\n| message | type | code on `/v1/responses` | what to do |\n|---|---|---|---|"
+            );
+        }
+        let retry = if refusal.should_retry == Some(false) { " `x-should-retry: false`." } else { "" };
+        let (kind, word) = (refusal.kind.as_str(), refusal.word());
+        let message = refusal.message.replace('|', "\\|");
+        let _ = writeln!(out, "| {message} | `{kind}` | `{word}` | {remedy}{retry} |");
+    }
+    out
+}
+
+#[test]
+fn errors_page_has_every_error_of_clients() {
+    let (constructors, _) = SOURCE.split_once("/// A time in seconds, or in milliseconds").unwrap();
+    let mut names: BTreeSet<&str> = constructors
+        .split("pub fn ")
+        .skip(1)
+        .filter(|rest| rest.split('{').next().unwrap().contains("-> Refusal"))
+        .filter_map(|rest| rest.split('(').next())
+        .filter(|name| !OTHERS.contains(name) && !UNSENT.contains(name))
+        .collect();
+    names.insert("from");
+    let listed: BTreeSet<&str> = errors().iter().map(|(name, _, _)| *name).collect();
+    assert_eq!(names, listed);
+    blessed(&root().join("src/docs/reference/errors.md"), &[("errors".to_owned(), table())]);
+}
