@@ -90,7 +90,7 @@ pub fn extensions(files: &[(String, String)]) -> Vec<String> {
         }
         for at in find_word(&module.code, "impl") {
             let head = module.code[at + "impl".len()..].split('{').next().unwrap_or_default();
-            if implementor(head) == "Gateway" {
+            if implementer(head) == "Gateway" {
                 let line = line_of(&module.code, at);
                 found.push(format!("{}:{line}: only {} extend `Gateway`", module.path, OWNERS.join(" and ")));
             }
@@ -100,7 +100,7 @@ pub fn extensions(files: &[(String, String)]) -> Vec<String> {
 }
 
 /// The name of the type in the head of an `impl`, without its path and its parameters.
-fn implementor(head: &str) -> &str {
+fn implementer(head: &str) -> &str {
     // What is a parameter of the `impl` itself.
     let mut rest = head.trim_start();
     if rest.starts_with('<') {
