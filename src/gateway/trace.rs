@@ -59,11 +59,9 @@ impl Trace {
         mix_bytes(attempt.into(), &self.request).max(1).to_be_bytes()
     }
 
-    /// Notes the beginning of an attempt. A repetition on another connection is the same attempt.
+    /// An attempt begins.
     pub(crate) fn begins(&mut self, number: u8, target: u32, now: Mono) {
-        if self.attempts.last().is_none_or(|last| last.number != number) {
-            self.attempts.push(Tried { number, target, begun: now, failed: None });
-        }
+        self.attempts.push(Tried { number, target, begun: now, failed: None });
     }
 
     /// Notes the failure of an attempt.
@@ -112,14 +110,4 @@ mod tests {
         assert_eq!((trace.parent, Trace::fresh([7; 16], false).flags), (None, 0));
     }
 
-    #[test]
-    fn an_attempt_on_another_connection_is_the_same_attempt() {
-        let mut trace = Trace::fresh([7; 16], true);
-        trace.begins(1, 0, Mono(5));
-        trace.begins(1, 0, Mono(6));
-        trace.fails(1, AttemptEnd::Status(503), Some(503), Mono(7));
-        trace.begins(2, 1, Mono(8));
-        let told: Vec<_> = trace.attempts.iter().map(|one| (one.number, one.begun, one.failed.is_some())).collect();
-        assert_eq!(told, [(1, Mono(5), true), (2, Mono(8), false)]);
-    }
 }

@@ -153,9 +153,9 @@ pub(crate) fn targets(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
     part.end(out);
 }
 
-/// Converts a moment to wall-clock time.
+/// Converts an end to wall-clock time, in whole seconds: never one at which it has not come.
 fn on_wall(at: Mono, now: Mono, unix: Unix) -> Unix {
-    Unix(unix.0.saturating_add(at.micros_since(now).div_ceil(1000)))
+    Unix(unix.0.saturating_add(at.micros_since(now).div_ceil(1000)).next_multiple_of(1000))
 }
 
 #[inline(never)]
@@ -237,4 +237,16 @@ pub(crate) fn requests(part: &Part, cx: &mut Cx, out: &mut Vec<u8>) {
         out.extend_from_slice(line);
     }
     end(Some(from).filter(|from| *from > first && *from < last), out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_as_the_first_whole_second_at_which_it_has_come() {
+        let now = Unix(1_795_158_000_400);
+        let told = |micros| on_wall(Mono(5_000_000 + micros), Mono(5_000_000), now).0 - 1_795_158_000_000;
+        assert_eq!([0, 1, 600_000, 600_001, 1_500_000].map(told), [1000, 1000, 1000, 2000, 2000]);
+    }
 }

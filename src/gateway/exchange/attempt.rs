@@ -219,9 +219,9 @@ impl Exchange {
                 return self.end(fault, cx);
             }
         };
-        if fault.is_stale_connection() && reused && !at.fresh_only {
-            at.fresh_only = true;
-            at.attempts -= 1;
+        if fault.is_stale_connection() && reused && !at.needs_fresh() {
+            at.was_stale();
+            self.note_failed(&at, &fault, cx.now.mono);
             self.no_verdict(&mut at, cx);
             let mut draft = draft;
             draft.restart();
@@ -276,7 +276,7 @@ impl Exchange {
         if !fault.asks_for_rest() {
             at.tried |= self.siblings(&at);
         }
-        if fault.may_try_next() && u32::from(at.attempts) < limit {
+        if fault.may_try_next() && u32::from(at.attempts - at.free()) < limit {
             return self.next_target(draft, at, fault, message, cx);
         }
         self.last_resort(draft, at, fault, message, cx)
@@ -368,6 +368,7 @@ impl Exchange {
             let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }
+        fault.renews = fault.kind == FaultKind::Status(401) && self.is_renewing(&at, cx);
         self.state = State::Attempting(Attempting { draft, at, half: Half::Resolving, by: Mono::NEVER });
         self.end(fault, cx)
     }

@@ -32,7 +32,7 @@ impl Exchange {
         let present = self.request.setup.epoch == cx.setup.epoch;
         if present
             && !fresh
-            && !at.fresh_only
+            && !at.needs_fresh()
             && let Some(kept) = cx.idle.take(target.provider)
         {
             return Ok(Connect::Kept(kept));

@@ -123,11 +123,22 @@ pub(crate) struct Fault {
     pub(crate) came: Option<(u64, &'static str)>,
     /// Tokens that a rejected complete answer reports.
     pub(crate) reported: Option<Box<Reported>>,
+    /// The secret that the provider refused is being replaced: a later request may succeed.
+    pub(crate) renews: bool,
 }
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
-        Fault { kind, message: None, retry_after: None, code: None, answered: false, came: None, reported: None }
+        Fault {
+            kind,
+            message: None,
+            retry_after: None,
+            code: None,
+            answered: false,
+            came: None,
+            reported: None,
+            renews: false,
+        }
     }
 }
 
@@ -135,7 +146,8 @@ impl Fault {
     /// True when the next target may be tried (contract section 4).
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
-            FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
+            // Any other 4xx is about the request.
+            FaultKind::Status(status) => !(400..500).contains(&status) || matches!(status, 401..=404 | 408 | 429),
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
@@ -247,7 +259,7 @@ impl Fault {
     pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
         match &self.kind {
             FaultKind::Status(400 | 413 | 422) => self.rejected(),
-            FaultKind::Status(401..=404) => Refusal::upstream_refused(),
+            FaultKind::Status(401..=404) => Refusal::upstream_refused(!self.renews),
             FaultKind::Status(status) => {
                 let text = format!("the model's provider failed with status {status}");
                 Refusal::upstream_failed(Some(text), self.retry_after)
@@ -301,6 +313,7 @@ mod tests {
     fn only_what_another_target_may_mend_is_tried_again() {
         let next = |kind| Fault::from(kind).may_try_next();
         assert!(next(FaultKind::Status(529)) && next(FaultKind::Status(401)) && next(FaultKind::FirstByteTimeout));
+        assert!([201, 204, 302, 304, 307].into_iter().all(|status| next(FaultKind::Status(status))));
         assert!(!next(FaultKind::Status(400)) && !next(FaultKind::Status(422)) && !next(FaultKind::RequestTimeout));
     }
 }

@@ -32,7 +32,7 @@ impl Attempt {
     pub(super) fn aim(&mut self, target: usize) {
         self.target = target as u32;
         self.tried |= self.bit();
-        self.fresh_only = false;
+        self.may_reuse();
     }
 
     /// The target, as a bit.

@@ -26,7 +26,7 @@ impl Exchange {
             if self.adopt_secret(&at, cx) {
                 return self.once_more(draft, at, fault, message, cx);
             }
-            if self.origin(&at).is_some_and(|origin| cx.renewals.contains(origin)) {
+            if self.is_asked_again(&at, cx) {
                 let timeout =
                     self.route(&at).map_or(Default::default(), |(_, target, _)| target.limits.connect_timeout);
                 let by = cx.now.mono.after(timeout);
@@ -60,6 +60,15 @@ impl Exchange {
     fn origin(&self, at: &Attempt) -> Option<&Origin> {
         let (_, target, provider) = self.route(at)?;
         Some(provider.credentials.get(target.credential)?.secret.origin())
+    }
+
+    fn is_asked_again(&self, at: &Attempt, cx: &Cx) -> bool {
+        self.origin(at).is_some_and(|origin| cx.renewals.contains(origin))
+    }
+
+    /// The secret that the attempt was sent has been replaced, or is being read again.
+    pub(super) fn is_renewing(&self, at: &Attempt, cx: &Cx) -> bool {
+        self.is_asked_again(at, cx) || self.has_newer_secret(at, cx)
     }
 
     /// The secret that the attempt is sent has been replaced by another one.

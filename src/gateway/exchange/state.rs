@@ -283,15 +283,15 @@ pub(crate) struct Exchange {
 pub(crate) struct Attempt {
     /// Index into the model's targets.
     pub(super) target: u32,
-    /// Attempts so far, a free one on a fresh connection not counted.
+    /// Times that the request was sent, or was to be.
     pub(super) attempts: u8,
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
     /// Addresses of the target's host tried so far, in two bits; above them the index of the one that was first.
     pub(super) addresses: u8,
-    /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh connection will do.
-    pub(super) fresh_only: bool,
-    /// The refused secret has been read again for this request: this happens only once.
+    /// Attempts on kept connections that turned out to be closed, which are free; see [`Attempt::free`].
+    pub(super) stale: u8,
+    /// A secret that was refused has been asked for again for it: that is done once.
     pub(super) renewed: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
     pub(super) opened: bool,
@@ -313,7 +313,30 @@ pub(crate) struct Attempt {
     pub(super) told: u16,
 }
 
+/// The present target was tried on a kept connection that turned out to be closed: only a fresh one will do.
+const FRESH_ONLY: u8 = 1 << 7;
+
 impl Attempt {
+    /// How many of the attempts do not count for the configured number.
+    pub(super) fn free(&self) -> u8 {
+        self.stale & !FRESH_ONLY
+    }
+
+    /// The present target is not tried on a kept connection again.
+    pub(super) fn needs_fresh(&self) -> bool {
+        self.stale & FRESH_ONLY != 0
+    }
+
+    /// The present attempt was made on a kept connection that turned out to be closed.
+    pub(super) fn was_stale(&mut self) {
+        self.stale = (self.stale + 1) | FRESH_ONLY;
+    }
+
+    /// Another target follows, which may be tried on a kept connection.
+    pub(super) fn may_reuse(&mut self) {
+        self.stale &= !FRESH_ONLY;
+    }
+
     /// Addresses tried before the present one.
     pub(super) fn order(&self) -> u8 {
         self.addresses & 3
@@ -332,7 +355,7 @@ impl Default for Attempt {
             attempts: 0,
             tried: 0,
             addresses: 0,
-            fresh_only: false,
+            stale: 0,
             renewed: false,
             opened: false,
             begun_as: Begun::default(),
