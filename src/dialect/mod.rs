@@ -7,6 +7,7 @@ pub mod carrier;
 mod convert;
 mod delta;
 pub mod errors;
+mod events;
 mod keys;
 mod naming;
 mod relay;

@@ -5,16 +5,20 @@
 //! event: the tap does (for a stream that keeps its shape), or the conversion (for one that changes it). Called by the
 //! gateway's relay, which does not distinguish the two.
 
-use super::answer::{Frame, ResponseIdentity, StreamFault};
+mod halves;
+
+use super::answer::{Broken, Frame, Rejected, ResponseIdentity, StreamFault};
 use super::convert::{Convert, write_failure, write_opening};
 use super::errors::{ErrorWords, error_event};
+use super::events;
 use super::naming::TranslationState;
-use super::tap::Tap;
+use super::tap::{Tap, rejected, whole};
 use super::usage::ObservedUsage;
 use crate::base::buf::{Buf, Pool};
 use crate::wire::Dialect;
+use crate::wire::json;
 use crate::wire::sse::{Event, Splitter};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 
 /// Result of one [`SseStream::feed`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -40,6 +44,8 @@ pub struct SseStream {
     seen: u32,
     /// Part of the answer has been written.
     begun: bool,
+    /// The first half of a character that was cut in two, until the other comes.
+    half: Option<NonZeroU16>,
     inner: Inner,
 }
 
@@ -79,7 +85,16 @@ impl SseStream {
 
     fn new(max_event: usize, inner: Inner) -> SseStream {
         let (splitter, held) = (Splitter::new(), Buf::default());
-        SseStream { splitter, held, max_event: bound(max_event), end_at: None, seen: 0, begun: false, inner }
+        SseStream {
+            splitter,
+            held,
+            max_event: bound(max_event),
+            end_at: None,
+            seen: 0,
+            begun: false,
+            half: None,
+            inner,
+        }
     }
 
     /// Resets it to the start of another stream that keeps its shape; see [`SseStream::same`]. Storage is kept, except
@@ -89,6 +104,7 @@ impl SseStream {
         debug_assert_eq!(self.capacity(), 0);
         self.splitter.reset();
         (self.max_event, self.end_at, self.seen, self.begun) = (bound(max_event), None, 0, false);
+        self.half = None;
         match &mut self.inner {
             Inner::Same(tap) => tap.restart(dialect, show_usage),
             Inner::Translated(_) => self.inner = Inner::Same(Tap::new(dialect, show_usage)),
@@ -224,7 +240,31 @@ impl SseStream {
         if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
     }
 
-    /// Usage that has been observed so far.
+    /// Takes a complete response of the upstream's shape `from` in the place of the whole stream: some servers answer a
+    /// stream request so. What comes of it is appended to `out`. An error if it is none that could be passed on.
+    pub fn whole(
+        &mut self,
+        from: Dialect,
+        body: &[u8],
+        pool: &mut Pool,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Result<Fed, StreamFault>, Rejected> {
+        let mut text = Vec::new();
+        let valid = json::check(body).map_err(|_| Broken::NotJson);
+        valid.and_then(|()| whole(from, body, me, &mut text)).map_err(|why| rejected(from, body, why))?;
+        text.clear();
+        events::write(from, body, &mut text);
+        // The bound on a complete response holds in the place of that on an event.
+        self.max_event = u32::MAX;
+        let fed = self.feed(&text, pool, me, out);
+        Ok(match fed {
+            Ok(fed) if !fed.finished => self.end(pool, me, out).map(|()| Fed { finished: true, ..fed }),
+            other => other,
+        })
+    }
+
+    /// What has been overheard so far.
     pub fn observed(&self) -> ObservedUsage {
         match &self.inner {
             Inner::Same(tap) => tap.observed(),
@@ -237,8 +277,13 @@ impl SseStream {
         self.inner.finish_seen()
     }
 
-    /// Position in `out` at which the end of the stream begins, as of the last [`SseStream::feed`]: at the event with
-    /// the finish reason, or at the one that ends the stream without any. `None`: it has not arrived yet.
+    /// Every text that has begun has ended, of a stream of several: if no more comes, the rest is not to be had.
+    pub fn may_be_done(&self) -> bool {
+        matches!(&self.inner, Inner::Same(tap) if tap.all_ended())
+    }
+
+    /// Where the end of the stream begins, in bytes of `out` as of the last [`SseStream::feed`]: at the event with the
+    /// finish reason, or at the one that ends the stream without any. `None`: it has not come yet.
     pub fn end_at(&self) -> Option<usize> {
         self.end_at.map(|at| at.get() as usize - 1)
     }
@@ -302,7 +347,10 @@ impl SseStream {
                 return Err(StreamFault::TooLarge);
             }
             let frame = frame(&self.splitter, &event, buf);
-            let life = self.inner.event(&frame, me, out)?;
+            let life = match self.inner.event(&frame, me, out) {
+                Err(StreamFault::Malformed) => halves::event(&mut self.inner, &mut self.half, &frame, me, out)?,
+                other => other?,
+            };
             self.opens(life, before, out);
             *events += u32::from(life);
             self.seen += u32::from(life);

@@ -6,6 +6,7 @@ mod examples;
 mod history;
 mod hostile;
 mod known;
+mod oddities;
 mod property;
 mod reports;
 mod responses;
@@ -118,6 +119,20 @@ pub(super) fn stream_for(
     stream.release(&mut pool);
     assert_eq!(pool.lent(), 0);
     Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result }
+}
+
+/// A complete response in the place of a stream. No event is so small as the bound on one here.
+pub(super) fn unstreamed(way: (Dialect, Dialect), state: &TranslationState, body: &str) -> Result<Outcome, Rejected> {
+    let mut stream = match way {
+        (from, to) if from == to => SseStream::same(from, true, 10),
+        _ => SseStream::translated(way, state.clone(), true, (10, 1 << 26)),
+    };
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    let fed = stream.whole(way.0, body.as_bytes(), &mut pool, &ME, &mut out)?;
+    stream.release(&mut pool);
+    assert_eq!(pool.lent(), 0);
+    assert_ne!(fed.as_ref().map(|fed| fed.finished), Ok(false));
+    Ok(Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result: fed.map(drop) })
 }
 
 /// A text in pieces, so often that every place between two bytes is cut: a short one cut in two at each place by itself; a

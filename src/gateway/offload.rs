@@ -93,7 +93,9 @@ pub(crate) enum Task {
     Request { body: Lent, draft: Box<OutgoingRequest>, from: Dialect, target: Box<OwnedTarget> },
     /// Read a piece of a stream whose current event is large.
     Events { stream: Box<SseStream>, data: Buf },
-    /// Read the end of a stream that leaves a large event without its empty line.
+    /// A complete response of a provider of shape `from` in the place of a stream.
+    Unstreamed { stream: Box<SseStream>, body: Buf, from: Dialect },
+    /// The end of a stream that leaves a large event without its empty line.
     LastEvent { stream: Box<SseStream> },
 }
 
@@ -174,6 +176,15 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
             let fed = stream.feed(data.bytes(), pool, identity, &mut out);
             data.release(pool);
             Product::Events { stream, out, fed }
+        }
+        Task::Unstreamed { mut stream, mut body, from } => {
+            let mut out = Vec::new();
+            let read = stream.whole(from, body.bytes(), pool, identity, &mut out);
+            body.release(pool);
+            match read {
+                Ok(fed) => Product::Events { stream, out, fed },
+                Err(rejected) => Product::Reply { read: Err(rejected), out: Buf::default() },
+            }
         }
         Task::LastEvent { mut stream } => {
             let mut out = Vec::new();

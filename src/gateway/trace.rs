@@ -109,5 +109,4 @@ mod tests {
         assert_ne!(Trace::fresh([8; 16], true).span(1), names[1]);
         assert_eq!((trace.parent, Trace::fresh([7; 16], false).flags), (None, 0));
     }
-
 }

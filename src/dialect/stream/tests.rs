@@ -532,3 +532,45 @@ fn of_a_repeated_message_all_are_ours_and_the_last_one_is_completed() {
     );
     assert_eq!(String::from_utf8_lossy(&out), expected);
 }
+
+#[test]
+fn a_character_that_is_cut_between_its_two_escapes_is_put_together() {
+    let chunk = |content: &str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{content}\"}}}}]}}\n\n");
+    let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let text = |pieces: &[&str]| pieces.iter().map(|piece| chunk(piece)).collect::<String>() + end;
+    let said = |out: &str| {
+        let data = out.lines().filter_map(|line| line.strip_prefix("data: "));
+        let events = data.filter_map(|data| serde_json::from_str::<serde_json::Value>(data).ok());
+        let content = |event: serde_json::Value| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned);
+        events.filter_map(content).collect::<String>()
+    };
+    for (pieces, want) in [
+        (&["a", "b\\ud83d", "\\ude00c", "d"][..], "ab\u{1f600}cd"),
+        (&["a\\uD83D", "\\uDE00\\ud83d", "\\ude01"], "a\u{1f600}\u{1f601}"),
+        (&["\\ud83d", "", "\\ude00"], "\u{1f600}"),
+        (&["\\ud83d\\ude00\\ud83d", "\\ude01"], "\u{1f600}\u{1f601}"),
+        (&["\\\\ud83d", "\\\\ude00"], "\\ud83d\\ude00"),
+        // The other half never comes.
+        (&["a\\ud83d", "b"], "ab"),
+    ] {
+        let outcome = chat(&text(pieces));
+        assert_eq!((outcome.result, said(&outcome.out).as_str()), (Ok(()), want), "{pieces:?}");
+    }
+    for pieces in [&["\\ude00"][..], &["a\\ud83d", "b\\ude00"], &["a\\ud83db"], &["\\ud83d\\n"]] {
+        assert_eq!(chat(&text(pieces)).result, Err(StreamFault::Malformed), "{pieces:?}");
+    }
+    let delta = |text: &str| {
+        format!(
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":\
+             {{\"type\":\"text_delta\",\"text\":\"{text}\"}}}}\n\n"
+        )
+    };
+    let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\nevent: content_block_start\n\
+                 data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n";
+    let stop = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n\
+                event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let outcome = messages(&format!("{start}{}{}{stop}", delta("a\\ud83d"), delta("\\ude00")));
+    assert_eq!(outcome.result, Ok(()));
+    let passed = format!("{}{}", delta("a"), delta("\\ud83d\\ude00"));
+    assert!(outcome.out.contains(&passed), "{}", outcome.out);
+}

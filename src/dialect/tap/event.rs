@@ -311,15 +311,18 @@ impl Tap {
         self.finish_seen
     }
 
+    /// True if all texts that have begun have ended: of those that were asked for some servers give one alone.
+    pub(in crate::dialect) fn all_ended(&self) -> bool {
+        self.dialect != Dialect::Responses && self.opened && self.shift == 0
+    }
+
     /// The stream has ended without its formal end: writes it if nothing else is missing.
     pub(in crate::dialect) fn close(
         &mut self,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
-        // Of the texts that were asked for some servers give one alone.
-        let all_ended = self.dialect != Dialect::Responses && self.opened && self.shift == 0;
-        if !self.finish_seen && !all_ended {
+        if !self.finish_seen && !self.all_ended() {
             return Err(StreamFault::Incomplete);
         }
         match self.dialect {

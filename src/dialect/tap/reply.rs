@@ -80,6 +80,9 @@ impl Notes {
             (Dialect::Relay(relay), key) if key == Relayed::of(relay).list => {
                 seen.list = (token == Token::ArrayClose).then_some(whole);
             }
+            (Dialect::Relay(relay), key) if Some(key) == Relayed::of(relay).other && seen.list.is_none() => {
+                seen.list = matches!(token, Token::ArrayClose | Token::ObjectClose).then_some(whole);
+            }
             (Dialect::Responses, K::Store) => seen.place(whole, Edit::Store),
             (Dialect::Responses, K::PreviousResponseId) => seen.place(whole, Edit::Previous),
             (Dialect::Chat, K::Choices) | (Dialect::Messages, K::Content) | (Dialect::Responses, K::Output) => {

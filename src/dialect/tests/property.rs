@@ -323,7 +323,30 @@ fn a_translated_stream_put_together_is_the_translated_whole() {
     }
 }
 
-/// The stream with white space in its events, different for any two in a row: each event has to be read.
+#[test]
+fn a_complete_response_written_as_a_stream_put_together_is_the_translated_whole() {
+    for seed in 0..200 {
+        let answer = answer(&mut Rng::from_u64(seed));
+        let state = TranslationState::default();
+        for (from, body) in [(Dialect::Messages, answer.messages_whole()), (Dialect::Chat, answer.chat_whole())] {
+            let mut out = Vec::new();
+            let observed = reply((from, other(from)), body.as_bytes(), &state, &ME, &mut out).unwrap();
+            let want: Value = serde_json::from_slice(&out).unwrap();
+            // White space between its members must not end an event.
+            let body = body.replacen('{', "{\n\r\n", 1);
+            let written = unstreamed((from, other(from)), &state, &body).unwrap();
+            assert_eq!(written.result, Ok(()), "seed {seed}");
+            let got = match from {
+                Dialect::Messages => accumulate_chat(&written.out),
+                _ => accumulate_messages(&written.out),
+            };
+            assert_eq!(got, want, "seed {seed}: {answer:?}");
+            assert_eq!(written.observed.reported, observed.reported, "seed {seed}");
+        }
+    }
+}
+
+/// The same stream with white space in its events, no two in a row with the same: each of them has to be read.
 fn unlike(stream: &str) -> String {
     let mut parts = stream.split("\ndata: {");
     let mut out = parts.next().unwrap_or_default().to_owned();

@@ -95,11 +95,17 @@ fn complete((from, to): (Dialect, Dialect), body: &str) -> Value {
 
 fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
     let state = asked((from, to));
-    let Outcome { out, observed, result } = run_stream((from, to), &state, text);
+    let outcome = run_stream((from, to), &state, text);
+    let Outcome { out, result, .. } = &outcome;
     if from != to {
         let cut = stream_for_every_way((from, to), &state, true, &ME, text);
-        assert_eq!((&cut.out, &cut.result), (&out, &result));
+        assert_eq!((&cut.out, &cut.result), (out, result));
     }
+    told_by(to, outcome)
+}
+
+/// What the client of a stream is told.
+pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -> Value {
     let (mut said, mut tokens) = (Default::default(), [0; 3]);
     for data in out.lines().filter_map(|line| line.strip_prefix("data: ")) {
         let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
@@ -137,7 +143,12 @@ fn every_report_is_answered_for_clients_of_every_format() {
                     (want["to"], want["ends"]) = (value!(index(to)), want["ends"][index(to)].clone());
                 }
                 let got = match kind {
-                    "whole" => complete((from, to), &case.input),
+                    "whole" => {
+                        let written = unstreamed((from, to), &asked((from, to)), &case.input);
+                        let written = written.map_or(value!({"fails": true}), |outcome| told_by(to, outcome));
+                        assert_eq!(written, want, "{} as a stream to {to:?}", path.display());
+                        complete((from, to), &case.input)
+                    }
                     "stream" => streamed((from, to), &format!("{}\n\n", case.input)),
                     other => panic!("unknown kind {other}"),
                 };

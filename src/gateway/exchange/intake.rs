@@ -166,15 +166,16 @@ impl Exchange {
     fn intake_whole(&mut self, own: ExchangeId, bytes: usize, cx: &mut Cx) -> Option<usize> {
         let limit = self.target().map_or(0, |target| target.limits.max_response);
         let key = self.request.found.key;
+        let streams = self.asked.is_some_and(|asked| asked.stream);
         let State::Answering(answering) = &mut self.state else { return Some(bytes) };
         let (Draft::Kept(draft) | Draft::Leaving(draft)) = &mut answering.draft else { return Some(bytes) };
-        let is_translated = draft.state.is_some();
+        let is_written_anew = draft.state.is_some() || streams;
         let promise = &mut draft.answer;
         let Body::Collect { buf, announced } = &mut answering.body else { return Some(bytes) };
         let Some(key) = key else { return Some(bytes) };
         let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
         // What is sent takes the place of what has come; a translation may be longer.
-        let total = if is_translated { 2 * wanted } else { wanted } + ANSWER_MORE;
+        let total = if is_written_anew { 2 * wanted } else { wanted } + ANSWER_MORE;
         let verdict = cx.room_for_answer(own, key, promise, total);
         if verdict != Verdict::Now {
             let more = total - promise.total();

@@ -9,6 +9,7 @@ use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, Transl
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Owner, Task};
 use crate::policy::usage::Usage;
+use crate::wire::Dialect;
 
 impl Exchange {
     /// A piece of a whole answer: kept until all of it is there.
@@ -37,6 +38,11 @@ impl Exchange {
             return self.offload_reply(message, cx);
         }
         let mut buf = std::mem::take(buf);
+        if self.asked.is_some_and(|asked| asked.stream) {
+            let effect = self.unstreamed(buf.bytes(), message, cx);
+            buf.release(&mut cx.pool);
+            return effect;
+        }
         let read = self.read_whole(buf.bytes(), message, cx);
         // What is sent of it takes its place.
         buf.release(&mut cx.pool);
@@ -45,11 +51,43 @@ impl Exchange {
 
     /// A whole answer has come at once.
     pub(super) fn whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+        if self.asked.is_some_and(|asked| asked.stream) {
+            return self.unstreamed(body, message, cx);
+        }
         let read = self.read_whole(body, message, cx);
         self.reply(read, message, cx)
     }
 
-    /// Reads a complete answer; writes the client's answer to `cx.out`.
+    /// A complete response has come in the place of a stream: it is written as one.
+    #[cold]
+    fn unstreamed(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let (Some(asked), Some(from)) = (self.asked, self.upstream()) else { return Effect::Nothing };
+        let Some(mut stream) = self.stream(cx) else { return Effect::Nothing };
+        cx.out.clear();
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(&asked, prompt, cx.now.unix);
+        match stream.whole(from, body, &mut cx.pool, &identity, &mut cx.out) {
+            Ok(fed) => {
+                if let State::Answering(answering) = &mut self.state {
+                    answering.body = Body::Stream(stream);
+                }
+                self.fed(fed, message, cx)
+            }
+            Err(rejected) => {
+                cx.streams.put(stream);
+                self.attempt_failed(self.rejected(rejected), false, message, cx)
+            }
+        }
+    }
+
+    /// The shape of the answers of the present target; the client's own where the target keeps it.
+    fn upstream(&self) -> Option<Dialect> {
+        let to = self.dialect()?;
+        let from = self.target_provider().map_or(to, |provider| provider.shape);
+        Some(if from == to.upstream() { to } else { from })
+    }
+
+    /// Reads a whole answer; what is sent of it lies in `cx.out` then.
     fn read_whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Result<ObservedUsage, Rejected> {
         let (Some(asked), Some(to), State::Answering(answering)) = (self.asked, self.dialect(), &self.state) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
@@ -92,11 +130,11 @@ impl Exchange {
     fn offload_reply(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         self.let_go_complete(cx);
         let serial = cx.next_offload();
-        let (Some(asked), Some(to)) = (self.asked, self.dialect()) else { return Effect::Nothing };
+        let (Some(asked), Some(to), Some(from)) = (self.asked, self.dialect(), self.upstream()) else {
+            return Effect::Nothing;
+        };
         let chunked = self.request.meta.http11;
-        let from = self.target_provider().map_or(to, |provider| provider.shape);
-        // What keeps its shape is of the client's.
-        let from = if from == to.upstream() { to } else { from };
+        let stream = if asked.stream { self.stream(cx) } else { None };
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let state = answering.draft.translation().cloned().unwrap_or_default();
         let prompt = answering.draft.prompt(&asked, message.body);
@@ -106,7 +144,11 @@ impl Exchange {
         let Body::Collect { buf, .. } = body else { return Effect::Nothing };
         let lent = buf.capacity();
         let of = Owner { exchange: message.exchange, key: self.request.found.key, serial };
-        cx.offload(of, lent, identity, Task::Reply { body: buf, from, to, state, chunked });
+        let task = match stream {
+            Some(stream) => Task::Unstreamed { stream, body: buf, from },
+            None => Task::Reply { body: buf, from, to, state, chunked },
+        };
+        cx.offload(of, lent, identity, task);
         Effect::Wait
     }
 
@@ -130,6 +172,15 @@ impl Exchange {
         }
     }
 
+    /// A whole answer cannot be passed on.
+    fn rejected(&self, Rejected { why, reported }: Rejected) -> Fault {
+        let fault = match why {
+            Broken::NotJson => Fault::from(FaultKind::BadBody(NOT_JSON)),
+            Broken::Error(text) => self.error_fault(text),
+        };
+        Fault { reported: Some(reported), ..fault }
+    }
+
     /// A whole answer has been read: what it costs, or what is wrong with it.
     fn whole_accepted(
         &mut self,
@@ -139,13 +190,7 @@ impl Exchange {
     ) -> Result<Usage, Box<Fault>> {
         let observed = match read {
             Ok(observed) => observed,
-            Err(Rejected { why, reported }) => {
-                let fault = match why {
-                    Broken::NotJson => Fault::from(FaultKind::BadBody(NOT_JSON)),
-                    Broken::Error(text) => self.error_fault(text),
-                };
-                return Err(Box::new(Fault { reported: Some(reported), ..fault }));
-            }
+            Err(rejected) => return Err(Box::new(self.rejected(rejected))),
         };
         self.let_go_complete(cx);
         self.target_succeeded(cx);

@@ -98,23 +98,33 @@ impl Exchange {
         if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {
             return Err(FaultKind::BadBody(ENCODED));
         }
-        let Some(asked) = self.asked.filter(|asked| asked.stream) else {
-            let announced = match head.framing {
-                Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
-                _ => None,
-            };
-            return Ok(Body::Collect { buf: Buf::default(), announced });
-        };
         let content_type = head.content_type.of(bytes).trim_ascii();
-        let is_events = content_type.is_empty()
-            || content_type.get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"));
-        let (Some(dialect), Some(target), true) = (self.dialect(), self.target(), is_events) else {
+        let begins = |word: &[u8]| content_type.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+        let streams = self.asked.is_some_and(|asked| asked.stream);
+        if streams && (content_type.is_empty() || begins(b"text/event-stream")) {
+            return self.stream(cx).map(Body::Stream).ok_or(FaultKind::Internal);
+        }
+        // Some servers answer a stream request with one complete response.
+        if streams && !begins(b"application/json") {
             return Err(FaultKind::BadBody(NOT_A_STREAM));
+        }
+        let announced = match head.framing {
+            Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
+            _ => None,
         };
+        Ok(Body::Collect { buf: Buf::default(), announced })
+    }
+
+    /// The stream in which the client gets the answer.
+    #[inline]
+    pub(super) fn stream(&mut self, cx: &mut Cx) -> Option<Box<SseStream>> {
+        let (asked, dialect, target) = (self.asked?, self.dialect()?, self.target()?);
         let (max_event, max_answer) = (target.limits.max_event, target.limits.max_response);
         let from = self.target_provider().map_or(dialect, |provider| provider.shape);
-        let State::Attempting(Attempting { draft, at, .. }) = &mut self.state else {
-            return Err(FaultKind::Internal);
+        let (draft, told) = match &mut self.state {
+            State::Attempting(Attempting { draft, at, .. })
+            | State::Answering(Answering { draft: Draft::Kept(draft), at, .. }) => (draft, at.told),
+            _ => return None,
         };
         let mut stream = match draft.state.take() {
             None => cx.streams.same(dialect, asked.show_usage, max_event),
@@ -126,10 +136,10 @@ impl Exchange {
         if let Dialect::Relay(_) = dialect {
             stream.awaits(draft.scan.fields().choices());
         }
-        if at.told > 0 {
-            stream.resume(at.told, cx.now.unix.secs());
+        if told > 0 {
+            stream.resume(told, cx.now.unix.secs());
         }
-        Ok(Body::Stream(stream))
+        Some(stream)
     }
 
     /// A piece of a stream that is nothing but an event like the one before: how it is sent, from `cx.out`. Else how
@@ -177,7 +187,7 @@ impl Exchange {
     }
 
     /// A piece of a stream has been read, its events lie in `cx.out`.
-    fn fed(&mut self, fed: Result<Fed, StreamFault>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn fed(&mut self, fed: Result<Fed, StreamFault>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let fits = self.charge_events(cx);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Stream(stream) = &answering.body else { return Effect::Nothing };
@@ -462,8 +472,8 @@ impl Exchange {
                 self.drop_provider(cx);
                 return self.body_end(message, cx);
             }
-            // It lacks nothing but its terminator.
-            Body::Stream(stream) if stream.finish_seen() => {
+            // It lacks nothing but its terminator, or texts that its provider does not give.
+            Body::Stream(stream) if stream.finish_seen() || stream.may_be_done() => {
                 self.drop_provider(cx);
                 return self.stream_body_ended(message, cx);
             }

@@ -1,0 +1,337 @@
+//! Writes a complete response as the events with which its provider would have streamed it: some providers answer a
+//! stream request with one JSON response.
+//!
+//! Owns the order of the events. Must never read an answer further than that needs: what its members mean is the
+//! business of whoever reads the stream. Called by `stream`.
+
+use super::requests::write_arguments;
+use crate::wire::Dialect;
+use crate::wire::json::{Kind, Raw, eq_unescaped, item, key, write_count, write_inside};
+
+/// Appends the events of `body`, a complete response of shape `shape` that has been checked.
+pub(super) fn write(shape: Dialect, body: &[u8], out: &mut Vec<u8>) {
+    // The data of an event has no line ends, and JSON has them between its tokens alone.
+    let line: Vec<u8> = body.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect();
+    let body = Raw::new(&line);
+    match shape {
+        Dialect::Chat | Dialect::Relay(_) => chat(shape, body, out),
+        Dialect::Messages => messages(body, out),
+        Dialect::Responses => Response { out, number: 0 }.write(body),
+    }
+}
+
+/// Appends the members of `object`, each as it came, but for those named.
+fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
+    let is_kept = |name: &[u8]| !but.iter().any(|left_out| eq_unescaped(name, left_out));
+    for (name, value) in object.members().filter(|(name, _)| is_kept(name)) {
+        item(out);
+        write_inside(out, name);
+        out.push(b':');
+        out.extend_from_slice(value.bytes());
+    }
+}
+
+fn member(object: Raw<'_>, name: &str, out: &mut Vec<u8>) {
+    key(out, name);
+    out.extend_from_slice(object.get(name).unwrap_or(Raw::NULL).bytes());
+}
+
+fn string<'a>(object: Raw<'a>, name: &str) -> Option<&'a [u8]> {
+    object.get(name).and_then(Raw::string).filter(|text| !text.is_empty())
+}
+
+/// Why an answer has ended, if it says so.
+fn word<'a>(object: Raw<'a>, name: &str) -> Option<Raw<'a>> {
+    object.get(name).filter(|word| word.string().is_some_and(|word| !word.is_empty() && word != b"null"))
+}
+
+/// A chunk for each choice, one with the usage, and the end.
+fn chat(shape: Dialect, body: Raw<'_>, out: &mut Vec<u8>) {
+    let relayed = matches!(shape, Dialect::Relay(_));
+    let begin = |out: &mut Vec<u8>| {
+        out.extend_from_slice(b"data: {");
+        let but: &[&str] = if relayed { &["choices", "usage"] } else { &["choices", "usage", "object"] };
+        members(body, but, out);
+        if !relayed {
+            key(out, "object");
+            out.extend_from_slice(b"\"chat.completion.chunk\"");
+        }
+        key(out, "choices");
+        out.push(b'[');
+    };
+    for choice in body.get("choices").unwrap_or(Raw::NULL).items() {
+        begin(out);
+        out.push(b'{');
+        members(choice, &["message", "finish_reason"], out);
+        let message = choice.get("message").unwrap_or(Raw::NULL);
+        if !relayed {
+            key(out, "delta");
+            out.push(b'{');
+            members(message, &["tool_calls"], out);
+            calls(message, out);
+            out.push(b'}');
+        }
+        let calls = message.get("tool_calls").is_some_and(|calls| calls.items().next().is_some());
+        // Some leave it out of what is complete.
+        let usual: &[u8] = if calls { b"\"tool_calls\"" } else { b"\"stop\"" };
+        key(out, "finish_reason");
+        out.extend_from_slice(word(choice, "finish_reason").map_or(usual, Raw::bytes));
+        out.extend_from_slice(b"}]}\n\n");
+    }
+    if let Some(usage) = body.get("usage").filter(|usage| usage.kind() == Kind::Object) {
+        begin(out);
+        out.push(b']');
+        key(out, "usage");
+        out.extend_from_slice(usage.bytes());
+        out.extend_from_slice(b"}\n\n");
+    }
+    out.extend_from_slice(b"data: [DONE]\n\n");
+}
+
+/// Appends the calls of a message with the numbers that they have in a stream.
+fn calls(message: Raw<'_>, out: &mut Vec<u8>) {
+    let Some(calls) = message.get("tool_calls").filter(|calls| calls.kind() == Kind::Array) else { return };
+    key(out, "tool_calls");
+    out.push(b'[');
+    for (at, call) in calls.items().enumerate() {
+        item(out);
+        out.push(b'{');
+        key(out, "index");
+        write_count(out, at as u64);
+        members(call, &["index"], out);
+        out.push(b'}');
+    }
+    out.push(b']');
+}
+
+/// Begins an event of the shapes whose events have names.
+fn begin(name: &str, out: &mut Vec<u8>) {
+    for part in ["event: ", name, "\ndata: {\"type\":\"", name, "\""] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+fn end(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"}\n\n");
+}
+
+fn messages(body: Raw<'_>, out: &mut Vec<u8>) {
+    begin("message_start", out);
+    key(out, "message");
+    out.push(b'{');
+    members(body, &["content", "stop_reason", "stop_sequence", "stop_details"], out);
+    for (name, value) in [("content", "[]"), ("stop_reason", "null"), ("stop_sequence", "null")] {
+        key(out, name);
+        out.extend_from_slice(value.as_bytes());
+    }
+    out.push(b'}');
+    end(out);
+    let content = body.get("content").unwrap_or(Raw::NULL);
+    content.items().enumerate().for_each(|(at, part)| block(at as u64, part, out));
+    begin("message_delta", out);
+    key(out, "delta");
+    out.push(b'{');
+    let calls = content.items().any(|block| block.get("type").is_some_and(|kind| kind.is("tool_use")));
+    key(out, "stop_reason");
+    let usual: &[u8] = if calls { b"\"tool_use\"" } else { b"\"end_turn\"" };
+    out.extend_from_slice(word(body, "stop_reason").map_or(usual, Raw::bytes));
+    member(body, "stop_sequence", out);
+    if body.get("stop_details").is_some() {
+        member(body, "stop_details", out);
+    }
+    out.push(b'}');
+    member(body, "usage", out);
+    end(out);
+    begin("message_stop", out);
+    end(out);
+}
+
+/// One block: its beginning, its texts, its end.
+fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
+    let about = |name: &str, out: &mut Vec<u8>| {
+        begin(name, out);
+        key(out, "index");
+        write_count(out, at);
+    };
+    let kind = string(block, "type").unwrap_or_default();
+    // The members that come by and by, each with the delta that brings it.
+    let later: &[(&str, &str)] = match kind {
+        b"text" => &[("text", "text_delta")],
+        b"thinking" => &[("thinking", "thinking_delta"), ("signature", "signature_delta")],
+        b"tool_use" | b"server_tool_use" => &[("input", "input_json_delta")],
+        _ => &[],
+    };
+    about("content_block_start", out);
+    key(out, "content_block");
+    out.push(b'{');
+    let names: Vec<&str> = later.iter().map(|(name, _)| *name).collect();
+    members(block, &names, out);
+    for name in &names {
+        key(out, name);
+        out.extend_from_slice(if *name == "input" { b"{}" } else { b"\"\"" });
+    }
+    out.push(b'}');
+    end(out);
+    for (name, delta) in later {
+        let Some(value) = block.get(name) else { continue };
+        about("content_block_delta", out);
+        key(out, "delta");
+        out.extend_from_slice(b"{\"type\":");
+        write_inside(out, delta.as_bytes());
+        if *name == "input" {
+            let mut text = Vec::new();
+            write_arguments(value, &mut text);
+            key(out, "partial_json");
+            write_inside(out, &text);
+        } else {
+            key(out, name);
+            write_inside(out, value.string().unwrap_or_default());
+        }
+        out.push(b'}');
+        end(out);
+    }
+    about("content_block_stop", out);
+    end(out);
+}
+
+/// The events of a response, which are numbered.
+struct Response<'o> {
+    out: &'o mut Vec<u8>,
+    number: u64,
+}
+
+/// A list of texts within an item, and the names of the events that tell of them.
+struct Texts {
+    list: &'static str,
+    /// The member of an event that says which of them it is about.
+    index: &'static str,
+    /// What begins the name of the events that begin and end a part.
+    part: &'static str,
+}
+
+const CONTENT: Texts = Texts { list: "content", index: "content_index", part: "content_part" };
+const SUMMARY: Texts = Texts { list: "summary", index: "summary_index", part: "reasoning_summary_part" };
+
+impl Response<'_> {
+    fn write(&mut self, body: Raw<'_>) {
+        for name in ["response.created", "response.in_progress"] {
+            self.begin(name);
+            key(self.out, "response");
+            self.out.push(b'{');
+            members(body, &["status", "output", "usage", "incomplete_details"], self.out);
+            for (name, value) in [("status", "\"in_progress\""), ("output", "[]"), ("usage", "null")] {
+                key(self.out, name);
+                self.out.extend_from_slice(value.as_bytes());
+            }
+            self.out.push(b'}');
+            end(self.out);
+        }
+        let output = body.get("output").unwrap_or(Raw::NULL);
+        output.items().enumerate().for_each(|(at, item)| self.item(at as u64, item));
+        let incomplete = body.get("status").is_some_and(|status| status.is("incomplete"));
+        self.begin(if incomplete { "response.incomplete" } else { "response.completed" });
+        key(self.out, "response");
+        self.out.extend_from_slice(body.bytes());
+        end(self.out);
+    }
+
+    fn begin(&mut self, name: &str) {
+        begin(name, self.out);
+        key(self.out, "sequence_number");
+        write_count(self.out, self.number);
+        self.number += 1;
+    }
+
+    /// Begins an event about the item at place `at`.
+    fn about(&mut self, name: &str, at: u64, item: Raw<'_>) {
+        self.begin(name);
+        if let Some(id) = string(item, "id") {
+            key(self.out, "item_id");
+            write_inside(self.out, id);
+        }
+        key(self.out, "output_index");
+        write_count(self.out, at);
+    }
+
+    fn item(&mut self, at: u64, item: Raw<'_>) {
+        let texts = match string(item, "type").unwrap_or_default() {
+            b"message" => Some(CONTENT),
+            b"reasoning" => Some(SUMMARY),
+            _ => None,
+        };
+        let arguments = string(item, "arguments");
+        self.begin("response.output_item.added");
+        key(self.out, "output_index");
+        write_count(self.out, at);
+        key(self.out, "item");
+        self.out.push(b'{');
+        let later = texts.as_ref().map_or("arguments", |texts| texts.list);
+        members(item, &["status", later], self.out);
+        if item.get("status").is_some() {
+            key(self.out, "status");
+            self.out.extend_from_slice(b"\"in_progress\"");
+        }
+        if item.get(later).is_some() {
+            key(self.out, later);
+            self.out.extend_from_slice(if texts.is_some() { b"[]" } else { b"\"\"" });
+        }
+        self.out.push(b'}');
+        end(self.out);
+        if let Some(texts) = texts {
+            for (index, part) in item.get(texts.list).unwrap_or(Raw::NULL).items().enumerate() {
+                self.part(&texts, (at, index as u64), item, part);
+            }
+        } else if let Some(arguments) = arguments {
+            for (name, value) in [("delta", "delta"), ("done", "arguments")] {
+                self.about(&format!("response.function_call_arguments.{name}"), at, item);
+                key(self.out, value);
+                write_inside(self.out, arguments);
+                end(self.out);
+            }
+        }
+        self.begin("response.output_item.done");
+        key(self.out, "output_index");
+        write_count(self.out, at);
+        key(self.out, "item");
+        self.out.extend_from_slice(item.bytes());
+        end(self.out);
+    }
+
+    /// One part of an item: its beginning, its text, its end.
+    fn part(&mut self, texts: &Texts, (at, index): (u64, u64), item: Raw<'_>, part: Raw<'_>) {
+        let (kind, text) = match (string(part, "refusal"), texts.list) {
+            (Some(text), _) => ("refusal", text),
+            (None, "summary") => ("reasoning_summary_text", string(part, "text").unwrap_or_default()),
+            (None, _) => ("output_text", string(part, "text").unwrap_or_default()),
+        };
+        let own = if kind == "refusal" { "refusal" } else { "text" };
+        for (name, member) in [
+            (format!("response.{}.added", texts.part), "part"),
+            (format!("response.{kind}.delta"), "delta"),
+            (format!("response.{kind}.done"), own),
+            (format!("response.{}.done", texts.part), ""),
+        ] {
+            self.about(&name, at, item);
+            key(self.out, texts.index);
+            write_count(self.out, index);
+            match member {
+                "part" => {
+                    key(self.out, "part");
+                    self.out.push(b'{');
+                    members(part, &[own], self.out);
+                    key(self.out, own);
+                    self.out.extend_from_slice(b"\"\"}");
+                }
+                "" => {
+                    key(self.out, "part");
+                    self.out.extend_from_slice(part.bytes());
+                }
+                name => {
+                    key(self.out, name);
+                    write_inside(self.out, text);
+                }
+            }
+            end(self.out);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Answers with odd members: what means nothing changes nothing, and what is broken is never told as complete. At
+//! random places, in random spellings, in random pieces, from every format to every other.
+
+use super::endings::{SHAPES, run_stream};
+use super::property::{Answer, accumulate_chat, accumulate_messages, answer};
+use super::reports::told_by;
+use super::*;
+use crate::base::rng::Rng;
+use serde_json::json;
+
+/// The events of a stream of `shape` that says `answer`.
+fn events_of(shape: Dialect, answer: &Answer, rng: &mut Rng) -> Vec<Value> {
+    let text = match shape {
+        Dialect::Messages => answer.messages_stream(rng),
+        _ => answer.chat_stream(rng),
+    };
+    let text = match shape {
+        Dialect::Responses => run_stream((Dialect::Chat, shape), &TranslationState::default(), &text).out,
+        _ => text,
+    };
+    let data = text.split("\n\n").filter_map(|event| Some(event.split_once("data: ")?.1));
+    data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+fn one_of<T: Clone>(rng: &mut Rng, all: &[T]) -> T {
+    all[rng.below(all.len() as u64) as usize].clone()
+}
+
+/// Any object in a document, but for what a tool is called with.
+fn any_object<'a>(rng: &mut Rng, value: &'a mut Value) -> &'a mut Value {
+    let goes_in =
+        |value: &Value| value.is_object() || value.as_array().is_some_and(|list| list.iter().any(Value::is_object));
+    let inner: Vec<String> = match &*value {
+        Value::Object(members) => members
+            .iter()
+            .filter(|(key, value)| *key != "input" && goes_in(value))
+            .map(|(key, _)| key.clone())
+            .collect(),
+        Value::Array(items) => (0..items.len()).filter(|at| items[*at].is_object()).map(|at| at.to_string()).collect(),
+        _ => Vec::new(),
+    };
+    let is_list = value.is_array();
+    if inner.is_empty() || (!is_list && rng.below(3) == 0) {
+        return value;
+    }
+    let key = one_of(rng, &inner);
+    let next = if is_list { &mut value[key.parse::<usize>().unwrap()] } else { &mut value[key.as_str()] };
+    any_object(rng, next)
+}
+
+/// Adds one oddity that means nothing.
+fn add_oddity(shape: Dialect, rng: &mut Rng, events: &mut Vec<Value>) {
+    let odd =
+        [json!(null), json!(""), json!({}), json!([]), json!(7), json!([{"type": "text", "text": "no"}]), json!(false)];
+    let at = rng.below(events.len() as u64) as usize;
+    let is_chat = shape == Dialect::Chat;
+    match rng.below(6) {
+        0 => {
+            let name = format!("x_{}", rng.below(9));
+            any_object(rng, &mut events[at])[name] = one_of(rng, &odd);
+        }
+        1 => {
+            let name = one_of(rng, &["usage", "error", "system_fingerprint", "stop_details"]);
+            let event = &mut events[at];
+            if event.get(name).is_none() {
+                event[name] = Value::Null;
+            }
+        }
+        2 if is_chat => {
+            let name = one_of(rng, &["id", "object", "created", "model"]);
+            events[at].as_object_mut().unwrap().remove(name);
+        }
+        3 if is_chat => {
+            let empty = one_of(rng, &[json!(""), json!("null"), json!(null)]);
+            let nothing = json!({"index": 0, "delta": {"content": null, "tool_calls": null}, "finish_reason": empty});
+            // Behind the end nothing more is said.
+            let last = events.iter().position(|event| event["choices"][0]["finish_reason"].is_string());
+            let at = at.min(last.unwrap_or(0));
+            events.insert(at, one_of(rng, &[json!({"choices": [nothing]}), json!({"choices": []}), json!({"x": 1})]));
+        }
+        4 if is_chat => {
+            // The usage once more.
+            let usage = events.iter().rposition(|event| event["usage"].is_object()).unwrap();
+            events.insert(usage, events[usage].clone());
+        }
+        _ if is_chat => {
+            if let Some(delta) = events[at].pointer_mut("/choices/0/delta").and_then(Value::as_object_mut) {
+                let name = one_of(rng, &["refusal", "reasoning", "function_call", "audio"]);
+                delta.entry(name).or_insert(Value::Null);
+            }
+        }
+        // An event that nobody knows, and a sign of life; the last event is the end.
+        _ => events.insert(at, one_of(rng, &[json!({"type": "mood", "x": 1}), json!({"type": "ping"})])),
+    }
+}
+
+/// A stream of these events as servers usually write it.
+fn plain(shape: Dialect, events: &[Value]) -> String {
+    let event = |event: &Value| match event["type"].as_str().filter(|_| shape != Dialect::Chat) {
+        Some(kind) => format!("event: {kind}\ndata: {event}\n\n"),
+        None => format!("data: {event}\n\n"),
+    };
+    let end = if shape == Dialect::Chat { "data: [DONE]\n\n" } else { "" };
+    events.iter().map(event).collect::<String>() + end
+}
+
+/// The same in one of the spellings that mean the same.
+fn spelt(shape: Dialect, rng: &mut Rng, events: &[Value]) -> String {
+    let mut out = String::new();
+    let end = one_of(rng, &["\n", "\r\n"]);
+    for event in events {
+        if rng.below(8) == 0 {
+            out += &format!(": {}{end}{end}", one_of(rng, &["", "PROCESSING", "data: {"]));
+        }
+        if let (Some(kind), false) = (event["type"].as_str(), shape == Dialect::Chat) {
+            out += &format!("event: {kind}{end}");
+        }
+        let data = if rng.below(4) == 0 { format!("{event:#}") } else { event.to_string() };
+        let begin = one_of(rng, &["data: ", "data:"]);
+        data.lines().for_each(|line| out += &format!("{begin}{line}{end}"));
+        out += end;
+    }
+    if shape == Dialect::Chat {
+        out += &format!("data: [DONE]{end}{end}");
+    }
+    out
+}
+
+fn played(way: (Dialect, Dialect), text: &str, piece: usize) -> Outcome {
+    let state = TranslationState::default();
+    let chunks: Vec<&[u8]> = text.as_bytes().chunks(piece).collect();
+    match way {
+        (from, to) if from != to => stream_for(way, &state, true, &ME, &chunks),
+        _ => run_stream(way, &state, text),
+    }
+}
+
+/// What a client has of a stream, however it is written.
+fn said(way: (Dialect, Dialect), outcome: Outcome) -> Value {
+    let put_together = match way {
+        _ if outcome.result.is_err() => Value::Null,
+        (Dialect::Messages, Dialect::Chat) => accumulate_chat(&outcome.out),
+        (Dialect::Chat, Dialect::Messages) => {
+            accumulate_messages(&outcome.out.replace("event: ping\ndata: {\"type\":\"ping\"}\n\n", ""))
+        }
+        _ => Value::Null,
+    };
+    json!([told_by(way.1, outcome), put_together])
+}
+
+#[test]
+fn members_and_events_that_mean_nothing_change_nothing() {
+    for seed in 0..40 {
+        for from in SHAPES {
+            let mut rng = Rng::from_u64(seed);
+            let answer = answer(&mut rng);
+            let base = events_of(from, &answer, &mut rng);
+            let usual = plain(from, &base);
+            let mut odd = base.clone();
+            (0..1 + rng.below(4)).for_each(|_| add_oddity(from, &mut rng, &mut odd));
+            let spelt = spelt(from, &mut rng, &odd);
+            for to in SHAPES {
+                let want = said((from, to), played((from, to), &usual, usual.len()));
+                // What keeps its format is passed on as it is spelt.
+                let text = if from == to { plain(from, &odd) } else { spelt.clone() };
+                let got = said((from, to), played((from, to), &text, 1 + rng.below(300) as usize));
+                assert_eq!(got, want, "seed {seed}, {from:?} to {to:?}\n{text}");
+            }
+        }
+    }
+}
+
+/// True for an event that says why its answer ends.
+fn ends(shape: Dialect, event: &Value) -> bool {
+    match shape {
+        Dialect::Messages => event["delta"]["stop_reason"].is_string(),
+        Dialect::Responses => ["response.completed", "response.incomplete"].iter().any(|kind| event["type"] == *kind),
+        _ => event["choices"][0]["finish_reason"].is_string(),
+    }
+}
+
+#[test]
+fn a_stream_without_its_end_is_never_complete_and_charged_what_it_reports() {
+    let odd = [json!(null), json!(""), json!("null"), json!(7), json!({}), json!([]), json!(true)];
+    for seed in 0..40 {
+        for from in SHAPES {
+            let mut rng = Rng::from_u64(seed);
+            let answer = answer(&mut rng);
+            let mut events = events_of(from, &answer, &mut rng);
+            let last = events.iter().position(|event| ends(from, event)).unwrap();
+            let word = one_of(&mut rng, &odd);
+            match (rng.below(3), from) {
+                (0, _) => drop(events.remove(last)),
+                (1, _) => events.truncate(last),
+                (_, Dialect::Messages) => events[last]["delta"]["stop_reason"] = word,
+                (_, Dialect::Responses) => events[last]["response"]["status"] = json!("in_progress"),
+                _ => events[last]["choices"][0]["finish_reason"] = word,
+            }
+            let text = spelt(from, &mut rng, &events);
+            for to in SHAPES {
+                let Outcome { out, observed, result } = played((from, to), &text, 1 + rng.below(300) as usize);
+                assert!(result.is_err(), "seed {seed}, {from:?} to {to:?}\n{text}");
+                for end in ["[DONE]", "message_stop", "event: response.completed", "event: response.incomplete"] {
+                    assert!(!out.contains(end), "seed {seed}, {from:?} to {to:?}: {out}");
+                }
+                let mut told = events.iter().filter(|event| event["usage"]["completion_tokens"].is_u64());
+                if let Some(told) = told.next_back().filter(|_| from == Dialect::Chat) {
+                    assert_eq!(observed.reported.output, told["usage"]["completion_tokens"].as_u64(), "seed {seed}");
+                }
+            }
+        }
+    }
+}
+
+/// A complete response of `shape` that says `answer`.
+fn whole_of(shape: Dialect, answer: &Answer) -> Value {
+    let text = match shape {
+        Dialect::Messages => answer.messages_whole(),
+        _ => answer.chat_whole(),
+    };
+    let mut out = Vec::new();
+    if shape == Dialect::Responses {
+        reply((Dialect::Chat, shape), text.as_bytes(), &TranslationState::default(), &ME, &mut out).unwrap();
+    }
+    serde_json::from_slice(if out.is_empty() { text.as_bytes() } else { &out }).unwrap()
+}
+
+/// What a client of format `to` gets of a complete response; `Null` if it has failed.
+fn got((from, to): (Dialect, Dialect), body: &str) -> (Value, ObservedUsage) {
+    let mut out = Vec::new();
+    let read = match from == to {
+        true => whole(from, body.as_bytes(), &ME, &mut out),
+        false => reply((from, to), body.as_bytes(), &TranslationState::default(), &ME, &mut out),
+    };
+    match read {
+        Ok(observed) => (serde_json::from_slice(&out).unwrap(), observed),
+        Err(_) => (Value::Null, ObservedUsage::default()),
+    }
+}
+
+#[test]
+fn a_complete_response_with_members_that_mean_nothing_is_the_same_response() {
+    let odd = [json!(null), json!(""), json!({}), json!([]), json!(7), json!([{"type": "text"}]), json!(false)];
+    for seed in 0..60 {
+        let mut rng = Rng::from_u64(seed);
+        let answer = answer(&mut rng);
+        for from in SHAPES {
+            let base = whole_of(from, &answer);
+            let mut body = base.clone();
+            for _ in 0..1 + rng.below(4) {
+                any_object(&mut rng, &mut body)[format!("x_{}", rng.below(9))] = one_of(&mut rng, &odd);
+            }
+            let text = if rng.below(2) == 0 { format!("{body:#}") } else { body.to_string() };
+            for to in SHAPES.into_iter().filter(|to| *to != from) {
+                let (want, got) = (got((from, to), &base.to_string()), got((from, to), &text));
+                assert_eq!(got, want, "seed {seed}, {from:?} to {to:?}\n{text}");
+                assert!(!want.0.is_null(), "seed {seed}, {from:?} to {to:?}");
+            }
+            let (same, observed) = got((from, from), &text);
+            assert_eq!(observed.reported, got((from, from), &base.to_string()).1.reported, "seed {seed}");
+            assert!(same.is_object(), "seed {seed}, {from:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_response_whose_content_is_odd_is_clean_and_charged_what_it_reports() {
+    let odd =
+        [json!(null), json!(""), json!({}), json!([]), json!(7), json!([null]), json!([{"type": 7}]), json!(true)];
+    let mut failed = 0;
+    for seed in 0..100 {
+        let mut rng = Rng::from_u64(seed);
+        let answer = answer(&mut rng);
+        for from in SHAPES {
+            let mut body = whole_of(from, &answer);
+            let usage = body["usage"].clone();
+            let place = any_object(&mut rng, &mut body);
+            let keys: Vec<String> = place.as_object().unwrap().keys().cloned().collect();
+            if let Some(key) = keys.get(rng.below(keys.len().max(1) as u64) as usize) {
+                match rng.below(4) {
+                    0 => drop(place.as_object_mut().unwrap().remove(key)),
+                    _ => place[key] = one_of(&mut rng, &odd),
+                }
+            }
+            body["usage"] = usage;
+            let text = body.to_string();
+            for to in SHAPES {
+                let (answer, observed) = got((from, to), &text);
+                let written = unstreamed((from, to), &TranslationState::default(), &text);
+                if answer.is_null() {
+                    failed += 1;
+                    let reported = rejected(from, text.as_bytes(), crate::dialect::Broken::NotJson).reported;
+                    assert!(reported.output.is_some(), "seed {seed}: {text}");
+                    // What fails as a whole never ends well as a stream.
+                    assert!(
+                        !written.is_ok_and(|outcome| outcome.result.is_ok()),
+                        "seed {seed}, {from:?} to {to:?}: {text}"
+                    );
+                    continue;
+                }
+                assert!(observed.reported.output.is_some(), "seed {seed}, {from:?} to {to:?}: {text}");
+                if let Ok(Outcome { out, observed: streamed, result: Ok(()) }) = written {
+                    assert_eq!(streamed.reported, observed.reported, "seed {seed}, {from:?} to {to:?}: {text}\n{out}");
+                }
+            }
+        }
+    }
+    assert!((10..500).contains(&failed), "{failed} failed: the oddities are too weak or too strong");
+}
