@@ -3,7 +3,7 @@
 //! Owns the looking up. Must never write a member: that is the business of `to_chat` and `to_messages`. Used by every
 //! file of this folder.
 
-use super::super::capabilities::{Cache, Capabilities};
+use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name};
 use super::talk::{Block, Mark};
 use crate::base::digest::{hex_into, sha256};
@@ -119,7 +119,7 @@ impl<'a> Ask<'a> {
 
     /// The client's own mark on a part, a message or a tool, for a target that caches marked prefixes.
     pub(super) fn mark_of(&self, part: Raw<'_>) -> Option<Mark> {
-        if self.target.shape != Dialect::Messages || self.target.capabilities.cache != Cache::Marks {
+        if self.target.shape != Dialect::Messages {
             return None;
         }
         let own = MARKS.iter().find_map(|name| part.get(name).filter(|mark| !mark.is_null()))?;

@@ -20,7 +20,10 @@ pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
 
 fn turn<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let mut turn = unmarked(ask, message)?;
-    turn.blocks.extend(ask.mark(message.raw).filter(|_| !message.role.is("tool")));
+    // A part of it may have one of its own.
+    if !message.role.is("tool") && !matches!(turn.blocks.last(), Some(Block::Mark(_))) {
+        turn.blocks.extend(ask.mark(message.raw));
+    }
     Ok(turn)
 }
 
@@ -40,7 +43,9 @@ fn unmarked<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid
             Some(text) => vec![text_block(text)],
             None => user_blocks(ask, content, at)?,
         };
-        content.extend(ask.mark(raw));
+        if !matches!(content.last(), Some(Block::Mark(_))) {
+            content.extend(ask.mark(raw));
+        }
         let result = Block::Result(Returned { id, failed: false, plain: plain.is_some(), content });
         return Ok(Turn { role: Role::User, blocks: vec![result] });
     }

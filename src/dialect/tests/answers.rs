@@ -275,11 +275,11 @@ fn a_clients_own_marks_go_on_to_a_provider_that_caches_what_is_marked() {
     let marks =
         got["messages"][0]["content"].as_array().unwrap().iter().filter(|part| part.get("cache_control").is_some());
     assert_eq!(marks.count(), 4, "{got}");
-    // Where nothing is marked, and where the target does not go by marks, all is as ever.
+    // Also where the configuration does not have marks set.
     let body = value!({"model": "m", "messages": [{"role": "user", "content": [text("x", &usual)]}]});
     let (plain, _) =
         request_for((Dialect::Chat, Dialect::Messages), &body.to_string(), "up", &Capabilities::default()).unwrap();
-    assert_eq!(plain["messages"][0]["content"][0], value!({"type": "text", "text": "x"}));
+    assert_eq!(plain["messages"][0]["content"][0], text("x", &usual));
 }
 
 #[test]
