@@ -47,6 +47,7 @@ mod table {
         ContentBlock = "content_block",
         Created = "created",
         Data = "data",
+        Embeddings = "embeddings",
         Delta = "delta",
         Error = "error",
         FinishReason = "finish_reason",

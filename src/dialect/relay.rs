@@ -37,9 +37,10 @@ pub(super) struct Relayed {
     pub(super) needed: &'static [(Name, Expected)],
     /// Other documented members, besides those and `model`: they are passed on unchanged.
     documented: &'static [&'static str],
-    /// Name of the list in its answer.
+    /// The list that its answer has, and another name of it: there it may be an object with a list for each type.
     pub(super) list: K,
-    /// True if its answer is text: it may be streamed, and completion tokens are reserved.
+    pub(super) other: Option<K>,
+    /// Its answer is text: it may be streamed, and completion tokens are reserved.
     pub(super) generates: bool,
 }
 
@@ -47,6 +48,7 @@ const EMBEDDINGS: Relayed = Relayed {
     needed: &[(Name::Input, Expected::Texts)],
     documented: &["dimensions", "embedding_types", "encoding_format", "input_type", "truncate", "user"],
     list: K::Data,
+    other: Some(K::Embeddings),
     generates: false,
 };
 
@@ -54,6 +56,7 @@ const RERANK: Relayed = Relayed {
     needed: &[(Name::Query, Expected::Text), (Name::Documents, Expected::List)],
     documented: &["max_chunks_per_doc", "max_tokens_per_doc", "rank_fields", "return_documents", "top_n"],
     list: K::Results,
+    other: None,
     generates: false,
 };
 
@@ -78,6 +81,7 @@ const COMPLETIONS: Relayed = Relayed {
         "user",
     ],
     list: K::Choices,
+    other: None,
     generates: true,
 };
 

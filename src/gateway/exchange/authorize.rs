@@ -124,9 +124,12 @@ pub(crate) fn authorize(
         found.endpoint = Some(Endpoint::Root);
         return method_allowed(head, Endpoint::Root);
     }
-    let Some(inside) = path.strip_prefix(b"/v1").filter(|rest| rest.is_empty() || rest[0] == b'/') else {
-        return Err(Refusal::no_path());
+    let inside = match path {
+        // Cohere's newer clients ask there, in the same words.
+        b"/v2/rerank" => Some(&path[3..]),
+        _ => path.strip_prefix(b"/v1").filter(|rest| rest.is_empty() || rest[0] == b'/'),
     };
+    let Some(inside) = inside else { return Err(Refusal::no_path()) };
     let asked = endpoint_of(inside, head, bytes);
     found.endpoint = asked;
     found.below = match inside {
