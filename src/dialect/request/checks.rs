@@ -311,6 +311,7 @@ impl Checks {
             Name::ServiceTier | Name::Speed | Name::InferenceGeo | Name::WebSearchOptions => {
                 self.fields.may_cost_more |= token != Token::Null;
             }
+            Name::Prediction if self.shape == Dialect::Chat => self.fields.predicts = token != Token::Null,
             _ => {}
         }
         Ok(())

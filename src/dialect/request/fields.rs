@@ -119,6 +119,8 @@ pub struct Fields {
     pub(in crate::dialect) made: u32,
     /// A member or a tool of the list may be billed at another price than its tokens'.
     pub(in crate::dialect) may_cost_more: bool,
+    /// It predicts its answer: what of that is wrong is billed as completion tokens (chat).
+    pub(in crate::dialect) predicts: bool,
     /// An item of the conversation brings tools (responses).
     pub(in crate::dialect) adds_tools: bool,
     /// Messages, items of the input, and blocks of the system prompt; parts, calls and results in them; tools, as far
@@ -165,6 +167,12 @@ impl Fields {
         self.may_cost_more || self.adds_tools
     }
 
+    /// A part of the request may be billed as completion tokens.
+    #[inline]
+    pub fn predicts(&self) -> bool {
+        self.predicts
+    }
+
     /// Prompts that are read one by one.
     #[inline]
     pub fn prompts(&self) -> u64 {
@@ -189,6 +197,7 @@ impl Fields {
             each,
             made,
             may_cost_more,
+            predicts,
             adds_tools,
             opening,
             members,
@@ -203,7 +212,7 @@ impl Fields {
         (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);
-        *may_cost_more = false;
+        (*may_cost_more, *predicts) = (false, false);
         members.clear();
         cuts.clear();
     }

@@ -33,6 +33,8 @@ pub struct Beside {
     pub answers: u64,
     /// The client's bound is not sent.
     pub is_unbounded: bool,
+    /// Bytes of a predicted answer: what of it is wrong is billed as completion tokens.
+    pub predicted: u64,
 }
 
 impl Beside {
@@ -44,6 +46,7 @@ impl Beside {
             bound: self.bound.max(other.bound),
             answers: self.answers.max(other.answers),
             is_unbounded: self.is_unbounded | other.is_unbounded,
+            predicted: self.predicted.max(other.predicted),
         }
     }
 }
@@ -74,11 +77,19 @@ pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &Target<'_>) -
         found.bound = if with.shape == Dialect::Responses { BOUND_MIN } else { 0 };
         return found;
     }
-    for member in fields.members.iter().filter(|member| is_unknown(shape, body, member)) {
+    for member in &fields.members {
+        let predicts = fields.predicts && member.name == Name::Prediction;
+        if !(predicts || is_unknown(shape, body, member)) {
+            continue;
+        }
         if fate_beside(shape, body, fields, member, with, false) == Fate::Drop {
             continue;
         }
         let value = member.value.of(body);
+        if predicts {
+            found.predicted = value.len() as u64;
+            continue;
+        }
         found.unknown += (member.key.len() + value.len()) as u64;
         match member.name {
             Name::N | Name::BestOf => found.answers = found.answers.max(answers_of(value)),

@@ -40,7 +40,7 @@ impl Exchange {
         let mut prompt = prompt.min(model.prompt_max().saturating_mul(fields.prompts()));
         let mut completion = answer_tokens(model, fields, None);
         let is_short = fields.max_tokens.is_some_and(|bound| (1..BOUND_MIN).contains(&bound));
-        if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short {
+        if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short || fields.predicts() {
             let beside = self.beside(model, fields, message);
             // Each prompt is read with what the configuration writes.
             prompt += (beside.added / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
@@ -109,7 +109,8 @@ pub(super) fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Besi
         (Some(bound), Some(beside)) if !beside.is_unbounded => bound.max(beside.bound).min(most),
         _ => most,
     };
-    each.saturating_mul(made).saturating_mul(beside.map_or(1, |beside| beside.answers.max(1)))
+    let all = each.saturating_mul(made).saturating_mul(beside.map_or(1, |beside| beside.answers.max(1)));
+    all.saturating_add(beside.map_or(0, |beside| beside.predicted / BESIDE_BYTES_PER_TOKEN))
 }
 
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
