@@ -102,7 +102,11 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     }
     for (model, target) in targets(config, index) {
         let Some(list) = &list else { continue };
-        let found = look_for(provider, &Asker::new(security), list, target);
+        let asker = &Asker::new(security);
+        let found = match look_for(provider, asker, list, target) {
+            Found::Good(there) => unserved(provider, asker, model, target).unwrap_or(Found::Good(there)),
+            other => other,
+        };
         bad |= matches!(found, Found::Bad(_));
         let (word, said) = found.text();
         // Writing to a String cannot fail.
@@ -140,7 +144,7 @@ fn judge(provider: &Provider, asker: &Asker<'_>, answer: &Answer, list: &mut Opt
     let status = answer.status;
     match status {
         200 => match serde_json::from_slice::<Value>(&answer.body) {
-            Ok(value) => judge_list(provider, &value, list),
+            Ok(value) => judge_list(provider, asker, &value, list),
             Err(_) if !answer.whole => {
                 Found::Bad(format!("200, but no whole list comes within {} s", ANSWER.as_secs()))
             }
@@ -169,12 +173,13 @@ fn judge(provider: &Provider, asker: &Asker<'_>, answer: &Answer, list: &mut Opt
     }
 }
 
-fn judge_list(provider: &Provider, value: &Value, list: &mut Option<Vec<Listed>>) -> Found {
+fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut Option<Vec<Listed>>) -> Found {
     let Some(entries) = value["data"].as_array() else {
         return Found::Hint("200, but no list of models comes".to_string());
     };
     let theirs = value["object"] != "list" && value.get("has_more").is_some();
-    if provider.shape == Dialect::Chat && theirs {
+    // Some that list their models so have an endpoint for chat, too.
+    if provider.shape == Dialect::Chat && theirs && !is_there(provider, asker) {
         return Found::Bad("it speaks the messages shape: write shape = \"messages\"".to_string());
     }
     let text = |value: &Value| value.as_str().map(str::to_string);
@@ -199,15 +204,49 @@ fn unauthorized(provider: &Provider) -> String {
     )
 }
 
+/// Statuses with which an endpoint is not there.
+const ABSENT: [u16; 3] = [404, 405, 501];
+/// What providers say of a model that is not for an endpoint.
+const NOT_FOR_IT: [&str; 3] = ["does not support", "not supported", "not a chat model"];
+
+/// The answer to a request without a message or a text: a provider refuses it, and charges nothing.
+fn post(provider: &Provider, asker: &Asker<'_>, path: &str, body: &[u8]) -> Option<Answer> {
+    send(provider, asker, &request(provider, "POST", path, &[], body)).ok()
+}
+
+/// The provider has an endpoint for conversations of its shape.
+fn is_there(provider: &Provider, asker: &Asker<'_>) -> bool {
+    post(provider, asker, &provider.path, b"{}").is_some_and(|answer| !ABSENT.contains(&answer.status))
+}
+
+/// What of that for which the configuration has a model its provider does not serve with it.
+fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Target) -> Option<Found> {
+    let body = serde_json::json!({ "model": target.model }).to_string();
+    let asked = model.serves.iter().filter_map(|served| match served {
+        Dialect::Relay(_) if provider.shape != Dialect::Chat => None,
+        Dialect::Relay(relay) => Some((relay.name(), format!("{}/{}", base_path(provider), relay.name()))),
+        _ => Some(("chat", provider.path.to_string())),
+    });
+    asked.into_iter().find_map(|(word, path)| {
+        let answer = post(provider, asker, &path, body.as_bytes())?;
+        let says = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
+        let refused = matches!(answer.status, 400 | 403 | 422) && NOT_FOR_IT.iter().any(|words| says.contains(words));
+        let status = answer.status;
+        (refused || ABSENT.contains(&status)).then(|| {
+            Found::Bad(format!(
+                "it is there, but not for {path}, which answers {status}: is \"{word}\" right in `serves`?"
+            ))
+        })
+    })
+}
+
 /// The list is not there. Either the provider has none, or nothing of it is where `base_url` says.
 fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
-    // A request without a model or a message: a provider refuses it, and charges nothing.
-    let probe = request(provider, "POST", &provider.path, &[], b"{}");
-    let generate = send(provider, asker, &probe).map(|answer| answer.status);
-    if let Ok(401) = generate {
+    let generate = post(provider, asker, &provider.path, b"{}");
+    if generate.as_ref().is_some_and(|answer| answer.status == 401) {
         return Found::Bad(unauthorized(provider));
     }
-    if generate.is_ok_and(|status| !matches!(status, 404 | 405 | 501)) {
+    if generate.is_some_and(|answer| !ABSENT.contains(&answer.status)) {
         return Found::Hint(format!("{status}: it is there, and lists no models"));
     }
     let base = base_path(provider);

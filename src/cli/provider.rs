@@ -22,6 +22,9 @@ pub struct ProviderArgs {
     /// The key that requests must carry; any or none is taken if absent
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
+    /// Serve this model; repeat it for several. Without it every name is served
+    #[arg(long, value_name = "NAME")]
+    pub model: Vec<String>,
 }
 
 /// Runs the command. Exit codes: 0 ended by a signal, 1 failed.
@@ -40,7 +43,8 @@ fn serve(args: &ProviderArgs) -> io::Result<()> {
     let _ = listen::raise_descriptor_limit();
     let listener = listen::bind(args.listen, false)?;
     let addr = listener.local_addr()?;
-    let mut reactor = reactor(listener, Settings { pace: args.pace, key: args.key.clone() })?;
+    let settings = Settings { pace: args.pace, key: args.key.clone(), models: args.model.clone() };
+    let mut reactor = reactor(listener, settings)?;
     reactor.watch(Signals::catch()?)?;
     println!("simulated provider on http://{addr} (stats at /stats, last request at /last)");
     io::stdout().flush()?;

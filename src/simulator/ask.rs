@@ -62,6 +62,11 @@ fn complain(message: impl Into<String>) -> Complaint {
     Complaint { status: 400, message: message.into() }
 }
 
+/// Complaint about a model that is not served.
+pub fn no_model(name: &str) -> Complaint {
+    Complaint { status: 404, message: format!("the model `{name}` does not exist") }
+}
+
 /// Returns the tokens of a text: its words, runs of characters without white space.
 pub fn count(text: &str) -> u64 {
     text.split_whitespace().count() as u64

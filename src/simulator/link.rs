@@ -234,7 +234,12 @@ impl Link {
                 shared.serial += 1;
                 let read = ask::read(shape, body);
                 self.done_reading(shared);
-                match read {
+                let models = &shared.settings.models;
+                let served = read.and_then(|ask| match models.is_empty() || models.contains(&ask.model) {
+                    true => Ok(ask),
+                    false => Err(ask::no_model(&ask.model)),
+                });
+                match served {
                     Ok(ask) => self.begin(shared, ask, head, now),
                     Err(complaint) => {
                         shared.stats.failed += 1;
@@ -246,7 +251,15 @@ impl Link {
             }
             Some(Place::Stats) => shared.stats.json(),
             Some(Place::Last) => shared.last.json(),
-            Some(Place::Models) => models(head.path.of(bytes)),
+            Some(Place::Models) => match models(head.path.of(bytes), &shared.settings.models) {
+                Ok(list) => list,
+                Err(complaint) => {
+                    self.done_reading(shared);
+                    self.complain(shared, Dialect::Chat, &complaint);
+                    self.keep_or_end(head);
+                    return true;
+                }
+            },
             Some(Place::Health) | None => "{}".to_owned(),
         };
         self.done_reading(shared);
@@ -331,16 +344,23 @@ fn place(path: &[u8]) -> Option<Place> {
     }
 }
 
-/// Models in the list. Any other name is served, too.
+/// Models in the list of a provider that serves any name.
 const MODELS: [&str; 4] = ["gpt-5.4-mini", "gpt-6-luna", "claude-sonnet-5-5", "sim-heron-small"];
 
-/// Returns the list of models, or a single model with any name.
-fn models(path: &[u8]) -> String {
+/// Returns the list of models, or a single model. `served`: their names; none for any.
+fn models(path: &[u8], served: &[String]) -> Result<String, Complaint> {
     let path = String::from_utf8_lossy(path);
     let one = |id: &str| serde_json::json!({ "id": id, "object": "model", "owned_by": "simulator" });
     match path.split_once("/models/") {
-        Some((_, id)) => one(id).to_string(),
-        None => serde_json::json!({ "object": "list", "data": MODELS.map(one) }).to_string(),
+        Some((_, id)) if served.is_empty() || served.iter().any(|name| name == id) => Ok(one(id).to_string()),
+        Some((_, id)) => Err(ask::no_model(id)),
+        None => {
+            let all: Vec<_> = match served.is_empty() {
+                true => MODELS.map(one).to_vec(),
+                false => served.iter().map(|name| one(name)).collect(),
+            };
+            Ok(serde_json::json!({ "object": "list", "data": all }).to_string())
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! `gateway`. Run by `cli::provider`, `cli::demo` and the tests.
 //!
 //! **Endpoints.** Any path that ends in `/chat/completions`, `/responses` or `/messages` (POST; the last needs
-//! `anthropic-version`), or in `/embeddings`, `/rerank` or `/completions`. `GET /stats`: `{"requests","streamed",
+//! `anthropic-version`), or in `/embeddings`, `/rerank` or `/completions`; for any model, or only for those of its
+//! settings, which `GET` of a path that ends in `/models` lists. `GET /stats`: `{"requests","streamed",
 //! "prompt_tokens","completion_tokens","aborted","failed"}` since the start. `GET /last`: head and body of the last
 //! request to such an endpoint. `GET /` and `/healthz`: 200.
 //!

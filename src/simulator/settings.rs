@@ -7,4 +7,6 @@ pub struct Settings {
     pub pace: u64,
     /// Key that requests must carry, as bearer token or `x-api-key`. Absent: any key or none.
     pub key: Option<String>,
+    /// Names of the models that it serves; none for any name.
+    pub models: Vec<String>,
 }

@@ -279,7 +279,7 @@ fn the_last_request_is_shown_as_it_came() {
 
 #[test]
 fn a_pace_is_kept_streamed_and_whole() {
-    let mut world = World::new(Settings { pace: 10, key: None });
+    let mut world = World::new(Settings { pace: 10, ..Settings::default() });
     world.send(&ask(CHAT, "#sim tokens=5", true));
     let texts = |world: &World| String::from_utf8_lossy(&world.received).matches("\"content\":\"").count() - 1;
     assert_eq!(texts(&world), 1);
@@ -330,7 +330,7 @@ fn errors_have_the_form_of_their_shape() {
 
 #[test]
 fn what_is_not_for_it_is_refused_before_the_body() {
-    let mut world = World::new(Settings { pace: 0, key: Some("k".into()) });
+    let mut world = World::new(Settings { key: Some("k".into()), ..Settings::default() });
     assert_eq!(world.send(&ask(CHAT, "Hi", false)).json().0, 401);
     assert_eq!(world.send(&ask("/v1/other", "Hi", false)).json().0, 404);
     assert_eq!(world.send(b"GET /v1/messages HTTP/1.1\r\nhost: h\r\n\r\n").json().0, 405);

@@ -51,7 +51,7 @@ fn pipelined_requests_are_answered_over_one_socket() {
 
 #[test]
 fn a_pace_takes_its_time() {
-    let mut stream = connect(start(Settings { pace: 50, key: None }));
+    let mut stream = connect(start(Settings { pace: 50, ..Settings::default() }));
     let mut times = [(); 5].map(|()| {
         let begun = Instant::now();
         stream.write_all(request("#sim tokens=11", true).as_bytes()).unwrap();

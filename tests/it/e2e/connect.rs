@@ -80,7 +80,7 @@ fn provider(name: &str, base_url: &str, more: &str) -> String {
 #[test]
 fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
     let folder = Folder::new();
-    let good = plain(&[("/v1/models", 200, LIST)]);
+    let good = plain(&[("/v1/models", 200, LIST), ("/v1/chat/completions", 400, "{}")]);
     let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let (deaf, _) = secure("gate.test", 2999);
     let key = format!("api_key = {{ env = \"{}\" }}", CREDENTIAL.0);
@@ -260,6 +260,62 @@ fn a_provider_without_a_list_is_a_hint_and_the_simulated_one_is_fine() {
     let fine = usual.out.split("nobody  ").next().unwrap();
     assert_eq!((fine.matches("  ok: ").count(), fine.matches("FAILS").count()), (6, 0), "{}", usual.out);
     assert_eq!(usual.code, 1, "nothing listens at one of them");
+}
+
+#[test]
+fn a_target_whose_model_does_not_serve_the_endpoint_fails() {
+    const NOT_CHAT: &str = r#"{"error":{"message":"This is not a chat model"}}"#;
+    let folder = Folder::new();
+    let chat = plain(&[("/v1/models", 200, LIST), ("/v1/chat/completions", 400, "{}")]);
+    let vectors =
+        plain(&[("/v1/models", 200, LIST), ("/v1/chat/completions", 400, NOT_CHAT), ("/v1/embeddings", 422, "{}")]);
+    let serves = |text: String| text.replacen("context", "serves = [\"embeddings\"]\ncontext", 1);
+    let text = serves(provider("none", &format!("http://{chat}/v1"), ""))
+        + &provider("wrong", &format!("http://{vectors}/v1"), "")
+        + &serves(provider("right", &format!("http://{vectors}/v1"), ""));
+    fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    let done = run(folder.path(), &["check", "--connect"], &[]);
+    for said in [
+        "FAILS: of-none -> gpt-5.4-mini: it is there, but not for /v1/embeddings, which answers 404: is \"embeddings\" right",
+        "FAILS: of-wrong -> gpt-5.4-mini: it is there, but not for /v1/chat/completions, which answers 400: is \"chat\" right",
+        "ok: of-right -> gpt-5.4-mini: it is there",
+    ] {
+        assert!(done.out.contains(said), "{said}\n{}", done.out);
+    }
+    assert_eq!(done.code, 1);
+}
+
+#[test]
+fn a_list_in_anthropics_form_is_read_where_the_chat_endpoint_is_there() {
+    let folder = Folder::new();
+    let both = plain(&[("/v1/models", 200, THEIR_LIST), ("/v1/chat/completions", 400, "{}")]);
+    let named = provider("both", &format!("http://{both}/v1"), "discover = {}").replace("gpt-5.4-mini", "claude-x");
+    let misspelt = provider("other", &format!("http://{both}/v1"), "").replace("gpt-5.4-mini", "claude-y");
+    fs::write(folder.path().join("tollgate.toml"), named + &misspelt).unwrap();
+    let done = run(folder.path(), &["check", "--connect"], &[]);
+    for said in [
+        "ok: 200, 1 models",
+        "ok: discover: 1 models of its list",
+        "ok: of-both -> claude-x: it is there",
+        "FAILS: of-other -> claude-y: the provider has no such model; did you mean `claude-x`?",
+    ] {
+        assert!(done.out.contains(said), "{said}\n{}", done.out);
+    }
+}
+
+#[test]
+fn a_simulated_provider_with_a_list_of_models_serves_no_other() {
+    let folder = Folder::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let settings = tollgate::simulator::Settings { models: vec!["gpt-5.4-mini".to_owned()], ..Default::default() };
+    std::thread::spawn(move || tollgate::cli::provider::reactor(listener, settings).unwrap().run());
+    let right = provider("right", &format!("http://{at}/v1"), "");
+    let misspelt = provider("wrong", &format!("http://{at}/v1"), "").replace("gpt-5.4-mini", "gpt-5.4-mimi");
+    fs::write(folder.path().join("tollgate.toml"), right + &misspelt).unwrap();
+    let done = run(folder.path(), &["check", "--connect"], &[]);
+    assert!(done.out.contains("ok: of-right -> gpt-5.4-mini: it is there"), "{}", done.out);
+    assert!(done.out.contains("no such model; did you mean `gpt-5.4-mini`?"), "{}", done.out);
 }
 
 #[test]
