@@ -246,7 +246,7 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
             continue;
         }
         let value: Value = serde_json::from_str(data).map_err(|error| format!("{error} in {data}"))?;
-        error = value.get("error").is_some();
+        error = value.get("error").is_some_and(|error| !error.is_null());
         done = value["type"] == "message_stop";
         let named = if value["type"] == "message_start" { &value["message"]["id"] } else { &value["id"] };
         if named.is_string() && named != id && !is_hostile(ask, book) {

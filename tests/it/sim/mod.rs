@@ -20,6 +20,7 @@ pub mod fleet;
 mod greedy;
 mod ledger;
 mod net;
+mod odd;
 mod pair;
 mod providers;
 mod tally;

@@ -4,6 +4,7 @@
 use super::clients::mangle;
 use super::greedy::{self, Bill};
 use super::net::Pipe;
+use super::odd;
 use super::tally::Faults;
 use super::wider::Wider;
 use std::collections::BTreeMap;
@@ -63,11 +64,14 @@ pub struct Provider {
     early: bool,
     /// True if the end of its answers can be false.
     lies: bool,
+    /// True if its answers come in odd forms.
+    odd: bool,
     /// Marker and attempt that were answered last.
     last: (u64, u64),
 }
 
 /// Request to a provider.
+#[derive(Copy, Clone)]
 struct Asked {
     marker: u64,
     attempt: u64,
@@ -81,6 +85,8 @@ struct Asked {
     bill: Option<Bill>,
     /// True if the end of its answer can be false.
     lies: bool,
+    /// True if its answer can come in an odd form.
+    odd: bool,
 }
 
 impl Asked {
@@ -91,9 +97,9 @@ impl Asked {
 
 impl Provider {
     pub fn new(pipe: Pipe, format: Dialect, wider: Wider) -> Provider {
-        let Wider { early, lies, .. } = wider;
+        let Wider { early, lies, odd, .. } = wider;
         let (got, last) = (Vec::new(), (0, 0));
-        Provider { pipe, requests: 0, format, got, answer: None, silent: false, rest: 0, early, lies, last }
+        Provider { pipe, requests: 0, format, got, answer: None, silent: false, rest: 0, early, lies, odd, last }
     }
 
     /// True if it waits for the remainder of a request that it already answers, and the gateway has nothing to send.
@@ -213,6 +219,7 @@ impl Provider {
             texts: if body.contains("\"n\":2,") { 2 } else { 1 },
             bill: None,
             lies: self.lies,
+            odd: self.odd,
         })
     }
 
@@ -323,6 +330,17 @@ fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
         3 => (Vec::new(), if rng.below(2) == 0 { After::Silence } else { After::Reset }),
         4 => (b"HTTP/1.1 200 OK\r\ncontent-le".to_vec(), After::Fin),
         5 => (plain(rng, 200, "{\"error\":{\"message\":\"soft failure\"}}"), After::Keep),
+        6 if asked.odd => {
+            book.faults.note("success without an answer");
+            match rng.below(2) {
+                0 => (plain(rng, 200, "{\"id\":\"c\",\"choices\":[],\"content\":[],\"output\":[]}"), After::Keep),
+                _ => (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), After::Keep),
+            }
+        }
+        7 if asked.odd && asked.stream => {
+            book.faults.note("one response in the place of a stream");
+            whole(&Asked { stream: false, ..*asked }, rng, &mut served, &mut book.faults)
+        }
         _ if asked.stream => stream(asked, rng, &mut served, &mut book.faults),
         _ => whole(asked, rng, &mut served, &mut book.faults),
     };
@@ -426,6 +444,8 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
             end.text
         )
     };
+    let usual = asked.is(Dialect::Chat) && asked.relay.is_none() && asked.bill.is_none();
+    let body = if asked.odd && usual { odd::whole(&body, usage.then_some((input, output)), rng, faults) } else { body };
     let cut = maybe_cut(rng, body.len(), faults);
     let has_reason = !matches!(asked.relay, Some(Relay::Embeddings | Relay::Rerank));
     let complete = cut.is_none() && (end.is_complete || !has_reason);
@@ -558,6 +578,9 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
         ));
     } else {
         finish(asked, rng, &mut out, (input, output), (report, pieces, ends, end), faults);
+    }
+    if asked.odd {
+        out = odd::stream(&out, asked.format, asked.relay.is_some(), rng, faults);
     }
     let mut cut = maybe_cut(rng, out.len(), faults);
     if asked.relay.is_some() {

@@ -59,6 +59,8 @@ pub struct Wider {
     pub greedy: bool,
     /// Providers lie about how their answers end.
     pub lies: bool,
+    /// Providers answer in odd forms.
+    pub odd: bool,
 }
 
 impl Wider {
@@ -79,6 +81,7 @@ impl Wider {
         let strangers = rng.below(3) == 0;
         let greedy = rng.below(3) == 0;
         let lies = rng.below(3) == 0;
+        let odd = rng.below(3) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -91,6 +94,7 @@ impl Wider {
             strangers,
             greedy,
             lies,
+            odd,
         }
     }
 
