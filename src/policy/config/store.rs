@@ -49,7 +49,20 @@ section! {
         /// `"write-behind"` commits the usage record up to 50 ms after the response. `"before-reply"` commits it before
         /// the response is complete.
         pub durability: Durability = Durability::WriteBehind, OneOf(&Durability::ALL, Durability::as_str), Restart;
-        /// Age of the oldest uncommitted usage record at which new requests get 503.
+        /// Time between commits of usage records to a ledger in a file. Longer intervals write less to flash; a kill
+        /// loses what was not committed. More than `"25ms"` is possible only with `durability = "write-behind"`.
+        pub commit_every: Duration = COMMIT_TICK, Time(COMMITS), Restart;
+        /// Time between syncs of the commits to a ledger in a file. A power cut loses no more than that. With
+        /// `"before-reply"` every commit is synced.
+        pub sync_every: Duration = Duration::from_secs(30), Time(SYNCS), Restart;
+        /// Bytes of a page of a ledger in a file: 512, 1024, 2048 or 4096. It applies to a new file, or after
+        /// `tollgate ledger compact`.
+        pub page_size: u32 = 4096, PageSize, Restart;
+        /// Regular copies of a ledger in a file that is on tmpfs, at most one a second, also at a clean stop, and not if
+        /// nothing has changed. Tollgate never reads them. Value: `{ to = FILE, every = "30m" }`. Default: none.
+        pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
+        /// Age of the oldest uncommitted usage record at which new requests get 503, from the time at which its commit
+        /// was due.
         pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
         /// Behaviour while a shared store cannot be reached: `"refuse"` returns 503, `"local"` lets each host admit its
         /// share of every limit. `"local"` cannot be combined with `durability = "before-reply"`.
