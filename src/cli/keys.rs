@@ -1,6 +1,6 @@
-//! `tollgate keys`: issue, list, show, change, rotate, revoke. A key that was issued works at once; of every other
-//! change a running gateway hears within a second (contract sections 3 and 8). A key is printed once, alone on standard
-//! output; only its digest is stored.
+//! `tollgate keys`: issue, list, show, change, rotate, revoke. A new key works at once; any other change
+//! reaches a running gateway within a second. A key is printed once, alone on standard output; only its digest is
+//! stored.
 
 pub(super) mod api;
 mod by;

@@ -27,7 +27,7 @@ pub enum Secrets {
     Optional,
 }
 
-/// The file to use: the argument, else the variable, else the first usual one that exists (contract section 6).
+/// File to use: the argument, otherwise the variable, otherwise the first usual one that exists.
 pub fn find(arg: &ConfigArg) -> Result<PathBuf, Failure> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     choose(arg.config.clone(), set(VARIABLE).map(PathBuf::from), set(INLINE).is_some(), |path| path.exists())

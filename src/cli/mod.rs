@@ -1,7 +1,7 @@
-//! The command line: what can be typed, and one file per command. It reads arguments, files and variables, calls the
-//! layers below and prints; it decides nothing about requests. Called by `main` alone.
+//! The command line: its definition, and one file per command. It reads arguments, files and variables, calls the
+//! layers below and prints; it decides nothing about requests. Called only by `main`.
 //!
-//! Exit codes: 0 done, 1 failed, 2 misused (contract section 6).
+//! Exit codes: 0 done, 1 failed, 2 misused.
 
 pub mod args;
 mod asker;

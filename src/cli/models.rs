@@ -1,4 +1,4 @@
-//! `tollgate models`: the catalog in human form (specification section 2.1), with what providers list at the moment.
+//! `tollgate models`: the catalog as a table for people, with the models that providers list at the moment.
 
 use super::args::{ConfigArg, ModelsArgs};
 use super::discover;

@@ -11,7 +11,7 @@ fn the_definitions_are_sound() {
 }
 
 #[test]
-fn every_command_of_the_contract_is_understood() {
+fn every_documented_command_is_understood() {
     for line in [
         "serve",
         "serve --config a.toml",

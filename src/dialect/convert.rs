@@ -1,9 +1,8 @@
-//! A stream of one shape written as a stream of another (`wire-formats` 3.11 and 3.12, `responses` 5.4).
+//! Translates a stream of one shape into a stream of another.
 //!
-//! Owns the way from events to deltas to events. Must never end a broken stream as if it were whole, and never hold
-//! more than the event under way, the named bound on waiting tool arguments, and of a response what its end repeats, up
-//! to a bound that it is given. Called by
-//! [`super::stream`].
+//! Owns the path from events to deltas to events. Must never end a broken stream as if it were complete, and never hold
+//! more than the event under way, the named bound on waiting tool arguments, and the parts of a response that its end
+//! repeats, up to a given bound. Called by [`super::stream`].
 
 mod chat_reader;
 mod chat_writer;

@@ -159,9 +159,8 @@ impl ErrorWords<'_> {
     }
 }
 
-/// Appends the error body of specification section 7; for [`Dialect::Messages`] with the top-level `"type":"error"`
-/// that contract section 1 adds, for [`Dialect::Responses`] with a word as its code (contract section 13). `None` where
-/// no shape is known: the plain body.
+/// Appends the error body; for [`Dialect::Messages`] with a top-level `"type":"error"`, for [`Dialect::Responses`] with
+/// a word as its code. `None` if no shape is known: the plain body.
 #[inline]
 pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = if shape == Some(Dialect::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
@@ -170,8 +169,8 @@ pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<
     out.push(b'}');
 }
 
-/// Appends the event that ends a broken stream (contract section 4): chat without `[DONE]` after it, messages and
-/// responses as `event: error`.
+/// Appends the event that ends a broken stream: chat without `[DONE]` after it, messages and responses as
+/// `event: error`.
 pub fn error_event(shape: Dialect, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = match shape {
         Dialect::Chat | Dialect::Relay(_) => b"data: ",

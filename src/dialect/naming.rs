@@ -1,7 +1,7 @@
-//! Ids and names of tools where the shapes disagree about them (`wire-formats` 3.4).
+//! Ids and names of tools, for which the shapes have different rules.
 //!
-//! Owns the hashing. Must never keep state: the same id becomes the same id wherever it stands, so that a call and its
-//! result stay a pair. Ids and names are the insides of JSON strings, escapes and all.
+//! Owns the hashing. Must never keep state: an id is mapped to the same id everywhere, so that a call and its result
+//! stay a pair. Ids and names are the insides of JSON strings, escapes and all.
 
 use super::carrier::Mark;
 use crate::base::digest::{hex_into, sha256};

@@ -1,7 +1,7 @@
-//! Endpoints whose requests and answers are relayed as they are (contract section 12): of each what is looked at.
+//! Endpoints whose requests and answers are relayed unchanged, and the members of each that are read.
 //!
-//! Owns the table. Must never look at a body itself: `request` checks the members, `rewrite` replaces the model, `tap`
-//! reads the usage. A further endpoint of the kind is one more entry here and one more [`Relay`].
+//! Owns the table. Must never read a body itself: `request` checks the members, `rewrite` replaces the model, `tap`
+//! reads the usage. Another such endpoint is one more entry here and one more [`Relay`].
 
 use super::keys::K;
 use super::request::Name;

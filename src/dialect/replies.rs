@@ -1,5 +1,5 @@
-//! A whole answer of one shape written as an answer of another (`wire-formats` 3.10, `responses` 5.3): a reader and a
-//! writer per shape around one vocabulary.
+//! Translates a complete answer of one shape into an answer of another: a reader and a writer per shape around common
+//! types.
 //!
 //! Owns the mapping of the parts. Must never change a byte of text or a number. Called by the gateway for a route whose
 //! upstream speaks another shape.

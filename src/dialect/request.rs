@@ -1,8 +1,7 @@
-//! A request body of any shape, checked while it arrives (contract sections 1 and 2).
+//! Checks a request body of any shape while it arrives.
 //!
 //! Owns which fields are specified, documented, denied or unknown, and the words of a refusal. Must never copy the
-//! body nor look at it twice. Called by the gateway's admission; what it notes is what `rewrite` and the translation
-//! work from.
+//! body nor read it twice. Called by the gateway's admission; `rewrite` and the translation work from its notes.
 
 mod checks;
 mod fields;

@@ -1,5 +1,4 @@
-//! A request of one shape written as a request of another (`wire-formats` 3.1 to 3.9; `responses` 5; contract section
-//! 2): a reader and a writer per shape around one vocabulary.
+//! Translates a request of one shape into a request of another: a reader and a writer per shape around common types.
 //!
 //! Owns what a translation keeps, changes, drops and refuses. Must never change a number, the order of members inside
 //! an argument, or a byte of text. Called by the gateway for a route whose upstream speaks another shape; the body has

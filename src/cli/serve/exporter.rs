@@ -1,6 +1,6 @@
-//! Owns the thread that sends spans to their collector (contract section 15): OTLP over HTTP, in JSON. It begins with
-//! the first span. A collector that is slow or gone costs spans, which are counted, and nothing else: neither the loop
-//! nor the end of the program waits for it for long.
+//! Owns the thread that sends spans to their collector: OTLP over HTTP, in JSON. It starts with the first span.
+//! If a collector is slow or gone, spans are lost and counted, and nothing else happens: neither the loop nor the end
+//! of the program waits for it for long.
 
 use crate::base::limits;
 use crate::cli::asker::{Asker, request, send};

@@ -1,8 +1,8 @@
-//! The items of a responses request's `input`, and its tools, while they go by.
+//! Checks the items of a responses request's `input`, and its tools, while they arrive.
 //!
 //! Owns what an item must have, and which items are left out on a same-shape route: reasoning that this gateway carries
-//! for targets of another shape. Responses are not stored here (contract section 13), so what names something stored is
-//! refused, in words that say what to send instead; what is stored at the provider is noted.
+//! for targets of another shape. Responses are not stored here, so a reference to a stored one is refused, with
+//! a message that says what to send instead; a reference to an object at the provider is noted.
 
 use super::fields::Fields;
 use super::leave::Leave;

@@ -1,4 +1,4 @@
-//! Images and documents of every shape (`wire-formats` 3.3, `responses` 5.1).
+//! Images and documents of every shape.
 //!
 //! Owns the mapping. Must never fetch anything: a URL is passed on, never opened.
 

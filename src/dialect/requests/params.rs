@@ -1,7 +1,7 @@
-//! Members that the configuration writes into a translated request (contract section 11, "Parameters"): what they name
-//! is the target's shape, so they come last.
+//! Writes the configured members of a translated request: their names are those of the target's shape, so they come
+//! last.
 //!
-//! Owns their place in the body. Must never look into a value. Called for models that have such members alone.
+//! Owns their place in the body. Must never look into a value. Called only for models that have such members.
 
 use super::super::capabilities::Param;
 use crate::wire::json::{Raw, eq_unescaped, key};

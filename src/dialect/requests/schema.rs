@@ -1,7 +1,7 @@
-//! JSON schemas on their way between the shapes (`wire-formats` 3.6 and 3.8).
+//! Translates JSON schemas between the shapes.
 //!
-//! Owns what the other side insists on. Must never reorder or drop a member of a schema. Recursion is bounded by the
-//! scanner's bound on nesting.
+//! Owns the requirements of the other side. Must never reorder or drop a member of a schema. The scanner's bound on
+//! nesting also bounds the recursion.
 
 use crate::wire::json::{Kind, Raw, compact, item, key};
 use std::collections::BTreeSet;

@@ -18,7 +18,7 @@ pub(super) enum Edit {
     Prompt,
     Completion,
     Total,
-    /// True if a response is stored, and the one before it: never, none (contract section 13).
+    /// True if a response is stored, which never happens here; and the one before it, of which there is none.
     Store,
     Previous,
 }

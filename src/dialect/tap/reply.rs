@@ -148,8 +148,8 @@ impl Visitor for Notes {
     }
 }
 
-/// Passes on a whole answer: `id` and `model` are ours; what specification 2.2 promises and a chat upstream left out
-/// (`object`, `created`, `usage`) is added, `total_tokens` made the sum; everything else stays byte for byte.
+/// Passes on a complete answer: `id` and `model` are ours; members that a chat upstream left out (`object`, `created`,
+/// `usage`) are added, and `total_tokens` becomes the sum; everything else stays byte for byte.
 pub fn whole(
     shape: Dialect,
     body: &[u8],
@@ -285,7 +285,7 @@ pub(super) fn estimated(shape: Dialect, body: &[u8]) -> u64 {
     relayed.tokens()
 }
 
-/// The three counters of specification 2.2 as a chat client is to see them.
+/// The three token counters that a chat client gets.
 #[derive(Default)]
 struct Counts {
     prompt: (u64, bool),

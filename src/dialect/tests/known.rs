@@ -1,5 +1,5 @@
-//! The known bugs of other gateways around the responses shape (`responses` section 4): each row names what would fail
-//! here if this gateway had it.
+//! Known bugs of other gateways in the responses shape: each row names the tests that would fail here if Tollgate had
+//! the bug.
 //!
 //! A place is `example NAME` (a golden of `tests/fixtures/cross/`), `transcript FILE: CASE` (of
 //! `tests/fixtures/responses/`), or `FILE: TEST` (below `src/dialect/`).

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_ids_have_the_form_of_the_contract_and_differ() {
+    fn request_ids_have_the_documented_form_and_differ() {
         let mut rng = Rng::from_u64(1);
         let (a, b) = (RequestId::fresh(&mut rng), RequestId::fresh(&mut rng));
         assert_ne!(a, b);

@@ -143,7 +143,7 @@ impl From<FaultKind> for Fault {
 }
 
 impl Fault {
-    /// True when the next target may be tried (contract section 4).
+    /// True if the next target may be tried.
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
             // Any other 4xx is about the request.
@@ -294,7 +294,7 @@ mod tests {
     use crate::policy::refusal::RefusalKind;
 
     #[test]
-    fn statuses_map_as_the_contract_says() {
+    fn provider_statuses_map_to_the_documented_errors() {
         let limits = UpstreamLimits::default();
         let status = |n| Fault::from(FaultKind::Status(n)).refusal(&limits);
         for n in [400, 413, 422] {

@@ -83,7 +83,7 @@ impl Exchange {
         of_each.map(|to| dialect::beside(shape, message.body, fields, &to)).fold(Beside::default(), Beside::max)
     }
 
-    /// True if the request takes no more of a limit than its share (contract section 23).
+    /// True if the request takes no more of a limit than its share.
     #[inline]
     pub(super) fn fits(&self, payer: Payer<'_>, need: Amount, now: Unix, meter: &mut Meter) -> Result<(), Refusal> {
         let floor = || {

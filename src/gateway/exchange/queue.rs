@@ -1,6 +1,6 @@
-//! Waiting for a place: when a request of a model with a queue waits instead of failing, and what ends that (contract
-//! section 11). It is admitted before it waits, so that nobody waits for a refusal; it waits without the body for a
-//! target, which is written when one is there. Whose turn it is decides [`super::super::queue`].
+//! Waiting for a slot: a request of a model with a queue waits instead of failing. It is admitted before it waits, so
+//! that no client waits for a refusal; it waits without the body for a target, which is written once a slot is free.
+//! [`super::super::queue`] decides the order.
 
 use super::build::Built;
 use super::event::{Effect, Message};

@@ -1,6 +1,6 @@
-//! The spans of a request (contract section 15), as OTLP has them in JSON: one of the request, and one of each attempt
-//! at a target, with the attributes of OpenTelemetry's conventions for generative AI. Written when it has ended; until
-//! then there is a [`Trace`] beside it, and only where somebody wants to know. Never content.
+//! Writes the spans of a request in OTLP's JSON: one of the request, and one of each attempt at a target, with the
+//! attributes of OpenTelemetry's conventions for generative AI. They are written when the request has ended; until then
+//! a [`Trace`] holds the data, if spans are wanted. Must never contain content.
 
 use super::authorize::Endpoint;
 use super::event::Outcome;

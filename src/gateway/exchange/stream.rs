@@ -200,8 +200,8 @@ impl Exchange {
         let mut forward = Forward::default();
         match came {
             true => forward = self.relayed(finish_seen, cx),
-            // Comments and pings alone open no stream and keep no deadline away (contract section 4); passed on in an
-            // open one, they let no proxy cut the line.
+            // Comments and pings open no stream and extend no deadline; passed on in an open stream, they keep proxies
+            // from closing the connection.
             false if !self.is_open() => cx.out.clear(),
             false => {}
         }

@@ -74,7 +74,7 @@ fn model(lines: &str) -> String {
 }
 
 #[test]
-fn the_example_of_the_contract_is_understood() {
+fn the_full_example_is_understood() {
     let text = r#"
 default_model = "small"
 
@@ -125,7 +125,7 @@ requests = 600
 }
 
 #[test]
-fn every_default_of_the_contract_is_filled_in() {
+fn every_documented_default_is_filled_in() {
     let config = parse(&with("")).unwrap();
     let server = &config.server;
     assert_eq!(server.listen, ["127.0.0.1:8080".parse().unwrap()]);

@@ -170,7 +170,7 @@ fn the_provider_gets_its_credential_and_never_the_clients_key() {
 
 /// Contract section 2: either endpoint reaches every model.
 #[test]
-fn contract_2_a_model_of_the_other_shape_answers_in_the_shape_of_the_endpoint() {
+fn a_model_of_the_other_shape_answers_in_the_shape_of_the_endpoint() {
     let h = Harness::usual();
     let key = h.key();
     let chat = h.chat(&key, &with(chat("hi"), "model", "large"));
