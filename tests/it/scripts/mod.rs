@@ -42,7 +42,7 @@
 //! `@answer N` (whatever its head has), `@error [close] TYPE MESSAGE` and `@error-messages …` for what a client receives.
 //!
 //! **Settings.** `[server] max_header = "1KiB"` sets one line of the configuration (sections: the tables of the
-//! contract; `[provider up]`, `[model small]`, `[plan team]`, or new ones). Before the first case of a file, settings,
+//! manual; `[provider up]`, `[model small]`, `[plan team]`, or new ones). Before the first case of a file, settings,
 //! keys and lets hold for all of it.
 //!
 //! **Events.** `+500ms`, `+15s` (time passes, deadlines fire) · `fin`, `reset`, `closed`, `finished` (the gateway has
