@@ -29,6 +29,9 @@ pub(crate) struct Said {
     pub(crate) session: Option<Arc<str>>,
 }
 
+/// Phases of a request, each with its beginning and its end, or `NEVER`.
+pub(crate) type Times = [(Timed, Mono, Mono); PHASES];
+
 /// Data of a request's log line.
 pub(crate) struct Line<'a> {
     pub(crate) id: &'a RequestId,
@@ -50,8 +53,7 @@ pub(crate) struct Line<'a> {
     pub(crate) diagnosis: Option<&'a Diagnosis>,
     /// Usage that was charged.
     pub(crate) usage: Option<Usage>,
-    /// The phases with their beginnings and ends; `NEVER` for a time that was not reached.
-    pub(crate) times: [(Timed, Mono, Mono); PHASES],
+    pub(crate) times: Times,
 }
 
 impl Line<'_> {

@@ -127,18 +127,22 @@ impl Gateway {
 
     /// Performs the effects of the end of an exchange.
     fn conclude(&mut self, id: ExchangeId, effect: Effect) {
-        let Some(mut exchange) = self.exchanges.remove(id) else { return };
+        // Stays where it is: unpacking would copy it once more.
+        let mut removed = self.exchanges.remove(id);
+        let Some(exchange) = &mut removed else { return };
         let cid = exchange.request.client;
         if let Some(client) = self.clients.get_mut(cid) {
             client.exchange = None;
         }
         match effect {
-            Effect::Answer(outcome) => self.answer(&mut exchange, outcome),
-            Effect::AnswerBulk(outcome, body) => self.answer_bulk(&mut exchange, outcome, body),
-            Effect::Refuse(refusal, outcome) => self.refuse(&mut exchange, &refusal, outcome),
-            Effect::Quota => self.answer_local(&mut exchange, Endpoint::Quota),
+            Effect::Answer(outcome) => self.answer(exchange, outcome),
+            Effect::AnswerBulk(outcome, body) => self.answer_bulk(exchange, outcome, body),
+            Effect::Refuse(refusal, outcome) => self.refuse(exchange, &refusal, outcome),
+            Effect::Quota => self.answer_local(exchange, Endpoint::Quota),
             Effect::Authorize(head) => {
-                self.authorize(exchange, &head);
+                if let Some(exchange) = removed {
+                    self.authorize(exchange, &head);
+                }
                 // The client read only little while it waited.
                 self.dirty.push(client_conn(cid));
             }

@@ -9,14 +9,14 @@ use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Las
 use crate::base::limits::{BYTES_PER_TOKEN_MAX, ROW_COST_MAX};
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Reported};
-use crate::gateway::access_log;
+use crate::gateway::access_log::{self, Times};
 use crate::gateway::admin::Passed;
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::RequestLog;
-use crate::policy::counters::{AttemptEnd, PHASES};
+use crate::policy::counters::AttemptEnd;
 use crate::policy::meter::Amount;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
@@ -223,8 +223,9 @@ impl Exchange {
             _ => self.admitted.is_some().then(|| outcome.usage.bounded()),
         };
         self.settle(outcome.usage, outcome.status, cx);
-        self.count(outcome.status, charged, cx);
-        self.log(&outcome, charged, cx);
+        let times = self.times(cx.now.mono);
+        self.count(outcome.status, charged, &times, cx);
+        self.log(&outcome, charged, times, cx);
         if self.diagnosis.is_some() {
             self.give_spans(&outcome, charged, cx);
         }
@@ -270,7 +271,7 @@ impl Exchange {
         }
     }
 
-    fn count(&self, status: u16, charged: Option<Usage>, cx: &mut Cx) {
+    fn count(&self, status: u16, charged: Option<Usage>, times: &Times, cx: &mut Cx) {
         cx.stats.request(self.request.endpoint_name(), self.model().map(|model| &model.id), status);
         if let (Some(usage), Some(model)) = (charged, self.model()) {
             let now = cx.now.mono;
@@ -283,16 +284,16 @@ impl Exchange {
             };
             cx.stats.taken(&model.id, &taken);
         }
-        for (timed, from, to) in self.times(cx.now.mono) {
-            if from != Mono::NEVER && to != Mono::NEVER {
-                cx.stats.phase(timed, to.micros_since(from));
+        for (timed, from, to) in times {
+            if *from != Mono::NEVER && *to != Mono::NEVER {
+                cx.stats.phase(*timed, to.micros_since(*from));
             }
         }
     }
 
     /// The phases of the request: from when to when, `NEVER` where it has not come.
     #[inline]
-    fn times(&self, now: Mono) -> [(Timed, Mono, Mono); PHASES] {
+    fn times(&self, now: Mono) -> Times {
         let (sent, first) = self.attempt().map_or((Mono::NEVER, Mono::NEVER), |at| (at.sent, at.first));
         let (received, read, queued) = (self.request.received, self.request.read, u64::from(self.request.queued));
         [
@@ -306,7 +307,7 @@ impl Exchange {
         ]
     }
 
-    fn log(&self, outcome: &Outcome, charged: Option<Usage>, cx: &mut Cx) {
+    fn log(&self, outcome: &Outcome, charged: Option<Usage>, times: Times, cx: &mut Cx) {
         let request = &self.request;
         let logged = cx.setup.config.server.log;
         let went_well = || {
@@ -333,7 +334,7 @@ impl Exchange {
             error: outcome.error,
             diagnosis: self.diagnosis.as_deref(),
             usage: charged,
-            times: self.times(cx.now.mono),
+            times,
         };
         let time = cx.date.iso(cx.now.unix);
         let Some(recorder) = &mut cx.recorder else { return cx.orders.log(|out| line.write(time, out)) };

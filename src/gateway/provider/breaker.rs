@@ -30,7 +30,9 @@ struct Entry {
     /// Cool-down that the provider has requested for this model.
     rest: Rest,
     left: [Left; ALLOWANCES],
-    /// Requests and tokens of attempts that have no answer yet.
+    /// True once the provider has said what is left of one of them.
+    reports: bool,
+    /// What requests that have no answer yet take of them.
     asked: Needs,
     /// Attempts in flight.
     busy: u32,
@@ -269,6 +271,9 @@ impl Breakers {
     fn there_from(&self, index: usize, needs: &Needs, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
         let ends = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
+        if !entry.reports {
+            return ends;
+        }
         let left = entry.left.iter().zip(&entry.asked).zip(needs);
         let left = left.filter_map(|((left, asked), need)| left.suffices_from(*need, *asked, now));
         left.fold(ends, |latest, until| latest.max(Some(until)))
@@ -353,6 +358,7 @@ impl Breakers {
         let Some(said) = said else { return };
         for ((left, asked), said) in entry.left.iter_mut().zip(entry.asked).zip(said.left) {
             if let Some((count, holds)) = said {
+                entry.reports = true;
                 left.said(count, holds, asked, now);
             }
         }

@@ -28,6 +28,23 @@ pub enum Kind {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Raw<'a>(&'a [u8]);
 
+/// Returns the number that is written as so few digits that any of them fits.
+#[inline]
+fn number_of(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() >= 20 {
+        return None;
+    }
+    let mut value = 0;
+    for byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value * 10 + u64::from(digit);
+    }
+    Some(value)
+}
+
 impl<'a> Raw<'a> {
     /// The value `null`.
     pub const NULL: Raw<'static> = Raw(b"null");
@@ -106,14 +123,13 @@ impl<'a> Raw<'a> {
 
     /// Returns a count: an integer that is not negative, also if written as `12.0`. Saturates.
     pub fn count(self) -> Option<u64> {
+        if let Some(value) = number_of(self.0) {
+            return Some(value);
+        }
         if self.kind() != Kind::Number || self.0[0] == b'-' {
             return None;
         }
         let mut value = 0u64;
-        // A number of that many digits fits.
-        if self.0.len() < 20 && self.0.iter().all(u8::is_ascii_digit) {
-            return Some(self.0.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')));
-        }
         for (at, byte) in self.0.iter().enumerate() {
             match byte {
                 b'0'..=b'9' => value = value.saturating_mul(10).saturating_add(u64::from(byte - b'0')),
@@ -128,11 +144,7 @@ impl<'a> Raw<'a> {
     /// may accept that notation.
     #[inline]
     pub fn integer(self) -> Option<u64> {
-        // A number of that many digits fits.
-        if self.0.len() < 20 && self.0.iter().all(u8::is_ascii_digit) && !self.0.is_empty() {
-            return Some(self.0.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')));
-        }
-        self.odd_integer()
+        number_of(self.0).or_else(|| self.odd_integer())
     }
 
     /// Like [`Raw::integer`], for a number with a fraction, an exponent or many digits.

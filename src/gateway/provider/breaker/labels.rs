@@ -55,6 +55,7 @@ impl Breakers {
             credit: 0,
             rest: Rest::default(),
             left: [Left::default(); ALLOWANCES],
+            reports: false,
             asked: Needs::default(),
             busy: 0,
             breaker,
