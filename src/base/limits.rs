@@ -204,14 +204,14 @@ pub const SHARED_ANSWER: Duration = Duration::from_secs(2);
 /// Time that a request waits for its admission by a shared ledger before the ledger counts as unreachable. Longer than
 /// the ledger's thread needs to find out.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time within which a shared ledger must execute a question. A later one changes nothing and is asked again: a host may
-/// not have reported its use of grants that have ended since. With [`KEYS_LOOK`] and a commit it is less than
+/// Time within which a shared ledger must execute a question. A later one changes nothing and is asked again: a host
+/// may not have reported its use of grants that have ended since. With [`KEYS_LOOK`] and a commit it is less than
 /// [`GRANT_MARGIN`].
 pub const ASK_FRESH: Duration = Duration::from_millis(600);
 /// Time for which a limit counts as spent because a shared ledger said so. After that the ledger is asked again.
 pub const COUNTS_FRESH: Duration = Duration::from_secs(1);
-/// Time for which a shared ledger must report less than a host knows before the host accepts it. Longer than it takes to
-/// report what was admitted.
+/// Time for which a shared ledger must report less than a host knows before the host accepts it. Longer than it takes
+/// to report what was admitted.
 pub const COUNTS_SETTLE: Duration = Duration::from_secs(2);
 /// Former names of a host that end when it is announced again. Beyond that number they end with their lease.
 pub const FORMER_NAMES_MAX: usize = 8;

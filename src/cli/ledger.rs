@@ -1,5 +1,5 @@
 //! `tollgate ledger`: verify that every counter is what the rows say, export everything as JSON Lines, copy or compact
-//! a ledger's file, begin anew where a shared ledger was lost, and confirm a clock that contradicts the ledger.
+//! a ledger's file, start again after a shared ledger was lost, and confirm a clock that contradicts the ledger.
 
 mod clock;
 mod file;

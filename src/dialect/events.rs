@@ -1,8 +1,8 @@
 //! Writes a complete response as the events with which its provider would have streamed it: some providers answer a
 //! stream request with one JSON response.
 //!
-//! Owns the order of the events. Must never read an answer further than that needs: what its members mean is the
-//! business of whoever reads the stream. Called by `stream`.
+//! Owns the order of the events. Must never read an answer further than that needs: the reader of the stream interprets
+//! its members. Called by `stream`.
 
 use super::requests::write_arguments;
 use crate::wire::Dialect;
@@ -20,7 +20,7 @@ pub(super) fn write(shape: Dialect, body: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the members of `object`, each as it came, but for those named.
+/// Appends the members of `object`, each unchanged, except those named.
 fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
     let is_kept = |name: &[u8]| !but.iter().any(|left_out| eq_unescaped(name, left_out));
     for (name, value) in object.members().filter(|(name, _)| is_kept(name)) {

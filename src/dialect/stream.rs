@@ -348,7 +348,10 @@ impl SseStream {
             }
             let frame = frame(&self.splitter, &event, buf);
             let life = match self.inner.event(&frame, me, out) {
-                Err(StreamFault::Malformed) => halves::event(&mut self.inner, &mut self.half, &frame, me, out)?,
+                Err(StreamFault::Malformed) => {
+                    let (data, raw) = halves::joined(&mut self.half, &frame).ok_or(StreamFault::Malformed)?;
+                    self.inner.event(&Frame { data: &data, raw: &raw, ..frame }, me, out)?
+                }
                 other => other?,
             };
             self.opens(life, before, out);

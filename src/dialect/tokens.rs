@@ -155,8 +155,8 @@ impl Estimator {
     }
 }
 
-/// Decodes the common escapes of a block, given as [`packed`]; `None` if it has another escape, or ends in one. Decoding
-/// run by run costs more: lines of code have some escapes in each block.
+/// Decodes the common escapes of a block, given as [`packed`]; `None` if it has another escape, or ends in one.
+/// Decoding run by run costs more: lines of code have some escapes in each block.
 #[inline]
 fn unescaped(mut text: u128, mut length: usize) -> Option<(u128, usize)> {
     let mut from = 0;

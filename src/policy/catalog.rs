@@ -453,9 +453,10 @@ section! {
         pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// The model accepts `strict` in a tool's definition.
         pub strict_tools: bool = false, Flag, Live;
-        /// What a translated request tells the provider's prompt cache beside the marks that the client has set, which
-        /// are passed on: `"marks"`, where the client has set none, `cache_control` on the last block of the system
-        /// prompt and of the last two user turns (messages shape); `"key"`, the client's `prompt_cache_key`, else one made from its session (chat and responses shape).
+        /// How a translated request uses the provider's prompt cache, besides the client's own marks, which are always
+        /// forwarded. `"marks"` sets `cache_control` on the last block of the system prompt and of the last two user
+        /// turns, unless the client has set its own (shape `messages`). `"key"` sends the client's `prompt_cache_key`,
+        /// or one made from its session (shapes `chat` and `responses`).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
         /// Most completion tokens that the model can produce. Larger requests are lowered to it.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;

@@ -21,7 +21,7 @@ use super::window::window;
 use crate::base::paged::Sparse;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
-use account::Account;
+use account::{Account, tokens_left};
 use budget::{NO_BUDGET, tell};
 use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached};
 use std::sync::Arc;
@@ -184,8 +184,8 @@ impl Meter {
         self.check(payer, now, Counted::Settled)
     }
 
-    /// Like [`Meter::spent_settled`], if a shared ledger admits. Its counts expire after a moment, and it is asked again:
-    /// a counter may have been repaired, or requests may not count after all.
+    /// Like [`Meter::spent_settled`], if a shared ledger admits. Its counts expire after a moment, and it is asked
+    /// again: a counter may have been repaired, or requests may not count after all.
     pub fn spent_shared(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         self.spent_settled(payer, now).or_else(|limit| {
             let is_old = |account: &Account| account.shared.as_ref().is_some_and(|known| known.is_old(now));
@@ -542,12 +542,12 @@ impl Meter {
 
 /// Remaining quota of one account.
 fn standing(account: &Account, plan: &Plan) -> QuotaStatus {
-    let (requests, _) = account.window_known();
+    let (requests, tokens) = account.window_known();
     let (limit, used) = (shown(plan.requests), account.period_known());
     QuotaStatus {
         limit,
         remaining_requests: if plan.requests == 0 { limit } else { limit.saturating_sub(requests) },
-        remaining_tokens: account.tokens_left(plan),
+        remaining_tokens: tokens_left(plan, used.tokens, tokens),
         reset_at: account.window.bounds.1,
         used: used.tokens,
         total: shown(plan.tokens),

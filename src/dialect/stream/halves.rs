@@ -2,22 +2,15 @@
 //! a later event. Neither event is JSON by itself.
 
 use super::super::answer::Frame;
-use super::{Inner, ResponseIdentity, StreamFault};
 use std::num::NonZeroU16;
 
 /// Bytes of an escape with a number.
 const ESCAPE: usize = 6;
 
-/// An event whose data is not JSON: hands it on if halves of characters alone are the reason.
+/// Data and bytes of an event whose data is not JSON, with whole characters; `None` if halves are not the only reason.
 #[cold]
-pub(super) fn event(
-    inner: &mut Inner,
-    half: &mut Option<NonZeroU16>,
-    frame: &Frame<'_>,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) -> Result<bool, StreamFault> {
-    let data = mend(frame.data, half).ok_or(StreamFault::Malformed)?;
+pub(super) fn joined(half: &mut Option<NonZeroU16>, frame: &Frame<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
+    let data = join(frame.data, half)?;
     let mut raw = Vec::with_capacity(frame.raw.len() + ESCAPE);
     if !frame.name.is_empty() {
         raw.extend_from_slice(b"event: ");
@@ -27,28 +20,28 @@ pub(super) fn event(
     raw.extend_from_slice(b"data: ");
     raw.extend(data.iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }));
     raw.extend_from_slice(b"\n\n");
-    inner.event(&Frame { data: &data, raw: &raw, ..*frame }, me, out)
+    Some((data, raw))
 }
 
 /// Writes `data` without the half that ends a string, which is kept in `half`, and with the kept one in front of the
 /// half that begins a string. `None` if there is another half, or none.
-fn mend(data: &[u8], half: &mut Option<NonZeroU16>) -> Option<Vec<u8>> {
+fn join(data: &[u8], half: &mut Option<NonZeroU16>) -> Option<Vec<u8>> {
     let (mut out, mut at) = (Vec::with_capacity(data.len() + ESCAPE), 0);
-    let (mut inside, mut begins, mut mended) = (false, false, false);
+    let (mut inside, mut begins, mut joined) = (false, false, false);
     while let Some(byte) = data.get(at) {
         let is_escape = inside && *byte == b'\\';
         let length = match (is_escape, unit(data, at)) {
             (true, Some(0xd800..=0xdbff)) if matches!(unit(data, at + ESCAPE), Some(0xdc00..=0xdfff)) => 2 * ESCAPE,
             (true, Some(high @ 0xd800..=0xdbff)) => {
                 data.get(at + ESCAPE).filter(|byte| **byte == b'"')?;
-                (*half, mended, at) = (NonZeroU16::new(high), true, at + ESCAPE);
+                (*half, joined, at) = (NonZeroU16::new(high), true, at + ESCAPE);
                 begins = false;
                 continue;
             }
             (true, Some(0xdc00..=0xdfff)) => {
                 let high = half.take().filter(|_| begins)?;
                 out.extend_from_slice(format!("\\u{high:04x}").as_bytes());
-                mended = true;
+                joined = true;
                 ESCAPE
             }
             (true, _) => 2,
@@ -59,7 +52,7 @@ fn mend(data: &[u8], half: &mut Option<NonZeroU16>) -> Option<Vec<u8>> {
         out.extend_from_slice(data.get(at..at + length)?);
         at += length;
     }
-    mended.then_some(out)
+    joined.then_some(out)
 }
 
 /// The number of the escape at `at`, if it has one.

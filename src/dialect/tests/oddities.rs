@@ -26,7 +26,7 @@ fn one_of<T: Clone>(rng: &mut Rng, all: &[T]) -> T {
     all[rng.below(all.len() as u64) as usize].clone()
 }
 
-/// Any object in a document, but for what a tool is called with.
+/// Any object in a document, except the arguments of a tool call.
 fn any_object<'a>(rng: &mut Rng, value: &'a mut Value) -> &'a mut Value {
     let goes_in =
         |value: &Value| value.is_object() || value.as_array().is_some_and(|list| list.iter().any(Value::is_object));

@@ -104,7 +104,7 @@ fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
     told_by(to, outcome)
 }
 
-/// What the client of a stream is told.
+/// Response that the client of a stream receives.
 pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -> Value {
     let (mut said, mut tokens) = (Default::default(), [0; 3]);
     for data in out.lines().filter_map(|line| line.strip_prefix("data: ")) {

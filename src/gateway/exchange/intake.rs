@@ -169,13 +169,13 @@ impl Exchange {
         let streams = self.asked.is_some_and(|asked| asked.stream);
         let State::Answering(answering) = &mut self.state else { return Some(bytes) };
         let (Draft::Kept(draft) | Draft::Leaving(draft)) = &mut answering.draft else { return Some(bytes) };
-        let is_written_anew = draft.state.is_some() || streams;
+        let is_rewritten = draft.state.is_some() || streams;
         let promise = &mut draft.answer;
         let Body::Collect { buf, announced } = &mut answering.body else { return Some(bytes) };
         let Some(key) = key else { return Some(bytes) };
         let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
         // What is sent takes the place of what has come; a translation may be longer.
-        let total = if is_written_anew { 2 * wanted } else { wanted } + ANSWER_MORE;
+        let total = if is_rewritten { 2 * wanted } else { wanted } + ANSWER_MORE;
         let verdict = cx.room_for_answer(own, key, promise, total);
         if verdict != Verdict::Now {
             let more = total - promise.total();

@@ -35,6 +35,19 @@ impl Exchange {
 
     /// Maximum usage of the request with a prompt of so many tokens; money only if it is limited, or may soon be.
     pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) -> Amount {
+        let payer = payer(self, &cx.plans, &cx.keys, &cx.setup.config).ok();
+        self.amount_of(payer, prompt, draft, message)
+    }
+
+    /// Like [`Exchange::amount`], for a payer that is known.
+    #[inline]
+    pub(super) fn amount_of(
+        &self,
+        payer: Option<Payer<'_>>,
+        prompt: u64,
+        draft: &OutgoingRequest,
+        message: &Message<'_>,
+    ) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
         let fields = draft.scan.fields();
         let mut prompt = prompt.min(model.prompt_max().saturating_mul(fields.prompts()));
@@ -46,8 +59,7 @@ impl Exchange {
             prompt += (beside.added / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
             completion = answer_tokens(model, fields, Some(&beside));
         }
-        let is_limited = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
-            .is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
+        let is_limited = payer.is_some_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
         let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
         Amount { tokens: prompt.saturating_add(completion), nano }
     }

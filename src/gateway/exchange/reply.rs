@@ -87,7 +87,7 @@ impl Exchange {
         Some(if from == to.upstream() { to } else { from })
     }
 
-    /// Reads a whole answer; what is sent of it lies in `cx.out` then.
+    /// Reads a complete answer, and writes what the client is sent to `cx.out`.
     fn read_whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Result<ObservedUsage, Rejected> {
         let (Some(asked), Some(to), State::Answering(answering)) = (self.asked, self.dialect(), &self.state) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });

@@ -296,10 +296,9 @@ impl Exchange {
             return false;
         }
         let most = draft.scan.prompt_tokens_max() + self.unknown_tokens(draft, message);
-        let most = self.amount(most, draft, message, cx);
-        let hold = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
-            .ok()
-            .and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
+        let payer = payer(self, &cx.plans, &cx.keys, &cx.setup.config).ok();
+        let most = self.amount_of(payer, most, draft, message);
+        let hold = payer.and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
         let is_admitted = hold.is_some();
         if let Some(hold) = hold {
             self.admitted(hold, None, cx.now.unix);

@@ -53,8 +53,9 @@ pub(super) fn check([log, index]: [&File; 2], [log_path, index_path]: &[PathBuf;
     Err(StoreError::Cut(log_path.clone()))
 }
 
-/// True if the ledger's own file is shorter than its header says, and the log does not make up for it. While a checkpoint
-/// runs, and after one that had to stop at the snapshot of a reader, pages beyond the end of the file are in the log.
+/// True if the ledger's own file is shorter than its header says, and the log does not make up for it. While a
+/// checkpoint runs, and after one that had to stop at the snapshot of a reader, pages beyond the end of the file are in
+/// the log.
 pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<bool> {
     let mut header = [0; 32];
     let length = file.metadata()?.len();

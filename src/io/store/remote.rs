@@ -13,10 +13,11 @@
 //! user and session), `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of
 //! accounts). The account of a key is named by its id, that of a group by `@` and its name: `use:<account>` (tokens by
 //! day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens,
-//! `q:<host>` admitted and not confirmed, `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>`
-//! (the same for nano-dollars). A grant reserves like a host, under its own name, and in a window `q:<grant>` requests;
-//! it is called in on the channel `calls`. `clock` is the knowledge about the clocks of the writers, see `moments.rs`.
-//! `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger was away, see `spared.rs`.
+//! `q:<host>` admitted and not confirmed, `r:<host>` reserved), `live:<account>` (`n:<host>` running,
+//! `r:<host>:<period>` tokens reserved), `due:<account>` (the same for nano-dollars). A grant reserves like a host,
+//! under its own name, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `clock` is the
+//! knowledge about the clocks of the writers, see `moments.rs`. `host:spared`, `host:<writer>` and `host:<former
+//! host>o` exist after the ledger was away, see `spared.rs`.
 
 mod audit;
 mod calls;

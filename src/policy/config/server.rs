@@ -83,7 +83,7 @@ section! {
         pub keepalive_timeout: Duration = Duration::from_secs(75), Time(TIMEOUTS), Live;
         /// Time for which a client may read nothing while data is ready for it.
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
-        /// Time for running requests to finish after Tollgate is told to stop.
+        /// Time for running requests to finish after Tollgate gets the signal to stop.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
         /// Time between SIGTERM and the stop. `/readyz` returns 503 immediately, and Tollgate keeps serving clients for
         /// this time, so that a load balancer can notice.

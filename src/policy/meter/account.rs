@@ -520,9 +520,15 @@ impl Account {
     /// Tokens left: the smaller of the period's and the window's remainder, by settled use.
     #[inline]
     pub(super) fn tokens_left(&self, plan: &Plan) -> u64 {
-        let left = |total: u64, used: u64| if total == 0 { shown(0) } else { shown(total).saturating_sub(used) };
-        left(plan.tokens, self.period_known().tokens).min(left(plan.tokens_per_window, self.window_known().1))
+        tokens_left(plan, self.period_known().tokens, self.window_known().1)
     }
+}
+
+/// Tokens left under `plan` after this use of a period and of a window.
+#[inline]
+pub(super) fn tokens_left(plan: &Plan, of_period: u64, of_window: u64) -> u64 {
+    let left = |total: u64, used: u64| if total == 0 { shown(0) } else { shown(total).saturating_sub(used) };
+    left(plan.tokens, of_period).min(left(plan.tokens_per_window, of_window))
 }
 
 /// Sum of the reservations that `held` visits and `inside` selects.

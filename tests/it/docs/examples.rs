@@ -24,6 +24,7 @@ store.hosts = 3
 store.replicas = 1
 store.retention = "400d"
 store.spill = "/var/lib/tollgate/spill"
+store.snapshot = { to = "/backup/tollgate.db", every = "30m" }
 telemetry.otlp = "http://127.0.0.1:4318"
 telemetry.headers = { x-tenant = "ops", authorization = { env = "OTLP_AUTHORIZATION" } }
 telemetry.ca_file = "collector-ca.pem"

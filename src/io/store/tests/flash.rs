@@ -88,7 +88,7 @@ fn power_cut_loses_only_rows_committed_since_the_last_sync() {
     for _ in 0..40 {
         // Blocks of what was not synced arrive in any order, or not at all.
         let mut rest = unsynced.to_vec();
-        let blocks = rest.chunks_mut(512).filter(|_| random.next_u64() % 2 == 0).collect::<Vec<_>>();
+        let blocks = rest.chunks_mut(512).filter(|_| random.next_u64().is_multiple_of(2)).collect::<Vec<_>>();
         blocks.into_iter().for_each(|block| block.fill(0));
         rest.truncate(random.next_u64() as usize % (rest.len() + 1));
         let rows = after_power_cut(&place, synced, &rest);
