@@ -7,13 +7,14 @@ use super::capabilities::Param;
 use super::errors::ErrorText;
 use super::tokens::PromptTokens;
 use super::usage::Reported;
+use crate::wire::json::write_inside;
 
 /// Identity that an answer gets for the client.
 #[derive(Copy, Clone, Debug)]
 pub struct ResponseIdentity<'a> {
     /// The request id. Nothing in it needs an escape.
     pub id: &'a [u8],
-    /// The catalog's model id.
+    /// The catalog's model id. Nothing in it needs an escape.
     pub model: &'a str,
     /// Now, in seconds since the epoch.
     pub created: u64,
@@ -22,6 +23,14 @@ pub struct ResponseIdentity<'a> {
     /// Parameters that the configuration has written into the request: a response of the same shape does not repeat
     /// them.
     pub hides: &'a [Param],
+}
+
+impl ResponseIdentity<'_> {
+    /// Appends the model as a JSON string.
+    #[inline]
+    pub(super) fn write_model(&self, out: &mut Vec<u8>) {
+        write_inside(out, self.model.as_bytes());
+    }
 }
 
 /// Why a whole answer cannot be passed on.

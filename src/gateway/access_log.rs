@@ -90,8 +90,9 @@ impl Line<'_> {
             out.push(b'"');
         }
         if let Some(model) = self.model {
-            out.extend_from_slice(b",\"model\":");
-            write_string(out, model);
+            // No id needs an escape.
+            word(out, ",\"model\":\"", model);
+            out.push(b'"');
         }
         if let Some((target, attempts)) = self.target {
             out.extend_from_slice(b",\"target\":");

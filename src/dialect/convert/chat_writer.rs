@@ -166,7 +166,7 @@ fn write_head(object: &str, created: u64, me: &ResponseIdentity<'_>, out: &mut V
     out.extend_from_slice(b"\",\"created\":");
     write_count(out, created);
     key(out, "model");
-    write_string(out, me.model);
+    me.write_model(out);
     out.push(b',');
 }
 

@@ -112,7 +112,7 @@ impl MessagesWriter {
         out.extend_from_slice(b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":");
         write_inside(out, me.id);
         out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-        write_string(out, me.model);
+        me.write_model(out);
         out.extend_from_slice(b",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{");
         key(out, "input_tokens");
         write_count(out, me.prompt.count().max(1));

@@ -76,7 +76,7 @@ pub(super) fn write_response(
     out.push(b',');
     out.extend_from_slice(echo.map_or(BEFORE, |echo| &echo.before));
     key(out, "model");
-    write_string(out, me.model);
+    me.write_model(out);
     key(out, "output");
     out.push(b'[');
     out.extend_from_slice(items);
@@ -95,7 +95,7 @@ pub(super) fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &Respo
     let ours = |own: K, out: &mut Vec<u8>| {
         match own {
             K::Id => write_inside(out, me.id),
-            K::Model => write_string(out, me.model),
+            K::Model => me.write_model(out),
             K::Store => out.extend_from_slice(b"false"),
             K::PreviousResponseId => out.extend_from_slice(b"null"),
             K::Error => words.write_brief(out),

@@ -37,7 +37,7 @@ pub(super) fn chat(
     out.extend_from_slice(b",\"object\":\"chat.completion\",\"created\":");
     write_count(out, me.created);
     key(out, "model");
-    write_string(out, me.model);
+    me.write_model(out);
     out.extend_from_slice(b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
     if answer.calls() && texts().all(<[u8]>::is_empty) {
         out.extend_from_slice(b"null");
@@ -107,7 +107,7 @@ pub(super) fn messages(
     out.extend_from_slice(b"{\"id\":");
     write_inside(out, me.id);
     out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-    write_string(out, me.model);
+    me.write_model(out);
     out.extend_from_slice(b",\"content\":[");
     let mut calls = 0;
     let mut parts = answer.parts.iter().peekable();

@@ -12,7 +12,7 @@ use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, beh
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
-use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside};
 use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
@@ -45,7 +45,7 @@ impl Own {
     fn write(self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         match self {
             Own::Id => write_inside(out, me.id),
-            Own::Model => write_string(out, me.model),
+            Own::Model => me.write_model(out),
             Own::Store => out.extend_from_slice(b"false"),
             Own::Previous => out.extend_from_slice(b"null"),
             Own::Completion(tokens) => write_count(out, tokens),

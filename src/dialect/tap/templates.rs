@@ -13,7 +13,7 @@ use super::places::{Edit, Seen};
 use crate::base::order;
 use crate::base::ring::Ring;
 use crate::wire::Span;
-use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside, write_string};
+use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside};
 
 /// Number of templates; a new one replaces the oldest.
 const KEPT_MAX: usize = 4;
@@ -209,11 +209,11 @@ impl Found {
         if id_first {
             write_inside(out, me.id)
         } else {
-            write_string(out, me.model)
+            me.write_model(out)
         }
         out.extend_from_slice(&body[first.1..second.0]);
         if id_first {
-            write_string(out, me.model)
+            me.write_model(out)
         } else {
             write_inside(out, me.id)
         }
