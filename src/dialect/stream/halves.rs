@@ -1,5 +1,5 @@
 //! A character that a provider has cut in two: the first of its two escapes ends a text, the second begins the text of
-//! a later event. Neither event is JSON by itself.
+//! a later event. Neither event is JSON by itself. Pure; called by `stream` for events that are not JSON.
 
 use super::super::answer::Frame;
 use std::num::NonZeroU16;

@@ -22,6 +22,11 @@ fn events_of(shape: Dialect, answer: &Answer, rng: &mut Rng) -> Vec<Value> {
     data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
+/// `ODD_SEEDS` of the environment, or as many as the suite has time for.
+fn seeds(usual: u64) -> u64 {
+    std::env::var("ODD_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
 fn one_of<T: Clone>(rng: &mut Rng, all: &[T]) -> T {
     all[rng.below(all.len() as u64) as usize].clone()
 }
@@ -150,7 +155,7 @@ fn said(way: (Dialect, Dialect), outcome: Outcome) -> Value {
 
 #[test]
 fn members_and_events_that_mean_nothing_change_nothing() {
-    for seed in 0..40 {
+    for seed in 0..seeds(40) {
         for from in SHAPES {
             let mut rng = Rng::from_u64(seed);
             let answer = answer(&mut rng);
@@ -182,7 +187,7 @@ fn ends(shape: Dialect, event: &Value) -> bool {
 #[test]
 fn a_stream_without_its_end_is_never_complete_and_charged_what_it_reports() {
     let odd = [json!(null), json!(""), json!("null"), json!(7), json!({}), json!([]), json!(true)];
-    for seed in 0..40 {
+    for seed in 0..seeds(40) {
         for from in SHAPES {
             let mut rng = Rng::from_u64(seed);
             let answer = answer(&mut rng);
@@ -241,7 +246,8 @@ fn got((from, to): (Dialect, Dialect), body: &str) -> (Value, ObservedUsage) {
 #[test]
 fn a_complete_response_with_members_that_mean_nothing_is_the_same_response() {
     let odd = [json!(null), json!(""), json!({}), json!([]), json!(7), json!([{"type": "text"}]), json!(false)];
-    for seed in 0..60 {
+    let mut complete = 0;
+    for seed in 0..seeds(60) {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
         for from in SHAPES {
@@ -254,13 +260,15 @@ fn a_complete_response_with_members_that_mean_nothing_is_the_same_response() {
             for to in SHAPES.into_iter().filter(|to| *to != from) {
                 let (want, got) = (got((from, to), &base.to_string()), got((from, to), &text));
                 assert_eq!(got, want, "seed {seed}, {from:?} to {to:?}\n{text}");
-                assert!(!want.0.is_null(), "seed {seed}, {from:?} to {to:?}");
+                complete += u32::from(!want.0.is_null());
             }
             let (same, observed) = got((from, from), &text);
             assert_eq!(observed.reported, got((from, from), &base.to_string()).1.reported, "seed {seed}");
-            assert!(same.is_object(), "seed {seed}, {from:?}: {text}");
+            let is_failure = got((from, from), &base.to_string()).0.is_null();
+            assert_eq!(same.is_null(), is_failure, "seed {seed}, {from:?}: {text}");
         }
     }
+    assert!(complete > 300, "{complete}");
 }
 
 #[test]
@@ -268,7 +276,7 @@ fn a_response_whose_content_is_odd_is_clean_and_charged_what_it_reports() {
     let odd =
         [json!(null), json!(""), json!({}), json!([]), json!(7), json!([null]), json!([{"type": 7}]), json!(true)];
     let mut failed = 0;
-    for seed in 0..100 {
+    for seed in 0..seeds(100) {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
         for from in SHAPES {
@@ -305,5 +313,5 @@ fn a_response_whose_content_is_odd_is_clean_and_charged_what_it_reports() {
             }
         }
     }
-    assert!((10..500).contains(&failed), "{failed} failed: the oddities are too weak or too strong");
+    assert!(failed > 10, "{failed} failed: the oddities are too weak");
 }
