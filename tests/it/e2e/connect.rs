@@ -64,7 +64,8 @@ fn secured(name: &str, until: i32, is_ca: IsCa) -> (SocketAddr, String) {
     let config = Arc::new(config);
     let at = listen(move |stream| {
         let session = ServerConnection::new(config.clone()).unwrap();
-        answer(&mut StreamOwned::new(session, stream), &[("/v1/models", 200, LIST)]);
+        let answers: Answers = &[("/v1/models", 200, LIST), ("/v1/chat/completions", 400, "{}")];
+        answer(&mut StreamOwned::new(session, stream), answers);
     });
     (at, certificate.pem())
 }
