@@ -6,6 +6,7 @@ use crate::base::time::Mono;
 use crate::policy::config::Reach;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -68,7 +69,9 @@ pub fn reach(listener: &TcpListener) -> io::Result<(Reach, String)> {
 
 /// Raises the limit of open descriptors to this process's maximum; returns the limit.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
-    rlimit::increase_nofile_limit(u64::MAX)
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
 struct Door {

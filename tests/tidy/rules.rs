@@ -37,7 +37,6 @@ const LAYERS: [Layer; 8] = [
             "rustix",
             "redis",
             "ring",
-            "rlimit",
             "rusqlite",
             "rustls",
             "serde",

@@ -90,8 +90,13 @@ fn at_once(rig: &Rig, gate: &mut Gate) -> String {
     format!("all answered within {} ms", began.elapsed().as_millis())
 }
 
+/// Descriptors that this process may have.
+fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 fn idle(rig: &Rig, gate: &mut Gate) -> String {
-    let room = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap().0;
+    let room = descriptor_limit();
     let count = 9_900.min((room as usize).saturating_sub(200));
     // What the first connections cost once (pages of tables) is not what one more costs.
     let mut clients: Vec<TcpStream> = Vec::with_capacity(count);
@@ -157,7 +162,7 @@ fn one_host(rig: &Rig, gate: &mut Gate) -> String {
 }
 
 fn strangers(rig: &Rig, gate: &mut Gate) -> String {
-    let room = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap().0;
+    let room = descriptor_limit();
     let count = 10_040.min((room as usize).saturating_sub(300));
     let mut held: Vec<TcpStream> = Vec::with_capacity(count);
     for _ in 0..count {

@@ -1,6 +1,7 @@
 //! A loop that has more to do than one turn holds, and one whose process has no descriptor left.
 
 use super::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Type};
 
 /// The time for a dial runs meanwhile: it must not fail for what others have sent.
@@ -70,8 +71,8 @@ fn without_descriptors() {
     let world = World::new();
     let addr = world.addr.into();
     let sockets: Vec<_> = (0..16).map(|_| socket2::Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
-    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
-    rlimit::setrlimit(rlimit::Resource::NOFILE, 64, hard).unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).unwrap();
     // The connections have their descriptors already; every other one is taken before they are made.
     let taken: Vec<_> = std::iter::from_fn(|| sockets[0].try_clone().ok()).collect();
     for socket in &sockets {
