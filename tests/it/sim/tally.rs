@@ -28,7 +28,7 @@ impl Faults {
 }
 
 /// Kinds of faults there are.
-const FAULTS: usize = 52;
+const FAULTS: usize = 53;
 
 /// Results of a run.
 #[derive(Clone, Default, PartialEq, Debug)]
