@@ -48,7 +48,7 @@ impl Kind<u64> for ContextSize {
         let text = reader.string(&field)?;
         let tokens = units::context(&text).filter(|tokens| (1..=TOKENS_MAX).contains(tokens));
         if tokens.is_none() {
-            reader.error(&field, "expected a number of tokens such as \"1M\", \"256K\" or \"128Ki\"");
+            reader.wrong(&field, "expected a number of tokens such as \"1M\", \"256K\" or \"128Ki\"");
         }
         tokens
     }

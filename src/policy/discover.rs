@@ -35,7 +35,7 @@ impl Kind<String> for Prefix {
         let text = reader.string(&field)?;
         let is_good = text.is_empty() || is_id(&text);
         if !is_good {
-            reader.error(&field, "expected the beginning of an id, without spaces or any of , ? # % \" \\ *");
+            reader.wrong(&field, "expected the beginning of an id, without spaces or any of , ? # % \" \\ *");
         }
         is_good.then_some(text)
     }

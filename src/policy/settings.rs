@@ -193,11 +193,11 @@ mod tests {
     fn a_former_name_is_understood_with_a_warning_but_not_beside_the_new_one() {
         let (lamp, errors, warnings) = read("on = true\nbrightness = 7");
         assert_eq!((lamp.level, errors), (7, vec![]));
-        assert_eq!(warnings, ["t:2: brightness: an old name that will go: write `level`"]);
+        assert_eq!(warnings, ["t:2: brightness: renamed: write `level`"]);
         let (_, errors, _) = read("brightness = 11");
-        assert_eq!(errors, ["t:1: brightness: expected an integer from 1 to 10"]);
+        assert_eq!(errors, ["t:1: brightness: expected an integer from 1 to 10, found 11"]);
         let (lamp, errors, warnings) = read("level = 6\nbrightness = 7");
         assert_eq!((lamp.level, errors.len(), warnings), (6, 1, vec![]));
-        assert_eq!(errors, ["t:2: brightness: the old name of `level`, which is set as well"]);
+        assert_eq!(errors, ["t:2: brightness: the old name of `level`, which is also set: remove one of them"]);
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn parse_base(text: &str) -> Result<Base, &'static str> {
     let own = if tls { 443 } else { 80 };
     let port = match port {
         None => own,
-        Some(text) => text.parse().ok().filter(|port| *port != 0).ok_or("the port must lie between 1 and 65535")?,
+        Some(text) => text.parse().ok().filter(|port| *port != 0).ok_or("expected a port from 1 to 65535")?,
     };
     let bare = if authority.starts_with('[') { format!("[{host}]") } else { host.to_string() };
     let authority = if port == own { bare } else { format!("{bare}:{port}") };

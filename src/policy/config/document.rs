@@ -89,7 +89,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let (server, reuse_port) = Server::read(reader, top);
     let store = StoreConfig::read(reader, top);
     if let (Some((at, path)), StoreUrl::Sqlite(_)) = (reuse_port, &store.url) {
-        reader.report(at, path, "needs a shared store (redis://…): one gateway at a time owns a SQLite ledger");
+        reader.report(at, path, "requires a shared store (redis://…): only one gateway can use a SQLite ledger");
     }
     let mut telemetry = Telemetry::read(reader, top);
     let mut upstream = UpstreamLimits::within(server.max_buffered);
@@ -111,7 +111,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         let found = models.iter().position(|model| *model.id == *id);
         // A model that exists and is invalid has been reported.
         if found.is_none() && !ids.contains(&id) {
-            reader.error(&field, format!("no model has the id `{id}`"));
+            reader.error(&field, format!("no model has the id `{id}`; see [[models]]"));
         }
         found
     });

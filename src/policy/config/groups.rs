@@ -42,7 +42,7 @@ fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &BTreeMap<Arc<s
     if !is_group_name(&name) {
         reader.error(field, "expected characters that can be seen, no `/`, and not `none`");
     } else if places.contains_key(name.as_str()) {
-        reader.error(field, format!("a second group is named `{name}`"));
+        reader.error(field, format!("a second group is named `{name}`: names must be unique"));
     }
     Some(name)
 }
@@ -53,15 +53,19 @@ fn path_of(index: usize, groups: &[Group], places: &BTreeMap<Arc<str>, usize>) -
     while let Some(parent) = &groups[at].parent {
         let Some(place) = places.get(parent) else {
             // An error further up is reported at that group.
-            return if at == index { Err(format!("no group is named `{parent}`")) } else { Ok(String::new()) };
+            return if at == index {
+                Err(format!("no group is named `{parent}`; see [[groups]]"))
+            } else {
+                Ok(String::new())
+            };
         };
         if names.contains(&&**parent) {
             names.insert(0, parent);
             names.reverse();
-            return Err(format!("a circle: `{}`", names.join("` in `")));
+            return Err(format!("groups must form a tree, but this is a circle: `{}`", names.join("` in `")));
         }
         if names.len() == LEVELS_MAX {
-            return Err(format!("a tree of groups has {LEVELS_MAX} levels at most"));
+            return Err(format!("a tree of groups has at most {LEVELS_MAX} levels"));
         }
         names.insert(0, parent);
         at = *place;

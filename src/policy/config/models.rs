@@ -52,7 +52,7 @@ pub(super) fn read(
                 return None;
             };
             if ids.contains(&id) {
-                reader.error(&field, format!("a second model has the id `{id}`"));
+                reader.error(&field, format!("a second model has the id `{id}`: ids must be unique"));
             }
             ids.push(id.clone());
             Some(id)
@@ -73,11 +73,11 @@ fn check_aliases(reader: &mut Reader<'_>, ids: &[String], aliases: &[(Field<'_>,
     for (index, (field, alias)) in aliases.iter().enumerate() {
         let name = alias.strip_suffix('*').unwrap_or(alias);
         if alias.is_empty() || alias.len() > ID_MAX || name.contains(|c: char| is_bad(c) || c == '*') {
-            reader.error(field, "expected a name without spaces or any of , ? # % \" \\, a * at its end alone");
+            reader.wrong(field, "expected a name without spaces or any of , ? # % \" \\, a * at its end alone");
         } else if ids.contains(alias) {
-            reader.error(field, format!("`{alias}` is the id of a model"));
+            reader.error(field, format!("`{alias}` is the id of a model: choose another alias"));
         } else if aliases[..index].iter().any(|(_, other)| other == alias) {
-            reader.error(field, format!("`{alias}` is an alias already"));
+            reader.error(field, format!("`{alias}` is already an alias: remove one of them"));
         }
     }
 }
@@ -85,7 +85,7 @@ fn check_aliases(reader: &mut Reader<'_>, ids: &[String], aliases: &[(Field<'_>,
 fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     let id = reader.word(field, ID_MAX)?;
     if !is_id(&id) {
-        reader.error(field, "must not contain spaces, invisible characters or any of , ? # % \" \\ *");
+        reader.wrong(field, "expected an id without spaces, invisible characters or any of , ? # % \" \\ *");
         return None;
     }
     Some(id)
@@ -206,7 +206,7 @@ fn read_serves(
                 reader.error(&field, format!("`{word}` needs a target at a provider of shape \"chat\""));
             }
             Some(relay @ Dialect::Relay(_)) => serves.push(relay),
-            _ => reader.error(&field, "expected one of chat, embeddings, rerank, completions"),
+            _ => reader.wrong(&field, "expected one of chat, embeddings, rerank, completions"),
         }
     }
     if serves.iter().all(|served| *served == Dialect::Chat) {
@@ -250,7 +250,7 @@ fn integer(
 fn read_created(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Unix> {
     let moment = field.moment_text().and_then(|text| parse_moment(&text));
     if moment.is_none() {
-        reader.error(field, "expected a date such as 2026-11-20, or a date-time with its offset");
+        reader.wrong(field, "expected a date such as 2026-11-20, or a date-time with its offset");
     }
     moment
 }
@@ -281,7 +281,7 @@ fn read_targets(
             let found = providers.iter().position(|declared| declared.name.as_deref() == Some(&name));
             // A provider with an invalid name has been reported.
             if found.is_none() && !providers.iter().any(|declared| declared.unfit.as_deref() == Some(&name)) {
-                reader.error(&field, format!("no provider is named `{name}`"));
+                reader.error(&field, format!("no provider is named `{name}`; see [[providers]]"));
             }
             found
         });

@@ -67,7 +67,7 @@ fn read_table(
     let mut params = Vec::new();
     for (name, field) in entries {
         if others.iter().any(|other| other.name == name) {
-            reader.error(&field, format!("`{name}` is in `set_params`, which leaves nothing to a default"));
+            reader.error(&field, format!("`{name}` is also in `set_params`, which always wins: remove one of them"));
         } else if may_be_named(reader, &field, &name)
             && let Some((json, toml)) = reader.json(&field)
         {
@@ -85,10 +85,10 @@ fn may_be_named(reader: &mut Reader<'_>, field: &Field<'_>, name: &str) -> bool 
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(is_plain) {
         reader.error(field, format!("expected a name of 1 to {NAME_MAX} letters, digits, _ and -"));
     } else if OWN.contains(&name) {
-        reader.error(field, format!("`{name}` cannot be set here"));
+        reader.error(field, format!("`{name}` cannot be set here: only the client or Tollgate sets it"));
     } else if BOUNDS.contains(&name) {
-        let instead = "write `default_max_tokens`, `reserve_tokens` or `max_output_tokens` in `capabilities`";
-        reader.error(field, format!("`{name}` is what reservations go by: {instead}"));
+        let instead = "use `default_max_tokens`, `reserve_tokens` or `max_output_tokens` in `capabilities`";
+        reader.error(field, format!("`{name}` decides reservations: {instead}"));
     } else {
         return true;
     }

@@ -11,7 +11,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Plan> 
         let name = reader.required(&mut section, "name").and_then(|field| {
             let name = reader.word(&field, 64)?;
             if plans.iter().any(|plan| *plan.name == *name) {
-                reader.error(&field, format!("a second plan is named `{name}`"));
+                reader.error(&field, format!("a second plan is named `{name}`: names must be unique"));
             }
             Some(name)
         });

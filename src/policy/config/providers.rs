@@ -305,7 +305,7 @@ pub(super) fn read(
                 return None;
             };
             if declared.iter().any(|other| other.name.as_deref() == Some(&name)) {
-                reader.error(&field, format!("a second provider is named `{name}`"));
+                reader.error(&field, format!("a second provider is named `{name}`: names must be unique"));
             }
             Some(name)
         });
@@ -336,7 +336,7 @@ fn provider_name(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
     if !good {
-        reader.error(field, "expected 1 to 64 letters, digits, `-`, `_` or `.`");
+        reader.wrong(field, "expected 1 to 64 letters, digits, `-`, `_` or `.`");
     }
     good.then_some(name)
 }
@@ -355,7 +355,11 @@ fn read_one(
     let betas = s.take("betas").map(|field| reader.strings(field).into_iter().map(|(_, beta)| beta).collect());
     let ca_file = s.take("ca_file").and_then(|field| reader.pem_file(&field, "-----BEGIN CERTIFICATE-----"));
     if let (Some(at), Some(false)) = (s.place("ca_file"), base.as_ref().map(|base| base.tls)) {
-        reader.report(at, s.path_of("ca_file"), "has no effect on an http:// base_url");
+        reader.report(
+            at,
+            s.path_of("ca_file"),
+            "has no effect on an http:// base_url: use https:// or remove this key",
+        );
     }
     let addresses = read_addresses(reader, s, base.as_ref());
     let proxy = match (s.take("proxy"), &base) {
@@ -363,7 +367,11 @@ fn read_one(
         _ => None,
     };
     if let (Some(at), Some(_)) = (s.place("addresses"), &proxy) {
-        reader.report(at, s.path_of("addresses"), "has no effect behind a proxy, which looks the name up itself");
+        reader.report(
+            at,
+            s.path_of("addresses"),
+            "has no effect with `proxy`, which resolves the name itself: remove one of them",
+        );
     }
     let addresses = proxy.as_ref().map_or(addresses, |proxy| proxy.address().into_iter().collect());
     let unknown = UnknownFields::ALL.map(|choice| (choice.as_str(), choice));
@@ -474,13 +482,13 @@ fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Ve
         let name = name.to_ascii_lowercase();
         let Some(value) = reader.string(&field) else { continue };
         if !is_token(&name) {
-            reader.error(&field, "this is not the name of a header");
+            reader.error(&field, "expected the name of a header");
         } else if RESERVED.contains(&name.as_str()) || *auth == Auth::Header(name.clone()) {
             reader.error(&field, "this header is the gateway's own; a credential belongs in api_key");
         } else if !value.bytes().all(|b| b.is_ascii_graphic() || b == b' ') || value.trim() != value {
             reader.error(&field, "expected printable ASCII without spaces around it");
         } else if headers.iter().any(|(known, _)| *known == name) {
-            reader.error(&field, "the same header twice");
+            reader.error(&field, "the same header is listed twice: remove one");
         } else {
             headers.push((name, value));
         }
@@ -505,7 +513,7 @@ fn read_addresses(reader: &mut Reader<'_>, s: &mut Section<'_>, base: Option<&Ba
         let plain = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
         match plain.or_else(|_| text.parse::<SocketAddr>()) {
             Ok(address) if address.port() != 0 => addresses.push(address),
-            _ => reader.error(&field, "expected an IP address, with or without a port"),
+            _ => reader.wrong(&field, "expected an IP address, with or without a port"),
         }
     }
     addresses

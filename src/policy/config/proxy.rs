@@ -61,7 +61,7 @@ pub(super) fn read(reader: &mut Reader<'_>, field: Field<'_>, to: &Base) -> Opti
 fn parse(text: &str, origin: Option<&Origin>, to: &Base) -> Result<Proxy, &'static str> {
     const EXPECTED: &str = "expected a URL such as \"http://user:password@proxy.example:3128\"";
     if text.starts_with("https://") || text.starts_with("socks") {
-        return Err("only proxies that speak plain HTTP are known: http://…");
+        return Err("expected a proxy that speaks plain HTTP: \"http://…\"");
     }
     let rest = text.trim_end_matches('/').strip_prefix("http://").ok_or(EXPECTED)?;
     let (login, place) = rest.rsplit_once('@').map_or((None, rest), |(login, place)| (Some(login), place));
@@ -170,6 +170,6 @@ mod tests {
         assert!(config.providers[0].addresses.is_empty());
         assert_eq!(config.providers[0].next_hop(), (&Arc::from("proxy.lan"), 3128));
         let error = parsed("\"http://p.test\"\naddresses = [\"192.0.2.8\"]", "https://a.test/v1").unwrap_err();
-        assert!(error.contains("providers[0].addresses: has no effect behind a proxy"), "{error}");
+        assert!(error.contains("providers[0].addresses: has no effect with `proxy`"), "{error}");
     }
 }

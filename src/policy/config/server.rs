@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const LISTENERS_MAX: usize = 16;
 /// Smallest number of bytes of an admin token. A shorter one could be guessed.
 const TOKEN_MIN: usize = 16;
-const TOKEN_SHORT: &str = "so short that it can be guessed: 16 characters or more do";
+const TOKEN_SHORT: &str = "shorter than 16 characters, so it can be guessed: use a longer token";
 /// Range of a wait that may be zero.
 const WAITS: RangeInclusive<Duration> = Duration::ZERO..=*TIMEOUTS.end();
 
@@ -166,7 +166,7 @@ impl Server {
             && server.trusted_proxies.is_empty()
             && !reader.is_wrong(&section.path_of("trusted_proxies"))
         {
-            let text = "needs `trusted_proxies`: nobody else may say who calls";
+            let text = "requires `trusted_proxies`: only their PROXY headers are trusted";
             reader.report(at, section.path_of("proxy_protocol"), text);
         }
         section.finish(reader);
@@ -190,9 +190,17 @@ impl Server {
         {
             let Some((at, token)) = section.place(name).zip(token.as_ref()) else { continue };
             if self.admin_listen.is_none() {
-                reader.warn(at, section.path_of(name), "no effect, because `admin_listen` is not set");
+                reader.warn(
+                    at,
+                    section.path_of(name),
+                    "no effect, because `admin_listen` is not set: set it, or remove this key",
+                );
             } else if is_same {
-                reader.warn(at, section.path_of(name), "the same as `admin_token`: every reader can also make changes");
+                reader.warn(
+                    at,
+                    section.path_of(name),
+                    "the same as `admin_token`: every reader can also make changes; use another token",
+                );
             } else if token.len() < TOKEN_MIN {
                 reader.warn(at, section.path_of(name), TOKEN_SHORT);
             }
@@ -201,7 +209,11 @@ impl Server {
         let Some(place) = section.place("admin_listen") else { return };
         let path = section.path_of("admin_listen");
         if admin.port() != 0 && self.listen.contains(admin) {
-            reader.report(place, path.clone(), "must differ from `listen`: health and metrics are not for clients");
+            reader.report(
+                place,
+                path.clone(),
+                "must differ from `listen`: dashboard, admin API, health and metrics are not for clients",
+            );
         }
         // A token that cannot be read has been reported.
         let is_written = section.place("admin_token").is_some();
@@ -253,7 +265,7 @@ impl Kind<RequestLog> for Logged {
             },
         };
         if read.is_none() {
-            reader.error(&field, "expected \"all\", \"failures\" or a number from 0 to 1");
+            reader.wrong(&field, "expected \"all\", \"failures\" or a number from 0 to 1");
         }
         read
     }
@@ -276,7 +288,7 @@ impl Kind<Vec<Network>> for Networks {
         for (field, text) in reader.strings(field) {
             match Network::parse(&text) {
                 Some(network) => networks.push(network),
-                None => reader.error(&field, "expected an address or a network such as \"10.0.0.0/8\""),
+                None => reader.wrong(&field, "expected an address or a network such as \"10.0.0.0/8\""),
             }
         }
         Some(networks)
@@ -295,7 +307,7 @@ impl Kind<SocketAddr> for Address {
         let text = reader.string(&field)?;
         let address = units::address(&text);
         if address.is_none() {
-            reader.error(
+            reader.wrong(
                 &field,
                 "expected an address with a port, such as \"127.0.0.1:8080\", \"[::]:8080\" or \":8080\"",
             );
@@ -317,7 +329,7 @@ impl Kind<AdminListen> for AdminPlace {
         match path {
             None => Address.read(reader, field).map(AdminListen::Address),
             Some(path) if path.is_empty() => {
-                reader.error(&field, "expected a path behind `unix:`");
+                reader.wrong(&field, "expected a path behind `unix:`");
                 None
             }
             Some(path) => Some(AdminListen::Unix(reader.resolve(path))),
@@ -338,7 +350,7 @@ impl Kind<Vec<Arc<str>>> for Hosts {
         for (field, host) in reader.strings(field) {
             match !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
                 true => hosts.push(host.into()),
-                false => reader.error(&field, "expected the name of a host, without a port"),
+                false => reader.wrong(&field, "expected the name of a host, without a port"),
             }
         }
         Some(hosts)
@@ -364,7 +376,7 @@ impl Kind<Vec<SocketAddr>> for Addresses {
             let (at, path) = (field.start(), field.path.clone());
             let Some(address) = Address.read(reader, field) else { continue };
             if address.port() != 0 && addresses.contains(&address) {
-                reader.report(at, path, "the same address twice");
+                reader.report(at, path, "the same address is listed twice: remove one");
             }
             addresses.push(address);
         }
@@ -386,7 +398,7 @@ impl Kind<String> for Prefix {
         if fits && prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
             return Some(prefix);
         }
-        reader.error(&field, "expected 1 to 32 letters, digits, `_` or `-`");
+        reader.wrong(&field, "expected 1 to 32 letters, digits, `_` or `-`");
         None
     }
 

@@ -95,7 +95,7 @@ impl StoreConfig {
             store.read_rows(reader, &mut section);
             let apart = store.on_outage == OnOutage::Local && store.durability == Durability::BeforeReply;
             if let Some(at) = section.place("on_outage").filter(|_| apart) {
-                let text = "`local` cannot be had with durability = \"before-reply\"";
+                let text = "\"local\" cannot be combined with durability = \"before-reply\": change one of them";
                 reader.report(at, section.path_of("on_outage"), text);
             }
             store.check_flash(reader, &section);

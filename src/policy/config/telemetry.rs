@@ -82,7 +82,7 @@ impl Kind<f64> for Share {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<f64> {
         let share = field.number().filter(|share| (0.0..=1.0).contains(share));
         if share.is_none() {
-            reader.error(&field, "expected a number from 0 to 1");
+            reader.wrong(&field, "expected a number from 0 to 1");
         }
         share
     }

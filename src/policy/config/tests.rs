@@ -165,7 +165,7 @@ fn the_result_can_be_shared_between_threads() {
 #[test]
 fn an_error_names_file_line_and_field() {
     let found = errors(&with("[server]\nmax_connections = 0"));
-    let expected = "tollgate.toml:2: server.max_connections: expected an integer from 1 to 1000000";
+    let expected = "tollgate.toml:2: server.max_connections: expected an integer from 1 to 1000000, found 0";
     assert_eq!(found, [expected]);
 }
 
@@ -221,7 +221,7 @@ fn listeners_are_an_address_or_a_list() {
     assert_eq!(config.server.listen.len(), 2);
     one_error(&with("[server]\nlisten = []"), 2, "server.listen", "at least one");
     one_error(&with("[server]\nlisten = [\"[::1]:1\", \"here\"]"), 2, "server.listen[1]", "address with a port");
-    one_error(&with("[server]\nlisten = 8080"), 2, "server.listen", "expected a string, found integer");
+    one_error(&with("[server]\nlisten = 8080"), 2, "server.listen", "expected a string, found 8080");
     one_error(&with("[server]\nlisten = [\"[::1]:1\", \"[::1]:1\"]"), 2, "server.listen[1]", "twice");
     assert!(parse(&with("[server]\nlisten = [\"[::1]:0\", \"[::1]:0\"]")).is_ok());
     let same = with("[server]\nlisten = \"[::1]:1\"\nadmin_listen = \"[::1]:1\"");
@@ -264,7 +264,7 @@ fn values_of_the_server_table_are_checked() {
         ("admin_listen = \"0.0.0.0:81\"", "server.admin_listen", "set an `admin_token`"),
         ("cors_origins = [\"a.example\"]", "server.cors_origins[0]", "expected an origin"),
         ("cors_origins = [\"https://a.example/path\"]", "server.cors_origins[0]", "expected an origin"),
-        ("proxy_protocol = true", "server.proxy_protocol", "needs `trusted_proxies`"),
+        ("proxy_protocol = true", "server.proxy_protocol", "requires `trusted_proxies`"),
         ("trusted_proxies = [\"10.0.0.1/8\"]", "server.trusted_proxies[0]", "a network such as"),
         ("trusted_proxies = [\"lb.internal\"]", "server.trusted_proxies[0]", "a network such as"),
         ("log = \"some\"", "server.log", "\"all\", \"failures\" or a number from 0 to 1"),
@@ -391,12 +391,12 @@ fn the_old_name_of_a_setting_is_understood_with_a_warning() {
     let config = parse(&with("[server]\ncommit_after = \"6s\"")).unwrap();
     assert_eq!(config.server.heartbeat_after, Duration::from_secs(6));
     let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    let expected = "tollgate.toml:2: server.commit_after: an old name that will go: write `heartbeat_after`";
+    let expected = "tollgate.toml:2: server.commit_after: renamed: write `heartbeat_after`";
     assert_eq!(warnings, [expected]);
     assert_eq!(parse(&with("[server]\nheartbeat_after = \"6s\"")).unwrap().warnings, []);
     one_error(&with("[server]\ncommit_after = 6"), 2, "server.commit_after", "expected a duration");
     let both = with("[server]\ncommit_after = \"6s\"\nheartbeat_after = \"6s\"");
-    one_error(&both, 2, "server.commit_after", "`heartbeat_after`, which is set as well");
+    one_error(&both, 2, "server.commit_after", "`heartbeat_after`, which is also set");
     one_error(&with("[server]\ncommit_afer = \"6s\""), 2, "server.commit_afer", "unknown key; known are listen");
 }
 
@@ -410,11 +410,12 @@ fn admin_tokens_that_protect_nothing_are_warned_of() {
     };
     let listen = "admin_listen = \"127.0.0.1:81\"";
     assert_eq!(warned(listen, long, other), [""; 0]);
-    let same = "server.admin_write_token: the same as `admin_token`: every reader can also make changes";
+    let same = "server.admin_write_token: the same as `admin_token`: every reader can also make changes; use \
+                another token";
     assert_eq!(warned(listen, long, long), [same]);
-    let short = "server.admin_token: so short that it can be guessed: 16 characters or more do";
+    let short = "server.admin_token: shorter than 16 characters, so it can be guessed: use a longer token";
     assert_eq!(warned(listen, "{ env = \"GOOD_KEY\" }", long), [short]);
-    let idle = "no effect, because `admin_listen` is not set";
+    let idle = "no effect, because `admin_listen` is not set: set it, or remove this key";
     let idle = ["server.admin_token", "server.admin_write_token"].map(|name| format!("{name}: {idle}"));
     assert_eq!(warned("", long, other), idle);
 }
@@ -568,11 +569,11 @@ fn a_provider_has_several_credentials_and_a_program_may_print_them() {
     one_error(&key("api_keys = [{ env = \"GOOD_KEY\", weight = 0 }]"), 5, "providers[0].api_keys[0].weight", "from 1");
     one_error(&key("api_key = { env = \"GOOD_KEY\", weight = 1 }"), 5, "providers[0].api_key.weight", "unknown key");
     one_error(&key("api_key = { command = [] }"), 5, "providers[0].api_key.command", "the path of a program");
-    one_error(&key("api_key = { command = [\"no-such\"] }"), 5, "providers[0].api_key.command", "gives no secret");
+    one_error(&key("api_key = { command = [\"no-such\"] }"), 5, "providers[0].api_key.command", "printed no secret");
     let early = "api_key = { command = [\"token\", \"x\"], refresh = \"1ms\" }";
     one_error(&key(early), 5, "providers[0].api_key.refresh", "from \"1s\"");
     let file = "api_key = { file = \"/run/secrets/key\", refresh = \"1h\" }";
-    one_error(&key(file), 5, "providers[0].api_key.refresh", "belongs to `command`");
+    one_error(&key(file), 5, "providers[0].api_key.refresh", "works only with `command`");
     let many = ["{ provider = \"p\", model = \"m\" }"; 3];
     let keys = vec!["{ env = \"GOOD_KEY\" }"; 32].join(", ");
     let text = key(&format!("api_keys = [{keys}]")).replace("{ provider = \"p\" }", &many.join(", "));
@@ -661,7 +662,7 @@ fn headers_are_checked_so_that_none_can_break_a_request_or_hide_a_secret() {
     assert_eq!(read.len(), 2);
     assert!(read.contains(&("x-tenant".to_string(), "a b".to_string())));
     let cases = [
-        ("\"a b\" = \"1\"", "providers[0].headers.a b", "not the name"),
+        ("\"a b\" = \"1\"", "providers[0].headers.a b", "the name of a header"),
         ("Host = \"h\"", "providers[0].headers.Host", "gateway's own"),
         ("Authorization = \"Bearer x\"", "providers[0].headers.Authorization", "api_key"),
         ("x-api-key = \"x\"", "providers[0].headers.x-api-key", "api_key"),
@@ -790,7 +791,7 @@ fn members_that_a_model_writes_are_checked() {
             ("{ input = \"x\" }", &format!("{table}.input"), "cannot be set here"),
             ("{ prompt = \"x\" }", &format!("{table}.prompt"), "cannot be set here"),
             ("{ best_of = 9 }", &format!("{table}.best_of"), "cannot be set here"),
-            ("{ max_tokens = 5 }", &format!("{table}.max_tokens"), "write `default_max_tokens`, `reserve_tokens`"),
+            ("{ max_tokens = 5 }", &format!("{table}.max_tokens"), "use `default_max_tokens`, `reserve_tokens`"),
         ] {
             one_error(&model(&format!("{right}{key} = {value}")), 9, field, words);
         }
@@ -880,14 +881,14 @@ fn targets_are_checked_and_tried_in_their_order() {
 fn what_is_written_wrongly_is_not_called_missing_as_well() {
     let targets = "targets = [{ provider = \"p\" }]";
     let text = format!("default_model = \"m x\"\n{}", model(&format!("id = \"m x\"\ncontext = 1\n{targets}")));
-    one_error(&text, 7, "models[0].id", "must not contain spaces");
+    one_error(&text, 7, "models[0].id", "without spaces");
     let text = with("").replace("name = \"p\"", "name = \"my provider\"");
     let text = text.replace("provider = \"p\"", "provider = \"my provider\"");
     one_error(&text, 3, "providers[0].name", "expected 1 to 64 letters");
     let text = with("[server]\ntrusted_proxies = [\"foo\"]\nproxy_protocol = true");
     one_error(&text, 2, "server.trusted_proxies[0]", "a network such as");
     let text = with("[server]\ntrusted_proxies = []\nproxy_protocol = true");
-    one_error(&text, 3, "server.proxy_protocol", "needs `trusted_proxies`");
+    one_error(&text, 3, "server.proxy_protocol", "requires `trusted_proxies`");
 }
 
 #[test]
@@ -1074,8 +1075,8 @@ fn an_alias_is_one_name_of_one_model_with_a_star_at_its_end_alone() {
              [[models]]\nid = \"b\"\naliases = {second}\ncontext = \"1M\"\ntargets = [{{ provider = \"p\" }}]\n{PROVIDER}"
         )
     };
-    one_error(&models("[\"x\"]", "[\"x\"]"), 8, "models[1].aliases[0]", "`x` is an alias already");
-    one_error(&models("[\"x*\", \"x*\"]", "[]"), 3, "models[0].aliases[1]", "`x*` is an alias already");
+    one_error(&models("[\"x\"]", "[\"x\"]"), 8, "models[1].aliases[0]", "`x` is already an alias");
+    one_error(&models("[\"x*\", \"x*\"]", "[]"), 3, "models[0].aliases[1]", "`x*` is already an alias");
     one_error(&models("[\"b\"]", "[]"), 3, "models[0].aliases[0]", "`b` is the id of a model");
     one_error(&models("[\"x*y\"]", "[]"), 3, "models[0].aliases[0]", "a * at its end alone");
     one_error(&models("[\"\"]", "[]"), 3, "models[0].aliases[0]", "expected a name");

@@ -63,7 +63,7 @@ impl Kind<u64> for Count {
         let text = reader.string(&field)?;
         let count = super::units::context(&text).filter(|count| self.0.contains(count));
         if count.is_none() {
-            reader.error(&field, "expected a number such as 600, \"10M\" or \"250K\"; 0 is no limit");
+            reader.wrong(&field, "expected a number such as 600, \"10M\" or \"250K\"; 0 is no limit");
         }
         count
     }
@@ -80,7 +80,7 @@ impl Kind<u64> for Dollars {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u64> {
         let nano = field.decimal().and_then(super::units::dollars).filter(|nano| self.0.contains(nano));
         if nano.is_none() {
-            reader.error(
+            reader.wrong(
                 &field,
                 "expected US dollars such as 50.0, at most 1000000000 and with at most nine decimals; 0 is no limit",
             );
@@ -112,7 +112,7 @@ impl<V: Copy + TryFrom<u64> + TryInto<u64>> Kind<V> for Bytes {
 fn fitting<V: TryFrom<u64>>(reader: &mut Reader<'_>, field: &Field<'_>, number: u64) -> Option<V> {
     let value = V::try_from(number).ok();
     if value.is_none() {
-        reader.error(field, "more than this machine can count");
+        reader.wrong(field, "expected a number that fits this machine's address space");
     }
     value
 }
@@ -164,7 +164,7 @@ impl Kind<PathBuf> for Folder {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<PathBuf> {
         let text = reader.string(&field)?;
         if text.is_empty() {
-            reader.error(&field, "expected a folder");
+            reader.wrong(&field, "expected a folder");
             return None;
         }
         Some(reader.resolve(text))

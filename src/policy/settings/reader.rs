@@ -13,6 +13,9 @@ use toml::de::{DeTable, DeValue};
 /// Models, providers or plans in one configuration, and entries of one list.
 pub const ENTRIES_MAX: usize = 1000;
 
+/// Characters of a value that an error shows.
+const FOUND_MAX: usize = 64;
+
 /// Names that other programs use for a setting: the name, a key of the table in which the hint is shown, and the
 /// correct text.
 const SAID_ELSEWHERE: [(&str, &str, &str); 7] = [
@@ -214,6 +217,18 @@ impl Field<'_> {
         matches!(self.value, DeValue::String(_))
     }
 
+    /// The value as an error shows it: a scalar as written, cut to [`FOUND_MAX`] characters, otherwise its type.
+    fn found(&self) -> String {
+        match &self.value {
+            DeValue::String(text) => units::quoted(&text.chars().take(FOUND_MAX).collect::<String>()),
+            DeValue::Integer(number) => number.to_string(),
+            DeValue::Float(number) => number.to_string(),
+            DeValue::Boolean(value) => value.to_string(),
+            DeValue::Datetime(moment) => moment.to_string(),
+            other => type_of(other),
+        }
+    }
+
     /// Text of a date or date-time, written as a string or as TOML's own type.
     pub fn moment_text(&self) -> Option<String> {
         match &self.value {
@@ -299,6 +314,11 @@ impl<'a> Reader<'a> {
         ConfigError { file, line, field, message: message.to_string() }
     }
 
+    /// Reports that `field` breaks `rule`, and shows its value. Must never be used for a field that can hold a secret.
+    pub fn wrong(&mut self, field: &Field<'_>, rule: impl Display) {
+        self.error(field, format!("{rule}, found {}", field.found()));
+    }
+
     /// Reports that `field` is wrong.
     pub fn error(&mut self, field: &Field<'_>, message: impl Display) {
         self.report(field.span.start, field.path.clone(), message);
@@ -313,7 +333,7 @@ impl<'a> Reader<'a> {
     pub fn required<'d>(&mut self, section: &mut Section<'d>, key: &'static str) -> Option<Field<'d>> {
         let field = section.take(key);
         if field.is_none() {
-            self.report(section.start(), section.path_of(key), "missing");
+            self.report(section.start(), section.path_of(key), "missing, but required");
         }
         field
     }
@@ -328,10 +348,10 @@ impl<'a> Reader<'a> {
         let mut field = section.take(key);
         for old in former.iter().filter_map(|name| section.remove(name)) {
             if field.is_some() {
-                self.error(&old, format!("the old name of `{key}`, which is set as well"));
+                self.error(&old, format!("the old name of `{key}`, which is also set: remove one of them"));
                 continue;
             }
-            self.warn(old.start(), old.path.clone(), format!("an old name that will go: write `{key}`"));
+            self.warn(old.start(), old.path.clone(), format!("renamed: write `{key}`"));
             field = Some(old);
         }
         field
@@ -385,8 +405,8 @@ impl<'a> Reader<'a> {
     pub fn string(&mut self, field: &Field<'_>) -> Option<String> {
         match &field.value {
             DeValue::String(text) => Some(text.to_string()),
-            other => {
-                self.error(field, expected("a string", other));
+            _ => {
+                self.wrong(field, "expected a string");
                 None
             }
         }
@@ -396,7 +416,7 @@ impl<'a> Reader<'a> {
     pub fn word(&mut self, field: &Field<'_>, most: usize) -> Option<String> {
         let text = self.string(field)?;
         if text.is_empty() || text.chars().count() > most || text.chars().any(char::is_control) {
-            self.error(field, format!("expected 1 to {most} characters, none of them a control character"));
+            self.wrong(field, format!("expected 1 to {most} characters, none of them a control character"));
             return None;
         }
         Some(text)
@@ -417,8 +437,8 @@ impl<'a> Reader<'a> {
     pub fn boolean(&mut self, field: &Field<'_>) -> Option<bool> {
         match &field.value {
             DeValue::Boolean(value) => Some(*value),
-            other => {
-                self.error(field, expected("true or false", other));
+            _ => {
+                self.wrong(field, "expected true or false");
                 None
             }
         }
@@ -427,12 +447,12 @@ impl<'a> Reader<'a> {
     /// The integer within `range` that `field` must be.
     pub fn integer(&mut self, field: &Field<'_>, range: &RangeInclusive<u64>) -> Option<u64> {
         let DeValue::Integer(number) = &field.value else {
-            self.error(field, expected("an integer", &field.value));
+            self.wrong(field, "expected an integer");
             return None;
         };
         let value = u64::from_str_radix(number.as_str(), number.radix()).ok().filter(|value| range.contains(value));
         if value.is_none() {
-            self.error(field, format!("expected an integer from {} to {}", range.start(), range.end()));
+            self.wrong(field, format!("expected an integer from {} to {}", range.start(), range.end()));
         }
         value
     }
@@ -445,7 +465,7 @@ impl<'a> Reader<'a> {
         };
         if value.is_none() {
             let (least, most) = (units::duration_text(*range.start()), units::duration_text(*range.end()));
-            self.error(field, format!("expected a duration from \"{least}\" to \"{most}\" with its unit (ms s m h d)"));
+            self.wrong(field, format!("expected a duration from \"{least}\" to \"{most}\" with its unit (ms s m h d)"));
         }
         value
     }
@@ -459,7 +479,7 @@ impl<'a> Reader<'a> {
         };
         if value.is_none() {
             let (least, most) = (units::size_text(*range.start()), units::size_text(*range.end()));
-            self.error(field, format!("expected a size from \"{least}\" to \"{most}\", such as \"32MiB\""));
+            self.wrong(field, format!("expected a size from \"{least}\" to \"{most}\", such as \"32MiB\""));
         }
         value
     }
@@ -469,7 +489,7 @@ impl<'a> Reader<'a> {
         let field = section.take(key)?;
         let price = field.decimal().and_then(units::price);
         if price.is_none() {
-            self.error(&field, "expected USD per 1M tokens, from 0 to 1000000 with at most six decimals");
+            self.wrong(&field, "expected USD per 1M tokens, from 0 to 1000000 with at most six decimals");
         }
         price
     }
@@ -480,7 +500,7 @@ impl<'a> Reader<'a> {
         let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
         if found.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            self.error(field, format!("expected one of {}", names.join(", ")));
+            self.wrong(field, format!("expected one of {}", names.join(", ")));
         }
         found
     }
@@ -517,7 +537,14 @@ fn section<'d>(path: String, span: Range<usize>, entries: DeTable<'d>) -> Sectio
     Section { path, span, entries, asked: Vec::new() }
 }
 
-/// Message such as "expected x, found an integer".
+/// Message such as "expected a table, found a string". It does not show the value, which can be a secret.
 fn expected(what: &str, found: &DeValue<'_>) -> String {
-    format!("expected {what}, found {}", found.type_str())
+    format!("expected {what}, found {}", type_of(found))
+}
+
+/// Type of a value, such as "an integer".
+fn type_of(value: &DeValue<'_>) -> String {
+    let name = value.type_str();
+    let article = if name.starts_with(['a', 'i']) { "an" } else { "a" };
+    format!("{article} {name}")
 }

@@ -167,7 +167,7 @@ impl Reader<'_> {
         table.finish(self);
         let weight = weight.map_or(Some(1), |field| self.integer(&field, &WEIGHTS));
         if let (Some(refresh), None) = (&refresh, &command) {
-            self.error(refresh, "belongs to `command`: a file is read again when it changes");
+            self.error(refresh, "works only with `command`: a file is read again when it changes");
         }
         let found = match (env, file, command) {
             (Some(env), None, None) => self.variable(&env)?,
@@ -197,7 +197,10 @@ impl Reader<'_> {
         let name = self.string(env)?;
         let Some(value) = (self.source().env)(&name) else {
             let shown = if is_variable(&name) { format!(" `{name}`") } else { String::new() };
-            self.error(env, format!("the environment variable{shown} is not set"));
+            self.error(
+                env,
+                format!("the environment variable{shown} is not set: set it, or use {{ file = \"path\" }}"),
+            );
             return None;
         };
         Some((value, Origin::Env(name)))
@@ -235,7 +238,7 @@ impl Reader<'_> {
         match (self.source().run)(&program, &variables(self.source().text)) {
             Ok(value) => Some((value, Origin::Command { program, refresh })),
             Err(error) => {
-                self.report(at, path, format!("the program gives no secret: {error}"));
+                self.report(at, path, format!("the program printed no secret: {error}"));
                 None
             }
         }
