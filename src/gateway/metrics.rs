@@ -294,23 +294,35 @@ impl Stats {
             ),
             ("tollgate_upstream_connections", "Open upstream connections.", gauges.upstreams as u64),
             ("tollgate_upstream_idle_connections", "Idle upstream connections.", gauges.idle as u64),
-            ("tollgate_open_holds", "Requests between admission and settlement.", gauges.holds as u64),
-            ("tollgate_buffered_bytes", "Bytes in buffers.", gauges.buffered as u64),
-            ("tollgate_uncommitted_rows", "Rows not yet in the ledger.", gauges.uncommitted),
+            (
+                "tollgate_open_reservations",
+                "Reservations of requests between admission and settlement.",
+                gauges.holds as u64,
+            ),
+            ("tollgate_buffered_bytes", "Bytes in buffers, at most max_buffered.", gauges.buffered as u64),
+            ("tollgate_uncommitted_rows", "Usage records not yet in the ledger.", gauges.uncommitted),
         ] {
             head(out, name, "gauge", what);
             let _ = writeln!(out, "{name} {value}");
         }
         for (name, what, value) in [
-            ("tollgate_stale_retries_total", "Kept connections found closed and replaced.", self.stale_retries),
-            ("tollgate_reloads_total", "Configurations taken over while running.", self.reloads),
-            ("tollgate_turned_away_total", "Connections beyond a bound: closed, or told 503.", gauges.turned_away),
+            (
+                "tollgate_stale_retries_total",
+                "Requests sent once more because the kept connection was closed.",
+                self.stale_retries,
+            ),
+            ("tollgate_reloads_total", "Configurations applied by a reload.", self.reloads),
+            (
+                "tollgate_turned_away_total",
+                "Connections beyond a limit: closed, or answered with 503.",
+                gauges.turned_away,
+            ),
             (
                 "tollgate_log_suppressed_total",
                 "Requests without a valid key that are not in the log, beyond 100 a second.",
                 self.log_suppressed,
             ),
-            ("tollgate_panics_total", "Exchanges lost to a bug.", self.panics),
+            ("tollgate_panics_total", "Requests aborted by an internal panic.", self.panics),
             ("tollgate_spans_dropped_total", "Spans that did not reach their collector.", self.spans_dropped),
         ] {
             head(out, name, "counter", what);

@@ -1,5 +1,6 @@
 //! The alert rules and the dashboard against what the gateway really exposes, and against Prometheus' own tool.
 
+use super::pages::{anchors, root};
 use super::rig::{Rig, chat, connect, get, rest};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +49,31 @@ fn rules() -> Vec<(String, String)> {
         rest[..end].replace(">-\n", "").split_whitespace().collect::<Vec<_>>().join(" ")
     };
     rules.map(|(name, rest)| (name.to_string(), expression(rest))).collect()
+}
+
+/// Summary, description and runbook of a rule, with their quotes.
+fn annotations(rule: &str) -> [String; 3] {
+    let (_, rest) = ALERTS.split_once(&format!("- alert: {rule}\n")).unwrap();
+    let rest = rest.split("- alert: ").next().unwrap();
+    ["summary", "description", "runbook_url"].map(|name| {
+        let (_, value) = rest.split_once(&format!("          {name}: ")).unwrap_or_else(|| panic!("{rule}: no {name}"));
+        value.lines().next().unwrap().to_owned()
+    })
+}
+
+#[test]
+fn every_alert_names_its_instance_and_a_heading_of_the_manual() {
+    for (rule, query) in rules() {
+        let [summary, description, runbook] = annotations(&rule);
+        assert!(summary.starts_with("\"Tollgate {{ $labels.instance }}: "), "{rule}: {summary}");
+        let loses = query.contains(" by (") && !query.contains("by (instance");
+        assert!(!loses && !query.contains("sum("), "{rule} has no instance: {query}");
+        assert!(description.len() > 40 && description.ends_with(".\""), "{rule}: {description}");
+        let (_, path) = runbook.trim_matches('"').split_once("/blob/main/").unwrap_or_else(|| panic!("{runbook}"));
+        let (page, heading) = path.split_once('#').unwrap();
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        assert!(anchors(&text).iter().any(|anchor| anchor == heading), "{rule}: {runbook}");
+    }
 }
 
 fn dashboard() -> Value {
@@ -204,7 +230,17 @@ fn prometheus_takes_the_rules_the_queries_and_the_metrics() {
     std::fs::write(path("panels.yml"), recorded).unwrap();
     promtool(&["check", "rules", &path("panels.yml")], "");
     promtool(&["check", "metrics"], &metrics());
-    std::fs::write(path("test.yml"), RULES_TESTED).unwrap();
+    let mut tested = RULES_TESTED.to_string();
+    for (mark, rule, says) in [
+        ("{refused}", "TollgateCredentialRefused", "up/m returned 401: credential, bill or model"),
+        ("{fails}", "TollgateTargetFails", "33.41% of attempts at up/m fail"),
+        ("{stay}", "TollgateReservationsStay", "3 reservations are open although no requests arrive"),
+    ] {
+        let [_, description, runbook] = annotations(rule);
+        let all = format!("summary: 'Tollgate a: {says}', description: {description}, runbook_url: {runbook}");
+        tested = tested.replace(mark, &format!("exp_annotations: {{ {all} }}"));
+    }
+    std::fs::write(path("test.yml"), tested).unwrap();
     promtool(&["test", "rules", &path("test.yml")], "");
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -216,11 +252,11 @@ evaluation_interval: 1m
 tests:
   - interval: 1m
     input_series:
-      - { series: 'tollgate_upstream_responses_total{target="up/m", status="200"}', values: '0+600x60' }
-      - { series: 'tollgate_upstream_responses_total{target="up/m", status="401"}', values: '0x30 1+1x30' }
-      - { series: 'tollgate_upstream_responses_total{target="up/m", status="timeout"}', values: '0x30 0+300x30' }
-      - { series: 'tollgate_requests_total{endpoint="chat", model="m", status="200"}', values: '0+600x60' }
-      - { series: 'tollgate_open_holds{instance="a"}', values: '3x60' }
+      - { series: 'tollgate_upstream_responses_total{instance="a", target="up/m", status="200"}', values: '0+600x60' }
+      - { series: 'tollgate_upstream_responses_total{instance="a", target="up/m", status="401"}', values: '0x30 1+1x30' }
+      - { series: 'tollgate_upstream_responses_total{instance="a", target="up/m", status="timeout"}', values: '0x30 0+300x30' }
+      - { series: 'tollgate_requests_total{instance="b", endpoint="chat", model="m", status="200"}', values: '0+600x60' }
+      - { series: 'tollgate_open_reservations{instance="a"}', values: '3x60' }
     alert_rule_test:
       - { eval_time: 29m, alertname: TollgateCredentialRefused, exp_alerts: [] }
       - { eval_time: 29m, alertname: TollgateTargetFails, exp_alerts: [] }
@@ -228,16 +264,16 @@ tests:
       - eval_time: 45m
         alertname: TollgateCredentialRefused
         exp_alerts:
-          - exp_labels: { severity: critical, target: up/m, status: "401" }
-            exp_annotations: { summary: "up/m answers 401: credential, bill or model" }
+          - exp_labels: { severity: critical, instance: a, target: up/m, status: "401" }
+            {refused}
       - eval_time: 45m
         alertname: TollgateTargetFails
         exp_alerts:
-          - exp_labels: { severity: warning, target: up/m }
-            exp_annotations: { summary: "33.41% of the attempts at up/m fail" }
+          - exp_labels: { severity: warning, instance: a, target: up/m }
+            {fails}
       - eval_time: 45m
-        alertname: TollgateHoldsStay
+        alertname: TollgateReservationsStay
         exp_alerts:
           - exp_labels: { severity: warning, instance: a }
-            exp_annotations: { summary: "3 reservations are out although nothing is asked" }
+            {stay}
 "#;

@@ -80,7 +80,7 @@ fn sigterm_drains_what_runs_and_ends_with_code_0() {
     chatting.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=60 pace=10"))));
     assert_eq!(chatting.head().unwrap().status, 200);
     whole.send(&chat_request(&key, &chat("x\n#sim tokens=60 pace=10")));
-    wait_for("both to run", || (gauge(&h, "tollgate_open_holds") == 2).then_some(()));
+    wait_for("both to run", || (gauge(&h, "tollgate_open_reservations") == 2).then_some(()));
     h.gateway.signal("TERM");
     wait_for("the listener to be closed", || TcpStream::connect(h.at).err());
     assert_eq!(get(h.admin, "/readyz").unwrap().status(), 503, "not ready any more");
@@ -186,7 +186,7 @@ fn everything_is_given_back_when_the_work_is_done() {
     }
     drop(clients);
     wait_for("connections to be closed", || (h.gateway.descriptors() <= start + 64).then_some(()));
-    wait_for("no open hold", || (gauge(&h, "tollgate_open_holds") == 0).then_some(()));
+    wait_for("no open hold", || (gauge(&h, "tollgate_open_reservations") == 0).then_some(()));
     wait_for("no uncommitted row", || (gauge(&h, "tollgate_uncommitted_rows") == 0).then_some(()));
     wait_for("all clients to be gone", || (gauge(&h, "tollgate_client_connections") == 0).then_some(()));
     let quota = h.client().ask(&request("GET", "/v1/quota", &[("authorization", &bearer(&key))])).json();

@@ -134,7 +134,7 @@ fn a_proxy_header_is_owed_by_trusted_proxies_and_taken_from_nobody_else() {
     assert!(gate.ask(&forged).starts_with("HTTP/1.1 400"));
     assert_eq!(line(&gate, 2)["peer"], "127.0.0.1");
     // Health is asked for without one.
-    assert_eq!(gate.metric("tollgate_open_holds"), 0);
+    assert_eq!(gate.metric("tollgate_open_reservations"), 0);
 }
 
 #[test]

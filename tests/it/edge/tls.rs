@@ -49,7 +49,7 @@ fn answers_and_streams_come_over_tls_and_health_stays_plain() {
     client.write_all(chat(&rig.key, "small", true, "#sim tokens=2000").as_bytes()).unwrap();
     let stream = read_until(&mut client, "[DONE]");
     assert!(stream.matches("chat.completion.chunk").count() > 1000);
-    assert_eq!(gate.metric("tollgate_open_holds"), 0);
+    assert_eq!(gate.metric("tollgate_open_reservations"), 0);
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn five_hundred_streams_and_a_flow_of_new_connections_notice_nothing() {
         gate.log().matches("predecessor left\",\"unsettled\":0").count() == 2
     });
     gate.until("every row is there", |_| rows(&rig) == expected);
-    assert_eq!(gate.metric("tollgate_open_holds"), 0);
+    assert_eq!(gate.metric("tollgate_open_reservations"), 0);
     assert!(!gate.log().contains("\"status\":5"));
 }
 
@@ -166,7 +166,7 @@ fn what_the_old_process_still_serves_counts_in_the_new_one() {
     stream.write_all(chat(&one, "small", true, "#sim tokens=120 pace=10").as_bytes()).unwrap();
     read_until(&mut stream, "chunk");
     upgrade(&gate);
-    assert_eq!(gate.metric("tollgate_open_holds"), 1);
+    assert_eq!(gate.metric("tollgate_open_reservations"), 1);
     let second = chat(&one, "small", false, "hello").replacen("host: h", "connection: close\r\nhost: h", 1);
     assert!(gate.ask(&second).starts_with("HTTP/1.1 429"));
     read_until(&mut stream, "[DONE]");
@@ -309,5 +309,5 @@ fn sockets_from_systemd_are_used_and_named_ones_serve_health() {
     assert!(read_until(&mut early, "\"small\"").starts_with("HTTP/1.1 200"));
     upgrade(&gate);
     assert!(gate.ask(&get(&rig.key, "/v1/models")).starts_with("HTTP/1.1 200"));
-    gate.metric("tollgate_open_holds");
+    gate.metric("tollgate_open_reservations");
 }

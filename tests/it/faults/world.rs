@@ -194,7 +194,7 @@ impl World {
             clients: of("tollgate_client_connections"),
             upstreams: of("tollgate_upstream_connections"),
             idle: of("tollgate_upstream_idle_connections"),
-            holds: of("tollgate_open_holds"),
+            holds: of("tollgate_open_reservations"),
             // The request that asks holds a block itself.
             buffered: of("tollgate_buffered_bytes").saturating_sub(2 * 4096),
         }

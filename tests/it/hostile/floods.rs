@@ -291,7 +291,7 @@ fn resets(rig: &Rig, gate: &mut Gate) -> String {
         }
     }
     gate.until("nothing is left", |gate| {
-        let left = ["client_connections", "upstream_connections", "open_holds", "buffered_bytes"];
+        let left = ["client_connections", "upstream_connections", "open_reservations", "buffered_bytes"];
         // The question itself is asked over one, and holds a block.
         left.iter().map(|name| gate.metric(&format!("tollgate_{name}"))).sum::<u64>() <= 2 * 4096
             && gate.metric("tollgate_upstream_connections") == 0

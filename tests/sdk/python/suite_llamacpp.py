@@ -119,7 +119,7 @@ class Relayed(unittest.TestCase):
         connection.sock.close()
         answer.close()
         metrics = lambda: gateway.fetch(f"http://{LOCAL.admin}/metrics")[1].decode()
-        gateway.wait_until("nothing to be under way", lambda: "\ntollgate_open_holds 0\n" in metrics())
+        gateway.wait_until("nothing to be under way", lambda: "\ntollgate_open_reservations 0\n" in metrics())
         direct, ours = both("completions", {"prompt": "x", "max_tokens": 3, "temperature": 0})
         self.assertEqual(named(direct[2]), named(ours[2]))
 
