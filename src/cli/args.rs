@@ -13,7 +13,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
 /// Configuration options.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ConfigArg {
-    /// Configuration file [default: $TOLLGATE_CONFIG, then what $TOLLGATE_CONFIG_TOML holds, then ./tollgate.toml,
+    /// Configuration file [default: $TOLLGATE_CONFIG, then the text in $TOLLGATE_CONFIG_TOML, then ./tollgate.toml,
     /// then /etc/tollgate/tollgate.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -30,13 +30,14 @@ pub struct ServeArgs {
 /// `tollgate demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// Address to serve on [default: 127.0.0.1:8080, or a free port if that is taken]
+    /// Address for clients [default: 127.0.0.1:8080, or a free port if that is taken]
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub listen: Option<SocketAddr>,
-    /// Address for health and metrics [default: 127.0.0.1:9090, or a free port if that is taken]
+    /// Address of the dashboard, the admin API, health and metrics [default: 127.0.0.1:9090, or a free port if that is
+    /// taken]
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub admin_listen: Option<SocketAddr>,
-    /// Tokens per second of every answer; 0 for at once
+    /// Tokens per second of every answer; 0 sends them immediately
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub pace: u64,
 }
@@ -50,7 +51,7 @@ pub struct CheckArgs {
     /// Print the effective configuration: every default filled in, secrets masked
     #[arg(long)]
     pub print: bool,
-    /// Ask every provider for its models, with its credential, and report problems
+    /// Request the models of every provider with its credential, and report what fails
     #[arg(long, conflicts_with = "print")]
     pub connect: bool,
 }

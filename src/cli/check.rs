@@ -4,7 +4,7 @@
 use super::args::CheckArgs;
 use super::connect;
 use super::load::{self, Secrets};
-use super::output::{Failure, clean, line, print, remark};
+use super::output::{Failure, clean, line, print, warn};
 use super::serve::{descriptors, setup};
 use super::store;
 use crate::io::clock::unix;
@@ -21,7 +21,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let security = setup::security(&config, None).map_err(Failure::failed)?;
     store::supported(&config.store.url)?;
     store::is_ledger(&config.store.url)?;
-    config.warnings.iter().for_each(|warning| remark(&format!("tollgate: {}", line(warning))));
+    config.warnings.iter().for_each(|warning| warn(&line(warning)));
     if args.print {
         // With whole paths it means the same wherever it is kept.
         let whole = std::path::absolute(&path).map_err(Failure::failed)?;
@@ -30,13 +30,10 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     if let Ok(limit) = listen::raise_descriptor_limit()
         && let Some(text) = descriptors::warning(&config, limit)
     {
-        remark(&format!("tollgate: warning: {text}"));
+        warn(&text);
     }
     warn_of_missing(&config);
-    queue_remarks(&config)
-        .iter()
-        .chain(&money_remarks(&config))
-        .for_each(|text| remark(&format!("tollgate: warning: {text}")));
+    queue_remarks(&config).iter().chain(&money_remarks(&config)).for_each(|text| warn(text));
     if args.connect {
         return connect::run(&config, &security);
     }
@@ -70,7 +67,7 @@ fn warn_of_missing(config: &Config) {
         return;
     }
     for ((what, name), keys) in missing {
-        remark(&format!("tollgate: warning: {}", what.message(&name, keys)));
+        warn(&what.message(&name, keys));
     }
 }
 
@@ -81,21 +78,21 @@ fn queue_remarks(config: &Config) -> Vec<String> {
         let Some(queue) = &model.queue else { continue };
         if model.targets.iter().any(|target| target.concurrency == 0) {
             remarks.push(format!(
-                "model `{}`: a target without `concurrency` always has a place: requests wait only while all rest",
+                "model `{}`: a target without `concurrency` always has a free slot, so requests rarely wait",
                 model.id
             ));
         }
         let request_timeout = model.targets.iter().map(|target| target.limits.request_timeout).max();
         if request_timeout.is_some_and(|timeout| timeout <= queue.wait) {
             remarks.push(format!(
-                "model `{}`: `request_timeout` goes on while a request waits, and ends that before `queue.wait` does",
+                "model `{}`: `request_timeout` includes the time in the queue and ends before `queue.wait`: raise it",
                 model.id
             ));
         }
     }
     let queues = config.catalog.models().iter().any(|model| model.queue.is_some());
     if let Some(plan) = config.plans.iter().find(|plan| plan.share != 1).filter(|_| !queues) {
-        remarks.push(format!("plan `{}`: `share` has no effect: no model has a `queue`", plan.name));
+        remarks.push(format!("plan `{}`: `share` has no effect, because no model has a `queue`", plan.name));
     }
     remarks
 }
@@ -108,7 +105,8 @@ fn money_remarks(config: &Config) -> Vec<String> {
     let bare = config.catalog.models().iter().filter(|model| !names.is_empty() && !model.priced);
     let remark = |model: &Model| {
         format!(
-            "model `{}` has no `input_price` or no `output_price`: under the budget of {} it is refused (403)",
+            "model `{}` has no `input_price` or no `output_price`: keys with the budget of {} get 403; \
+             set both prices (0 = free)",
             model.id,
             names.join(", ")
         )
@@ -146,7 +144,7 @@ mod tests {
         assert_eq!(said("", ""), [""; 0]);
         assert_eq!(said("input_price = 0\noutput_price = 0", "budget = 5.0"), [""; 0]);
         let one = said("input_price = 1.0", "budget = 5.0");
-        assert!(one.len() == 1 && one[0].ends_with("under the budget of `team` it is refused (403)"), "{one:?}");
+        assert!(one.len() == 1 && one[0].contains("keys with the budget of `team` get 403"), "{one:?}");
     }
 
     #[test]
@@ -154,9 +152,9 @@ mod tests {
         let bounded = "targets = [{ provider = \"p\", concurrency = 4 }]\nqueue = { wait = \"1m\" }\n";
         assert_eq!(remarks(bounded, "share = 3"), [""; 0]);
         let said = remarks(&format!("{bounded}request_timeout = \"50s\""), "");
-        assert!(said.len() == 1 && said[0].contains("`request_timeout` goes on"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains("`request_timeout` includes the time in the queue"), "{said:?}");
         let said = remarks("targets = [{ provider = \"p\" }]\nqueue = {}", "");
-        assert!(said.len() == 1 && said[0].contains("always has a place"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains("always has a free slot"), "{said:?}");
         let said = remarks("targets = [{ provider = \"p\", concurrency = 4 }]", "share = 3");
         assert!(said.len() == 1 && said[0].starts_with("plan `team`: `share` has no effect"), "{said:?}");
     }

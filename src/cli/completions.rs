@@ -10,7 +10,7 @@ const TEXTS: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/completio
 /// `tollgate completions`.
 #[derive(clap::Args, Debug)]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell to complete in
     #[arg(value_enum)]
     pub shell: Shell,
 }

@@ -95,7 +95,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     if let (Some(_), false) = (&provider.discover, bad) {
         let (word, said) = match discover::ask(provider, security) {
             Ok(list) => ("ok", format!("{} models of its list for the catalog", list.models.len())),
-            Err(no) => ("hint", format!("its list is of no use: {}", no.why)),
+            Err(no) => ("hint", format!("its list cannot be used: {}", no.why)),
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {word}: discover: {}", clean(&said));
@@ -146,36 +146,35 @@ fn judge(provider: &Provider, asker: &Asker<'_>, answer: &Answer, list: &mut Opt
         200 => match serde_json::from_slice::<Value>(&answer.body) {
             Ok(value) => judge_list(provider, asker, &value, list),
             Err(_) if !answer.whole => {
-                Found::Bad(format!("200, but no whole list comes within {} s", ANSWER.as_secs()))
+                Found::Bad(format!("200, but the list is incomplete after {} s", ANSWER.as_secs()))
             }
-            Err(_) => Found::Bad(format!(
-                "200, but what comes is no JSON: this is no API; is base_url = \"{}\" right?",
-                provider.base_url
-            )),
+            Err(_) => {
+                Found::Bad(format!("200, but the response is not JSON: correct base_url = \"{}\"", provider.base_url))
+            }
         },
         401 => Found::Bad(unauthorized(provider)),
-        402 => Found::Bad("402: the account has no credit left: top it up at the provider".to_string()),
+        402 => Found::Bad("402: the account has no credit left: add credit at the provider".to_string()),
         403 => Found::Bad(
-            "403: the credential is known and may not do this: look at its rights, project and region at the provider"
+            "403: the credential is valid, but lacks permission: check its rights, project and region at the provider"
                 .to_string(),
         ),
         404 | 405 => not_there(provider, asker, status),
         408 | 429 | 500..=599 => {
-            Found::Hint(format!("{status}: it is there, and busy or broken at the moment: try again later"))
+            Found::Hint(format!("{status}: the provider is busy or broken at the moment: try again later"))
         }
         300..=399 => {
             let to = values(&answer.head, "location").next().map(|to| String::from_utf8_lossy(to).into_owned());
             let to = to.map(|to| to.trim_end_matches("/models").to_string()).unwrap_or_default();
-            Found::Bad(format!("{status}: it sends us on, which is never followed: write base_url = \"{to}\""))
+            Found::Bad(format!("{status}: a redirect, which Tollgate never follows: write base_url = \"{to}\""))
         }
         _ if speaks_of_tls(&answer.body) => Found::Bad(wants_tls(provider)),
-        _ => Found::Hint(format!("{status} to the question for its models: it is there, and lists none")),
+        _ => Found::Hint(format!("{status} to the request for its models: it lists none")),
     }
 }
 
 fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut Option<Vec<Listed>>) -> Found {
     let Some(entries) = value["data"].as_array() else {
-        return Found::Hint("200, but no list of models comes".to_string());
+        return Found::Hint("200, but the response is not a list of models".to_string());
     };
     let theirs = value["object"] != "list" && value.get("has_more").is_some();
     // Some that list their models so have an endpoint for chat, too.
@@ -246,8 +245,8 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
     if generate.as_ref().is_some_and(|answer| answer.status == 401) {
         return Found::Bad(unauthorized(provider));
     }
-    if generate.is_some_and(|answer| !ABSENT.contains(&answer.status)) {
-        return Found::Hint(format!("{status}: it is there, and lists no models"));
+    if generate.is_ok_and(|status| !matches!(status, 404 | 405 | 501)) {
+        return Found::Hint(format!("{status}: it answers, but lists no models"));
     }
     let base = base_path(provider);
     let doubled = base.strip_suffix("/v1/v1").map(|bare| (format!("{bare}/v1"), "has /v1 twice"));
@@ -263,7 +262,7 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
             return Found::Bad(format!("{status}: base_url {what}: write base_url = \"{url}\""));
         }
     }
-    Found::Bad(format!("{status}: there is nothing at {base}: is base_url = \"{}\" right?", provider.base_url))
+    Found::Bad(format!("{status}: nothing at {base}: correct base_url = \"{}\"", provider.base_url))
 }
 
 /// True if an answer complains of plain HTTP where TLS is spoken.
@@ -281,18 +280,18 @@ fn wants_tls(provider: &Provider) -> String {
 
 fn no_answer(provider: &Provider, asker: &Asker<'_>, why: &NoAnswer) -> String {
     if let (Some(proxy), NoAnswer::Name | NoAnswer::Refused(_) | NoAnswer::Unreachable(..)) = (&provider.proxy, why) {
-        return format!("the proxy {}:{} cannot be reached: is `proxy` right?", proxy.host, proxy.port);
+        return format!("the proxy {}:{} cannot be reached: correct `proxy`", proxy.host, proxy.port);
     }
     match why {
-        NoAnswer::Proxy(why) => format!("{why}: look at `proxy`, and at what the proxy allows"),
+        NoAnswer::Proxy(why) => format!("{why}: check `proxy` and the rules of the proxy"),
         NoAnswer::Name => {
-            format!("no address is known for `{}`: is it spelt right, and can this host look it up?", provider.host)
+            format!("no address for `{}`: correct the name, or the resolver of this host", provider.host)
         }
         NoAnswer::Refused(at) => {
-            format!("connection refused: nothing listens at {at}: is it started, is the port right?")
+            format!("connection refused: nothing listens at {at}: start the server or correct the port")
         }
         NoAnswer::Unreachable(at, why) => {
-            format!("no connection to {at}: {why}: is a firewall or a proxy in the way, is the address right?")
+            format!("no connection to {at}: {why}: check the address, firewalls and proxies")
         }
         NoAnswer::Silent | NoAnswer::Broken(_) if provider.tls && answers_plain(provider, asker) => {
             no_answer(provider, asker, &NoAnswer::Tls(Trouble::NotTls))
@@ -300,7 +299,7 @@ fn no_answer(provider: &Provider, asker: &Asker<'_>, why: &NoAnswer) -> String {
         NoAnswer::Silent => format!("connected, but no answer came within {} s", ANSWER.as_secs()),
         NoAnswer::WantsTls => wants_tls(provider),
         NoAnswer::Broken(_) if !provider.tls && answers_tls(provider, asker) => wants_tls(provider),
-        NoAnswer::Broken(why) => format!("no answer in HTTP: {why}: is this the right port?"),
+        NoAnswer::Broken(why) => format!("not HTTP: {why}: correct the port"),
         NoAnswer::Tls(Trouble::NotTls) => {
             let url = provider.base_url.replacen("https:", "http:", 1);
             format!("it does not speak TLS: write base_url = \"{url}\" if the way there is safe")

@@ -72,7 +72,7 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
 
 /// Default address of the demo.
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Default address of its admin listener.
+/// Address of the dashboard, the admin API, health and metrics.
 const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
 /// An address to listen on, and the user's wish.

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// `tollgate init`.
 #[derive(clap::Args, Debug)]
 pub struct InitArgs {
-    /// The file to write; it must not be there [default: tollgate.toml]
+    /// File to write; it must not exist yet [default: tollgate.toml]
     #[command(flatten)]
     pub config: ConfigArg,
 }
@@ -207,7 +207,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     let path = args.config.config.clone().unwrap_or_else(|| PathBuf::from("tollgate.toml"));
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Failure::failed(format!("{} is there already and stays as it is", path.display()))
+            Failure::failed(format!("{} already exists: remove it, or name another file with --config", path.display()))
         }
         _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
     };
@@ -226,10 +226,10 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
         remark(&local.found());
     }
     if hosted.is_empty() && local.is_empty() {
-        remark("found no provider: the file has an example to be filled in");
+        remark("found no provider: replace the example in the file");
     }
     if let Some(variable) = load::hiding(&path) {
-        remark(&format!("${variable} is set and hides this file: unset it, or name the file by --config"));
+        remark(&format!("${variable} is set, so commands ignore this file: unset it, or use --config"));
     }
     print(&format!("wrote {}\n", clean(&path.to_string_lossy())))
 }
@@ -269,7 +269,8 @@ fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
     let mut out = format!(
         "# Written by `tollgate init`. What every key means: the configuration reference.\n\
          # Next: tollgate check --connect, tollgate keys issue --name NAME, tollgate serve\n\n\
-         [server]\nlisten = \"127.0.0.1:{listen}\"\nadmin_listen = \"127.0.0.1:9090\"       # health and metrics\n\n\
+         [server]\nlisten = \"127.0.0.1:{listen}\"\n\
+         admin_listen = \"127.0.0.1:9090\"       # dashboard, admin API, health, metrics\n\n\
          [store]\nurl = \"sqlite:tollgate.db\"            # keys and usage, beside this file\n\n"
     );
     let mut ids: Vec<String> = Vec::new();

@@ -37,17 +37,24 @@ use std::time::Duration;
 /// Commands about keys.
 #[derive(Subcommand, Debug)]
 pub enum KeysCommand {
-    /// Issue a key and print it, alone, on standard output; it is shown this once
+    /// Issue a key and print it on standard output, this once only
+    #[command(after_help = "Example:\n  tollgate keys issue --name ann --plan team --expires 90d")]
+    #[command(mut_args(options::of_new_key))]
     Issue(IssueArgs),
     /// List all keys
+    #[command(after_help = "Example:\n  tollgate keys list --name 'ci-*' --json")]
     List(ListArgs),
     /// Show one key
+    #[command(after_help = "Example:\n  tollgate keys show ann")]
     Show(KeyArgs),
-    /// Change what a key may do; id, secret and history stay
+    /// Change name, plan, scope or limits of a key; id, secret and history stay
+    #[command(after_help = "Example:\n  tollgate keys set ann --budget 20 --group research")]
     Set(SetArgs),
-    /// Give a key a new secret and print it, alone, on standard output; id, plan and history stay
+    /// Replace the secret of a key and print the new one; id, plan and history stay
+    #[command(after_help = "Example:\n  tollgate keys rotate ann --grace 24h")]
     Rotate(RotateArgs),
-    /// Revoke a key; a running gateway refuses it within a second
+    /// Revoke a key; running gateways reject it within a second
+    #[command(after_help = "Example:\n  tollgate keys revoke ann")]
     Revoke(KeyArgs),
 }
 
@@ -71,7 +78,7 @@ pub struct IssueArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Name of the key's user: a person or a program
+    /// Name of the person or program that uses the key
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: String,
     /// Permissions and limits of the key.
@@ -88,22 +95,22 @@ pub struct SetArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
+    /// Id (the twelve characters after `live_`) or unique name of the key
     #[arg(value_name = "KEY")]
     pub key: String,
-    /// Another name
+    /// New name
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
     /// Permissions and limits of the key.
     #[command(flatten)]
     pub options: KeyOptions,
-    /// Refuse the key until it is enabled again
+    /// Reject the key until it is enabled again
     #[arg(long, conflicts_with = "enable")]
     pub disable: bool,
-    /// Take a disabled key again
+    /// Accept a disabled key again
     #[arg(long)]
     pub enable: bool,
-    /// Print JSON: the record as it is now
+    /// Print JSON: the changed record
     #[arg(long)]
     pub json: bool,
 }
@@ -114,10 +121,10 @@ pub struct RotateArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
+    /// Id (the twelve characters after `live_`) or unique name of the key
     #[arg(value_name = "KEY")]
     pub key: String,
-    /// Time for which the old secret stays valid; 0s ends it at once
+    /// Time for which the old secret stays valid; 0s ends it immediately
     #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = GRACE)]
     pub grace: Duration,
     /// Print JSON: the key and its record
@@ -204,7 +211,7 @@ fn with_entropy(make: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Issued) -> Resul
     let random = SystemRandom::new();
     let mut filled = true;
     let issued = make(&mut |out: &mut [u8]| filled &= random.fill(out).is_ok());
-    if filled { Ok(issued) } else { Err(Failure::failed("the system gives no random bytes")) }
+    if filled { Ok(issued) } else { Err(Failure::failed("the system provides no random bytes")) }
 }
 
 fn rotate(args: &RotateArgs) -> Result<(), Failure> {

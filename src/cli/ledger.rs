@@ -30,21 +30,23 @@ use std::sync::Arc;
 /// Commands about the ledger.
 #[derive(Subcommand, Debug)]
 pub enum LedgerCommand {
-    /// Recompute every counter from the rows and compare; exit code 1 if one differs
+    /// Recompute every counter from the usage records and compare; exit code 1 if one differs
+    #[command(after_help = "Example:\n  tollgate ledger verify --json")]
     Verify(VerifyArgs),
-    /// List who has changed which key, the newest first
+    /// List changes of keys and who made them, newest first
+    #[command(after_help = "Example:\n  tollgate ledger audit --limit 20")]
     Audit(AuditArgs),
-    /// Print everything as JSON Lines: one object per request, and one per daily sum of requests folded away
+    /// Print all records as JSON Lines: one object per request, or per daily sum of folded requests
+    #[command(after_help = "Example:\n  tollgate ledger export > records.jsonl")]
     Export(ExportArgs),
-    /// Copy a ledger in a file, also while a gateway runs
-    Backup(BackupArgs),
-    /// Rewrite a ledger in a file without unused space, and with `store.page_size`; not while a gateway runs
-    Compact(CompactArgs),
-    /// Have every host go on with a shared ledger that was emptied or replaced, counting from what is in it
+    /// Accept a shared ledger that was emptied or replaced, for all hosts
+    #[command(after_help = "Example:\n  tollgate ledger adopt")]
     Adopt(AdoptArgs),
     /// Compare the clock with the newest usage record and the build date; exit code 1 if it is behind
+    #[command(after_help = "Example:\n  tollgate ledger clock")]
     Clock(ConfirmArgs),
     /// Show whether retention may fold old rows; exit code 1 if the clock seems to have jumped ahead
+    #[command(after_help = "Example:\n  tollgate ledger fold --confirm")]
     Fold(ConfirmArgs),
 }
 
@@ -80,7 +82,7 @@ pub struct AuditArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Maximum number of lines
+    /// Changes to print
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: usize,
     /// Print JSON
@@ -134,8 +136,8 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
     }
     match verdict.differences.len() {
         0 => Ok(()),
-        1 => Err(Failure::failed("1 counter is not what the rows say")),
-        count => Err(Failure::failed(format!("{count} counters are not what the rows say"))),
+        1 => Err(Failure::failed("1 counter differs from the usage records")),
+        count => Err(Failure::failed(format!("{count} counters differ from the usage records"))),
     }
 }
 

@@ -50,11 +50,12 @@ macro_rules! features {
     };
 }
 
-/// A model gateway: keys, limits, routing and exact usage for OpenAI- and Anthropic-shaped APIs
+/// LLM gateway: API keys, limits, budgets, routing and usage for OpenAI- and Anthropic-compatible APIs
 #[derive(Parser, Debug)]
 #[command(name = "tollgate", version = VERSION, max_term_width = 100)]
+#[command(after_help = "Example:\n  tollgate demo")]
 struct Cli {
-    /// Configuration file; here or behind the command
+    /// Configuration file, before or after the command
     #[arg(long = "config", id = "early", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -76,30 +77,42 @@ const VERSION: &str = concat!(
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Run the gateway
+    #[command(after_help = "Example:\n  tollgate serve --config /etc/tollgate/tollgate.toml")]
     Serve(ServeArgs),
-    /// Run the gateway on a simulated provider with a fresh key; needs no set-up
+    /// Run the gateway with a simulated provider and a new key; needs no configuration
+    #[command(after_help = "Example:\n  tollgate demo --listen 127.0.0.1:8090 --pace 0")]
     Demo(DemoArgs),
     /// Run only the simulated provider
+    #[command(after_help = "Example:\n  tollgate provider --listen 127.0.0.1:9000 --pace 50")]
     Provider(provider::ProviderArgs),
     /// Generate tollgate.toml from API keys in the environment and local model servers
+    #[command(after_help = "Example:\n  OPENAI_API_KEY=sk-... tollgate init --config tollgate.toml")]
     Init(init::InitArgs),
     /// Check the configuration; errors name file, line and field
+    #[command(after_help = "Example:\n  tollgate check --connect")]
     Check(CheckArgs),
     /// Check whether a running gateway is ready (exit code 0 or 1), for container health checks
+    #[command(after_help = "Example:\n  tollgate ready --admin 127.0.0.1:9090")]
     Ready(ready::ReadyArgs),
     /// Issue, list, show, change, rotate and revoke API keys
+    #[command(after_help = "Example:\n  tollgate keys issue --name ann")]
     #[command(subcommand)]
     Keys(Box<keys::KeysCommand>),
-    /// List the catalog: names, ids, context sizes, prices
+    /// List models: names, ids, context sizes, prices
+    #[command(after_help = "Example:\n  tollgate models --json")]
     Models(ModelsArgs),
     /// Report requests, tokens and cost
+    #[command(after_help = "Example:\n  tollgate usage --by model,day --since 2026-11-01")]
     Usage(usage::UsageArgs),
-    /// Show the last requests of a running gateway, and follow those that end
+    /// Show the last requests of a running gateway
+    #[command(after_help = "Example:\n  tollgate requests --live --failed")]
     Requests(requests::RequestsArgs),
-    /// Verify, export, audit or adopt the ledger
+    /// Verify, audit, export or adopt the ledger, and check its clock
+    #[command(after_help = "Example:\n  tollgate ledger verify")]
     #[command(subcommand)]
     Ledger(ledger::LedgerCommand),
-    /// Print a shell's completions
+    /// Print completions for a shell
+    #[command(after_help = "Example:\n  tollgate completions bash > /etc/bash_completion.d/tollgate")]
     Completions(completions::CompletionsArgs),
 }
 
@@ -125,9 +138,12 @@ impl Cli {
     /// A configuration that was named before the command is the command's.
     fn settle(&mut self) -> Result<(), Failure> {
         let Some(early) = self.config.take() else { return Ok(()) };
-        let place = self.command.config().ok_or_else(|| Failure::misused("this command takes no --config"))?;
+        let place = self
+            .command
+            .config()
+            .ok_or_else(|| Failure::misused("this command does not use --config: leave it out"))?;
         if place.config.replace(early).is_some() {
-            return Err(Failure::misused("--config is given twice"));
+            return Err(Failure::misused("--config is given twice: leave out one"));
         }
         Ok(())
     }
@@ -175,9 +191,7 @@ fn misunderstood(error: &clap::Error) -> ExitCode {
     if code == 0 {
         return output::print(&text).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
     }
-    // Without a command it is the help that comes, which is no error.
-    let (whose, text) = text.strip_prefix("error: ").map_or(("", &*text), |text| ("tollgate: ", text));
-    output::remark(&format!("{whose}{}", text.trim_end()));
+    output::remark(text.trim_end());
     ExitCode::from(code)
 }
 

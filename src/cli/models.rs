@@ -3,7 +3,7 @@
 use super::args::{ConfigArg, ModelsArgs};
 use super::discover;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, print, print_json, remark};
+use super::output::{Align, Failure, Table, print, print_json, warn};
 use super::serve::setup;
 use crate::policy::catalog::{Catalog, price_text};
 use crate::policy::config::Config;
@@ -45,9 +45,9 @@ fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
     if config.providers.iter().all(|provider| provider.discover.is_none()) {
         return Ok(config);
     }
-    let unknown = |what: &str, why: &str| remark(&format!("tollgate: the models of {what} are not known: {why}"));
+    let unknown = |what: &str, why: &str| warn(&format!("the models of {what} are unknown: {why}"));
     let Ok(mut config) = load::read(&path, Secrets::Needed) else {
-        unknown("providers", "their credentials are not to be had here");
+        unknown("providers", "their credentials are not available here");
         return Ok(config);
     };
     let security = setup::security(&config, None).map_err(Failure::failed)?;

@@ -64,9 +64,9 @@ impl Failure {
     /// Says so on standard error; the exit code.
     pub fn report(self) -> ExitCode {
         match &self {
-            // As compilers say it, so that an editor can jump there.
-            Failure::Config(errors) => errors.iter().for_each(|error| remark(&format!("tollgate: {}", line(error)))),
-            other => remark(&format!("tollgate: {}", other.text())),
+            // File and line as compilers print them, so that an editor can jump there.
+            Failure::Config(errors) => errors.iter().for_each(|wrong| remark(&format!("error: {}", line(wrong)))),
+            other => remark(&format!("error: {}", other.text())),
         }
         ExitCode::from(self.code())
     }
@@ -120,7 +120,12 @@ pub fn remark(lines: &str) {
     lines.lines().for_each(|line| drop(writeln!(stderr, "{}", clean(line))));
 }
 
-/// Line for an error or warning about a configuration, whose text may contain line feeds.
+/// Writes a warning to standard error.
+pub fn warn(text: &str) {
+    remark(&format!("warning: {text}"));
+}
+
+/// One error or warning about a configuration: what is written there may have line feeds in it.
 pub fn line(error: &ConfigError) -> String {
     clean(&error.to_string())
 }

@@ -13,13 +13,13 @@ use std::process::ExitCode;
 /// Arguments of `tollgate provider`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ProviderArgs {
-    /// Address to listen on; port 0 takes a free one
+    /// Address to listen on; port 0 selects a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000", value_parser = parse_address)]
     pub listen: SocketAddr,
-    /// Tokens per second of every answer; 0 for as fast as they are read
+    /// Tokens per second of every answer; 0 sends them as fast as the client reads
     #[arg(long, value_name = "TOKENS_PER_SECOND", default_value_t = 0)]
     pub pace: u64,
-    /// The key that requests must carry; any or none is taken if absent
+    /// Key that requests must contain [default: any or none]
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
     /// Serve this model; repeat it for several. Without it every name is served
@@ -32,7 +32,7 @@ pub fn run(args: &ProviderArgs) -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tollgate: provider on {}: {error}", args.listen);
+            eprintln!("error: provider on {}: {error}", args.listen);
             ExitCode::FAILURE
         }
     }

@@ -18,7 +18,7 @@ const FOR_EVER: Duration = Duration::from_secs(366 * 86_400);
 /// Gateway options.
 #[derive(clap::Args, Debug)]
 pub struct AdminArg {
-    /// The gateway's admin listener, an address or unix:PATH [default: admin_listen of the configuration]
+    /// Admin listener of the gateway, an address or unix:PATH [default: admin_listen of the configuration]
     #[arg(long, value_name = "ADDR", value_parser = parse)]
     pub admin: Option<AdminListen>,
 }
@@ -77,7 +77,7 @@ impl Listener {
     }
 
     fn configured(server: &Server) -> Result<Listener, Failure> {
-        let none = || Failure::failed("the configuration has no admin_listen; name it by --admin ADDR");
+        let none = || Failure::failed("the configuration has no admin_listen: set it, or use --admin ADDR");
         let place = server.admin_listen.clone().ok_or_else(none)?;
         let token = server.admin_token.as_ref().map(|token| token.expose().to_string());
         Ok(Listener { place, token })

@@ -28,12 +28,14 @@ pub fn run(args: &ReadyArgs) -> Result<(), Failure> {
     match listener.get("/readyz", TIMEOUT) {
         Ok(answer) if answer.status == 200 => print("ready\n"),
         Ok(answer) if answer.body.ends_with(b": clock\n") => Err(Failure::failed(format!(
-            "not ready: {listener} says {}: the clock is behind the newest usage record or the build date; see \
+            "not ready: {listener} returned {}: the clock is behind the newest usage record or the build date; see \
              `tollgate ledger clock`",
             answer.status
         ))),
-        Ok(answer) => Err(Failure::failed(format!("not ready: {listener} says {}", answer.status))),
-        Err(NoAnswer::Refused(_)) => Err(Failure::failed(format!("not ready: nothing listens at {listener}"))),
-        Err(_) => Err(Failure::failed(format!("not ready: no answer from {listener}"))),
+        Ok(answer) => Err(Failure::failed(format!("not ready: {listener} returned {}", answer.status))),
+        Err(NoAnswer::Refused(_)) => Err(Failure::failed(format!(
+            "not ready: nothing listens at {listener}: start the gateway or check the address"
+        ))),
+        Err(_) => Err(Failure::failed(format!("not ready: no response from {listener}"))),
     }
 }

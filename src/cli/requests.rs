@@ -26,16 +26,16 @@ pub struct RequestsArgs {
     /// Gateway options.
     #[command(flatten)]
     pub admin: AskArg,
-    /// Go on with those that end from now on
+    /// Also print requests as they end
     #[arg(long)]
     pub live: bool,
-    /// Only those that have failed, or an attempt of which has
+    /// Only requests that failed, or that had a failed attempt
     #[arg(long)]
     pub failed: bool,
-    /// Only those of this key, by its id or its name
+    /// Only requests of this key, by id or name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// Maximum number of requests, of the last 1000
+    /// Requests to print, of the last 1000 at most
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub limit: usize,
     /// Print JSON Lines instead of a table
@@ -68,8 +68,9 @@ impl RequestsArgs {
 /// Prints the requests, the newest last, and goes on if that is asked for.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
-    let answer = listener.get("/admin/v1/requests?limit=1000", TIMEOUT).map_err(|why| no_answer(&listener, &why))?;
-    json::check(&answer.body).map_err(|_| Failure::failed(format!("{listener} says what is no JSON")))?;
+    let answer = listener.get("/admin/v1/requests?limit=1000", PATIENCE).map_err(|why| no_answer(&listener, &why))?;
+    json::check(&answer.body)
+        .map_err(|_| Failure::failed(format!("{listener} returned a response that is not JSON")))?;
     let document = Raw::new(&answer.body);
     if answer.status != 200 {
         let message = document.get("error").and_then(|error| error.get("message")?.text());
@@ -80,7 +81,7 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
             }
             _ => "",
         };
-        return Err(Failure::failed(format!("{listener} says {}: {message}{hint}", answer.status)));
+        return Err(Failure::failed(format!("{listener} returned {}: {message}{hint}", answer.status)));
     }
     let list = document.get("data").unwrap_or(Raw::new(b"[]"));
     let mut shown: Vec<Raw<'_>> = list.items().filter(|one| args.takes(*one)).take(args.limit).collect();
@@ -94,9 +95,9 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
 
 fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {
     Failure::failed(match why {
-        NoAnswer::Refused(_) => format!("nothing listens at {listener}: is the gateway running?"),
-        NoAnswer::Broken(why) => format!("no answer from {listener}: {why}"),
-        _ => format!("no answer from {listener}"),
+        NoAnswer::Refused(_) => format!("nothing listens at {listener}: start the gateway or check the address"),
+        NoAnswer::Broken(why) => format!("no response from {listener}: {why}"),
+        _ => format!("no response from {listener}"),
     })
 }
 
@@ -117,7 +118,7 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
             while let Some(end) = held.windows(2).position(|two| two == b"\n\n") {
                 let event: Vec<u8> = held.drain(..end + 2).collect();
                 if let Some(count) = missed(&event) {
-                    remark(&format!("{} requests ended too fast to be told of", grouped(count)));
+                    remark(&format!("{} requests ended too fast to be shown", grouped(count)));
                 }
                 let Some(data) = event.strip_prefix(b"data: ") else { continue };
                 if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data)) {
@@ -130,7 +131,7 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
         // A gateway may have come after this one.
         let ends = tries == TRIES || matches!(ended, Ok(201..));
         let why = match ended {
-            Ok(status) => Failure::failed(format!("{listener} has ended what it told ({status})")),
+            Ok(status) => Failure::failed(format!("{listener} ended the list ({status})")),
             Err(why) => no_answer(listener, &why),
         };
         if ends {

@@ -11,7 +11,7 @@ use crate::io::store::api::{By, Query, REST, UsageLine};
 use crate::io::store::ledger::Ledger;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
-use crate::policy::window::parse_moment;
+use crate::policy::window::{iso, parse_moment};
 use clap::Args;
 use clap::builder::ArgPredicate;
 use serde::{Serialize, Serializer};
@@ -24,35 +24,33 @@ pub struct UsageArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Break the report down by: key, group, model, target, provider, day, endpoint, client, user, session, label:NAME,
-    /// or two of them joined by a comma
+    /// Group by key, group, model, target, provider, day, endpoint, client, user, session or label:NAME, or by two of
+    /// them joined by a comma
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
     #[arg(default_value_if("user", ArgPredicate::IsPresent, "user"))]
     pub by: Breakdown,
-    /// With `--by session`: what each has paid for prefixes that were not in the provider's cache any more, and why;
-    /// out of the rows
+    /// With `--by session`: the cost of prefixes that had left the provider's cache, and the reason
     #[arg(long)]
     pub cache: bool,
-    /// Only this key, by its id or its name
+    /// Only this key, by id or name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// Only keys of this group and of those below it
+    /// Only keys of this group and the groups below it
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
     /// Only this model
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
-    /// Only this user, as clients call it or as the report does; goes with --since and --until alone, and with --by
-    /// user or day
+    /// Only this user, by the client's name or the report's; only with --since, --until, and --by user or day
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// Only keys with this label
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
     pub label: Option<(String, String)>,
-    /// First day, YYYY-MM-DD (UTC) [default: the first on record]
+    /// First day, YYYY-MM-DD (UTC) [default: the first in the ledger]
     #[arg(long, value_name = "DATE", value_parser = parse_date)]
     pub since: Option<Unix>,
-    /// Day after the last, YYYY-MM-DD (UTC) [default: none]
+    /// Day after the last one, YYYY-MM-DD (UTC) [default: none]
     #[arg(long, value_name = "DATE", value_parser = parse_date)]
     pub until: Option<Unix>,
     /// Print JSON instead of a table
@@ -159,7 +157,7 @@ fn parse_by(text: &str) -> Result<Breakdown, String> {
 fn parse_label(text: &str) -> Result<(String, String), String> {
     let label = label_from(text).filter(|(_, value)| !value.is_empty());
     let label = label.map(|(name, value)| (name.to_string(), value.to_string()));
-    label.ok_or_else(|| "expected name=value".to_string())
+    label.ok_or_else(|| "expected NAME=VALUE, such as team=search".to_string())
 }
 
 fn parse_date(text: &str) -> Result<Unix, String> {
@@ -239,14 +237,17 @@ fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold::Line>, Failur
     let keys = known(&mut ledger)?;
     let query = query(args, high, &mut ledger, &keys)?;
     if query.by != [By::Session] || args.user.is_some() {
-        return Err(Failure::misused("--cache goes with `--by session` alone, and without --user"));
+        return Err(Failure::misused("--cache requires `--by session` and no --user"));
     }
     cold::report(&mut ledger, &query, high)
 }
 
 fn check_days(args: &UsageArgs) -> Result<(), Failure> {
     match (args.since, args.until) {
-        (Some(since), Some(until)) if since >= until => Err(Failure::misused("--since must lie before --until")),
+        (Some(since), Some(until)) if since >= until => {
+            let (since, until) = (iso(since), iso(until));
+            Err(Failure::misused(format!("--since {} must be before --until {}", &since[..10], &until[..10])))
+        }
         _ => Ok(()),
     }
 }

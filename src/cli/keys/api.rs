@@ -46,7 +46,7 @@ pub(in crate::cli) fn changed(
     now: Unix,
 ) -> Result<Line, Failure> {
     if args.is_empty() {
-        return Err(Failure::misused("the body: nothing in it is to be changed"));
+        return Err(Failure::misused("the body changes nothing: name at least one field"));
     }
     let record = set_in(high, &find(high, key)?.id, args, by, now)?;
     Ok(Line::new(&record, high, &Used::default(), now))

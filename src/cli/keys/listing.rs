@@ -25,13 +25,13 @@ pub struct ListArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// List at most so many keys
+    /// List at most this many keys
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     /// List the keys that were issued after this one
     #[arg(long, value_name = "ID", value_parser = parse_after)]
     pub after: Option<KeyId>,
-    /// List the keys whose names begin so; or, without the `*`, are so
+    /// List the keys whose name begins with PREFIX, or without `*` is PREFIX
     #[arg(long, value_name = "PREFIX*")]
     pub name: Option<String>,
     /// Print JSON instead of a table

@@ -13,7 +13,7 @@ pub struct KeyArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
+    /// Id (the twelve characters after `live_`) or unique name of the key
     #[arg(value_name = "KEY")]
     pub key: String,
     /// Print JSON
@@ -43,7 +43,7 @@ pub(super) fn is_no_id(high: &Config, name: &str) -> Result<(), Failure> {
     let ledger = store::open_existing(high)?;
     let found = ledger.map(|mut ledger| ledger.find_key(&id)).transpose().map_err(Failure::failed)?;
     match found.flatten().is_some() {
-        true => Err(Failure::misused("name: that is the id of a key")),
+        true => Err(Failure::misused("name: this is the id of a key: choose another name")),
         false => Ok(()),
     }
 }
@@ -58,7 +58,10 @@ fn choose(mut named: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
         (Some(last), false) => {
             let ids: Vec<&str> = named.iter().chain([&last]).map(|record| record.id.as_str()).collect();
             let (count, name) = (ids.len(), clean(text));
-            Err(Failure::Refused(format!("{count} keys are called `{name}`: say which by its id: {}", ids.join(", "))))
+            Err(Failure::Refused(format!(
+                "{count} keys have the name `{name}`: use one of their ids: {}",
+                ids.join(", ")
+            )))
         }
         (None, _) => Err(unknown(text)),
     }
@@ -127,7 +130,10 @@ mod tests {
         let stranger = format!("tg_live_FFFFFFFFFFFF{}", "s".repeat(38));
         let Err(Failure::Absent(text)) = found(&stranger) else { panic!("there is none") };
         assert!(text.contains("`FFFFFFFFFFFF`") && !text.contains("sss"), "{text}");
-        assert_eq!(is_no_id(&high, "AAAAAAAAAAAA"), Err(Failure::misused("name: that is the id of a key")));
+        assert_eq!(
+            is_no_id(&high, "AAAAAAAAAAAA"),
+            Err(Failure::misused("name: this is the id of a key: choose another name"))
+        );
         assert_eq!(is_no_id(&high, "FFFFFFFFFFFF"), Ok(()));
         std::fs::remove_dir_all(folder).unwrap();
     }

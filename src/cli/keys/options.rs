@@ -5,8 +5,8 @@ use crate::cli::output::Failure;
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from};
 use crate::policy::plan::{BUDGET_MAX, UNLIMITED};
-use crate::policy::window::parse_moment;
-use clap::Args;
+use crate::policy::window::{iso, parse_moment};
+use clap::{Arg, Args};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -16,40 +16,57 @@ const NAME_MAX: usize = 128;
 /// The options.
 #[derive(Args, Debug, Clone, Default)]
 pub struct KeyOptions {
-    /// Plan [for a new key: the first one configured]
+    /// Move the key to this plan
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<String>,
-    /// Group the key belongs to, or none [for a new key: none]
+    /// Move the key to this group, or none
     #[arg(long, value_name = "GROUP", value_parser = parse_group)]
     pub group: Option<KeyGroup>,
-    /// A label for reports, team=search; may be given several times; team= takes it away
+    /// Set a label for reports, such as team=search; team= removes it; repeatable
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
-    /// Models the key may use, comma-separated ids, or all [for a new key: all]
+    /// Models the key may use: comma-separated ids, or all
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// Endpoints the key may use, of chat,messages,responses,embeddings,rerank,completions,models,quota, or all
-    /// [for a new key: all]
+    /// Endpoints the key may use: chat,messages,responses,embeddings,rerank,completions,models,quota, or all
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
-    /// Expiry: after a time (30d), at a date (2027-01-31), or never [for a new key: never]
+    /// Expiry: a duration (30d), a date (2027-01-31), or never
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
     pub expires: Option<Expiry>,
-    /// Requests per window for this key alone; 0: no limit; plan: as its plan says
+    /// Requests per window for this key; 0: no limit; plan: the limit of the plan
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub requests: Option<Limit>,
-    /// Tokens per period for this key alone (10M is understood)
+    /// Tokens per period for this key, such as 10M
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens: Option<Limit>,
-    /// Tokens per window for this key alone
+    /// Tokens per window for this key
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens_per_window: Option<Limit>,
-    /// Requests at once for this key alone
+    /// Running requests of this key
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub concurrency: Option<Limit>,
-    /// US dollars per period for this key alone (12.50)
+    /// US dollars per period for this key, such as 12.50
     #[arg(long, value_name = "USD|plan", value_parser = parse_budget, allow_negative_numbers = true)]
     pub budget: Option<Limit>,
+}
+
+/// The option with the help of `keys issue`; `keys set` has the one above.
+pub(super) fn of_new_key(option: Arg) -> Arg {
+    let help = match option.get_id().as_str() {
+        "plan" => "Plan [default: the first in the configuration]",
+        "group" => "Group [default: none]",
+        "labels" => "Label for reports, such as team=search; repeatable",
+        "models" => "Models the key may use: comma-separated ids, or all [default: all]",
+        "endpoints" => {
+            "Endpoints the key may use: chat,messages,responses,embeddings,rerank,completions,models,quota, or all \
+             [default: all]"
+        }
+        "expires" => "Expiry: a duration (30d), a date (2027-01-31), or never [default: never]",
+        "requests" => "Requests per window for this key; 0: no limit [default: the limit of the plan]",
+        _ => return option,
+    };
+    option.help(help)
 }
 
 /// When a key expires, as typed.
@@ -111,7 +128,7 @@ pub(in crate::cli) fn parse_label(text: &str) -> Result<(String, String), String
     let label = label_from(text).map(|(name, value)| (name.to_string(), value.to_string()));
     label.ok_or_else(|| {
         "expected a name of 1 to 32 of a-z, 0-9, `_`, `.` and `-`, and a value of at most 64 characters that can be \
-         seen (none takes the label away)"
+         seen (none removes the label)"
             .to_string()
     })
 }
@@ -124,7 +141,7 @@ fn labels(before: &[(String, String)], asked: &[(String, String)]) -> Result<Vec
     let kept: Vec<_> = kept.map(|(name, value)| (name.to_string(), value.to_string())).collect();
     match kept.len() {
         0..=LABELS_MAX => Ok(kept),
-        count => Err(Failure::misused(format!("a key has at most {LABELS_MAX} labels, not {count}"))),
+        count => Err(Failure::misused(format!("a key has at most {LABELS_MAX} labels, found {count}"))),
     }
 }
 
@@ -159,9 +176,13 @@ pub(in crate::cli) fn parse_name(text: &str) -> Result<String, String> {
 fn plan(name: &str, high: &Config) -> Result<String, Failure> {
     if high.plan(name).is_none() {
         let names: Vec<&str> = high.plans.iter().map(|plan| &*plan.name).collect();
-        return Err(Failure::misused(format!("no plan is named `{name}`; there is {}", names.join(", "))));
+        return Err(Failure::misused(format!("no plan is named `{name}`; configured: {}", names.join(", "))));
     }
     Ok(name.to_string())
+}
+
+fn past(at: Unix) -> String {
+    format!("expires: {} is in the past: use a later date, a duration such as 30d, or never", iso(at))
 }
 
 fn words(list: &[String]) -> Vec<String> {
@@ -185,10 +206,7 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
         models.iter().find(|id| !is_known(id) && (high.catalog.asked(id).is_some() || !may_be_listed(id)))
     {
         if let Some(model) = high.catalog.asked(unknown).and_then(|index| high.catalog.get(index)) {
-            return Err(Failure::misused(format!(
-                "`{unknown}` is another name of `{}`: a key is for the id",
-                model.id
-            )));
+            return Err(Failure::misused(format!("`{unknown}` is an alias of `{}`: use the id", model.id)));
         }
         return Err(Failure::misused(format!("no model has the id `{unknown}`; see `tollgate models`")));
     }
@@ -233,7 +251,7 @@ impl KeyOptions {
         let expires = match self.expires {
             None => key.expires,
             Some(Expiry::Never) => None,
-            Some(Expiry::At(at)) if at <= now => return Err(Failure::misused("expires: that is in the past")),
+            Some(Expiry::At(at)) if at <= now => return Err(Failure::misused(past(at))),
             Some(Expiry::At(at)) => Some(at),
             Some(Expiry::After(length)) => {
                 let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);

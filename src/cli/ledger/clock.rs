@@ -30,7 +30,7 @@ pub struct ConfirmArgs {
 fn look(args: &ConfirmArgs) -> Result<(Ledger, Moments, Unix, Config), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let Some(mut ledger) = store::open_existing(&high)? else {
-        return Err(Failure::failed("there is no ledger yet"));
+        return Err(Failure::failed("there is no ledger yet: start the gateway first"));
     };
     let moments = ledger.moments().map_err(Failure::failed)?;
     // A shared ledger has been asked for the time by now.

@@ -38,13 +38,13 @@ fn errors_of_the_configuration_name_file_line_and_field() {
         for command in ["check", "serve"] {
             let done = run(folder.path(), &[command], &[]);
             assert_ne!(done.code, 0, "{field}");
-            let start = format!("tollgate: tollgate.toml:{line}: {field}");
+            let start = format!("error: tollgate.toml:{line}: {field}");
             assert!(done.err.starts_with(&start), "expected {start}, got {}", done.err);
         }
     }
     fs::write(folder.path().join("tollgate.toml"), [good.as_bytes(), b"# caf\xe9\n"].concat()).unwrap();
     let latin = run(folder.path(), &["check"], &[]);
-    assert_eq!((latin.code, latin.err.as_str()), (1, "tollgate: tollgate.toml:9: not UTF-8\n"));
+    assert_eq!((latin.code, latin.err.as_str()), (1, "error: tollgate.toml:9: not UTF-8\n"));
     let absent = run(folder.path(), &["check", "--config", "no-such-file.toml"], &[]);
     assert!(absent.code != 0 && absent.err.contains("no-such-file.toml"), "{}", absent.err);
 }
@@ -69,7 +69,7 @@ fn what_check_prints_means_the_same_wherever_it_is_kept() {
     let again = run(folder.path(), &["check", "--print", "--config", "there/copy.toml"], &[]);
     assert_eq!((again.code, again.out), (0, printed.out));
     let wrong = run(folder.path(), &["check", "--print", "--config", "here/key"], &[]);
-    assert!(wrong.code == 1 && wrong.err.starts_with("tollgate: here/key:1: "), "as the file was named: {}", wrong.err);
+    assert!(wrong.code == 1 && wrong.err.starts_with("error: here/key:1: "), "as the file was named: {}", wrong.err);
 }
 
 #[test]

@@ -105,13 +105,13 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
             "",
             format!("base_url names an endpoint: write base_url = \"http://{good}/v1\""),
         ),
-        ("nowhere", format!("http://{good}/api"), "", "there is nothing at /api".to_owned()),
+        ("nowhere", format!("http://{good}/api"), "", "nothing at /api".to_owned()),
         ("closed", format!("http://{closed}/v1"), "", format!("connection refused: nothing listens at {closed}")),
         (
             "unnamed",
             "http://no-such-host.invalid/v1".to_owned(),
             "",
-            "no address is known for `no-such-host.invalid`".to_owned(),
+            "no address for `no-such-host.invalid`".to_owned(),
         ),
         (
             "refused",
@@ -120,7 +120,12 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
             "401: it refuses the credential of { env = \"SIM_KEY\" }".to_owned(),
         ),
         ("keyless", format!("http://{shut}/v1"), "", "401: it wants a credential: set api_key".to_owned()),
-        ("forbidden", format!("http://{forbidden}/v1"), &key, "403: the credential is known and may not".to_owned()),
+        (
+            "forbidden",
+            format!("http://{forbidden}/v1"),
+            &key,
+            "403: the credential is valid, but lacks permission".to_owned(),
+        ),
         ("unpaid", format!("http://{unpaid}/v1"), &key, "402: the account has no credit left".to_owned()),
         (
             "not-tls",
@@ -146,12 +151,12 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
             "",
             "it speaks the messages shape: write shape = \"messages\"".to_owned(),
         ),
-        ("page", format!("http://{page}/v1"), "", "200, but what comes is no JSON".to_owned()),
+        ("page", format!("http://{page}/v1"), "", "200, but the response is not JSON".to_owned()),
         (
             "moved",
             format!("http://{moved}/v1"),
             "",
-            "308: it sends us on, which is never followed: write base_url = \"https://elsewhere.example/v1\""
+            "308: a redirect, which Tollgate never follows: write base_url = \"https://elsewhere.example/v1\""
                 .to_owned(),
         ),
     ];
@@ -186,7 +191,7 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
     assert_eq!(of("ending")[1], ends);
     assert_eq!(of("fine").len(), 2);
     assert!(of("fine").iter().all(|line| line.starts_with("  ok: ")), "{}", done.out);
-    assert_eq!((done.code, done.err.trim()), (1, "tollgate: requests to 17 providers would fail"));
+    assert_eq!((done.code, done.err.trim()), (1, "error: requests to 17 providers would fail"));
     assert!(!done.out.contains(CREDENTIAL.1));
 }
 
@@ -255,8 +260,8 @@ fn a_provider_without_a_list_is_a_hint_and_the_simulated_one_is_fine() {
     fs::write(h.folder.path().join("hints.toml"), text).unwrap();
     let hints = h.command(&["--config", "hints.toml", "check", "--connect"]);
     assert_eq!((hints.code, hints.err.as_str()), (0, ""), "{}", hints.out);
-    assert!(hints.out.contains("hint: 404: it is there, and lists no models"), "{}", hints.out);
-    assert!(hints.out.contains("hint: 503: it is there, and busy"), "{}", hints.out);
+    assert!(hints.out.contains("hint: 404: it answers, but lists no models"), "{}", hints.out);
+    assert!(hints.out.contains("hint: 503: the provider is busy"), "{}", hints.out);
     let usual = h.command(&["check", "--connect"]);
     let fine = usual.out.split("nobody  ").next().unwrap();
     assert_eq!((fine.matches("  ok: ").count(), fine.matches("FAILS").count()), (6, 0), "{}", usual.out);
@@ -329,6 +334,6 @@ fn ready_says_by_its_exit_code_whether_requests_are_admitted() {
     h.gateway.stop("TERM");
     let gone = h.command(&["ready"]);
     assert_eq!(gone.code, 1);
-    assert!(gone.err.starts_with("tollgate: not ready: nothing listens at"), "{}", gone.err);
+    assert!(gone.err.starts_with("error: not ready: nothing listens at"), "{}", gone.err);
     assert_eq!(run(folder.path(), &["ready"], &[]).code, 1, "no configuration says where");
 }

@@ -107,7 +107,7 @@ fn a_port_that_was_asked_for_and_is_taken_is_refused() {
     for option in ["--listen", "--admin-listen"] {
         let done = run(folder.path(), &["demo", option, &taken], &[]);
         assert_eq!((done.code, done.out.as_str()), (1, ""));
-        assert!(done.err.starts_with(&format!("tollgate: {option} {taken}: ")), "{}", done.err);
+        assert!(done.err.starts_with(&format!("error: {option} {taken}: ")), "{}", done.err);
     }
 }
 

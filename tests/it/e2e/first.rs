@@ -32,9 +32,9 @@ fn a_configuration_may_be_named_before_the_command_or_behind_it() {
     let listed = run(folder.path(), &["--config", "mine.toml", "keys", "list"], &[]);
     assert_eq!(listed.code, 0, "{}", listed.err);
     let twice = run(folder.path(), &["--config", "mine.toml", "check", "--config", "mine.toml"], &[]);
-    assert_eq!((twice.code, twice.err.as_str()), (2, "tollgate: --config is given twice\n"));
+    assert_eq!((twice.code, twice.err.as_str()), (2, "error: --config is given twice: leave out one\n"));
     let useless = run(folder.path(), &["--config", "mine.toml", "demo"], &[]);
-    assert_eq!((useless.code, useless.err.as_str()), (2, "tollgate: this command takes no --config\n"));
+    assert_eq!((useless.code, useless.err.as_str()), (2, "error: this command does not use --config: leave it out\n"));
 }
 
 #[test]
@@ -45,11 +45,11 @@ fn a_wrong_word_is_answered_with_the_nearest_right_one_and_every_error_says_whos
     {
         let done = run(folder.path(), &args, &[]);
         assert_eq!(done.code, 2);
-        assert!(done.err.starts_with("tollgate: ") && done.err.contains(near), "{args:?}: {}", done.err);
+        assert!(done.err.starts_with("error: ") && done.err.contains(near), "{args:?}: {}", done.err);
     }
     let absent = run(folder.path(), &["serve"], &[("TOLLGATE_CONFIG", "")]);
     assert_eq!(absent.code, 1);
-    assert!(absent.err.starts_with("tollgate: no configuration: "), "{}", absent.err);
+    assert!(absent.err.starts_with("error: no configuration: "), "{}", absent.err);
     assert!(absent.err.contains("`tollgate init`") && absent.err.contains("`tollgate demo`"), "{}", absent.err);
     let evil = run(folder.path(), &["keys", "issue", "--name", "a\x1b[2Jb"], &[]);
     assert!(evil.code == 2 && !evil.err.contains('\x1b') && evil.err.contains("a?[2Jb"), "{:?}", evil.err);
@@ -91,10 +91,10 @@ fn every_command_that_fails_says_whose_words_these_are() {
     ] {
         let done = run(folder.path(), &line.split(' ').collect::<Vec<_>>(), &[]);
         assert!(matches!(done.code, 1 | 2), "{line}: {}", done.code);
-        assert!(done.err.starts_with("tollgate: ") && !done.err.contains("error: "), "{line}: {}", done.err);
+        assert!(done.err.starts_with("error: "), "{line}: {}", done.err);
     }
     let help = run(folder.path(), &[], &[]);
-    assert!(help.code == 2 && help.err.starts_with("A model gateway: "), "{}", help.err);
+    assert!(help.code == 2 && help.err.starts_with("LLM gateway: "), "{}", help.err);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn the_whole_configuration_may_come_from_a_variable() {
     let good = run(folder.path(), &["check"], &variable(GOOD));
     assert_eq!((good.code, good.out.as_str()), (0, "$TOLLGATE_CONFIG_TOML: ok (1 provider, 1 model, 1 plan)\n"));
     let bad = run(folder.path(), &["check"], &variable("[server]\nlisten_on = 1\n"));
-    assert!(bad.code == 1 && bad.err.starts_with("tollgate: $TOLLGATE_CONFIG_TOML:"), "{}", bad.err);
+    assert!(bad.code == 1 && bad.err.starts_with("error: $TOLLGATE_CONFIG_TOML:"), "{}", bad.err);
     // Relative paths are relative to where the process runs, and a file that is named wins.
     assert_eq!(run(folder.path(), &["keys", "issue", "--name", "n"], &variable(GOOD)).code, 0);
     assert!(folder.path().join("tollgate.db").exists());
@@ -160,7 +160,7 @@ fn init_writes_what_is_found_and_never_over_a_file() {
     fs::write(&file, "mine").unwrap();
     let again = run(folder.path(), &["init"], &env);
     assert_eq!((again.code, fs::read_to_string(&file).unwrap().as_str()), (1, "mine"));
-    assert!(again.err.contains("tollgate.toml is there already"), "{}", again.err);
+    assert!(again.err.contains("tollgate.toml already exists"), "{}", again.err);
     assert_eq!(run(folder.path(), &["init", "--config", "other.toml"], &env).code, 0);
     assert!(folder.path().join("other.toml").exists());
 }
@@ -168,11 +168,11 @@ fn init_writes_what_is_found_and_never_over_a_file() {
 #[test]
 fn init_says_which_variable_hides_its_file() {
     let folder = Folder::new();
-    let said = "$TOLLGATE_CONFIG_TOML is set and hides this file";
+    let said = "$TOLLGATE_CONFIG_TOML is set, so commands ignore this file";
     let done = run(folder.path(), &["init"], &[("TOLLGATE_CONFIG_TOML", GOOD)]);
     assert!(done.code == 0 && done.err.contains(said), "{}", done.err);
     let done = run(folder.path(), &["init", "--config", "b.toml"], &[("TOLLGATE_CONFIG", "b.toml")]);
-    assert!(done.code == 0 && !done.err.contains("hides"), "{}", done.err);
+    assert!(done.code == 0 && !done.err.contains("ignore"), "{}", done.err);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn what_is_said_on_standard_error_has_no_control_characters_in_it() {
     for text in ["\"a\\u001b[2Jb\\nc\" = 1\n", "[\"x\\u001b\"]\n", "a = \"\u{1b}\"\n"] {
         let done = run(folder.path(), &["check"], &[("TOLLGATE_CONFIG_TOML", text)]);
         assert!(done.code == 1 && folded(&done.err) == 0, "{:?}", done.err);
-        assert!(done.err.lines().all(|line| line.starts_with("tollgate: ")), "{:?}", done.err);
+        assert!(done.err.lines().all(|line| line.starts_with("error: ")), "{:?}", done.err);
     }
     let headers = GOOD.replacen("base_url", "headers = { \"x\\u001b[2J\" = \"v\" }\nbase_url", 1);
     for (args, text) in [
@@ -192,7 +192,7 @@ fn what_is_said_on_standard_error_has_no_control_characters_in_it() {
         (&["usage", "--since", "\u{1b}[2J"][..], GOOD),
     ] {
         let done = run(folder.path(), args, &[("TOLLGATE_CONFIG_TOML", text)]);
-        assert!(done.code != 0 && done.err.starts_with("tollgate: ") && folded(&done.err) == 0, "{:?}", done.err);
+        assert!(done.code != 0 && done.err.starts_with("error: ") && folded(&done.err) == 0, "{:?}", done.err);
     }
 }
 
@@ -275,12 +275,12 @@ fn a_certificate_that_does_not_hold_is_told_with_file_line_and_field() {
     fs::write(folder.path().join("tollgate.toml"), &text).unwrap();
     for command in ["check", "serve"] {
         let done = run(folder.path(), &[command], &[]);
-        let start = "tollgate: tollgate.toml:2: server.tls.key: key.pem: ";
+        let start = "error: tollgate.toml:2: server.tls.key: key.pem: ";
         assert!(done.code == 1 && done.err.starts_with(start), "{command}: {}", done.err);
     }
     fs::write(folder.path().join("cert.pem"), "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n").unwrap();
     let done = run(folder.path(), &["check"], &[]);
-    assert!(done.err.starts_with("tollgate: tollgate.toml:2: server.tls.cert: cert.pem: "), "{}", done.err);
+    assert!(done.err.starts_with("error: tollgate.toml:2: server.tls.cert: cert.pem: "), "{}", done.err);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_key_works_with_the_very_next_request_and_by_its_name() {
     let listed = h.done(&["keys", "list"]);
     assert!(listed.lines().any(|line| line.contains(" ann ") && line.contains("/ no limit")), "{listed}");
     let ambiguous = h.command(&["keys", "revoke", "test"]);
-    assert!(ambiguous.code == 1 && ambiguous.err.contains("keys are called `test`"), "{}", ambiguous.err);
+    assert!(ambiguous.code == 1 && ambiguous.err.contains("keys have the name `test`"), "{}", ambiguous.err);
     h.done(&["keys", "revoke", "ann"]);
     wait_for("the key to be revoked", || (h.status_of(&key) == 401).then_some(()));
 }
@@ -319,11 +319,7 @@ fn keys_whose_plan_is_gone_are_warned_of_and_can_be_moved() {
     let warned = h.command(&["check"]);
     let said =
         "1 key is of plan `two`, which is not configured: it is refused (403); `tollgate keys set ID --plan PLAN`";
-    assert!(
-        warned.code == 0 && warned.err.starts_with("tollgate: warning: ") && warned.err.contains(said),
-        "{}",
-        warned.err
-    );
+    assert!(warned.code == 0 && warned.err.starts_with("warning: ") && warned.err.contains(said), "{}", warned.err);
     h.gateway.signal("HUP");
     wait_for("the log to warn", || h.gateway.written().contains(&said[..60]).then_some(()));
     assert_eq!(h.status_of(&key), 403);

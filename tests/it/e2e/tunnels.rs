@@ -189,7 +189,7 @@ fn check_goes_by_the_proxy_too_and_says_what_is_wrong_with_it() {
     let done = run(folder.path(), &["check", "--connect"], &[CREDENTIAL]);
     let lines: Vec<&str> = done.out.lines().filter(|line| line.starts_with("  ")).collect();
     assert!(lines[0].starts_with("  ok: 200, ") && lines[1].starts_with("  ok: good -> m"), "{}", done.out);
-    let said = ["FAILS: proxy: 407, it wants other credentials: look at `proxy`", "FAILS: the proxy 127.0.0.1:"];
+    let said = ["FAILS: proxy: 407, it wants other credentials: check `proxy`", "FAILS: the proxy 127.0.0.1:"];
     assert!(lines[2].contains(said[0]) && lines[3].contains(said[1]), "{}", done.out);
     assert!(done.code == 1 && !done.out.contains("secret"), "{}{}", done.out, done.err);
 }

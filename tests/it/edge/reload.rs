@@ -114,7 +114,7 @@ fn a_bad_file_is_refused_with_all_its_errors_and_the_old_one_stays() {
 #[test]
 fn an_old_name_is_understood_and_said_by_check_at_the_start_and_at_a_reload() {
     let rig = Rig::new("reload-renamed", "commit_after = \"9s\"");
-    let words = "tollgate.toml:4: server.commit_after: an old name that will go: write `heartbeat_after`";
+    let words = "tollgate.toml:4: server.commit_after: renamed: write `heartbeat_after`";
     let check = rig.command(&["check", "--print"]).output().unwrap();
     let [out, err] = [check.stdout, check.stderr].map(|text| String::from_utf8(text).unwrap());
     assert!(check.status.success() && err.lines().count() == 1 && err.contains(words), "{err}");

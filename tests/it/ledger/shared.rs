@@ -524,7 +524,7 @@ fn a_server_that_does_not_answer_is_said_not_to_answer() {
     );
     std::fs::write(folder.path().join("tollgate.toml"), text).unwrap();
     let failed = run(folder.path(), &["keys", "list"], &[]);
-    assert_eq!((failed.code, failed.err), (1, format!("tollgate: {url}: no answer in time\n")));
+    assert_eq!((failed.code, failed.err), (1, format!("error: {url}: no answer in time\n")));
 }
 
 /// Certificate and key of a server, and the authority that vouches for it.

@@ -1,0 +1,143 @@
+//! The reference of the command line, generated from its definition, and the form of every error that a wrong value
+//! causes. `BLESS=1 cargo test --test it docs::` writes the page.
+
+use super::pages::{blessed, root};
+use super::rig::Rig;
+use clap::{Arg, Command};
+use std::fmt::Write;
+
+/// Commands without subcommands, with their full names.
+fn leaves() -> Vec<(String, Command)> {
+    fn collect(command: &Command, name: &str, found: &mut Vec<(String, Command)>) {
+        if command.get_subcommands().next().is_none() {
+            found.push((name.to_owned(), command.clone()));
+        }
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            collect(sub, &format!("{name} {}", sub.get_name()), found);
+        }
+    }
+    let mut all = tollgate::cli::definition();
+    all.build();
+    let mut found = Vec::new();
+    collect(&all, "tollgate", &mut found);
+    found
+}
+
+/// Arguments of a command except `--help` and `--version`.
+fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
+}
+
+/// The line of a command in the help of another, without line breaks.
+fn line(text: Option<&clap::builder::StyledStr>) -> String {
+    text.map(|text| text.to_string().split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
+}
+
+/// The example at the end of a command's help.
+fn example(name: &str, command: &Command) -> String {
+    let after = command.get_after_help().unwrap_or_else(|| panic!("{name} has no example")).to_string();
+    let example = after.strip_prefix("Example:\n  ").unwrap_or_else(|| panic!("{name}: {after}"));
+    let words = name.split_once(' ').map_or(name, |(_, words)| words);
+    assert!(example.contains(&format!("tollgate {words}")), "{name}: {example}");
+    example.to_owned()
+}
+
+fn entry(name: &str, command: &Command) -> String {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").replace('\n', " ");
+    let mut out = format!("## `{name}`\n\n{}.\n\n```text\n{usage}\n```\n\n", line(command.get_about()));
+    if arguments(command).next().is_some() {
+        out += "| argument | meaning |\n|---|---|\n";
+    }
+    for arg in arguments(command) {
+        let value = arg.get_value_names().map(|names| names[0].to_string());
+        let shown = match (arg.get_long(), value.filter(|_| arg.get_action().takes_values())) {
+            (Some(long), Some(value)) => format!("--{long} {value}"),
+            (Some(long), None) => format!("--{long}"),
+            (None, value) => value.unwrap_or_default(),
+        };
+        let mut meaning = line(arg.get_help());
+        let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let choices: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+        if !choices.is_empty() && arg.get_action().takes_values() {
+            let _ = write!(meaning, " [possible: {}]", choices.join(", "));
+        }
+        if !defaults.is_empty() && arg.get_action().takes_values() {
+            let _ = write!(meaning, " [default: {}]", defaults.join(", "));
+        }
+        let _ = writeln!(out, "| `{}` | {} |", shown.replace('|', "\\|"), meaning.replace('|', "\\|"));
+    }
+    let _ = write!(out, "\n```sh\n{}\n```\n\n", example(name, command));
+    out
+}
+
+#[test]
+fn cli_page_has_every_command_and_option() {
+    let made: String = leaves().iter().map(|(name, command)| entry(name, command)).collect();
+    blessed(&root().join("src/docs/reference/cli.md"), &[("commands".to_owned(), made)]);
+}
+
+#[test]
+fn every_help_has_an_example() {
+    let mut all = tollgate::cli::definition();
+    all.build();
+    let groups = all.get_subcommands().filter(|sub| sub.get_subcommands().next().is_some() && sub.get_name() != "help");
+    for command in groups.chain([&all]) {
+        assert!(command.get_after_help().is_some(), "{} has no example", command.get_name());
+    }
+    for (name, command) in leaves() {
+        example(&name, &command);
+    }
+}
+
+/// A value that no option with a rule accepts.
+const WRONG: &str = "no/such value?";
+
+/// Options that accept any text: a name to give or to search for, or the key of the simulated provider.
+const FREE: [(&str, &str); 8] = [
+    ("tollgate keys issue", "name"),
+    ("tollgate keys set", "name"),
+    ("tollgate provider", "key"),
+    ("tollgate keys list", "name"),
+    ("tollgate usage", "model"),
+    ("tollgate usage", "user"),
+    ("tollgate usage", "group"),
+    ("tollgate requests", "key"),
+];
+
+#[test]
+fn every_wrong_value_is_shown_with_its_rule() {
+    let rig = Rig::new("wrong", "");
+    let mut count = 0;
+    for (name, command) in leaves() {
+        for arg in arguments(&command).filter(|arg| arg.get_action().takes_values()) {
+            let id = arg.get_long().unwrap_or("");
+            if FREE.contains(&(name.as_str(), id)) {
+                continue;
+            }
+            let mut words: Vec<String> = name.split(' ').skip(1).map(str::to_owned).collect();
+            for other in arguments(&command).filter(|other| other.is_required_set() && other.get_id() != arg.get_id()) {
+                words.extend(other.get_long().map(|long| format!("--{long}")));
+                words.push("test".to_owned());
+            }
+            words.extend(arg.get_long().map(|long| format!("--{long}")));
+            words.push(WRONG.to_owned());
+            // Without a change it is not looked at which key is meant.
+            if name == "tollgate keys set" && id.is_empty() {
+                words.push("--disable".to_owned());
+            }
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+            run.args(&words).current_dir(&rig.folder).env("TOLLGATE_CONFIG", rig.path("tollgate.toml"));
+            let output = run.output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(matches!(output.status.code(), Some(1 | 2)), "{words:?}: {:?} {error}", output.status);
+            assert!(error.starts_with("error: ") && error.contains(WRONG), "{words:?}: {error}");
+            let rules =
+                ["expected", "invalid digit", "possible values", "no plan", "no model", "no key", "No such file"];
+            assert!(rules.iter().any(|rule| error.contains(rule)), "{words:?}: {error}");
+            count += 1;
+        }
+    }
+    assert!(count >= 50, "{count}");
+}
