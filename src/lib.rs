@@ -76,9 +76,9 @@
 //! | an event of a stream | `dialect::delta::Delta`, a reader that makes it and a writer that takes it (`dialect::convert`; the compiler names the matches); the same for whole answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
 //! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |
 //! | a request field that is validated | [`dialect::request`] |
-//! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::` |
+//! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |
 //! | a form of a provider's list of models | `cli::discover` (what is read of it), `policy::discover`; when it is asked for: `gateway::discovery`, and what comes of it `lifecycle::listing` and `policy::config::fill` |
-//! | an error | [`policy::refusal`] (one constructor), and where it is raised |
+//! | an error | [`policy::refusal`] (one constructor), where it is raised, and what the client can do in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
 //! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | an endpoint that is relayed | [`wire::Relay`], its entry in `dialect::relay`, its word in [`policy::keys`], `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
@@ -99,7 +99,7 @@
 //! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
 //! | nothing is admitted by a clock that must be wrong, and nothing folded | `gateway::clock`, `io::store::moments` |
 //! | a key works from the moment it was issued | `gateway::lookups` |
-//! | several hosts admit no more than one would | `io::store::remote`, its scripts |
+//! | several hosts admit no more than one would, within the bound of [`docs::explanation::shared_ledger`] | `io::store::remote`, its scripts |
 //! | one key keeps no other out | `gateway::budget`, `gateway::helpers`, [`io::worker`] |
 //! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME}` |
 

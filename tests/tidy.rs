@@ -69,6 +69,20 @@ fn every_source_keeps_the_rules_of_the_house() {
 }
 
 #[test]
+fn map_has_the_layers_that_are_checked() {
+    let map = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
+    let (_, table) = map.split_once("//! | layer | what it is | imports |\n//! |---|---|---|\n").unwrap();
+    let rows = table.lines().take_while(|line| line.starts_with("//! | "));
+    let rows: Vec<(String, String)> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            (cells[1].trim_matches(['[', ']', '`']).to_owned(), cells[3].trim_end_matches(" |").to_owned())
+        })
+        .collect();
+    assert_eq!(rows, rules::layers());
+}
+
+#[test]
 fn doc_comments_begin_with_a_noun_or_a_verb() {
     let files = sources();
     let product = files.iter().filter(|(path, _)| path.starts_with("src/"));
@@ -83,12 +97,13 @@ fn doc_comments_begin_with_a_noun_or_a_verb() {
 fn private_words_do_not_come_back() {
     let mut files = sources();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let pages = ["src/docs", "src/docs/tutorial", "src/docs/how-to", "src/docs/reference", "src/docs/explanation"];
-    for folder in pages.into_iter().chain(["benches", "."]) {
-        for entry in fs::read_dir(root.join(folder)).unwrap() {
+    let folders = ["", "/api", "/configuration", "/tutorial", "/how-to", "/reference", "/explanation"];
+    let pages = folders.map(|folder| format!("src/docs{folder}"));
+    for folder in pages.into_iter().chain(["benches".to_owned(), ".".to_owned()]) {
+        for entry in fs::read_dir(root.join(&folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if name.ends_with(".md") {
-                files.push((format!("{folder}/{name}"), fs::read_to_string(root.join(folder).join(&name)).unwrap()));
+                files.push((format!("{folder}/{name}"), fs::read_to_string(root.join(&folder).join(&name)).unwrap()));
             }
         }
     }

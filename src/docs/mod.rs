@@ -95,6 +95,15 @@ pub mod tutorial {
 
 /// Tasks: one goal for each page.
 pub mod how_to {
+    #[doc = include_str!("how-to/air-gapped.md")]
+    pub mod air_gapped {}
+
+    #[doc = include_str!("how-to/alerts.md")]
+    pub mod alerts {}
+
+    #[doc = include_str!("how-to/arm.md")]
+    pub mod arm {}
+
     #[doc = include_str!("how-to/backup.md")]
     pub mod backup {}
 
@@ -112,6 +121,9 @@ pub mod how_to {
 
     #[doc = include_str!("how-to/drain.md")]
     pub mod drain {}
+
+    #[doc = include_str!("how-to/failover.md")]
+    pub mod failover {}
 
     #[doc = include_str!("how-to/keys.md")]
     pub mod keys {}
@@ -164,6 +176,9 @@ pub mod reference {
     #[doc = include_str!("reference/causes.md")]
     pub mod causes {}
 
+    #[doc = include_str!("reference/cli.md")]
+    pub mod cli {}
+
     #[doc = include_str!("reference/errors.md")]
     pub mod errors {}
 
@@ -182,12 +197,18 @@ pub mod reference {
     #[doc = include_str!("reference/metrics.md")]
     pub mod metrics {}
 
+    #[doc = include_str!("reference/platforms.md")]
+    pub mod platforms {}
+
     #[doc = include_str!("reference/traces.md")]
     pub mod traces {}
 }
 
 /// Reasons: how Tollgate works, and its bounds.
 pub mod explanation {
+    #[doc = include_str!("explanation/architecture.md")]
+    pub mod architecture {}
+
     #[doc = include_str!("explanation/faq.md")]
     pub mod faq {}
 

@@ -54,6 +54,20 @@ const LAYERS: [Layer; 8] = [
     },
 ];
 
+/// Name of each layer and the layers that it imports, in the words of the map.
+pub fn layers() -> Vec<(String, String)> {
+    let words = |layer: &Layer| {
+        let others: Vec<&str> = LAYERS.iter().map(|other| other.name).filter(|name| *name != layer.name).collect();
+        let missing: Vec<&str> = others.iter().copied().filter(|name| !layer.layers.contains(name)).collect();
+        match (layer.layers, &missing[..]) {
+            ([], _) => "nothing of ours".to_owned(),
+            (_, [missing]) => format!("all but {missing}"),
+            (layers, _) => layers.join(", "),
+        }
+    };
+    LAYERS.iter().map(|layer| (layer.name.to_owned(), words(layer))).collect()
+}
+
 /// Every crate of `Cargo.toml` that the product is made of, as code names it; those a layer does not list are forbidden
 /// to it.
 pub fn crates() -> Vec<String> {

@@ -331,6 +331,40 @@ fn every_example_of_a_key_is_accepted() {
 const NEEDS: [(&str, &str); 1] = [("server.proxy_protocol", "trusted_proxies = [\"10.0.0.0/8\"]\n")];
 
 #[test]
+fn every_wrong_value_of_a_key_is_shown_with_its_rule() {
+    let mut count = 0;
+    for table in &TABLES {
+        for (key, _) in keys(table) {
+            let full = format!("{}.{key}", table.path);
+            for wrong in WRONG {
+                let Err(errors) = parse(&text(table.path, &format!("{key} = {wrong}\n"), &full)) else { continue };
+                let own: Vec<&String> = errors.iter().filter(|error| error.contains(&format!(": {full}"))).collect();
+                assert!(!own.is_empty(), "{full} = {wrong}: {errors:?}");
+                for error in own {
+                    let form = error.strip_prefix("tollgate.toml:").and_then(|rest| rest.split_once(": "));
+                    assert!(form.is_some_and(|(line, _)| line.parse::<u32>().is_ok()), "{error}");
+                    let rules =
+                        ["expected", "missing, but required", "no provider", "no group", "at least one", "use {"];
+                    assert!(rules.iter().any(|rule| error.contains(rule)), "{full} = {wrong}: {error}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 500, "{count}");
+}
+
+#[test]
+fn discovery_is_off_by_default() {
+    let text = text("", "", "providers[0].discover");
+    assert!(!text.contains("discover"), "{text}");
+    assert!(effective(&parse(&text).unwrap()).contains("\n# discover: none"));
+    let page = std::fs::read_to_string(root().join("src/docs/configuration/providers.md")).unwrap();
+    let (_, entry) = page.split_once("### `discover`\n").unwrap();
+    assert!(entry.split("###").next().unwrap().contains("\n- Default: off\n"), "{entry}");
+}
+
+#[test]
 fn what_the_reference_calls_required_is() {
     for (key, _) in REQUIRED.iter().filter(|(key, _)| !key.is_empty()) {
         assert!(parse(&text("", "", key)).is_err(), "nobody misses {key}");

@@ -3,9 +3,11 @@
 
 mod admin;
 mod api;
+mod cli;
 mod configuration;
 mod errors;
 mod examples;
+mod facts;
 mod lessons;
 mod openapi;
 mod pages;

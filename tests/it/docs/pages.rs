@@ -28,7 +28,7 @@ fn links(text: &str) -> Vec<&str> {
 }
 
 /// The anchors of a page's headings, as GitHub makes them.
-fn anchors(text: &str) -> Vec<String> {
+pub fn anchors(text: &str) -> Vec<String> {
     let mut is_code = false;
     let headings = text.lines().filter(|line| {
         is_code ^= line.starts_with("```");
@@ -114,6 +114,23 @@ fn no_page_is_too_long() {
     for page in &pages {
         let words = fs::read_to_string(page).unwrap().split_whitespace().count();
         assert!(words <= WORDS_MAX, "{}: {words} words", page.display());
+    }
+}
+
+/// How-to pages that lead from a symptom to its fix, without steps of their own.
+const SYMPTOMS: [&str; 2] = ["alerts.md", "troubleshooting.md"];
+
+#[test]
+fn how_to_pages_have_prerequisites_steps_and_undo() {
+    for page in pages(&root().join("src/docs/how-to")) {
+        let name = page.file_name().unwrap().to_string_lossy().into_owned();
+        if SYMPTOMS.contains(&&*name) {
+            continue;
+        }
+        let text = fs::read_to_string(&page).unwrap();
+        for part in ["You need ", "\n1. ", "undo"] {
+            assert!(text.contains(part), "{name} has no {part:?}");
+        }
     }
 }
 

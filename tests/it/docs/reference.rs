@@ -110,39 +110,63 @@ fn the_readme_has_a_configuration_that_is_right_and_asks_for_models_that_it_has(
 
 const PROMISES: &str = include_str!("../../../src/docs/promises.md");
 
-/// True if one of these files has a test with this name.
-fn has_test(files: &[String], name: &str) -> bool {
+/// File of the test that a promise names: `folder::file::test` below `tests/it`, with `src::` in front below `src`, or a
+/// transcript. Paths are relative to the project.
+fn file_of(test: &str) -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let texts = files.iter().filter_map(|file| fs::read_to_string(root.join(file)).ok());
-    let lines: Vec<String> = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    if test.ends_with(".txt") {
+        return Some(format!("tests/fixtures/{test}")).filter(|file| root.join(file).exists());
+    }
+    let (path, name) = test.rsplit_once("::")?;
+    let (folder, path) = path.strip_prefix("src::").map_or(("tests/it", path), |path| ("src", path));
+    let path = format!("{folder}/{}", path.replace("::", "/"));
+    let parent = path.trim_end_matches("/tests").to_owned();
+    let mut files = [&path, &parent].into_iter().flat_map(|path| [format!("{path}.rs"), format!("{path}/mod.rs")]);
+    files.find(|file| fs::read_to_string(root.join(file)).is_ok_and(|text| has_test(&text, name)))
+}
+
+fn has_test(text: &str, name: &str) -> bool {
+    let lines: Vec<&str> = text.lines().collect();
     let at = lines.iter().position(|line| line.trim_start().starts_with(&format!("fn {name}(")));
     at.is_some_and(|at| lines[at.saturating_sub(2)..at].iter().any(|line| line.trim() == "#[test]"))
 }
 
+/// True for the name of a test or a transcript.
+fn is_test(word: &str) -> bool {
+    (word.contains("::") || word.ends_with(".txt")) && !word.contains(' ')
+}
+
+/// The page with a link for every test that it names.
+fn linked(page: &str) -> String {
+    let rows = page.lines().map(|line| {
+        let mut row = line.to_owned();
+        for test in line.split('`').skip(1).step_by(2).filter(|word| line.starts_with("| ") && is_test(word)) {
+            let file = file_of(test).unwrap_or_else(|| panic!("there is no test {test}"));
+            let link = format!("[`{test}`](../../{file})");
+            row = row.replace(&link, &format!("`{test}`")).replace(&format!("`{test}`"), &link);
+        }
+        row + "\n"
+    });
+    rows.collect()
+}
+
+/// `BLESS=1 cargo test --test it docs::` writes the links.
 #[test]
-fn every_promise_of_the_readme_is_attacked_by_tests_that_are_there() {
-    let promised = PROMISES;
+fn every_promise_links_tests_that_attack_it() {
     for promise in README.split("\n- **").skip(1).filter_map(|rest| rest.split("**").next()) {
-        assert!(promised.contains(&format!("| **{promise}**")), "{promise} is attacked by nothing");
+        assert!(PROMISES.contains(&format!("| **{promise}**")), "{promise} is attacked by nothing");
     }
     let mut named = 0;
-    for row in promised.lines().filter(|line| line.starts_with("| ")).skip(1) {
-        let tests: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
-        let before = named;
-        for test in tests {
-            if let Some((path, name)) = test.rsplit_once("::") {
-                let (folder, path) = path.strip_prefix("src::").map_or(("tests/it", path), |path| ("src", path));
-                let path = format!("{folder}/{}", path.replace("::", "/"));
-                let beside = path.trim_end_matches("/tests").to_owned();
-                let files = [&path, &beside].map(|path| [format!("{path}.rs"), format!("{path}/mod.rs")]).concat();
-                assert!(has_test(&files, name), "there is no test {test}");
-                named += 1;
-            } else if test.ends_with(".txt") {
-                assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(test).exists(), "{test}");
-                named += 1;
-            }
-        }
-        assert!(named > before, "{row}");
+    for row in PROMISES.lines().filter(|line| line.starts_with("| ")).skip(1) {
+        let tests = row.split('`').skip(1).step_by(2).filter(|word| is_test(word)).count();
+        assert!(tests > 0, "{row}");
+        named += tests;
     }
     assert!(named > 40, "{named}");
+    let made = linked(PROMISES);
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/promises.md"), made).unwrap();
+    } else {
+        assert!(made == PROMISES, "BLESS=1 cargo test --test it docs:: writes the links");
+    }
 }
