@@ -168,46 +168,42 @@ fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, token: &str, con
     let json = "-H 'content-type: application/json'";
     let hello = "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]";
     println!("Tollgate is listening on {base} with a simulated provider behind it. Ctrl-C ends it.\n");
-    println!("Models: {models}\n\nOpenAI's chat shape, streamed:\n");
+    println!("Models: {models}\n\nOpenAI Chat Completions, streamed:\n");
     println!(
         "curl -sN {base}/v1/chat/completions -H 'authorization: Bearer {key}' {json} \
          -d '{{\"model\":\"{chat}\",\"stream\":true,{hello}}}'"
     );
-    println!("\nAnthropic's messages shape:\n");
+    println!("\nAnthropic Messages:\n");
     println!(
         "curl -s {base}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' {json} \
          -d '{{\"model\":\"{messages}\",\"max_tokens\":256,{hello}}}'"
     );
-    println!("\nOpenAI's responses shape, which Codex speaks:\n");
+    println!("\nOpenAI Responses, which Codex uses:\n");
     println!(
         "curl -s {base}/v1/responses -H 'authorization: Bearer {key}' {json} \
          -d '{{\"model\":\"{chat}\",\"input\":\"Hello\"}}'"
     );
     for (path, words, more) in [
-        ("embeddings", "Vectors of texts", "\"input\":[\"red fox\",\"grey heron\"]"),
+        ("embeddings", "Embeddings", "\"input\":[\"red fox\",\"grey heron\"]"),
         (
             "rerank",
-            "Documents by how well they fit a query",
+            "Rerank: documents by how well they fit a query",
             "\"query\":\"red fox\",\"documents\":[\"a heron\",\"the red fox\"]",
         ),
-        (
-            "completions",
-            "A text between two others, as editors ask for it",
-            "\"prompt\":\"def add(\",\"suffix\":\"return a + b\"",
-        ),
+        ("completions", "Fill-in-the-middle, for editors", "\"prompt\":\"def add(\",\"suffix\":\"return a + b\""),
     ] {
         println!("\n{words}:\n");
         println!(
             "curl -s {base}/v1/{path} -H 'authorization: Bearer {key}' {json} -d '{{\"model\":\"{relayed}\",{more}}}'"
         );
     }
-    println!("\nWhat the key may use, and what is left: GET {base}/v1/models and {base}/v1/quota\n");
+    println!("\nModels of the key, and its remaining quota: GET {base}/v1/models and {base}/v1/quota\n");
     println!("For the SDKs:\n");
     println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");
     println!("export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n");
-    println!("Claude Code (the simulated provider answers in made-up words):\n");
+    println!("Claude Code (the simulated provider returns made-up text):\n");
     println!("ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN={key} claude --model {messages}\n");
-    println!("The page, for a browser: http://{admin}/ (token, for changing keys: {token})\n");
-    println!("What was used: tollgate usage --config {}", file.display());
+    println!("Dashboard: http://{admin}/ (admin token: {token})\n");
+    println!("Usage: tollgate usage --config {}", file.display());
     println!("Health and metrics: http://{admin}/readyz and http://{admin}/metrics\n");
 }

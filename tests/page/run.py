@@ -49,7 +49,7 @@ class Gate:
         self.process = subprocess.Popen(args, stdout=self.out, stderr=subprocess.STDOUT, env=environment)
         text = self.wait(lambda: self.printed() if "/metrics" in self.printed() else None)
         self.key = re.search(r"OPENAI_API_KEY=(\S+)", text)[1]
-        self.page, self.token = re.search(r"The page, for a browser: (\S+) \(token, for changing keys: (\w+)\)", text).groups()
+        self.page, self.token = re.search(r"Dashboard: (\S+) \(admin token: (\w+)\)", text).groups()
 
     def printed(self):
         self.out.flush()

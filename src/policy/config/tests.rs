@@ -800,7 +800,7 @@ fn members_that_a_model_writes_are_checked() {
         one_error(&model(&lines), 13, &a, "expected a finite number");
     }
     let text = format!("{right}set_params = {{ a = 1 }}\ndefault_params = {{ a = 2, b = 3 }}");
-    one_error(&model(&text), 10, "models[0].default_params.a", "`a` is in `set_params`");
+    one_error(&model(&text), 10, "models[0].default_params.a", "`a` is also in `set_params`");
 }
 
 #[test]
@@ -1080,7 +1080,7 @@ fn an_alias_is_one_name_of_one_model_with_a_star_at_its_end_alone() {
     one_error(&models("[\"b\"]", "[]"), 3, "models[0].aliases[0]", "`b` is the id of a model");
     one_error(&models("[\"x*y\"]", "[]"), 3, "models[0].aliases[0]", "a * at its end alone");
     one_error(&models("[\"\"]", "[]"), 3, "models[0].aliases[0]", "expected a name");
-    one_error(&models("[]", "[]").replace("id = \"a\"", "id = \"a*\""), 2, "models[0].id", "must not contain");
+    one_error(&models("[]", "[]").replace("id = \"a\"", "id = \"a*\""), 2, "models[0].id", "expected an id without");
 
     let text = models("[\"gpt-4o\", \"claude-opus-*\", \"claude-*\"]", "[\"claude-opus-4*\", \"*\"]");
     let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}"));

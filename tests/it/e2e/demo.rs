@@ -127,7 +127,7 @@ fn the_demo_says_where_its_health_is_how_claude_code_is_told_and_how_its_usage_i
     );
     let line = text.lines().find(|line| line.starts_with("curl ") && line.contains("/v1/messages")).unwrap();
     assert_eq!(paste(line).0, 200);
-    let usage = text.lines().find_map(|line| line.strip_prefix("What was used: tollgate ")).unwrap();
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: tollgate ")).unwrap();
     let args: Vec<&str> = usage.split(' ').collect();
     wait_for("the usage", || run(folder.path(), &args, &[]).out.contains(" demo ").then_some(()));
     assert_eq!(demo.stop("INT").code(), Some(0));

@@ -127,7 +127,7 @@ fn a_list_is_followed_and_kept_and_told() {
     wait_for("more polls", || (lists.lock().unwrap().asked.len() > asked + 1).then_some(()));
     assert_eq!(events(&h, "failed").len(), 2);
     let unknown = h.command(&["models"]);
-    assert!(unknown.err.contains("the models of `local` are not known: status 500"), "{}", unknown.err);
+    assert!(unknown.err.contains("the models of `local` are unknown: status 500"), "{}", unknown.err);
     // A reload and an upgrade keep it although no answer comes.
     h.gateway.signal("HUP");
     wait_for("the reload", || h.log().iter().any(|line| line["event"] == "reload").then_some(()));
