@@ -245,7 +245,7 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
     if generate.as_ref().is_some_and(|answer| answer.status == 401) {
         return Found::Bad(unauthorized(provider));
     }
-    if generate.is_ok_and(|status| !matches!(status, 404 | 405 | 501)) {
+    if generate.is_some_and(|answer| !ABSENT.contains(&answer.status)) {
         return Found::Hint(format!("{status}: it answers, but lists no models"));
     }
     let base = base_path(provider);

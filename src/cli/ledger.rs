@@ -39,6 +39,10 @@ pub enum LedgerCommand {
     /// Print all records as JSON Lines: one object per request, or per daily sum of folded requests
     #[command(after_help = "Example:\n  tollgate ledger export > records.jsonl")]
     Export(ExportArgs),
+    /// Copy a ledger in a file, also while a gateway runs
+    Backup(BackupArgs),
+    /// Rewrite a ledger in a file without unused space, and with `store.page_size`; not while a gateway runs
+    Compact(CompactArgs),
     /// Accept a shared ledger that was emptied or replaced, for all hosts
     #[command(after_help = "Example:\n  tollgate ledger adopt")]
     Adopt(AdoptArgs),

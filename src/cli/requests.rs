@@ -68,7 +68,7 @@ impl RequestsArgs {
 /// Prints the requests, the newest last, and goes on if that is asked for.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
-    let answer = listener.get("/admin/v1/requests?limit=1000", PATIENCE).map_err(|why| no_answer(&listener, &why))?;
+    let answer = listener.get("/admin/v1/requests?limit=1000", TIMEOUT).map_err(|why| no_answer(&listener, &why))?;
     json::check(&answer.body)
         .map_err(|_| Failure::failed(format!("{listener} returned a response that is not JSON")))?;
     let document = Raw::new(&answer.body);
