@@ -9,8 +9,10 @@ use super::serve::{descriptors, setup};
 use super::store;
 use crate::io::clock::unix;
 use crate::io::listen;
+use crate::io::machine;
 use crate::policy::catalog::Model;
 use crate::policy::config::{Config, effective};
+use crate::policy::memory;
 use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
 
@@ -30,6 +32,9 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     if let Ok(limit) = listen::raise_descriptor_limit()
         && let Some(text) = descriptors::warning(&config, limit)
     {
+        warn(&text);
+    }
+    if let Some(text) = memory::warning(&config, 0, machine::memory()) {
         warn(&text);
     }
     warn_of_missing(&config);

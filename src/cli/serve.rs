@@ -4,11 +4,12 @@ use super::args::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
 use crate::base::time::Unix;
+use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
-use crate::gateway::{self, Gateway};
 use crate::io::clock::{Clock, unix};
 use crate::io::listen;
 use crate::io::log_writer::LogWriter;
+use crate::io::machine::{self, explained};
 use crate::io::mailbox::Mailbox;
 use crate::io::process;
 use crate::io::reactor::{Note, Reactor, Security};
@@ -17,6 +18,7 @@ use crate::io::signals::Signals;
 use crate::io::store::api::Leftover;
 use crate::io::store::spill::Place;
 use crate::policy::config::Config;
+use crate::policy::memory;
 use crate::policy::window;
 use ledger::Opened;
 pub(super) use listeners::Listeners;
@@ -53,7 +55,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
 
 /// To be called first: a signal that comes from here on waits for the loop.
 pub(super) fn catch_signals() -> Result<Signals, Failure> {
-    Signals::catch().map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))
+    Signals::catch().map_err(|error| Failure::failed(format!("cannot catch signals: {}", explained(&error))))
 }
 
 /// Runs a gateway on `listeners` until it has drained. `path` is where `config` was read, and will be read again on
@@ -69,10 +71,12 @@ pub(super) fn serve(
     // The demo has no successor: its ledger ends with it.
     let program = path.as_ref().and_then(|_| program::called());
     let descriptors = listen::raise_descriptor_limit();
-    let descriptors = descriptors.map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
+    let descriptors =
+        descriptors.map_err(|error| format!("cannot raise the descriptor limit: {}", explained(&error)))?;
     silence_panics();
     let security = setup::security(&config, None)?;
-    let log = LogWriter::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
+    let log = LogWriter::start(log, config.server.bounds.log)
+        .map_err(|error| format!("cannot start the log thread: {}", explained(&error)))?;
     let predecessor = listeners.channel.take().map(HandoverReceiver::new).transpose().map_err(cannot_take_over)?;
     let spills = ledger::spill_place(&config, path.as_deref());
     let plan = Plan { config: Arc::new(config), path, program, descriptors, security, spills, log: Rc::new(log) };
@@ -172,6 +176,7 @@ impl Service {
         start.admin = listeners.door.as_ref().map(|door| door.reach);
         start.descriptors = Some(descriptors::clients(plan.descriptors));
         warnings.extend(descriptors::warning(config, plan.descriptors));
+        warnings.extend(memory::warning(config, start.keys.len(), machine::memory()));
         start.running = inherits.then_some(turn.running);
         start.process = Some(process::vitals);
         let banner = banner(config, &listeners, start.keys.len(), now.unix);
@@ -181,12 +186,12 @@ impl Service {
         let helpers = Arc::<Helpers>::default();
         let setup = setup::setup(listeners, plan.security.clone());
         let mut reactor = Reactor::new(gateway, setup, outbox(plan.log.clone(), helpers.clone()))
-            .map_err(|error| format!("cannot start the loop: {error}"))?;
+            .map_err(|error| format!("cannot start the loop: {}", explained(&error)))?;
         let lines = plan.log.lines();
         let warn = move |text: String| drop(lines.write(warning(&text, unix())));
         helpers.store().ledger = Some(ledger.keep(config, reactor.mailbox(), warn)?);
         let long = LongWork::start(reactor.mailbox());
-        let long = long.map_err(|error| format!("cannot start the threads for long work: {error}"))?;
+        let long = long.map_err(|error| format!("cannot start the threads for long work: {}", explained(&error)))?;
         // The cells are empty: this is their only writer.
         let _ = helpers.worker.set(long);
         let _ = helpers.desk.set(DeskEnd::new(reactor.mailbox()));
@@ -198,7 +203,7 @@ impl Service {
             Reloader::new(plan.path.clone(), door, plan.security.clone(), secrets.clone(), reactor.mailbox());
         let _ = helpers.secrets.set(secrets);
         let _ = helpers.reloader.set(reloader);
-        reactor.watch(signals).map_err(|error| format!("cannot watch signals: {error}"))?;
+        reactor.watch(signals).map_err(|error| format!("cannot watch signals: {}", explained(&error)))?;
         Ok(Service { reactor, helpers, banner, warnings })
     }
 }
@@ -207,7 +212,8 @@ impl Service {
 fn watch_secrets(config: &Config, mailbox: Mailbox<Note<Gateway>>) -> Result<Arc<SecretWatch>, String> {
     // A full box means that the loop is gone.
     let tell = move |origin, said| drop(mailbox.send(Note::Notice(Notice::SecretTold(origin, said))));
-    let secrets = SecretWatch::start(tell).map_err(|error| format!("cannot start the thread for secrets: {error}"))?;
+    let secrets = SecretWatch::start(tell)
+        .map_err(|error| format!("cannot start the thread for secrets: {}", explained(&error)))?;
     secrets.watch(setup::origins(config), config.secret_variables.clone());
     Ok(Arc::new(secrets))
 }
@@ -261,7 +267,7 @@ fn banner(config: &Config, listeners: &Listeners, keys: usize, now: Unix) -> Vec
         std::process::id(),
         config.server.max_connections,
         config.server.max_buffered,
-        gateway::worst_case_bytes(config, keys),
+        memory::worst_case_bytes(config, keys),
     )
     .into_bytes()
 }

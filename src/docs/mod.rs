@@ -101,9 +101,6 @@ pub mod how_to {
     #[doc = include_str!("how-to/alerts.md")]
     pub mod alerts {}
 
-    #[doc = include_str!("how-to/arm.md")]
-    pub mod arm {}
-
     #[doc = include_str!("how-to/backup.md")]
     pub mod backup {}
 
@@ -131,6 +128,9 @@ pub mod how_to {
     #[doc = include_str!("how-to/kubernetes.md")]
     pub mod kubernetes {}
 
+    #[doc = include_str!("how-to/openwrt.md")]
+    pub mod openwrt {}
+
     #[doc = include_str!("how-to/prometheus.md")]
     pub mod prometheus {}
 
@@ -139,6 +139,9 @@ pub mod how_to {
 
     #[doc = include_str!("how-to/public-endpoint.md")]
     pub mod public_endpoint {}
+
+    #[doc = include_str!("how-to/raspberry-pi.md")]
+    pub mod raspberry_pi {}
 
     #[doc = include_str!("how-to/redis-cluster.md")]
     pub mod redis_cluster {}

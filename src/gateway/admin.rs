@@ -216,7 +216,8 @@ fn api(
             return Err(Refusal::of_status(403, text));
         }
     };
-    let part = Part::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
+    let mut part = Part::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
+    part.limit = part.limit.min(cx.setup.config.server.bounds.list);
     match *route {
         "status" => {
             let origins = origins(&cx.setup.config.server, host(head, bytes));

@@ -19,9 +19,8 @@
 //! answer has to wait for its key's share, further requests of that key are refused; no other key is affected.
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX};
+use crate::base::limits::IO_SLICE;
 use crate::base::paged::Sparse;
-use crate::policy::config::{Config, OnOutage, StoreUrl};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 use std::cmp::Ordering;
@@ -38,49 +37,6 @@ const WORK: usize = 2 * IO_SLICE;
 /// Bytes that a request takes in addition to its body: storage for its head, and for the part that is being sent.
 pub(crate) const REQUEST_BYTES: usize = 2 * BLOCK;
 const REQUEST: u64 = REQUEST_BYTES as u64;
-
-/// The most memory that a configuration allows with so many keys, in bytes. Its terms are in
-/// `docs::explanation::memory`; a test attacks it from every side.
-pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
-    let server = &config.server;
-    let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
-    let kept = config.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
-    let upstreams = clients + kept.sum::<u64>();
-    let secure = if server.tls.is_some() { clients } else { 0 }
-        + if config.providers.iter().any(|provider| provider.authority.is_some()) { upstreams } else { 0 };
-    let is_alone = matches!(config.store.url, StoreUrl::Redis(_)) && config.store.on_outage == OnOutage::Local;
-    let rows = clients + if is_alone { ROWS_WAITING_ALONE_MAX } else { ROWS_WAITING_MAX };
-    let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
-    let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
-    // Spans that wait, those in hand, and the request in which they are sent.
-    let spans = if config.telemetry.exports() { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
-    let lists = if server.admin_listen.is_some() { LIST_BYTES } else { 0 };
-    OWN_BYTES
-        + spans
-        + keys as u64 * KEY_BYTES
-        + lists
-        + server.max_buffered as u64
-        + (clients + upstreams) * CONNECTION_BYTES
-        + secure * SESSION_BYTES
-        + rows * ROW_BYTES
-        + IN_HAND * server.max_body.max(answers as u64)
-}
-
-/// Resident without a connection: code, ledger cache, stacks, cached free blocks, unread log output.
-const OWN_BYTES: u64 = 48 << 20;
-/// Memory of one connection in addition to its buffers: its state, its exchange's state, timers, the event that others
-/// of its stream are compared with.
-const CONNECTION_BYTES: u64 = 24 << 10;
-/// Memory of a TLS session: keys, a partly received record, and an unsent one.
-const SESSION_BYTES: u64 = 40 << 10;
-/// Memory of a key: its entry in the table, and its counters once it is used.
-const KEY_BYTES: u64 = 448;
-/// Memory of the longest page of an admin API list: a thousand keys, and their text twice.
-const LIST_BYTES: u64 = 8 << 20;
-/// Memory of a usage record that waits for the ledger, with the spare capacity of the queue for twice as many.
-const ROW_BYTES: u64 = 440;
-/// Worst-case growth of a piece while input and output coexist, as a factor.
-const IN_HAND: u64 = 2;
 
 /// Memory that all keys hold.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use super::provider::request::{OutgoingRequests, RequestTemplates};
 use super::queue::Queues;
 use super::stranger_log::StrangerLog;
 use crate::base::buf::Pool;
-use crate::base::limits::{ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
+use crate::base::limits::ROOM_MAX;
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::time::{Now, Unix};
@@ -449,9 +449,10 @@ impl Cx {
     /// True if another request may be admitted: no request is admitted unless its usage can be recorded.
     #[inline]
     pub(crate) fn takes_requests(&self) -> bool {
-        let (store, waiting) = (&self.setup.config.store, self.ledger.uncommitted());
-        let caught_up = waiting < ROWS_WAITING_MAX && self.ledger.takes_rows(self.now.mono, store.max_commit_lag);
-        caught_up || (self.goes_on_alone() && waiting < ROWS_WAITING_ALONE_MAX)
+        let (config, waiting) = (&self.setup.config, self.ledger.uncommitted());
+        let (store, bounds) = (&config.store, &config.server.bounds);
+        let caught_up = waiting < bounds.rows && self.ledger.takes_rows(self.now.mono, store.max_commit_lag);
+        caught_up || (self.goes_on_alone() && waiting < bounds.rows_alone)
     }
 
     /// True if the shared ledger is to be asked for a request; false if that is known to be useless.

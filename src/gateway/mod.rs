@@ -54,7 +54,6 @@ use crate::policy::meter::Amount;
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use crate::wire::json::write_string;
-pub use budget::worst_case_bytes;
 use budget::{Budget, Gate};
 use client::limits::Verdict;
 use client::peer::mapped;

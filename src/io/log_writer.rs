@@ -25,14 +25,15 @@ pub struct LogWriter {
 #[derive(Clone)]
 pub struct LogLines {
     queue: BatchQueue<Vec<u8>>,
+    most: usize,
     dropped: Arc<AtomicU64>,
 }
 
 impl LogWriter {
-    /// Starts the thread that writes to `sink`.
-    pub fn start(sink: Box<dyn Write + Send>) -> io::Result<LogWriter> {
+    /// Starts the thread that writes to `sink`. At most `most` bytes wait for it.
+    pub fn start(sink: Box<dyn Write + Send>, most: usize) -> io::Result<LogWriter> {
         let queue = BatchQueue::new(Vec::with_capacity(limits::LOG_ROOM));
-        let lines = LogLines { queue, dropped: Arc::default() };
+        let lines = LogLines { queue, most, dropped: Arc::default() };
         let (theirs, (alive, ended)) = (lines.clone(), channel());
         let thread = std::thread::Builder::new().name("log".into()).stack_size(256 * 1024);
         thread.spawn(move || {
@@ -59,7 +60,7 @@ impl LogLines {
     pub fn write(&self, mut batch: Vec<u8>) -> Vec<u8> {
         if !batch.is_empty() {
             let fits = self.queue.put(false, |waiting| {
-                let fits = waiting.len() + batch.len() <= limits::LOG_BYTES_MAX;
+                let fits = waiting.len() + batch.len() <= self.most;
                 if fits {
                     waiting.extend_from_slice(&batch);
                 }
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn lines_come_out_in_order_and_the_last_ones_before_the_end() {
         let (page, written) = channel();
-        let log = LogWriter::start(Box::new(Page(page))).unwrap();
+        let log = LogWriter::start(Box::new(Page(page)), limits::LOG_BYTES_MAX).unwrap();
         let mut batch = log.write(b"one\n".to_vec());
         batch.extend_from_slice(b"two\nthree\n");
         assert!(log.write(batch).is_empty());
@@ -170,7 +171,7 @@ mod tests {
     #[test]
     fn a_stuck_sink_costs_lines_and_no_waiting() {
         let (release, stuck) = channel();
-        let log = LogWriter::start(Box::new(Stuck(stuck))).unwrap();
+        let log = LogWriter::start(Box::new(Stuck(stuck)), limits::LOG_BYTES_MAX).unwrap();
         overwhelm(&log);
         let began = Instant::now();
         drop(log);
@@ -183,7 +184,7 @@ mod tests {
     fn lines_that_found_no_room_are_counted_where_they_would_have_stood() {
         let (release, stuck) = channel();
         let (page, written) = channel();
-        let log = LogWriter::start(Box::new(Both(Stuck(stuck), Page(page)))).unwrap();
+        let log = LogWriter::start(Box::new(Both(Stuck(stuck), Page(page))), limits::LOG_BYTES_MAX).unwrap();
         overwhelm(&log);
         drop(release);
         drop(log);

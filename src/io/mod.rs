@@ -11,6 +11,7 @@ pub mod files;
 pub mod links;
 pub mod listen;
 pub mod log_writer;
+pub mod machine;
 pub mod mailbox;
 pub mod outcome;
 pub mod process;

@@ -11,6 +11,7 @@ pub mod counters;
 pub mod discover;
 pub mod keys;
 pub mod limits;
+pub mod memory;
 pub mod meter;
 pub mod network;
 pub mod plan;

@@ -10,6 +10,7 @@ use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Past, Start};
 #[cfg(feature = "redis")]
 use crate::io::clock::watch;
+use crate::io::machine::{explained, short_of_descriptors};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::io::store::api::{Leftover, StoreError};
@@ -63,7 +64,8 @@ fn past(key: KeyId, group: Arc<str>, at: Unix, tokens: u64, nano: u64) -> Past {
 }
 
 fn failed(error: StoreError) -> String {
-    format!("cannot use the ledger: {error}")
+    let short = short_of_descriptors().map(|what| format!("; {what}"));
+    format!("cannot use the ledger: {error}{}", short.unwrap_or_default())
 }
 
 /// All keys, read piece by piece: their records take several times as much memory as they do in the table.
@@ -252,7 +254,7 @@ impl Opened {
                 shared::spawn(*remote, duties, tell).map(LedgerHandle::Shared)
             }
         };
-        kept.map_err(|error| format!("cannot start the ledger's thread: {error}"))
+        kept.map_err(|error| format!("cannot start the ledger's thread: {}", explained(&error)))
     }
 }
 

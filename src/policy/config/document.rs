@@ -1,12 +1,13 @@
 //! The whole configuration, and the reader of its document: every section in turn, and the checks between sections.
 
 use super::providers::{self, AuthoritySpec, Provider};
-use super::server::Server;
+use super::server::{Server, TOO_LITTLE};
 use super::store::{StoreConfig, StoreUrl};
 use super::telemetry::Telemetry;
 use super::{groups, models, plans};
 use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
+use crate::policy::memory::{self, Known};
 use crate::policy::plan::{Group, Plan};
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
 use crate::policy::settings::secret::variables;
@@ -86,13 +87,16 @@ impl Config {
 
 fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let default_model = top.take("default_model");
-    let (server, reuse_port) = Server::read(reader, top);
+    let (providers, spans) = (top.peek_length("providers") as u64, top.peek_start("telemetry").is_some());
+    let known = Known { providers, tls: false, admin: false, spans };
+    let (server, places) = Server::read(reader, top, known);
     let store = StoreConfig::read(reader, top);
-    if let (Some((at, path)), StoreUrl::Sqlite(_)) = (reuse_port, &store.url) {
+    if let (Some((at, path)), StoreUrl::Sqlite(_)) = (places.reuse_port, &store.url) {
         reader.report(at, path, "requires a shared store (redis://…): only one gateway can use a SQLite ledger");
     }
     let mut telemetry = Telemetry::read(reader, top);
     let mut upstream = UpstreamLimits::within(server.max_buffered);
+    upstream.pool_max_idle = server.bounds.idle.unwrap_or(upstream.pool_max_idle);
     if let Some(mut section) = reader.table(top, "upstream") {
         upstream.read(reader, &mut section, server.max_buffered);
         section.finish(reader);
@@ -118,7 +122,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let mut providers: Vec<Provider> = declared.into_iter().filter_map(|declared| declared.provider).collect();
     let authorities = providers::authorities(&mut providers, telemetry.collector.as_deref_mut());
     let catalog = Catalog::new(models, default);
-    Config {
+    let config = Config {
         server,
         store,
         telemetry,
@@ -131,5 +135,12 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         warnings: Vec::new(),
         pem_files: Vec::new(),
         secret_variables: Vec::new(),
+    };
+    if let Some((memory, (at, path))) = config.server.memory.zip(places.memory)
+        && !reader.is_wrong(&path)
+        && memory::worst_case_bytes(&config, 0) > memory
+    {
+        reader.report(at, path, TOO_LITTLE);
     }
+    config
 }

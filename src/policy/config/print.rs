@@ -4,6 +4,7 @@
 
 use super::document::Config;
 use super::providers::{Auth, Provider};
+use super::server::{DERIVED, Server};
 use crate::policy::catalog::{Capabilities, Model, ModelParam, Prices, QueueLimits, price_text};
 use crate::policy::discover::Discover;
 use crate::policy::limits::Timeouts;
@@ -61,7 +62,15 @@ pub fn effective(config: &Config) -> String {
         page.string("default_model", &model.id);
     }
     page.table("[server]");
-    page.rows(&config.server);
+    for row in Server::ROWS {
+        match (row.get)(&config.server) {
+            // The setting itself would contradict `memory`.
+            Shown::Value(value) if config.server.memory.is_some() && DERIVED.contains(&row.key) => {
+                page.line(format_args!("# {} = {value}, from `memory`", row.key));
+            }
+            shown => page.shown(row.key, shown),
+        }
+    }
     page.table("[store]");
     page.rows(&config.store);
     page.table("[telemetry]");

@@ -3,6 +3,7 @@
 use crate::base::limits;
 use crate::policy::attribution::Attribution;
 use crate::policy::limits::TIMEOUTS;
+use crate::policy::memory::{self, Bounds, Known};
 use crate::policy::network::Network;
 use crate::policy::settings::kinds::{Bytes, Flag, Kind, OneOf, Or, Reference, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
@@ -22,6 +23,11 @@ const LISTENERS_MAX: usize = 16;
 /// Smallest number of bytes of an admin token. A shorter one could be guessed.
 const TOKEN_MIN: usize = 16;
 const TOKEN_SHORT: &str = "shorter than 16 characters, so it can be guessed: use a longer token";
+/// Settings that `memory` sets.
+pub(super) const DERIVED: [&str; 3] = ["max_connections", "max_body", "max_buffered"];
+/// Error text for a `memory` of which nothing remains for requests.
+pub(super) const TOO_LITTLE: &str =
+    "too little for this configuration: raise it, or configure fewer providers, no telemetry or no admin listener";
 /// Range of a wait that may be zero.
 const WAITS: RangeInclusive<Duration> = Duration::ZERO..=*TIMEOUTS.end();
 
@@ -59,6 +65,12 @@ section! {
         pub cors_origins: Vec<Arc<str>> = Vec::new(), Origins, Live;
         /// Lets several processes listen on the same addresses (SO_REUSEPORT). Requires a shared store.
         pub reuse_port: bool = false, Flag, Restart;
+        /// Memory that the process may take, at least 12 MiB. `max_connections`, `max_body`, `max_buffered` and the
+        /// bounds of queues are derived from it, so that `worst_case_bytes` does not exceed it. These three settings
+        /// cannot be set together with it. Default: not bounded.
+        pub memory: Option<u64> = None, Or(Bytes(12 * MIB..=1024 * 1024 * MIB), "not bounded"), Live;
+        /// Bounds that no setting names.
+        pub bounds: Bounds = Bounds::default();
         /// Open client connections. At the limit, Tollgate closes the connection that has been idle longest without
         /// showing a valid key, of the address that has most of them. If all have shown a key, 32 more connections get
         /// 503, and any beyond are closed.
@@ -150,13 +162,21 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+/// Settings that other sections decide about: byte offset and path of each that is set.
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) reuse_port: Option<(usize, String)>,
+    pub(super) memory: Option<(usize, String)>,
+}
+
 impl Server {
-    /// Reads `[server]`. If `reuse_port` is set, also returns its byte offset and path, since it depends on the store.
-    pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> (Server, Option<(usize, String)>) {
+    /// Reads `[server]`. `known`: facts of other sections that the memory depends on.
+    pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>, known: Known) -> (Server, Places) {
         let mut server = Server::default();
-        let Some(mut section) = reader.table(top, "server") else { return (server, None) };
+        let Some(mut section) = reader.table(top, "server") else { return (server, Places::default()) };
         server.read_rows(reader, &mut section);
         server.check_admin(reader, &section);
+        server.share_memory(reader, &section, known);
         if (server.max_buffered as u64) < server.max_body * 4 {
             let at = section.place("max_buffered").unwrap_or(section.start());
             let text = "must be at least four times max_body, since one key may hold a quarter of it";
@@ -170,8 +190,29 @@ impl Server {
             reader.report(at, section.path_of("proxy_protocol"), text);
         }
         section.finish(reader);
-        let reuse_port = section.place("reuse_port").filter(|_| server.reuse_port);
-        (server, reuse_port.map(|at| (at, section.path_of("reuse_port"))))
+        let place = |key, is_set| section.place(key).filter(|_| is_set).map(|at| (at, section.path_of(key)));
+        let places = Places {
+            reuse_port: place("reuse_port", server.reuse_port),
+            memory: place("memory", server.memory.is_some()),
+        };
+        (server, places)
+    }
+
+    /// Derives the limits that `memory` allows.
+    fn share_memory(&mut self, reader: &mut Reader<'_>, section: &Section<'_>, known: Known) {
+        let Some((memory, at)) = self.memory.zip(section.place("memory")) else { return };
+        for key in DERIVED {
+            if let Some(at) = section.place(key) {
+                reader.report(at, section.path_of(key), "is derived from `memory`: remove one of the two");
+            }
+        }
+        let known = Known { tls: self.tls.is_some(), admin: self.admin_listen.is_some(), ..known };
+        let Some(share) = memory::share(memory, known) else {
+            return reader.report(at, section.path_of("memory"), TOO_LITTLE);
+        };
+        // No more than `memory`, which a small machine can count as it has that much.
+        self.max_buffered = usize::try_from(share.max_buffered).unwrap_or(usize::MAX);
+        (self.max_connections, self.max_body, self.bounds) = (share.max_connections, share.max_body, share.bounds);
     }
 
     /// Fails if an admin listener with this `reach` must not be open with these settings. `place` names it in the

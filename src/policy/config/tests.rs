@@ -2,6 +2,7 @@ use super::*;
 use crate::base::time::Unix;
 use crate::policy::catalog::{Affinity, Balance, Prices, QueueLimits, SHARE, StructuredOutput};
 use crate::policy::limits::UpstreamLimits;
+use crate::policy::memory::worst_case_bytes;
 use crate::policy::plan::{Plan, UNLIMITED};
 use crate::policy::window::Period;
 use std::sync::Arc;
@@ -348,6 +349,31 @@ fn values_of_the_store_table_are_checked() {
     assert_eq!((store.commit_every, store.sync_every), (Duration::from_secs(10), Duration::from_secs(60)));
     let snapshot = Snapshot { to: "/flash/a.db".into(), every: Duration::from_secs(1800) };
     assert_eq!((store.page_size, store.snapshot), (1024, Some(snapshot)));
+}
+
+#[test]
+fn memory_sets_limits_that_keep_the_worst_case_within_it() {
+    let tls = "[[providers]]\nname = \"q\"\nshape = \"messages\"\nbase_url = \"https://h/v1\"\n";
+    for memory in [16, 64, 256, 2048] {
+        for more in ["", tls] {
+            let text = with(&format!("[server]\nmemory = \"{memory}MiB\"\nadmin_listen = \"127.0.0.1:1\"\n{more}"));
+            let config = parse(&text).unwrap();
+            let (server, worst) = (&config.server, worst_case_bytes(&config, 0));
+            assert!(worst <= memory << 20, "{worst} of {memory} MiB");
+            assert!(worst >= (memory << 20) * 3 / 4 || memory > 256, "{worst} of {memory} MiB is wasted");
+            assert!(server.max_buffered as u64 >= 4 * server.max_body && server.max_body >= 128 << 10);
+            let printed = effective(&config);
+            assert!(printed.contains("# max_body = ") && effective(&parse(&printed).unwrap()) == printed, "{printed}");
+        }
+    }
+    for key in ["max_body = \"1MiB\"", "max_buffered = \"64MiB\"", "max_connections = 9"] {
+        let (name, _) = key.split_once(' ').unwrap();
+        let text = with(&format!("[server]\n{key}\nmemory = \"1GiB\""));
+        one_error(&text, 2, &format!("server.{name}"), "derived from `memory`");
+    }
+    one_error(&with("[server]\nmemory = \"12MiB\""), 2, "server.memory", "too little");
+    let many: String = (0..40).map(|n| tls.replace("\"q\"", &format!("\"q{n}\""))).collect();
+    one_error(&with(&format!("[server]\nmemory = \"16MiB\"\n{many}")), 2, "server.memory", "too little");
 }
 
 #[test]

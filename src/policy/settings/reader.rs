@@ -154,6 +154,11 @@ impl<'d> Section<'d> {
         self.entries.get(key).map(|value| value.span().start)
     }
 
+    /// Number of elements of the array `key`, if it exists and is not taken yet.
+    pub fn peek_length(&self, key: &str) -> usize {
+        self.entries.get(key).and_then(|value| value.get_ref().as_array()).map_or(0, |items| items.len())
+    }
+
     /// Byte offset of the value of `key`, if it was requested and exists.
     pub fn place(&self, key: &str) -> Option<usize> {
         self.asked.iter().find(|(asked, _)| *asked == key).and_then(|(_, place)| *place)

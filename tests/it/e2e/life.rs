@@ -2,8 +2,10 @@
 
 use super::client::{Client, get, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, chat_request, gauge, message, streamed, with};
-use super::process::{Process, wait_for};
+use super::process::{Process, binary, wait_for};
+use std::fs;
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -213,4 +215,22 @@ fn a_pause_of_the_process_is_no_silence_of_the_provider() {
         text += std::str::from_utf8(&chunk).unwrap();
     }
     assert!(text.ends_with("[DONE]\n\n") && !text.contains("\"error\""), "{text}");
+}
+
+#[test]
+fn start_with_few_descriptors_says_that_they_are_short() {
+    let h = Harness::usual();
+    let config = fs::read_to_string(h.folder.path().join("tollgate.toml")).unwrap();
+    let config = config.replace("tollgate.db", "other.db");
+    let few = config.replace(&h.at.to_string(), "127.0.0.1:0").replace(&h.admin.to_string(), "127.0.0.1:0");
+    fs::write(h.folder.path().join("few.toml"), few).unwrap();
+    for descriptors in [8, 12, 15] {
+        let script = format!("ulimit -n {descriptors}; exec \"$0\" serve --config few.toml");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(binary()).current_dir(h.folder.path()).env(CREDENTIAL.0, CREDENTIAL.1);
+        let done = command.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{descriptors}: {said}");
+        assert!(said.contains("descriptors are short: raise their limit"), "{descriptors}: {said}");
+    }
 }

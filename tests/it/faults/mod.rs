@@ -9,6 +9,7 @@ mod play;
 mod pressure;
 mod run;
 mod sides;
+mod small;
 mod soak;
 mod stalls;
 mod table;

@@ -1,0 +1,156 @@
+"""What a small host cares about: memory, bytes written to the ledger's files and syncs by rate, wake-ups, start, sizes. A
+gateway and its simulated provider, both of the binary that is shipped (or TOLLGATE_BIN), one client, no other program."""
+import http.client, os, re, shutil, socket, statistics, subprocess, time
+from pathlib import Path
+
+from .rig import BUILT, TARGET, WORK, children, rss, say, stop
+
+FLASH = 'commit_every = "10s"\nsync_every = "1m"\npage_size = 1024\n'
+# Requests a second, and seconds.
+RATES = [(1, 60), (10, 20), (500, 10)]
+IDLE = 20
+FOLDER = WORK / "small"
+BODY = '{"model":"m","messages":[{"role":"user","content":"hello\\n#sim tokens=5"}]}'
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Host:
+    """A gateway with its provider, and a key."""
+
+    def __init__(self, binary, store="", server="", wrapper=()):
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir(parents=True)
+        self.port, self.admin, up = free_port(), free_port(), free_port()
+        (FOLDER / "tollgate.toml").write_text(
+            f'[server]\nlisten = "127.0.0.1:{self.port}"\nadmin_listen = "127.0.0.1:{self.admin}"\n{server}\n'
+            f'[store]\nurl = "sqlite:tollgate.db"\n{store}\n'
+            f'[[providers]]\nname = "p"\nshape = "chat"\nbase_url = "http://127.0.0.1:{up}/v1"\n'
+            f'[[models]]\nid = "m"\ncontext = "1M"\ntargets = [{{ provider = "p" }}]\n')
+        self.binary = binary
+        self.key = subprocess.run([binary, "keys", "issue", "--name", "small"], cwd=FOLDER, capture_output=True,
+                                  text=True, check=True).stdout.strip()
+        self.provider = self.begin([binary, "provider", "--listen", f"127.0.0.1:{up}"], "provider")
+        began = time.monotonic()
+        self.gateway = self.begin([*wrapper, binary, "serve"], "gateway")
+        while self.status("/readyz") != 200:
+            if self.gateway.poll() is not None:
+                raise SystemExit((FOLDER / "gateway.log").read_text())
+            time.sleep(0.0005)
+        self.start_ms = (time.monotonic() - began) * 1000
+        self.client = None
+
+    def begin(self, command, name):
+        with open(FOLDER / f"{name}.log", "w") as log:
+            process = subprocess.Popen([str(word) for word in command], cwd=FOLDER, stdout=log, stderr=log)
+        children.append(process)
+        return process
+
+    def status(self, path):
+        try:
+            client = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
+            client.request("GET", path)
+            return client.getresponse().status
+        except OSError:
+            return 0
+
+    def ask(self):
+        """One request on the kept connection; its status."""
+        if self.client is None:
+            self.client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        headers = {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
+        self.client.request("POST", "/v1/chat/completions", BODY, headers)
+        answer = self.client.getresponse()
+        answer.read()
+        return answer.status
+
+    def load(self, rate, seconds):
+        """Requests at a rate; their number."""
+        began, count = time.monotonic(), rate * seconds
+        for number in range(count):
+            time.sleep(max(0, began + number / rate - time.monotonic()))
+            if self.ask() != 200:
+                raise SystemExit("a request has failed")
+        time.sleep(max(0, began + seconds - time.monotonic()))
+        return count
+
+    def wakeups(self):
+        """Voluntary context switches of all threads so far."""
+        found = 0
+        for task in Path(f"/proc/{self.gateway.pid}/task").iterdir():
+            found += int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M)[1])
+        return found
+
+    def end(self):
+        stop(self.gateway)
+        stop(self.provider)
+        said = subprocess.run([self.binary, "ledger", "verify"], cwd=FOLDER, capture_output=True, text=True)
+        if said.returncode:
+            raise SystemExit(f"ledger verify: {said.stdout}{said.stderr}")
+
+
+def written(binary, store, rate, seconds):
+    """Bytes and syncs of the ledger's files per request."""
+    host = Host(binary, store, wrapper=("strace", "-f", "-y", "-o", FOLDER / "trace", "-e", "trace=pwrite64,fsync,fdatasync"))
+    trace = FOLDER / "trace"
+    host.ask()
+    time.sleep(0.3)
+    before = trace.stat().st_size
+    count = host.load(rate, seconds)
+    with open(trace) as file:
+        file.seek(before)
+        lines = [line for line in file if "tollgate.db" in line]
+    # The tracer ends with the gateway, which a signal to it does not reach.
+    gateway = int(Path(f"/proc/{host.gateway.pid}/task/{host.gateway.pid}/children").read_text().split()[0])
+    os.kill(gateway, 15)
+    host.gateway.wait(30)
+    host.end()
+    sizes = [int(found[1]) for line in lines if (found := re.search(r"pwrite64\(.* = (\d+)$", line))]
+    syncs = sum("sync(" in line for line in lines)
+    return sum(sizes) / count, syncs / count
+
+
+def small():
+    binary = Path(os.environ.get("TOLLGATE_BIN", BUILT)).resolve()
+    rows = []
+    starts = []
+    for _ in range(7):
+        host = Host(binary)
+        starts.append(host.start_ms)
+        host.end()
+    rows.append(("start to the first 200 of /readyz, ms", f"{statistics.median(starts):.1f}"))
+    host = Host(binary)
+    rows.append(("resident when ready, MB", f"{rss(host.gateway.pid) / 1e6:.1f}"))
+    idle = [socket.create_connection(("127.0.0.1", host.port)) for _ in range(256)]
+    time.sleep(0.3)
+    rows.append(("resident with 256 connections, MB", f"{rss(host.gateway.pid) / 1e6:.1f}"))
+    for connection in idle:
+        connection.close()
+    host.end()
+    for name, store in (("default", ""), ("flash", FLASH)):
+        say(f"{name}: wake-ups")
+        host = Host(binary, store)
+        host.ask()
+        time.sleep(3)
+        before = host.wakeups()
+        time.sleep(IDLE)
+        rows.append((f"wake-ups a second, idle, {name}", f"{(host.wakeups() - before) / IDLE:.2f}"))
+        before = host.wakeups()
+        host.load(1, IDLE)
+        rows.append((f"wake-ups a second, 1 request a second, {name}", f"{(host.wakeups() - before) / IDLE:.2f}"))
+        host.end()
+        for rate, seconds in RATES:
+            say(f"{name}: {rate} requests a second for {seconds} s")
+            bytes_, syncs = written(binary, store, rate, seconds)
+            rows.append((f"bytes written a request, {rate} a second, {name}", f"{bytes_:,.0f}"))
+            rows.append((f"syncs a request, {rate} a second, {name}", f"{syncs:.4f}"))
+    for path in sorted([BUILT, *TARGET.glob("cross/*/release/tollgate")]):
+        if path.exists():
+            rows.append((f"bytes of {path.relative_to(TARGET)}", f"{path.stat().st_size:,}"))
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"{name:<{width}}  {value:>12}" for name, value in rows))
+    return 0

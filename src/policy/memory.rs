@@ -1,0 +1,204 @@
+//! The account of memory: the most that a configuration allows, and the limits that a given amount of memory allows.
+//! Pure arithmetic. `config` derives limits from `server.memory`, `cli` announces the most and compares it with the
+//! machine, `gateway` keeps to the limits. The terms are explained in `docs::explanation::memory`; a test attacks them
+//! from every side.
+
+use super::config::{Config, OnOutage, StoreUrl};
+use crate::base::limits::{
+    LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,
+};
+
+/// Resident without a connection: code, ledger cache, stacks, a reserve of free blocks.
+const PROGRAM_BYTES: u64 = 7 << 20;
+/// As many times a queue of log lines: those that wait and those being written, with the growth of both.
+const LOG_QUEUES: u64 = 4;
+/// What one connection takes beside its buffers: its state, that of its exchange, alarms, the event that others of its
+/// stream are compared with.
+const CONNECTION_BYTES: u64 = 24 << 10;
+/// What it takes over TLS: keys, a record that has come in part, and one that has not left.
+const SESSION_BYTES: u64 = 40 << 10;
+/// What a key takes: its place in the table, and its counters once it is used.
+const KEY_BYTES: u64 = 448;
+/// What an item takes of the longest part of a list that the admin API answers with: a key, and its text twice.
+const ITEM_BYTES: u64 = 8 << 10;
+/// What a row takes that waits for the ledger, with the room that the queue has for twice as many.
+const ROW_BYTES: u64 = 440;
+/// As many times as long as a piece what is made of it may be, before that takes the piece's place.
+const IN_HAND: u64 = 2;
+
+const MIB: u64 = 1 << 20;
+
+/// Bounds of queues, lists and idle connections, which no setting names.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Usage records that wait for the ledger, at most.
+    pub rows: u64,
+    /// The same while a host goes on without its shared ledger.
+    pub rows_alone: u64,
+    /// Bytes of log lines that wait.
+    pub log: usize,
+    /// Items in one part of a list of the admin API.
+    pub list: u64,
+    /// Idle connections to a provider, unless they are configured; `None` for the usual number.
+    pub idle: Option<usize>,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            rows: ROWS_WAITING_MAX,
+            rows_alone: ROWS_WAITING_ALONE_MAX,
+            log: LOG_BYTES_MAX,
+            list: 1000,
+            idle: None,
+        }
+    }
+}
+
+/// Facts of a configuration that its memory depends on, as far as they are known before its limits.
+#[derive(Copy, Clone, Debug)]
+pub struct Known {
+    /// Number of providers.
+    pub providers: u64,
+    /// Clients speak TLS.
+    pub tls: bool,
+    /// There is an admin listener.
+    pub admin: bool,
+    /// Spans are exported.
+    pub spans: bool,
+}
+
+/// Limits that a given amount of memory allows.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// `server.max_connections`.
+    pub max_connections: usize,
+    /// `server.max_body`.
+    pub max_body: u64,
+    /// `server.max_buffered`.
+    pub max_buffered: u64,
+    /// The other bounds.
+    pub bounds: Bounds,
+}
+
+/// Divides `memory` bytes. `None` if nothing useful remains for buffers.
+pub fn share(memory: u64, known: Known) -> Option<Share> {
+    let max_connections = (memory / MIB).clamp(8, 10_000);
+    let idle = (memory / (4 * MIB)).clamp(2, 64);
+    let rows = (memory / 16 / ROW_BYTES).min(ROWS_WAITING_MAX);
+    let log = (memory / 128).clamp(64 << 10, LOG_BYTES_MAX as u64);
+    let list = (memory / 32 / ITEM_BYTES).clamp(16, 1000);
+    let clients = max_connections + RESERVE_CONNECTIONS as u64;
+    let upstreams = clients + known.providers * idle.min(clients);
+    let terms = Terms {
+        clients,
+        upstreams,
+        secure: upstreams + if known.tls { clients } else { 0 },
+        spans: known.spans,
+        rows: clients + rows,
+        log,
+        list: if known.admin { list } else { 0 },
+        // Keys that can be issued meanwhile.
+        keys: memory / 64 / KEY_BYTES,
+    };
+    let rest = memory.checked_sub(terms.bytes())?;
+    // A quarter of the buffers for each of a body and an answer, and twice that in hand.
+    let max_buffered = rest * 2 / 3 / (64 << 10) * (64 << 10);
+    (max_buffered >= MIB).then_some(Share {
+        max_connections: max_connections as usize,
+        max_body: max_buffered / 4,
+        max_buffered,
+        bounds: Bounds { rows, rows_alone: rows, log: log as usize, list, idle: Some(idle as usize) },
+    })
+}
+
+/// The most memory that a configuration allows with so many keys, in bytes.
+pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
+    let (server, bounds) = (&config.server, &config.server.bounds);
+    let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
+    let kept = config.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
+    let upstreams = clients + kept.sum::<u64>();
+    let secure = if server.tls.is_some() { clients } else { 0 }
+        + if config.providers.iter().any(|provider| provider.authority.is_some()) { upstreams } else { 0 };
+    let is_alone = matches!(config.store.url, StoreUrl::Redis(_)) && config.store.on_outage == OnOutage::Local;
+    let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
+    let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
+    let terms = Terms {
+        clients,
+        upstreams,
+        secure,
+        spans: config.telemetry.exports(),
+        rows: clients + if is_alone { bounds.rows_alone } else { bounds.rows },
+        log: bounds.log as u64,
+        list: if server.admin_listen.is_some() { bounds.list } else { 0 },
+        keys: keys as u64,
+    };
+    terms.bytes() + server.max_buffered as u64 + IN_HAND * server.max_body.max(answers as u64)
+}
+
+/// Numbers of everything besides buffers that takes memory.
+struct Terms {
+    clients: u64,
+    upstreams: u64,
+    /// Connections over TLS.
+    secure: u64,
+    spans: bool,
+    rows: u64,
+    log: u64,
+    list: u64,
+    keys: u64,
+}
+
+impl Terms {
+    fn bytes(&self) -> u64 {
+        // Those that wait, those in hand, and the request that they are sent in.
+        let spans = if self.spans { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
+        PROGRAM_BYTES
+            + spans
+            + self.log * LOG_QUEUES
+            + self.keys * KEY_BYTES
+            + self.list * ITEM_BYTES
+            + (self.clients + self.upstreams) * CONNECTION_BYTES
+            + self.secure * SESSION_BYTES
+            + self.rows * ROW_BYTES
+    }
+}
+
+/// Warning if a configuration allows more memory than there is; `None` if it does not, or if that is unknown.
+pub fn warning(config: &Config, keys: usize, there: Option<(u64, &str)>) -> Option<String> {
+    let (worst, (bytes, whose)) = (worst_case_bytes(config, keys), there?);
+    let remedy = match config.server.memory {
+        Some(_) => "lower server.memory",
+        None => "set server.memory, or lower server.max_body, server.max_buffered and server.max_connections",
+    };
+    (worst > bytes).then(|| {
+        let [worst, bytes] = [worst, bytes].map(|bytes| bytes / MIB);
+        format!("requests may take up to {worst} MiB of memory, and {whose} has {bytes} MiB: {remedy}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Known = Known { providers: 1, tls: false, admin: true, spans: false };
+
+    #[test]
+    fn more_memory_allows_more_of_everything() {
+        let shares = [16, 64, 128, 1024, 8192].map(|mib| share(mib * MIB, PLAIN).unwrap());
+        for pair in shares.windows(2) {
+            assert!(pair[0].max_buffered < pair[1].max_buffered && pair[0].max_connections < pair[1].max_connections);
+            assert!(pair[0].bounds.rows <= pair[1].bounds.rows && pair[0].bounds.list <= pair[1].bounds.list);
+        }
+        assert!(shares.iter().all(|share| share.max_buffered >= 4 * share.max_body && share.max_body >= MIB / 4));
+        assert_eq!(share(8 * MIB, PLAIN), None);
+    }
+
+    #[test]
+    fn providers_and_tls_take_from_the_buffers() {
+        let most = share(64 * MIB, PLAIN).unwrap().max_buffered;
+        for known in [Known { providers: 9, ..PLAIN }, Known { tls: true, ..PLAIN }, Known { spans: true, ..PLAIN }] {
+            assert!(share(64 * MIB, known).unwrap().max_buffered < most, "{known:?}");
+        }
+    }
+}
