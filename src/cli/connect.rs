@@ -1,10 +1,10 @@
 //! `tollgate check --connect`: asks every provider for its models, as the gateway would, and reports problems and their
 //! solutions. Must never repeat a provider's text: it may contain a credential.
 
-use super::asker::{ANSWER, Asker, base_path, encoded, get, list_path, request, send};
+use super::blocking_http::{Answer, NoAnswer};
 use super::discover;
 use super::output::{Failure, clean, print};
-use super::probe::{Answer, NoAnswer};
+use super::provider_client::{ANSWER, Asker, base_path, encoded, get, list_path, request, send};
 use crate::io::clock::Clock;
 use crate::io::tls::blocking::Trouble;
 use crate::io::tls::{Authority, Security};

@@ -1,8 +1,8 @@
 //! Reads a provider's list of models for the catalog. Blocks: called on separate threads by `serve`, and by `models`
 //! and `check`. Never for the loop.
 
-use super::asker::{Asker, encoded, get, list_path};
-use super::probe::Answer;
+use super::blocking_http::Answer;
+use super::provider_client::{Asker, encoded, get, list_path};
 use crate::base::limits::{ASKED_BYTES_MAX, LIST_PAGES_MAX, TOLD_BYTES_MAX};
 use crate::gateway::orders::{List, NoList};
 use crate::io::tls::Security;

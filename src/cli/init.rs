@@ -2,9 +2,9 @@
 //! their usual ports; where nothing is found, an example to be filled in. Never writes over a file.
 
 use super::args::ConfigArg;
+use super::blocking_http::{Place, ask};
 use super::load;
 use super::output::{Failure, clean, print, remark};
-use super::probe::{Place, ask};
 use crate::io::tls::Security;
 use crate::policy::catalog::{TOKENS_MAX, is_bad};
 use crate::policy::config::units::quoted;

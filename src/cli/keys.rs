@@ -2,15 +2,15 @@
 //! reaches a running gateway within a second. A key is printed once, alone on standard output; only its digest is
 //! stored.
 
+mod actor;
 pub(super) mod api;
-mod by;
 mod listing;
-mod names;
+mod lookup;
 mod options;
 
-pub(super) use by::By;
+pub(super) use actor::By;
 pub use listing::ListArgs;
-pub use names::KeyArgs;
+pub use lookup::KeyArgs;
 pub use options::KeyOptions;
 pub(super) use options::{Limit, parse_budget, parse_expiry, parse_group, parse_label, parse_limit, parse_name};
 
@@ -24,12 +24,12 @@ use crate::policy::config::{Config, units};
 use crate::policy::keys::{FORMER_MAX, Issued, KeyId, KeyRecord, Scope, issue, reissue};
 use crate::policy::plan::LimitOverrides;
 use crate::policy::window::iso;
-use by::{answer, shown as audited};
+use actor::{answer, shown as audited};
 use clap::{Args, Subcommand};
 use listing::Used;
 pub(super) use listing::{Line, listed, shown};
-pub(super) use names::unknown;
-use names::{find, is_no_id};
+pub(super) use lookup::unknown;
+use lookup::{find, is_no_id};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use std::time::Duration;

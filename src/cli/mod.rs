@@ -3,16 +3,17 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 misused.
 
+mod admin_client;
+mod admin_jobs;
 pub mod args;
-mod asker;
+pub mod blocking_http;
 mod build;
 pub mod check;
-mod cold;
+mod cold_prefixes;
 pub mod completions;
 pub mod connect;
 pub mod demo;
 pub mod demo_config;
-mod desk;
 mod discover;
 pub mod init;
 pub mod keys;
@@ -20,9 +21,8 @@ pub mod ledger;
 pub mod load;
 pub mod models;
 pub mod output;
-pub mod probe;
 pub mod provider;
-mod reach;
+mod provider_client;
 pub mod ready;
 pub mod requests;
 pub mod serve;

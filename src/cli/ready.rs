@@ -1,10 +1,10 @@
 //! `tollgate ready`: whether a running gateway admits requests, by the exit code; for health checks of containers,
 //! which have no curl.
 
+use super::admin_client::{AdminArg, Listener};
 use super::args::ConfigArg;
+use super::blocking_http::NoAnswer;
 use super::output::{Failure, print};
-use super::probe::NoAnswer;
-use super::reach::{AdminArg, Listener};
 use std::time::Duration;
 
 /// Maximum time to connect to the gateway, and again for its answer: together less than the 5 s that the example for

@@ -1,10 +1,10 @@
 //! `tollgate requests`: the last requests of a running gateway as its flight recorder has them, and those that end
 //! while one looks.
 
+use super::admin_client::{AskArg, Listener};
 use super::args::ConfigArg;
+use super::blocking_http::NoAnswer;
 use super::output::{Align, Failure, clean, grouped, print, remark};
-use super::probe::NoAnswer;
-use super::reach::{AskArg, Listener};
 use crate::wire::json::{self, Raw};
 use clap::Args;
 use std::time::Duration;
@@ -187,7 +187,7 @@ fn line(values: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reach::AdminArg;
+    use super::super::admin_client::AdminArg;
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! `tollgate usage`: requests, tokens and cost out of the ledger, over whole UTC days.
 
 use super::args::ConfigArg;
-use super::cold;
+use super::cold_prefixes;
 use super::connect::distance;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, dollars, grouped, print, print_json};
@@ -173,8 +173,8 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
         let lines = cold_lines(args, &high)?;
         return match (args.json, args.csv) {
             (true, _) => print_json(&lines),
-            (_, true) => print(&cold::csv(&lines)),
-            _ => print(&cold::table(&lines)),
+            (_, true) => print(&cold_prefixes::csv(&lines)),
+            _ => print(&cold_prefixes::table(&lines)),
         };
     }
     let (lines, keys) = read(args, &high)?;
@@ -232,14 +232,14 @@ fn read(args: &UsageArgs, high: &Config) -> Result<(Vec<UsageLine>, Known), Fail
     Ok((lines, keys))
 }
 
-fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold::Line>, Failure> {
+fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold_prefixes::Line>, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
     let keys = known(&mut ledger)?;
     let query = query(args, high, &mut ledger, &keys)?;
     if query.by != [By::Session] || args.user.is_some() {
         return Err(Failure::misused("--cache requires `--by session` and no --user"));
     }
-    cold::report(&mut ledger, &query, high)
+    cold_prefixes::report(&mut ledger, &query, high)
 }
 
 fn check_days(args: &UsageArgs) -> Result<(), Failure> {

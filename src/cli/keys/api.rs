@@ -1,8 +1,8 @@
 //! Key operations of the admin API: they use the code of the commands, but print nothing.
 
-use super::by::By;
+use super::actor::By;
 use super::listing::{Line, Used};
-use super::names::find;
+use super::lookup::find;
 use super::{Fresh, Gone, IssueArgs, KeyOptions, Rotated, SetArgs, gone, make, revoke_in, rotate_in, set_in};
 use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;

@@ -1,6 +1,6 @@
 //! `tollgate keys list` and `keys show`: what keys there are, what they may use, and what they have used.
 
-use super::names::{KeyArgs, find, unknown};
+use super::lookup::{KeyArgs, find, unknown};
 use crate::base::time::Unix;
 use crate::base::{limits, order};
 use crate::cli::args::ConfigArg;

@@ -3,8 +3,8 @@
 //! of the program waits for it for long.
 
 use crate::base::limits;
-use crate::cli::asker::{Asker, request, send};
-use crate::cli::probe::{Answer, NoAnswer};
+use crate::cli::blocking_http::{Answer, NoAnswer};
+use crate::cli::provider_client::{Asker, request, send};
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};

@@ -7,7 +7,7 @@ use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::base::limits::WORK_THREADS;
 use crate::base::order;
-use crate::cli::desk;
+use crate::cli::admin_jobs;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{DeskAsk, Notice, Order, Work};
 use crate::io::channel::Sender;
@@ -86,8 +86,8 @@ impl DeskEnd {
             false => self.reads.get_or_init(|| Worker::start_idle().ok()),
         };
         match worker {
-            Some(worker) => worker.give(0, Box::new(move || tell(desk::answer(ask)))),
-            None => tell(desk::unanswered(&ask)),
+            Some(worker) => worker.give(0, Box::new(move || tell(admin_jobs::answer(ask)))),
+            None => tell(admin_jobs::unanswered(&ask)),
         }
     }
 }

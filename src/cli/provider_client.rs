@@ -1,7 +1,7 @@
 //! Questions to a provider as the gateway would ask it, of commands and helper threads: with its credential, headers
 //! and certificates, by its proxy, and with an end to how long that may take.
 
-use super::probe::{Answer, NoAnswer, Place, ask};
+use super::blocking_http::{Answer, NoAnswer, Place, ask};
 use crate::base::time::Mono;
 use crate::io::clock::Clock;
 use crate::io::tls::Security;

@@ -1,9 +1,9 @@
 //! The admin listener of a running gateway, for commands that ask it: where it is, and by which token.
 
 use super::args::{ConfigArg, parse_address};
+use super::blocking_http::{Answer, NoAnswer, Place, ask, follow};
 use super::load::{self, Secrets};
 use super::output::Failure;
-use super::probe::{Answer, NoAnswer, Place, ask, follow};
 use crate::io::tls::Security;
 use crate::policy::config::{AdminListen, Server};
 use std::fmt;
