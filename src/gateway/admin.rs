@@ -4,16 +4,16 @@
 
 mod access;
 mod desk;
-mod part;
+mod paging;
 mod recorder;
-mod told;
+mod status;
 
 pub(crate) use access::{Role, role};
 pub(crate) use desk::{Begun, Desk, Load, Waiting, Waits};
 pub use desk::{DeskAnswer, DeskAsk, Writer};
-pub use part::{Part, UNKNOWN_AFTER};
+pub use paging::{Part, UNKNOWN_AFTER};
 pub(crate) use recorder::{Passed, Recorder};
-pub(crate) use told::View;
+pub(crate) use status::View;
 
 use super::client::response::{JSON, TEXT};
 use super::cx::Cx;
@@ -221,11 +221,11 @@ fn api(
     match *route {
         "status" => {
             let origins = origins(&cx.setup.config.server, host(head, bytes));
-            told::status(view, &origins, cx, out);
+            status::status(view, &origins, cx, out);
         }
-        "targets" => told::targets(part, cx, out),
-        "groups" => told::groups(part, cx, out),
-        "requests" => told::requests(&part, cx, out),
+        "targets" => status::targets(part, cx, out),
+        "groups" => status::groups(part, cx, out),
+        "requests" => status::requests(&part, cx, out),
         "requests/live" => return Ok(Step::Live),
         _ => return Ok(Step::Ask(part, writer)),
     }

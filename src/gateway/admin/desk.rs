@@ -2,7 +2,7 @@
 //! those that receive requests as they end. At most one for each connection, of which there are at most
 //! `limits::ADMIN_CONNECTIONS`.
 
-use super::part::Part;
+use super::paging::Part;
 use crate::base::limits::ADMIN_CONNECTIONS;
 use crate::base::time::Mono;
 use crate::gateway::client::places::PeerKey;

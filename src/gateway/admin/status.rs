@@ -1,7 +1,7 @@
 //! Answers of the admin API about the process itself: its state, its targets, its groups, its last requests. Answers
 //! that commands also give are produced by their own code, on a helper thread.
 
-use super::part::{Part, end};
+use super::paging::{Part, end};
 use super::recorder::Minute;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
