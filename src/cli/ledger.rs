@@ -40,8 +40,10 @@ pub enum LedgerCommand {
     #[command(after_help = "Example:\n  tollgate ledger export > records.jsonl")]
     Export(ExportArgs),
     /// Copy a ledger in a file, also while a gateway runs
+    #[command(after_help = "Example:\n  tollgate ledger backup /backup/tollgate.db")]
     Backup(BackupArgs),
     /// Rewrite a ledger in a file without unused space, and with `store.page_size`; not while a gateway runs
+    #[command(after_help = "Example:\n  tollgate ledger compact")]
     Compact(CompactArgs),
     /// Accept a shared ledger that was emptied or replaced, for all hosts
     #[command(after_help = "Example:\n  tollgate ledger adopt")]

@@ -3,7 +3,6 @@
 //! machine, `gateway` keeps to the limits. The terms are explained in `docs::explanation::memory`; a test attacks them
 //! from every side.
 
-use super::config::{Config, OnOutage, StoreUrl};
 use crate::base::limits::{
     LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,
 };
@@ -24,9 +23,10 @@ const ITEM_BYTES: u64 = 8 << 10;
 /// What a row takes that waits for the ledger, with the room that the queue has for twice as many.
 const ROW_BYTES: u64 = 440;
 /// As many times as long as a piece what is made of it may be, before that takes the piece's place.
-const IN_HAND: u64 = 2;
+pub(super) const IN_HAND: u64 = 2;
 
-const MIB: u64 = 1 << 20;
+/// Bytes of a mebibyte.
+pub(super) const MIB: u64 = 1 << 20;
 
 /// Bounds of queues, lists and idle connections, which no setting names.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -112,45 +112,22 @@ pub fn share(memory: u64, known: Known) -> Option<Share> {
     })
 }
 
-/// The most memory that a configuration allows with so many keys, in bytes.
-pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
-    let (server, bounds) = (&config.server, &config.server.bounds);
-    let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
-    let kept = config.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
-    let upstreams = clients + kept.sum::<u64>();
-    let secure = if server.tls.is_some() { clients } else { 0 }
-        + if config.providers.iter().any(|provider| provider.authority.is_some()) { upstreams } else { 0 };
-    let is_alone = matches!(config.store.url, StoreUrl::Redis(_)) && config.store.on_outage == OnOutage::Local;
-    let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
-    let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
-    let terms = Terms {
-        clients,
-        upstreams,
-        secure,
-        spans: config.telemetry.exports(),
-        rows: clients + if is_alone { bounds.rows_alone } else { bounds.rows },
-        log: bounds.log as u64,
-        list: if server.admin_listen.is_some() { bounds.list } else { 0 },
-        keys: keys as u64,
-    };
-    terms.bytes() + server.max_buffered as u64 + IN_HAND * server.max_body.max(answers as u64)
-}
-
 /// Numbers of everything besides buffers that takes memory.
-struct Terms {
-    clients: u64,
-    upstreams: u64,
+pub(super) struct Terms {
+    pub(super) clients: u64,
+    pub(super) upstreams: u64,
     /// Connections over TLS.
-    secure: u64,
-    spans: bool,
-    rows: u64,
-    log: u64,
-    list: u64,
-    keys: u64,
+    pub(super) secure: u64,
+    pub(super) spans: bool,
+    pub(super) rows: u64,
+    pub(super) log: u64,
+    pub(super) list: u64,
+    pub(super) keys: u64,
 }
 
 impl Terms {
-    fn bytes(&self) -> u64 {
+    /// Their bytes.
+    pub(super) fn bytes(&self) -> u64 {
         // Those that wait, those in hand, and the request that they are sent in.
         let spans = if self.spans { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
         PROGRAM_BYTES
@@ -162,19 +139,6 @@ impl Terms {
             + self.secure * SESSION_BYTES
             + self.rows * ROW_BYTES
     }
-}
-
-/// Warning if a configuration allows more memory than there is; `None` if it does not, or if that is unknown.
-pub fn warning(config: &Config, keys: usize, there: Option<(u64, &str)>) -> Option<String> {
-    let (worst, (bytes, whose)) = (worst_case_bytes(config, keys), there?);
-    let remedy = match config.server.memory {
-        Some(_) => "lower server.memory",
-        None => "set server.memory, or lower server.max_body, server.max_buffered and server.max_connections",
-    };
-    (worst > bytes).then(|| {
-        let [worst, bytes] = [worst, bytes].map(|bytes| bytes / MIB);
-        format!("requests may take up to {worst} MiB of memory, and {whose} has {bytes} MiB: {remedy}")
-    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
+use super::worst_case_bytes;
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::catalog::{Affinity, Balance, Prices, QueueLimits, SHARE, StructuredOutput};
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::memory::worst_case_bytes;
 use crate::policy::plan::{Plan, UNLIMITED};
 use crate::policy::window::Period;
 use std::sync::Arc;

@@ -94,10 +94,11 @@ fn every_help_has_an_example() {
 const WRONG: &str = "no/such value?";
 
 /// Options that accept any text: a name to give or to search for, or the key of the simulated provider.
-const FREE: [(&str, &str); 8] = [
+const FREE: [(&str, &str); 9] = [
     ("tollgate keys issue", "name"),
     ("tollgate keys set", "name"),
     ("tollgate provider", "key"),
+    ("tollgate provider", "model"),
     ("tollgate keys list", "name"),
     ("tollgate usage", "model"),
     ("tollgate usage", "user"),

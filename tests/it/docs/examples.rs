@@ -12,6 +12,7 @@ server.cors_origins = ["https://app.example.com"]
 server.reuse_port = true
 server.max_connections_per_ip = 200
 server.drain_lead = "10s"
+server.memory = "64MiB"
 server.trusted_proxies = ["10.0.0.0/8", "192.0.2.7"]
 server.proxy_protocol = true
 server.log = 0.1

@@ -3,7 +3,7 @@
 
 use super::rig::{BUDGET, Rig, STREAM, event, large_answer, request, stream_end};
 use tollgate::base::seam::Ending;
-use tollgate::policy::memory::worst_case_bytes;
+use tollgate::policy::config::worst_case_bytes;
 
 /// Keys, and clients with one of them each.
 const CROWD: usize = 60;
