@@ -1,7 +1,6 @@
 //! Oddities of real providers that change nothing of what an answer says: members that are missing, null, empty or
 //! unknown, content in parts, usage in other places and under other names, events that nobody knows.
 
-use super::providers::{After, Served, framed};
 use super::tally::Faults;
 use tollgate::base::rng::Rng;
 use tollgate::wire::Dialect;
@@ -118,18 +117,4 @@ pub fn whole(body: &str, usage: Option<(u64, u64)>, rng: &mut Rng, faults: &mut 
     ][rng.below(3) as usize];
     faults.note("members of a response that are missing, null or empty");
     body.replacen(from, to, 1)
-}
-
-/// A chat stream that says `content`, in the place of a complete response.
-pub fn streamed(content: &str, usage: (u64, u64), rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After) {
-    let chunk = |members: String| format!("data: {{\"id\":\"c\",\"model\":\"up-small\",{members}}}\n\n");
-    let (input, output) = usage;
-    let body = [
-        chunk(format!("\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}}}}]")),
-        chunk("\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]".to_owned()),
-        chunk(format!("\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}")),
-        "data: [DONE]\n\n".to_owned(),
-    ];
-    *served = Served { pieces: 1, complete: true, usage: Some(usage), ..Served::default() };
-    framed(rng, "text/event-stream", body.concat().as_bytes(), None)
 }

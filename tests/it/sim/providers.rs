@@ -39,7 +39,7 @@ pub struct Book {
 
 /// Action after the last byte of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum After {
+enum After {
     Keep,
     Fin,
     Reset,
@@ -341,10 +341,6 @@ fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
             book.faults.note("one response in the place of a stream");
             whole(&Asked { stream: false, ..*asked }, rng, &mut served, &mut book.faults)
         }
-        8 if asked.odd && !asked.stream && asked.is(Dialect::Chat) && asked.relay.is_none() => {
-            book.faults.note("event stream in the place of a response");
-            odd::streamed(&text(asked, 0), used(asked, rng), rng, &mut served)
-        }
         _ if asked.stream => stream(asked, rng, &mut served, &mut book.faults),
         _ => whole(asked, rng, &mut served, &mut book.faults),
     };
@@ -364,7 +360,7 @@ fn text(asked: &Asked, piece: u64) -> String {
 
 /// Wraps a body in one of the three framings. Of a body that is cut, the first bytes are sent and the end that its
 /// framing promised never comes; now and then a chunked one ends properly even so.
-pub fn framed(rng: &mut Rng, content_type: &str, body: &[u8], cut: Option<usize>) -> (Vec<u8>, After) {
+fn framed(rng: &mut Rng, content_type: &str, body: &[u8], cut: Option<usize>) -> (Vec<u8>, After) {
     let mut out = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n").into_bytes();
     let sent = &body[..cut.unwrap_or(body.len())];
     let broken = [After::Fin, After::Reset, After::Silence][rng.below(3) as usize];

@@ -28,7 +28,7 @@ impl Faults {
 }
 
 /// Kinds of faults there are.
-const FAULTS: usize = 53;
+const FAULTS: usize = 52;
 
 /// Results of a run.
 #[derive(Clone, Default, PartialEq, Debug)]
