@@ -287,7 +287,7 @@ impl Sqlite {
     }
 
     /// Lets `change` edit a key within one transaction, which excludes other processes. `None` if there is no such key.
-    /// Nothing is stored if `change` refuses. `note`: its audit line and answer.
+    /// If `change` refuses, the store is unchanged. `note`: audit line and answer of the change.
     pub fn edit(
         &mut self,
         id: &KeyId,
