@@ -1,5 +1,5 @@
 //! Cause of a failed request or attempt, in a few fixed words. The log and the metrics show it, clients never see it.
-//! It must never contain text from a client or a provider.
+//! Must never contain text from a client or a provider.
 
 use crate::base::text::push_number;
 

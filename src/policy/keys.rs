@@ -240,7 +240,7 @@ const FORMER_ALL: [&str; 2] = ["chat,messages,models,quota", "chat,messages,resp
 /// Mark of a scope that permits such a list and nothing else.
 const NO_MORE: &str = "no-more";
 
-/// Stored record of a key. It must never contain the key itself.
+/// Stored record of a key. Must never contain the key itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct KeyRecord {
     /// Public id.

@@ -1,5 +1,5 @@
 //! Error that a client receives: status, type, message and headers. It has one constructor per error. `gateway` writes
-//! it in the shape of the endpoint. It must never contain a provider's key, the name of a provider's model or a path of
+//! it in the shape of the endpoint. Must never contain a provider's key, the name of a provider's model or a path of
 //! the host.
 
 use super::cause::Cause;
