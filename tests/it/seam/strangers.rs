@@ -58,7 +58,7 @@ fn what_has_arrived_is_read_before_a_connection_goes() {
     let mut rig = Rig::with(1, &[FEW]);
     (0..20).for_each(|number| connect(&mut rig, &format!("s{number:02}"), 1));
     let ask = models(&rig, "k0");
-    // It is in the socket when the next connection arrives.
+    // The request is in the socket when the next connection arrives.
     rig.world.end("s00").unwrap().waiting.extend(ask.as_bytes());
     connect(&mut rig, "new", 1);
     assert_eq!((rig.status("s00"), is_open(&rig, "s00")), (200, true));

@@ -232,7 +232,7 @@ impl Provider {
             if rng.below(3000) == 0 {
                 book.faults.note("provider says 408 and closes an idle connection");
                 if let Some(served) = book.served.get_mut(&self.last).filter(|_| self.silent) {
-                    // It is in the middle of an answer.
+                    // The answer was under way.
                     served.hostile = true;
                 }
                 self.pipe.wire.extend_from_slice(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
