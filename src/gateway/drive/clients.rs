@@ -203,7 +203,7 @@ impl Gateway {
     /// Continues after all received bytes of a connection that makes room have been read.
     pub(crate) fn client_heard(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        // It has shown a credential after all, or the ledger is looking up its key.
+        // The client has shown a credential by now, or the ledger is looking up its key.
         if client.known || client.exchange.is_some() {
             return;
         }
