@@ -263,7 +263,8 @@ fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
         file.set_len(0).unwrap();
         wait_until_ready(&h, 503);
         assert_eq!(h.chat(&key, &body).status(), 503);
-        let why = failures(&h).join("\n");
+        // The log is written by a thread of its own.
+        let why = wait_for("the log to say why", || Some(failures(&h)).filter(|why| !why.is_empty())).join("\n");
         assert!(why.contains(&format!("tollgate.db{end}")) && why.contains("cut or overwritten"), "{why}");
         let done = h.command(&["keys", "revoke", &key[8..20]]);
         assert_eq!(done.code, 1, "{end}: {}{}", done.out, done.err);
