@@ -116,8 +116,8 @@ pub fn leads_somewhere() -> Result<(), Failure> {
 
 /// Writes lines to standard error, without what could play with a terminal; there is nowhere to say that it failed.
 pub fn remark(lines: &str) {
-    let mut stderr = std::io::stderr().lock();
-    lines.lines().for_each(|line| drop(writeln!(stderr, "{}", clean(line))));
+    // One write for each line: standard error has no buffer, and another process may log to the same file.
+    lines.lines().for_each(|line| drop(std::io::stderr().write_all(format!("{}\n", clean(line)).as_bytes())));
 }
 
 /// Writes a warning to standard error.

@@ -288,6 +288,6 @@ fn warning(text: &str, now: Unix) -> Vec<u8> {
 fn silence_panics() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
-        eprintln!("{{\"event\":\"panic\",\"place\":\"{place}\"}}");
+        super::output::remark(&format!("{{\"event\":\"panic\",\"place\":\"{place}\"}}"));
     }));
 }

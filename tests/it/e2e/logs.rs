@@ -4,6 +4,8 @@ use super::client::{get, post, request};
 use super::harness::{CREDENTIAL, Harness, bearer, chat, message, streamed, with};
 use super::process::{binary, wait_for};
 use serde_json::Value;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
 /// A word of the prompts that must not be found anywhere.
@@ -100,4 +102,17 @@ fn a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() {
     let ended = wait_for("the gateway to end", || gateway.try_wait().unwrap());
     assert_eq!(ended.code(), Some(0));
     assert_eq!(h.ledger(1).output, 5);
+}
+
+#[test]
+fn an_error_is_written_in_one_piece_since_processes_share_a_log_file() {
+    let (here, there) = UnixDatagram::pair().unwrap();
+    let mut command = Command::new(binary());
+    command.args(["check", "--config", "no-such-file.toml"]).stderr(OwnedFd::from(there));
+    assert!(!command.status().unwrap().success());
+    // Each write to a datagram socket arrives as one datagram.
+    let mut text = [0; 4096];
+    let length = here.recv(&mut text).unwrap();
+    let text = std::str::from_utf8(&text[..length]).unwrap();
+    assert!(text.starts_with("error: ") && text.ends_with('\n'), "{text:?}");
 }
