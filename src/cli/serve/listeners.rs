@@ -1,6 +1,7 @@
 //! The listening sockets of a gateway: inherited, or bound as the configuration says. Called at the start.
 
 use crate::io::listen;
+use crate::io::machine::explained;
 use crate::policy::config::{AdminListen, Config, Reach};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
@@ -56,12 +57,13 @@ impl Listeners {
     /// Binds what the configuration names.
     pub(crate) fn bind(config: &Config) -> Result<Listeners, String> {
         let bind = |addr: &SocketAddr| {
-            listen::bind(*addr, config.server.reuse_port).map_err(|error| format!("cannot listen on {addr}: {error}"))
+            let bound = listen::bind(*addr, config.server.reuse_port);
+            bound.map_err(|error| format!("cannot listen on {addr}: {}", explained(&error)))
         };
         let admin = |place: &AdminListen| match place {
             AdminListen::Address(addr) => bind(addr),
             AdminListen::Unix(path) => {
-                listen::bind_unix(path).map_err(|error| format!("cannot listen on {place}: {error}"))
+                listen::bind_unix(path).map_err(|error| format!("cannot listen on {place}: {}", explained(&error)))
             }
         };
         let clients = config.server.listen.iter().map(bind).collect::<Result<_, _>>()?;
