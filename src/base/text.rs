@@ -55,7 +55,7 @@ fn push_large(out: &mut Vec<u8>, value: u64) {
 /// Returns the digits of a number below 1000, with leading zeros.
 #[inline(always)]
 fn three_digits(value: u64) -> [u8; 3] {
-    let entry = SMALL[value as usize];
+    let entry = SMALL[value as u32 as usize];
     let noughts = 8 * (3 - (entry >> 24));
     let [a, b, c, _] = ((entry << noughts) | (0x0030_3030 & ((1 << noughts) - 1))).to_le_bytes();
     [a, b, c]
@@ -64,7 +64,7 @@ fn three_digits(value: u64) -> [u8; 3] {
 /// Appends a number below 1000 without leading zeros.
 #[inline]
 fn push_small(out: &mut Vec<u8>, value: u64) {
-    let entry = SMALL[value as usize];
+    let entry = SMALL[value as u32 as usize];
     let length = out.len() + (entry >> 24) as usize;
     // A copy whose length the compiler knows, then the excess is cut off.
     out.extend_from_slice(&entry.to_le_bytes());

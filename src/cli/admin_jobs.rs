@@ -262,7 +262,8 @@ fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Wro
 /// Range of the requested page in a list of so many items.
 fn bounds(ask: &DeskAsk, items: usize) -> (usize, usize) {
     let (from, to) = ask.part.bounds();
-    (items.min(from as usize), items.min(to as usize))
+    let at = |place: u64| usize::try_from(place).map_or(items, |place| place.min(items));
+    (at(from), at(to))
 }
 
 /// The part of a list that is asked for.

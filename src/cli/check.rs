@@ -11,7 +11,7 @@ use crate::io::clock::unix;
 use crate::io::listen;
 use crate::io::machine;
 use crate::policy::catalog::Model;
-use crate::policy::config::{Config, effective, memory_warning};
+use crate::policy::config::{Config, effective};
 use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     {
         warn(&text);
     }
-    if let Some(text) = memory_warning(&config, 0, machine::memory()) {
+    if let Some(text) = config.memory_warning(0, machine::memory()) {
         warn(&text);
     }
     warn_of_missing(&config);

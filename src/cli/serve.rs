@@ -17,7 +17,7 @@ use crate::io::secrets::{self, SecretWatch};
 use crate::io::signals::Signals;
 use crate::io::store::api::Leftover;
 use crate::io::store::spill::Place;
-use crate::policy::config::{self, Config};
+use crate::policy::config::Config;
 use crate::policy::window;
 use ledger::Opened;
 pub(super) use listeners::Listeners;
@@ -175,7 +175,7 @@ impl Service {
         start.admin = listeners.door.as_ref().map(|door| door.reach);
         start.descriptors = Some(descriptors::clients(plan.descriptors));
         warnings.extend(descriptors::warning(config, plan.descriptors));
-        warnings.extend(config::memory_warning(config, start.keys.len(), machine::memory()));
+        warnings.extend(config.memory_warning(start.keys.len(), machine::memory()));
         start.running = inherits.then_some(turn.running);
         start.process = Some(process::vitals);
         let banner = banner(config, &listeners, start.keys.len(), now.unix);
@@ -266,7 +266,7 @@ fn banner(config: &Config, listeners: &Listeners, keys: usize, now: Unix) -> Vec
         std::process::id(),
         config.server.max_connections,
         config.server.max_buffered,
-        config::worst_case_bytes(config, keys),
+        config.worst_case_bytes(keys),
     )
     .into_bytes()
 }

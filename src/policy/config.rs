@@ -27,7 +27,7 @@ mod telemetry;
 pub use super::settings::reader::{ConfigError, ENTRIES_MAX, Source};
 pub use super::settings::secret::{Origin, Secret, fit as fit_secret};
 pub use super::settings::units;
-pub use document::{Config, memory_warning, worst_case_bytes};
+pub use document::Config;
 pub use follow::fixed;
 pub use print::effective;
 pub use providers::{Auth, AuthoritySpec, CHAT_PATH, Credential, Provider, UnknownFields};

@@ -1,7 +1,7 @@
-//! The account of memory: the most that a configuration allows, and the limits that a given amount of memory allows.
-//! Pure arithmetic. `config` derives limits from `server.memory`, `cli` announces the most and compares it with the
-//! machine, `gateway` keeps to the limits. The terms are explained in `docs::explanation::memory`; a test attacks them
-//! from every side.
+//! The account of memory: the most that given limits allow, and the limits that a given amount of memory allows. Pure
+//! arithmetic. `config` derives limits from `server.memory`, `cli` announces the most and compares it with the machine,
+//! `gateway` keeps to the limits. The terms are explained in `docs::explanation::memory`; a test attacks them from every
+//! side.
 
 use crate::base::limits::{
     LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,
@@ -100,34 +100,52 @@ pub fn share(memory: u64, known: Known) -> Option<Share> {
         list: if known.admin { list } else { 0 },
         // Keys that can be issued meanwhile.
         keys: memory / 64 / KEY_BYTES,
+        ..Terms::default()
     };
     let rest = memory.checked_sub(terms.bytes())?;
     // A quarter of the buffers for each of a body and an answer, and twice that in hand.
     let max_buffered = rest * 2 / 3 / (64 << 10) * (64 << 10);
     (max_buffered >= MIB).then_some(Share {
-        max_connections: max_connections as usize,
+        max_connections: count(max_connections),
         max_body: max_buffered / 4,
         max_buffered,
-        bounds: Bounds { rows, rows_alone: rows, log: log as usize, list, idle: Some(idle as usize) },
+        bounds: Bounds { rows, rows_alone: rows, log: count(log), list, idle: Some(count(idle)) },
     })
 }
 
-/// Numbers of everything besides buffers that takes memory.
-pub(super) struct Terms {
-    pub(super) clients: u64,
-    pub(super) upstreams: u64,
-    /// Connections over TLS.
-    pub(super) secure: u64,
-    pub(super) spans: bool,
-    pub(super) rows: u64,
-    pub(super) log: u64,
-    pub(super) list: u64,
-    pub(super) keys: u64,
+/// As a number of things in memory.
+fn count(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// Numbers of everything that takes memory.
+#[derive(Debug, Default)]
+pub struct Terms {
+    /// Connections of clients.
+    pub clients: u64,
+    /// Connections to providers.
+    pub upstreams: u64,
+    /// Those of both that speak TLS.
+    pub secure: u64,
+    /// Spans are exported.
+    pub spans: bool,
+    /// Usage records that wait for the ledger.
+    pub rows: u64,
+    /// Bytes of log lines that wait.
+    pub log: u64,
+    /// Items of the longest list.
+    pub list: u64,
+    /// Keys in the ledger.
+    pub keys: u64,
+    /// `server.max_buffered`.
+    pub buffers: u64,
+    /// Bytes of the largest body or response.
+    pub largest: u64,
 }
 
 impl Terms {
-    /// Their bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    /// The most memory that these take together, in bytes.
+    pub fn bytes(&self) -> u64 {
         // Those that wait, those in hand, and the request that they are sent in.
         let spans = if self.spans { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
         PROGRAM_BYTES
@@ -138,6 +156,8 @@ impl Terms {
             + (self.clients + self.upstreams) * CONNECTION_BYTES
             + self.secure * SESSION_BYTES
             + self.rows * ROW_BYTES
+            + self.buffers
+            + IN_HAND * self.largest
     }
 }
 

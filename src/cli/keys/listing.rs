@@ -236,7 +236,7 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
     let mut used: Option<Used> = None;
     let (mut after, mut left) = (args.after, args.limit.unwrap_or(u64::MAX));
     while let Some(ledger) = ledger.as_mut().filter(|_| left > 0) {
-        let most = left.min(limits::KEYS_PER_PAGE as u64) as usize;
+        let most = usize::try_from(left).map_or(limits::KEYS_PER_PAGE, |left| left.min(limits::KEYS_PER_PAGE));
         let page = page(ledger, &high, (after.as_ref(), args.name.as_deref()), most, (used.as_ref(), now))?;
         let Some(last) = page.lines.last() else { break };
         after = KeyId::parse(&last.id);

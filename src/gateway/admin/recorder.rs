@@ -79,6 +79,11 @@ impl Default for Recorder {
     }
 }
 
+/// Where the sums of a minute are.
+fn place_of(minute: u64) -> usize {
+    usize::try_from(minute % MINUTES as u64).unwrap_or(0)
+}
+
 impl Recorder {
     /// Records a request that has ended: `line` is its log line.
     #[cold]
@@ -87,7 +92,7 @@ impl Recorder {
         self.keep(line.split_last().map_or(line, |(_, line)| line));
         self.count += 1;
         let minute = now.0 / MINUTE_MS;
-        let sum = &mut self.minutes[(minute % MINUTES as u64) as usize];
+        let sum = &mut self.minutes[place_of(minute)];
         if sum.minute != minute {
             *sum = Minute { minute, ..Minute::default() };
         }
@@ -157,7 +162,7 @@ impl Recorder {
     pub(crate) fn minutes(&self, now: Unix) -> impl Iterator<Item = &Minute> {
         let last = now.0 / MINUTE_MS;
         let hour = last.saturating_sub(MINUTES as u64 - 1)..=last;
-        let of = |minute: u64| &self.minutes[(minute % MINUTES as u64) as usize];
+        let of = |minute: u64| &self.minutes[place_of(minute)];
         hour.map(move |minute| (minute, of(minute))).filter(|(minute, sum)| sum.minute == *minute).map(|(_, sum)| sum)
     }
 

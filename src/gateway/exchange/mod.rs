@@ -448,7 +448,8 @@ fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut C
     match draft.scan.storage() {
         0 => Ok(()),
         tables => {
-            let wanted = length as usize + tables + REQUEST_BYTES;
+            // The budget has just taken it.
+            let wanted = usize::try_from(length).unwrap_or(0) + tables + REQUEST_BYTES;
             let more = wanted.saturating_sub(draft.promise.total());
             cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
             draft.charge(&mut cx.pool);

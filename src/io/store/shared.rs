@@ -501,7 +501,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             && let Some(before) = self.folding.before(self.remote.unix())
         {
             let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
-            let more = count as usize >= limits::ROWS_PER_SHARED_FOLD;
+            let more = count >= limits::ROWS_PER_SHARED_FOLD as u64;
             self.next.fold = now.after(if more { limits::FOLD_PAUSE } else { limits::FOLD_REST });
         }
         Ok(true)

@@ -8,7 +8,7 @@ use super::{groups, models, plans};
 use crate::base::limits::RESERVE_CONNECTIONS;
 use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::memory::{IN_HAND, Known, MIB, Terms};
+use crate::policy::memory::{Known, Terms};
 use crate::policy::plan::{Group, Plan};
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
 use crate::policy::settings::secret::variables;
@@ -80,6 +80,45 @@ impl Config {
         Some(ConfigError { message: said.to_string(), ..place.clone() })
     }
 
+    /// The most memory that the configuration allows with so many keys, in bytes.
+    pub fn worst_case_bytes(&self, keys: usize) -> u64 {
+        let (server, bounds) = (&self.server, &self.server.bounds);
+        let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
+        let kept = self.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
+        let upstreams = clients + kept.sum::<u64>();
+        let secure = if server.tls.is_some() { clients } else { 0 }
+            + if self.providers.iter().any(|provider| provider.authority.is_some()) { upstreams } else { 0 };
+        let is_alone = matches!(self.store.url, StoreUrl::Redis(_)) && self.store.on_outage == OnOutage::Local;
+        let targets = self.catalog.models().iter().flat_map(|model| &model.targets);
+        let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
+        let terms = Terms {
+            clients,
+            upstreams,
+            secure,
+            spans: self.telemetry.exports(),
+            rows: clients + if is_alone { bounds.rows_alone } else { bounds.rows },
+            log: bounds.log as u64,
+            list: if server.admin_listen.is_some() { bounds.list } else { 0 },
+            keys: keys as u64,
+            buffers: server.max_buffered as u64,
+            largest: server.max_body.max(answers as u64),
+        };
+        terms.bytes()
+    }
+
+    /// Warning if that is more than there is: `there` has the bytes, and whose they are, if they are known.
+    pub fn memory_warning(&self, keys: usize, there: Option<(u64, &str)>) -> Option<String> {
+        let (worst, (bytes, whose)) = (self.worst_case_bytes(keys), there?);
+        let remedy = match self.server.memory {
+            Some(_) => "lower server.memory",
+            None => "set server.memory, or lower server.max_body, server.max_buffered and server.max_connections",
+        };
+        (worst > bytes).then(|| {
+            let [worst, bytes] = [worst, bytes].map(|bytes| bytes >> 20);
+            format!("requests may take up to {worst} MiB of memory, and {whose} has {bytes} MiB: {remedy}")
+        })
+    }
+
     /// The provider of a target, by `Target.provider`.
     pub fn provider(&self, index: usize) -> Option<&Provider> {
         self.providers.get(index)
@@ -139,46 +178,9 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     };
     if let Some((memory, (at, path))) = config.server.memory.zip(places.memory)
         && !reader.is_wrong(&path)
-        && worst_case_bytes(&config, 0) > memory
+        && config.worst_case_bytes(0) > memory
     {
         reader.report(at, path, TOO_LITTLE);
     }
     config
-}
-
-/// The most memory that a configuration allows with so many keys, in bytes.
-pub fn worst_case_bytes(config: &Config, keys: usize) -> u64 {
-    let (server, bounds) = (&config.server, &config.server.bounds);
-    let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
-    let kept = config.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
-    let upstreams = clients + kept.sum::<u64>();
-    let secure = if server.tls.is_some() { clients } else { 0 }
-        + if config.providers.iter().any(|provider| provider.authority.is_some()) { upstreams } else { 0 };
-    let is_alone = matches!(config.store.url, StoreUrl::Redis(_)) && config.store.on_outage == OnOutage::Local;
-    let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
-    let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
-    let terms = Terms {
-        clients,
-        upstreams,
-        secure,
-        spans: config.telemetry.exports(),
-        rows: clients + if is_alone { bounds.rows_alone } else { bounds.rows },
-        log: bounds.log as u64,
-        list: if server.admin_listen.is_some() { bounds.list } else { 0 },
-        keys: keys as u64,
-    };
-    terms.bytes() + server.max_buffered as u64 + IN_HAND * server.max_body.max(answers as u64)
-}
-
-/// Warning if a configuration allows more memory than there is; `None` if it does not, or if that is unknown.
-pub fn memory_warning(config: &Config, keys: usize, there: Option<(u64, &str)>) -> Option<String> {
-    let (worst, (bytes, whose)) = (worst_case_bytes(config, keys), there?);
-    let remedy = match config.server.memory {
-        Some(_) => "lower server.memory",
-        None => "set server.memory, or lower server.max_body, server.max_buffered and server.max_connections",
-    };
-    (worst > bytes).then(|| {
-        let [worst, bytes] = [worst, bytes].map(|bytes| bytes / MIB);
-        format!("requests may take up to {worst} MiB of memory, and {whose} has {bytes} MiB: {remedy}")
-    })
 }

@@ -1,4 +1,3 @@
-use super::worst_case_bytes;
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::catalog::{Affinity, Balance, Prices, QueueLimits, SHARE, StructuredOutput};
@@ -166,7 +165,8 @@ fn the_result_can_be_shared_between_threads() {
 #[test]
 fn an_error_names_file_line_and_field() {
     let found = errors(&with("[server]\nmax_connections = 0"));
-    let expected = "tollgate.toml:2: server.max_connections: expected an integer from 1 to 1000000, found 0";
+    let most = crate::base::limits::CONNECTIONS_MAX;
+    let expected = format!("tollgate.toml:2: server.max_connections: expected an integer from 1 to {most}, found 0");
     assert_eq!(found, [expected]);
 }
 
@@ -358,7 +358,7 @@ fn memory_sets_limits_that_keep_the_worst_case_within_it() {
         for more in ["", tls] {
             let text = with(&format!("[server]\nmemory = \"{memory}MiB\"\nadmin_listen = \"127.0.0.1:1\"\n{more}"));
             let config = parse(&text).unwrap();
-            let (server, worst) = (&config.server, worst_case_bytes(&config, 0));
+            let (server, worst) = (&config.server, config.worst_case_bytes(0));
             assert!(worst <= memory << 20, "{worst} of {memory} MiB");
             assert!(worst >= (memory << 20) * 3 / 4 || memory > 256, "{worst} of {memory} MiB is wasted");
             assert!(server.max_buffered as u64 >= 4 * server.max_body && server.max_body >= 128 << 10);
@@ -366,6 +366,11 @@ fn memory_sets_limits_that_keep_the_worst_case_within_it() {
             assert!(printed.contains("# max_body = ") && effective(&parse(&printed).unwrap()) == printed, "{printed}");
         }
     }
+    let config = parse(&with("[server]\nmax_connections = 100")).unwrap();
+    let warning = |bytes| config.memory_warning(0, Some((bytes, "this machine")));
+    let text = warning(32 << 20).unwrap();
+    assert!(text.contains("this machine has 32 MiB: set server.memory") && text.contains("server.max_body"), "{text}");
+    assert_eq!((warning(config.worst_case_bytes(0)), config.memory_warning(0, None)), (None, None));
     for key in ["max_body = \"1MiB\"", "max_buffered = \"64MiB\"", "max_connections = 9"] {
         let (name, _) = key.split_once(' ').unwrap();
         let text = with(&format!("[server]\n{key}\nmemory = \"1GiB\""));

@@ -3,7 +3,6 @@
 
 use super::rig::{BUDGET, Rig, STREAM, event, large_answer, request, stream_end};
 use tollgate::base::seam::Ending;
-use tollgate::policy::config::worst_case_bytes;
 
 /// Keys, and clients with one of them each.
 const CROWD: usize = 60;
@@ -145,7 +144,7 @@ fn no_kind_of_pressure_makes_it_hold_more_than_it_has_announced() {
     ];
     for (name, press) in kinds {
         let mut rig = Rig::with(CROWD + 1, &[("upstream", "max_event = \"128KiB\"")]);
-        let announced = worst_case_bytes(&rig.config, CROWD + 1) as usize;
+        let announced = rig.config.worst_case_bytes(CROWD + 1) as usize;
         press(&mut rig);
         println!("{name:<26} announced {announced:>10}, of them buffers {BUDGET}; most seen {:>8}", rig.most);
         assert!(rig.most <= BUDGET && BUDGET < announced, "{name}");
