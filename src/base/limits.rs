@@ -46,6 +46,8 @@ pub const RESERVE_CONNECTIONS: usize = 32;
 pub const RESERVE_PER_HOST: usize = 4;
 /// Descriptors reserved for other uses than clients and providers: our files and threads, health, and answers of 503.
 pub const DESCRIPTORS_KEPT: u64 = 96;
+/// Descriptors without which no gateway starts: its ledger, event loop and threads need nearly as many.
+pub const DESCRIPTORS_MIN: u64 = 24;
 /// Log lines per second for requests without a valid key. Further requests are counted in one line.
 pub const STRANGER_LINES_PER_SECOND: u32 = 100;
 /// Maximum number of concurrent admin connections. They do not count against `max_connections`.

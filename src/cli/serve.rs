@@ -72,6 +72,7 @@ pub(super) fn serve(
     let descriptors = listen::raise_descriptor_limit();
     let descriptors =
         descriptors.map_err(|error| format!("cannot raise the descriptor limit: {}", explained(&error)))?;
+    descriptors::check(descriptors)?;
     silence_panics();
     let security = setup::security(&config, None)?;
     let log = LogWriter::start(log, config.server.bounds.log)

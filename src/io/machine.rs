@@ -52,11 +52,6 @@ pub fn explained(error: &io::Error) -> String {
     }
 }
 
-/// What is short if no file can be opened; SQLite does not say it.
-pub fn short_of_descriptors() -> Option<&'static str> {
-    fs::File::open("/dev/null").err().as_ref().and_then(shortage)
-}
-
 fn shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::AGAIN | Errno::NOMEM => {
@@ -80,7 +75,6 @@ mod tests {
         ));
         assert!(text(Errno::MFILE).ends_with(": descriptors are short: raise their limit (LimitNOFILE=, ulimit -n)"));
         assert_eq!(text(Errno::ROFS), io::Error::from(Errno::ROFS).to_string());
-        assert_eq!(short_of_descriptors(), None);
     }
 
     /// Memory of a machine with 1 MiB and these files.

@@ -1,7 +1,7 @@
 //! The account of memory: the most that given limits allow, and the limits that a given amount of memory allows. Pure
-//! arithmetic. `config` derives limits from `server.memory`, `cli` announces the most and compares it with the machine,
-//! `gateway` keeps to the limits. The terms are explained in `docs::explanation::memory`; a test attacks them from every
-//! side.
+//! arithmetic. `config` derives limits from `server.memory`, `cli` announces the most and compares it with the
+//! machine, `gateway` keeps to the limits. The terms are explained in `docs::explanation::memory`; a test attacks them
+//! from every side.
 
 use crate::base::limits::{
     LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,

@@ -1,6 +1,6 @@
 //! Number of clients for which the process has descriptors. Called at the start and by `check`.
 
-use crate::base::limits::{DESCRIPTORS_KEPT, RESERVE_CONNECTIONS};
+use crate::base::limits::{DESCRIPTORS_KEPT, DESCRIPTORS_MIN, RESERVE_CONNECTIONS};
 use crate::policy::config::Config;
 
 /// Number of clients that can be connected with `limit` descriptors: three quarters of those that the gateway does not
@@ -8,6 +8,17 @@ use crate::policy::config::Config;
 pub(super) fn clients(limit: u64) -> usize {
     let usable = limit.saturating_sub(DESCRIPTORS_KEPT).max(limit / 4);
     usize::try_from(usable / 4 * 3).unwrap_or(usize::MAX).max(1)
+}
+
+/// Fails if a start needs more descriptors than `limit`. SQLite would report only that it cannot open its file.
+pub(super) fn check(limit: u64) -> Result<(), String> {
+    match limit < DESCRIPTORS_MIN {
+        true => Err(format!(
+            "the limit of {limit} descriptors is too low: raise it to {DESCRIPTORS_MIN} at least, better to 1024 \
+             (LimitNOFILE=, ulimit -n)"
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Warning for the operator if they are too few for `max_connections`.

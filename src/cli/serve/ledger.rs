@@ -10,7 +10,7 @@ use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Past, Start};
 #[cfg(feature = "redis")]
 use crate::io::clock::watch;
-use crate::io::machine::{explained, short_of_descriptors};
+use crate::io::machine::explained;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::io::store::api::{Leftover, StoreError};
@@ -64,8 +64,7 @@ fn past(key: KeyId, group: Arc<str>, at: Unix, tokens: u64, nano: u64) -> Past {
 }
 
 fn failed(error: StoreError) -> String {
-    let short = short_of_descriptors().map(|what| format!("; {what}"));
-    format!("cannot use the ledger: {error}{}", short.unwrap_or_default())
+    format!("cannot use the ledger: {error}")
 }
 
 /// All keys, read piece by piece: their records take several times as much memory as they do in the table.
