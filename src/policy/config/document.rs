@@ -127,7 +127,7 @@ impl Config {
 
 fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let default_model = top.take("default_model");
-    let (providers, spans) = (top.peek_length("providers") as u64, top.peek_start("telemetry").is_some());
+    let (providers, spans) = (top.peek_length("providers") as u64, top.peek_member("telemetry", "otlp"));
     let known = Known { providers, tls: false, admin: false, spans };
     let (server, places) = Server::read(reader, top, known);
     let store = StoreConfig::read(reader, top);

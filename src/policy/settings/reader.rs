@@ -159,6 +159,12 @@ impl<'d> Section<'d> {
         self.entries.get(key).and_then(|value| value.get_ref().as_array()).map_or(0, |items| items.len())
     }
 
+    /// True if the table `key` exists, is not taken yet, and has the field `member`.
+    pub fn peek_member(&self, key: &str, member: &str) -> bool {
+        let table = self.entries.get(key).and_then(|value| value.get_ref().as_table());
+        table.is_some_and(|table| table.contains_key(member))
+    }
+
     /// Byte offset of the value of `key`, if it was requested and exists.
     pub fn place(&self, key: &str) -> Option<usize> {
         self.asked.iter().find(|(asked, _)| *asked == key).and_then(|(_, place)| *place)
