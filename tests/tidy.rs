@@ -399,7 +399,7 @@ fn a_machine_that_knows_another_is_found() {
         "use super::super::ids::ExchangeId;",
         "use super::connection::Connection;",
         "use super::super::cx::Cx;",
-        "use super::super::provider::names::Names;",
+        "use super::super::provider::dns::Names;",
     ] {
         assert_eq!(found("gateway/client/limits.rs", text), [""; 0]);
     }

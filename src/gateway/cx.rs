@@ -18,7 +18,7 @@ use super::offload::Away;
 use super::orders::{Order, OrderSink};
 use super::plans::KeyPlans;
 use super::provider::breaker::Breakers;
-use super::provider::names::Names;
+use super::provider::dns::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use super::queue::Queues;

@@ -7,7 +7,7 @@ use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::Gauges;
-use crate::gateway::provider::breaker::Standing;
+use crate::gateway::provider::breaker::TargetStatus;
 use crate::policy::meter::GroupStatus;
 use crate::policy::window;
 use crate::wire::json::{item, key, write_string};
@@ -159,7 +159,7 @@ fn on_wall(at: Mono, now: Mono, unix: Unix) -> Unix {
 }
 
 #[inline(never)]
-fn rest(standing: &Standing, now: Mono, unix: Unix, out: &mut Vec<u8>) {
+fn rest(standing: &TargetStatus, now: Mono, unix: Unix, out: &mut Vec<u8>) {
     key(out, "resting");
     match standing.cool_down {
         None => out.extend_from_slice(b"null"),

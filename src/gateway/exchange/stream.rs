@@ -15,7 +15,7 @@ use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Owner, Product, Task};
 use crate::gateway::provider::breaker::Begun;
-use crate::gateway::provider::rest::retry_after;
+use crate::gateway::provider::rate_limits::retry_after;
 use crate::policy::limits::UpstreamLimits;
 use crate::wire::Dialect;
 use crate::wire::head::{Framing, ResponseHead};

@@ -5,7 +5,7 @@ use super::fault::{Fault, refuses_credential, wants_rest};
 use super::state::{Attempt, Exchange, State};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{Begun, Caller, Failure, place_of};
-use crate::gateway::provider::rest::Said;
+use crate::gateway::provider::rate_limits::Said;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 use crate::wire::head::ResponseHead;

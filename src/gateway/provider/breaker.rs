@@ -9,7 +9,7 @@
 //! | open | `breaker_cooldown` passed, and an attempt begins → trial |
 //! | trial | part of an answer → closed; failure → open; no result → open, and the next request tries |
 
-use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
+use super::rate_limits::{ALLOWANCES, Left, Needs, Rest, Said};
 use crate::base::hash::{lot, mix};
 use crate::base::places::Places;
 use crate::base::time::Mono;
@@ -551,11 +551,11 @@ impl Breakers {
 mod callers;
 mod handover;
 mod labels;
-mod standing;
+mod status;
 mod waiting;
 
 pub(crate) use callers::Caller;
-pub(crate) use standing::Standing;
+pub(crate) use status::TargetStatus;
 pub(crate) use waiting::{Seek, Stage};
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 pub(crate) mod breaker;
 pub(crate) mod connection;
-pub(crate) mod names;
+pub(crate) mod dns;
 pub(crate) mod pool;
+pub(crate) mod rate_limits;
 pub(crate) mod request;
-pub(crate) mod rest;
 
 pub(crate) use connection::{Connection, Event, Parting};

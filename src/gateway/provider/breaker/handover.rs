@@ -3,7 +3,7 @@
 use super::{Breakers, Entry};
 use crate::base::time::Mono;
 use crate::base::time::Now;
-use crate::gateway::provider::rest::{ALLOWANCES, Rest};
+use crate::gateway::provider::rate_limits::{ALLOWANCES, Rest};
 use crate::policy::counters::{Callers, CoolDown, TargetCounts};
 use std::time::Duration;
 

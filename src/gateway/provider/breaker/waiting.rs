@@ -3,7 +3,7 @@
 
 use super::{Breakers, Choice};
 use crate::base::time::Mono;
-use crate::gateway::provider::rest::Needs;
+use crate::gateway::provider::rate_limits::Needs;
 use crate::policy::catalog::Target;
 
 /// Result of the search for a target by a request that can wait.

@@ -2,12 +2,12 @@
 
 use super::Breakers;
 use crate::base::time::Mono;
-use crate::gateway::provider::rest::{ALLOWANCES, COUNTED};
+use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED};
 use crate::policy::catalog::Target;
 
 /// Status of one target.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct TargetStatus {
     /// Attempts in flight.
     pub(crate) busy: u32,
     /// Complete answers.
@@ -24,7 +24,7 @@ pub(crate) struct Standing {
 
 impl Breakers {
     /// Status of `target`.
-    pub(crate) fn standing(&mut self, target: &Target, now: Mono) -> Standing {
+    pub(crate) fn standing(&mut self, target: &Target, now: Mono) -> TargetStatus {
         let index = self.index(&target.label);
         let entry = &self.entries[index];
         let breaker = &self.breakers[entry.breaker];
@@ -35,7 +35,7 @@ impl Breakers {
         ];
         let cool_down = all.into_iter().filter_map(|(until, why)| Some((until?, why))).max_by_key(|(until, _)| *until);
         let left = |at: usize| entry.left[at].known(now).map(|(left, until)| (COUNTED[at], left, until));
-        Standing {
+        TargetStatus {
             busy: entry.busy,
             served: entry.counts.served,
             failures: entry.counts.failures,
