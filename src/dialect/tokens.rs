@@ -20,7 +20,8 @@
 
 use crate::wire::Span;
 use crate::wire::json::{Run, runs};
-use lanes::tokens::{BLOCK, BYTE_PARTS, PIECE, backslash, block, has_backslash, packed, piece};
+use lanes::tokens::{BLOCK, BYTE_PARTS, PIECE, block, has_backslash, packed, piece};
+use lanes::unescape::{unescape_into, unescaped};
 
 /// Tokens that one image counts for; providers charge by area, 765 to 1600 for an ordinary one.
 pub const IMAGE_TOKENS: u64 = 1000;
@@ -61,8 +62,8 @@ impl Estimator {
             return self.feed_long(raw);
         }
         match unescaped(packed(raw), raw.len()) {
-            Some((text, length)) => self.wait(text, length),
-            None => self.decode(raw),
+            (text, length, decoded) if decoded == raw.len() => self.wait(text, length),
+            _ => self.decode(raw),
         }
     }
 
@@ -82,23 +83,22 @@ impl Estimator {
     /// Counts a text that may have escapes. What escapes stand for is gathered with what is between them.
     fn decode(&mut self, mut raw: &[u8]) {
         let (mut text, mut length) = ([0; PIECE], 0);
-        while !raw.is_empty() {
+        loop {
+            (length, raw) = unescape_into(raw, &mut text, length);
+            if raw.is_empty() {
+                return self.count(&text[..length]);
+            }
             if length + BLOCK > PIECE {
                 self.count(&text[..length]);
                 length = 0;
+                continue;
             }
-            let (block, behind) = raw.split_at(raw.len().min(BLOCK));
-            let (bytes, count) = match unescaped(packed(block), block.len()) {
-                Some(unescaped) => {
-                    raw = behind;
-                    unescaped
-                }
-                None => decoded(&mut raw),
-            };
-            text[length..length + BLOCK].copy_from_slice(&bytes.to_le_bytes());
-            length += count;
+            let mut runs = runs(raw);
+            if let Some(Run::Char(char)) = runs.next() {
+                length += printed(char).encode_utf8(&mut text[length..]).len();
+            }
+            raw = runs.rest();
         }
-        self.count(&text[..length]);
     }
 
     /// Counts text without escapes.
@@ -153,42 +153,6 @@ impl Estimator {
         all.count_waiting();
         all.parts.div_ceil(PARTS)
     }
-}
-
-/// Decodes the common escapes of a block, given as [`packed`]; `None` if it has another escape, or ends in one.
-/// Decoding run by run costs more: lines of code have some escapes in each block.
-#[inline]
-fn unescaped(mut text: u128, mut length: usize) -> Option<(u128, usize)> {
-    let mut from = 0;
-    while let Some(at) = backslash(text, from) {
-        // The character behind the backslash, and what follows it.
-        let behind = text >> (8 * at) >> 8;
-        let plain = match behind as u8 {
-            b'n' => b'\n',
-            b't' => b'\t',
-            b'r' => b'\r',
-            byte @ (b'"' | b'\\' | b'/') => byte,
-            _ => return None,
-        };
-        let before = text & ((1 << (8 * at)) - 1);
-        text = before | ((behind & !0xff) | u128::from(plain)) << (8 * at);
-        (length, from) = (length - 1, at + 1);
-    }
-    Some((text, length))
-}
-
-/// Decodes the text before the first backslash, or the escape at the beginning, of a text with a backslash in its first
-/// block. Returns it as [`packed`], and its length.
-fn decoded(raw: &mut &[u8]) -> (u128, usize) {
-    let mut runs = runs(raw);
-    let mut space = [0; 4];
-    let bytes = match runs.next() {
-        Some(Run::Plain(bytes)) => bytes,
-        Some(Run::Char(char)) => printed(char).encode_utf8(&mut space).as_bytes(),
-        None => &[],
-    };
-    *raw = runs.rest();
-    (packed(bytes), bytes.len())
 }
 
 /// A character, or what stands for it.

@@ -1,4 +1,5 @@
-//! Text processing sixteen bytes at a time: search for the next special byte, and the cost of a text in tokens.
+//! Text processing sixteen bytes at a time: search for the next special byte, decoding of escapes, and the cost of a
+//! text in tokens.
 //!
 //! A separate crate, because debug builds, which the tests use, spend much of their time here unless it is optimised
 //! (`profile.dev.package` in `Cargo.toml`). Inlined code is compiled with its caller, and as badly. So nothing is
@@ -6,6 +7,7 @@
 
 pub mod skip;
 pub mod tokens;
+pub mod unescape;
 
 /// Bytes processed together.
 const LANES: usize = 16;
