@@ -19,7 +19,10 @@ pub type CacheKey = [u8; 32];
 /// Marks that the messages shape takes.
 const MARKS_MAX: u32 = 4;
 /// Members by which clients mark the end of a cached prefix, in Anthropic's API and in OpenAI's.
-const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
+pub(super) const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
+
+/// Values of [`MARKS`] in one object.
+pub(super) type Marks<'a> = [Option<Raw<'a>>; 2];
 
 /// Target that a request is written for.
 #[derive(Copy, Clone, Debug)]
@@ -90,9 +93,9 @@ impl<'a> Ask<'a> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
         let (mut items, mut number) = (list.items(), 0..);
         std::iter::from_fn(move || {
-            let (raw, [role, content]) = items.pick(["role", "content"])?;
+            let (raw, [role, content, control, breakpoint]) = items.pick(["role", "content", MARKS[0], MARKS[1]])?;
             let (role, content) = (role.unwrap_or(Raw::NULL), content.unwrap_or(Raw::NULL));
-            Some(Message { at: number.next()?, raw, role, content })
+            Some(Message { at: number.next()?, raw, role, content, marks: [control, breakpoint] })
         })
     }
 
@@ -117,32 +120,33 @@ impl<'a> Ask<'a> {
             || in_list(Name::Tools, "tools")
     }
 
-    /// The client's own mark on a part, a message or a tool, for a target that caches marked prefixes.
-    pub(super) fn mark_of(&self, part: Raw<'_>) -> Option<Mark> {
-        if self.target.shape != Dialect::Messages {
-            return None;
-        }
-        let own = MARKS.iter().find_map(|name| part.get(name).filter(|mark| !mark.is_null()))?;
-        let nothing = part.get("text").and_then(Raw::string).is_some_and(is_blank);
-        if nothing || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
+    /// The client's own mark on a message or a tool, for a target that caches marked prefixes.
+    pub(super) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<Mark> {
+        let own = control.or(breakpoint)?;
+        if self.target.shape != Dialect::Messages || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
             return None;
         }
         Some(Mark { hour: own.get("ttl").is_some_and(|time| time.is("1h")) })
     }
 
-    /// Such a mark, as a block.
-    pub(super) fn mark(&self, part: Raw<'_>) -> Option<Block<'a>> {
-        self.mark_of(part).map(Block::Mark)
+    /// The client's own mark on a part. Providers refuse one on a blank `text`.
+    pub(super) fn part_mark(&self, marks: Marks<'_>, text: Option<&[u8]>) -> Option<Block<'a>> {
+        if text.is_some_and(is_blank) {
+            return None;
+        }
+        self.mark(marks).map(Block::Mark)
     }
 
     /// The texts of a content that is a string or an array of parts, refusals included, with the marks on them.
     pub(super) fn said(&self, content: Raw<'a>) -> Vec<Block<'a>> {
         let mut blocks = Vec::new();
         blocks.extend(content.string().map(|text| Block::Text(Cow::Borrowed(text))));
-        for part in content.items() {
-            if let Some(text) = part.get("text").or_else(|| part.get("refusal")).and_then(Raw::string) {
+        let mut parts = content.items();
+        while let Some((_, [text, refusal, control, breakpoint])) = parts.pick(["text", "refusal", MARKS[0], MARKS[1]])
+        {
+            if let Some(text) = text.or(refusal).and_then(Raw::string) {
                 blocks.push(Block::Text(Cow::Borrowed(text)));
-                blocks.extend(self.mark(part));
+                blocks.extend(self.part_mark([control, breakpoint], Some(text)));
             }
         }
         blocks
@@ -167,6 +171,7 @@ pub(super) struct Message<'a> {
     pub(super) raw: Raw<'a>,
     pub(super) role: Raw<'a>,
     pub(super) content: Raw<'a>,
+    pub(super) marks: Marks<'a>,
 }
 
 pub(super) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {

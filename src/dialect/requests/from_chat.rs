@@ -1,7 +1,7 @@
 //! Reads a chat request: messages to turns, one for each.
 
 use super::super::request::{Invalid, Name};
-use super::ask::{Ask, Message, refuse};
+use super::ask::{Ask, MARKS, Message, refuse};
 use super::bounds::{stops, too_many, tool_name_fits};
 use super::media::{chat_file, chat_image};
 use super::schema::SCHEMA_MAX;
@@ -22,14 +22,14 @@ fn turn<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let mut turn = unmarked(ask, message)?;
     // A part of it may have one of its own.
     if !message.role.is("tool") && !matches!(turn.blocks.last(), Some(Block::Mark(_))) {
-        turn.blocks.extend(ask.mark(message.raw));
+        turn.blocks.extend(ask.mark(message.marks).map(Block::Mark));
     }
     Ok(turn)
 }
 
 /// Reads a message without the mark on the message itself.
 fn unmarked<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
-    let Message { at, raw, role, content } = message;
+    let Message { at, raw, role, content, marks } = message;
     if role.is("assistant") {
         return assistant(ask, at, raw, content);
     }
@@ -44,7 +44,7 @@ fn unmarked<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid
             None => user_blocks(ask, content, at)?,
         };
         if !matches!(content.last(), Some(Block::Mark(_))) {
-            content.extend(ask.mark(raw));
+            content.extend(ask.mark(marks).map(Block::Mark));
         }
         let result = Block::Result(Returned { id, failed: false, plain: plain.is_some(), content });
         return Ok(Turn { role: Role::User, blocks: vec![result] });
@@ -84,7 +84,7 @@ fn assistant<'a>(ask: &Ask<'a>, at: usize, message: Raw<'a>, content: Raw<'a>) -
 fn user_blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> = content.string().map(text_block).into_iter().collect();
     let (mut parts, mut number) = (content.items(), 0..);
-    while let Some((part, [kind, text])) = parts.pick(["type", "text"]) {
+    while let Some((part, [kind, text, control, breakpoint])) = parts.pick(["type", "text", MARKS[0], MARKS[1]]) {
         let (kind, text) = (kind.unwrap_or(Raw::NULL), text.and_then(Raw::string));
         let index = number.next().unwrap_or_default();
         let path = || format!("messages[{at}].content[{index}]");
@@ -97,7 +97,7 @@ fn user_blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Blo
         } else {
             return refuse(format_args!("{}.type", path()), "text, image_url or file for this model");
         }
-        blocks.extend(ask.mark(part));
+        blocks.extend(ask.part_mark([control, breakpoint], text));
     }
     Ok(blocks)
 }
@@ -127,13 +127,14 @@ fn format<'a>(ask: &Ask<'a>) -> Result<Format<'a>, Invalid> {
 fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
     let mut tools = Vec::new();
     for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
-        let [kind, function] = tool.pick(["type", "function"]);
+        let [kind, function, control, breakpoint] = tool.pick(["type", "function", MARKS[0], MARKS[1]]);
         let kind = kind.unwrap_or(Raw::NULL);
         if !kind.is_null() && !kind.is("function") {
             return refuse(format_args!("tools[{at}].type"), "function for this model");
         }
-        let names = ["name", "description", "parameters", "strict"];
-        let [name, description, parameters, strict] = function.unwrap_or(Raw::NULL).pick(names);
+        let names = ["name", "description", "parameters", "strict", MARKS[0], MARKS[1]];
+        let [name, description, parameters, strict, inner_control, inner_breakpoint] =
+            function.unwrap_or(Raw::NULL).pick(names);
         let Some(name) = name.and_then(Raw::string) else {
             return refuse(format_args!("tools[{at}].function.name"), "a string");
         };
@@ -143,7 +144,7 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
             description: description.and_then(Raw::string).map(Cow::Borrowed),
             schema: Schema::Given(parameters.unwrap_or(Raw::NULL)),
             strict: strict.and_then(Raw::bool) == Some(true),
-            mark: ask.mark_of(tool).or_else(|| ask.mark_of(function?)),
+            mark: ask.mark([control.or(inner_control), breakpoint.or(inner_breakpoint)]),
         });
     }
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);

@@ -5,7 +5,7 @@
 use super::super::carrier;
 use super::super::naming::TranslationState;
 use super::super::request::{Invalid, Name};
-use super::ask::{Ask, refuse};
+use super::ask::{Ask, MARKS, refuse};
 use super::echo;
 use super::media::{responses_file, responses_image};
 use super::schema::SCHEMA_MAX;
@@ -242,20 +242,24 @@ impl<'a> Items<'_, 'a> {
 fn blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> =
         content.string().map(|text| Block::Text(Cow::Borrowed(text))).into_iter().collect();
-    for (index, part) in content.items().enumerate() {
+    let (mut parts, mut number) = (content.items(), 0..);
+    while let Some((part, [kind, text, refusal, control, breakpoint])) =
+        parts.pick(["type", "text", "refusal", MARKS[0], MARKS[1]])
+    {
+        let index = number.next().unwrap_or_default();
         let path = || format!("{}[{index}]", list());
-        let text = |name| part.get(name).and_then(Raw::string);
-        match (text("type").unwrap_or_default(), text("text")) {
+        let text = text.and_then(Raw::string);
+        match (kind.and_then(Raw::string).unwrap_or_default(), text) {
             (b"input_image", _) => blocks.push(Block::Media(responses_image(part, &path())?)),
             (b"input_file", _) => blocks.push(responses_file(part, &path())?),
             (_, Some(text)) => blocks.push(Block::Text(Cow::Borrowed(text))),
-            _ if text("refusal").is_some() => {}
+            _ if refusal.and_then(Raw::string).is_some() => {}
             _ => {
                 let what = "input_text, input_image or input_file for this model";
                 return refuse(format_args!("{}.type", path()), what);
             }
         }
-        blocks.extend(ask.mark(part));
+        blocks.extend(ask.part_mark([control, breakpoint], text));
     }
     Ok(blocks)
 }

@@ -5,7 +5,7 @@
 
 use super::super::naming::{Called, ToolKind, TranslationState, tool_name};
 use super::super::request::{Invalid, Name};
-use super::ask::{Ask, refuse};
+use super::ask::{Ask, MARKS, refuse};
 use super::bounds::{too_many, tool_name_fits};
 use super::from_chat::keep;
 use super::talk::{Choice, Offer, Schema, Text, Tool};
@@ -177,8 +177,8 @@ impl<'a> Reader<'_, 'a> {
 
     /// A tool that has a name: a function, or one that takes free text.
     fn named(&mut self, tool: Raw<'a>, namespace: &'a [u8], place: Place) -> Result<(), Invalid> {
-        let [name, kind, description, parameters, strict] =
-            tool.pick(["name", "type", "description", "parameters", "strict"]);
+        let [name, kind, description, parameters, strict, control, breakpoint] =
+            tool.pick(["name", "type", "description", "parameters", "strict", MARKS[0], MARKS[1]]);
         let Some(own) = name.and_then(Raw::string).filter(|name| !name.is_empty()) else {
             return refuse(place.path(), "a string");
         };
@@ -202,7 +202,7 @@ impl<'a> Reader<'_, 'a> {
             description: if free { Some(free_text(tool, given)) } else { given.map(Cow::Borrowed) },
             schema: if free { Schema::Free } else { Schema::Given(parameters.unwrap_or(Raw::NULL)) },
             strict: strict.and_then(Raw::bool) == Some(true),
-            mark: self.ask.mark_of(tool),
+            mark: self.ask.mark([control, breakpoint]),
         });
         Ok(())
     }
