@@ -468,7 +468,7 @@ mod tests {
             let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
             let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
             let errors = Config::parse(&source).unwrap_err();
-            let refused = format!("`{name}` cannot be set here");
+            let refused = format!("{table}.{name}: `{name}` cannot be set here: only the client or Tollgate sets it");
             assert!(errors.len() == 1 && errors[0].to_string().ends_with(&refused), "{name}: {errors:?}");
         }
     }
