@@ -11,7 +11,7 @@ use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, S
 use tollgate::base::time::Now;
 use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::ask::{Answer, Ask, Ruling};
+use tollgate::policy::ask::{Answer, Ask, Ruling, Use};
 use tollgate::policy::config::{Config, Reach};
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::meter::SharedCounts;
@@ -414,7 +414,9 @@ impl World {
                 Order::Asks(asks) => self.asks.extend(asks),
                 Order::LookUp(ids) => self.looks.extend(ids),
                 Order::Releases(releases) => self.released += releases.len(),
-                Order::Uses(_) => return Err("nothing is granted in a script".to_string()),
+                // Requests that the ledger has admitted one by one; it grants nothing in advance in a script.
+                Order::Uses(uses) if uses.iter().all(|one| matches!(one, Use::Served(..))) => {}
+                Order::Uses(uses) => return Err(format!("nothing is granted in a script: {uses:?}")),
                 Order::HandOver(running) => {
                     if self.handed_over.replace(running.len()).is_some() {
                         return Err("it handed over twice".to_string());
