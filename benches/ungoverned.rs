@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tollgate::base::limits::LOG_BYTES_MAX;
 use tollgate::cli::load::{Secrets, read};
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
@@ -63,7 +64,7 @@ fn main() -> std::io::Result<()> {
     let config = Arc::new(read(Path::new(&path), Secrets::Needed).unwrap());
     listen::raise_descriptor_limit()?;
     let gateway = Gateway::new(config.clone(), start(&config), Clock::new().now());
-    let log = LogWriter::start(Box::new(std::io::stderr()))?;
+    let log = LogWriter::start(Box::new(std::io::stderr()), LOG_BYTES_MAX)?;
     let rows = Arc::new(AtomicU64::new(0));
     let dropped = rows.clone();
     let perform = move |order| match order {
