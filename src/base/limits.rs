@@ -49,7 +49,7 @@ pub const DESCRIPTORS_KEPT: u64 = 96;
 /// Descriptors without which no gateway starts: its ledger, event loop and threads need nearly as many.
 pub const DESCRIPTORS_MIN: u64 = 24;
 /// Log lines per second for requests without a valid key. Further requests are counted in one line.
-pub const STRANGER_LINES_PER_SECOND: u32 = 100;
+pub const STRANGER_LINES_PER_SECOND: usize = 100;
 /// Maximum number of concurrent admin connections. They do not count against `max_connections`.
 pub const ADMIN_CONNECTIONS: usize = 64;
 /// Bytes of a request body on the admin listener.
@@ -97,6 +97,8 @@ pub const CONNECTIONS_MAX: u64 = if usize::BITS == 64 { 1_000_000 } else { 500_0
 pub const ACCEPT_BATCH: usize = 64;
 /// TLS handshakes continued in one event-loop iteration: each costs up to a millisecond of arithmetic.
 pub const SHAKES_PER_TURN: usize = 16;
+/// TLS handshakes of one host continued in one event-loop iteration, so that a flood of them delays no other host's.
+pub const SHAKES_PER_HOST: usize = 4;
 /// Pause of the listeners after an error such as EMFILE, which would repeat at once and make the loop spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Length of the kernel's queue of connections not yet accepted.
@@ -164,6 +166,8 @@ pub const KEYS_LOOK_IDLE: Duration = Duration::from_secs(1);
 pub const KEYS_PER_PIECE: usize = 256;
 /// Keys that a command reads and prints at a time.
 pub const KEYS_PER_PAGE: usize = 1000;
+/// Lines of one report that the admin API merges in memory. Reports of more lines are refused.
+pub const REPORT_LINES_MAX: usize = 20_000;
 /// Pause of the store thread between two such pieces while it reads all keys, so that the loop is not flooded.
 pub const KEYS_REST: Duration = Duration::from_millis(1);
 /// Time between two look-ups of unknown keys: the ledger is queried at most 1,000 times a second. Ids that arrive

@@ -1,33 +1,42 @@
 //! Limits log lines of requests without a valid key: such requests cost nothing, so that anyone could fill a disk by
-//! them. Lines beyond the limit are counted, and reported in one line a second.
+//! them. Within any second at most [`STRANGER_LINES_PER_SECOND`] are written. Further lines are counted, and reported
+//! in one line a second.
 
 use crate::base::limits::STRANGER_LINES_PER_SECOND;
 use crate::base::time::Mono;
+use std::collections::VecDeque;
+use std::time::Duration;
 
-const SECOND: u64 = 1_000_000;
+const SECOND: Duration = Duration::from_secs(1);
 
-/// Such lines in the present second of the monotonic clock.
+/// Such lines within the last second.
 #[derive(Debug, Default)]
 pub(crate) struct StrangerLog {
-    second: u64,
-    written: u32,
-    /// Lines that were not written and have not been reported.
+    /// When lines were written, the oldest first; at most [`STRANGER_LINES_PER_SECOND`].
+    written: VecDeque<Mono>,
+    /// Lines that were not written and are not reported yet.
     suppressed: u64,
+    /// When they are reported.
+    due: Mono,
 }
 
 impl StrangerLog {
     /// True if one more line may be written; counts it.
     pub(crate) fn takes(&mut self, now: Mono) -> bool {
-        let second = now.0 / SECOND;
-        if second != self.second {
-            (self.second, self.written) = (second, 0);
+        if self.written.len() == STRANGER_LINES_PER_SECOND {
+            match self.written.front() {
+                Some(oldest) if oldest.after(SECOND) <= now => drop(self.written.pop_front()),
+                _ => {
+                    if self.suppressed == 0 {
+                        self.due = now.after(SECOND);
+                    }
+                    self.suppressed += 1;
+                    return false;
+                }
+            }
         }
-        let takes = self.written < STRANGER_LINES_PER_SECOND;
-        match takes {
-            true => self.written += 1,
-            false => self.suppressed += 1,
-        }
-        takes
+        self.written.push_back(now);
+        true
     }
 
     /// Takes the number of lines that were not written since the last call.
@@ -38,7 +47,7 @@ impl StrangerLog {
     /// When the unwritten lines are reported; `NEVER` if there are none.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
-        if self.suppressed == 0 { Mono::NEVER } else { Mono((self.second + 1) * SECOND) }
+        if self.suppressed == 0 { Mono::NEVER } else { self.due }
     }
 }
 
@@ -46,16 +55,27 @@ impl StrangerLog {
 mod tests {
     use super::*;
 
+    /// Requests every millisecond, with pauses before and across the borders of seconds.
     #[test]
-    fn each_second_takes_so_many_lines() {
+    fn any_second_has_at_most_so_many_lines() {
         let mut log = StrangerLog::default();
-        for second in [5u64, 6, 9] {
-            let at = |part: u64| Mono(second * SECOND + part * SECOND / 1000);
-            let taken = (0..1000).filter(|part| log.takes(at(*part))).count();
-            assert_eq!(taken as u32, STRANGER_LINES_PER_SECOND);
-            assert_eq!(log.due(), at(1000));
-            assert_eq!(log.take_suppressed(), 1000 - u64::from(STRANGER_LINES_PER_SECOND));
-            assert_eq!(log.due(), Mono::NEVER);
+        let at = |millis: u64| Mono(millis * 1000);
+        let asked = (5_900..7_000).chain(7_950..9_300).chain(20_000..20_050);
+        let written: Vec<u64> = asked.filter(|millis| log.takes(at(*millis))).collect();
+        for end in 0..written.len() {
+            let within = written[..=end].iter().filter(|millis| **millis + 1000 > written[end]).count();
+            assert!(within <= STRANGER_LINES_PER_SECOND, "{within} within the second to {} ms", written[end]);
         }
+        let in_second = |second: u64| written.iter().filter(|millis| **millis / 1000 == second).count();
+        assert_eq!([5, 6, 7, 8, 20].map(in_second), [100, 100, 50, 100, 50], "no line less than are allowed");
+    }
+
+    #[test]
+    fn suppressed_lines_are_reported_within_a_second() {
+        let mut log = StrangerLog::default();
+        let taken = (0..1000).filter(|part| log.takes(Mono(5_000_000 + part * 100))).count();
+        assert_eq!((taken, log.due()), (STRANGER_LINES_PER_SECOND, Mono(6_010_000)));
+        assert_eq!(log.take_suppressed(), 900);
+        assert_eq!(log.due(), Mono::NEVER);
     }
 }
