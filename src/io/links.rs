@@ -73,6 +73,8 @@ pub struct Link {
     turn: u16,
     /// Bytes written in that iteration, in units of [`SPENT`] begun.
     spent: u16,
+    /// Number for the client's host.
+    host: u32,
 }
 
 /// Bytes per unit of the count of bytes written in an iteration.
@@ -83,6 +85,16 @@ impl Link {
     pub fn conn(&self) -> Conn {
         let side = if self.has(Flags::UPSTREAM) { Side::Upstream } else { Side::Client };
         Conn { side, slot: self.slot, generation: self.generation }
+    }
+
+    /// Number for the client's host; `None` for a provider.
+    pub fn host(&self) -> Option<u32> {
+        (!self.has(Flags::UPSTREAM)).then_some(self.host)
+    }
+
+    /// Sets the number for the client's host.
+    pub fn set_host(&mut self, host: u32) {
+        self.host = host;
     }
 
     /// True if any of `flags` is set.
@@ -173,7 +185,7 @@ impl Links {
         }
         let flags = if conn.side == Side::Upstream { flags.and(Flags::UPSTREAM) } else { flags };
         let Conn { slot, generation, .. } = conn;
-        let id = self.links.insert(Link { transport, slot, generation, flags, turn: 0, spent: 0 });
+        let id = self.links.insert(Link { transport, slot, generation, flags, turn: 0, spent: 0, host: 0 });
         *self.place(conn) = id.slot;
         id
     }

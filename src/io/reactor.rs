@@ -35,7 +35,7 @@ use crate::base::time::{Mono, Now};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use queues::{line_up, touch};
+use queues::{Shakes, host, line_up, touch};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -96,8 +96,8 @@ pub struct Reactor<C: Core> {
     security: Security,
     successor: Option<Successor>,
     secured: usize,
-    /// Number of handshakes continued in this iteration.
-    shaken: usize,
+    /// Handshakes continued in this iteration.
+    shakes: Shakes,
     inbox: Inbox<Note<C>>,
     notes: Vec<Note<C>>,
     mail: bool,
@@ -153,7 +153,7 @@ impl<C: Core + 'static> Reactor<C> {
             security: setup.security,
             successor: None,
             secured: setup.secured,
-            shaken: 0,
+            shakes: Shakes::default(),
             inbox,
             notes: Vec::new(),
             mail: false,
@@ -217,7 +217,7 @@ impl<C: Core + 'static> Reactor<C> {
     fn turn(&mut self, events: &Events) -> Mono {
         self.now = self.clock.now();
         self.turn = self.turn.wrapping_add(1);
-        self.shaken = 0;
+        self.shakes = Shakes::default();
         for event in events {
             self.mark(event);
         }
@@ -357,7 +357,11 @@ impl<C: Core + 'static> Reactor<C> {
             Some(None) => return verb(&mut self.core, Some(conn), now, |core| core.closed(conn, Ending::Broken, now)),
         };
         let flags = if self.core.begins_with_proxy(conn) { flags.and(Flags::PREFACE) } else { flags };
-        self.add(conn, transport, flags);
+        if self.add(conn, transport, flags)
+            && let Some((_, link)) = self.links.find_mut(conn)
+        {
+            link.set_host(host(peer.ip()));
+        }
     }
 
     /// Watches a socket, once and for all events. False if the poll refuses; the core then receives a broken end.

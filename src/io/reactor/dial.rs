@@ -76,11 +76,10 @@ impl<C: Core + 'static> Reactor<C> {
         }
         // A handshake is the costliest operation that a stranger can request, so a flood of them is spread over many
         // iterations.
-        if self.shaken >= limits::SHAKES_PER_TURN {
+        let Some(link) = self.links.get_mut(id) else { return };
+        if !self.shakes.takes(link.host()) {
             return self.enqueue(id);
         }
-        self.shaken += 1;
-        let Some(link) = self.links.get_mut(id) else { return };
         match link.transport.shake(&mut self.scratch) {
             // A hinted end has not been read yet, so READ stays set until it has.
             Shake::Going if !link.has(Flags::HINT) => link.clear(Flags::READ),

@@ -1,9 +1,12 @@
 //! Two queues of the event loop: links to be served, and links to be flushed. A link is in each of them at most once.
+//! And the shares of hosts in the TLS handshakes of one iteration.
 
 use super::super::links::{Flags, Link};
+use crate::base::limits::{SHAKES_PER_HOST, SHAKES_PER_TURN};
 use crate::base::seam::Conn;
 use crate::base::slots::Id;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 /// Puts a link into the run queue, once.
 #[inline]
@@ -19,11 +22,68 @@ pub(super) fn line_up(run_queue: &mut VecDeque<Id<Link>>, id: Id<Link>, link: &m
     }
 }
 
+/// Number for the host of a peer: its address, or of IPv6 the first half, all of which one host may have.
+pub(super) fn host(address: IpAddr) -> u32 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_bits(),
+        IpAddr::V6(address) => {
+            let half = (address.to_bits() >> 64) as u64;
+            (half ^ (half >> 32)) as u32
+        }
+    }
+}
+
+/// Handshakes continued in one event-loop iteration.
+#[derive(Default)]
+pub(super) struct Shakes {
+    /// The hosts of those that began with their clients.
+    hosts: [u32; SHAKES_PER_TURN],
+    count: usize,
+}
+
+impl Shakes {
+    /// True if one more may be continued; counts it. A handshake of ours has no host.
+    pub(super) fn takes(&mut self, host: Option<u32>) -> bool {
+        let known = &self.hosts[..self.count];
+        let share = host.map_or(0, |host| known.iter().filter(|known| **known == host).count());
+        if self.count == SHAKES_PER_TURN || share >= SHAKES_PER_HOST {
+            return false;
+        }
+        self.hosts[self.count] = host.unwrap_or_default();
+        self.count += 1;
+        true
+    }
+}
+
 /// Puts a link into the queue of links to be flushed, once.
 #[inline]
 pub(super) fn touch(touched: &mut Vec<Conn>, link: &mut Link) {
     if !link.has(Flags::TOUCHED) {
         link.set(Flags::TOUCHED);
         touched.push(link.conn());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_leaves_handshakes_to_others() {
+        let mut shakes = Shakes::default();
+        let taken = |shakes: &mut Shakes, host| (0..100).filter(|_| shakes.takes(host)).count();
+        assert_eq!(taken(&mut shakes, Some(1)), SHAKES_PER_HOST);
+        assert_eq!(taken(&mut shakes, Some(2)), SHAKES_PER_HOST, "the flood of another host is no matter");
+        assert_eq!(taken(&mut shakes, None), SHAKES_PER_TURN - 2 * SHAKES_PER_HOST);
+        assert!(!shakes.takes(Some(3)));
+    }
+
+    #[test]
+    fn a_host_is_its_address_or_network() {
+        let number = |text: &str| host(text.parse().unwrap());
+        assert_eq!(number("10.0.0.1"), number("::ffff:10.0.0.1"));
+        assert_eq!(number("2001:db8::1"), number("2001:db8::2"));
+        assert_ne!(number("10.0.0.1"), number("10.0.0.2"));
+        assert_ne!(number("2001:db8::1"), number("2001:db8:0:1::1"));
     }
 }
