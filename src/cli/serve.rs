@@ -91,10 +91,10 @@ pub(super) fn serve(
     crate::io::upgrade::notify_ready();
     let ended = service.reactor.run().map_err(|error| format!("the loop failed: {error}"));
     secrets::end_programs();
-    let left = service.helpers.finish();
+    let (left, spans) = service.helpers.finish();
     let kept = keep_left(&left, &plan);
     let unsettled = ended.as_ref().map_or(0, |gateway| gateway.vitals().holds);
-    plan.log.write(stopped(unsettled, left.rows(), unix()));
+    plan.log.write(stopped(unsettled, left.rows(), spans, unix()));
     let ended = ended.and_then(|gateway| match gateway.is_outgrown() {
         true => Err("a newer version has changed the ledger: start that".to_string()),
         false => Ok(()),
@@ -272,10 +272,12 @@ fn banner(config: &Config, listeners: &Listeners, keys: usize, now: Unix) -> Vec
     .into_bytes()
 }
 
-/// The last log line: requests that were admitted and not settled, and rows that the ledger has not.
-fn stopped(unsettled: usize, rows: u64, now: Unix) -> Vec<u8> {
+/// The last log line: requests that were admitted and not settled, rows that the ledger does not have, and, if spans
+/// are exported, spans that the collector does not have.
+fn stopped(unsettled: usize, rows: u64, spans: Option<u64>, now: Unix) -> Vec<u8> {
     let time = window::iso(now);
-    format!("{{\"time\":\"{time}\",\"event\":\"stopped\",\"unsettled\":{unsettled},\"rows_left\":{rows}}}\n")
+    let spans = spans.map_or(String::new(), |spans| format!(",\"spans_left\":{spans}"));
+    format!("{{\"time\":\"{time}\",\"event\":\"stopped\",\"unsettled\":{unsettled},\"rows_left\":{rows}{spans}}}\n")
         .into_bytes()
 }
 

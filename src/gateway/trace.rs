@@ -23,8 +23,8 @@ pub(crate) struct Trace {
     request: [u8; 16],
     /// Attempts so far.
     pub(crate) attempts: Vec<Tried>,
-    /// Finish reason of the answer, in the term of the client's format; empty if unknown.
-    pub(crate) finish: &'static str,
+    /// Known finish reasons of the answer, one for each choice, in the terms of the client's format.
+    pub(crate) finish: Vec<&'static str>,
 }
 
 /// An attempt at a target.
@@ -43,15 +43,15 @@ impl Trace {
     /// A new trace: its id is that of the request, which is random. `records`: it is sampled.
     pub(crate) fn fresh(request: [u8; 16], records: bool) -> Trace {
         let (flags, state) = (u8::from(records) * SAMPLED, Box::default());
-        Trace { id: request, parent: None, flags, state, records, request, attempts: Vec::new(), finish: "" }
+        Trace { id: request, parent: None, flags, state, records, request, attempts: Vec::new(), finish: Vec::new() }
     }
 
     /// The trace that a caller's `head` names, if it is well-formed. `exports`: it is recorded if the caller's is.
     pub(crate) fn of_caller(head: &[u8], request: [u8; 16], exports: bool) -> Option<Trace> {
         let Caller { trace, span, flags } = trace::caller(head)?;
         let records = exports && flags & SAMPLED != 0;
-        let (state, attempts) = (trace::state(head), Vec::new());
-        Some(Trace { id: trace, parent: Some(span), flags, state, records, request, attempts, finish: "" })
+        let (state, attempts, finish) = (trace::state(head), Vec::new(), Vec::new());
+        Some(Trace { id: trace, parent: Some(span), flags, state, records, request, attempts, finish })
     }
 
     /// Id of the span of the attempt with this number, or, for 0, of the request; never all zeros.

@@ -43,6 +43,8 @@ struct Ends {
     queue: BatchQueue<Vec<Given>>,
     /// Spans that found no room and have not been reported.
     dropped: Arc<AtomicU64>,
+    /// Spans that wait, or are being sent.
+    waiting: Arc<AtomicU64>,
     security: Arc<Mutex<Security>>,
     mailbox: Mailbox<Note<Gateway>>,
 }
@@ -55,7 +57,8 @@ fn count(spans: &[u8]) -> u64 {
 impl Exporter {
     /// Starts the thread. `security` is what the loop uses at present.
     pub(super) fn start(security: Arc<Mutex<Security>>, mailbox: Mailbox<Note<Gateway>>) -> io::Result<Exporter> {
-        let ends = Ends { queue: BatchQueue::default(), dropped: Arc::default(), security, mailbox };
+        let ends =
+            Ends { queue: BatchQueue::default(), dropped: Arc::default(), waiting: Arc::default(), security, mailbox };
         let (theirs, (alive, ended)) = (ends.clone(), channel());
         std::thread::Builder::new().name("spans".into()).spawn(move || {
             theirs.serve();
@@ -76,6 +79,7 @@ impl Exporter {
                 Some(last) if Arc::ptr_eq(&last.config, config) => last.spans.extend_from_slice(&spans),
                 _ => waiting.push(Given { config: config.clone(), spans: spans.clone() }),
             }
+            ends.waiting.fetch_add(count(&spans), Ordering::Relaxed);
             Some(size)
         });
         match waiting {
@@ -95,9 +99,10 @@ impl Exporter {
         self.ends.queue.close();
     }
 
-    /// Waits until the last spans are sent, but not for long.
-    pub(super) fn finish(&self) {
+    /// Waits until the last spans are sent, but not for long. Returns the number of those that are lost.
+    pub(super) fn finish(&self) -> u64 {
         let _ = self.ended.recv_timeout(limits::SPANS_PARTING);
+        self.ends.dropped.load(Ordering::Relaxed) + self.ends.waiting.load(Ordering::Relaxed)
     }
 }
 
@@ -124,6 +129,12 @@ impl Ends {
             spans = rest;
             let sent = self.send(&given.config, batch);
             let refused = *sent.as_ref().unwrap_or(&count(batch));
+            self.waiting.fetch_sub(count(batch), Ordering::Relaxed);
+            if self.queue.is_closed() {
+                // The loop has ended: spans lost from now on are counted by `finish`.
+                self.dropped.fetch_add(refused, Ordering::Relaxed);
+                continue;
+            }
             let lost = refused + self.dropped.swap(0, Ordering::Relaxed);
             let is_news = std::mem::replace(failing, sent.is_err()) != sent.is_err();
             if lost > 0 || is_news {

@@ -209,8 +209,9 @@ impl Helpers {
         handover.hand_over(turn, running);
     }
 
-    /// Ends the threads that rows go to, in the order in which rows go; what could not be written anywhere.
-    pub(super) fn finish(&self) -> Leftover {
+    /// Ends the threads that rows and spans go to, in the order in which rows go. Returns the rows that could not be
+    /// written anywhere, and the number of spans that were not sent, if spans are exported.
+    pub(super) fn finish(&self) -> (Leftover, Option<u64>) {
         let exporter = self.exporter.get().and_then(Option::as_ref);
         exporter.into_iter().for_each(Exporter::close);
         if let Some(handover) = self.handover.get() {
@@ -218,8 +219,7 @@ impl Helpers {
         }
         let ledger = self.store().ledger.take();
         let left = ledger.map(LedgerHandle::finish).unwrap_or_default();
-        exporter.into_iter().for_each(Exporter::finish);
-        left
+        (left, exporter.map(Exporter::finish))
     }
 }
 

@@ -115,7 +115,7 @@ impl Exchange {
             Err(fault) => return self.attempt_failed(*fault, false, message, cx),
         };
         if self.diagnosis.is_some() {
-            self.note_finish(&cx.out);
+            self.note_finish(true, &cx.out);
         }
         let outcome = Outcome { status: 200, error: None, usage };
         if !cx.waits_for_rows() {

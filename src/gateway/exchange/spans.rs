@@ -38,10 +38,10 @@ const KNOWN_PROVIDERS: [(&str, &str); 9] = [
     ("generativelanguage.googleapis.com", "gcp.gemini"),
 ];
 
-/// Bytes at the end of a client's answer in which the finish reason is searched.
-const FINISH_LOOKED: usize = 4096;
-/// Known finish reasons of the API formats that have one; others are not reported.
-const REASONS: [&str; 11] = [
+/// Maximum number of reasons kept of an answer: one for each choice.
+const REASONS_MAX: usize = 128;
+/// Known finish reasons of the API formats; others are not reported.
+const REASONS: [&str; 14] = [
     "stop",
     "length",
     "tool_calls",
@@ -53,15 +53,53 @@ const REASONS: [&str; 11] = [
     "tool_use",
     "pause_turn",
     "refusal",
+    "completed",
+    "max_output_tokens",
+    "failed",
 ];
 
-/// Extracts the finish reason from the end of an answer. Text of the model cannot be mistaken for a member name: its
+/// Adds the finish reasons in these bytes of an answer. Text of the model cannot be mistaken for a member name: its
 /// quotes are escaped within a string. Any other match must be one of the known reasons.
-fn reason(out: &[u8]) -> Option<&'static str> {
-    let end = &out[out.len().saturating_sub(FINISH_LOOKED)..];
-    let names = [&b"\"finish_reason\""[..], b"\"stop_reason\""];
-    let at = |name: &&[u8]| Some(end.windows(name.len()).rposition(|window| window == *name)? + name.len());
-    let rest = end[names.iter().find_map(at)?..].trim_ascii_start().strip_prefix(b":")?;
+fn add_reasons(out: &[u8], dialect: Dialect, reasons: &mut Vec<&'static str>) {
+    match dialect {
+        Dialect::Messages => only(reasons, last(out, b"\"stop_reason\"").and_then(reason)),
+        Dialect::Responses => {
+            let incomplete = last(out, b"\"incomplete_details\"").and_then(|rest| {
+                let details = &rest[..rest.iter().position(|byte| *byte == b'}')?];
+                reason(last(details, b"\"reason\"")?)
+            });
+            only(reasons, incomplete.or_else(|| reason(last(out, b"\"status\"")?)));
+        }
+        Dialect::Chat | Dialect::Relay(_) => {
+            let mut rest = out;
+            while let Some(next) = first(rest, b"\"finish_reason\"").filter(|_| reasons.len() < REASONS_MAX) {
+                reasons.extend(reason(next));
+                rest = next;
+            }
+        }
+    }
+}
+
+/// Sets the reason of an answer that has one choice.
+fn only(reasons: &mut Vec<&'static str>, reason: Option<&'static str>) {
+    if let Some(reason) = reason {
+        *reasons = vec![reason];
+    }
+}
+
+/// The bytes after the first of these names.
+fn first<'a>(out: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    out.windows(name.len()).position(|window| window == name).map(|at| &out[at + name.len()..])
+}
+
+/// The bytes after the last of these names.
+fn last<'a>(out: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    out.windows(name.len()).rposition(|window| window == name).map(|at| &out[at + name.len()..])
+}
+
+/// The reason that begins here, after the name of its member.
+fn reason(rest: &[u8]) -> Option<&'static str> {
+    let rest = rest.trim_ascii_start().strip_prefix(b":")?;
     let word = rest.trim_ascii_start().strip_prefix(b"\"")?.split(|byte| *byte == b'"').next()?;
     REASONS.into_iter().find(|reason| reason.as_bytes() == word)
 }
@@ -96,12 +134,14 @@ impl Exchange {
         }
     }
 
-    /// These bytes of an answer are sent, and it ends with them, or has.
+    /// Notes the finish reasons in these bytes of an answer. `ends`: all choices have ended.
     #[cold]
-    pub(super) fn note_finish(&mut self, out: &[u8]) {
+    pub(super) fn note_finish(&mut self, ends: bool, out: &[u8]) {
+        let Some(Endpoint::Generate(dialect)) = self.request.found.endpoint else { return };
         let trace = self.diagnosis.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut());
-        if let Some(trace) = trace.filter(|trace| trace.records && trace.finish.is_empty()) {
-            trace.finish = reason(out).unwrap_or_default();
+        let is_wanted = ends || matches!(dialect, Dialect::Chat | Dialect::Relay(_));
+        if let Some(trace) = trace.filter(|trace| trace.records && is_wanted) {
+            add_reasons(out, dialect, &mut trace.finish);
         }
     }
 
@@ -175,9 +215,14 @@ impl Exchange {
         }
         if !trace.finish.is_empty() {
             attribute(out, "gen_ai.response.finish_reasons", "arrayValue");
-            for part in ["{\"values\":[{\"stringValue\":\"", trace.finish, "\"}]}}}"] {
-                out.extend_from_slice(part.as_bytes());
+            out.extend_from_slice(b"{\"values\":[");
+            for reason in &trace.finish {
+                item(out);
+                for part in ["{\"stringValue\":\"", reason, "\"}"] {
+                    out.extend_from_slice(part.as_bytes());
+                }
             }
+            out.extend_from_slice(b"]}}}");
         }
         if let Some(usage) = charged {
             write_usage(&usage, out);
@@ -360,23 +405,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_found_where_it_is_one() {
-        let long = format!("{{\"finish_reason\":\"stop\"}}{}", " ".repeat(FINISH_LOOKED));
-        for (out, found) in [
-            (r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#, Some("stop")),
-            (r#"{"choices":[{"finish_reason" : "length", "index":0}],"usage":{}}"#, Some("length")),
+    fn every_choice_has_its_reason() {
+        let chat = Dialect::Chat;
+        let far = format!(
+            r#"{{"choices":[{{"finish_reason":"stop","x":"{}"}},{{"finish_reason":"length"}}]}}"#,
+            "y".repeat(9000)
+        );
+        for (dialect, out, found) in [
+            (chat, r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#, &["stop"][..]),
+            (chat, r#"{"choices":[{"finish_reason" : "length", "index":0}],"usage":{}}"#, &["length"]),
+            (chat, &far, &["stop", "length"]),
+            (chat, r#"{"choices":[{"finish_reason":null}]}"#, &[]),
+            (chat, r#"{"choices":[{"finish_reason":"words of a model"}]}"#, &[]),
+            (chat, r#"{"content":"{\"finish_reason\":\"stop\"}"}"#, &[]),
+            (chat, r#"{"finish_reason"#, &[]),
+            (chat, "", &[]),
             (
-                r#"data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null}}"#,
-                Some("tool_use"),
+                Dialect::Messages,
+                r#"{"content":[{"type":"tool_use","input":{"stop_reason":"refusal"}}],"stop_reason":"tool_use"}"#,
+                &["tool_use"],
             ),
-            (r#"{"choices":[{"finish_reason":null}]}"#, None),
-            (r#"{"choices":[{"finish_reason":"words of a model"}]}"#, None),
-            (r#"{"content":"{\"finish_reason\":\"stop\"}"}"#, None),
-            (r#"{"finish_reason"#, None),
-            ("", None),
-            (&long, None),
+            (
+                Dialect::Responses,
+                r#"{"status":"completed","incomplete_details":null,"output":[{"status":"completed"}]}"#,
+                &["completed"],
+            ),
+            (
+                Dialect::Responses,
+                r#"{"status":"incomplete","incomplete_details":{"reason":"max_output_tokens"},"output":[{"status":"completed"}]}"#,
+                &["max_output_tokens"],
+            ),
         ] {
-            assert_eq!(reason(out.as_bytes()), found, "{out}");
+            let mut reasons = Vec::new();
+            add_reasons(out.as_bytes(), dialect, &mut reasons);
+            assert_eq!(reasons, found, "{out}");
         }
     }
 

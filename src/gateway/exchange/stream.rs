@@ -279,8 +279,8 @@ impl Exchange {
             admitted.until = Mono::NEVER;
             commits = self.commit(cx);
         }
-        if finish_seen && self.diagnosis.is_some() {
-            self.note_finish(&cx.out);
+        if self.diagnosis.is_some() {
+            self.note_finish(finish_seen, &cx.out);
         }
         Forward { opens: false, commits, waits }
     }

@@ -160,8 +160,12 @@ fn long(value: &Value) -> u64 {
 fn attributes(list: &Value) -> BTreeMap<String, Value> {
     let pairs = list.as_array().into_iter().flatten().map(|pair| {
         let value = &pair["value"];
-        let array = &value["arrayValue"]["values"];
-        let value = if let [only] = array.as_array().map_or(&[][..], Vec::as_slice) { only } else { value };
+        // Texts of a list are joined by commas.
+        let texts = value["arrayValue"]["values"].as_array().map(|array| {
+            let texts: Vec<&str> = array.iter().map(|text| text["stringValue"].as_str().unwrap()).collect();
+            json!({"stringValue": texts.join(",")})
+        });
+        let value = texts.as_ref().unwrap_or(value);
         let plain = match (&value["stringValue"], &value["intValue"], &value["doubleValue"]) {
             (Value::String(text), Value::Null, Value::Null) => json!(text),
             (Value::Null, number @ Value::String(_), Value::Null) => json!(long(number)),

@@ -15,7 +15,9 @@ const SPAN: &str = "b7ad6b7169203331";
 /// A model whose first target nobody serves, and whose second speaks the other shape.
 const MODELS: &str = "[[models]]\nid = \"both\"\ncontext = \"256K\"\naffinity = \"off\"\ntargets = [\n\
      { provider = \"nobody\", model = \"up-none\", priority = 1 },\n\
-     { provider = \"sim-messages\", model = \"up-both\", priority = 2 },\n]\n";
+     { provider = \"sim-messages\", model = \"up-both\", priority = 2 },\n]\n\
+     [[models]]\nid = \"fim\"\ncontext = \"8K\"\nserves = [\"completions\"]\n\
+     targets = [{ provider = \"sim-chat\", model = \"up-fim\" }]\n";
 
 /// A gateway that sends its spans to `otlp`.
 fn telemetry(otlp: impl std::fmt::Display, more: &str) -> Harness {
@@ -136,6 +138,19 @@ fn a_request_without_a_caller_begins_a_trace_of_its_own_name() {
     assert_eq!(spans[0].text("gen_ai.response.finish_reasons"), "stop");
     let line = h.log_of(&got.id());
     assert_eq!(line["trace_id"].as_str(), Some(&*trace_of(&got)));
+    let two = serde_json::json!({"model": "fim", "prompt": "hello", "n": 2});
+    for body in [two.clone(), streamed(two)] {
+        let got = h.client().ask(&post("/v1/completions", &[("authorization", &bearer(&key))], &body.to_string()));
+        let spans = self::spans(&collector, &trace_of(&got), 2);
+        assert_eq!(spans[0].text("gen_ai.response.finish_reasons"), "stop,stop");
+    }
+    let input = serde_json::json!({"model": "small", "input": "hello"});
+    for body in [input.clone(), streamed(input)] {
+        let got = h.client().ask(&post("/v1/responses", &[("authorization", &bearer(&key))], &body.to_string()));
+        assert_eq!(got.status(), 200, "{}", got.text());
+        let spans = self::spans(&collector, &trace_of(&got), 2);
+        assert_eq!(spans[0].text("gen_ai.response.finish_reasons"), "completed");
+    }
     // A malformed one counts as none, with what stands beside it.
     let bad = format!("00-{}-{SPAN}-01", TRACE.to_uppercase());
     let fields = [("authorization", &*bearer(&key)), ("traceparent", &bad), ("tracestate", "a=1")];
@@ -261,6 +276,8 @@ fn a_collector_that_never_answers_holds_nobody_up_and_the_end_for_two_seconds() 
     let began = Instant::now();
     assert!(h.gateway.stop("TERM").success());
     let took = began.elapsed();
+    let left = h.log().last().unwrap()["spans_left"].as_u64();
+    assert!(left >= Some(2 * 51), "{left:?}");
     assert!((Duration::from_millis(1500)..Duration::from_secs(4)).contains(&took), "{took:?}");
 }
 
@@ -296,6 +313,7 @@ fn what_has_not_been_sent_is_sent_at_the_end() {
     for answer in &answers {
         assert_eq!(all.iter().filter(|span| span.trace == trace_of(answer)).count(), 2);
     }
+    assert_eq!(h.log().last().unwrap()["spans_left"], 0);
     assert!(
         collector
             .asked()
