@@ -74,7 +74,7 @@ pub struct Link {
     /// Bytes written in that iteration, in units of [`SPENT`] begun.
     spent: u16,
     /// Number for the client's host.
-    host: u32,
+    host: u16,
 }
 
 /// Bytes per unit of the count of bytes written in an iteration.
@@ -88,12 +88,12 @@ impl Link {
     }
 
     /// Number for the client's host; `None` for a provider.
-    pub fn host(&self) -> Option<u32> {
+    pub fn host(&self) -> Option<u16> {
         (!self.has(Flags::UPSTREAM)).then_some(self.host)
     }
 
     /// Sets the number for the client's host.
-    pub fn set_host(&mut self, host: u32) {
+    pub fn set_host(&mut self, host: u16) {
         self.host = host;
     }
 

@@ -22,28 +22,28 @@ pub(super) fn line_up(run_queue: &mut VecDeque<Id<Link>>, id: Id<Link>, link: &m
     }
 }
 
-/// Number for the host of a peer: its address, or of IPv6 the first half, all of which one host may have.
-pub(super) fn host(address: IpAddr) -> u32 {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.to_bits(),
-        IpAddr::V6(address) => {
-            let half = (address.to_bits() >> 64) as u64;
-            (half ^ (half >> 32)) as u32
-        }
-    }
+/// Number for the host of a peer, by its address, or of IPv6 by the first half, all of which one host may have. Hosts
+/// with equal numbers share.
+pub(super) fn host(address: IpAddr) -> u16 {
+    let half = match address.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+    };
+    let folded = half ^ (half >> 32);
+    (folded ^ (folded >> 16)) as u16
 }
 
 /// Handshakes continued in one event-loop iteration.
 #[derive(Default)]
 pub(super) struct Shakes {
     /// The hosts of those that began with their clients.
-    hosts: [u32; SHAKES_PER_TURN],
+    hosts: [u16; SHAKES_PER_TURN],
     count: usize,
 }
 
 impl Shakes {
     /// True if one more may be continued; counts it. A handshake of ours has no host.
-    pub(super) fn takes(&mut self, host: Option<u32>) -> bool {
+    pub(super) fn takes(&mut self, host: Option<u16>) -> bool {
         let known = &self.hosts[..self.count];
         let share = host.map_or(0, |host| known.iter().filter(|known| **known == host).count());
         if self.count == SHAKES_PER_TURN || share >= SHAKES_PER_HOST {
