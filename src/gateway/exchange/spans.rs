@@ -213,17 +213,7 @@ impl Exchange {
         if outcome.status == 200 {
             text(out, "gen_ai.response.model", model.unwrap_or_default());
         }
-        if !trace.finish.is_empty() {
-            attribute(out, "gen_ai.response.finish_reasons", "arrayValue");
-            out.extend_from_slice(b"{\"values\":[");
-            for reason in &trace.finish {
-                item(out);
-                for part in ["{\"stringValue\":\"", reason, "\"}"] {
-                    out.extend_from_slice(part.as_bytes());
-                }
-            }
-            out.extend_from_slice(b"]}}}");
-        }
+        write_reasons(&trace.finish, out);
         if let Some(usage) = charged {
             write_usage(&usage, out);
         }
@@ -387,6 +377,21 @@ fn number(out: &mut Vec<u8>, name: &str, value: u64) {
     out.push(b'"');
     push_number(out, value);
     out.extend_from_slice(b"\"}}");
+}
+
+fn write_reasons(reasons: &[&str], out: &mut Vec<u8>) {
+    if reasons.is_empty() {
+        return;
+    }
+    attribute(out, "gen_ai.response.finish_reasons", "arrayValue");
+    out.extend_from_slice(b"{\"values\":[");
+    for reason in reasons {
+        item(out);
+        for part in ["{\"stringValue\":\"", reason, "\"}"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+    }
+    out.extend_from_slice(b"]}}}");
 }
 
 fn seconds(out: &mut Vec<u8>, name: &str, micros: u64) {
