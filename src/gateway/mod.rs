@@ -45,6 +45,7 @@ use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Side, 
 use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
+use crate::gateway::admin::Recorder;
 use crate::policy::ask::Release;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::{Config, Reach};
@@ -154,7 +155,7 @@ impl Gateway {
         let setup = Setup::new(config, 0);
         let mut cx = Cx::new(CxStart { setup, seed, hash_key, keys, admin, descriptors, offload_min, now });
         let records = admin.is_some() && cx.setup.config.server.record_requests;
-        cx.recorder = records.then(Box::default);
+        cx.recorder = records.then(|| Box::new(Recorder::new(now.unix)));
         cx.grants.watch = start.watch;
         cx.clock = ClockGuard::new(start.newest, start.built);
         for Past { key, group, at, used } in &start.days {

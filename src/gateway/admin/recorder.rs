@@ -62,21 +62,7 @@ pub(crate) struct Recorder {
     minutes: [Minute; MINUTES],
     firsts: Box<[First]>,
     next_first: usize,
-}
-
-/// Empty recorder.
-impl Default for Recorder {
-    fn default() -> Recorder {
-        Recorder {
-            lines: vec![0; BYTES[0]].into(),
-            at: 0,
-            places: VecDeque::new(),
-            count: 0,
-            minutes: [Minute::default(); MINUTES],
-            firsts: vec![First::default(); FIRSTS].into(),
-            next_first: 0,
-        }
-    }
+    since: Unix,
 }
 
 /// Where the sums of a minute are.
@@ -85,6 +71,30 @@ fn place_of(minute: u64) -> usize {
 }
 
 impl Recorder {
+    /// Empty recorder, which records from now on.
+    pub(crate) fn new(now: Unix) -> Recorder {
+        Recorder {
+            lines: vec![0; BYTES[0]].into(),
+            at: 0,
+            places: VecDeque::new(),
+            count: 0,
+            minutes: [Minute::default(); MINUTES],
+            firsts: vec![First::default(); FIRSTS].into(),
+            next_first: 0,
+            since: now,
+        }
+    }
+
+    /// Returns the recorder; creates it for the first reader.
+    pub(crate) fn of(recorder: &mut Option<Box<Recorder>>, now: Unix) -> &mut Recorder {
+        recorder.get_or_insert_with(|| Box::new(Recorder::new(now)))
+    }
+
+    /// Start of the recording.
+    pub(crate) fn since(&self) -> Unix {
+        self.since
+    }
+
     /// Records a request that has ended: `line` is its log line.
     #[cold]
     pub(crate) fn push(&mut self, line: &[u8], passed: &Passed, now: Unix) {
@@ -198,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_kept_whatever_their_lengths_within_the_bytes() {
-        let mut recorder = Recorder::default();
+        let mut recorder = Recorder::new(Unix(0));
         for number in 0..5000u64 {
             recorder.push(&line(number, 20 + (number * 7919 % 997) as usize), &Passed::default(), Unix(0));
             let kept = kept(&recorder);
@@ -218,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_is_there_before_anybody_looks_is_small() {
-        let mut recorder = Recorder::default();
+        let mut recorder = Recorder::new(Unix(0));
         // The shortest possible lines.
         (0..3000).for_each(|number| recorder.push(&line(number, 160), &Passed::default(), Unix(0)));
         let places = recorder.places.capacity() * size_of::<(u32, u32)>();
@@ -228,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_left_out_and_counted() {
-        let mut recorder = Recorder::default();
+        let mut recorder = Recorder::new(Unix(0));
         recorder.push(&line(0, 10), &Passed::default(), Unix(0));
         // One more byte is its line feed.
         recorder.push(&[b'x'; LINE_MAX + 2], &Passed::default(), Unix(0));
@@ -238,7 +248,7 @@ mod tests {
 
     #[test]
     fn minutes_are_those_of_the_last_hour() {
-        let mut recorder = Recorder::default();
+        let mut recorder = Recorder::new(Unix(0));
         let at = |minute: u64| Unix(minute * MINUTE_MS + 59_999);
         let passed = Passed { is_error: true, tokens: 5, cost_nano: 7, first: None };
         for minute in [100, 101, 101, 159, 161] {
@@ -252,7 +262,7 @@ mod tests {
 
     #[test]
     fn first_bytes_are_of_one_target_and_the_last_minutes() {
-        let mut recorder = Recorder::default();
+        let mut recorder = Recorder::new(Unix(0));
         let push = |recorder: &mut Recorder, target, micros, second: u64| {
             let passed = Passed { first: Some((target, micros)), ..Passed::default() };
             recorder.push(b"{}\n", &passed, Unix(second * 1000));

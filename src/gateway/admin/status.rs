@@ -2,7 +2,7 @@
 //! that commands also give are produced by their own code, on a helper thread.
 
 use super::paging::{Part, end};
-use super::recorder::Minute;
+use super::recorder::{Minute, Recorder};
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
@@ -94,9 +94,11 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
         write_string(out, origin);
     }
     out.push(b']');
-    open(out, "minutes", b'[');
     // Requests are recorded from the first reading on.
-    for sum in cx.recorder.get_or_insert_default().minutes(now.unix) {
+    let recorder = Recorder::of(&mut cx.recorder, now.unix);
+    moment(out, "recorded_since", recorder.since());
+    open(out, "minutes", b'[');
+    for sum in recorder.minutes(now.unix) {
         item(out);
         minute(sum, out);
     }
@@ -118,7 +120,7 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
 pub(crate) fn targets(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
     // Requests are recorded from the first reading on.
-    let recorder = cx.recorder.get_or_insert_default();
+    let recorder = Recorder::of(&mut cx.recorder, now.unix);
     out.extend_from_slice(b"{\"data\":[");
     for model in setup.config.catalog.models() {
         for target in model.targets.iter().filter(|_| part.takes()) {
@@ -228,7 +230,7 @@ pub(crate) fn groups(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
 /// `GET /admin/v1/requests`: the last requests, the newest first; only those before `after` if that is given.
 pub(crate) fn requests(part: &Part, cx: &mut Cx, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"data\":[");
-    let recorder = cx.recorder.get_or_insert_default();
+    let recorder = Recorder::of(&mut cx.recorder, cx.now.unix);
     recorder.open();
     let (first, last) = (recorder.first(), part.after.unwrap_or(u64::MAX).min(recorder.count()));
     let from = last.saturating_sub(part.limit).max(first);

@@ -4,7 +4,9 @@ use super::Reply;
 use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::time::Mono;
 use crate::dialect::errors;
-use crate::gateway::admin::{self, Answer, Begun, DeskAnswer, DeskAsk, Load, Role, Step, View, Waiting, Waits};
+use crate::gateway::admin::{
+    self, Answer, Begun, DeskAnswer, DeskAsk, Load, Recorder, Role, Step, View, Waiting, Waits,
+};
 use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
 use crate::gateway::exchange::authorize::content_fits;
@@ -214,7 +216,7 @@ impl Gateway {
         }
         let exchange = Exchange::new(id, meta, &mut self.cx);
         let framing = live_framing(meta);
-        let recorder = self.cx.recorder.get_or_insert_default();
+        let recorder = Recorder::of(&mut self.cx.recorder, self.cx.now.unix);
         recorder.open();
         let from = recorder.count();
         let Some(client) = self.clients.get_mut(id) else { return };

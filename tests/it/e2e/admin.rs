@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::Duration;
+use tollgate::io::clock::unix;
+use tollgate::policy::window::iso;
 
 /// The write token is what the tests have a variable for.
 const WRITE: &str =
@@ -77,6 +79,38 @@ fn what_the_api_tells_is_what_the_commands_print() {
 }
 
 #[test]
+fn a_read_with_a_body_is_answered_and_its_connection_kept() {
+    let h = start();
+    let id = &h.key()[8..20];
+    let token = bearer(CREDENTIAL.1);
+    for path in ["status", "keys", &*format!("keys/{id}"), "usage", "requests", "nothing"] {
+        let asked = post(&format!("/admin/v1/{path}"), &[("authorization", &token)], "{\"name\": \"x\"}");
+        let asked = String::from_utf8(asked).unwrap().replacen("POST", "GET", 1).into_bytes();
+        let mut client = Client::connect(h.admin);
+        for turn in 0..2 {
+            let answer = client.ask(&asked);
+            assert_eq!(answer.status(), if path == "nothing" { 404 } else { 200 }, "{path}, {turn}: {}", answer.text());
+        }
+    }
+    assert_eq!(told(&h, "keys")["data"].as_array().unwrap().len(), 1, "no key was issued");
+}
+
+#[test]
+fn a_refused_request_leaves_its_idempotency_key_free() {
+    let h = start();
+    let once = [("idempotency-key", "first-try")];
+    for wrong in ["{\"name\": 7}", "{\"name\": \"x\", \"plan\": \"nowhere\"}", "{"] {
+        assert_eq!(ask(&h, "POST", "keys", &once, wrong).status(), 400, "{wrong}");
+    }
+    let made = ask(&h, "POST", "keys", &once, "{\"name\": \"x\"}");
+    assert!(made.status() == 200 && made.json()["secret"].is_string(), "{}", made.text());
+    let again = ask(&h, "POST", "keys", &once, "{\"name\": \"x\"}");
+    assert_eq!((again.status(), &again.json()["id"], &again.json()["secret"]), (200, &made.json()["id"], &Value::Null));
+    assert_eq!(ask(&h, "POST", "keys", &once, "{\"name\": 7}").status(), 409, "another request");
+    assert_eq!(told(&h, "keys")["data"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn the_last_requests_are_the_lines_of_the_log() {
     let h = start();
     let key = h.key();
@@ -116,7 +150,10 @@ fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
     for first in ["targets", "status"] {
         let h = Harness::start(&Setup { server: WRITE.trim_end_matches("record_requests = true"), ..Setup::default() });
         let key = h.key();
+        let before = iso(unix());
         told(&h, first);
+        let since = told(&h, "status")["recorded_since"].as_str().unwrap().to_owned();
+        assert!(since >= before && since <= iso(unix()), "after {first}: {since}");
         h.chat(&key, &chat("x\n#sim tokens=5"));
         let targets = wait_for("the request to end", || {
             let targets = told(&h, "targets");
@@ -127,6 +164,7 @@ fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
         let minutes = told(&h, "status")["minutes"].clone();
         let requests = minutes.as_array().unwrap().iter().filter_map(|minute| minute["requests"].as_u64());
         assert_eq!(requests.sum::<u64>(), 1, "after {first}: {minutes}");
+        assert_eq!(told(&h, "status")["recorded_since"], since);
     }
 }
 
