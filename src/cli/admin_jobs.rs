@@ -51,13 +51,15 @@ fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Wr
         ("GET", ["models"]) => page(ask, &models::lines(&high.catalog)),
         ("GET", ["usage"]) => {
             let args = usage::asked(&ask.part.more).map_err(|text| (400, text))?;
-            page(ask, &usage::reported(&args, high).map_err(failed)?)
+            let (lines, more) = usage::reported(&args, high, ask.part.bounds()).map_err(failed)?;
+            part(ask, &json(&lines)?, more)
         }
         ("GET", ["audit"]) => {
-            let (from, to) = bounds(ask, usize::MAX);
-            let lines = ledger::audited(high, to.saturating_add(1)).map_err(failed)?;
-            let (from, to) = (from.min(lines.len()), to.min(lines.len()));
-            Ok(list(&ledger::audit_json(&lines[from..to]), (to < lines.len()).then(|| to.to_string())))
+            let (from, to) = ask.part.bounds();
+            let mut lines = ledger::audited(high, from, (to - from).saturating_add(1)).map_err(failed)?;
+            let more = lines.len() as u64 > to - from;
+            lines.truncate(usize::try_from(to - from).unwrap_or(usize::MAX));
+            part(ask, &ledger::audit_json(&lines), more)
         }
         (_, [_, name @ ..]) => change(ask, high, name, now, issued),
         _ => Err(nothing()),
@@ -114,12 +116,12 @@ fn changed(
         ("POST", []) => {
             let SetArgs { name, options, .. } = options(&ask.body, false)?;
             let name = name.ok_or_else(|| expected("name", "a string"))?;
-            let (record, fresh) = keys::api::issued(name, options, high, &by, now).map_err(failed)?;
+            let (record, fresh) = keys::api::issued(name, options, high, &by).map_err(failed)?;
             *issued = Some(Box::new(record));
             json(&fresh)
         }
-        ("POST", [id, _]) => json(&keys::api::rotated(id, grace(&ask.body)?, high, &by, now).map_err(failed)?),
-        ("PATCH", [id]) => json(&keys::api::changed(id, &options(&ask.body, true)?, high, &by, now).map_err(failed)?),
+        ("POST", [id, _]) => json(&keys::api::rotated(id, grace(&ask.body)?, high, &by).map_err(failed)?),
+        ("PATCH", [id]) => json(&keys::api::changed(id, &options(&ask.body, true)?, high, &by).map_err(failed)?),
         ("DELETE", [id]) if ask.body.is_empty() => json(&keys::api::revoked(id, high, &by, now).map_err(failed)?),
         ("DELETE", _) => Err(expected("the body", "none")),
         _ => Err(nothing()),
@@ -264,6 +266,11 @@ fn bounds(ask: &DeskAsk, items: usize) -> (usize, usize) {
     let (from, to) = ask.part.bounds();
     let at = |place: u64| usize::try_from(place).map_or(items, |place| place.min(items));
     (at(from), at(to))
+}
+
+/// A list with the lines of the requested page. `more`: further lines follow.
+fn part(ask: &DeskAsk, lines: &str, more: bool) -> Result<String, Wrong> {
+    Ok(list(lines.trim_end(), more.then(|| ask.part.bounds().1.to_string())))
 }
 
 /// The part of a list that is asked for.

@@ -15,6 +15,7 @@ pub use options::KeyOptions;
 pub(super) use options::{Limit, parse_budget, parse_expiry, parse_group, parse_label, parse_limit, parse_name};
 
 use super::args::ConfigArg;
+use super::ledger::present;
 use super::load::{self, Secrets};
 use super::output::{Failure, clean, json_text, leads_somewhere, print_json, print_secret, remark};
 use super::store;
@@ -162,8 +163,8 @@ pub fn run(command: &KeysCommand) -> Result<(), Failure> {
 
 fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let now = unix();
     somewhere_to_show()?;
+    let now = present(&high)?;
     let (record, text) = make(args, &high, &By::COMMAND, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| withdraw(&high, &record.id, &unseen))?;
     let (name, expiry) = (clean(&record.name), record.expires.map_or("never".to_string(), iso));
@@ -216,8 +217,8 @@ fn with_entropy(make: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Issued) -> Resul
 
 fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let now = unix();
     somewhere_to_show()?;
+    let now = present(&high)?;
     let id = find(&high, &args.key)?.id;
     let Rotated { before, record, text } = rotate_in(&high, &id, args.grace, &By::COMMAND, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| undo(&high, &before, &record, &unseen))?;
@@ -228,10 +229,11 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
 }
 
 fn set(args: &SetArgs) -> Result<(), Failure> {
-    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
+    let high = load::load(&args.config, Secrets::Optional)?;
     if args.is_empty() {
         return Err(Failure::misused(NOTHING));
     }
+    let now = args.options.present(&high)?;
     let record = set_in(&high, &find(&high, &args.key)?.id, args, &By::COMMAND, now)?;
     if args.json {
         return print_json(&Line::new(&record, &high, &Used::default(), now));

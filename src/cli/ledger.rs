@@ -21,6 +21,7 @@ use crate::policy::window::{self, DAY_MS};
 use crate::wire::json::{self, Raw};
 use clap::{Args, Subcommand};
 pub use clock::ConfirmArgs;
+pub(super) use clock::present;
 pub use file::{BackupArgs, CompactArgs};
 use serde::{Serialize, Serializer};
 use serde_json::json;
@@ -131,10 +132,7 @@ pub fn run(command: &LedgerCommand) -> Result<(), Failure> {
 
 fn verify(args: &VerifyArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let verdict = match store::open_existing(&high)? {
-        Some(mut ledger) => ledger.verify().map_err(Failure::failed)?,
-        None => Verdict::default(),
-    };
+    let verdict = store::existing(&high)?.verify().map_err(Failure::failed)?;
     if args.json {
         print_json(&verdict_json(&verdict))?
     } else {
@@ -175,7 +173,7 @@ fn verdict_text(verdict: &Verdict) -> String {
 }
 
 fn audit(args: &AuditArgs) -> Result<(), Failure> {
-    let lines = audited(&load::load(&args.config, Secrets::Optional)?, args.limit)?;
+    let lines = audited(&load::load(&args.config, Secrets::Optional)?, 0, args.limit as u64)?;
     if args.json {
         return print(&format!("{}\n", audit_json(&lines)));
     }
@@ -189,10 +187,9 @@ fn audit(args: &AuditArgs) -> Result<(), Failure> {
     print(&table.text())
 }
 
-/// The last lines of the audit, the newest first.
-pub(super) fn audited(high: &Config, most: usize) -> Result<Vec<AuditLine>, Failure> {
-    let ledger = store::open_existing(high)?;
-    ledger.map_or(Ok(Vec::new()), |mut ledger| ledger.audit(most).map_err(Failure::failed))
+/// The last lines of the audit, the newest first, without the first `from`.
+pub(super) fn audited(high: &Config, from: u64, most: u64) -> Result<Vec<AuditLine>, Failure> {
+    store::existing(high)?.audit(from, most).map_err(Failure::failed)
 }
 
 /// Lines of the audit as JSON.
@@ -235,7 +232,7 @@ fn changed(line: &AuditLine) -> Vec<String> {
 
 fn export(args: &ExportArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let Some(mut ledger) = store::open_existing(&high)? else { return Ok(()) };
+    let mut ledger = store::existing(&high)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut written = Ok(());
     let exported = ledger.export(&mut |entry| {

@@ -4,6 +4,7 @@ use super::output::{Failure, clean};
 #[cfg(feature = "redis")]
 use crate::io::store::api::StoreError;
 use crate::io::store::ledger::Ledger;
+use crate::io::store::lock;
 #[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
 use crate::io::store::sqlite::{Mode, Sqlite};
@@ -11,11 +12,13 @@ use crate::policy::config::{Config, StoreUrl};
 use crate::policy::keys::KeyRecord;
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 /// Opens the ledger, and makes one where there is none.
 pub fn open(high: &Config) -> Result<Ledger, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) => {
+            is_there(path)?;
             let opened = Sqlite::open_sized(path, Mode::Shared, high.store.page_size);
             opened.map(|db| Ledger::Sqlite(Box::new(db))).map_err(Failure::failed)
         }
@@ -62,16 +65,30 @@ pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
 /// Opens the ledger if there is one: a command that only reads leaves no file behind.
 pub fn open_existing(high: &Config) -> Result<Option<Ledger>, Failure> {
     match &high.store.url {
-        StoreUrl::Sqlite(path) if !path.exists() => Ok(None),
+        StoreUrl::Sqlite(path) if !is_there(path)? => Ok(None),
         _ => open(high).map(Some),
     }
+}
+
+/// Opens the ledger; fails if there is none.
+pub(super) fn existing(high: &Config) -> Result<Ledger, Failure> {
+    open_existing(high)?.ok_or_else(|| Failure::failed("there is no ledger yet: start the gateway first"))
+}
+
+/// True if the ledger's file exists. Fails if a gateway has it open and it is no longer at its path.
+pub(super) fn is_there(path: &Path) -> Result<bool, Failure> {
+    let is_there = path.exists();
+    if !is_there {
+        lock::check_absent(path).map_err(Failure::failed)?;
+    }
+    Ok(is_there)
 }
 
 /// Hands the keys of a ledger to `take` that is there and of this version: it is neither made nor brought up to date
 /// for this.
 pub fn peek_keys(high: &Config, take: &mut dyn FnMut(KeyRecord)) -> Result<(), Failure> {
     match &high.store.url {
-        StoreUrl::Sqlite(path) if !path.exists() => Ok(()),
+        StoreUrl::Sqlite(path) if !is_there(path)? => Ok(()),
         StoreUrl::Sqlite(path) => Sqlite::peek_keys(path, take).map_err(Failure::failed),
         StoreUrl::Redis(_) => open(high)?.each_key(take).map_err(Failure::failed),
     }

@@ -1,22 +1,25 @@
 //! `tollgate usage`: requests, tokens and cost out of the ledger, over whole UTC days.
 
+mod parts;
+mod report;
+
 use super::args::ConfigArg;
 use super::cold_prefixes;
 use super::connect::distance;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, clean, dollars, grouped, print, print_json};
+use super::output::{Failure, print, print_json};
 use super::store;
 use crate::base::time::Unix;
-use crate::io::store::api::{By, Query, REST, UsageLine};
+use crate::io::store::api::{By, Page, Query, StoreError, UsageLine};
 use crate::io::store::ledger::Ledger;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
 use crate::policy::window::{iso, parse_moment};
 use clap::Args;
 use clap::builder::ArgPredicate;
-use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
+pub use parts::{Breakdown, Part};
+use parts::{Known, SUMS};
+use report::{Members, Report};
 
 /// `tollgate usage`.
 #[derive(Args, Debug, Default)]
@@ -61,82 +64,6 @@ pub struct UsageArgs {
     pub csv: bool,
 }
 
-/// A property to break down by: one of the sums, or one derived from them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Part {
-    /// Value of the sums.
-    Sums(By, &'static str),
-    /// Provider, the first part of a target's name.
-    Provider,
-    /// The label of this name that a key has.
-    Label(String),
-}
-
-/// Breakdown of the report: one property, or two.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Breakdown(Vec<Part>);
-
-impl Default for Breakdown {
-    fn default() -> Breakdown {
-        Breakdown(vec![Part::Sums(By::Key, "key")])
-    }
-}
-
-/// Properties of the sums, and their names.
-const SUMS: [(By, &str); 9] = [
-    (By::Key, "key"),
-    (By::Group, "group"),
-    (By::Model, "model"),
-    (By::Target, "target"),
-    (By::Day, "day"),
-    (By::Endpoint, "endpoint"),
-    (By::Client, "client"),
-    (By::User, "user"),
-    (By::Session, "session"),
-];
-
-impl Part {
-    fn parse(text: &str) -> Option<Part> {
-        if let Some(name) = text.strip_prefix("label:") {
-            let known = label_from(&format!("{name}=")).is_some_and(|(known, _)| known == name);
-            return known.then(|| Part::Label(name.to_string()));
-        }
-        let sums = SUMS.iter().find(|(_, name)| *name == text).map(|(by, name)| Part::Sums(*by, name));
-        sums.or_else(|| (text == "provider").then_some(Part::Provider))
-    }
-
-    /// Property to query from the sums.
-    fn by(&self) -> By {
-        match self {
-            Part::Sums(by, _) => *by,
-            Part::Provider => By::Target,
-            Part::Label(_) => By::Key,
-        }
-    }
-
-    /// Name on the command line and in reports.
-    fn name(&self) -> String {
-        match self {
-            Part::Sums(_, name) => (*name).to_string(),
-            Part::Provider => "provider".to_string(),
-            Part::Label(name) => format!("label:{name}"),
-        }
-    }
-
-    /// Value of this property for a value of the sums.
-    fn of(&self, value: &str, keys: &Known) -> String {
-        match self {
-            Part::Sums(..) => value.to_string(),
-            Part::Provider => value.split('/').next().unwrap_or_default().to_string(),
-            Part::Label(name) => {
-                let key = KeyId::parse(value).and_then(|id| keys.get(&id));
-                let label = key.and_then(|key| key.labels.iter().find(|(known, _)| known == name));
-                label.map_or(String::new(), |(_, value)| value.clone())
-            }
-        }
-    }
-}
-
 fn parse_by(text: &str) -> Result<Breakdown, String> {
     let parts: Option<Vec<Part>> = text.split(',').map(|part| Part::parse(part.trim())).collect();
     match parts {
@@ -177,7 +104,7 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
             _ => print(&cold_prefixes::table(&lines)),
         };
     }
-    let (lines, keys) = read(args, &high)?;
+    let (lines, keys) = read(args, &high, None)?;
     let report = Report { parts: &args.by.0, lines: &lines, keys: &keys };
     match (args.json, args.csv) {
         (true, _) => print_json(&report.json()),
@@ -206,36 +133,40 @@ pub(super) fn asked(pairs: &[(String, String)]) -> Result<UsageArgs, String> {
     Ok(args)
 }
 
-/// The report as JSON, for the admin API.
-pub(super) fn reported(args: &UsageArgs, high: &Config) -> Result<Vec<Members>, Failure> {
+/// The lines of the report from `from` to `to` as JSON, for the admin API, and whether there are more.
+pub(super) fn reported(
+    args: &UsageArgs,
+    high: &Config,
+    (from, to): (u64, u64),
+) -> Result<(Vec<Members>, bool), Failure> {
     check_days(args)?;
-    let (lines, keys) = read(args, high)?;
-    Ok(Report { parts: &args.by.0, lines: &lines, keys: &keys }.json())
+    let most = to - from;
+    let (mut lines, keys) = read(args, high, Some(Page { from, most: most.saturating_add(1) }))?;
+    let more = lines.len() as u64 > most;
+    lines.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+    Ok((Report { parts: &args.by.0, lines: &lines, keys: &keys }.json(), more))
 }
 
-/// All keys, by id: each line of a report may name one.
-type Known = BTreeMap<KeyId, KeyRecord>;
-
-fn known(ledger: &mut Ledger) -> Result<Known, Failure> {
-    let mut keys = Known::new();
-    ledger.each_key(&mut |key| _ = keys.insert(key.id, key)).map_err(Failure::failed)?;
-    Ok(keys)
-}
-
-/// The lines of the report, and all keys.
-fn read(args: &UsageArgs, high: &Config) -> Result<(Vec<UsageLine>, Known), Failure> {
+/// Reads the lines of the report, or of a page of it, and the details of keys that they show.
+fn read(args: &UsageArgs, high: &Config, page: Option<Page>) -> Result<(Vec<UsageLine>, Known), Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Default::default()) };
-    let keys = known(&mut ledger)?;
-    let query = query(args, high, &mut ledger, &keys)?;
+    let query = Query { page, ..query(args, high, &mut ledger)? };
     query.who().map_err(Failure::misused)?;
-    let lines = merged(&args.by, &query, ledger.usage(&query).map_err(Failure::failed)?, &keys);
+    let mut keys = Known::labels(&args.by, &mut ledger)?;
+    let names = |name: &str, second: Option<&str>| renamed(&args.by, &query.by, (name, second), &keys);
+    let is_plain = args.by.0.iter().all(|part| matches!(part, Part::Sums(..)));
+    let lines =
+        ledger.usage_merged(&query, if is_plain { None } else { Some(&names) }).map_err(|error| match error {
+            StoreError::TooManyLines => Failure::misused(error),
+            error => Failure::failed(error),
+        })?;
+    keys.read_names(&args.by, &lines, &mut ledger)?;
     Ok((lines, keys))
 }
 
 fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold_prefixes::Line>, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
-    let keys = known(&mut ledger)?;
-    let query = query(args, high, &mut ledger, &keys)?;
+    let query = query(args, high, &mut ledger)?;
     if query.by != [By::Session] || args.user.is_some() {
         return Err(Failure::misused("--cache requires `--by session` and no --user"));
     }
@@ -253,25 +184,28 @@ fn check_days(args: &UsageArgs) -> Result<(), Failure> {
 }
 
 /// Query for the ledger.
-fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger, keys: &Known) -> Result<Query, Failure> {
-    let mut by: Vec<By> = Vec::new();
-    for part in &args.by.0 {
-        if !by.contains(&part.by()) {
-            by.push(part.by());
-        }
-    }
+fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger) -> Result<Query, Failure> {
     let mut only = Vec::new();
     if let Some(name) = &args.key {
-        let named = keys.values().filter(|key| key.id.as_str() == name || key.name == *name);
-        let ids: Vec<String> = named.map(|key| key.id.to_string()).collect();
+        let mut named = ledger.keys_named(name).map_err(Failure::failed)?;
+        if let Some(id) = KeyId::parse(name) {
+            named.extend(ledger.find_key(&id).map_err(Failure::failed)?);
+        }
+        let ids: Vec<String> = named.iter().map(|key| key.id.to_string()).collect();
         if ids.is_empty() {
             return Err(super::keys::unknown(name));
         }
         only.push((By::Key, ids));
     }
     if let Some((name, value)) = &args.label {
-        let has = |key: &&KeyRecord| key.labels.iter().any(|label| (&label.0, &label.1) == (name, value));
-        only.push((By::Key, keys.values().filter(has).map(|key| key.id.to_string()).collect()));
+        let mut ids = Vec::new();
+        let take = &mut |key: KeyRecord| {
+            if key.labels.iter().any(|label| (&label.0, &label.1) == (name, value)) {
+                ids.push(key.id.to_string());
+            }
+        };
+        ledger.each_key(take).map_err(Failure::failed)?;
+        only.push((By::Key, ids));
     }
     only.extend(args.group.iter().map(|name| (By::Group, vec![name.clone()])));
     only.extend(args.model.iter().map(|name| (By::Model, vec![model(name, high)])));
@@ -279,7 +213,7 @@ fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger, keys: &Known) -> 
         let hash = ledger.hash_key().map_err(Failure::failed)?.user(name.as_bytes());
         only.push((By::User, vec![name.clone(), hash.to_string()]));
     }
-    Ok(Query { by, since: args.since, until: args.until, only })
+    Ok(Query { by: args.by.sums(), since: args.since, until: args.until, only, page: None })
 }
 
 /// The id of a model that may be called by another name.
@@ -288,149 +222,25 @@ fn model(name: &str, high: &Config) -> String {
     known.map_or(name.to_string(), |model| model.id.to_string())
 }
 
-/// Merges lines that have the same values of the breakdown.
-fn merged(by: &Breakdown, query: &Query, found: Vec<UsageLine>, keys: &Known) -> Vec<UsageLine> {
-    let value = |part: &Part, line: &UsageLine| {
-        let second = query.by.iter().position(|by| *by == part.by()) == Some(1);
-        part.of(if second { line.second.as_deref().unwrap_or_default() } else { &line.name }, keys)
+/// Values of the breakdown for a line of the sums, which are broken down by `sums`.
+fn renamed(
+    by: &Breakdown,
+    sums: &[By],
+    (name, second): (&str, Option<&str>),
+    keys: &Known,
+) -> (String, Option<String>) {
+    let value = |part: &Part| {
+        let is_second = sums.iter().position(|by| *by == part.by()) == Some(1);
+        part.of(if is_second { second.unwrap_or_default() } else { name }, keys)
     };
-    query.renamed(found, |line| (value(&by.0[0], line), by.0.get(1).map(|part| value(part, line))))
-}
-
-/// Counts of every line, in order: the sums, and all tokens before the last.
-const COUNTS: [&str; 7] = [
-    "requests",
-    "uncached_input_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "total_tokens",
-    "cost_nano_usd",
-];
-
-fn counts(line: &UsageLine) -> [u64; 7] {
-    let [requests, tokens @ .., cost] = line.sums();
-    let [uncached, read, write, out] = tokens;
-    [requests, uncached, read, write, out, tokens.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)), cost]
-}
-
-/// An object whose members keep their order.
-pub(super) struct Members(Vec<(String, Value)>);
-
-impl Serialize for Members {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
-}
-
-/// Lines, and what they stand for.
-struct Report<'a> {
-    parts: &'a [Part],
-    lines: &'a [UsageLine],
-    keys: &'a Known,
-}
-
-impl Report<'_> {
-    /// Values of a line's breakdown, each with its name. A key also has its own name.
-    fn names(&self, line: &UsageLine) -> Vec<(String, String)> {
-        let values = [Some(&line.name), line.second.as_ref()];
-        let mut names = Vec::new();
-        for (part, value) in self.parts.iter().zip(values.into_iter().flatten()) {
-            let shown = if value == REST { "other" } else { value };
-            names.push((part.name(), shown.to_string()));
-            if part.by() == By::Key && matches!(part, Part::Sums(..)) {
-                let key = KeyId::parse(value).and_then(|id| self.keys.get(&id));
-                names.push(("key_name".to_string(), key.map_or(String::new(), |key| key.name.clone())));
-            }
-        }
-        names
-    }
-
-    /// Objects: `name` is the first of what a line stands for; of two each has a member of its own besides.
-    fn json(&self) -> Vec<Members> {
-        let object = |line: &UsageLine| {
-            let names = self.names(line);
-            let single = self.parts.len() == 1;
-            let mut members = vec![("name".to_string(), json!(names[0].1))];
-            let more = names.into_iter().filter(|(name, _)| !single || name == "key_name");
-            members.extend(more.map(|(name, value)| (name, json!(value))));
-            if line.name == REST || line.second.as_deref() == Some(REST) {
-                members.push(("is_rest".to_string(), json!(true)));
-            }
-            members.extend(COUNTS.iter().zip(counts(line)).map(|(name, count)| ((*name).to_string(), json!(count))));
-            // For people; the exact amount is the one before.
-            members.push(("cost_usd".to_string(), json!(line.cost_nano as f64 / 1e9)));
-            Members(members)
-        };
-        self.lines.iter().map(object).collect()
-    }
-
-    /// RFC 4180, with a line of names. What a spreadsheet would take for a formula begins with an apostrophe.
-    fn csv(&self) -> String {
-        let blank = UsageLine { second: Some(String::new()), ..UsageLine::default() };
-        let heads = self.names(&blank).into_iter().map(|(name, _)| name);
-        let mut out = heads.chain(COUNTS.map(str::to_string)).collect::<Vec<_>>().join(",") + "\r\n";
-        for line in self.lines {
-            let names = self.names(line).into_iter().map(|(_, value)| cell(&value));
-            let counts = counts(line).map(|count| count.to_string());
-            out += &(names.chain(counts).collect::<Vec<_>>().join(",") + "\r\n");
-        }
-        out
-    }
-
-    fn table(&self) -> String {
-        let blank = UsageLine { second: Some(String::new()), ..UsageLine::default() };
-        let heads: Vec<String> = self.names(&blank).into_iter().map(|(name, _)| name).collect();
-        let heads: Vec<String> = heads
-            .iter()
-            .map(|name| if name == "key_name" { "NAME".to_string() } else { name.to_uppercase() })
-            .collect();
-        let mut columns: Vec<(&str, Align)> = heads.iter().map(|name| (name.as_str(), Align::Left)).collect();
-        let counts_heads = ["REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "TOKENS", "COST $"];
-        columns.extend(counts_heads.map(|head| (head, Align::Right)));
-        let mut table = Table::new(&columns);
-        let mut total = [0u64; 7];
-        for line in self.lines {
-            let counts = counts(line);
-            total.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(count));
-            let shown = self.names(line).into_iter().map(|(name, value)| match (value.is_empty(), name.as_str()) {
-                (true, "key_name") => String::new(),
-                (true, _) => "(none)".to_string(),
-                _ => clean(&value),
-            });
-            table.row(row(shown.collect(), counts));
-        }
-        if self.lines.len() > 1 {
-            let mut names = vec![String::new(); heads.len()];
-            names[0] = "total".to_string();
-            table.row(row(names, total));
-        }
-        table.text()
-    }
-}
-
-/// Formats a cell, in quotes if necessary.
-fn cell(value: &str) -> String {
-    let formula = value.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    let value = if formula { format!("'{value}") } else { value.to_string() };
-    match value.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", value.replace('"', "\"\"")),
-        false => value,
-    }
-}
-
-/// Names, counts, and the last of them as money.
-fn row(mut names: Vec<String>, counts: [u64; 7]) -> Vec<String> {
-    let [tokens @ .., nano] = counts;
-    names.extend(tokens.map(grouped));
-    names.push(dollars(nano));
-    names
+    (value(&by.0[0]), by.0.get(1).map(value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::store::keyform::record_from;
+    use crate::io::store::api::{Lines, REST};
+    use serde_json::{Value, json};
 
     fn usage(name: &str, count: u64) -> UsageLine {
         UsageLine {
@@ -446,22 +256,24 @@ mod tests {
         }
     }
 
-    fn key() -> KeyRecord {
-        let text = r#"{"id":"AAAAAAAAAAAA","digest":"","name":"ann","plan":"p","endpoints":"chat","models":null,
-            "created":1,"expires":null,"revoked":null,"former":[],"labels":[["team","search"]]}"#;
-        record_from(&text.replace("\"digest\":\"\"", &format!("\"digest\":\"{}\"", "0".repeat(64)))).unwrap()
+    /// One key with a name and a label.
+    fn keys() -> Known {
+        let id = KeyId::parse("AAAAAAAAAAAA").unwrap();
+        Known {
+            labels: [(id, vec![("team".to_string(), "search".to_string())])].into(),
+            names: [(id, "ann".to_string())].into(),
+        }
     }
 
     /// Prints a report of lines from the sums.
     fn report(by: &str, found: Vec<UsageLine>, print: impl FnOnce(&Report<'_>) -> String) -> String {
-        let (by, keys) = (parse_by(by).unwrap(), Known::from([(key().id, key())]));
-        let mut parts: Vec<By> = Vec::new();
-        by.0.iter().for_each(|part| {
-            if !parts.contains(&part.by()) {
-                parts.push(part.by())
-            }
-        });
-        let lines = merged(&by, &Query { by: parts, ..Query::default() }, found, &keys);
+        let (by, keys, mut lines) = (parse_by(by).unwrap(), keys(), Lines::default());
+        let query = Query { by: by.sums(), ..Query::default() };
+        for line in &found {
+            let names = renamed(&by, &query.by, (&line.name, line.second.as_deref()), &keys);
+            query.add(&mut lines, names, &line.sums(), line.last);
+        }
+        let lines = query.sorted(lines).unwrap();
         print(&Report { parts: &by.0, lines: &lines, keys: &keys })
     }
 

@@ -6,6 +6,7 @@ use super::lookup::find;
 use super::{Fresh, Gone, IssueArgs, KeyOptions, Rotated, SetArgs, gone, make, revoke_in, rotate_in, set_in};
 use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;
+use crate::cli::ledger::present;
 use crate::cli::output::Failure;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
@@ -17,8 +18,8 @@ pub(in crate::cli) fn issued(
     options: KeyOptions,
     high: &Config,
     by: &By<'_>,
-    now: Unix,
 ) -> Result<(KeyRecord, Fresh), Failure> {
+    let now = present(high)?;
     let args = IssueArgs { config: ConfigArg::default(), name, options, json: true };
     let (record, text) = make(&args, high, by, now)?;
     let fresh = Fresh::new(Some(text), &record, high, now);
@@ -26,28 +27,18 @@ pub(in crate::cli) fn issued(
 }
 
 /// Gives a key a new secret, for the admin API.
-pub(in crate::cli) fn rotated(
-    key: &str,
-    grace: Duration,
-    high: &Config,
-    by: &By<'_>,
-    now: Unix,
-) -> Result<Fresh, Failure> {
+pub(in crate::cli) fn rotated(key: &str, grace: Duration, high: &Config, by: &By<'_>) -> Result<Fresh, Failure> {
+    let now = present(high)?;
     let Rotated { record, text, .. } = rotate_in(high, &find(high, key)?.id, grace, by, now)?;
     Ok(Fresh::new(Some(text), &record, high, now))
 }
 
 /// Changes a key, for the admin API.
-pub(in crate::cli) fn changed(
-    key: &str,
-    args: &SetArgs,
-    high: &Config,
-    by: &By<'_>,
-    now: Unix,
-) -> Result<Line, Failure> {
+pub(in crate::cli) fn changed(key: &str, args: &SetArgs, high: &Config, by: &By<'_>) -> Result<Line, Failure> {
     if args.is_empty() {
         return Err(Failure::misused("the body changes nothing: name at least one field"));
     }
+    let now = args.options.present(high)?;
     let record = set_in(high, &find(high, key)?.id, args, by, now)?;
     Ok(Line::new(&record, high, &Used::default(), now))
 }

@@ -1,7 +1,9 @@
 //! Options of a key, for issuing and for changing it.
 
 use crate::base::time::Unix;
+use crate::cli::ledger::present;
 use crate::cli::output::Failure;
+use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from};
 use crate::policy::plan::{BUDGET_MAX, UNLIMITED};
@@ -227,6 +229,11 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
 }
 
 impl KeyOptions {
+    /// The present time, for an edit. If an expiry depends on it, it must be right.
+    pub(super) fn present(&self, high: &Config) -> Result<Unix, Failure> {
+        if self.expires.is_some() { present(high) } else { Ok(unix()) }
+    }
+
     /// True if nothing is asked for.
     pub(super) fn is_empty(&self) -> bool {
         let limits = [self.requests, self.tokens, self.tokens_per_window, self.concurrency, self.budget];

@@ -29,9 +29,7 @@ pub struct ConfirmArgs {
 /// A ledger, what it knows, and the present time by its clock.
 fn look(args: &ConfirmArgs) -> Result<(Ledger, Moments, Unix, Config), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let Some(mut ledger) = store::open_existing(&high)? else {
-        return Err(Failure::failed("there is no ledger yet: start the gateway first"));
-    };
+    let mut ledger = store::existing(&high)?;
     let moments = ledger.moments().map_err(Failure::failed)?;
     // A shared ledger has been asked for the time by now.
     Ok((ledger, moments, unix(), high))
@@ -48,11 +46,31 @@ fn line(what: &str, now: Unix, (before, newest): (&str, Unix), after: &str) -> A
     }
 }
 
+/// True if a clock that says `now` is too far behind `date`.
+fn is_behind(now: Unix, date: Unix) -> bool {
+    now.0.saturating_add(CLOCK_BEHIND_MAX.as_millis() as u64) < date.0
+}
+
+/// The present time, for a change that depends on it: with a shared ledger the ledger's. Fails if the clock is behind
+/// the newest usage record or the build date: dates counted from it would be wrong once the clock is set.
+pub(in crate::cli) fn present(high: &Config) -> Result<Unix, Failure> {
+    let ledger = store::open_existing(high)?;
+    let moments = ledger.map_or(Ok(Moments::default()), |mut ledger| ledger.moments().map_err(Failure::failed))?;
+    let (now, newest) = (unix(), moments.newest.max(build::date()));
+    match is_behind(now, newest) {
+        false => Ok(now),
+        true => Err(Failure::failed(format!(
+            "the clock says {}, which is before {}: nothing was changed; set the clock, or see `tollgate ledger clock`",
+            iso(now),
+            iso(newest)
+        ))),
+    }
+}
+
 /// Shows what the clock is compared with; with `--confirm` accepts the present time.
 pub(super) fn clock(args: &ConfirmArgs) -> Result<(), Failure> {
     let (mut ledger, moments, now, _) = look(args)?;
-    let is_behind = |date: Unix| now.0.saturating_add(CLOCK_BEHIND_MAX.as_millis() as u64) < date.0;
-    if is_behind(build::date()) {
+    if is_behind(now, build::date()) {
         return Err(Failure::failed(format!(
             "the clock says {}, which is before the build date, {}: nothing is admitted; set the clock",
             iso(now),
@@ -60,7 +78,7 @@ pub(super) fn clock(args: &ConfirmArgs) -> Result<(), Failure> {
         )));
     }
     let known = format!("the clock says {}, the newest usage record is from {}", iso(now), iso(moments.newest));
-    match (is_behind(moments.newest), args.confirm) {
+    match (is_behind(now, moments.newest), args.confirm) {
         (false, _) => print(&format!("ok: {known}\n")),
         (true, false) => Err(Failure::failed(format!(
             "{known}: nothing is admitted; set the clock, or if it is right, accept it with --confirm"

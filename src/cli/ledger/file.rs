@@ -3,6 +3,7 @@
 use super::super::args::ConfigArg;
 use super::super::load::{self, Secrets};
 use super::super::output::{Failure, grouped, print};
+use super::super::store;
 use crate::io::store::copy::copy;
 use crate::io::store::sqlite::Sqlite;
 use crate::policy::config::{Config, StoreUrl};
@@ -51,7 +52,7 @@ fn file(high: &Config) -> Result<&Path, Failure> {
         StoreUrl::Redis(_) => {
             Err(Failure::failed("store.url: a shared ledger is not a file: use the tools of its server"))
         }
-        StoreUrl::Sqlite(path) if !path.exists() => {
+        StoreUrl::Sqlite(path) if !store::is_there(path)? => {
             Err(Failure::failed(format!("{}: there is no ledger yet", path.display())))
         }
         StoreUrl::Sqlite(path) => Ok(path),

@@ -2,8 +2,8 @@
 //! one trait; decides nothing.
 
 use super::moments::Moments;
-use crate::base::order;
 use crate::base::time::Unix;
+use crate::base::{limits, order};
 use crate::policy::ask::Use;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
@@ -32,6 +32,8 @@ pub enum StoreError {
     Foreign(PathBuf, &'static str),
     /// Error of SQLite.
     Sqlite(PathBuf, rusqlite::Error),
+    /// A report has more than [`limits::REPORT_LINES_MAX`] lines to merge for a page.
+    TooManyLines,
     /// The shared store, named without its password, and the error there.
     Shared(String, String),
     /// The shared store's answer was interrupted: this process was stopped and continued. The commands sent may have
@@ -58,6 +60,10 @@ impl fmt::Display for StoreError {
             }
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
             StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
+            StoreError::TooManyLines => {
+                let most = limits::REPORT_LINES_MAX;
+                write!(f, "the report has more than {most} lines: restrict it, or use `tollgate usage`")
+            }
             StoreError::Shared(server, why) => write!(f, "{server}: {why}"),
             StoreError::Interrupted(server) => write!(f, "{server}: interrupted"),
         }
@@ -249,7 +255,21 @@ pub struct Query {
     pub until: Option<Unix>,
     /// Filters: each property with its permitted names. A group includes all groups below it, by its name or path.
     pub only: Vec<(By, Vec<String>)>,
+    /// The lines to return; `None`: all.
+    pub page: Option<Page>,
 }
+
+/// Part of the lines of a report. Its memory is bounded, see [`limits::REPORT_LINES_MAX`].
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// Number of lines before it.
+    pub from: u64,
+    /// Maximum number of lines.
+    pub most: u64,
+}
+
+/// Maps the names of a line to those that it is reported under. Lines with equal names are merged.
+pub type Renaming<'a> = &'a dyn Fn(&str, Option<&str>) -> (String, Option<String>);
 
 impl Query {
     /// Query of all sums, broken down by one property.
@@ -284,37 +304,41 @@ impl Query {
             })
     }
 
-    /// Sorts the lines: by name if days are among the properties; otherwise by cost, then tokens, the largest first.
-    fn sorted(&self, lines: Lines) -> Vec<UsageLine> {
-        let mut lines: Vec<UsageLine> = lines.0.into_values().collect();
+    /// Sorts the lines, and returns those of the page: by name if days are among the properties; otherwise by cost,
+    /// then tokens, the largest first.
+    pub fn sorted(&self, lines: Lines) -> Result<Vec<UsageLine>, StoreError> {
+        if self.page.is_some() && lines.0.len() > limits::REPORT_LINES_MAX {
+            return Err(StoreError::TooManyLines);
+        }
+        let mut lines: Vec<UsageLine> = lines.0.into_iter().map(UsageLine::of).collect();
         if !self.by.contains(&By::Day) {
             order::by_key(&mut lines, |line| (u64::MAX - line.cost_nano, u128::from(u64::MAX - line.out)));
         }
-        lines
+        if let Some(Page { from, most }) = self.page {
+            lines.drain(..lines.len().min(usize::try_from(from).unwrap_or(usize::MAX)));
+            lines.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        }
+        Ok(lines)
     }
 
-    /// Renames and sorts the lines. Lines with equal names are merged.
-    pub fn renamed(
-        &self,
-        found: Vec<UsageLine>,
-        names: impl Fn(&UsageLine) -> (String, Option<String>),
-    ) -> Vec<UsageLine> {
-        let mut lines = Lines::default();
-        for line in found {
-            let (name, second) = names(&line);
-            lines.line(name, second).add(&line.sums(), line.last);
+    /// Adds amounts to a line, unless there are too many lines for [`Query::sorted`].
+    pub fn add(&self, lines: &mut Lines, (name, second): (String, Option<String>), sums: &Sums, last: Option<Unix>) {
+        if self.page.is_none() || lines.0.len() <= limits::REPORT_LINES_MAX {
+            let (own, day) = lines.0.entry((name, second)).or_default();
+            own.iter_mut().zip(sums).for_each(|(own, more)| *own += more);
+            *day = (*day).max(last);
         }
-        self.sorted(lines)
     }
 
     /// Reports the sums by name. The remainder of each day's sums is reported under an empty name.
-    pub fn report_people(&self, who: Who, people: &PeopleSums, days: &DaySums) -> Vec<UsageLine> {
+    pub fn report_people(&self, who: Who, people: &PeopleSums, days: &DaySums) -> Result<Vec<UsageLine>, StoreError> {
         let mut lines = Lines::default();
         let named = |name: &str| self.only.iter().all(|(_, names)| names.iter().any(|only| only == name));
         let mut add = |day: u64, name: &str, sums: &Sums| {
             let date = || window::date(Unix(day.saturating_mul(DAY_MS)));
             let value = |by: &By| if *by == By::Day { date() } else { name.to_string() };
-            lines.add(self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value), day, sums);
+            let names = (self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value));
+            self.add(&mut lines, names, sums, moment(day));
         };
         let mut left: BTreeMap<u64, Sums> = BTreeMap::new();
         for (key, more) in days {
@@ -333,34 +357,27 @@ impl Query {
         self.sorted(lines)
     }
 
-    /// Reports the sums, broken down as the query asks.
-    pub fn report(&self, sums: &DaySums) -> Vec<UsageLine> {
-        let mut lines = Lines::default();
+    /// Adds sums to lines, broken down as the query asks.
+    pub fn report(&self, lines: &mut Lines, sums: &DaySums, renaming: Option<Renaming<'_>>) {
         for (key, sums) in sums.iter().filter(|(key, _)| self.takes(key)) {
             let value = |by: &By| by.of(key).into_owned();
-            lines.add(self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value), key.day, sums);
+            let mut names = (self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value));
+            if let Some(renaming) = renaming {
+                names = renaming(&names.0, names.1.as_deref());
+            }
+            self.add(lines, names, sums, moment(key.day));
         }
-        self.sorted(lines)
     }
 }
 
-/// Lines by what they stand for.
+/// First moment of a day; `None` for no day.
+fn moment(day: u64) -> Option<Unix> {
+    (day > 0).then(|| Unix(day.saturating_mul(DAY_MS)))
+}
+
+/// Amounts by the names of their lines, each with the last day of a request.
 #[derive(Default)]
-struct Lines(BTreeMap<(String, Option<String>), UsageLine>);
-
-impl Lines {
-    fn add(&mut self, name: String, second: Option<String>, day: u64, sums: &Sums) {
-        self.line(name, second).add(sums, (day > 0).then(|| Unix(day.saturating_mul(DAY_MS))));
-    }
-
-    fn line(&mut self, name: String, second: Option<String>) -> &mut UsageLine {
-        self.0.entry((name, second)).or_insert_with_key(|(name, second)| UsageLine {
-            name: name.clone(),
-            second: second.clone(),
-            ..UsageLine::default()
-        })
-    }
-}
+pub struct Lines(BTreeMap<(String, Option<String>), (Sums, Option<Unix>)>);
 
 impl UsageLine {
     /// Amounts of the line.
@@ -368,18 +385,10 @@ impl UsageLine {
         [self.requests, self.uncached_in, self.cache_read, self.cache_write, self.out, self.cost_nano]
     }
 
-    /// Adds more to it, of this day or one before.
-    pub fn add(&mut self, sums: &Sums, last: Option<Unix>) {
-        let own = [
-            &mut self.requests,
-            &mut self.uncached_in,
-            &mut self.cache_read,
-            &mut self.cache_write,
-            &mut self.out,
-            &mut self.cost_nano,
-        ];
-        own.into_iter().zip(sums).for_each(|(own, more)| *own += more);
-        self.last = self.last.max(last);
+    /// Line with these names and amounts.
+    pub fn of(((name, second), (sums, last)): ((String, Option<String>), (Sums, Option<Unix>))) -> UsageLine {
+        let [requests, uncached_in, cache_read, cache_write, out, cost_nano] = sums;
+        UsageLine { name, second, requests, uncached_in, cache_read, cache_write, out, cost_nano, last }
     }
 }
 

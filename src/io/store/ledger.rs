@@ -1,6 +1,6 @@
 //! Ledger of either kind, for commands: the SQLite file or the shared store, behind one interface.
 
-use super::api::{Names, Query, StoreError, Taker, UsageLine, Verdict};
+use super::api::{Names, Query, Renaming, StoreError, Taker, UsageLine, Verdict};
 use super::moments::Moments;
 use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
@@ -47,13 +47,16 @@ impl Ledger {
 
     /// Returns the record of one key; `None` if there is no such key, or its record is unreadable.
     pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let ids = std::slice::from_ref(id);
-        let found = match self {
+        self.find_keys(std::slice::from_ref(id)).map(|mut keys| keys.pop())
+    }
+
+    /// Returns the records of these keys that exist and can be read, in any order.
+    pub fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        match self {
             Ledger::Sqlite(db) => db.find_keys(ids),
             #[cfg(feature = "redis")]
             Ledger::Remote(db) => db.find_keys(ids),
-        };
-        found.map(|mut keys| keys.pop())
+        }
     }
 
     /// Returns all keys of this name.
@@ -94,12 +97,12 @@ impl Ledger {
         }
     }
 
-    /// Returns the last `most` lines of the audit, the newest first.
-    pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
+    /// Returns at most `most` lines of the audit, the newest first, without the first `from`.
+    pub fn audit(&mut self, from: u64, most: u64) -> Result<Vec<AuditLine>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.audit(most),
+            Ledger::Sqlite(db) => db.audit(from, most),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.audit(most),
+            Ledger::Remote(db) => db.audit(from, most),
         }
     }
 
@@ -147,10 +150,19 @@ impl Ledger {
 
     /// Returns the usage report over whole UTC days, from the sums.
     pub fn usage(&mut self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
+        self.usage_merged(query, None)
+    }
+
+    /// Returns the usage report; names other than those of users and sessions are mapped by `renaming`.
+    pub fn usage_merged(
+        &mut self,
+        query: &Query,
+        renaming: Option<Renaming<'_>>,
+    ) -> Result<Vec<UsageLine>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.usage(query),
+            Ledger::Sqlite(db) => db.usage(query, renaming),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.usage(query),
+            Ledger::Remote(db) => db.usage(query, renaming),
         }
     }
 

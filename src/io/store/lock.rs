@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 type FileId = (u64, u64);
 
 struct Opened {
+    path: PathBuf,
     id: FileId,
     file: File,
     locked: bool,
@@ -51,7 +52,7 @@ fn open(opened: &mut Vec<Opened>, path: &Path, makes: bool) -> Result<FileId, St
     let file = file.map_err(failed)?;
     let id = id_of(&file.metadata().map_err(failed)?);
     if opened.iter().all(|opened| opened.id != id) {
-        opened.push(Opened { id, file, locked: false });
+        opened.push(Opened { path: path.to_path_buf(), id, file, locked: false });
     }
     Ok(id)
 }
@@ -242,6 +243,20 @@ pub fn check_seen(path: &Path) -> Result<(), StoreError> {
             looked => return looked.map_err(|(error, _)| error),
         }
     }
+}
+
+/// Check of a command that finds no file at `path`: fails if a gateway has it open, which means that it was moved or
+/// deleted. A gateway in another process is recognised by its lock on the log.
+pub fn check_absent(path: &Path) -> Result<(), StoreError> {
+    let failed = |error| StoreError::File(path.to_path_buf(), error);
+    let mut opened = opened();
+    let mut is_missed = opened.iter().any(|opened| opened.locked && opened.path == path);
+    for log in log_files::next_to(path) {
+        if let Ok(id) = open(&mut opened, &log, false) {
+            is_missed |= is_locked(&opened, id).map_err(failed)?;
+        }
+    }
+    if is_missed { Err(StoreError::Moved(path.to_path_buf())) } else { Ok(()) }
 }
 
 /// Checks once. The flag is true if the error may soon pass.

@@ -26,12 +26,16 @@ const LOOKS: usize = 3;
 
 /// Returns the paths of the log of the ledger at `path`: SQLite follows links to the file, and puts the log next to it.
 pub(super) fn paths(path: &Path) -> io::Result<[PathBuf; 2]> {
-    let file = std::fs::canonicalize(path)?;
-    Ok(["-wal", "-shm"].map(|end| {
-        let mut name = OsString::from(file.clone());
+    Ok(next_to(&std::fs::canonicalize(path)?))
+}
+
+/// Returns the paths of the log of a file that `file` names without a link.
+pub(super) fn next_to(file: &Path) -> [PathBuf; 2] {
+    ["-wal", "-shm"].map(|end| {
+        let mut name = OsString::from(file);
         name.push(end);
         PathBuf::from(name)
-    }))
+    })
 }
 
 /// Fails if the log, or its index, is shorter than the index states, or is another log by its salts.

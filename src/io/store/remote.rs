@@ -32,7 +32,7 @@ mod replicas;
 mod spared;
 mod values;
 
-use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine};
+use super::api::{DayKey, DaySums, Lines, PeopleSums, Query, Renaming, StoreError, UsageLine};
 use super::counters::{add_day, add_who};
 use super::keyform::record_from;
 use crate::base::digest::{hex, unhex};
@@ -486,18 +486,25 @@ impl Remote {
     }
 
     /// Returns the usage report; see `Ledger::usage`.
-    pub fn usage(&mut self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
+    pub fn usage(&mut self, query: &Query, renaming: Option<Renaming<'_>>) -> Result<Vec<UsageLine>, StoreError> {
         let who = query.who().map_err(|why| StoreError::Shared(self.name.clone(), why.to_string()))?;
         let (first, beyond) = query.days();
         let days: Vec<u64> = self.query(redis::cmd("ZRANGE").arg(self.named("days")).arg(0).arg(-1))?;
-        let (mut sums, mut people) = (DaySums::new(), PeopleSums::new());
+        let (mut lines, mut people, mut totals) = (Lines::default(), PeopleSums::new(), DaySums::new());
         for day in days.into_iter().filter(|day| (first..beyond).contains(day)) {
+            let mut sums = DaySums::new();
             add_day(&mut sums, day, self.hash(&format!("day:{day}"))?);
-            if who.is_some() {
-                add_who(&mut people, day, self.hash(&format!("who:{day}"))?);
+            if who.is_none() {
+                query.report(&mut lines, &sums, renaming);
+                continue;
+            }
+            add_who(&mut people, day, self.hash(&format!("who:{day}"))?);
+            let total = totals.entry(DayKey { day, ..DayKey::default() }).or_default();
+            for sums in sums.values() {
+                total.iter_mut().zip(sums).for_each(|(total, more)| *total += more);
             }
         }
-        Ok(who.map_or_else(|| query.report(&sums), |who| query.report_people(who, &people, &sums)))
+        who.map_or_else(|| query.sorted(lines), |who| query.report_people(who, &people, &totals))
     }
 
     /// Numbers by name.

@@ -194,9 +194,9 @@ impl Sqlite {
         notes::answered(&self.connection, once, now).map_err(|error| self.tell(error))
     }
 
-    /// The last `most` lines of the audit, the newest first.
-    pub fn audit(&self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
-        notes::audit(&self.connection, most).map_err(|error| self.tell(error))
+    /// At most `most` lines of the audit, the newest first, without the first `from`.
+    pub fn audit(&self, from: u64, most: u64) -> Result<Vec<AuditLine>, StoreError> {
+        notes::audit(&self.connection, from, most).map_err(|error| self.tell(error))
     }
 
     /// See [`Moments`].

@@ -200,11 +200,11 @@ fn the_usage_report_sums_by_each_of_its_names_within_its_days() {
         out,
         cost_nano: out * 1000,
     };
-    assert_eq!(db.usage(&Query::by(By::Key)).unwrap(), [line(A, 2, 8, 1), line(B, 1, 3, 2)]);
-    assert_eq!(db.usage(&Query::by(By::Model)).unwrap(), [line("large", 1, 7, 1), line("small", 2, 4, 2)]);
-    let target = db.usage(&Query { since: Some(Unix(DAY + 5)), until: None, ..Query::by(By::Target) }).unwrap();
+    assert_eq!(db.usage(&Query::by(By::Key), None).unwrap(), [line(A, 2, 8, 1), line(B, 1, 3, 2)]);
+    assert_eq!(db.usage(&Query::by(By::Model), None).unwrap(), [line("large", 1, 7, 1), line("small", 2, 4, 2)]);
+    let target = db.usage(&Query { since: Some(Unix(DAY + 5)), until: None, ..Query::by(By::Target) }, None).unwrap();
     assert_eq!(target, [line("provider/large", 1, 7, 1), line("provider/small", 1, 3, 2)]);
-    let days = db.usage(&Query { since: None, until: Some(Unix(2 * DAY)), ..Query::by(By::Day) }).unwrap();
+    let days = db.usage(&Query { since: None, until: Some(Unix(2 * DAY)), ..Query::by(By::Day) }, None).unwrap();
     assert_eq!(days, [line("1970-01-01", 1, 1, 0), line("1970-01-02", 1, 7, 1)]);
 }
 
@@ -218,7 +218,7 @@ fn absurd_numbers_do_not_break_the_ledger() {
     for _ in 0..50 {
         db.append(&[absurd.clone(), absurd.clone()]).unwrap();
     }
-    let report = db.usage(&Query::by(By::Key)).unwrap();
+    let report = db.usage(&Query::by(By::Key), None).unwrap();
     assert_eq!((report[0].requests, report[0].cost_nano), (100, 100 * limits::ROW_COST_MAX));
 }
 
@@ -494,11 +494,11 @@ fn folding_leaves_every_sum_as_it_was_and_is_done_in_batches() {
     let mut db = place.owner();
     let rows: Vec<Row> = (0..10).map(|n| row(if n < 5 { A } else { B }, n * DAY / 2, "small", n)).collect();
     rows.iter().for_each(|row| db.append(std::slice::from_ref(row)).unwrap());
-    let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(&Query::by(By::Key)).unwrap());
+    let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(&Query::by(By::Key), None).unwrap());
     assert_eq!([db.fold(Unix(3 * DAY), 4), db.fold(Unix(3 * DAY), 4)].map(Result::unwrap), [4, 2]);
     assert_eq!(db.fold(Unix(3 * DAY), 4).unwrap(), 0);
     assert_eq!(db.count_rows().unwrap(), 4);
-    assert_eq!((db.day_sums(Unix(0)).unwrap(), db.usage(&Query::by(By::Key)).unwrap()), (sums, usage));
+    assert_eq!((db.day_sums(Unix(0)).unwrap(), db.usage(&Query::by(By::Key), None).unwrap()), (sums, usage));
     let verdict = db.verify().unwrap();
     assert_eq!((verdict.rows, verdict.folded, verdict.differences), (4, 6, vec![]));
     let mut entries = Vec::new();
@@ -633,7 +633,7 @@ fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill()
     db.append(&[row(A, 5, "small", 1), row(B, 5, "small", 2)]).unwrap();
     db.append(&[row(A, 5, "small", 4)]).unwrap();
     assert_eq!(settled(&place), 0);
-    let all = |db: &Sqlite| db.usage(&Query::by(By::Key)).unwrap().iter().map(|line| line.requests).sum::<u64>();
+    let all = |db: &Sqlite| db.usage(&Query::by(By::Key), None).unwrap().iter().map(|line| line.requests).sum::<u64>();
     assert_eq!((all(&db), all(&place.shared())), (3, 3));
     // What another connection has written is found in the rows.
     place.shared().append(&[row(B, DAY, "small", 8)]).unwrap();
@@ -1055,7 +1055,7 @@ fn retention_folds_nothing_behind_a_gap_until_it_is_confirmed() {
     }
     drop(handle);
     let db = place.shared();
-    assert_eq!((db.audit(1).unwrap()[0].what.as_str(), db.moments().unwrap().held), ("fold", None));
+    assert_eq!((db.audit(0, 1).unwrap()[0].what.as_str(), db.moments().unwrap().held), ("fold", None));
     assert_eq!(place.shared().verify().unwrap().differences, []);
 }
 

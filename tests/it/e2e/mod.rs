@@ -28,6 +28,7 @@ mod many;
 mod portable;
 pub mod process;
 mod quiet;
+mod reports;
 mod secrets;
 mod streams;
 mod tls;

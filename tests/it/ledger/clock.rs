@@ -267,6 +267,18 @@ fn a_ledger_whose_clock_ran_ahead_is_refused_until_the_present_time_is_accepted(
     assert_eq!(h.chat(&key, &chat("x")).status(), 503);
     let ready = h.command(&["ready"]);
     assert!(ready.code == 1 && ready.err.contains("the clock is behind"), "{}", ready.err);
+    let id = &key[8..20];
+    // Their dates would be wrong once the clock is set.
+    for dated in
+        [&["keys", "issue", "--name", "x"][..], &["keys", "rotate", id], &["keys", "set", id, "--expires", "1d"]]
+    {
+        let refused = h.command(dated);
+        let says = refused.err.contains("nothing was changed") && refused.err.contains(&iso(ahead));
+        assert!(refused.code == 1 && refused.out.is_empty() && says, "{dated:?}: {}", refused.err);
+    }
+    for undated in [&["keys", "set", id, "--name", "y"][..], &["keys", "show", id]] {
+        h.done(undated);
+    }
     let shown = h.command(&["ledger", "clock"]);
     assert!(shown.code == 1 && shown.err.contains(&iso(ahead)), "{}", shown.err);
     assert_eq!(h.chat(&key, &chat("x")).status(), 503, "showing confirms nothing");
@@ -275,10 +287,11 @@ fn a_ledger_whose_clock_ran_ahead_is_refused_until_the_present_time_is_accepted(
     wait_for("admission", || (h.chat(&key, &chat("x\n#sim tokens=1")).status() == 200).then_some(()));
     println!("admission goes on {:?} after the confirmation", began.elapsed());
     assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    h.done(&["keys", "set", id, "--expires", "1d"]);
     let audit: serde_json::Value = serde_json::from_str(&h.done(&["ledger", "audit", "--json"])).unwrap();
-    assert_eq!((&audit[0]["what"], &audit[0]["who"]), (&"clock".into(), &"command".into()));
-    assert_eq!(audit[0]["before"]["newest_record"], iso(ahead));
-    assert!(h.done(&["ledger", "audit"]).lines().nth(1).is_some_and(|line| line.contains("clock")));
+    assert_eq!((&audit[1]["what"], &audit[1]["who"]), (&"clock".into(), &"command".into()));
+    assert_eq!(audit[1]["before"]["newest_record"], iso(ahead));
+    assert!(h.done(&["ledger", "audit"]).lines().nth(2).is_some_and(|line| line.contains("clock")));
     assert!(h.done(&["ledger", "clock"]).starts_with("ok: "));
     h.ledger(2);
     h.gateway.stop("TERM");

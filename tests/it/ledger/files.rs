@@ -220,6 +220,65 @@ fn a_file_that_is_cut_stops_admission_and_commands() {
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
+/// Moved: nothing is at the path, but the log next to it shows that a gateway runs. Replaced: by a copy.
+#[test]
+fn no_command_succeeds_on_a_ledger_that_is_not_the_gateways() {
+    let h = Harness::start(&Setup {
+        server: "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]",
+        ..Setup::default()
+    });
+    let key = h.key();
+    let id = &key[8..20];
+    let (db, aside, copy) = (path(&h, "tollgate.db"), path(&h, "aside.db"), path(&h, "copy.db"));
+    let copy = copy.to_str().unwrap();
+    for replaced in [false, true] {
+        fs::rename(&db, &aside).unwrap();
+        if replaced {
+            fs::copy(&aside, &db).unwrap();
+        }
+        for command in [
+            &["keys", "list"][..],
+            &["keys", "list", "--json"],
+            &["keys", "show", id],
+            &["keys", "issue", "--name", "x"],
+            &["keys", "set", id, "--disable"],
+            &["keys", "rotate", id],
+            &["keys", "revoke", id],
+            &["usage"],
+            &["usage", "--by", "session", "--cache"],
+            &["ledger", "verify"],
+            &["ledger", "audit"],
+            &["ledger", "export"],
+            &["ledger", "clock"],
+            &["ledger", "clock", "--confirm"],
+            &["ledger", "fold"],
+            &["ledger", "backup", copy],
+            &["ledger", "compact"],
+        ] {
+            let done = h.command(command);
+            let says = done.err.contains("tollgate.db");
+            assert!(
+                done.code == 1 && done.out.is_empty() && says,
+                "{command:?}: {} {}{}",
+                done.code,
+                done.out,
+                done.err
+            );
+        }
+        for (method, what) in [("GET", "keys"), ("GET", "usage"), ("GET", "audit"), ("DELETE", &*format!("keys/{id}"))]
+        {
+            let token = bearer(CREDENTIAL.1);
+            let asked = request(method, &format!("/admin/v1/{what}"), &[("authorization", &token)]);
+            let answer = Client::connect(h.admin).ask(&asked);
+            assert_eq!(answer.status(), 503, "{method} {what}: {}", answer.text());
+        }
+        assert_eq!(db.exists(), replaced, "no command makes a file in its place");
+        fs::rename(&aside, &db).unwrap();
+        wait_until_ready(&h, 200);
+    }
+    assert_eq!(h.status_of(&key), 200);
+}
+
 /// A reader's snapshot stops a checkpoint half-way: the file is then shorter than its header says, and the last pages are
 /// in the log alone.
 #[test]

@@ -79,7 +79,7 @@ fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
     for (batch, number) in rows.chunks(128).zip(1..) {
         remote.send(&speaker, &[Command::Rows(number, batch, &[])]).unwrap();
     }
-    let lines = remote.usage(&Query::by(By::User)).unwrap();
+    let lines = remote.usage(&Query::by(By::User), None).unwrap();
     assert_eq!((lines.len(), &*lines[1].name), (PEOPLE_MAX + 1, "u06199"), "the largest behind what is the rest");
     assert_eq!((&*lines[0].name, lines[0].requests), (REST, 6200 - PEOPLE_MAX as u64));
     assert_eq!(lines.iter().map(|line| line.out).sum::<u64>(), (1..=6200).sum::<u64>());
@@ -111,7 +111,7 @@ fn a_shared_ledger_of_the_first_format_is_read_as_before_and_an_older_host_is_re
     assert!(found.group.is_none() && found.labels.is_empty());
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     remote.send(&speaker, &[Command::Rows(1, &[row(Some("ann"), 9)], &[])]).unwrap();
-    let endpoints = remote.usage(&Query::by(By::Endpoint)).unwrap();
+    let endpoints = remote.usage(&Query::by(By::Endpoint), None).unwrap();
     let endpoints: Vec<_> = endpoints.iter().map(|line| (&*line.name, line.requests)).collect();
     assert_eq!(endpoints, [("", 2), ("chat", 1)]);
     assert_eq!(remote.verify().unwrap().differences, []);

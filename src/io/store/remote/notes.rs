@@ -32,6 +32,9 @@ pub(super) fn line_text(line: &AuditLine) -> String {
     [&at, who, what, key, before.as_deref().unwrap_or_default(), after].map(String::from).join(&BETWEEN.to_string())
 }
 
+/// Largest index of a list.
+const LINE_LAST: u64 = i64::MAX as u64;
+
 impl Remote {
     /// Returns the names of the audit and of the answer under an idempotency name.
     fn places(&self, once: &str) -> [String; 2] {
@@ -108,11 +111,11 @@ impl Remote {
         }))
     }
 
-    /// Returns the last `most` lines of the audit, the newest first.
-    pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
+    /// Returns at most `most` lines of the audit, the newest first, without the first `from`.
+    pub fn audit(&mut self, from: u64, most: u64) -> Result<Vec<AuditLine>, StoreError> {
         let [place, _] = self.places("");
-        let last = most.saturating_sub(1);
-        let lines = self.read(redis::cmd("LRANGE").arg(&place).arg(0).arg(last))?;
+        let (from, last) = (from.min(LINE_LAST), from.saturating_add(most).saturating_sub(1).min(LINE_LAST));
+        let lines = self.read(redis::cmd("LRANGE").arg(&place).arg(from).arg(last))?;
         Ok(list(&lines).iter().filter_map(|line| read(text(line)?)).collect())
     }
 }

@@ -49,11 +49,11 @@ pub(super) fn answered(connection: &Connection, once: &str, now: Unix) -> Fallib
     connection.query_row(sql, params![once, since], read).optional()
 }
 
-/// Returns the last `most` lines of the audit, the newest first.
-pub(super) fn audit(connection: &Connection, most: usize) -> Fallible<Vec<AuditLine>> {
-    let sql = "SELECT at, who, what, key, before, after FROM audit ORDER BY number DESC LIMIT ?1";
+/// Returns at most `most` lines of the audit, the newest first, without the first `from`.
+pub(super) fn audit(connection: &Connection, from: u64, most: u64) -> Fallible<Vec<AuditLine>> {
+    let sql = "SELECT at, who, what, key, before, after FROM audit ORDER BY number DESC LIMIT ?1 OFFSET ?2";
     let mut query = connection.prepare_cached(sql)?;
-    let lines = query.query_map([int(most as u64)], |row| {
+    let lines = query.query_map([int(most), int(from)], |row| {
         Ok(AuditLine {
             at: Unix(uint(row, 0)?),
             who: row.get(1)?,

@@ -1,26 +1,29 @@
 //! Usage reports from the sums: SQLite does most of the work, so that the cost of a report over years depends on the
 //! number of its lines.
 
-use super::super::api::{By, DayKey, DaySums, PEOPLE_MAX, PeopleSums, Query, REST, StoreError, Sums, UsageLine, Who};
+use super::super::api::{
+    By, DayKey, DaySums, Lines, PEOPLE_MAX, Page, PeopleSums, Query, REST, Renaming, StoreError, Sums, UsageLine, Who,
+};
 use super::Sqlite;
 use super::people::LARGEST;
 use super::value::{Fallible, int, uint};
+use crate::base::limits::REPORT_LINES_MAX;
 use crate::base::time::Unix;
 use crate::policy::window::DAY_MS;
 use rusqlite::{params, params_from_iter};
 
 impl Sqlite {
     /// Returns the usage report; see `Ledger::usage`.
-    pub fn usage(&self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
+    pub fn usage(&self, query: &Query, renaming: Option<Renaming<'_>>) -> Result<Vec<UsageLine>, StoreError> {
         let lines = match query.who() {
             Err(why) => return Err(StoreError::Foreign(self.path.clone(), why)),
             Ok(Some(who)) => self.people(query, who),
-            Ok(None) => self.sums(query),
+            Ok(None) => self.sums(query, renaming),
         };
-        lines.map_err(|error| self.tell(error))
+        lines.map_err(|error| self.tell(error))?
     }
 
-    fn sums(&self, query: &Query) -> Fallible<Vec<UsageLine>> {
+    fn sums(&self, query: &Query, renaming: Option<Renaming<'_>>) -> Fallible<Result<Vec<UsageLine>, StoreError>> {
         let column = |by: &By| match by {
             By::Key => "key",
             By::Model => "model",
@@ -44,9 +47,18 @@ impl Sqlite {
         }
         let (first, beyond) = query.days();
         let name = |place: usize| query.by.get(place).map_or("''", column);
+        // Without merging, SQLite sorts and returns one page: the number of lines costs no memory of ours.
+        let order = match (renaming, query.page) {
+            (Some(_), _) => String::new(),
+            (None, page) => {
+                let by = if query.by.contains(&By::Day) { "1, 2" } else { "8 DESC, 7 DESC, 1, 2" };
+                let page = page.map(|Page { from, most }| format!(" LIMIT {} OFFSET {}", int(most), int(from)));
+                format!(" ORDER BY {by}{}", page.unwrap_or_default())
+            }
+        };
         let sql = format!(
             "SELECT {}, {}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-             SUM(cost_nano), MAX(day) FROM parts WHERE day >= {} AND day < {}{only} GROUP BY 1, 2",
+             SUM(cost_nano), MAX(day) FROM parts WHERE day >= {} AND day < {}{only} GROUP BY 1, 2{order}",
             name(0),
             name(1),
             int(first),
@@ -55,15 +67,18 @@ impl Sqlite {
         let mut found = self.connection.prepare(&sql)?;
         let lines = found.query_map(params_from_iter(values), |row| {
             let second = if query.by.len() > 1 { Some(row.get(1)?) } else { None };
-            let mut line = UsageLine { name: row.get(0)?, second, ..UsageLine::default() };
-            line.add(&sums_in(row, 2)?, Some(Unix(uint(row, 8)? * DAY_MS)));
-            Ok(line)
+            Ok(UsageLine::of(((row.get(0)?, second), (sums_in(row, 2)?, Some(Unix(uint(row, 8)? * DAY_MS))))))
         })?;
-        let lines = lines.collect::<Fallible<_>>()?;
-        Ok(query.renamed(lines, |line| (line.name.clone(), line.second.clone())))
+        let Some(renaming) = renaming else { return lines.collect::<Fallible<_>>().map(Ok) };
+        let mut merged = Lines::default();
+        for line in lines {
+            let line = line?;
+            query.add(&mut merged, renaming(&line.name, line.second.as_deref()), &line.sums(), line.last);
+        }
+        Ok(query.sorted(merged))
     }
 
-    fn people(&self, query: &Query, who: Who) -> Fallible<Vec<UsageLine>> {
+    fn people(&self, query: &Query, who: Who) -> Fallible<Result<Vec<UsageLine>, StoreError>> {
         // Days are separate if lines are broken down by day; otherwise all of them are one.
         let (first, beyond) = query.days();
         let by_day = query.by.contains(&By::Day);
@@ -84,11 +99,13 @@ impl Sqlite {
                 SUM(cache_read) AS cache_read, SUM(cache_write) AS cache_write, SUM(out) AS out,
                 SUM(cost_nano) AS cost_nano
                 FROM people_parts WHERE day >= MAX(?1, ?6) AND day < ?2 AND who = ?3 GROUP BY day, name)))
-             GROUP BY {group}"
+             GROUP BY {group} LIMIT ?7"
         );
+        // One more than are merged, so that the excess is noticed.
+        let lines = query.page.map_or(-1, |_| REPORT_LINES_MAX as i64 + 1);
         let mut found = self.connection.prepare(&sql)?;
         let most = PEOPLE_MAX as i64;
-        let named = found.query_map(params![int(first), int(beyond), who as u8, most, REST, upto], |row| {
+        let named = found.query_map(params![int(first), int(beyond), who as u8, most, REST, upto, lines], |row| {
             Ok(((uint(row, 1)?, who, row.get::<_, String>(0)?), sums_in(row, 2)?))
         })?;
         let people: PeopleSums = named.collect::<Fallible<_>>()?;

@@ -107,7 +107,7 @@ fn a_ledger_of_the_first_version_is_brought_up_to_date() {
     let verdict = db.verify().unwrap();
     assert_eq!((verdict.rows, verdict.differences), (1, vec![]));
     db.append(&[row(A, 5, "small", 1)]).unwrap();
-    assert_eq!(db.usage(&Query::by(By::Key)).unwrap()[0].requests, 2);
+    assert_eq!(db.usage(&Query::by(By::Key), None).unwrap()[0].requests, 2);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_ledger_of_the_third_version_gets_the_views_for_people() {
     old.execute_batch(BACK_TO_THE_THIRD).unwrap();
     drop(old);
     let db = place.owner();
-    assert_eq!(db.usage(&Query::by(By::Day)).unwrap()[0].name, "1970-01-01");
+    assert_eq!(db.usage(&Query::by(By::Day), None).unwrap()[0].name, "1970-01-01");
     let other = Connection::open(place.file()).unwrap();
     let line = |sql: &str| other.query_row(sql, [], |line| line.get::<_, String>(0)).unwrap();
     assert_eq!(
@@ -250,7 +250,7 @@ fn a_ledger_of_the_seventh_version_takes_rows_with_a_trace_and_shows_it() {
     .unwrap();
     assert_eq!(rows, [row(A, 5, "small", 1), traced, named]);
     assert_eq!(db.verify().unwrap().differences, []);
-    let people = db.usage(&Query::by(By::User)).unwrap();
+    let people = db.usage(&Query::by(By::User), None).unwrap();
     assert!(people.iter().any(|line| line.name == "ann" && line.requests == 1), "{people:?}");
 }
 

@@ -9,7 +9,7 @@ fn of(user: &str, session: &str, admitted: u64, out: u64) -> Row {
 }
 
 fn lines(db: &Sqlite, query: &Query) -> Vec<(String, u64, u64)> {
-    let lines = db.usage(query).unwrap();
+    let lines = db.usage(query, None).unwrap();
     lines.into_iter().map(|line| (line.name + &line.second.unwrap_or_default(), line.requests, line.out)).collect()
 }
 
@@ -43,7 +43,7 @@ fn users_and_sessions_are_summed_up_by_day_before_and_after_they_are_settled_and
         assert_eq!(lines(&db, &ann), [line(first, 1, 1), line(second, 1, 16)]);
         let late = Query { since: Some(Unix(DAY)), ..Query::by(By::User) };
         assert_eq!(lines(&db, &late), [line("ann", 1, 16)]);
-        assert!(db.usage(&Query { by: vec![By::User, By::Key], ..Query::default() }).is_err());
+        assert!(db.usage(&Query { by: vec![By::User, By::Key], ..Query::default() }, None).is_err());
         assert_eq!(db.verify().unwrap().differences, []);
         match step {
             0 => db.settle().unwrap(),
@@ -68,7 +68,7 @@ fn the_largest_keep_their_names_and_the_others_are_one() {
     for part in rows.chunks(500) {
         db.append(part).unwrap();
         for query in [Query::by(By::User), by_day.clone()] {
-            let found = db.usage(&query).unwrap();
+            let found = db.usage(&query, None).unwrap();
             let requests: u64 = found.iter().map(|line| line.requests).sum();
             assert!(found.len() <= PEOPLE_MAX + 1, "{} lines while rows are not settled", found.len());
             assert_eq!(requests, db.count_rows().unwrap());
@@ -82,7 +82,7 @@ fn the_largest_keep_their_names_and_the_others_are_one() {
     assert_eq!(stored("SELECT COUNT(*) FROM people WHERE who = 1 AND name != char(1)"), PEOPLE_MAX as u64);
     assert_eq!(stored("SELECT SUM(requests) FROM people WHERE who = 1"), rows.len() as u64);
     assert_eq!(stored("SELECT SUM(requests) FROM people WHERE who = 2"), many);
-    let found = db.usage(&Query::by(By::User)).unwrap();
+    let found = db.usage(&Query::by(By::User), None).unwrap();
     let rest = found.iter().find(|line| line.name == REST).unwrap();
     assert_eq!((found.len(), found.iter().map(|line| line.requests).sum()), (PEOPLE_MAX + 1, rows.len() as u64));
     assert!(rest.requests > many / 2 && found.iter().all(|line| !line.name.is_empty()), "{rest:?}");
@@ -153,7 +153,7 @@ fn reports_out_of_many_rows() {
     for by in [&[By::User][..], &[By::Session], &[By::Key], &[By::Day], &[By::Group, By::Client], &[By::User, By::Day]]
     {
         let begun = Instant::now();
-        let lines = place.shared().usage(&Query { by: by.to_vec(), ..Query::default() }).unwrap().len();
+        let lines = place.shared().usage(&Query { by: by.to_vec(), ..Query::default() }, None).unwrap().len();
         println!("{by:?}: {lines} lines in {:?}", begun.elapsed());
     }
     drop(db);

@@ -1,0 +1,144 @@
+//! Properties that a usage report is broken down by, and the details of keys that it shows.
+
+use crate::base::limits::KEYS_PER_PAGE;
+use crate::base::order;
+use crate::cli::output::Failure;
+use crate::io::store::api::{By, UsageLine};
+use crate::io::store::ledger::Ledger;
+use crate::policy::keys::{KeyId, KeyRecord, label_from};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A property to break down by: one of the sums, or one derived from them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Value of the sums.
+    Sums(By, &'static str),
+    /// Provider, the first part of a target's name.
+    Provider,
+    /// The label of this name that a key has.
+    Label(String),
+}
+
+/// Breakdown of the report: one property, or two.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Breakdown(pub(super) Vec<Part>);
+
+impl Breakdown {
+    /// Properties to query from the sums, each once.
+    pub(super) fn sums(&self) -> Vec<By> {
+        let mut by: Vec<By> = Vec::new();
+        for part in &self.0 {
+            if !by.contains(&part.by()) {
+                by.push(part.by());
+            }
+        }
+        by
+    }
+}
+
+impl Default for Breakdown {
+    fn default() -> Breakdown {
+        Breakdown(vec![Part::Sums(By::Key, "key")])
+    }
+}
+
+/// Properties of the sums, and their names.
+pub(super) const SUMS: [(By, &str); 9] = [
+    (By::Key, "key"),
+    (By::Group, "group"),
+    (By::Model, "model"),
+    (By::Target, "target"),
+    (By::Day, "day"),
+    (By::Endpoint, "endpoint"),
+    (By::Client, "client"),
+    (By::User, "user"),
+    (By::Session, "session"),
+];
+
+impl Part {
+    pub(super) fn parse(text: &str) -> Option<Part> {
+        if let Some(name) = text.strip_prefix("label:") {
+            let known = label_from(&format!("{name}=")).is_some_and(|(known, _)| known == name);
+            return known.then(|| Part::Label(name.to_string()));
+        }
+        let sums = SUMS.iter().find(|(_, name)| *name == text).map(|(by, name)| Part::Sums(*by, name));
+        sums.or_else(|| (text == "provider").then_some(Part::Provider))
+    }
+
+    /// Property to query from the sums.
+    pub(super) fn by(&self) -> By {
+        match self {
+            Part::Sums(by, _) => *by,
+            Part::Provider => By::Target,
+            Part::Label(_) => By::Key,
+        }
+    }
+
+    /// Name on the command line and in reports.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Part::Sums(_, name) => (*name).to_string(),
+            Part::Provider => "provider".to_string(),
+            Part::Label(name) => format!("label:{name}"),
+        }
+    }
+
+    /// Value of this property for a value of the sums.
+    pub(super) fn of(&self, value: &str, keys: &Known) -> String {
+        match self {
+            Part::Sums(..) => value.to_string(),
+            Part::Provider => value.split('/').next().unwrap_or_default().to_string(),
+            Part::Label(name) => {
+                let labels = KeyId::parse(value).and_then(|id| keys.labels.get(&id));
+                let label = labels.and_then(|labels| labels.iter().find(|(known, _)| known == name));
+                label.map_or(String::new(), |(_, value)| value.clone())
+            }
+        }
+    }
+}
+
+/// Details of keys that a report shows.
+#[derive(Default)]
+pub(super) struct Known {
+    /// The labels that a report is broken down by.
+    pub(super) labels: BTreeMap<KeyId, Vec<(String, String)>>,
+    /// Names of the keys in the lines.
+    pub(super) names: BTreeMap<KeyId, String>,
+}
+
+impl Known {
+    /// Reads the labels that `by` names.
+    pub(super) fn labels(by: &Breakdown, ledger: &mut Ledger) -> Result<Known, Failure> {
+        let mut known = Known::default();
+        let shown = |name: &str| by.0.iter().any(|part| matches!(part, Part::Label(label) if label == name));
+        if by.0.iter().any(|part| matches!(part, Part::Label(_))) {
+            let take = &mut |mut key: KeyRecord| {
+                key.labels.retain(|(name, _)| shown(name));
+                if !key.labels.is_empty() {
+                    known.labels.insert(key.id, key.labels);
+                }
+            };
+            ledger.each_key(take).map_err(Failure::failed)?;
+        }
+        Ok(known)
+    }
+
+    /// Reads the names of the keys in these lines.
+    pub(super) fn read_names(
+        &mut self,
+        by: &Breakdown,
+        lines: &[UsageLine],
+        ledger: &mut Ledger,
+    ) -> Result<(), Failure> {
+        let place = by.0.iter().position(|part| matches!(part, Part::Sums(By::Key, _)));
+        let Some(place) = place else { return Ok(()) };
+        let name = |line: &UsageLine| KeyId::parse(if place == 0 { &line.name } else { line.second.as_deref()? });
+        let ids: BTreeSet<KeyId> = order::gathered(lines.iter().filter_map(name));
+        let ids: Vec<KeyId> = ids.into_iter().collect();
+        for ids in ids.chunks(KEYS_PER_PAGE) {
+            let found = ledger.find_keys(ids).map_err(Failure::failed)?;
+            self.names.extend(found.into_iter().map(|key| (key.id, key.name)));
+        }
+        Ok(())
+    }
+}

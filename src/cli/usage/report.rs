@@ -1,0 +1,138 @@
+//! Forms of a usage report: JSON, comma-separated values, a table.
+
+use super::parts::{Known, Part};
+use crate::cli::output::{Align, Table, clean, dollars, grouped};
+use crate::io::store::api::{By, REST, UsageLine};
+use crate::policy::keys::KeyId;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+/// Counts of every line, in order: the sums, and all tokens before the last.
+const COUNTS: [&str; 7] = [
+    "requests",
+    "uncached_input_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "total_tokens",
+    "cost_nano_usd",
+];
+
+fn counts(line: &UsageLine) -> [u64; 7] {
+    let [requests, tokens @ .., cost] = line.sums();
+    let [uncached, read, write, out] = tokens;
+    [requests, uncached, read, write, out, tokens.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)), cost]
+}
+
+/// An object whose members keep their order.
+pub(in crate::cli) struct Members(Vec<(String, Value)>);
+
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// Lines, and the properties that they are broken down by.
+pub(super) struct Report<'a> {
+    pub(super) parts: &'a [Part],
+    pub(super) lines: &'a [UsageLine],
+    pub(super) keys: &'a Known,
+}
+
+impl Report<'_> {
+    /// Values of a line's breakdown, each with its name. A key also has its own name.
+    fn names(&self, line: &UsageLine) -> Vec<(String, String)> {
+        let values = [Some(&line.name), line.second.as_ref()];
+        let mut names = Vec::new();
+        for (part, value) in self.parts.iter().zip(values.into_iter().flatten()) {
+            let shown = if value == REST { "other" } else { value };
+            names.push((part.name(), shown.to_string()));
+            if part.by() == By::Key && matches!(part, Part::Sums(..)) {
+                let name = KeyId::parse(value).and_then(|id| self.keys.names.get(&id));
+                names.push(("key_name".to_string(), name.cloned().unwrap_or_default()));
+            }
+        }
+        names
+    }
+
+    /// Objects: `name` is the first value; with two properties, each also has a member of its own.
+    pub(super) fn json(&self) -> Vec<Members> {
+        let object = |line: &UsageLine| {
+            let names = self.names(line);
+            let single = self.parts.len() == 1;
+            let mut members = vec![("name".to_string(), json!(names[0].1))];
+            let more = names.into_iter().filter(|(name, _)| !single || name == "key_name");
+            members.extend(more.map(|(name, value)| (name, json!(value))));
+            if line.name == REST || line.second.as_deref() == Some(REST) {
+                members.push(("is_rest".to_string(), json!(true)));
+            }
+            members.extend(COUNTS.iter().zip(counts(line)).map(|(name, count)| ((*name).to_string(), json!(count))));
+            // For people; the exact amount is the one before.
+            members.push(("cost_usd".to_string(), json!(line.cost_nano as f64 / 1e9)));
+            Members(members)
+        };
+        self.lines.iter().map(object).collect()
+    }
+
+    /// RFC 4180, with a line of names. What a spreadsheet would take for a formula begins with an apostrophe.
+    pub(super) fn csv(&self) -> String {
+        let blank = UsageLine { second: Some(String::new()), ..UsageLine::default() };
+        let heads = self.names(&blank).into_iter().map(|(name, _)| name);
+        let mut out = heads.chain(COUNTS.map(str::to_string)).collect::<Vec<_>>().join(",") + "\r\n";
+        for line in self.lines {
+            let names = self.names(line).into_iter().map(|(_, value)| cell(&value));
+            let counts = counts(line).map(|count| count.to_string());
+            out += &(names.chain(counts).collect::<Vec<_>>().join(",") + "\r\n");
+        }
+        out
+    }
+
+    pub(super) fn table(&self) -> String {
+        let blank = UsageLine { second: Some(String::new()), ..UsageLine::default() };
+        let heads: Vec<String> = self.names(&blank).into_iter().map(|(name, _)| name).collect();
+        let heads: Vec<String> = heads
+            .iter()
+            .map(|name| if name == "key_name" { "NAME".to_string() } else { name.to_uppercase() })
+            .collect();
+        let mut columns: Vec<(&str, Align)> = heads.iter().map(|name| (name.as_str(), Align::Left)).collect();
+        let counts_heads = ["REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "TOKENS", "COST $"];
+        columns.extend(counts_heads.map(|head| (head, Align::Right)));
+        let mut table = Table::new(&columns);
+        let mut total = [0u64; 7];
+        for line in self.lines {
+            let counts = counts(line);
+            total.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(count));
+            let shown = self.names(line).into_iter().map(|(name, value)| match (value.is_empty(), name.as_str()) {
+                (true, "key_name") => String::new(),
+                (true, _) => "(none)".to_string(),
+                _ => clean(&value),
+            });
+            table.row(row(shown.collect(), counts));
+        }
+        if self.lines.len() > 1 {
+            let mut names = vec![String::new(); heads.len()];
+            names[0] = "total".to_string();
+            table.row(row(names, total));
+        }
+        table.text()
+    }
+}
+
+/// Formats a cell, in quotes if necessary.
+fn cell(value: &str) -> String {
+    let formula = value.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let value = if formula { format!("'{value}") } else { value.to_string() };
+    match value.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", value.replace('"', "\"\"")),
+        false => value,
+    }
+}
+
+/// Names, counts, and the last of them as money.
+fn row(mut names: Vec<String>, counts: [u64; 7]) -> Vec<String> {
+    let [tokens @ .., nano] = counts;
+    names.extend(tokens.map(grouped));
+    names.push(dollars(nano));
+    names
+}

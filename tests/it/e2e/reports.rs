@@ -1,0 +1,125 @@
+//! What reports of the admin API cost a gateway with many keys: memory by the page, and time that nobody else needs.
+
+use super::client::{Client, get, request};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer};
+use serde_json::Value;
+use std::fs;
+
+const KEYS: usize = 20_000;
+const MIB: u64 = 1 << 20;
+/// Announced for the longest answer of the admin API: "lists" in the manual's table of the upper bound.
+const LIST_BYTES: u64 = 8 * MIB;
+const TOKENS: &str = "admin_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
+
+/// A gateway with many keys. Each has sums of three days, a label of its own, and lines in the audit.
+fn crowded() -> Harness {
+    let mut h = Harness::start(&Setup { server: TOKENS, ..Setup::default() });
+    h.key();
+    h.gateway.stop("TERM");
+    let db = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
+    let number = format!("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {KEYS})");
+    db.execute_batch(&format!(
+        "BEGIN;
+         {number} INSERT INTO keys SELECT printf('AAAAAAA%05d', i), randomblob(32), printf('key-%05d', i), plan, endpoints,
+             models, created + i, expires, revoked, former, disabled, limits, grp, json_array(json_array('team', 't' || i))
+             FROM n, keys WHERE name = 'test';
+         INSERT INTO days SELECT 20000 + day.value, keys.id, 'small', 'sim/small', '', 'chat', 'other', 1, 2, 3, 4, 5,
+             CAST(substr(keys.id, 8) AS INTEGER) FROM keys, json_each('[1, 2, 3]') AS day WHERE name <> 'test';
+         {number} INSERT INTO audit (at, who, what, key, before, after) SELECT 20000 * 86400000, 'root', 'edit',
+             printf('AAAAAAA%05d', i), json_object('name', hex(zeroblob(200))), '{{}}' FROM n WHERE i <= 9000;
+         DELETE FROM changes; COMMIT"
+    ))
+    .unwrap();
+    drop(db);
+    h.start_again();
+    h
+}
+
+fn ask(h: &Harness, path: &str) -> Value {
+    let fields = [("authorization", bearer(CREDENTIAL.1))];
+    let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let answer = Client::connect(h.admin).ask(&request("GET", &format!("/admin/v1/{path}"), &fields));
+    match answer.status() {
+        200 => answer.json(),
+        400 => 400.into(),
+        status => panic!("{path}: {status}, {}", answer.text()),
+    }
+}
+
+/// Peak of the gateway's resident memory since the last call, and the memory now.
+fn peak_and_now(h: &Harness) -> [u64; 2] {
+    let process = format!("/proc/{}", h.gateway.id());
+    let status = fs::read_to_string(format!("{process}/status")).unwrap();
+    let bytes = ["VmHWM:", "VmRSS:"].map(|name| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    });
+    // Sets the peak to the present value (proc_pid_clear_refs(5)).
+    fs::write(format!("{process}/clear_refs"), "5").unwrap();
+    bytes
+}
+
+#[test]
+fn report_takes_memory_by_its_page() {
+    let h = crowded();
+    // What the first answer leaves in caches is no part of a report.
+    ask(&h, "usage?by=day");
+    let [_, before] = peak_and_now(&h);
+    let first = ask(&h, "usage?by=key&limit=1000");
+    let lines = first["data"].as_array().unwrap();
+    assert_eq!(
+        (lines.len(), &lines[0]["name"], &lines[0]["key_name"]),
+        (1000, &"AAAAAAA20000".into(), &"key-20000".into())
+    );
+    assert_eq!((&lines[0]["cost_nano_usd"], &first["next"]), (&60_000.into(), &"1000".into()));
+    let last = ask(&h, "usage?by=key&limit=1000&after=19500");
+    let lines = last["data"].as_array().unwrap();
+    assert_eq!((lines.len(), &lines[499]["key_name"], &last["next"]), (500, &"key-00001".into(), &Value::Null));
+    let days = ask(&h, "usage?by=day,key&after=40000&limit=1");
+    assert_eq!((&days["data"][0]["day"], &days["data"][0]["key"]), (&"2024-10-07".into(), &"AAAAAAA00001".into()));
+    let audit = ask(&h, "audit?after=8999&limit=1000");
+    assert_eq!(audit["data"][0]["key"], "AAAAAAA00001");
+    let [peak, _] = peak_and_now(&h);
+    let most = before + LIST_BYTES;
+    assert!(peak <= most, "{} KiB more than announced", (peak - most) / 1024);
+}
+
+#[test]
+fn report_that_must_merge_too_many_lines_is_refused() {
+    let h = crowded();
+    let merged = ask(&h, "usage?by=provider");
+    assert_eq!((&merged["data"][0]["name"], &merged["data"][0]["requests"]), (&"sim".into(), &60_000.into()));
+    assert_eq!(ask(&h, "usage?by=label:team,provider&limit=1&after=5")["data"][0]["label:team"], "t19995");
+    assert!(ask(&h, "usage?by=label:team,day") == 400, "60,000 lines");
+    assert_eq!(ask(&h, "usage?by=label:team,day&since=2024-10-07")["data"].as_array().unwrap().len(), 100);
+    let all = h.done(&["usage", "--by", "label:team,day", "--csv"]);
+    assert_eq!(all.lines().count(), 1 + 3 * KEYS, "a command has no such bound");
+}
+
+/// CPU time in clock ticks, and scheduling class, of all threads (proc_pid_stat(5)).
+fn ticks_by_class(h: &Harness) -> [u64; 2] {
+    let mut ticks = [0; 2];
+    for task in fs::read_dir(format!("/proc/{}/task", h.gateway.id())).unwrap() {
+        let Ok(stat) = fs::read_to_string(task.unwrap().path().join("stat")) else { continue };
+        let fields: Vec<u64> =
+            stat.rsplit_once(')').unwrap().1.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+        ticks[usize::from(fields[38] == 5)] += fields[11] + fields[12];
+    }
+    ticks
+}
+
+/// The kernel runs a thread of the idle class when no other thread has work.
+#[test]
+#[cfg(target_os = "linux")]
+fn report_takes_no_time_from_requests() {
+    let h = crowded();
+    let before = ticks_by_class(&h);
+    for _ in 0..5 {
+        ask(&h, "usage?by=key&limit=1000");
+        ask(&h, "keys?limit=1000");
+        assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    }
+    let after = ticks_by_class(&h);
+    let [others, idle] = [after[0] - before[0], after[1] - before[1]];
+    assert!(idle >= 20 && others * 4 < idle, "{idle} ticks in the idle class, {others} in the ordinary one");
+}
