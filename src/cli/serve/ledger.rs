@@ -164,7 +164,7 @@ impl Opened {
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
             .map_err(|_| "no entropy is available".to_string())?;
         let db = match &mut self.kind {
-            Kind::File(db) => db,
+            Kind::File(db) => &mut **db,
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
                 self.seen = remote.keys_seen().map_err(failed)?;
@@ -184,7 +184,7 @@ impl Opened {
         let days = db.day_sums(since).map_err(failed)?;
         // It comes first: a change in between is then found by the thread.
         self.seen = db.keys_seen().map_err(failed)?;
-        let keys = all_keys(&mut **db)?;
+        let keys = all_keys(db)?;
         self.moments = db.moments().map_err(failed)?;
         let recent = db.rows_since(window).map_err(failed)?;
         db.rest().map_err(failed)?;
