@@ -15,7 +15,7 @@ pub use write::{compact, item, key, write_count, write_escaped, write_inside, wr
 
 use super::Span;
 use crate::base::limits::JSON_DEPTH_MAX;
-use lanes::skip::to_special;
+use lanes::skip::{to_special, to_special_wide};
 use std::fmt;
 use unescape::hex4;
 
@@ -414,8 +414,8 @@ impl Scanner {
     }
 
     fn string<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<bool, ScanError> {
+        self.at = to_special_wide(buf, self.at);
         loop {
-            self.at = to_special(buf, self.at);
             let step = match buf.get(self.at..).unwrap_or_default() {
                 [] => return Ok(false),
                 [b'"', ..] => break,
@@ -425,7 +425,8 @@ impl Scanner {
             };
             match step {
                 Ok(0) => return Ok(false),
-                Ok(len) => self.at += len,
+                // After one such character, others usually follow soon.
+                Ok(len) => self.at = to_special(buf, self.at + len),
                 Err(what) => return Err(Syntax { at: self.at, what }.into()),
             }
         }
