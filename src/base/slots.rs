@@ -114,12 +114,9 @@ impl<T, N> Slots<T, N> {
     #[inline]
     pub fn remove(&mut self, id: Id<N>) -> Option<T> {
         self.get(id)?;
-        // Passed on as it is: unpacking would copy it once more.
-        let tenant = self.slab.try_remove(id.slot as usize);
-        if tenant.is_some() {
-            self.next[id.slot as usize] = (id.generation + 1) & 0x7fff_ffff;
-        }
-        tenant.map(|tenant| tenant.value)
+        // Before the removal, whose result would be copied once more otherwise.
+        self.next[id.slot as usize] = (id.generation + 1) & 0x7fff_ffff;
+        self.slab.try_remove(id.slot as usize).map(|tenant| tenant.value)
     }
 
     /// Number of tenants.
