@@ -203,6 +203,10 @@ pub const ROWS_PER_COMMIT: usize = 4096;
 pub const SHARED_CONNECT: Duration = Duration::from_secs(1);
 /// Time to wait for replicas of a shared ledger to have a write, if such a wait is configured.
 pub const SHARED_REPLICAS: Duration = Duration::from_secs(1);
+/// Longest answer of a shared ledger to a command, such as a report.
+pub const SHARED_REPLY: usize = 1 << 30;
+/// Longest answer of a shared ledger to a gateway that serves.
+pub const SHARED_REPLY_SERVING: usize = 64 << 20;
 /// Nodes of a cluster that are remembered, and tried one after another until one has the ledger.
 pub const SHARED_NODES_MAX: usize = 64;
 /// Time that a shared ledger may take to answer.
@@ -219,6 +223,12 @@ pub const COUNTS_FRESH: Duration = Duration::from_secs(1);
 /// Time for which a shared ledger must report less than a host knows before the host accepts it. Longer than it takes
 /// to report what was admitted.
 pub const COUNTS_SETTLE: Duration = Duration::from_secs(2);
+/// Time that a shared ledger keeps the last start of a host. A host does not expect it for the last day of that.
+pub const START_KEPT: Duration = Duration::from_secs(31 * 86_400);
+/// Keys whose usage records one script of a shared ledger counts, which serves nobody else meanwhile.
+pub const KEYS_PER_SCRIPT: usize = 128;
+/// Time after its last commit within which a host expects its number in a shared ledger, which keeps it for seven days.
+pub const BATCH_NUMBER: Duration = Duration::from_secs(6 * 86_400);
 /// Former names of a host that end when it is announced again. Beyond that number they end with their lease.
 pub const FORMER_NAMES_MAX: usize = 8;
 /// Time after a host's last sign of life when its reservations in a shared ledger expire.

@@ -6,7 +6,7 @@ mod file;
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, grouped, print, print_json};
+use super::output::{Align, Failure, Table, clean, grouped, print, print_json};
 use super::store;
 use crate::base::digest::hex;
 use crate::base::time::Unix;
@@ -138,7 +138,15 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
     } else {
         print(&verdict_text(&verdict))?
     }
-    match verdict.differences.len() {
+    match (verdict.wrong.len(), verdict.differences.len()) {
+        (0, count) => differing(count),
+        (1, _) => Err(Failure::failed("1 entry is of the wrong type")),
+        (count, _) => Err(Failure::failed(format!("{count} entries are of the wrong type"))),
+    }
+}
+
+fn differing(count: usize) -> Result<(), Failure> {
+    match count {
         0 => Ok(()),
         1 => Err(Failure::failed("1 counter differs from the usage records")),
         count => Err(Failure::failed(format!("{count} counters differ from the usage records"))),
@@ -151,15 +159,20 @@ fn verdict_json(verdict: &Verdict) -> serde_json::Value {
         .map(|found| json!({"counter": found.counter, "stored": found.stored, "counted": found.counted}))
         .collect();
     json!({
-        "agrees": verdict.differences.is_empty(),
+        "agrees": verdict.differences.is_empty() && verdict.wrong.is_empty(),
         "rows": verdict.rows,
         "folded_requests": verdict.folded,
         "counters": verdict.counters,
         "differences": differences,
+        "wrong_type": verdict.wrong,
     })
 }
 
 fn verdict_text(verdict: &Verdict) -> String {
+    let wrong: String = verdict.wrong.iter().map(|name| format!("{} is of the wrong type\n", clean(name))).collect();
+    if verdict.differences.is_empty() && !wrong.is_empty() {
+        return wrong;
+    }
     if verdict.differences.is_empty() {
         let (rows, folded, counters) = (verdict.rows, verdict.folded, verdict.counters);
         let [rows, folded, counters] = [rows, folded, counters].map(grouped);
@@ -169,7 +182,7 @@ fn verdict_text(verdict: &Verdict) -> String {
     for found in &verdict.differences {
         table.row(vec![found.counter.clone(), grouped(found.stored), grouped(found.counted)]);
     }
-    table.text()
+    wrong + &table.text()
 }
 
 fn audit(args: &AuditArgs) -> Result<(), Failure> {
@@ -379,7 +392,7 @@ mod tests {
 
     #[test]
     fn an_agreement_is_one_line_and_a_difference_a_table() {
-        let mut verdict = Verdict { rows: 1200, folded: 3, counters: 6, differences: Vec::new() };
+        let mut verdict = Verdict { rows: 1200, folded: 3, counters: 6, ..Verdict::default() };
         assert_eq!(verdict_text(&verdict), "ok: 6 counters agree with 1 200 rows and 3 folded requests\n");
         assert_eq!(verdict_json(&verdict)["agrees"], true);
         verdict.differences.push(Difference { counter: "requests of a".to_string(), stored: 5, counted: 6 });

@@ -3,7 +3,7 @@
 use super::args::ConfigArg;
 use super::output::Failure;
 use crate::io::{files, process, secrets};
-use crate::policy::config::{Config, ConfigError, Source};
+use crate::policy::config::{Config, ConfigError, Source, StoreUrl};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -90,7 +90,13 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
             secrets::run(program, &hidden)
         }
     };
-    Config::parse(&Source { file: &file, text: &text, env: &env, read: &read, run: &run })
+    let mut config = Config::parse(&Source { file: &file, text: &text, env: &env, read: &read, run: &run })?;
+    if matches!(config.store.url, StoreUrl::Redis(_)) {
+        // All commands look in the folder that the gateway uses.
+        let beside = || path.parent().map(Path::to_path_buf);
+        config.store.spill = config.store.spill.or_else(beside);
+    }
+    Ok(config)
 }
 
 /// True if Tollgate runs the programs that the file at `path` names. A file in the current folder may be anyone's, and

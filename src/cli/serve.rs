@@ -3,6 +3,7 @@
 use super::args::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
+use super::store;
 use crate::base::time::Unix;
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
@@ -78,7 +79,7 @@ pub(super) fn serve(
     let log = LogWriter::start(log, config.server.bounds.log)
         .map_err(|error| format!("cannot start the log thread: {}", explained(&error)))?;
     let predecessor = listeners.channel.take().map(HandoverReceiver::new).transpose().map_err(cannot_take_over)?;
-    let spills = ledger::spill_place(&config, path.as_deref());
+    let spills = store::spill_place(&config, path.as_deref());
     let plan = Plan { config: Arc::new(config), path, program, descriptors, security, spills, log: Rc::new(log) };
     let service = match predecessor {
         None => Service::prepare(&plan, listeners, signals, Turn::default(), false)?,

@@ -1,12 +1,14 @@
 //! Opens the ledger for commands, beside a running gateway or without one.
 
 use super::output::{Failure, clean};
+use crate::base::digest::{hex, sha256};
 #[cfg(feature = "redis")]
 use crate::io::store::api::StoreError;
 use crate::io::store::ledger::Ledger;
 use crate::io::store::lock;
 #[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
+use crate::io::store::spill::Place;
 use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::config::{Config, StoreUrl};
 use crate::policy::keys::KeyRecord;
@@ -107,10 +109,38 @@ pub fn adopt(high: &Config) -> Result<String, Failure> {
     }
 }
 
-/// Connects to a shared ledger.
+/// Spill files for rows that the ledger does not accept before the end. `path` is the configuration's file.
+pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
+    let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
+    let (beside, stem) = match &config.store.url {
+        StoreUrl::Sqlite(file) => {
+            // The same file by another name has the same spills. One that is not there yet has none.
+            let file = file.canonicalize().unwrap_or_else(|_| file.clone());
+            (parent(&file), file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        }
+        url @ StoreUrl::Redis(_) => {
+            let name = hex(&sha256(url.to_string().as_bytes())[..4]);
+            (path.map(parent).unwrap_or_default(), format!("tollgate-{name}"))
+        }
+    };
+    let folder = config.store.spill.clone().unwrap_or(beside);
+    // A relative name without a folder is in the working directory.
+    Place::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
+}
+
+/// Connects to a shared ledger, if it is the one that this host used last.
 #[cfg(feature = "redis")]
 pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {
+    known_remote(high, &spill_place(high, None))
+}
+
+/// Like [`remote`], with the place of its mark.
+#[cfg(feature = "redis")]
+pub(super) fn known_remote(high: &Config, place: &Place) -> Result<Remote, StoreError> {
     let mut remote = unconnected(high)?;
+    if let Some(mark) = place.mark() {
+        remote = remote.expecting(mark.epoch);
+    }
     remote.connect()?;
     Ok(remote)
 }

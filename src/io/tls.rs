@@ -158,20 +158,23 @@ fn invalid(message: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, message)
 }
 
+/// Adds the certificates of a PEM file to `roots`.
+fn roots_of(path: &Path, mut roots: RootCertStore) -> io::Result<RootCertStore> {
+    let bad = |error: &dyn std::fmt::Display| invalid(format!("{}: {error}", path.display()));
+    let pem = files::read(path).map_err(|error| bad(&error))?;
+    let mut count = 0;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|error| bad(&error))?;
+        roots.add(certificate).map_err(|error| bad(&error))?;
+        count += 1;
+    }
+    if count == 0 { Err(bad(&"no certificate in it")) } else { Ok(roots) }
+}
+
 fn client_config(ca_file: Option<&Path>) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = ca_file {
-        let bad = |error: &dyn std::fmt::Display| invalid(format!("{}: {error}", path.display()));
-        let pem = files::read(path).map_err(|error| bad(&error))?;
-        let mut count = 0;
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|error| bad(&error))?;
-            roots.add(certificate).map_err(|error| bad(&error))?;
-            count += 1;
-        }
-        if count == 0 {
-            return Err(bad(&"no certificate in it"));
-        }
+        roots = roots_of(path, roots)?;
     }
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| invalid(error.to_string()))?;

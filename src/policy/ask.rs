@@ -83,6 +83,16 @@ pub enum Use {
     Returned(u64),
 }
 
+impl Use {
+    /// Key of the request.
+    pub fn key(&self) -> Option<&KeyId> {
+        match self {
+            Use::Took(_, key, _) | Use::Served(key, _) => Some(key),
+            Use::Returned(_) => None,
+        }
+    }
+}
+
 /// Decision of a shared ledger.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Ruling {

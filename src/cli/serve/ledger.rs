@@ -1,15 +1,14 @@
 //! The ledger of a running gateway, of either kind: looked at, opened, read at the start, kept by its thread, and where
 //! its last rows go if it does not take them.
 
-use crate::base::digest::{hex, sha256};
 use crate::base::time::{Now, Unix};
 use crate::cli::build;
 #[cfg(feature = "redis")]
-use crate::cli::store::remote;
+use crate::cli::store::{known_remote, remote};
 use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Past, Start};
 #[cfg(feature = "redis")]
-use crate::io::clock::watch;
+use crate::io::clock::{unix, watch};
 use crate::io::machine::explained;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
@@ -30,7 +29,6 @@ use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::{Amount, DAYS_KEPT};
 use crate::policy::row::Row;
 use crate::policy::window;
-use std::path::Path;
 use std::sync::Arc;
 
 /// An open ledger.
@@ -79,25 +77,6 @@ fn all_keys(source: &mut impl KeySource) -> Result<Keys, String> {
     }
 }
 
-/// Spill files for rows that the ledger does not accept before the end. `path` is the configuration's file.
-pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
-    let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
-    let (beside, stem) = match &config.store.url {
-        StoreUrl::Sqlite(file) => {
-            // The same file by another name has the same spills. One that is not there yet has none.
-            let file = file.canonicalize().unwrap_or_else(|_| file.clone());
-            (parent(&file), file.file_name().unwrap_or_default().to_string_lossy().into_owned())
-        }
-        url @ StoreUrl::Redis(_) => {
-            let name = hex(&sha256(url.to_string().as_bytes())[..4]);
-            (path.map(parent).unwrap_or_default(), format!("tollgate-{name}"))
-        }
-    };
-    let folder = config.store.spill.clone().unwrap_or(beside);
-    // A relative name without a folder is in the working directory.
-    Place::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
-}
-
 /// Where snapshots of a ledger in a file are taken to, if anywhere.
 fn snapshots(config: &Config) -> Option<SnapshotPlan> {
     let StoreUrl::Sqlite(from) = &config.store.url else { return None };
@@ -144,16 +123,19 @@ impl Opened {
             #[cfg(not(feature = "redis"))]
             StoreUrl::Redis(_) => return Err(crate::cli::store::NO_SHARED.to_string()),
             #[cfg(feature = "redis")]
-            StoreUrl::Redis(_) => remote(config).and_then(|mut remote| {
-                let mut warnings = remote.warnings()?;
-                warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
-                Ok(Opened {
-                    kind: Kind::Shared(Box::new(remote)),
-                    seen: KeysSeen::default(),
-                    moments: Moments::default(),
-                    warnings,
+            StoreUrl::Redis(_) => {
+                known_remote(config, spills).map(Remote::with_short_answers).and_then(|mut remote| {
+                    let mut warnings = remote.warnings()?;
+                    warnings.extend(remote.compare(spills, unix())?);
+                    warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
+                    Ok(Opened {
+                        kind: Kind::Shared(Box::new(remote)),
+                        seen: KeysSeen::default(),
+                        moments: Moments::default(),
+                        warnings,
+                    })
                 })
-            }),
+            }
         };
         opened.map_err(failed)
     }

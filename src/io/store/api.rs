@@ -520,6 +520,8 @@ pub struct Verdict {
     pub folded: u64,
     /// Counters compared.
     pub counters: u64,
+    /// Entries of the wrong type, which nothing can be counted in. Only a shared ledger can have any.
+    pub wrong: Vec<String>,
     /// Counters that differ; empty if all match. At most [`DIFFERENCES_MAX`] are listed.
     pub differences: Vec<Difference>,
 }

@@ -16,15 +16,17 @@
 //! `q:<host>` admitted and not confirmed, `r:<host>` reserved), `live:<account>` (`n:<host>` running,
 //! `r:<host>:<period>` tokens reserved), `due:<account>` (the same for nano-dollars). A grant reserves like a host,
 //! under its own name, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `clock` is the
-//! knowledge about the clocks of the writers, see `moments.rs`. `host:spared`, `host:<writer>` and `host:<former
-//! host>o` exist after the ledger was away, see `spared.rs`.
+//! knowledge about the clocks of the writers, see `moments.rs`. `start:<host>` is the last start of a host, by the name
+//! in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger was away,
+//! see `spared.rs`.
 
 mod audit;
 mod calls;
 mod changes;
 mod code;
 mod commit;
-mod epoch;
+pub(super) mod epoch;
+mod link;
 mod moments;
 mod nodes;
 mod notes;
@@ -39,15 +41,15 @@ use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock::{self, Clock};
-use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use, Wish};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, By, GroupLease, Lease, LimitKind, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use link::Link;
 use nodes::Nodes;
-use redis::{Cmd, Connection, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, ServerError, Value};
+use redis::{Cmd, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, ServerError, Value};
 use ring::rand::{SecureRandom, SystemRandom};
 use spared::Spared;
 use std::collections::BTreeMap;
@@ -78,7 +80,7 @@ const CHANGES: usize = 7;
 /// Shared ledger. Connects at its first use, and again after a failure.
 pub struct Remote {
     nodes: Nodes,
-    connection: Option<Connection>,
+    connection: Option<Link>,
     /// The URL without its password.
     name: String,
     /// Epoch of the ledger, once found.
@@ -175,8 +177,7 @@ impl Remote {
     /// ones. `name` is the URL as it may be shown.
     pub fn new(url: &str, ca_file: Option<&Path>, name: String) -> Result<Remote, StoreError> {
         let failed = |why: String| StoreError::Shared(name.clone(), why);
-        let pem = ca_file.map(|path| files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error)));
-        let nodes = Nodes::new(url, pem.transpose()?).map_err(|error| failed(error.to_string()))?;
+        let nodes = Nodes::new(url, ca_file).map_err(|error| failed(error.to_string()))?;
         let hash = |code: &String| redis::Script::new(code).get_hash().to_string();
         let hashes = code::scripts(nodes.is_cluster()).iter().map(hash).collect();
         Ok(Remote {
@@ -190,6 +191,12 @@ impl Remote {
             spared: Spared::default(),
             replicas: 0,
         })
+    }
+
+    /// Accepts answers only up to the size that a gateway needs, rather than that of the reports of commands.
+    pub fn with_short_answers(mut self) -> Remote {
+        self.nodes.most = limits::SHARED_REPLY_SERVING;
+        self
     }
 
     /// True if there is a connection, as far as is known.
@@ -244,7 +251,7 @@ impl Remote {
         done
     }
 
-    fn run<T>(&mut self, mut call: impl FnMut(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
+    fn run<T>(&mut self, mut call: impl FnMut(&mut Link) -> RedisResult<T>) -> Result<T, StoreError> {
         self.until_heard(|remote| remote.run_once(&mut call))
     }
 
@@ -254,7 +261,7 @@ impl Remote {
     }
 
     /// Runs `call` on the connection. After an error the connection's state is unknown, and it is dropped.
-    fn run_once<T>(&mut self, call: impl FnOnce(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
+    fn run_once<T>(&mut self, call: impl FnOnce(&mut Link) -> RedisResult<T>) -> Result<T, StoreError> {
         self.connect_to(false)?;
         let Some(connection) = &mut self.connection else { return Err(self.lost()) };
         let done = call(connection);

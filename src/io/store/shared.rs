@@ -6,6 +6,7 @@
 //! ledger cannot be reached. After every failure the host announces itself under a new name with its present
 //! reservations. So a reservation made in an answer that never arrived does not last.
 
+mod batches;
 mod handle;
 mod lents;
 mod seam;
@@ -14,7 +15,8 @@ use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::api::{Batch, StoreError, answers, unavailable};
 use super::follow::{Follower, KeysSeen};
 use super::moments::FoldGuard;
-use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
+use super::remote::epoch::OLDER;
+use super::remote::{Command, Done, Holds, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
@@ -22,6 +24,8 @@ use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
 use crate::policy::keys::KeyId;
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
+pub use batches::append_again;
+use batches::{batches_of, count_alone};
 pub use handle::{SharedHandle, spawn};
 use lents::Lents;
 pub use seam::SharedStore;
@@ -58,47 +62,6 @@ pub enum SharedNotice {
     BegunAnew,
 }
 
-/// Numbers rows and uses of grants, following the number given last. They keep their numbers until they are in the
-/// ledger. All amounts taken from grants precede the rows that give them back.
-fn batches_of(mut uses: Vec<Use>, mut rows: Vec<Row>, writer: &str, numbered: &mut u64) -> Vec<Batch> {
-    let mut batches = Vec::new();
-    while !uses.is_empty() || !rows.is_empty() {
-        let used_later = uses.split_off(uses.len().min(limits::ROWS_PER_SCRIPT));
-        let sent = if used_later.is_empty() { rows.len().min(limits::ROWS_PER_SCRIPT) } else { 0 };
-        let later = rows.split_off(sent);
-        *numbered += 1;
-        batches.push(Batch { sent: Some((writer.to_string(), *numbered)), uses, rows });
-        (uses, rows) = (used_later, later);
-    }
-    batches
-}
-
-/// Appends a batch that an earlier process has left; once, however often it is sent.
-pub fn append_again(remote: &mut Remote, batch: &Batch) -> Result<(), StoreError> {
-    let Some((writer, number)) = batch.sent.clone() else { return Ok(()) };
-    // Its reservations have ended with its lease.
-    let speaker = Speaker { host: "gone".to_string(), writer };
-    remote.send(&speaker, &[Command::Rows(number, &batch.rows, &[])]).map(drop)
-}
-
-/// Counts requests whose admission the ledger does not know of with their rows, like requests that a host has admitted
-/// without the ledger.
-fn count_alone(batches: &mut [Batch]) {
-    let mut taken: Vec<(KeyId, (Unix, Unix))> = Vec::new();
-    for one in batches.iter_mut().flat_map(|batch| batch.uses.drain(..)) {
-        if let Use::Took(_, key, lease) | Use::Served(key, lease) = one {
-            taken.push((key, lease.window));
-        }
-    }
-    for row in batches.iter_mut().rev().flat_map(|batch| batch.rows.iter_mut().rev()) {
-        let Some(lease) = row.lease.as_mut().filter(|lease| lease.shared) else { continue };
-        if let Some(at) = taken.iter().position(|one| *one == (row.key, lease.window)) {
-            taken.swap_remove(at);
-            lease.shared = false;
-        }
-    }
-}
-
 /// Times of the next periodic tasks.
 #[derive(Default)]
 struct Due {
@@ -120,6 +83,8 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     batches: VecDeque<Batch>,
     /// Number given last.
     numbered: u64,
+    /// Number of the last batch that the ledger has accepted, and when; `None` if it has lost it.
+    committed: Option<(u64, Mono)>,
     releases: Vec<Release>,
     /// Keys to look up.
     lookups: Vec<KeyId>,
@@ -163,6 +128,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             folding,
             batches: VecDeque::new(),
             numbered: 0,
+            committed: None,
             releases: Vec::new(),
             lookups: Vec::new(),
             holds: Holds::new(),
@@ -298,7 +264,15 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             // What the former ledger has admitted does not count in this one.
             self.holds.values_mut().for_each(|held| held.asked = 0);
             self.batches.iter_mut().for_each(|batch| batch.uses.retain(|one| !matches!(one, Use::Served(..))));
+            self.committed = None;
             return self.come_back_at_once();
+        }
+        let is_recent = |at: Mono| self.remote.watch().micros_since(at) < limits::BATCH_NUMBER.as_micros() as u64;
+        if let Some((number, _)) = self.committed.filter(|(_, at)| is_recent(*at))
+            && self.remote.last_batch(&self.speaker)? < number
+        {
+            (self.tell)(SharedNotice::Store(StoreNotice::Warning(OLDER.to_string())));
+            self.committed = None;
         }
         // Leases given back while the ledger was unreachable are not among the reservations announced.
         self.releases.clear();
@@ -377,6 +351,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let batches: Vec<Batch> = self.batches.drain(..sent).collect();
         for (batch, done) in batches.iter().zip(done) {
             committed += batch.rows.len() as u64;
+            self.committed = batch.sent.as_ref().map(|(_, number)| (*number, asked));
             self.folding.wrote(&batch.rows);
             for one in &batch.uses {
                 match one {

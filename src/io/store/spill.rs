@@ -1,3 +1,5 @@
+//! Files beside a ledger. The mark: which shared ledger this host used last, and its last start.
+//!
 //! Rows that the ledger did not take before their process ended, in files that the next start reads: one file for each
 //! such end, JSON lines in the form of rows, private to their owner. Called at the end of a gateway and at the start of
 //! the next.
@@ -88,6 +90,43 @@ impl Line {
             Box::new(Lease { window, period, reserved, shared, path, groups })
         });
         (self.batch, Row { lease, ..self.row })
+    }
+}
+
+/// Which shared ledger a host used last, and its last start.
+#[cfg(feature = "redis")]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Mark {
+    /// Its epoch.
+    pub epoch: String,
+    /// Name of the place of this mark in the ledger.
+    pub place: String,
+    /// Name of the last start of a gateway, which the ledger knows too.
+    pub start: String,
+    /// When that was, in milliseconds.
+    pub at: u64,
+}
+
+#[cfg(feature = "redis")]
+impl Place {
+    fn mark_path(&self) -> PathBuf {
+        self.folder.join(format!("{}.mark", self.stem))
+    }
+
+    /// Returns the mark of an earlier process of our own user; `None` if there is none that can be read.
+    pub fn mark(&self) -> Option<Mark> {
+        let mut text = Vec::new();
+        open(&self.mark_path()).ok()?.take(limits::SPILL_LINE_MAX as u64).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Replaces the mark, atomically.
+    pub fn set_mark(&self, mark: &Mark) -> io::Result<()> {
+        let (path, text) = (self.mark_path(), serde_json::to_vec(mark)?);
+        let draft = self.folder.join(format!("{}.mark-{}", self.stem, mark.start));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        let written = file.write_all(&text).and_then(|()| std::fs::rename(&draft, &path));
+        written.inspect_err(|_| _ = std::fs::remove_file(&draft))
     }
 }
 

@@ -1,12 +1,15 @@
 //! Connection for commands, which may block: plain or encrypted, by the same table of peers as the event loop's. Must
 //! never be used by the event loop.
 
-use super::{Security, is_authority};
+use super::{Security, invalid, is_authority, provider, roots_of};
 use crate::base::time::Mono;
 use crate::io::clock::Clock;
-use rustls::{CertificateError, ClientConnection, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Socket with a deadline, independent of the bytes that arrive.
@@ -77,15 +80,42 @@ pub enum Trouble {
 
 impl Blocking {
     /// Makes a TLS handshake with the peer of this number; without a number the connection is plain.
-    pub fn new(security: &Security, authority: Option<u32>, mut tcp: Bounded) -> io::Result<Blocking> {
+    pub fn new(security: &Security, authority: Option<u32>, tcp: Bounded) -> io::Result<Blocking> {
         let Some(index) = authority else { return Ok(Blocking::Plain(tcp)) };
         let peer = security.peers.0.get(index as usize).ok_or(io::ErrorKind::NotFound)?;
-        let session = ClientConnection::new(peer.config.clone(), peer.name.clone());
-        let mut session = session.map_err(io::Error::other)?;
+        Blocking::shake(peer.config.clone(), peer.name.clone(), tcp)
+    }
+
+    /// Makes a TLS handshake with the server of this name.
+    pub fn secure(trust: &Trust, name: &str, tcp: Bounded) -> io::Result<Blocking> {
+        let name = ServerName::try_from(name.to_string())
+            .map_err(|_| invalid(format!("`{name}` is not a name a certificate can carry")))?;
+        Blocking::shake(trust.0.clone(), name, tcp)
+    }
+
+    fn shake(config: Arc<ClientConfig>, name: ServerName<'static>, mut tcp: Bounded) -> io::Result<Blocking> {
+        let mut session = ClientConnection::new(config, name).map_err(io::Error::other)?;
         while session.is_handshaking() {
             session.complete_io(&mut tcp)?;
         }
         Ok(Blocking::Secure(Box::new(StreamOwned::new(session, tcp))))
+    }
+}
+
+/// Authorities that may vouch for a server.
+#[derive(Clone)]
+pub struct Trust(Arc<ClientConfig>);
+
+impl Trust {
+    /// The authorities of a PEM file, or the public ones.
+    pub fn load(ca_file: Option<&Path>) -> io::Result<Trust> {
+        let roots = match ca_file {
+            Some(path) => roots_of(path, RootCertStore::empty())?,
+            None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+        };
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| invalid(error.to_string()))?;
+        Ok(Trust(Arc::new(builder.with_root_certificates(roots).with_no_client_auth())))
     }
 }
 

@@ -77,8 +77,8 @@ section! {
         /// `None` keeps them for ever.
         pub retention: Option<Duration> = None, Or(Time(RETENTION), "for ever"), Restart;
         /// Folder for usage records that the store does not accept before the process ends. The next start reads them
-        /// in. Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder of the
-        /// configuration.
+        /// in. A shared store also keeps there the mark by which a start recognises it. Value: path of a folder.
+        /// Default: the folder of the ledger's file; of a shared store, the folder of the configuration.
         pub spill: Option<PathBuf> = None,
             Or(Folder, "beside the ledger's file; beside the configuration if the store is shared"), Restart;
     }

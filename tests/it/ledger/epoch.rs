@@ -35,11 +35,12 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
     assert_eq!(running.head().unwrap().status, 200);
     server.say(&[b"FLUSHALL"]);
     all_refuse(&all, &key);
-    // A key that is issued now begins a ledger, but not for hosts that know of another one.
-    let fresh = all[0].issue(&["--plan", "requests"]);
-    all_refuse(&all, &fresh);
+    // A key that was issued now would work at no host.
+    let refused = all[0].command(&["keys", "issue", "--name", "x", "--plan", "requests"]);
+    assert!(refused.code == 1 && refused.err.contains("tollgate ledger adopt"), "{}{}", refused.out, refused.err);
     let said = all[0].done(&["ledger", "adopt"]);
     assert!(said.starts_with("adopted: "), "{said}");
+    let fresh = all[0].issue(&["--plan", "requests"]);
     for h in &all {
         wait_for("service", || (status(h, &fresh) == 200).then_some(()));
         wait_for("the loss of the old key", || (h.status_of(&key) == 401).then_some(()));
@@ -52,6 +53,68 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
     wait_for("the row", || (sums(&late, &key).0 >= 1).then_some(()));
     let said = late.done(&["ledger", "verify"]);
     assert!(said.starts_with("ok:"), "{said}");
+}
+
+#[test]
+fn a_gateway_that_starts_refuses_a_ledger_that_was_emptied_meanwhile() {
+    let Some(server) = Server::start() else { return };
+    let mut all = [server.gateway(""), server.gateway("")];
+    let key = key_of(&all, &["--plan", "requests"]);
+    for h in &mut all {
+        assert_eq!(status(h, &key), 200);
+        assert!(h.gateway.stop("TERM").success());
+    }
+    server.say(&[b"FLUSHALL"]);
+    for args in [&["serve"][..], &["keys", "issue", "--name", "x"], &["keys", "list"], &["usage"]] {
+        let refused = all[0].command(args);
+        assert!(refused.code != 0 && refused.err.contains("tollgate ledger adopt"), "{args:?}: {}", refused.err);
+    }
+    assert_eq!(server.number(&["DBSIZE"]), 0, "nothing has begun a ledger");
+    all[0].done(&["ledger", "adopt"]);
+    let fresh = all[0].issue(&["--plan", "requests"]);
+    for h in &mut all {
+        h.start_again();
+        assert_eq!((status(h, &fresh), h.status_of(&key)), (200, 401));
+    }
+    // Nobody has to adopt it again, however long ago that was.
+    server.say(&[b"DEL", b"tollgate:adopted"]);
+    assert!(all[1].gateway.stop("TERM").success());
+    all[1].start_again();
+    assert_eq!(status(&all[1], &fresh), 200);
+}
+
+fn warned_of_loss(h: &Harness) -> bool {
+    let is_it = |line: &serde_json::Value| line["message"].to_string().contains("restored from an older copy");
+    h.log().iter().any(is_it)
+}
+
+#[test]
+fn a_ledger_restored_from_an_older_copy_is_reported() {
+    let Some(mut server) = Server::start() else { return };
+    let mut all = [server.gateway(""), server.gateway("")];
+    let key = key_of(&all, &["--plan", "requests"]);
+    assert_eq!(status(&all[0], &key), 200);
+    wait_for("the row", || (sums(&all[0], &key).0 == 1).then_some(()));
+    server.kill();
+    let copy = server.copy();
+    server.run();
+    for h in &all {
+        wait_for("service", || (status(h, &key) == 200).then_some(()));
+    }
+    wait_for("the rows", || (sums(&all[0], &key).0 == 3).then_some(()));
+    assert!(!all.iter().any(warned_of_loss), "nothing was lost");
+    // One gateway runs, and one starts afterwards, which the copy does not know the last start of.
+    assert!(all[1].gateway.stop("TERM").success());
+    all[1].start_again();
+    assert!(all[1].gateway.stop("TERM").success());
+    server.kill();
+    server.restore(&copy);
+    server.run();
+    wait_for("service", || (status(&all[0], &key) == 200).then_some(()));
+    wait_for("the warning", || warned_of_loss(&all[0]).then_some(()));
+    all[1].start_again();
+    assert_eq!(status(&all[1], &key), 200);
+    assert!(warned_of_loss(&all[1]));
 }
 
 #[test]

@@ -8,7 +8,12 @@ use super::shared::{Server, agree, key_of};
 use super::shared_people::row;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tollgate::base::limits;
+use tollgate::base::time::Unix;
 use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
+use tollgate::policy::ask::Use;
+use tollgate::policy::meter::{Amount, GroupLease, Lease};
+use tollgate::policy::row::Row;
 
 #[test]
 fn a_commit_behind_one_that_fails_is_not_taken_for_both() {
@@ -24,6 +29,54 @@ fn a_commit_behind_one_that_fails_is_not_taken_for_both() {
     assert_eq!(remote.send(&speaker, &both).unwrap(), [Done::Done, Done::Done]);
     assert_eq!(remote.send(&speaker, &both).unwrap(), [Done::Before, Done::Before]);
     assert_eq!(remote.verify().unwrap().rows, 1);
+}
+
+/// Usage records of as many keys, users, sessions and models, each key in a tree of four groups of its own. No two count
+/// in the same counter, so that a commit of them takes the server longest.
+fn unlike(count: usize) -> Vec<Row> {
+    let row = |n: usize| {
+        let text = format!(
+            r#"{{"r":"{n:032x}","k":"k{n:011}","a":86400123,"m":"m{n}","t":"p/m{n}","e":"chat","s":true,"c":200,
+            "u":[1,1,1,1],"f":"provider","n":7,"x":1,"d":7,"g":"a{n}/b{n}/c{n}/d{n}"}}"#
+        );
+        let bounds = (Unix(86_400_000), Unix(172_800_000));
+        let group = |name: &str| GroupLease { name: format!("{name}{n}").into(), window: bounds, period: bounds };
+        let groups = ["d", "c", "b", "a"].map(group).into();
+        let reserved = Amount { tokens: 5, nano: 5 };
+        let lease = Lease { window: bounds, period: bounds, reserved, groups, shared: true, ..Lease::default() };
+        let (user, session) = (format!("u{n}"), format!("s{n}"));
+        let row: Row = serde_json::from_str(&text).unwrap();
+        Row { lease: Some(Box::new(lease)), user: Some(user.into()), session: Some(session.into()), ..row }
+    };
+    (0..count).map(row).collect()
+}
+
+#[test]
+fn the_largest_commit_of_unlike_records_counts_each() {
+    let Some(server) = Server::start() else { return };
+    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
+    remote.announce(&speaker, "", &Holds::new()).unwrap();
+    let rows = unlike(limits::KEYS_PER_SCRIPT);
+    let uses: Vec<Use> = rows.iter().map(|row| Use::Served(row.key, *row.lease.clone().unwrap())).collect();
+    for (number, size) in [(1, 1), (2, 16), (3, rows.len())] {
+        server.say(&[b"CONFIG", b"RESETSTAT"]);
+        assert_eq!(
+            remote.send(&speaker, &[Command::Rows(number, &rows[..size], &uses[..size])]).unwrap(),
+            [Done::Done]
+        );
+        let stats = server.text(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+        let usec = line.split("usec=").nth(1).and_then(|text| text.split(',').next()).unwrap();
+        println!("a commit of {size} usage records of as many keys, each in 4 groups: {usec} us of the server");
+    }
+    assert_eq!(server.number(&["ZCARD", "tollgate:wins"]), 5 * rows.len() as u64);
+    let last = rows.len() - 1;
+    for account in [rows[last].key.to_string(), format!("@a{last}"), format!("@d{last}")] {
+        let used = server.text(&["HGET", &format!("tollgate:use:{account}"), "1"]);
+        let window = server.text(&["HGET", &format!("tollgate:win:{account}:86400000:172800000"), "q"]);
+        assert_eq!((&*used, &*window), ("$1\r\n4\r\n", "$1\r\n1\r\n"), "{account}");
+    }
 }
 
 #[test]

@@ -20,6 +20,8 @@ mod grants;
 mod grants_model;
 #[cfg(feature = "redis")]
 mod handover;
+#[cfg(feature = "redis")]
+mod impostor;
 mod kills;
 mod lookups;
 #[cfg(feature = "redis")]

@@ -107,6 +107,32 @@ fn a_counter_that_is_no_whole_number_admits_nobody() {
 }
 
 #[test]
+fn verify_names_every_entry_of_the_wrong_type() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &["--plan", "requests"]);
+    assert_eq!(status(&h, &key), 200);
+    wait_for("the row", || (sums(&h, &key).0 == 1).then_some(()));
+    let names = ["use", "cost", "live", "due"].map(|what| format!("tollgate:{what}:{}", id_of(&key)));
+    for name in names.iter().map(String::as_str).chain(["tollgate:wins", "tollgate:groups"]) {
+        let kind = server.text(&["TYPE", name]);
+        server.say(&[b"DEL", name.as_bytes()]);
+        server.say(&[b"SET", name.as_bytes(), b"1"]);
+        let done = h.command(&["ledger", "verify"]);
+        assert!(
+            done.code == 1 && done.out.contains(&format!("{name} is of the wrong type")),
+            "{}{}",
+            done.out,
+            done.err
+        );
+        let json = h.command(&["ledger", "verify", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!((&json["agrees"], &json["wrong_type"]), (&false.into(), &serde_json::json!([name])), "{kind}");
+        server.say(&[b"DEL", name.as_bytes()]);
+    }
+}
+
+#[test]
 fn a_wrong_number_that_is_repaired_is_forgotten_by_hosts_that_have_seen_it() {
     let Some(server) = Server::start() else { return };
     let all = server.three();

@@ -119,6 +119,27 @@ impl Server {
         child.wait().unwrap();
     }
 
+    /// A copy of all data of a server that does not run.
+    pub fn copy(&self) -> Folder {
+        let copy = Folder::new();
+        self.transfer(self.folder.path(), copy.path());
+        copy
+    }
+
+    /// Puts a copy in the place of all data of a server that does not run.
+    pub fn restore(&self, copy: &Folder) {
+        std::fs::remove_dir_all(self.folder.path().join("appendonlydir")).unwrap();
+        self.transfer(copy.path(), self.folder.path());
+    }
+
+    fn transfer(&self, from: &Path, to: &Path) {
+        let [from, to] = [from, to].map(|folder| folder.join("appendonlydir"));
+        std::fs::create_dir_all(&to).unwrap();
+        for file in std::fs::read_dir(from).unwrap().flatten() {
+            std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    }
+
     /// A gateway on this server; `more` are further lines of `[store]`.
     pub fn gateway(&self, more: &str) -> Harness {
         url_gateway(&self.url(), more)

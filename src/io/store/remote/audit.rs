@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Name, and alternating fields and values.
 type Hash = (String, Vec<String>);
 /// Result of the script.
-type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
+type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<String>);
 
 /// Maximum number of comparisons, which start again if rows were folded meanwhile.
 const TRIES: usize = 10;
@@ -69,12 +69,13 @@ impl Remote {
         let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(|name| self.named(name));
         let mut cmd = self.script(SNAPSHOT, &names);
         cmd.arg(self.nodes.prefix());
-        let (last, folds, days, folded, uses, costs, windows, people): Raw =
+        let (last, folds, days, folded, uses, costs, windows, people, wrong): Raw =
             self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);
         let folded_days: BTreeSet<u64> = order::gathered(folded.keys().map(|key| key.day));
-        let mut verdict = Verdict { folded: folded.values().map(|sums| sums[0]).sum(), ..Verdict::default() };
+        let folded_requests = folded.values().map(|sums| sums[0]).sum();
+        let mut verdict = Verdict { folded: folded_requests, wrong, ..Verdict::default() };
         folded.into_iter().for_each(|(place, sums)| counted.add(place, &sums));
         if !last.is_empty() {
             self.read_rows(&last, &mut |row| {

@@ -34,9 +34,8 @@ impl Calls {
             self.0.learn(&connection.req_command(redis::cmd("CLUSTER").arg("SLOTS"))?);
         }
         connection.req_command(redis::cmd("SUBSCRIBE").arg([self.0.prefix(), CALLS].concat()))?;
-        connection.set_read_timeout(Some(limits::KEYS_LOOK))?;
         while !is_over() {
-            match connection.recv_response() {
+            match connection.answer(limits::KEYS_LOOK) {
                 // "message", the channel, and the published text.
                 Ok(call) => {
                     let account = list(&call).get(2).and_then(text).and_then(|name| name.strip_prefix(&*live));

@@ -3,6 +3,7 @@
 //! different epoch. Only `tollgate ledger adopt` makes hosts take over another ledger.
 
 use super::code::{self, SCRIPTS};
+use super::link::Link;
 use super::values::{list, text};
 use super::{FORMAT, FORMERS, Remote, Speaker};
 use crate::base::digest::hex;
@@ -10,12 +11,18 @@ use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock;
 use crate::io::store::api::StoreError;
-use redis::{Cmd, Connection, ConnectionLike, RedisResult, Value};
+use crate::io::store::spill::{Mark, Place};
+use redis::{Cmd, ConnectionLike, RedisResult, Value};
 use ring::rand::{SecureRandom, SystemRandom};
 
 /// Error text for a ledger that is not the one known before.
 const REPLACED: &str =
     "the ledger was emptied or replaced; put it back, or start again on purpose with `tollgate ledger adopt`";
+
+/// Warning about a ledger that has less than a host has found in it before.
+pub(crate) const OLDER: &str = "the ledger has lost usage records or changes of keys that it had accepted: it was \
+    restored from an older copy, or a crash or failover lost its last writes; what it lost counts in no limit, and \
+    changes of keys must be made again";
 
 /// Marks of a ledger: its format, its epoch, and the epoch to be taken over.
 type Found = [Option<String>; 3];
@@ -23,7 +30,7 @@ type Found = [Option<String>; 3];
 impl Remote {
     /// Opens a connection to the server that has the ledger, loads the scripts, and reads the marks. Each node of a
     /// cluster is tried once, within the time that one node has to answer.
-    fn open(&mut self) -> RedisResult<(Connection, Found)> {
+    fn open(&mut self) -> RedisResult<(Link, Found)> {
         let (mut tried, mut why) = (Vec::new(), None);
         let until = self.clock.mono().after(limits::SHARED_ANSWER);
         loop {
@@ -41,7 +48,7 @@ impl Remote {
         }
     }
 
-    fn open_here(&mut self) -> RedisResult<(Connection, Found)> {
+    fn open_here(&mut self) -> RedisResult<(Link, Found)> {
         let mut connection = self.nodes.connect()?;
         let mut pipe = redis::pipe();
         for code in code::scripts(self.nodes.is_cluster()) {
@@ -134,14 +141,12 @@ impl Remote {
         Ok(())
     }
 
-    fn begin(&self, connection: &mut Connection, adopts: bool) -> RedisResult<String> {
-        let mut random = [0u8; 12];
-        let filled = SystemRandom::new().fill(&mut random);
-        filled.map_err(|_| std::io::Error::other("no entropy is available"))?;
+    fn begin(&self, connection: &mut Link, adopts: bool) -> RedisResult<String> {
+        let name = random_name()?;
         let kept = if adopts { limits::ADOPTED_KEPT.as_secs() } else { 0 };
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(code::begin()).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
-        let told = connection.req_command(cmd.arg(hex(&random)).arg(FORMAT).arg(kept))?;
+        let told = connection.req_command(cmd.arg(name).arg(FORMAT).arg(kept))?;
         // An error is passed on; any other value that is no text is no epoch of ours.
         match told {
             Value::ServerError(error) => Err(error.into()),
@@ -154,6 +159,36 @@ impl Remote {
     pub fn adopt(&mut self) -> Result<String, StoreError> {
         self.connect_to(true)?;
         Ok(self.epoch.clone().unwrap_or_default())
+    }
+
+    /// Accepts only the ledger of this epoch, or one that was adopted.
+    pub fn expecting(mut self, epoch: String) -> Remote {
+        self.epoch = Some(epoch);
+        self
+    }
+
+    /// Checks that the ledger has the last start of this host, and stores the present one, there and in the mark.
+    /// Returns a warning if it lacks the last one.
+    pub fn compare(&mut self, place: &Place, now: Unix) -> Result<Option<String>, StoreError> {
+        let fresh = || random_name().map_err(|error| StoreError::Shared(self.name.clone(), error.to_string()));
+        let (epoch, start) = (self.epoch.clone().unwrap_or_default(), fresh()?);
+        let before = place.mark().filter(|mark| mark.epoch == epoch);
+        let own = before.as_ref().map_or_else(fresh, |mark| Ok(mark.place.clone()))?;
+        let name = self.named("start:") + &own;
+        let known = self.read_text(redis::cmd("GET").arg(&name))?;
+        let kept = limits::START_KEPT.as_secs();
+        self.read(redis::cmd("SET").arg(&name).arg(&start).arg("EX").arg(kept))?;
+        // A mark that cannot be written is missing at the next start. The operator is warned of the folder.
+        let _ = place.set_mark(&Mark { epoch, place: own, start, at: now.0 });
+        let is_kept = |mark: &Mark| now.0.saturating_sub(mark.at) < (kept - 86_400) * 1000;
+        let lacks = before.filter(is_kept).is_some_and(|mark| known != Some(mark.start));
+        Ok(lacks.then(|| format!("{}: {OLDER}", self.name)))
+    }
+
+    /// Returns the number of the last batch that the ledger has from a writer, and 0 if it has none.
+    pub fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError> {
+        let found = self.read_text(redis::cmd("GET").arg(self.named("seq:") + &speaker.writer))?;
+        Ok(found.and_then(|text| text.parse().ok()).unwrap_or(0))
     }
 
     /// Name of the entry that identifies the known ledger.
@@ -190,6 +225,14 @@ impl Remote {
     pub(super) fn read_text(&mut self, cmd: &Cmd) -> Result<Option<String>, StoreError> {
         Ok(text(&self.read(cmd)?).map(str::to_string))
     }
+}
+
+/// Returns a name that nothing else has.
+fn random_name() -> std::io::Result<String> {
+    let mut random = [0u8; 12];
+    let filled = SystemRandom::new().fill(&mut random);
+    filled.map_err(|_| std::io::Error::other("no entropy is available"))?;
+    Ok(hex(&random))
 }
 
 fn is_error(value: &Value) -> bool {

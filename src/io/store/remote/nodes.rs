@@ -9,9 +9,12 @@
 //! exists: both masters refuse a script that names a missing entry (TRYAGAIN) until the whole slot has moved. That is a
 //! temporary outage; so is ASK, the answer for names that have moved already.
 
+use super::link::Link;
 use super::values::{list, text};
 use crate::base::limits;
-use redis::{Client, Connection, ConnectionAddr, RedisError, RedisResult, TlsCertificates, Value};
+use crate::io::tls::blocking::Trust;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, Value};
+use std::path::Path;
 
 /// Prefixes of all names: on one server, and in a cluster.
 const PREFIXES: [&str; 2] = ["tollgate:", "{tollgate}:"];
@@ -24,7 +27,11 @@ type Place = (String, u16);
 /// Known location of the ledger.
 #[derive(Clone)]
 pub(super) struct Nodes {
-    client: Client,
+    info: ConnectionInfo,
+    /// Authorities that vouch for the server; `None` without TLS.
+    trust: Option<Trust>,
+    /// Longest answer, in bytes.
+    pub(super) most: usize,
     /// Nodes of a cluster: first those that the URL names, then those that nodes have reported. Empty on one server.
     places: Vec<Place>,
     /// Number of nodes that the URL names.
@@ -34,15 +41,14 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Reads the URL. `pem` contains authorities, instead of the public ones.
-    pub(super) fn new(url: &str, pem: Option<Vec<u8>>) -> RedisResult<Nodes> {
+    /// Reads the URL. `ca_file` contains authorities in PEM, instead of the public ones.
+    pub(super) fn new(url: &str, ca_file: Option<&Path>) -> RedisResult<Nodes> {
         let (url, places) = of_cluster(url).unwrap_or_else(|| (url.to_string(), Vec::new()));
-        let client = match pem {
-            None => Client::open(url)?,
-            Some(pem) => Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(pem) })?,
-        };
+        let secure = url.strip_prefix("rediss://").map(|rest| ["redis://", rest].concat());
+        let trust = if secure.is_some() { Some(Trust::load(ca_file)?) } else { None };
+        let info = secure.unwrap_or(url).into_connection_info()?;
         let (at, seeds) = (places.first().cloned(), places.len());
-        Ok(Nodes { client, places, seeds, at })
+        Ok(Nodes { info, trust, most: limits::SHARED_REPLY, places, seeds, at })
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -60,23 +66,12 @@ impl Nodes {
     }
 
     /// Connects to the server, or to the node that is next.
-    pub(super) fn connect(&self) -> RedisResult<Connection> {
-        let connection = match self.at.clone() {
-            None => self.client.get_connection_with_timeout(limits::SHARED_CONNECT)?,
-            Some((host, port)) => {
-                let info = self.client.get_connection_info();
-                let addr = match info.addr().clone() {
-                    ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                        ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-                    }
-                    _ => ConnectionAddr::Tcp(host, port),
-                };
-                Client::open(info.clone().set_addr(addr))?.get_connection_with_timeout(limits::SHARED_CONNECT)?
-            }
+    pub(super) fn connect(&self) -> RedisResult<Link> {
+        let (host, port) = match (&self.at, self.info.addr()) {
+            (Some((host, port)), _) | (None, ConnectionAddr::Tcp(host, port)) => (&**host, *port),
+            _ => return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into()),
         };
-        connection.set_read_timeout(Some(limits::SHARED_ANSWER))?;
-        connection.set_write_timeout(Some(limits::SHARED_ANSWER))?;
-        Ok(connection)
+        Link::open((host, port), self.trust.as_ref(), self.info.redis_settings(), self.most)
     }
 
     /// Remembers the answer to `CLUSTER SLOTS`: first and last slot, then host, port and more of each node.
@@ -190,9 +185,9 @@ mod tests {
         let told: Vec<String> = many.places.iter().map(|(host, port)| format!("{host} {port}")).collect();
         assert_eq!(told, ["h 1", "::1 2", "other 6379", "::2 6379"]);
         assert_eq!((many.prefix(), at(&many)), ("{tollgate}:", "h 1".to_string()));
-        let info = many.client.get_connection_info();
-        assert!(matches!(info.addr(), ConnectionAddr::TcpTls { insecure: false, .. }));
-        assert_eq!((info.redis_settings().username(), info.redis_settings().password()), (Some("u"), Some("p")));
+        assert!(many.trust.is_some() && one.trust.is_none());
+        let login = many.info.redis_settings();
+        assert_eq!((login.username(), login.password()), (Some("u"), Some("p")));
     }
 
     #[test]

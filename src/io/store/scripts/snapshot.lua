@@ -2,23 +2,37 @@
 -- KEYS: 1 rows, 2 days, 3 days with folded sums, 4 how often rows were folded, 5 keys, 6 all windows by expiry, 7 names of groups
 -- ARGV: 1 prefix
 -- Returns: id of the last row or "", how often rows were folded, then lists of {name, fields and values}: days,
---          folded days, tokens by day of keys and groups, their nano-dollars by day, windows, days by user and session
-local prefix = ARGV[1]
-local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+--          folded days, tokens by day of keys and groups, their nano-dollars by day, windows, days by user and session,
+--          and a list of the names of entries of the wrong type
+local prefix, wrong = ARGV[1], {}
+-- The type of an entry as the server names it; what is missing has every type.
+local function is(name, kind)
+    local found = redis.call('TYPE', name).ok
+    if found == kind or found == 'none' then
+        return true
+    end
+    wrong[#wrong + 1] = name
+    return false
+end
+local function read(kind, name, command, ...)
+    return is(name, kind) and redis.call(command, name, ...) or {}
+end
+local last = read('stream', KEYS[1], 'XREVRANGE', '+', '-', 'COUNT', 1)
 local function hashes(names, before)
     local all = {}
     for _, name in ipairs(names) do
-        all[#all + 1] = { name, redis.call('HGETALL', before .. name) }
+        all[#all + 1] = { name, read('hash', before .. name, 'HGETALL') }
     end
     return all
 end
 local accounts, known, strange = {}, {}, {}
-for _, kind in ipairs({ redis.call('HKEYS', KEYS[5]), redis.call('SMEMBERS', KEYS[7]) }) do
+for _, kind in ipairs({ read('hash', KEYS[5], 'HKEYS'), read('set', KEYS[7], 'SMEMBERS') }) do
     for _, name in ipairs(kind) do
         accounts[#accounts + 1], known[name] = name, true
     end
 end
-local days = hashes(redis.call('ZRANGE', KEYS[2], 0, -1), prefix .. 'day:')
+local names = read('zset', KEYS[2], 'ZRANGE', 0, -1)
+local days = hashes(names, prefix .. 'day:')
 -- An unknown key has rows if gateways still had to report them when they took over a ledger that was reset; the
 -- requests were admitted by the one before.
 for _, day in ipairs(days) do
@@ -30,18 +44,24 @@ for _, day in ipairs(days) do
     end
 end
 local windows = {}
-for _, name in ipairs(redis.call('ZRANGE', KEYS[6], 0, -1)) do
+for _, name in ipairs(read('zset', KEYS[6], 'ZRANGE', 0, -1)) do
     if not strange[string.match(name, 'win:(%w+):%d+:%d+$')] then
         windows[#windows + 1] = name
     end
 end
+for _, name in ipairs(accounts) do
+    is(prefix .. 'live:' .. name, 'hash')
+    is(prefix .. 'due:' .. name, 'hash')
+end
+is(KEYS[4], 'string')
 return {
     last[1] and last[1][1] or '',
-    tonumber(redis.call('GET', KEYS[4]) or '0'),
+    tonumber(redis.pcall('GET', KEYS[4]) or '0') or 0,
     days,
-    hashes(redis.call('ZRANGE', KEYS[3], 0, -1), prefix .. 'folded:'),
+    hashes(read('zset', KEYS[3], 'ZRANGE', 0, -1), prefix .. 'folded:'),
     hashes(accounts, prefix .. 'use:'),
     hashes(accounts, prefix .. 'cost:'),
     hashes(windows, ''),
-    hashes(redis.call('ZRANGE', KEYS[2], 0, -1), prefix .. 'who:'),
+    hashes(names, prefix .. 'who:'),
+    wrong,
 }

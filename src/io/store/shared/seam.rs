@@ -22,6 +22,7 @@ pub trait SharedStore: KeySource {
     fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError>;
     fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError>;
     fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError>;
+    fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError>;
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
     fn moments(&mut self) -> Result<Moments, StoreError>;
@@ -65,6 +66,10 @@ impl SharedStore for Remote {
 
     fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
         Remote::send(self, speaker, commands)
+    }
+
+    fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError> {
+        Remote::last_batch(self, speaker)
     }
 
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {

@@ -254,6 +254,13 @@ impl Host {
         Ok(())
     }
 
+    /// Time for which the oldest admission has not been told, in microseconds.
+    pub fn untold_for(&self, at: u64) -> u64 {
+        let told = self.ledger.borrow().told.get(&self.writer).copied().unwrap_or(0);
+        let oldest = self.untold.get((told - self.taken.min(told)) as usize);
+        oldest.map_or(0, |(since, _)| at.saturating_sub(*since))
+    }
+
     /// Requests that were admitted and never told, by window.
     pub fn lost(&mut self) -> Windows {
         let told = self.ledger.borrow().told.get(&self.writer).copied().unwrap_or(0);

@@ -213,6 +213,10 @@ impl SharedStore for Store {
         }
     }
 
+    fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError> {
+        self.call(|ledger| ledger.server.last_batch(&speaker.writer))
+    }
+
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         let found = self.keys.iter().filter(|key| ids.contains(&key.id)).cloned().collect();
         self.call(|_| found)

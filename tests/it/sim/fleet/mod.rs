@@ -31,6 +31,8 @@ pub const STEPS: u64 = 300;
 const QUIET: u64 = 50;
 /// Microseconds within which a host reports an admission, without faults.
 const WRITE_BEHIND: u64 = 50_000;
+/// Microseconds after a fault within which it may still have an effect: a lease.
+const SETTLED: u64 = 15_000_000;
 /// Limits of the group that all keys are in.
 const REQUESTS: u64 = 100;
 const TOKENS: u64 = 1200;
@@ -54,6 +56,8 @@ pub struct Tally {
     /// The longest that a use was not told when another followed, in microseconds.
     pub oldest: u64,
     pub pauses: u64,
+    /// Of a host with admissions that it had not told, and no fault before.
+    pub well_paused: u64,
     pub jumps: u64,
     pub splits: u64,
     pub slow: u64,
@@ -105,6 +109,8 @@ struct World {
     oldest: u64,
     /// The last answer that something is not there.
     why: String,
+    /// From when on no earlier fault has an effect.
+    well: u64,
 }
 
 fn request(key: &str) -> Vec<u8> {
@@ -168,6 +174,7 @@ impl World {
             calm: seed % 11 == 10,
             oldest: 0,
             why: String::new(),
+            well: 0,
         };
         for index in 0..HOSTS {
             let host = world.host(index);
@@ -197,7 +204,7 @@ impl World {
 
     fn step(&mut self, sum: &mut Tally, left: u64) -> Result<(), String> {
         if left > QUIET && !self.calm && self.rng.below(25) == 0 {
-            self.fault(sum);
+            self.fault(sum)?;
         }
         let micros = match self.rng.below(40) {
             0 => self.rng.below(400_000),
@@ -291,18 +298,25 @@ impl World {
         }
     }
 
-    fn fault(&mut self, sum: &mut Tally) {
+    fn fault(&mut self, sum: &mut Tally) -> Result<(), String> {
         let (at, who) = (self.at, self.rng.below(HOSTS as u64) as usize);
         let long = at + 100_000 + self.rng.below(5_000_000);
-        match self.rng.below(10) {
+        let (kind, was_well) = (self.rng.below(10), self.well <= at);
+        self.well = self.well.max(long.max(at + 5_000_000) + SETTLED);
+        match kind {
             0 | 1 => {
                 sum.pauses += 1;
-                let Some(host) = &mut self.hosts[who] else { return };
+                let Some(host) = &mut self.hosts[who] else { return Ok(()) };
+                let untold = host.untold_for(at);
+                if was_well && untold > WRITE_BEHIND {
+                    return Err(format!("a host stops that has not told what it admitted {untold} us before"));
+                }
+                sum.well_paused += u64::from(was_well && untold > 0);
                 host.pause(at, at + 5_000_000, &mut self.rng);
             }
             2 => {
                 sum.jumps += 1;
-                let Some(host) = &self.hosts[who] else { return };
+                let Some(host) = &self.hosts[who] else { return Ok(()) };
                 let hour = 3_600_000;
                 let wall = host.line.wall.get();
                 host.line.wall.set(if self.rng.below(2) == 0 { wall + hour } else { wall - hour });
@@ -326,6 +340,7 @@ impl World {
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// A host is gone, and with it what it had not told.

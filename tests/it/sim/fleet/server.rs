@@ -400,6 +400,11 @@ impl Server {
         }
     }
 
+    /// Number of the last batch of a writer.
+    pub fn last_batch(&self, writer: &str) -> u64 {
+        self.numbers.get(writer).copied().unwrap_or(0)
+    }
+
     /// Makes a host's lease last; false if it has ended.
     pub fn renew(&mut self, host: &str) -> bool {
         let lives = self.lives(host);
