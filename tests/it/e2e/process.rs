@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Timeout of a test for an action of a process.
@@ -44,18 +45,39 @@ impl Drop for Folder {
     }
 }
 
-/// A port that nobody listens on. Below the ephemeral ones, so that no outgoing connection takes it meanwhile.
+/// First port for tests. All are below the ephemeral ones, so that no outgoing connection takes one meanwhile.
+const FIRST_PORT: u16 = 10_000;
+/// Ports of a block, and number of blocks.
+const BLOCK: u16 = 100;
+const BLOCKS: u16 = 210;
+
+/// Ports that this program may use. Several programs of tests run at once, and share all ports by blocks: the one that
+/// listens on the first port of a block may use the others.
+struct Ports {
+    claims: Vec<TcpListener>,
+    /// The next port of the last block, and the end of the block.
+    next: u16,
+    end: u16,
+}
+
+/// A port that nobody listens on, and that no other program of tests uses.
 pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Several programs of tests run at once, one after another by their ids, and begin far from each other.
-    let start = (u64::from(std::process::id()) * 12_979 % 21_000) as u16;
-    for _ in 0..2000 {
-        let port = 10_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 21_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+    static PORTS: Mutex<Ports> = Mutex::new(Ports { claims: Vec::new(), next: 0, end: 0 });
+    let mut ports = PORTS.lock().unwrap();
+    let listen = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
+    loop {
+        if ports.next == ports.end {
+            let block = |n: u16| FIRST_PORT + n * BLOCK;
+            let claim = (0..BLOCKS).map(block).find_map(|port| Some((port, listen(port)?)));
+            let (first, listener) = claim.expect("no free port");
+            ports.claims.push(listener);
+            (ports.next, ports.end) = (first + 1, first + BLOCK);
+        }
+        ports.next += 1;
+        if listen(ports.next - 1).is_some() {
+            return ports.next - 1;
         }
     }
-    panic!("no free port");
 }
 
 /// A running process; killed with the test if it has not been stopped before.
