@@ -2,9 +2,10 @@
 //! dies, its slot moves, its scripts are flushed: no limit is passed, and no row is lost beyond what is stated.
 //! `CLUSTER_KILLS` says how often a master dies, once unless it is set.
 
+use super::connections::certificates;
 use super::harness::{Harness, chat, chat_request};
 use super::process::{Folder, free_port, wait_at_most, wait_for};
-use super::shared::{Server, agree, certificates, key_of, url_gateway};
+use super::shared::{Server, agree, key_of, url_gateway};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

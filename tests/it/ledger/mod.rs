@@ -6,6 +6,8 @@ mod clock;
 mod cluster;
 mod commit;
 #[cfg(feature = "redis")]
+mod connections;
+#[cfg(feature = "redis")]
 mod epoch;
 mod estimates;
 mod files;

@@ -104,11 +104,15 @@ fn requests_refused_while_the_ledger_stood_still_are_not_counted() {
         while before < BEFORE {
             before += ask(&at(&all), 1, &key)[0];
         }
+        let refused = || all.iter().flat_map(Harness::log).filter(|line| line["status"] == 503).count();
+        let refused_before = refused();
         server.signal("STOP");
         let stopped = Instant::now();
         let during = std::thread::scope(|scope| {
             let during = scope.spawn(|| ask(&at(&all), 20, &key));
             std::thread::sleep(STOPPED.saturating_sub(stopped.elapsed()));
+            // On a busy machine the requests may come late.
+            wait_for("a refusal", || (refused() > refused_before).then_some(()));
             server.signal("CONT");
             during.join().unwrap()
         });
