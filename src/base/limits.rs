@@ -199,7 +199,7 @@ pub const MOMENT_MAX: u64 = 253_402_300_799_999;
 pub const SLICE_REST: Duration = Duration::from_micros(100);
 /// Rows of one commit. Further rows go into the next one.
 pub const ROWS_PER_COMMIT: usize = 4096;
-/// Connect timeout of a shared ledger.
+/// Connect timeout of a shared ledger while serving.
 pub const SHARED_CONNECT: Duration = Duration::from_secs(1);
 /// Time to wait for replicas of a shared ledger to have a write, if such a wait is configured.
 pub const SHARED_REPLICAS: Duration = Duration::from_secs(1);
@@ -209,8 +209,11 @@ pub const SHARED_REPLY: usize = 1 << 30;
 pub const SHARED_REPLY_SERVING: usize = 64 << 20;
 /// Nodes of a cluster that are remembered, and tried one after another until one has the ledger.
 pub const SHARED_NODES_MAX: usize = 64;
-/// Time that a shared ledger may take to answer.
+/// Time that a shared ledger may take to answer while serving.
 pub const SHARED_ANSWER: Duration = Duration::from_secs(2);
+/// The same two times for a command, and until a gateway serves. No request waits meanwhile, and a busy host may need
+/// more than a second.
+pub const SHARED_COMMAND: Duration = Duration::from_secs(5);
 /// Time that a request waits for its admission by a shared ledger before the ledger counts as unreachable. Longer than
 /// the ledger's thread needs to find out.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(4);

@@ -7,7 +7,7 @@ use crate::io::store::api::StoreError;
 use crate::io::store::ledger::Ledger;
 use crate::io::store::lock;
 #[cfg(feature = "redis")]
-use crate::io::store::remote::Remote;
+use crate::io::store::remote::{Bounds, Remote};
 use crate::io::store::spill::Place;
 use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::config::{Config, StoreUrl};
@@ -131,13 +131,13 @@ pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
 /// Connects to a shared ledger, if it is the one that this host used last.
 #[cfg(feature = "redis")]
 pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {
-    known_remote(high, &spill_place(high, None))
+    known_remote(high, &spill_place(high, None), Bounds::COMMAND)
 }
 
-/// Like [`remote`], with the place of its mark.
+/// Like [`remote`], with the place of its mark and the bounds of the connection.
 #[cfg(feature = "redis")]
-pub(super) fn known_remote(high: &Config, place: &Place) -> Result<Remote, StoreError> {
-    let mut remote = unconnected(high)?;
+pub(super) fn known_remote(high: &Config, place: &Place, bounds: Bounds) -> Result<Remote, StoreError> {
+    let mut remote = unconnected(high)?.within(bounds);
     if let Some(mark) = place.mark() {
         remote = remote.expecting(mark.epoch);
     }

@@ -17,7 +17,7 @@ use crate::io::store::copy::SnapshotPlan;
 use crate::io::store::follow::{KeySource, KeysSeen};
 use crate::io::store::moments::Moments;
 #[cfg(feature = "redis")]
-use crate::io::store::remote::Remote;
+use crate::io::store::remote::{Bounds, Remote};
 #[cfg(feature = "redis")]
 use crate::io::store::shared::{self, SharedHandle, SharedNotice};
 use crate::io::store::spill::Place;
@@ -123,19 +123,17 @@ impl Opened {
             #[cfg(not(feature = "redis"))]
             StoreUrl::Redis(_) => return Err(crate::cli::store::NO_SHARED.to_string()),
             #[cfg(feature = "redis")]
-            StoreUrl::Redis(_) => {
-                known_remote(config, spills).map(Remote::with_short_answers).and_then(|mut remote| {
-                    let mut warnings = remote.warnings()?;
-                    warnings.extend(remote.compare(spills, unix())?);
-                    warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
-                    Ok(Opened {
-                        kind: Kind::Shared(Box::new(remote)),
-                        seen: KeysSeen::default(),
-                        moments: Moments::default(),
-                        warnings,
-                    })
+            StoreUrl::Redis(_) => known_remote(config, spills, Bounds::START).and_then(|mut remote| {
+                let mut warnings = remote.warnings()?;
+                warnings.extend(remote.compare(spills, unix())?);
+                warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
+                Ok(Opened {
+                    kind: Kind::Shared(Box::new(remote)),
+                    seen: KeysSeen::default(),
+                    moments: Moments::default(),
+                    warnings,
                 })
-            }
+            }),
         };
         opened.map_err(failed)
     }
@@ -232,7 +230,7 @@ impl Opened {
                     SharedNotice::CalledIn(account) => answered(Notice::CalledIn(account)),
                     SharedNotice::BegunAnew => answered(Notice::BegunAnew),
                 };
-                shared::spawn(*remote, duties, tell).map(LedgerHandle::Shared)
+                shared::spawn(remote.within(Bounds::SERVING), duties, tell).map(LedgerHandle::Shared)
             }
         };
         kept.map_err(|error| format!("cannot start the ledger's thread: {}", explained(&error)))

@@ -47,6 +47,7 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, By, GroupLease, Lease, LimitKind, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+pub use link::Bounds;
 use link::Link;
 use nodes::Nodes;
 use redis::{Cmd, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, ServerError, Value};
@@ -193,9 +194,10 @@ impl Remote {
         })
     }
 
-    /// Accepts answers only up to the size that a gateway needs, rather than that of the reports of commands.
-    pub fn with_short_answers(mut self) -> Remote {
-        self.nodes.most = limits::SHARED_REPLY_SERVING;
+    /// Sets the bounds of its connections, also of a present one. Without this they are those of commands.
+    pub fn within(mut self, bounds: Bounds) -> Remote {
+        self.nodes.bounds = bounds;
+        self.connection.iter_mut().for_each(|link| link.bounds = bounds);
         self
     }
 
@@ -239,7 +241,7 @@ impl Remote {
     /// Does `call`, which must be harmless if done twice. Repeats it if it was interrupted, within the ledger's time to
     /// answer, but at least once, because a process may have been stopped for longer.
     fn until_heard<T>(&mut self, mut call: impl FnMut(&mut Remote) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let until = self.clock.mono().after(limits::SHARED_ANSWER);
+        let until = self.clock.mono().after(self.nodes.bounds.answer);
         let mut done = call(self);
         while matches!(done, Err(StoreError::Interrupted(_))) {
             let late = self.clock.mono() >= until;

@@ -6,6 +6,8 @@ use super::process::{Folder, free_port, run};
 use super::races::PLANS;
 use super::shared::{Server, agree, key_of, url_gateway};
 use std::path::Path;
+use std::time::Duration;
+use tollgate::base::limits;
 
 #[test]
 fn a_server_without_an_append_only_file_is_warned_of_and_a_password_is_neither_needed_nor_shown() {
@@ -38,6 +40,23 @@ fn a_server_that_does_not_answer_is_said_not_to_answer() {
     std::fs::write(folder.path().join("tollgate.toml"), text).unwrap();
     let failed = run(folder.path(), &["keys", "list"], &[]);
     assert_eq!((failed.code, failed.err), (1, format!("error: {url}: no answer in time\n")));
+}
+
+#[test]
+fn a_command_waits_for_a_busy_server_longer_than_a_request_does() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    // Longer than a gateway that serves waits for a connection, and for an answer.
+    let stopped = limits::SHARED_CONNECT.max(limits::SHARED_ANSWER) + Duration::from_millis(500);
+    server.signal("STOP");
+    std::thread::scope(|scope| {
+        let listed = scope.spawn(|| h.command(&["keys", "list"]));
+        std::thread::sleep(stopped);
+        server.signal("CONT");
+        let listed = listed.join().unwrap();
+        assert!(listed.code == 0 && listed.out.contains(&key[8..20]), "{}{}", listed.out, listed.err);
+    });
 }
 
 /// Certificate and key of a server, and the authority that vouches for it.

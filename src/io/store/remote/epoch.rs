@@ -32,7 +32,7 @@ impl Remote {
     /// cluster is tried once, within the time that one node has to answer.
     fn open(&mut self) -> RedisResult<(Link, Found)> {
         let (mut tried, mut why) = (Vec::new(), None);
-        let until = self.clock.mono().after(limits::SHARED_ANSWER);
+        let until = self.clock.mono().after(self.nodes.bounds.answer);
         loop {
             let error = match self.open_here() {
                 Ok(opened) => return Ok(opened),

@@ -21,6 +21,26 @@ const DEPTH_MAX: usize = 16;
 /// than it has bytes.
 const VALUE_MIN: usize = 16;
 
+/// Bounds of a connection.
+#[derive(Copy, Clone)]
+pub struct Bounds {
+    /// Longest answer, in bytes.
+    most: usize,
+    connect: Duration,
+    pub(super) answer: Duration,
+}
+
+impl Bounds {
+    /// For commands, which may print reports.
+    pub const COMMAND: Bounds =
+        Bounds { most: limits::SHARED_REPLY, connect: limits::SHARED_COMMAND, answer: limits::SHARED_COMMAND };
+    /// Until a gateway serves.
+    pub const START: Bounds = Bounds { most: limits::SHARED_REPLY_SERVING, ..Bounds::COMMAND };
+    /// While requests may wait for the answer.
+    pub const SERVING: Bounds =
+        Bounds { connect: limits::SHARED_CONNECT, answer: limits::SHARED_ANSWER, ..Bounds::START };
+}
+
 /// Scanner of one answer.
 #[derive(Default)]
 struct Frame {
@@ -127,26 +147,25 @@ pub(super) struct Link {
     /// What has arrived, and what has been looked through of it.
     bytes: Vec<u8>,
     frame: Frame,
-    /// Longest answer.
-    most: usize,
+    pub(super) bounds: Bounds,
 }
 
 impl Link {
-    /// Connects to a server within [`limits::SHARED_CONNECT`], and logs in. `trust`: by TLS.
+    /// Connects to a server, and logs in. `trust`: by TLS.
     pub(super) fn open(
         (host, port): (&str, u16),
         trust: Option<&Trust>,
         login: &RedisConnectionInfo,
-        most: usize,
+        bounds: Bounds,
     ) -> RedisResult<Link> {
-        let tcp = dial(host, port)?;
+        let tcp = dial(host, port, bounds.connect)?;
         tcp.set_nodelay(true)?;
-        let bounded = Bounded::new(tcp, limits::SHARED_CONNECT);
+        let bounded = Bounded::new(tcp, bounds.connect);
         let stream = match trust {
             None => Blocking::Plain(bounded),
             Some(trust) => Blocking::secure(trust, host, bounded)?,
         };
-        let mut link = Link { stream, bytes: Vec::new(), frame: Frame::default(), most };
+        let mut link = Link { stream, bytes: Vec::new(), frame: Frame::default(), bounds };
         link.log_in(login)?;
         Ok(link)
     }
@@ -164,7 +183,7 @@ impl Link {
         pipe.cmd("PING");
         self.stream.write_all(&pipe.get_packed_pipeline())?;
         for number in 0..=count {
-            if let Value::ServerError(error) = self.answer(limits::SHARED_CONNECT)?
+            if let Value::ServerError(error) = self.answer(self.bounds.connect)?
                 && number < count
             {
                 return Err(error.into());
@@ -178,7 +197,7 @@ impl Link {
     pub(super) fn answer(&mut self, within: Duration) -> RedisResult<Value> {
         let (begun, before) = (watch(), self.bytes.len());
         loop {
-            if let Some(end) = self.frame.scan(&self.bytes, self.most)? {
+            if let Some(end) = self.frame.scan(&self.bytes, self.bounds.most)? {
                 let value = redis::parse_redis_value(&self.bytes[..end]);
                 self.bytes.drain(..end);
                 self.frame = Frame::default();
@@ -189,8 +208,8 @@ impl Link {
             if self.bytes.len() > before && watch() > until {
                 return Err(io::Error::from(ErrorKind::TimedOut).into());
             }
-            if self.bytes.len() > self.most {
-                return Err(wrong(format!("an answer of more than {} MiB", self.most >> 20)).into());
+            if self.bytes.len() > self.bounds.most {
+                return Err(wrong(format!("an answer of more than {} MiB", self.bounds.most >> 20)).into());
             }
             self.read(within)?;
         }
@@ -209,13 +228,13 @@ impl Link {
     }
 
     fn send(&mut self, bytes: &[u8]) -> RedisResult<()> {
-        self.stream.bound(limits::SHARED_ANSWER);
+        self.stream.bound(self.bounds.answer);
         Ok(self.stream.write_all(bytes)?)
     }
 }
 
-fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
-    let until = watch().after(limits::SHARED_CONNECT);
+fn dial(host: &str, port: u16, within: Duration) -> io::Result<TcpStream> {
+    let until = watch().after(within);
     let mut why = io::Error::new(ErrorKind::NotFound, "its name has no address");
     for at in (host, port).to_socket_addrs()? {
         let left = until.micros_since(watch());
@@ -233,14 +252,14 @@ fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
 impl ConnectionLike for Link {
     fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
         self.send(cmd)?;
-        self.answer(limits::SHARED_ANSWER)
+        self.answer(self.bounds.answer)
     }
 
     fn req_packed_commands(&mut self, cmd: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
         self.send(cmd)?;
         let mut values = Vec::with_capacity(count);
         for number in 0..offset + count {
-            match self.answer(limits::SHARED_ANSWER)? {
+            match self.answer(self.bounds.answer)? {
                 // A command of a transaction that is not carried out.
                 Value::ServerError(error) if number < offset => return Err(error.into()),
                 value if number >= offset => values.push(value),

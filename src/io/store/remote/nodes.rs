@@ -9,7 +9,7 @@
 //! exists: both masters refuse a script that names a missing entry (TRYAGAIN) until the whole slot has moved. That is a
 //! temporary outage; so is ASK, the answer for names that have moved already.
 
-use super::link::Link;
+use super::link::{Bounds, Link};
 use super::values::{list, text};
 use crate::base::limits;
 use crate::io::tls::blocking::Trust;
@@ -30,8 +30,7 @@ pub(super) struct Nodes {
     info: ConnectionInfo,
     /// Authorities that vouch for the server; `None` without TLS.
     trust: Option<Trust>,
-    /// Longest answer, in bytes.
-    pub(super) most: usize,
+    pub(super) bounds: Bounds,
     /// Nodes of a cluster: first those that the URL names, then those that nodes have reported. Empty on one server.
     places: Vec<Place>,
     /// Number of nodes that the URL names.
@@ -48,7 +47,7 @@ impl Nodes {
         let trust = if secure.is_some() { Some(Trust::load(ca_file)?) } else { None };
         let info = secure.unwrap_or(url).into_connection_info()?;
         let (at, seeds) = (places.first().cloned(), places.len());
-        Ok(Nodes { info, trust, most: limits::SHARED_REPLY, places, seeds, at })
+        Ok(Nodes { info, trust, bounds: Bounds::COMMAND, places, seeds, at })
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -71,7 +70,7 @@ impl Nodes {
             (Some((host, port)), _) | (None, ConnectionAddr::Tcp(host, port)) => (&**host, *port),
             _ => return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into()),
         };
-        Link::open((host, port), self.trust.as_ref(), self.info.redis_settings(), self.most)
+        Link::open((host, port), self.trust.as_ref(), self.info.redis_settings(), self.bounds)
     }
 
     /// Remembers the answer to `CLUSTER SLOTS`: first and last slot, then host, port and more of each node.
