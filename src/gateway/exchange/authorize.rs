@@ -11,6 +11,7 @@ use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Field, Framing, Method, RequestHead, values};
 use crate::wire::{Dialect, Relay, Span};
+use std::borrow::Cow;
 
 /// Endpoint that a request asks for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -119,7 +120,11 @@ pub(crate) fn authorize(
         found.endpoint = Some(Endpoint::Preflight);
         return Ok(Endpoint::Preflight);
     }
-    let path = trim_slash(head.path.of(bytes));
+    let path = trim_slashes(head.path.of(bytes));
+    let exact = path.strip_prefix(b"/v1").and_then(exact_endpoint);
+    // Nearly every path is exact, and has no run of slashes.
+    let path = if exact.is_some() { Cow::Borrowed(path) } else { single_slashes(path) };
+    let path = &*path;
     if path == b"/" || path.is_empty() {
         found.endpoint = Some(Endpoint::Root);
         return method_allowed(head, Endpoint::Root);
@@ -130,7 +135,7 @@ pub(crate) fn authorize(
         _ => path.strip_prefix(b"/v1").filter(|rest| rest.is_empty() || rest[0] == b'/'),
     };
     let Some(inside) = inside else { return Err(Refusal::no_path()) };
-    let asked = endpoint_of(inside, head, bytes);
+    let asked = exact.or_else(|| endpoint_of(inside, head, bytes));
     found.endpoint = asked;
     found.below = match inside {
         _ if asked.is_some() => None,
@@ -167,14 +172,28 @@ pub(crate) fn authorize(
     Ok(endpoint)
 }
 
-fn trim_slash(path: &[u8]) -> &[u8] {
-    match path {
-        [rest @ .., b'/'] if !rest.is_empty() => rest,
-        other => other,
+fn trim_slashes(mut path: &[u8]) -> &[u8] {
+    while let [rest @ .., b'/'] = path
+        && !rest.is_empty()
+    {
+        path = rest;
     }
+    path
 }
 
-fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoint> {
+/// `path` with each run of slashes replaced by one slash.
+fn single_slashes(path: &[u8]) -> Cow<'_, [u8]> {
+    let is_run = |pair: &[u8]| pair == b"//";
+    if !path.windows(2).any(is_run) {
+        return Cow::Borrowed(path);
+    }
+    let mut single = path.to_vec();
+    single.dedup_by(|byte, before| *byte == b'/' && *before == b'/');
+    Cow::Owned(single)
+}
+
+/// The endpoint of a path below `/v1` that has no variable part.
+fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
     match inside {
         b"/chat/completions" => Some(Endpoint::Generate(Dialect::Chat)),
         b"/messages" => Some(Endpoint::Generate(Dialect::Messages)),
@@ -183,18 +202,24 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
         b"/responses/input_tokens" => Some(Endpoint::CountTokens(Dialect::Responses)),
         b"/models" => Some(Endpoint::Models),
         b"/quota" => Some(Endpoint::Quota),
-        other => {
-            let mut relays = Relay::ALL.into_iter();
-            if let Some(relay) = relays.find(|relay| other.strip_prefix(b"/") == Some(relay.name().as_bytes())) {
-                return Some(Endpoint::Generate(Dialect::Relay(relay)));
-            }
-            let id = other.strip_prefix(b"/models/")?;
-            // The id ends where the path does, less the one slash that is tolerated.
-            let path_len = trim_slash(head.path.of(bytes)).len();
-            let end = head.path.start as usize + path_len;
-            (!id.is_empty()).then(|| Endpoint::Model(Span::new(end - id.len(), end)))
-        }
+        _ => None,
     }
+}
+
+/// The endpoint of a path below `/v1`.
+fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoint> {
+    if let Some(endpoint) = exact_endpoint(inside) {
+        return Some(endpoint);
+    }
+    let mut relays = Relay::ALL.into_iter();
+    if let Some(relay) = relays.find(|relay| inside.strip_prefix(b"/") == Some(relay.name().as_bytes())) {
+        return Some(Endpoint::Generate(Dialect::Relay(relay)));
+    }
+    let id = inside.strip_prefix(b"/models/")?;
+    // The id ends where the path does, without the slashes at its end.
+    let path = trim_slashes(head.path.of(bytes));
+    let end = head.path.start as usize + path.len();
+    (!id.is_empty() && path.ends_with(id)).then(|| Endpoint::Model(Span::new(end - id.len(), end)))
 }
 
 /// True if a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
@@ -365,10 +390,12 @@ mod tests {
     }
 
     #[test]
-    fn one_trailing_slash_is_tolerated_and_no_more() {
-        assert_eq!(trim_slash(b"/v1/models/"), b"/v1/models");
-        assert_eq!(trim_slash(b"/v1/models//"), b"/v1/models/");
-        assert_eq!(trim_slash(b"/"), b"/");
+    fn runs_of_slashes_count_as_one() {
+        assert_eq!(trim_slashes(b"/v1/models/"), b"/v1/models");
+        assert_eq!(trim_slashes(b"/v1/models//"), b"/v1/models");
+        assert_eq!(*single_slashes(b"//v1///a/b"), *b"/v1/a/b");
+        assert_eq!(*single_slashes(b"/v1/a"), *b"/v1/a");
+        assert_eq!((trim_slashes(b"/"), trim_slashes(b"//")), (&b"/"[..], &b"/"[..]));
     }
 
     #[test]
