@@ -178,7 +178,8 @@ impl Followed {
 mod tests {
     use super::*;
 
-    const PRICES: Prices = Prices { input: 3_000_000, output: 0, cache_read: 300_000, cache_write: 3_750_000 };
+    const PRICES: Prices =
+        Prices { input: 3_000_000, output: 0, cache_read: 300_000, cache_write: 3_750_000, hour_write: 6_000_000 };
     const MINUTE: u64 = 60_000;
 
     fn row(session: &str, admitted: u64, target: &str, attempts: u32, tokens: [u64; 3]) -> Row {

@@ -23,6 +23,7 @@ pub(super) struct Line<'a> {
     output_price: f64,
     cache_read_price: f64,
     cache_write_price: f64,
+    cache_write_1h_price: f64,
     /// Endpoints that the model serves.
     serves: &'a [Dialect],
     /// False if it has no `input_price` or no `output_price`: it costs nothing, and budgets may refuse it.
@@ -76,6 +77,7 @@ pub(super) fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
         output_price: price(model.prices.output),
         cache_read_price: price(model.prices.cache_read),
         cache_write_price: price(model.prices.cache_write),
+        cache_write_1h_price: price(model.prices.hour_write),
         serves: &model.serves,
         priced: model.priced,
         discovered: model.discovered,

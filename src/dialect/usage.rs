@@ -5,12 +5,17 @@
 
 use super::keys::K;
 use crate::base::limits::ROW_TOKENS_MAX;
-use crate::wire::json::Raw;
+use crate::wire::json::{Kind, Raw};
 
 /// A count of tokens as an upstream reports it. What is absurd is not believed: it counts as not reported.
 #[inline]
 pub(super) fn tokens(value: Raw<'_>) -> Option<u64> {
     value.count().filter(|tokens| *tokens <= ROW_TOKENS_MAX)
+}
+
+/// A count of tokens that is not charged separately, in 32 bits.
+fn small_count(value: Raw<'_>) -> Option<u32> {
+    tokens(value).map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX))
 }
 
 /// Counters as an upstream has reported them; `None` where it said nothing.
@@ -22,10 +27,17 @@ pub struct Reported {
     pub cache_read: Option<u64>,
     /// Prompt tokens written to a cache.
     pub cache_write: Option<u64>,
+    /// Tokens among them that stay in the cache for an hour.
+    pub hour_write: u32,
     /// Completion tokens, reasoning included.
     pub output: Option<u64>,
     /// Reasoning tokens among them. Only translated, never charged separately.
-    pub reasoning: Option<u64>,
+    pub reasoning: Option<u32>,
+}
+
+/// Sum of the known counts; `None` if neither is known.
+fn sum_of(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    Some(one.or(other)?.saturating_add(one.and(other).unwrap_or(0)))
 }
 
 /// The members of a chat answer's `usage` as they are met; of a repeated one the last counts.
@@ -51,7 +63,7 @@ impl ChatUsage {
                 self.seen.cache_read = value.get("cached_tokens").and_then(tokens);
                 self.seen.cache_write = value.get("cache_write_tokens").and_then(tokens);
             }
-            K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(tokens),
+            K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(small_count),
             _ => {}
         }
     }
@@ -93,6 +105,7 @@ impl Reported {
         self.input = later.input.or(self.input);
         self.cache_read = later.cache_read.or(self.cache_read);
         self.cache_write = later.cache_write.or(self.cache_write);
+        self.hour_write = if later.hour_write > 0 { later.hour_write } else { self.hour_write };
         self.output = later.output.or(self.output);
         self.reasoning = later.reasoning.or(self.reasoning);
     }
@@ -100,9 +113,9 @@ impl Reported {
     /// Adds reasoning to the output where the provider has counted it apart, which its total shows.
     fn with_reasoning(mut self, prompt: Option<u64>, total: Option<u64>) -> Reported {
         if let (Some(prompt), Some(output), Some(reasoning), Some(total)) = (prompt, self.output, self.reasoning, total)
-            && total == prompt.saturating_add(output).saturating_add(reasoning)
+            && total == prompt.saturating_add(output).saturating_add(reasoning.into())
         {
-            self.output = Some(output.saturating_add(reasoning));
+            self.output = Some(output.saturating_add(reasoning.into()));
         }
         self
     }
@@ -128,6 +141,12 @@ impl Reported {
         seen.reported()
     }
 
+    /// Reads the `usage` in one of the choices of a chat answer, where some servers write it.
+    pub(super) fn of_choices(choices: Raw<'_>) -> Reported {
+        let mut usages = choices.items().filter_map(|choice| choice.get("usage"));
+        usages.find(|usage| usage.kind() == Kind::Object).map(Reported::from_chat).unwrap_or_default()
+    }
+
     /// Reads the `usage` object of a response. `input_tokens` includes what is cached and is split here, as in the chat
     /// shape.
     pub fn from_responses(usage: Raw<'_>) -> Reported {
@@ -142,26 +161,63 @@ impl Reported {
             cache_read,
             cache_write,
             output: output.and_then(tokens),
-            reasoning: of_output.and_then(|details| details.get("reasoning_tokens")).and_then(tokens),
+            reasoning: of_output.and_then(|details| details.get("reasoning_tokens")).and_then(small_count),
+            ..Reported::default()
         };
         reported.with_reasoning(prompt, total.and_then(tokens))
     }
 
-    /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`.
+    /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`. Its top level sums up the
+    /// iterations that wrote the message. A compaction is billed in addition.
     pub fn from_messages(usage: Raw<'_>) -> Reported {
-        let [input, output, read, write, of_output] = usage.pick([
+        let (mut all, iterations) = Reported::of_message(usage);
+        let sum = |kind: &str| {
+            let of_kind = iterations.items().filter(|one| one.get("type").is_some_and(|own| own.is(kind)));
+            of_kind.map(|one| Reported::of_message(one).0).reduce(Reported::plus)
+        };
+        if let Some(compacted) = sum("compaction") {
+            // A later report of a stream may lack members of the first one.
+            let mut known = sum("message").unwrap_or_default();
+            known.merge(all);
+            all = known.plus(compacted);
+        }
+        all
+    }
+
+    /// Reads the counters of one object in the messages format, and picks its `iterations`.
+    fn of_message(usage: Raw<'_>) -> (Reported, Raw<'_>) {
+        let [input, output, read, write, of_output, writes, iterations] = usage.pick([
             "input_tokens",
             "output_tokens",
             "cache_read_input_tokens",
             "cache_creation_input_tokens",
             "output_tokens_details",
+            "cache_creation",
+            "iterations",
         ]);
-        Reported {
+        let writes = writes.unwrap_or(Raw::NULL).pick(["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"]);
+        let [minutes, hour] = writes.map(|count| count.and_then(tokens));
+        let cache_write = write.and_then(tokens).or(sum_of(minutes, hour));
+        let reported = Reported {
             input: input.and_then(tokens),
             cache_read: read.and_then(tokens),
-            cache_write: write.and_then(tokens),
+            cache_write,
+            hour_write: hour.map_or(0, |hour| hour.min(cache_write.unwrap_or(0)).min(u32::MAX.into()) as u32),
             output: output.and_then(tokens),
-            reasoning: of_output.and_then(|details| details.get("thinking_tokens")).and_then(tokens),
+            reasoning: of_output.and_then(|details| details.get("thinking_tokens")).and_then(small_count),
+        };
+        (reported, iterations.unwrap_or(Raw::NULL))
+    }
+
+    /// The sum of two reports on different work.
+    fn plus(self, other: Reported) -> Reported {
+        Reported {
+            input: sum_of(self.input, other.input),
+            cache_read: sum_of(self.cache_read, other.cache_read),
+            cache_write: sum_of(self.cache_write, other.cache_write),
+            hour_write: self.hour_write.saturating_add(other.hour_write),
+            output: sum_of(self.output, other.output),
+            reasoning: self.reasoning.or(other.reasoning),
         }
     }
 }
@@ -194,6 +250,7 @@ mod tests {
             cache_write: Some(10),
             output: Some(5),
             reasoning: Some(4),
+            ..Reported::default()
         };
         assert_eq!(inclusive, want);
         let exclusive = read(r#"{"prompt_tokens":20,"prompt_tokens_details":{"cached_tokens":60}}"#);
@@ -214,5 +271,36 @@ mod tests {
         ));
         assert_eq!((seen.input, seen.cache_read, seen.cache_write, seen.output), (Some(3), Some(5), None, Some(9)));
         assert_eq!(seen.prompt(), Some(8));
+    }
+
+    #[test]
+    fn compactions_are_added_and_hour_writes_counted() {
+        let read = |text: &str| {
+            let seen = Reported::from_messages(Raw::new(text.as_bytes()));
+            (seen.input, seen.cache_write, seen.hour_write, seen.output)
+        };
+        let message = r#"{"type":"message","input_tokens":21,"output_tokens":8}"#;
+        let compaction = r#"{"type":"compaction","input_tokens":150,"output_tokens":26}"#;
+        let other = r#"{"type":"brand_new","input_tokens":1000,"output_tokens":1000},7,null,{}"#;
+        let both = format!(r#""iterations":[{compaction},{message},{other}]"#);
+        let top = r#"{"input_tokens":21,"output_tokens":8"#;
+        assert_eq!(read(&format!("{top},{both}}}")), (Some(171), None, 0, Some(34)));
+        // The last report of a stream may have output tokens alone.
+        assert_eq!(read(&format!(r#"{{"output_tokens":8,{both}}}"#)), (Some(171), None, 0, Some(34)));
+        for nothing in ["null", "[]", "{}", "7", &format!("[{message},{other}]")] {
+            assert_eq!(read(&format!("{top},\"iterations\":{nothing}}}")), (Some(21), None, 0, Some(8)), "{nothing}");
+        }
+        let writes =
+            |more: &str, writes: &str| read(&format!(r#"{{"input_tokens":1{more},"cache_creation":{writes}}}"#));
+        let apart = r#"{"ephemeral_5m_input_tokens":1000,"ephemeral_1h_input_tokens":2000}"#;
+        let total = r#","cache_creation_input_tokens":3000"#;
+        assert_eq!(writes(total, apart), (Some(1), Some(3000), 2000, None));
+        assert_eq!(writes("", apart), (Some(1), Some(3000), 2000, None));
+        assert_eq!(writes(r#","cache_creation_input_tokens":500"#, apart), (Some(1), Some(500), 500, None));
+        for nothing in
+            ["null", "[]", "7", r#"{"ephemeral_1h_input_tokens":null}"#, r#"{"ephemeral_1h_input_tokens":"7"}"#]
+        {
+            assert_eq!(writes(total, nothing), (Some(1), Some(3000), 0, None), "{nothing}");
+        }
     }
 }

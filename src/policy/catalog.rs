@@ -277,6 +277,10 @@ pub struct Prices {
     /// US dollars per million prompt tokens that are written to the provider's cache. Default: the input price.
     #[doc(alias = "cache_write_price")]
     pub cache_write: u64,
+    /// US dollars per million prompt tokens that are written to the provider's cache for an hour. Default: the value of
+    /// `cache_write_price`.
+    #[doc(alias = "cache_write_1h_price")]
+    pub hour_write: u64,
 }
 
 /// Range of the time a request may wait for a slot: in microseconds it fits 32 bits.

@@ -172,13 +172,13 @@ mod counts {
     }
 
     pub(super) fn serialize<S: Serializer>(usage: &Usage, to: S) -> Result<S::Ok, S::Error> {
-        let Usage { uncached_in, cache_read, cache_write, out, source } = usage.bounded();
+        let Usage { uncached_in, cache_read, cache_write, out, source, .. } = usage.bounded();
         Counts { u: [uncached_in, cache_read, cache_write, out], f: source }.serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Usage, D::Error> {
         let Counts { u: [uncached_in, cache_read, cache_write, out], f: source } = Counts::deserialize(from)?;
-        Ok(Usage { uncached_in, cache_read, cache_write, out, source })
+        Ok(Usage { uncached_in, cache_read, cache_write, hour_write: 0, out, source })
     }
 }
 
@@ -188,7 +188,8 @@ mod tests {
     use crate::policy::usage::UsageSource;
 
     fn row() -> Row {
-        let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, out: 4, source: UsageSource::Partial };
+        let source = UsageSource::Partial;
+        let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, hour_write: 0, out: 4, source };
         Row {
             trace: None,
             lease: None,

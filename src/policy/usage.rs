@@ -47,6 +47,8 @@ pub struct Usage {
     pub cache_read: u64,
     /// Prompt tokens written to the provider's cache.
     pub cache_write: u64,
+    /// Of these, tokens that are to stay there for an hour. Only priced apart, not stored.
+    pub hour_write: u32,
     /// Completion tokens, reasoning included.
     pub out: u64,
     /// Source of the counts.
@@ -57,9 +59,9 @@ impl Usage {
     /// Usage with upper bounds, since a provider can report absurd numbers.
     pub fn bounded(self) -> Usage {
         let cut = |tokens: u64| tokens.min(limits::ROW_TOKENS_MAX);
-        let Usage { uncached_in, cache_read, cache_write, out, source } = self;
-        let [uncached_in, cache_read, cache_write, out] = [uncached_in, cache_read, cache_write, out].map(cut);
-        Usage { uncached_in, cache_read, cache_write, out, source }
+        let [uncached_in, cache_read] = [self.uncached_in, self.cache_read].map(cut);
+        let [cache_write, out] = [self.cache_write, self.out].map(cut);
+        Usage { uncached_in, cache_read, cache_write, out, ..self }
     }
 
     /// Sum of both.
@@ -73,6 +75,7 @@ impl Usage {
             uncached_in: self.uncached_in.saturating_add(other.uncached_in),
             cache_read: self.cache_read.saturating_add(other.cache_read),
             cache_write: self.cache_write.saturating_add(other.cache_write),
+            hour_write: self.hour_write.saturating_add(other.hour_write),
             out: self.out.saturating_add(other.out),
             source,
         }
@@ -94,7 +97,8 @@ impl Usage {
         let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
         let pico = of(self.uncached_in, prices.input)
             + of(self.cache_read, prices.cache_read)
-            + of(self.cache_write, prices.cache_write)
+            + of(self.cache_write.saturating_sub(self.hour_write.into()), prices.cache_write)
+            + of(self.cache_write.min(self.hour_write.into()), prices.hour_write)
             + of(self.out, prices.output);
         u64::try_from((pico + 500) / 1000).unwrap_or(u64::MAX)
     }
@@ -103,7 +107,8 @@ impl Usage {
 /// Highest possible cost of a prompt and a completion in nano-dollars, for any number of tokens read from or written to
 /// a cache.
 pub fn most_nano(prompt: u64, completion: u64, prices: &Prices) -> u64 {
-    let dearest = Prices { input: prices.input.max(prices.cache_read).max(prices.cache_write), ..*prices };
+    let Prices { cache_read, cache_write, hour_write, .. } = *prices;
+    let dearest = Prices { input: prices.input.max(cache_read).max(cache_write).max(hour_write), ..*prices };
     Usage { uncached_in: prompt, out: completion, ..Usage::default() }.cost_nano(&dearest)
 }
 
@@ -111,7 +116,8 @@ pub fn most_nano(prompt: u64, completion: u64, prices: &Prices) -> u64 {
 mod tests {
     use super::*;
 
-    const PRICES: Prices = Prices { input: 250_000, output: 2_000_000, cache_read: 25_000, cache_write: 312_500 };
+    const PRICES: Prices =
+        Prices { input: 250_000, output: 2_000_000, cache_read: 25_000, cache_write: 312_500, hour_write: 312_500 };
 
     #[test]
     fn a_million_tokens_cost_their_price() {
@@ -123,10 +129,22 @@ mod tests {
 
     #[test]
     fn the_four_kinds_are_priced_apart_and_rounded_once() {
-        let usage = Usage { uncached_in: 1, cache_read: 1, cache_write: 1, out: 1, source: UsageSource::Provider };
+        let usage = Usage { uncached_in: 1, cache_read: 1, cache_write: 1, out: 1, ..Usage::default() };
         // 250 + 25 + 312.5 + 2000 nano-dollars
         assert_eq!(usage.cost_nano(&PRICES), 2588);
         assert_eq!((usage.prompt(), usage.total()), (3, 4));
+    }
+
+    #[test]
+    fn writes_for_an_hour_have_their_own_price() {
+        let dear = Prices { hour_write: 500_000, ..PRICES };
+        let usage = Usage { cache_write: 3000, hour_write: 2000, ..Usage::default() };
+        assert_eq!((usage.prompt(), usage.cost_nano(&PRICES)), (3000, 937_500));
+        assert_eq!(usage.cost_nano(&dear), 312_500 + 1_000_000);
+        assert_eq!(usage.plus(usage).bounded().cost_nano(&dear), 2 * usage.cost_nano(&dear));
+        assert_eq!(most_nano(3000, 0, &dear), 3000 * 500);
+        // No more are for an hour than there are.
+        assert_eq!(Usage { cache_write: 1, ..usage }.cost_nano(&dear), 500);
     }
 
     #[test]
@@ -138,7 +156,7 @@ mod tests {
     #[test]
     fn what_may_be_used_costs_at_least_what_is() {
         assert_eq!(most_nano(1_000_000, 1_000_000, &PRICES), 312_500_000 + 2_000_000_000);
-        let cheap = Prices { cache_write: 1, cache_read: 2, ..PRICES };
+        let cheap = Prices { cache_write: 1, hour_write: 1, cache_read: 2, ..PRICES };
         assert_eq!(most_nano(1_000_000, 0, &cheap), 250_000_000);
         for (read, write) in [(0, 0), (7, 0), (0, 7), (3, 4)] {
             let used = Usage {

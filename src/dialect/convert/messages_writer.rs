@@ -312,7 +312,7 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
     if let Some(reasoning) = reported.reasoning {
         key(out, "output_tokens_details");
         out.extend_from_slice(b"{\"thinking_tokens\":");
-        write_count(out, reasoning);
+        write_count(out, reasoning.into());
         out.push(b'}');
     }
     out.push(b'}');

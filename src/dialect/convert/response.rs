@@ -142,7 +142,7 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
     out.extend_from_slice(b"},\"output_tokens\":");
     write_count(out, output);
     out.extend_from_slice(b",\"output_tokens_details\":{\"reasoning_tokens\":");
-    write_count(out, reported.reasoning.unwrap_or(0));
+    write_count(out, reported.reasoning.unwrap_or(0).into());
     out.extend_from_slice(b"},\"total_tokens\":");
     write_count(out, input.saturating_add(output));
     out.push(b'}');

@@ -63,7 +63,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
         StopReason::End if sequence.is_some() => StopReason::Sequence,
         reason => reason,
     };
-    let reported = Reported::from_chat(usage);
+    let reported = if usage.is_null() { Reported::of_choices(choices) } else { Reported::from_chat(usage) };
     Ok(Some(Answer { parts, reason, sequence, explanation: None, reported }))
 }
 

@@ -146,8 +146,14 @@ fn usage_is_overheard_in_both_shapes() {
     assert_eq!(seen.reported, want);
     assert!((15..60).contains(&seen.relayed_tokens), "{}", seen.relayed_tokens);
     let seen = run_every_way(Dialect::Messages, false, &fixture("05-thinking.upstream.messages.stream.sse")).observed;
-    let want =
-        Reported { input: Some(15), cache_read: Some(0), cache_write: Some(0), output: Some(48), reasoning: Some(41) };
+    let want = Reported {
+        input: Some(15),
+        cache_read: Some(0),
+        cache_write: Some(0),
+        output: Some(48),
+        reasoning: Some(41),
+        ..Reported::default()
+    };
     assert_eq!(seen.reported, want);
 }
 

@@ -1,7 +1,7 @@
 //! Reads a complete answer that keeps its shape.
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
-use super::super::convert::unfinished;
+use super::super::convert::{unfinished, write_chat_usage};
 use super::super::delta::{finish_word, finishes, is_empty};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
@@ -211,6 +211,7 @@ fn read(
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     ends_well(shape, Raw::new(list.of(body)), seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body))))?;
     let reported = match shape {
+        Dialect::Chat if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
         Dialect::Chat => usage.reported(),
         Dialect::Messages => Reported::from_messages(value(seen.usage)),
         Dialect::Responses => Reported::from_responses(value(seen.usage)),
@@ -226,7 +227,7 @@ fn read(
         templates.learn(body, seen, usage);
     }
     let from = out.len();
-    Writer { body, me, seen, counts, out }.write(shape);
+    Writer { body, me, seen, counts, observed: &observed, out }.write(shape);
     if shape == Dialect::Responses {
         hide(me.hides, false, from, out);
     }
@@ -308,7 +309,8 @@ impl Counts {
             };
             *value = tokens(Raw::new(span.of(body)));
         }
-        let prompt = (prompt.unwrap_or_else(|| me.prompt.count()), prompt.is_some());
+        let known = || observed.reported.prompt().unwrap_or_else(|| me.prompt.count());
+        let prompt = (prompt.unwrap_or_else(known), prompt.is_some());
         // Reasoning that the provider has counted apart is added, so that its total is the sum.
         let output = observed.reported.output;
         let completion = (output.unwrap_or(observed.relayed_tokens), completion.is_some() && completion == output);
@@ -322,6 +324,7 @@ struct Writer<'a> {
     me: &'a ResponseIdentity<'a>,
     seen: &'a Seen,
     counts: Counts,
+    observed: &'a ObservedUsage,
     out: &'a mut Vec<u8>,
 }
 
@@ -389,6 +392,10 @@ impl Writer<'_> {
             Edit::Prompt => self.number(self.counts.prompt.0),
             Edit::Completion => self.number(self.counts.completion.0),
             Edit::Total => self.number(self.counts.total.0),
+            // It is in a choice.
+            Edit::Usage if self.observed.reported.output.is_some() => {
+                write_chat_usage(self.observed, self.me, self.out);
+            }
             Edit::Usage => {
                 self.out.push(b'{');
                 for (at, edit) in [Edit::Prompt, Edit::Completion, Edit::Total].into_iter().enumerate() {

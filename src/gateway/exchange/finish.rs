@@ -35,6 +35,7 @@ impl Exchange {
             uncached_in: known.input.unwrap_or_else(|| self.asked.map_or(0, |asked| asked.counted())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
+            hour_write: known.hour_write,
             out: known.output.unwrap_or(observed.relayed_tokens),
             source: if known.is_complete() { UsageSource::Provider } else { UsageSource::Estimated },
         };
@@ -117,6 +118,7 @@ impl Exchange {
             uncached_in: known.input.unwrap_or_else(|| self.asked.map_or(0, |asked| asked.counted())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
+            hour_write: known.hour_write,
             out: known.output.unwrap_or(0).max(observed.relayed_tokens),
             source,
         }

@@ -93,14 +93,14 @@ fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
 
 /// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
 fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect]) -> (Prices, bool) {
-    let keys = ["input_price", "output_price", "cache_read_price", "cache_write_price"];
+    let keys = ["input_price", "output_price", "cache_read_price", "cache_write_price", "cache_write_1h_price"];
     let mut read = keys.map(|key| reader.price(s, key));
     // A model without completion tokens needs no output price.
     let answers = |dialect: &Dialect| !matches!(dialect, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
     if !serves.is_empty() && !serves.iter().any(answers) {
         read[1] = read[1].or(read[0].and(Some(0)));
     }
-    let [Some(input), Some(output), cache_read, cache_write] = read else {
+    let [Some(input), Some(output), cache_read, cache_write, hour_write] = read else {
         if read.iter().any(Option::is_some) {
             let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
             reader.warn(s.start(), path, "missing, so the model is unpriced; set both prices (0 = free)");
@@ -108,7 +108,8 @@ fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect])
         return (Prices::default(), false);
     };
     let (cache_read, cache_write) = (cache_read.unwrap_or(input), cache_write.unwrap_or(input));
-    (Prices { input, output, cache_read, cache_write }, true)
+    let hour_write = hour_write.unwrap_or(cache_write);
+    (Prices { input, output, cache_read, cache_write, hour_write }, true)
 }
 
 fn read_one(

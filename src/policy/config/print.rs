@@ -160,12 +160,13 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
     page.string("owned_by", &model.owned_by);
     page.key("created", iso(model.created));
     page.string("context", &model.context_text);
-    let Prices { input, output, cache_read, cache_write } = model.prices;
+    let Prices { input, output, cache_read, cache_write, hour_write } = model.prices;
     let prices = [
         ("input_price", input),
         ("output_price", output),
         ("cache_read_price", cache_read),
         ("cache_write_price", cache_write),
+        ("cache_write_1h_price", hour_write),
     ];
     for (key, price) in prices {
         // A written 0 is a price.

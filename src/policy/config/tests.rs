@@ -111,7 +111,8 @@ requests = 600
     assert_eq!(config.catalog.default_model(), Some(0));
     let (small, openai) = (&config.catalog.models()[0], &config.providers[0]);
     assert_eq!((small.context, small.context_text.as_str()), (256_000, "256K"));
-    let prices = Prices { input: 250_000, output: 2_000_000, cache_read: 250_000, cache_write: 250_000 };
+    let prices =
+        Prices { input: 250_000, output: 2_000_000, cache_read: 250_000, cache_write: 250_000, hour_write: 250_000 };
     assert_eq!((small.prices, small.reserve_tokens), (prices, 4096));
     assert_eq!(&*small.targets[0].label, "openai/gpt-5-mini");
     assert_eq!((openai.tls, &*openai.host, openai.port), (true, "api.openai.com", 443));
@@ -195,6 +196,7 @@ fn unknown_keys_are_errors_everywhere_with_a_hint_where_one_is_near() {
     one_error(&with("[store]\npath = 1"), 2, "store.path", "unknown key");
     one_error(&with("[upstream]\nretries = 1"), 2, "upstream.retries", "unknown key");
     one_error(&with("[[plans]]\nname = \"a\"\nlimit = 1"), 3, "plans[0].limit", "unknown key");
+    one_error(&with("[[plans]]\nname = \"a\"\ntime_zone = \"Europe/Berlin\""), 3, "plans[0].time_zone", "unknown key");
     let good = "shape = \"chat\"\nbase_url = \"http://h/v1\"\n";
     one_error(&provider(&format!("{good}key = 1")), 5, "providers[0].key", "unknown key");
     one_error(
@@ -932,7 +934,7 @@ fn one_wrong_provider_does_not_make_its_models_wrong_too() {
 fn every_key_of_a_model_is_read() {
     let config = parse(&model(
         "id = \"m\"\nname = \"M\"\nowned_by = \"o\"\ncreated = 2026-11-20\ncontext = \"128Ki\"\ninput_price = 1\n\
-         output_price = 2.5\ncache_read_price = 0.1\ncache_write_price = 1.25\ntargets = [{ provider = \"p\" }]\n\
+         output_price = 2.5\ncache_read_price = 0.1\ncache_write_price = 1.25\ncache_write_1h_price = 2\ntargets = [{ provider = \"p\" }]\n\
          default_max_tokens = 100\nreserve_tokens = 50\ndrop_params = [\"temperature\"]\n\
          capabilities = { sampling = false, mid_conversation_system = true, replay_reasoning = true, \
          max_completion_tokens = true, max_output_tokens = 9, structured_output = \"tool\", effort = true, \
@@ -942,7 +944,13 @@ fn every_key_of_a_model_is_read() {
     let m = &config.catalog.models()[0];
     assert_eq!((m.name.as_str(), m.owned_by.as_str(), m.context), ("M", "o", 131_072));
     assert_eq!(m.created, Unix(1_795_132_800_000));
-    let prices = Prices { input: 1_000_000, output: 2_500_000, cache_read: 100_000, cache_write: 1_250_000 };
+    let prices = Prices {
+        input: 1_000_000,
+        output: 2_500_000,
+        cache_read: 100_000,
+        cache_write: 1_250_000,
+        hour_write: 2_000_000,
+    };
     assert_eq!((m.prices, m.default_max_tokens, m.reserve_tokens), (prices, 100, 50));
     let c = m.capabilities;
     assert_eq!((c.sampling, c.max_output_tokens, c.structured_output), (Some(false), Some(9), StructuredOutput::Tool));

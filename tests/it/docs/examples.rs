@@ -50,6 +50,7 @@ models.input_price = 0.75
 models.output_price = 4.5
 models.cache_read_price = 0.075
 models.cache_write_price = 0.9375
+models.cache_write_1h_price = 1.5
 models.serves = ["chat", "embeddings"]
 models.targets = [{ provider = "openai", model = "gpt-5.4-mini" }]
 models.affinity = "key"

@@ -483,7 +483,7 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
 
 /// The row of a request that another process has admitted and settled, and of which nothing was heard before.
 fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
-    let usage = Usage { uncached_in: tokens, cache_read: 0, cache_write: 0, out: 0, source: UsageSource::Provider };
+    let usage = Usage { uncached_in: tokens, source: UsageSource::Provider, ..Usage::default() };
     Row {
         request: [tokens as u8; 16],
         key,
