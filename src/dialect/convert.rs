@@ -382,7 +382,7 @@ impl Take for Sink<'_> {
         }
         let observed = translation.observed();
         match &mut translation.writer {
-            Writer::Chat(writer) => writer.take(delta, &observed, self.me, self.out),
+            Writer::Chat(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
             Writer::Messages(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
             Writer::Responses(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
         }

@@ -5,7 +5,7 @@
 
 use super::carrier::Mark;
 use crate::base::digest::{hex_into, sha256};
-use crate::wire::json::{unescape, write_escaped};
+use crate::wire::json::{Raw, unescape, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -13,10 +13,6 @@ use std::collections::BTreeMap;
 const CHAT_ID_MAX: usize = 40;
 /// Longest id that a responses upstream takes.
 const RESPONSES_ID_MAX: usize = 64;
-/// Longest tool name in the chat shape.
-const CHAT_NAME_MAX: usize = 64;
-/// Characters kept of a longer one, before `_` and eight digits of its hash.
-const CHAT_NAME_KEPT: usize = 55;
 /// Bytes of storage for names to be restored in one answer; a chat upstream takes 128 tools.
 const NAMES_MAX: usize = 256 * 1024;
 /// Bytes of storage that a name takes beside itself and what stands for it.
@@ -70,8 +66,8 @@ pub(super) fn responses_id(id: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The one name of a tool that has a namespace and a name: both, or a beginning of them and a hash where that is too
-/// long, has characters that providers refuse, or is another tool's.
+/// The one name of a tool that has a namespace and a name: both, or a beginning of them and eight digits of their hash
+/// if that is too long, has characters that providers refuse, or is another tool's.
 pub(super) fn tool_name<'a>(
     namespace: &[u8],
     name: &'a [u8],
@@ -82,14 +78,22 @@ pub(super) fn tool_name<'a>(
         b"" => Cow::Borrowed(name),
         namespace => Cow::Owned([namespace, b"__", name].concat()),
     };
-    if is_plain(&flat) && flat.len() <= most && !taken(&flat) {
+    if takes_name(&flat, most) && !taken(&flat) {
         return flat;
     }
     let plain = flat.iter().copied().map(|byte| if is_plain(&[byte]) { byte } else { b'_' });
     let mut changed: Vec<u8> = plain.take(most - 9).collect();
     changed.push(b'_');
-    hex_into(&sha256(&[namespace, b"\0", name].concat())[..4], &mut changed);
-    Cow::Owned(changed)
+    let kept = changed.len();
+    let mut hashed = if namespace.is_empty() { name.to_vec() } else { [namespace, b"\0", name].concat() };
+    loop {
+        hex_into(&sha256(&hashed)[..4], &mut changed);
+        if !taken(&changed) {
+            return Cow::Owned(changed);
+        }
+        changed.truncate(kept);
+        hashed.push(0);
+    }
 }
 
 /// Appends an id for a call that came without one: unique to the request and the call.
@@ -97,23 +101,16 @@ pub(super) fn made_id(request: &[u8], index: usize, out: &mut Vec<u8>) {
     hashed(&[request, format!(":{index}").as_bytes()].concat(), out);
 }
 
-/// The name a chat upstream is given in the place of a longer one; `None` if it takes the name as it is.
-pub(super) fn short_name(name: &[u8]) -> Option<Vec<u8>> {
-    if name.len() <= CHAT_NAME_MAX {
-        return None;
-    }
-    let mut text = Vec::new();
-    unescape(name, &mut text);
-    let text = String::from_utf8_lossy(&text).into_owned();
-    if text.chars().count() <= CHAT_NAME_MAX {
-        return None;
-    }
-    let kept: String = text.chars().take(CHAT_NAME_KEPT).collect();
-    let mut short = Vec::with_capacity(CHAT_NAME_MAX);
-    write_escaped(&mut short, kept.as_bytes());
-    short.push(b'_');
-    hex_into(&sha256(text.as_bytes())[..4], &mut short);
-    Some(short)
+/// True if a target takes a tool of this name: `^[a-zA-Z0-9_-]+$`, at most `most` of them.
+pub(super) fn takes_name(name: &[u8], most: usize) -> bool {
+    is_plain(name) && name.len() <= most
+}
+
+/// The inside of a string, written in the one way that needs no more escapes than it must.
+pub(super) fn plain_name(name: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(name.len());
+    write_escaped(&mut plain, Raw::text_of(name).as_bytes());
+    plain
 }
 
 /// Kind of call of a tool in the responses shape.
@@ -166,17 +163,6 @@ pub struct TranslationState {
 }
 
 impl TranslationState {
-    /// The name for a chat upstream; a shortened one is noted, to be mapped back.
-    pub(super) fn shorten(&mut self, name: &[u8], out: &mut Vec<u8>) {
-        match short_name(name) {
-            None => out.extend_from_slice(name),
-            Some(short) => {
-                out.extend_from_slice(&short);
-                self.note(short, Called { name: name.to_vec(), ..Called::default() });
-            }
-        }
-    }
-
     /// Keeps what an upstream's name of a tool stands for.
     pub(super) fn note(&mut self, upstream: Vec<u8>, called: Called) {
         let namespace = called.namespace.as_ref().map_or(0, Vec::len);
@@ -196,14 +182,20 @@ impl TranslationState {
         self.size > NAMES_MAX
     }
 
+    fn known(&self, name: &[u8]) -> Option<&Called> {
+        let found = self.names.get(name);
+        // Some write it with escapes that it does not need.
+        if found.is_none() && name.contains(&b'\\') { self.names.get(&plain_name(name)) } else { found }
+    }
+
     /// The client's own name for a tool the upstream has called.
     pub(super) fn restore<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
-        self.names.get(name).map_or(name, |called| &called.name)
+        self.known(name).map_or(name, |called| &called.name)
     }
 
     /// The client's view of a tool that the upstream has called.
     pub(super) fn called(&self, name: &[u8]) -> Called {
-        self.names.get(name).cloned().unwrap_or_else(|| Called { name: name.to_vec(), ..Called::default() })
+        self.known(name).cloned().unwrap_or_else(|| Called { name: name.to_vec(), ..Called::default() })
     }
 }
 
@@ -239,24 +231,36 @@ mod tests {
     #[test]
     fn no_more_names_are_kept_than_have_room() {
         let mut state = TranslationState::default();
-        let name = |number: usize| format!("{number}{}", "n".repeat(100));
-        (0..100).for_each(|number| drop(done(|out| state.shorten(name(number).as_bytes(), out))));
+        let name = |number: usize| format!("{number}{}", "n".repeat(100)).into_bytes();
+        let note = |state: &mut TranslationState, number| {
+            state.note(name(number), Called { name: name(number), ..Called::default() });
+        };
+        (0..100).for_each(|number| note(&mut state, number));
         assert!(!state.is_full() && state.storage() > 100 * 190, "{}", state.storage());
-        (0..3000).for_each(|number| drop(done(|out| state.shorten(name(number).as_bytes(), out))));
+        (0..3000).for_each(|number| note(&mut state, number));
         assert!(state.is_full() && state.storage() <= NAMES_MAX + 1000 && state.names.len() < 900);
     }
 
     #[test]
-    fn a_long_name_is_shortened_to_64_and_found_again() {
-        let long = format!("mcp__{}__tool", "server".repeat(12));
+    fn a_long_name_is_shortened_and_no_two_tools_share_one() {
+        let long = format!("mcp__{}__tool", "server".repeat(12)).into_bytes();
+        let short =
+            |name: &[u8], taken: &[&[u8]]| tool_name(b"", name, 64, |other| taken.contains(&other)).into_owned();
+        let first = short(&long, &[]);
+        assert_eq!((first.len(), &first[..55]), (64, &long[..55]));
+        assert_eq!(short(&[b'n'; 64], &[]), [b'n'; 64]);
+        let second = short(&long, &[&first]);
+        assert!(second != first && takes_name(&second, 64));
+        assert_ne!(short(&[&long[..long.len() - 1], b"x"].concat(), &[]), first);
+        assert_eq!(short(b"desk.list/tickets", &[]), b"desk_list_tickets_37a15033");
+    }
+
+    #[test]
+    fn names_are_restored_however_they_are_spelt() {
         let mut state = TranslationState::default();
-        let short = done(|out| state.shorten(long.as_bytes(), out));
-        assert_eq!((short.len(), &short[..55]), (64, &long[..55]));
-        assert_eq!(state.restore(short.as_bytes()), long.as_bytes());
-        let exact = "n".repeat(64);
-        assert_eq!(done(|out| state.shorten(exact.as_bytes(), out)), exact);
-        assert_eq!(state.restore(b"other"), b"other");
-        let twin = format!("{}x", &long[..long.len() - 1]);
-        assert_ne!(done(|out| state.shorten(twin.as_bytes(), out)), short);
+        state.note(b"a_b_1".to_vec(), Called { name: b"a.b".to_vec(), ..Called::default() });
+        assert_eq!(state.restore(b"a_b_1"), b"a.b");
+        assert_eq!(state.restore(br"a\u005fb_1"), b"a.b");
+        assert_eq!((state.restore(b"other"), state.restore(br"\u0061")), (&b"other"[..], &br"\u0061"[..]));
     }
 }

@@ -11,6 +11,7 @@ mod from_chat;
 mod from_messages;
 mod from_responses;
 mod media;
+mod names;
 mod params;
 mod schema;
 mod talk;
@@ -66,6 +67,7 @@ pub fn request(
     if target.capabilities.cache == Cache::Key {
         talk.wishes.cache_key = cache_key(&ask);
     }
+    names::fit(&mut talk, target.shape, &mut state);
     match target.shape {
         Dialect::Chat | Dialect::Relay(_) => to_chat::write(&ask, talk, &mut state, out)?,
         Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
@@ -79,7 +81,8 @@ pub fn request(
     if state.is_full() {
         return refuse(
             "tools",
-            "fewer tools that this model knows by another name: custom, in a namespace, or with a long one",
+            "fewer tools that this model knows by another name: custom, in a namespace, long, or with other characters \
+             than letters, digits, _ and -",
         );
     }
     Ok(state)

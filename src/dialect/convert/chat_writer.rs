@@ -2,7 +2,7 @@
 
 use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::delta::{Delta, StopReason};
-use super::super::naming::made_id;
+use super::super::naming::{TranslationState, made_id};
 use super::super::usage::ObservedUsage;
 use crate::wire::json::{key, write_count, write_inside, write_string};
 
@@ -35,6 +35,7 @@ impl ChatWriter {
         &mut self,
         delta: Delta<'_>,
         observed: &ObservedUsage,
+        state: &TranslationState,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
@@ -46,7 +47,7 @@ impl ChatWriter {
             Delta::Refuse(text) => self.text("refusal", text, me, out),
             Delta::Think(text) => self.text("reasoning_content", text, me, out),
             Delta::Thought { .. } => {}
-            Delta::ToolOpen { slot, id, name } => self.open(slot, id, name, me, out),
+            Delta::ToolOpen { slot, id, name } => self.open(slot, id, state.restore(name), me, out),
             Delta::ToolArgs { slot, json } => self.arguments(slot, json, me, out),
             Delta::ToolClose { slot } if self.calls.get(slot) == Some(&false) => {
                 self.arguments(slot, b"{}", me, out);

@@ -127,16 +127,24 @@ pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Inva
 fn file_data<'a>(url: &'a [u8], title: Option<&'a [u8]>, at: &str) -> Result<Block<'a>, Invalid> {
     match target_of(url, at)? {
         Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Block::Media(Media::Pdf { data, title })),
-        Target::Data(kind, data) if kind.starts_with("text/") || kind == "application/json" => {
-            let text = base64::decode(&data).filter(|text| std::str::from_utf8(text).is_ok());
-            let Some(text) = text else { return refuse(at, "text in base64") };
-            Ok(Block::Text(escaped(Cow::Owned(text))))
-        }
+        Target::Data(kind, data) if is_text(&kind) => text_file(&data, at),
         Target::Data(kind, data) => match image_kind(&kind) {
             Some(kind) => Ok(Block::Media(Media::Image { kind: Cow::Borrowed(kind), data, detail: None })),
             None => refuse(at, "a PDF, a text or an image"),
         },
         Target::Web(_) => refuse(at, "a data URL in base64"),
+    }
+}
+
+fn is_text(kind: &str) -> bool {
+    kind.starts_with("text/") || kind == "application/json"
+}
+
+/// A text in base64.
+fn text_file<'a>(data: &[u8], at: &str) -> Result<Block<'a>, Invalid> {
+    match base64::decode(data).filter(|text| std::str::from_utf8(text).is_ok()) {
+        Some(text) => Ok(Block::Text(escaped(Cow::Owned(text)))),
+        None => refuse(at, "text in base64"),
     }
 }
 
@@ -185,6 +193,13 @@ pub(super) fn messages_document<'a>(block: Raw<'a>, path: &str, out: &mut Vec<Bl
     let text = |name| source.get(name).and_then(Raw::string).map(Cow::Borrowed);
     if kind.is("base64") && source.get("media_type").is_some_and(|kind| kind.is("application/pdf")) {
         out.push(Block::Media(Media::Pdf { data: text("data").unwrap_or_default(), title }));
+        return Ok(());
+    }
+    let is_text = source.get("media_type").and_then(Raw::text).is_some_and(|kind| is_text(&kind));
+    if kind.is("base64") && is_text {
+        let data = unbroken(Cow::Borrowed(source.get("data").and_then(Raw::string).unwrap_or_default()));
+        out.extend(title.map(|title| Block::Text(Cow::Borrowed(title))));
+        out.push(text_file(&data, &format!("{path}.source.data"))?);
         return Ok(());
     }
     if let Some(url) = text("url").filter(|_| kind.is("url")) {

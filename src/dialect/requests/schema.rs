@@ -1,9 +1,10 @@
 //! Translates JSON schemas between the shapes.
 //!
-//! Owns the requirements of the other side. Must never reorder or drop a member of a schema. The scanner's bound on
-//! nesting also bounds the recursion.
+//! Owns the requirements of the other side. Must never reorder the members of a schema, nor drop one that the other
+//! side accepts: keywords that it refuses move to the description. The scanner's bound on nesting also bounds the
+//! recursion.
 
-use crate::wire::json::{Kind, Raw, compact, item, key};
+use crate::wire::json::{Kind, Raw, compact, item, key, write_escaped, write_inside};
 use std::collections::BTreeSet;
 
 /// Bytes of a schema that is walked to its depths: each level looks at all that lies below it.
@@ -25,30 +26,107 @@ fn is_empty(schema: Raw<'_>) -> bool {
     schema.kind() != Kind::Object || schema.members().next().is_none()
 }
 
+/// Keywords that neither strict output of OpenAI nor that of Anthropic takes.
+const NEVER_STRICT: &str = "not if then else contains minContains maxContains prefixItems uniqueItems unevaluatedItems \
+    minProperties maxProperties patternProperties propertyNames unevaluatedProperties \
+    dependentRequired dependentSchemas";
+/// Further ones that OpenAI's does not take, and bounds that Anthropic's does not take.
+const COMBINED: &str = "allOf oneOf";
+const BOUNDS: &str = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength maxItems";
+/// Formats of strings that Anthropic's takes.
+const FORMATS: &str = "date-time time date duration email hostname uri ipv4 ipv6 uuid";
+
+/// True if `name` is one of the words in `list`.
+fn is_one_of(list: &str, name: &[u8]) -> bool {
+    // Nearly all keywords of a schema are these.
+    let is_usual =
+        matches!(name, b"type" | b"properties" | b"required" | b"description" | b"items" | b"enum" | b"title");
+    !is_usual && list.as_bytes().split(|byte| *byte == b' ').any(|word| word == name)
+}
+
+/// True if Anthropic's structured output refuses a keyword with this value.
+fn is_refused(name: &[u8], value: Raw<'_>) -> bool {
+    match name {
+        b"minItems" => value.count().is_none_or(|least| least > 1),
+        b"format" => !is_one_of(FORMATS, value.string().unwrap_or_default()),
+        b"additionalProperties" => value.bool() != Some(false),
+        // Groups that look around, references to groups, and bounds of words.
+        b"pattern" => value.string().is_some_and(|pattern| {
+            let pattern = Raw::text_of(pattern);
+            let escaped = pattern.split('\\').skip(1).filter_map(|rest| rest.chars().next());
+            pattern.contains("(?") || escaped.into_iter().any(|next| matches!(next, 'b' | 'B' | '1'..='9'))
+        }),
+        _ => is_one_of(NEVER_STRICT, name) || is_one_of(BOUNDS, name),
+    }
+}
+
+/// Keywords that combine schemas: Anthropic refuses them at the top of what a tool takes.
+fn combines(name: &[u8], _: Raw<'_>) -> bool {
+    matches!(name, b"anyOf" | b"oneOf" | b"allOf")
+}
+
+/// The inside of a description with the keywords in words that `refused` picks from a schema; `None` if it picks none.
+fn described(schema: Raw<'_>, refused: fn(&[u8], Raw<'_>) -> bool) -> Option<Vec<u8>> {
+    let mut words = schema.get("description").and_then(Raw::string).unwrap_or_default().to_vec();
+    let before = words.len();
+    for (name, value) in schema.members().filter(|(name, value)| refused(name, *value)) {
+        words.extend_from_slice(match words.len() {
+            len if len > before => b", ",
+            0 => b"{",
+            _ => b"\\n\\n{",
+        });
+        words.extend_from_slice(name);
+        words.extend_from_slice(b": ");
+        let mut json = Vec::new();
+        compact(value.bytes(), &mut json);
+        write_escaped(&mut words, &json);
+    }
+    (words.len() > before).then(|| [&words, &b"}"[..]].concat())
+}
+
+/// Appends the description of a schema, if there is one.
+fn write_described(words: Option<Vec<u8>>, out: &mut Vec<u8>) {
+    if let Some(words) = words {
+        key(out, "description");
+        write_inside(out, &words);
+    }
+}
+
 /// Appends a tool's `input_schema`: always an object with a type.
 pub(super) fn write_input_schema(parameters: Raw<'_>, out: &mut Vec<u8>) {
-    write_with(parameters, parameters.get("type").is_none(), false, out);
+    write_with(parameters, parameters.get("type").is_none(), false, combines, out);
 }
 
 /// Appends a function's `parameters`: always an object with a type and properties.
 pub(super) fn write_parameters(input_schema: Raw<'_>, out: &mut Vec<u8>) {
     let has_type = input_schema.get("type").is_some();
     let is_object = !has_type || input_schema.get("type").is_some_and(|kind| kind.is("object"));
-    write_with(input_schema, !has_type, is_object && input_schema.get("properties").is_none(), out);
+    write_with(input_schema, !has_type, is_object && input_schema.get("properties").is_none(), |_, _| false, out);
 }
 
-fn write_with(schema: Raw<'_>, add_type: bool, add_properties: bool, out: &mut Vec<u8>) {
+fn write_with(
+    schema: Raw<'_>,
+    add_type: bool,
+    add_properties: bool,
+    refused: fn(&[u8], Raw<'_>) -> bool,
+    out: &mut Vec<u8>,
+) {
     if is_empty(schema) {
         return out.extend_from_slice(NO_ARGUMENTS);
     }
+    let words = described(schema, refused);
     out.push(b'{');
     if add_type {
         out.extend_from_slice(b"\"type\":\"object\"");
     }
     for (name, value) in schema.members().filter(|(_, value)| !value.is_null()) {
+        if refused(name, value) || (words.is_some() && name == b"description") {
+            continue;
+        }
         write_key(name, out);
         compact(value.bytes(), out);
     }
+    write_described(words, out);
     if add_properties {
         out.extend_from_slice(b",\"properties\":{}");
     }
@@ -84,22 +162,36 @@ fn describes_object(schema: Raw<'_>) -> bool {
     schema.get("properties").is_some() || schema.get("type").is_some_and(|kind| kind.is("object"))
 }
 
-/// Appends a schema for structured output: every object in it closed, as the messages shape wants.
+/// Appends a schema for structured output: every object in it closed, as the messages shape wants, and what it refuses
+/// in words.
 pub(super) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
     write_place(schema, Place::Schema, out);
 }
 
 fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
     match (place, value.kind()) {
-        (Place::Schema | Place::MapOfSchemas, Kind::Object) => {
+        (Place::MapOfSchemas, Kind::Object) => {
             out.push(b'{');
             for (name, inner) in value.members() {
                 write_key(name, out);
-                let below = if place == Place::Schema { place_of(name, inner) } else { Place::Schema };
-                write_place(inner, below, out);
+                write_place(inner, Place::Schema, out);
             }
-            let open = value.get("additionalProperties").is_none();
-            if place == Place::Schema && open && describes_object(value) {
+            out.push(b'}');
+        }
+        (Place::Schema, Kind::Object) => {
+            let words = described(value, is_refused);
+            out.push(b'{');
+            for (name, inner) in value.members() {
+                if is_refused(name, inner) || (words.is_some() && name == b"description") {
+                    continue;
+                }
+                let any_of = name == b"oneOf" && value.get("anyOf").is_none();
+                write_key(if any_of { b"anyOf" } else { name }, out);
+                write_place(inner, place_of(name, inner), out);
+            }
+            write_described(words, out);
+            let open = value.get("additionalProperties").is_none_or(|own| own.bool() != Some(false));
+            if open && describes_object(value) {
                 key(out, "additionalProperties");
                 out.extend_from_slice(b"false");
             }
@@ -117,7 +209,8 @@ fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
     }
 }
 
-/// True if a schema keeps the chat shape's strict rules: every object closed, every property required.
+/// True if a schema keeps the chat shape's strict rules: every object closed, every property required, and no keyword
+/// that they exclude.
 pub(super) fn is_strict(schema: Raw<'_>) -> bool {
     schema.bytes().len() <= SCHEMA_MAX && strict_place(schema, Place::Schema)
 }
@@ -133,8 +226,9 @@ fn strict_place(value: Raw<'_>, place: Place) -> bool {
             required.extend(value.get("required").unwrap_or(Raw::NULL).items().filter_map(Raw::string));
             let mut properties = value.get("properties").unwrap_or(Raw::NULL).members();
             let all = properties.all(|(name, _)| required.contains(name));
+            let keyword = |name: &[u8]| !is_one_of(NEVER_STRICT, name) && !is_one_of(COMBINED, name);
             (!describes_object(value) || closed && all)
-                && value.members().all(|(name, inner)| strict_place(inner, place_of(name, inner)))
+                && value.members().all(|(name, inner)| keyword(name) && strict_place(inner, place_of(name, inner)))
         }
     }
 }
@@ -168,14 +262,40 @@ mod tests {
     fn every_object_is_closed_and_what_is_no_schema_stays() {
         let open = r#"{"type":"object","properties":{"type":{"type":"object","properties":{}},"list":{"type":"array",
             "items":{"properties":{}}},"default":{"default":{"type":"object"}}},"anyOf":[{"type":"object"}],
-            "$defs":{"d":{"type":"object","additionalProperties":true}}}"#;
+            "$defs":{"d":{"type":"object","additionalProperties":{"type":"string"}}}}"#;
         let closed = concat!(
             r#"{"type":"object","properties":{"type":{"type":"object","properties":{},"additionalProperties":false},"#,
             r#""list":{"type":"array","items":{"properties":{},"additionalProperties":false}},"#,
             r#""default":{"default":{"type":"object"}}},"anyOf":[{"type":"object","additionalProperties":false}],"#,
-            r#""$defs":{"d":{"type":"object","additionalProperties":true}},"additionalProperties":false}"#
+            r#""$defs":{"d":{"type":"object","description":"{additionalProperties: {\"type\":\"string\"}}","#,
+            r#""additionalProperties":false}},"additionalProperties":false}"#
         );
         assert_eq!(done(write_closed, open), closed);
+    }
+
+    #[test]
+    fn refused_keywords_become_words_of_the_description() {
+        let closed = |text: &str| done(write_closed, text);
+        let kept = r#"{"type":"array","minItems":1,"items":{"type":"string","format":"date","pattern":"^a+$"}}"#;
+        assert_eq!(closed(kept), kept);
+        assert_eq!(
+            closed(r#"{"description":"Five \"stars\".","type":"integer","minimum":1,"maximum":5}"#),
+            r#"{"type":"integer","description":"Five \"stars\".\n\n{minimum: 1, maximum: 5}"}"#
+        );
+        let refused = r#"{"type":"array","minItems":2,"maxItems":4,"items":{"type":"string","format":"color"}}"#;
+        let inner = r#"{"type":"string","description":"{format: \"color\"}"}"#;
+        let words = format!(r#"{{"type":"array","items":{inner},"description":"{{minItems: 2, maxItems: 4}}"}}"#);
+        assert_eq!(closed(refused), words);
+        for pattern in ["(?=a)", r"\\ba", r"(a)\\1"] {
+            let told = closed(&format!(r#"{{"type":"string","pattern":"{pattern}"}}"#));
+            assert!(told.contains(r#""description":"{pattern: "#) && !told.contains(r#""pattern":"#), "{told}");
+        }
+        assert_eq!(closed(r#"{"oneOf":[{"type":"null"}]}"#), r#"{"anyOf":[{"type":"null"}]}"#);
+        // Properties may be called like keywords.
+        let named = r#"{"type":"object","properties":{"minimum":{"type":"string"}},"additionalProperties":false}"#;
+        assert_eq!(closed(named), named);
+        let tool = done(write_input_schema, r#"{"type":"object","anyOf":[{"required":["a"]}],"properties":{}}"#);
+        assert_eq!(tool, r#"{"type":"object","properties":{},"description":"{anyOf: [{\"required\":[\"a\"]}]}"}"#);
     }
 
     #[test]
@@ -188,5 +308,8 @@ mod tests {
         assert!(!strict(&good.replace("[\"a\"]", "[]")));
         assert!(!strict(&good.replace(r#"{"type":"string"}"#, r#"{"type":"object"}"#)));
         assert!(strict(&good.replace(r#"{"type":"string"}"#, good)));
+        for keyword in ["not", "allOf", "oneOf", "uniqueItems", "patternProperties"] {
+            assert!(!strict(&good.replace(r#"{"type":"string"}"#, &format!(r#"{{"{keyword}":{{}}}}"#))), "{keyword}");
+        }
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn write(
     key(out, "messages");
     out.push(b'[');
     for turn in &talk.turns {
-        write_turn(ask, turn, state, out)?;
+        write_turn(ask, turn, out)?;
     }
     if out.ends_with(b"[") {
         return refuse(ask.messages_name(), "at least one message with content");
@@ -51,7 +51,7 @@ pub(super) fn write(
     write_limits(ask, &talk.wishes, with_tools, out);
     match talk.format {
         Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, out),
-        _ => write_offer(ask, &talk.offer, state, out),
+        _ => write_offer(ask, &talk.offer, out),
     }
     if how == Structured::Native && !ask.drops("response_format") {
         write_format(&talk.format, out);
@@ -79,13 +79,13 @@ fn open_message(role: &str, out: &mut Vec<u8>) {
     key(out, "content");
 }
 
-fn write_turn(ask: &Ask<'_>, turn: &Turn<'_>, state: &mut TranslationState, out: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_turn(ask: &Ask<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
     match turn.role {
         Role::User => {
             write_results(turn, out);
             write_user_turn(turn, out)?;
         }
-        Role::Assistant => write_assistant(ask, turn, state, out),
+        Role::Assistant => write_assistant(ask, turn, out),
         Role::System { .. } => {
             let texts: Vec<&[u8]> = texts(turn).filter(|text| !is_blank(text)).collect();
             if !texts.is_empty() {
@@ -191,7 +191,7 @@ fn write_moved(result: &Returned<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid
     Ok(())
 }
 
-fn write_assistant(ask: &Ask<'_>, turn: &Turn<'_>, state: &mut TranslationState, out: &mut Vec<u8>) {
+fn write_assistant(ask: &Ask<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) {
     let calls = || turn.blocks.iter().filter_map(|block| if let Block::Call(call) = block { Some(call) } else { None });
     open_message("assistant", out);
     if calls().next().is_some() && texts(turn).all(<[u8]>::is_empty) {
@@ -209,7 +209,7 @@ fn write_assistant(ask: &Ask<'_>, turn: &Turn<'_>, state: &mut TranslationState,
             key(out, "tool_calls");
             out.push(b'[');
         }
-        write_call(call, state, out);
+        write_call(call, out);
     }
     if calls().next().is_some() {
         out.push(b']');
@@ -217,12 +217,12 @@ fn write_assistant(ask: &Ask<'_>, turn: &Turn<'_>, state: &mut TranslationState,
     out.push(b'}');
 }
 
-fn write_call(call: &Call<'_>, state: &mut TranslationState, out: &mut Vec<u8>) {
+fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"id\":\"");
     chat_id(call.id, out);
     out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":\"");
-    state.shorten(&call.name, out);
+    out.extend_from_slice(&call.name);
     out.extend_from_slice(b"\",\"arguments\":\"");
     call.arguments.write_text(out);
     out.extend_from_slice(b"\"}}");
@@ -330,14 +330,14 @@ fn effort(ask: &Ask<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effo
     .filter(|_| capabilities.effort)
 }
 
-fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, state: &mut TranslationState, out: &mut Vec<u8>) {
+fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     if offer.tools.is_empty() {
         return;
     }
     key(out, "tools");
     out.push(b'[');
     for tool in &offer.tools {
-        write_tool(tool, ask.target.capabilities.strict_tools, state, out);
+        write_tool(tool, ask.target.capabilities.strict_tools, out);
     }
     out.push(b']');
     let word = match &offer.choice {
@@ -348,7 +348,7 @@ fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, state: &mut TranslationState, o
         Choice::One(name) => {
             key(out, "tool_choice");
             out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
-            state.shorten(name, out);
+            out.extend_from_slice(name);
             out.extend_from_slice(b"\"}}");
             ""
         }
@@ -363,10 +363,10 @@ fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, state: &mut TranslationState, o
     }
 }
 
-fn write_tool(tool: &Tool<'_>, strict: bool, state: &mut TranslationState, out: &mut Vec<u8>) {
+fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
-    state.shorten(&tool.name, out);
+    out.extend_from_slice(&tool.name);
     out.push(b'"');
     if let Some(description) = &tool.description {
         key(out, "description");

@@ -9,7 +9,7 @@ use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
 use super::super::request::Invalid;
 use super::ask::{Ask, is_blank, refuse, write_user};
 use super::bounds::too_many;
-use super::schema::{write_closed, write_free, write_input_schema};
+use super::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Mark, Offer, Returned, Role, Schema, Talk, Text};
 use super::talk::{Tool, Turn, Wishes};
 use super::to_chat::holds_nothing;
@@ -448,11 +448,15 @@ fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
         write_inside(out, description);
     }
     key(out, "input_schema");
+    let strict = strict && tool.strict;
     match tool.schema {
         Schema::Free => write_free(out),
+        Schema::Given(schema) if strict && schema.get("type").is_some() && schema.bytes().len() <= SCHEMA_MAX => {
+            write_closed(schema, out);
+        }
         Schema::Given(schema) => write_input_schema(schema, out),
     }
-    if strict && tool.strict {
+    if strict {
         key(out, "strict");
         out.extend_from_slice(b"true");
     }

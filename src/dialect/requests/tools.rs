@@ -8,16 +8,13 @@ use super::super::request::{Invalid, Name};
 use super::ask::{Ask, MARKS, refuse};
 use super::bounds::{too_many, tool_name_fits};
 use super::from_chat::keep;
+use super::names::longest;
 use super::talk::{Choice, Offer, Schema, Text, Tool};
 use crate::base::limits::TOOLS_MAX;
-use crate::wire::Dialect;
 use crate::wire::json::{Raw, write_escaped};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Longest name of a tool in the chat and the messages shape.
-const CHAT_NAME_MAX: usize = 64;
-const MESSAGES_NAME_MAX: usize = 128;
 /// The namespace whose members are called without one.
 const DEFAULT_NAMESPACE: &[u8] = b"functions";
 /// Name of the client's own search for tools in other shapes.
@@ -75,8 +72,7 @@ pub(super) fn read<'a>(
     input: Raw<'a>,
     state: &mut TranslationState,
 ) -> Result<(Names<'a>, Offer<'a>), Invalid> {
-    let most = if ask.target.shape == Dialect::Chat { CHAT_NAME_MAX } else { MESSAGES_NAME_MAX };
-    let names = Names { most, ..Names::default() };
+    let names = Names { most: longest(ask.target.shape), ..Names::default() };
     let mut reader = Reader { ask, state, names, tools: Vec::new(), hosted: false };
     let adds = |item: &Raw<'_>| {
         item.get("type").is_some_and(|kind| kind.is("additional_tools") || kind.is("tool_search_output"))
