@@ -7,7 +7,7 @@ use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
-use crate::wire::json::{self, Kind, Raw, eq_unescaped, write_inside};
+use crate::wire::json::{self, Kind, Raw, eq_unescaped, item, write_inside};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
@@ -39,6 +39,8 @@ pub(super) struct ChatReader {
     scratch: Vec<u8>,
     /// The reasoning so far, for clients that hand it back; `None` for others.
     kept: Option<Vec<u8>>,
+    /// `reasoning_details` so far, with commas between them: the provider wants them back as they are.
+    details: Vec<u8>,
 }
 
 impl ChatReader {
@@ -49,7 +51,7 @@ impl ChatReader {
 
     /// Bytes of ids and arguments that wait for a name, and of reasoning that waits for its end.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting + self.kept.as_ref().map_or(0, Vec::len)
+        self.waiting + self.details.len() + self.kept.as_ref().map_or(0, Vec::len)
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
@@ -106,7 +108,8 @@ impl ChatReader {
             self.started = true;
             sink.take(Delta::Start)?;
         }
-        let (mut content, mut refusal, mut thought, mut calls) = (None, None, None, Raw::NULL);
+        let (mut content, mut refusal, mut thought) = (None, None, None);
+        let [mut calls, mut details] = [Raw::NULL; 2];
         let names = ["delta", "finish_reason", "stop_reason", "error", "usage"];
         let [delta, word, sequence, error, usage] = choice.pick(names);
         let word = choice_word(word, error)?;
@@ -124,6 +127,8 @@ impl ChatReader {
                 thought = given.or(thought);
             } else if eq_unescaped(key, "reasoning") {
                 thought = thought.or(given);
+            } else if eq_unescaped(key, "reasoning_details") {
+                details = value;
             } else if eq_unescaped(key, "tool_calls") {
                 calls = value;
             }
@@ -131,22 +136,23 @@ impl ChatReader {
         if let Some(thought) = thought {
             each_text(thought, true, &mut |_, text| self.think(text, sink))?;
         }
+        self.keep_details(details, thought.is_none(), sink)?;
         if let Some(content) = content {
             each_text(content, false, &mut |nested, text| match nested {
                 // The same, said twice.
                 true if thought.is_some() => Ok(()),
                 true => self.think(text, sink),
                 false => {
-                    self.thought(sink)?;
+                    self.thought(false, sink)?;
                     sink.take(Delta::Text(text))
                 }
             })?;
         } else if let Some(text) = refusal {
-            self.thought(sink)?;
+            self.thought(false, sink)?;
             sink.take(Delta::Refuse(text))?;
         }
         if calls.kind() == Kind::Array {
-            self.thought(sink)?;
+            self.thought(false, sink)?;
         }
         self.before = self.calls.len();
         for entry in calls.items() {
@@ -154,13 +160,25 @@ impl ChatReader {
         }
         if let Some(word) = word.filter(|_| !self.stopped) {
             self.stopped = true;
-            self.thought(sink)?;
+            self.thought(true, sink)?;
             let sequence = sequence.and_then(Raw::string);
             let reason = match StopReason::from_chat(word) {
                 StopReason::End if sequence.is_some() => StopReason::Sequence,
                 reason => reason,
             };
             sink.take(Delta::Stop { reason, sequence, explanation: None })?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a piece of `reasoning_details`. `shows`: no other member has its words.
+    fn keep_details(&mut self, details: Raw<'_>, shows: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+        for (detail, text) in details_of(details) {
+            item(&mut self.details);
+            self.details.extend_from_slice(detail.bytes());
+            if let Some(text) = text.filter(|_| shows) {
+                self.think(text, sink)?;
+            }
         }
         Ok(())
     }
@@ -172,14 +190,16 @@ impl ChatReader {
         sink.take(Delta::Think(text))
     }
 
-    /// The reasoning so far is a complete piece, if that is needed.
-    fn thought(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let Some(kept) = self.kept.as_mut().filter(|kept| !kept.is_empty()) else { return Ok(()) };
-        let mut block = b"{\"reasoning_content\":".to_vec();
-        write_inside(&mut block, kept);
-        block.push(b'}');
-        kept.clear();
-        sink.take(Delta::Thought { block: Some(&block) })
+    /// The reasoning so far is a complete piece, if that is needed. `ends`: the answer ends. Until then no block comes
+    /// between the pieces of a call.
+    fn thought(&mut self, ends: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let text = self.kept.as_mut().map(std::mem::take).unwrap_or_default();
+        let all = ends || self.calls.is_empty() || !text.is_empty();
+        let details = if all { std::mem::take(&mut self.details) } else { Vec::new() };
+        match thought_block(&text, &details) {
+            Some(block) => sink.take(Delta::Thought { block: Some(&block) }),
+            None => Ok(()),
+        }
     }
 
     fn entry(&mut self, entry: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
@@ -282,6 +302,30 @@ pub(in crate::dialect) fn each_text<'a, E>(
         each_text(thought.or(text).unwrap_or(Raw::NULL), thinking || is_thought, take)?;
     }
     Ok(())
+}
+
+/// The members of a message's `reasoning_details`, each with its words if it has some.
+pub(in crate::dialect) fn details_of<'a>(details: Raw<'a>) -> impl Iterator<Item = (Raw<'a>, Option<&'a [u8]>)> {
+    details.items().filter(|detail| detail.kind() == Kind::Object).map(|detail| {
+        let [text, summary] = detail.pick(["text", "summary"]);
+        (detail, text.or(summary).and_then(Raw::string).filter(|text| !text.is_empty()))
+    })
+}
+
+/// Block of reasoning as a chat provider wants it back: `details`, with commas between them, if there are any;
+/// otherwise its text.
+pub(in crate::dialect) fn thought_block(text: &[u8], details: &[u8]) -> Option<Vec<u8>> {
+    let mut block = b"{".to_vec();
+    if !details.is_empty() {
+        block.extend_from_slice(b"\"reasoning_details\":[");
+        block.extend_from_slice(details);
+        block.push(b']');
+    } else if !text.is_empty() {
+        block.extend_from_slice(b"\"reasoning_content\":");
+        write_inside(&mut block, text);
+    }
+    block.push(b'}');
+    (block.len() > 2).then_some(block)
 }
 
 /// A choice beyond the first: none was asked for.

@@ -1,11 +1,12 @@
 //! Reads a whole answer of each shape.
 
-use super::super::convert::{call_id, each_text, reason, thoughts, unfinished, write_kept, write_thinking};
+use super::super::convert::{call_id, details_of, each_text, reason, thought_block, thoughts, unfinished};
+use super::super::convert::{write_kept, write_thinking};
 use super::super::delta::{StopReason, choice_word, finish_word};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
 use super::parts::{Answer, Arguments, Part};
-use crate::wire::json::{Kind, Raw, key, write_inside};
+use crate::wire::json::{Kind, Raw, item, key, write_inside};
 use std::borrow::Cow;
 
 fn inside(value: Option<Raw<'_>>) -> &[u8] {
@@ -23,10 +24,10 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
     let word = choice_word(word, error)?.unwrap_or_default();
     let Some(message) = message.filter(|message| message.kind() == Kind::Object) else { return Ok(None) };
-    let names = ["content", "refusal", "reasoning_content", "reasoning", "tool_calls"];
-    let [content, refusal, thinking, reasoning, calls] = message.pick(names);
+    let names = ["content", "refusal", "reasoning_content", "reasoning", "tool_calls", "reasoning_details"];
+    let [content, refusal, thinking, reasoning, calls, details] = message.pick(names);
     let (mut parts, mut said) = (Vec::new(), Vec::new());
-    let [mut thought, mut other, mut nested] = [const { Vec::new() }; 3];
+    let [mut thought, mut other, mut nested, mut detailed] = [const { Vec::new() }; 4];
     let list = |into: &mut Vec<&'a [u8]>, text| {
         into.push(text);
         Ok::<(), ErrorText>(())
@@ -37,12 +38,18 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
         list(if thinks { &mut nested } else { &mut said }, text)
     })?;
     // Some say it twice.
-    let thought = [thought, other, nested].into_iter().find(|texts| !texts.is_empty()).unwrap_or_default();
-    if !thought.is_empty() {
-        let mut block = b"{\"reasoning_content\":".to_vec();
-        write_inside(&mut block, &thought.concat());
-        block.push(b'}');
-        parts.push(Part::Thought(thought, keeps.then_some(block)));
+    let mut written = Vec::new();
+    for (detail, text) in details_of(details.unwrap_or(Raw::NULL)) {
+        item(&mut written);
+        written.extend_from_slice(detail.bytes());
+        detailed.extend(text);
+    }
+    let thoughts = [thought, other, nested, detailed];
+    let thought = thoughts.into_iter().find(|texts| !texts.is_empty()).unwrap_or_default();
+    let text = if keeps { thought.concat() } else { Vec::new() };
+    let block = thought_block(&text, &written);
+    if !thought.is_empty() || block.is_some() {
+        parts.push(Part::Thought(thought, block));
     }
     let refused = inside(refusal);
     if said.is_empty() && !refused.is_empty() {

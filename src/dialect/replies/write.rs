@@ -5,10 +5,10 @@ use super::super::carrier;
 use super::super::convert::{write_chat_usage, write_messages_usage, write_whole};
 use super::super::delta::{Delta, StopReason};
 use super::super::naming::{TranslationState, made_id, messages_id};
-use super::super::requests::{write_arguments, write_input};
+use super::super::requests::{write_arguments, write_details, write_input};
 use super::super::usage::ObservedUsage;
 use super::parts::{Answer, Arguments, Part};
-use crate::wire::json::{self, Kind, item, key, write_count, write_inside, write_string};
+use crate::wire::json::{self, Kind, Raw, item, key, write_count, write_inside, write_string};
 
 /// Appends strings as one.
 fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
@@ -53,6 +53,9 @@ pub(super) fn chat(
         key(out, "reasoning_content");
         write_joined(thoughts, out);
     }
+    let kept =
+        answer.parts.iter().filter_map(|part| if let Part::Thought(_, kept) = part { kept.as_ref() } else { None });
+    write_details(kept.map(|block| Raw::new(block)), out);
     if answer.calls() {
         key(out, "tool_calls");
         out.push(b'[');

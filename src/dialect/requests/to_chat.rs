@@ -230,21 +230,38 @@ fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
 
 /// The reasoning of a turn, as servers that want it back call it.
 fn write_reasoning(turn: &Turn<'_>, out: &mut Vec<u8>) {
-    let mut thoughts = Vec::new();
+    let (mut thoughts, mut carried) = (Vec::new(), Vec::new());
     for block in &turn.blocks {
         match block {
-            Block::Think(text) => thoughts.push(Cow::Borrowed(*text)),
+            Block::Think(text) => thoughts.push(*text),
             Block::Carried(json) => {
+                carried.push(&json[..]);
                 let blocks = Raw::new(json).items().filter_map(|block| block.get("reasoning_content"));
-                thoughts.extend(blocks.filter_map(Raw::string).map(Cow::Borrowed));
+                thoughts.extend(blocks.filter_map(Raw::string));
             }
             _ => {}
         }
     }
+    write_details(carried.into_iter().flat_map(|json| Raw::new(json).items()), out);
     if !thoughts.is_empty() {
         key(out, "reasoning_content");
         write_inside(out, &thoughts.concat());
     }
+}
+
+/// Appends what blocks of reasoning hold of `reasoning_details`.
+pub(in crate::dialect) fn write_details<'a>(blocks: impl Iterator<Item = Raw<'a>>, out: &mut Vec<u8>) {
+    let mut details = blocks.filter_map(|block| block.get("reasoning_details")).flat_map(Raw::items).peekable();
+    if details.peek().is_none() {
+        return;
+    }
+    key(out, "reasoning_details");
+    out.push(b'[');
+    for detail in details {
+        item(out);
+        out.extend_from_slice(detail.bytes());
+    }
+    out.push(b']');
 }
 
 impl Arguments<'_> {
