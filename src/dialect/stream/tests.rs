@@ -226,11 +226,13 @@ fn only_top_level_members_are_spliced_and_missing_ones_added() {
         "data: {}\n\ndata: { \"choices\" : [] }\n\ndata: [DONE]\n\n"
     );
     let want = concat!(
-        "data: {\"object\":\"o\",\"choices\":[{\"delta\":{\"content\":\"x \\\"model\\\":\\\"y\\\"\",\"id\":\"call\",",
-        "\"model\":\"inner\"},\"finish_reason\":\"stop\"}],\"m\\u006fdel\":\"team-fast\",",
-        "\"id\":\"req_5f1c9a7e3b2d4c60\"}",
-        "\n\ndata: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"model\":\"team-fast\"}\n\n",
-        "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"model\":\"team-fast\", \"choices\" : [] }\n\ndata: [DONE]\n\n"
+        "data: {\"created\":1795158000,\"object\":\"o\",\"choices\":[{\"delta\":{\"content\":\"x \\\"model\\\":\\\"y\\\"\",",
+        "\"id\":\"call\",\"model\":\"inner\"},\"finish_reason\":\"stop\"}],\"m\\u006fdel\":\"team-fast\",",
+        "\"id\":\"req_5f1c9a7e3b2d4c60\"}\n\n",
+        "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"object\":\"chat.completion.chunk\",\"created\":1795158000,",
+        "\"model\":\"team-fast\"}\n\n",
+        "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"object\":\"chat.completion.chunk\",\"created\":1795158000,",
+        "\"model\":\"team-fast\", \"choices\" : [] }\n\ndata: [DONE]\n\n"
     );
     assert_eq!(chat(text).out, want);
 }
@@ -262,16 +264,18 @@ fn comments_pings_and_empty_events_never_reach_a_chat_client_as_events() {
                 data:\n\nevent: message\n\
                 data: {\"id\":\"a\",\"model\":\"b\",\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
     let outcome = chat(text);
-    let want = "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"model\":\"team-fast\",\"choices\":[]}\n\n\
-                :\n\n:\n\n:\n\ndata: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"model\":\"team-fast\",\
-                \"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let want = "data: {\"object\":\"chat.completion.chunk\",\"created\":1795158000,\"id\":\"req_5f1c9a7e3b2d4c60\",\
+                \"model\":\"team-fast\",\"choices\":[]}\n\n:\n\n:\n\n:\n\n\
+                data: {\"object\":\"chat.completion.chunk\",\"created\":1795158000,\"id\":\"req_5f1c9a7e3b2d4c60\",\
+                \"model\":\"team-fast\",\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     assert_eq!((outcome.out.as_str(), outcome.events), (want, 2));
 }
 
 #[test]
 fn data_of_several_lines_leaves_in_one() {
     let text = "data: {\"id\":1,\ndata: \"model\":2,\ndata: \"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
-    let want = "data: {\"id\":\"req_5f1c9a7e3b2d4c60\", \"model\":\"team-fast\", \
+    let want = "data: {\"object\":\"chat.completion.chunk\",\"created\":1795158000,\"id\":\"req_5f1c9a7e3b2d4c60\", \
+                \"model\":\"team-fast\", \
                 \"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     assert_eq!(chat(text).out, want);
 }

@@ -1,6 +1,7 @@
 //! Relays the events of a stream that keeps its shape.
 
 mod response;
+mod seen;
 
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::convert::{CHUNK, write_failed, write_failure, write_usage_chunk};
@@ -12,156 +13,9 @@ use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, beh
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
-use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside};
+use crate::wire::json::{Raw, Scanner, Token};
 use crate::wire::{Dialect, Span};
-
-/// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
-const SPLICES_MAX: usize = 8;
-
-/// Members with the upstream's identity, which are replaced by ours.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Own {
-    Id,
-    Model,
-    /// True if a response is stored, which never happens here.
-    Store,
-    /// The response before it, which would be a stored one.
-    Previous,
-    /// Tokens of the completion, where reasoning was counted apart.
-    Completion(u64),
-}
-
-impl Own {
-    fn key(self) -> &'static str {
-        match self {
-            Own::Id => "\"id\":",
-            Own::Model => "\"model\":",
-            Own::Store => "\"store\":",
-            Own::Previous => "\"previous_response_id\":",
-            Own::Completion(_) => "\"completion_tokens\":",
-        }
-    }
-
-    fn write(self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        match self {
-            Own::Id => write_inside(out, me.id),
-            Own::Model => me.write_model(out),
-            Own::Store => out.extend_from_slice(b"false"),
-            Own::Previous => out.extend_from_slice(b"null"),
-            Own::Completion(tokens) => write_count(out, tokens),
-        }
-    }
-}
-
-/// Results of one scan of an event's data.
-#[derive(Default)]
-struct Seen {
-    splices: [Option<(Span, Own)>; SPLICES_MAX],
-    count: usize,
-    object: Span,
-    kind: Option<Span>,
-    usage: Option<Span>,
-    /// The last usage inside a choice, and the last count of completion tokens in the usage itself.
-    choice_usage: Option<Span>,
-    completion: Option<Span>,
-    error: Option<Span>,
-    choices: Option<Span>,
-    created: Option<Span>,
-    number: Option<Span>,
-    /// Values that may be reasons to end, or errors, of choices; then the reasons to end among them. Those of an answer
-    /// with several texts come one by one.
-    finishes: u32,
-    /// Texts that count as relayed, and the last of them, without its quotes.
-    texts: u32,
-    text: Span,
-    /// Position in the output at which that text begins; see [`Seen::write`].
-    text_at: usize,
-}
-
-impl Seen {
-    fn splice(&mut self, value: Span, own: Own) {
-        if let Some(slot) = self.splices.get_mut(self.count) {
-            *slot = Some((value, own));
-        }
-        self.count += 1;
-    }
-
-    /// Puts the provider's bill in the place of a count that lacks the reasoning.
-    fn correct(&mut self, output: Option<u64>, data: &[u8]) {
-        let (Some(output), Some(span)) = (output, self.completion) else { return };
-        let is_inside = self.usage.is_some_and(|usage| usage.start < span.start && span.end < usage.end);
-        if is_inside && Raw::new(span.of(data)).count() != Some(output) {
-            self.splice(span, Own::Completion(output));
-            let count = self.count.min(SPLICES_MAX);
-            self.splices[..count].sort_by_key(|splice| splice.map(|(span, _)| span.start));
-        }
-    }
-
-    #[inline]
-    fn value<'a>(&self, span: Option<Span>, data: &'a [u8]) -> Option<Raw<'a>> {
-        span.map(|span| Raw::new(span.of(data)))
-    }
-
-    /// True if one text is all that matters of the event: another that differs in its text alone is treated alike.
-    fn is_text_alone(&self) -> bool {
-        self.texts == 1 && self.usage.or(self.choice_usage).is_none() && self.finishes == 0 && !self.text.is_empty()
-    }
-
-    /// Appends `data` with id and model in place, added where they are missing. Of a repeated object the last one
-    /// counts, as its readers have it; in those before it they are ours, too.
-    fn write(&mut self, data: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        let inside = self.object.start as usize + 1;
-        let splices = self.splices;
-        let is_former = |span: &Span| (span.start as usize) < inside;
-        let mut from = 0;
-        for (span, own) in splices.iter().flatten().filter(|(span, _)| is_former(span)) {
-            from = self.replace(from, *span, *own, me, data, out);
-        }
-        from = self.copy(from, inside, data, out);
-        let mut comma = false;
-        for own in [Own::Id, Own::Model] {
-            if !splices.iter().flatten().any(|(span, there)| *there == own && !is_former(span)) {
-                out.extend_from_slice(if comma { b"," } else { b"" });
-                out.extend_from_slice(own.key().as_bytes());
-                own.write(me, out);
-                comma = true;
-            }
-        }
-        if comma && Raw::new(self.object.of(data)).members().next().is_some() {
-            out.push(b',');
-        }
-        for (span, own) in splices.iter().flatten().filter(|(span, _)| !is_former(span)) {
-            from = self.replace(from, *span, *own, me, data, out);
-        }
-        self.copy(from, data.len(), data, out);
-    }
-
-    #[inline]
-    fn replace(
-        &mut self,
-        from: usize,
-        span: Span,
-        own: Own,
-        me: &ResponseIdentity<'_>,
-        data: &[u8],
-        out: &mut Vec<u8>,
-    ) -> usize {
-        self.copy(from, span.start as usize, data, out);
-        own.write(me, out);
-        span.end as usize
-    }
-
-    /// Copies a part of `data` and notes where its text comes to lie.
-    #[inline]
-    fn copy(&mut self, from: usize, to: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
-        let text = self.text.start as usize;
-        if (from..to).contains(&text) {
-            self.text_at = out.len() + text - from;
-        }
-        out.extend_from_slice(&data[from..to]);
-        to
-    }
-}
+use seen::{NAMES, Own, SPLICES_MAX, Seen};
 
 /// Relays each event of a stream that keeps its shape.
 #[derive(Debug)]
@@ -371,16 +225,16 @@ impl Tap {
         self.fail_on_error(&seen, data, name)?;
         let reported = seen.value(seen.usage.or(seen.choice_usage), data).map(Reported::from_chat).unwrap_or_default();
         self.reported.merge(reported);
-        seen.correct(reported.output, data);
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         if seen.finishes > 0 {
             // An empty word ends nothing: then another event that differs in its text alone is treated alike.
             seen.finishes = finishes(seen.value(seen.choices, data).unwrap_or(Raw::NULL))?;
         }
         if self.created == 0 {
-            let created = seen.value(seen.created, data).and_then(Raw::count);
-            self.created = created.and_then(|created| u32::try_from(created).ok()).unwrap_or_default();
+            let own = seen.value(seen.created, data).and_then(Raw::count).filter(|created| *created > 0);
+            self.created = u32::try_from(own.unwrap_or(me.created)).unwrap_or_default();
         }
+        seen.correct(reported.output, self.object(), self.created, data);
         if let Dialect::Relay(_) = self.dialect {
             self.texts(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
         } else {
@@ -394,7 +248,7 @@ impl Tap {
         let begin = out.len();
         out.extend_from_slice(b"data: ");
         let from = out.len();
-        seen.write(data, me, out);
+        seen.write(data, &[Own::Id, Own::Object(self.object()), Own::Created(self.created), Own::Model], me, out);
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
         if name.is_empty() && seen.is_text_alone() {
@@ -428,10 +282,14 @@ impl Tap {
     fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.show_usage && self.reported == Reported::default() {
             let created = if self.created == 0 { me.created } else { self.created.into() };
-            let object = if let Dialect::Relay(_) = self.dialect { "text_completion" } else { CHUNK };
-            write_usage_chunk(object, &self.observed(), &ResponseIdentity { created, ..*me }, out);
+            write_usage_chunk(self.object(), &self.observed(), &ResponseIdentity { created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    /// `object` of the events of a chat stream, or of a completion's stream.
+    fn object(&self) -> &'static str {
+        if let Dialect::Relay(_) = self.dialect { "text_completion" } else { CHUNK }
     }
 
     fn messages(
@@ -466,7 +324,7 @@ impl Tap {
             self.begun = true;
             out.extend_from_slice(b"event: message_start\ndata: ");
             let from = out.len();
-            seen.write(data, me, out);
+            seen.write(data, NAMES, me, out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"\n\n");
             return Ok(true);

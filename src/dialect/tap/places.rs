@@ -3,6 +3,7 @@
 //! Owns these types. Must never read an answer itself. Called by `tap::reply` and its templates.
 
 use crate::wire::Span;
+use crate::wire::json::Raw;
 
 /// Values that one answer may need replaced; more of them (a name repeated many times) make an answer invalid.
 pub(super) const EDITS_MAX: usize = 16;
@@ -39,6 +40,11 @@ impl Edit {
             Edit::Previous => "previous_response_id",
         }
     }
+}
+
+/// True for a string that is not empty.
+pub(super) fn is_word(value: Raw<'_>) -> bool {
+    value.string().is_some_and(|word| !word.is_empty())
 }
 
 /// Results of one scan of an answer.

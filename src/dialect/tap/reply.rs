@@ -10,7 +10,7 @@ use super::super::replies::read_streamed;
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::hidden::hide;
-use super::places::{EDITS_MAX, Edit, Seen};
+use super::places::{EDITS_MAX, Edit, Seen, is_word};
 use super::templates::AnswerTemplates;
 use crate::wire::json::{
     self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside, write_string,
@@ -340,7 +340,8 @@ impl Writer<'_> {
         for &(span, edit) in self.seen.places() {
             let replace = match edit {
                 Edit::Id | Edit::Model | Edit::Store | Edit::Previous => true,
-                Edit::Object | Edit::Created => false,
+                Edit::Object => !is_word(Raw::new(span.of(self.body))),
+                Edit::Created => Raw::new(span.of(self.body)).count().is_none(),
                 Edit::Prompt => !self.counts.prompt.1,
                 Edit::Completion => !self.counts.completion.1,
                 Edit::Total => !self.counts.total.1,

@@ -9,7 +9,7 @@
 use super::super::answer::ResponseIdentity;
 use super::super::keys::{K, Walk};
 use super::super::usage::{ChatUsage, ObservedUsage};
-use super::places::{Edit, Seen};
+use super::places::{Edit, Seen, is_word};
 use crate::base::order;
 use crate::base::ring::Ring;
 use crate::wire::Span;
@@ -108,6 +108,7 @@ fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, Hole); HOLES]> {
             Edit::Prompt => Hole::Prompt,
             Edit::Completion => Hole::Completion,
             Edit::Total => Hole::Total,
+            Edit::Object if !is_word(Raw::new(span.of(body))) => return None,
             Edit::Object | Edit::Usage => continue,
             Edit::Store | Edit::Previous => return None,
         };

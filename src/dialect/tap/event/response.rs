@@ -10,7 +10,7 @@ use super::super::super::template::Hole;
 use super::super::super::usage::Reported;
 use super::super::hidden::hide;
 use super::super::reply::estimated;
-use super::{Own, Seen, Tap, join_lines};
+use super::{NAMES, Own, Seen, Tap, join_lines};
 use crate::base::order;
 use crate::wire::json::{Raw, Token, write_count};
 use crate::wire::{Dialect, Span};
@@ -107,7 +107,7 @@ impl Tap {
             return Ok(true);
         }
         let from = begin_event(kind, out);
-        seen.write(data, me, out);
+        seen.write(data, NAMES, me, out);
         hide(me.hides, true, from, out);
         let told = self.number(number);
         end_event(from, told, out);

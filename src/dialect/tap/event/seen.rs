@@ -1,0 +1,191 @@
+//! Results of one scan of an event of a stream that keeps its shape; writes the event with our identity in it.
+//!
+//! Owns the positions of values to replace. Must never scan an event itself. Used by [`super::Tap`].
+
+use super::super::super::answer::ResponseIdentity;
+use super::super::places::is_word;
+use crate::wire::Span;
+use crate::wire::json::{Raw, write_count, write_inside};
+
+/// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
+pub(super) const SPLICES_MAX: usize = 8;
+
+/// Members with the upstream's identity, which are replaced by ours.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Own {
+    Id,
+    Model,
+    /// Name of the object, of a chunk.
+    Object(&'static str),
+    /// Time of the answer in seconds since the epoch, of a chunk.
+    Created(u32),
+    /// True if a response is stored, which never happens here.
+    Store,
+    /// The response before it, which would be a stored one.
+    Previous,
+    /// Tokens of the completion, where reasoning was counted apart.
+    Completion(u64),
+}
+
+impl Own {
+    fn key(self) -> &'static str {
+        match self {
+            Own::Id => "\"id\":",
+            Own::Model => "\"model\":",
+            Own::Object(_) => "\"object\":",
+            Own::Created(_) => "\"created\":",
+            Own::Store => "\"store\":",
+            Own::Previous => "\"previous_response_id\":",
+            Own::Completion(_) => "\"completion_tokens\":",
+        }
+    }
+
+    fn write(self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        match self {
+            Own::Id => write_inside(out, me.id),
+            Own::Model => me.write_model(out),
+            Own::Object(name) => write_inside(out, name.as_bytes()),
+            Own::Created(seconds) => write_count(out, seconds.into()),
+            Own::Store => out.extend_from_slice(b"false"),
+            Own::Previous => out.extend_from_slice(b"null"),
+            Own::Completion(tokens) => write_count(out, tokens),
+        }
+    }
+}
+
+/// Members that a message and a response must have.
+pub(super) const NAMES: &[Own] = &[Own::Id, Own::Model];
+
+/// Results of one scan of an event's data.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) splices: [Option<(Span, Own)>; SPLICES_MAX],
+    pub(super) count: usize,
+    pub(super) object: Span,
+    pub(super) kind: Option<Span>,
+    pub(super) usage: Option<Span>,
+    /// The last usage inside a choice, and the last count of completion tokens in the usage itself.
+    pub(super) choice_usage: Option<Span>,
+    pub(super) completion: Option<Span>,
+    pub(super) error: Option<Span>,
+    pub(super) choices: Option<Span>,
+    pub(super) created: Option<Span>,
+    pub(super) number: Option<Span>,
+    /// Values that may be reasons to end, or errors, of choices; then the reasons to end among them. Those of an answer
+    /// with several texts come one by one.
+    pub(super) finishes: u32,
+    /// Texts that count as relayed, and the last of them, without its quotes.
+    pub(super) texts: u32,
+    pub(super) text: Span,
+    /// Position in the output at which that text begins; see [`Seen::write`].
+    pub(super) text_at: usize,
+}
+
+impl Seen {
+    pub(super) fn splice(&mut self, value: Span, own: Own) {
+        if let Some(slot) = self.splices.get_mut(self.count) {
+            *slot = Some((value, own));
+        }
+        self.count += 1;
+    }
+
+    /// Replaces a count that lacks the reasoning by the count that the provider bills, an `object` that is not a
+    /// string, and a `created` that differs from the chunks before.
+    pub(super) fn correct(&mut self, output: Option<u64>, object: &'static str, created: u32, data: &[u8]) {
+        let count = self.count;
+        if let (Some(output), Some(span)) = (output, self.completion) {
+            let is_inside = self.usage.is_some_and(|usage| usage.start < span.start && span.end < usage.end);
+            if is_inside && Raw::new(span.of(data)).count() != Some(output) {
+                self.splice(span, Own::Completion(output));
+            }
+        }
+        if let Some(span) = self.kind.filter(|span| !is_word(Raw::new(span.of(data)))) {
+            self.splice(span, Own::Object(object));
+        }
+        let is_other = |span: &Span| Raw::new(span.of(data)).count() != Some(created.into());
+        if let Some(span) = self.created.filter(is_other) {
+            self.splice(span, Own::Created(created));
+        }
+        if self.count > count {
+            let count = self.count.min(SPLICES_MAX);
+            self.splices[..count].sort_by_key(|splice| splice.map(|(span, _)| span.start));
+        }
+    }
+
+    /// True if the event lacks the member `own`.
+    fn lacks(&self, own: Own) -> bool {
+        match own {
+            Own::Object(_) => self.kind.is_none(),
+            Own::Created(_) => self.created.is_none(),
+            _ => {
+                let inside = self.object.start;
+                !self.splices.iter().flatten().any(|(span, there)| *there == own && span.start > inside)
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn value<'a>(&self, span: Option<Span>, data: &'a [u8]) -> Option<Raw<'a>> {
+        span.map(|span| Raw::new(span.of(data)))
+    }
+
+    /// True if one text is all that matters of the event: another that differs in its text alone is treated alike.
+    pub(super) fn is_text_alone(&self) -> bool {
+        self.texts == 1 && self.usage.or(self.choice_usage).is_none() && self.finishes == 0 && !self.text.is_empty()
+    }
+
+    /// Appends `data` with `members` in place, added where they are missing. Of a repeated object the last one
+    /// counts, as its readers have it; in those before it they are ours, too.
+    pub(super) fn write(&mut self, data: &[u8], members: &[Own], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        let inside = self.object.start as usize + 1;
+        let splices = self.splices;
+        let is_former = |span: &Span| (span.start as usize) < inside;
+        let mut from = 0;
+        for (span, own) in splices.iter().flatten().filter(|(span, _)| is_former(span)) {
+            from = self.replace(from, *span, *own, me, data, out);
+        }
+        from = self.copy(from, inside, data, out);
+        let mut comma = false;
+        for own in members {
+            if self.lacks(*own) {
+                out.extend_from_slice(if comma { b"," } else { b"" });
+                out.extend_from_slice(own.key().as_bytes());
+                own.write(me, out);
+                comma = true;
+            }
+        }
+        if comma && Raw::new(self.object.of(data)).members().next().is_some() {
+            out.push(b',');
+        }
+        for (span, own) in splices.iter().flatten().filter(|(span, _)| !is_former(span)) {
+            from = self.replace(from, *span, *own, me, data, out);
+        }
+        self.copy(from, data.len(), data, out);
+    }
+
+    #[inline]
+    fn replace(
+        &mut self,
+        from: usize,
+        span: Span,
+        own: Own,
+        me: &ResponseIdentity<'_>,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> usize {
+        self.copy(from, span.start as usize, data, out);
+        own.write(me, out);
+        span.end as usize
+    }
+
+    /// Copies a part of `data` and notes where its text comes to lie.
+    #[inline]
+    fn copy(&mut self, from: usize, to: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
+        let text = self.text.start as usize;
+        if (from..to).contains(&text) {
+            self.text_at = out.len() + text - from;
+        }
+        out.extend_from_slice(&data[from..to]);
+        to
+    }
+}
