@@ -27,6 +27,7 @@ use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
 use crate::wire::json::{Raw, eq_unescaped};
+use crate::wire::sse::Splitter;
 use crate::wire::{Dialect, Span};
 use chat_reader::ChatReader;
 use chat_writer::ChatWriter;
@@ -47,6 +48,53 @@ enum Writer {
     Chat(ChatWriter),
     Messages(MessagesWriter),
     Responses(Box<ResponsesWriter>),
+}
+
+impl Reader {
+    /// `keeps`: the client receives each piece of reasoning, to send it back.
+    fn new(from: Dialect, keeps: bool) -> Reader {
+        match from {
+            Dialect::Chat | Dialect::Relay(_) => Reader::Chat(ChatReader::new(keeps)),
+            Dialect::Messages => Reader::Messages(MessagesReader::new(keeps)),
+            Dialect::Responses => Reader::Responses(ResponsesReader::new(keeps)),
+        }
+    }
+
+    /// Reads an event with data; true if it counts as a sign of progress.
+    fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+        match self {
+            Reader::Chat(reader) => reader.event(frame, sink),
+            Reader::Messages(reader) => reader.event(frame, sink),
+            Reader::Responses(reader) => reader.event(frame, sink),
+        }
+    }
+
+    /// Only the formal end is missing.
+    fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+        match self {
+            Reader::Chat(reader) => reader.finish(sink),
+            Reader::Messages(_) | Reader::Responses(_) => sink.take(Delta::End),
+        }
+    }
+}
+
+/// Reads the events of a complete stream of shape `from`, for a complete answer.
+pub(super) fn read_events(from: Dialect, body: &[u8], keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+    let (mut reader, mut splitter, mut rest) = (Reader::new(from, keeps), Splitter::new(), body);
+    while let Some(event) = splitter.next(rest).or_else(|| splitter.last(rest)) {
+        let frame = Frame {
+            name: event.name.of(rest),
+            data: splitter.data(&event, rest),
+            raw: event.raw.of(rest),
+            comment: event.comment,
+        };
+        if !frame.data.is_empty() {
+            reader.event(&frame, sink)?;
+        }
+        rest = rest.get(event.len..).unwrap_or_default();
+        splitter.done(&event);
+    }
+    reader.finish(sink)
 }
 
 /// Reader, writer, and what is overheard between them.
@@ -96,12 +144,7 @@ impl Convert {
         show_usage: bool,
         max_answer: usize,
     ) -> Convert {
-        // Reasoning goes through a client that hands it back, unless the shape has no place for it.
-        let reader = match from {
-            Dialect::Chat | Dialect::Relay(_) => Reader::Chat(ChatReader::new(to == Dialect::Responses)),
-            Dialect::Messages => Reader::Messages(MessagesReader::new(to == Dialect::Responses)),
-            Dialect::Responses => Reader::Responses(ResponsesReader::new(to == Dialect::Messages)),
-        };
+        let reader = Reader::new(from, hands_back(from, to));
         let writer = match to {
             Dialect::Chat | Dialect::Relay(_) => Writer::Chat(ChatWriter::new(show_usage)),
             Dialect::Messages => Writer::Messages(MessagesWriter::default()),
@@ -142,11 +185,7 @@ impl Convert {
             }
             return Ok(false);
         }
-        let life = match &mut self.reader {
-            Reader::Chat(reader) => reader.event(frame, &mut sink),
-            Reader::Messages(reader) => reader.event(frame, &mut sink),
-            Reader::Responses(reader) => reader.event(frame, &mut sink),
-        }?;
+        let life = self.reader.event(frame, &mut sink)?;
         let piece = sink.piece.filter(|_| sink.deltas == 1);
         self.learn(frame, piece, &out[before..], before);
         if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }
@@ -238,10 +277,7 @@ impl Convert {
             return Err(StreamFault::Incomplete);
         }
         let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, piece: None };
-        match &mut self.reader {
-            Reader::Chat(reader) => reader.finish(&mut sink),
-            Reader::Messages(_) | Reader::Responses(_) => sink.take(Delta::End),
-        }
+        self.reader.finish(&mut sink)
     }
 
     /// Usage that has been observed so far.
@@ -282,6 +318,11 @@ impl Convert {
         };
         read + written
     }
+}
+
+/// True if clients of format `to` send reasoning back that Tollgate carries through them. Chat has no place for it.
+pub(super) fn hands_back(from: Dialect, to: Dialect) -> bool {
+    to == Dialect::Responses || (to == Dialect::Messages && from != Dialect::Chat)
 }
 
 /// Appends the whole answer that these deltas come to, for a responses client.

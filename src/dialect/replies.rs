@@ -9,15 +9,17 @@ mod read;
 mod streamed;
 mod write;
 
-pub(super) use streamed::response as read_streamed;
+pub(super) use streamed::{Collected, response as read_streamed};
 
 use super::answer::{Broken, ResponseIdentity, StreamFault};
+use super::convert::hands_back;
 use super::delta::{is_empty, lists_nothing};
 use super::errors::{ErrorText, is_error, read_error};
 use super::naming::TranslationState;
 use super::usage::ObservedUsage;
 use crate::wire::Dialect;
 use crate::wire::json::{self, Kind, Raw};
+use parts::Answer;
 
 /// Writes an upstream's whole answer of shape `from` for a client of shape `to`. `state` is what the request's
 /// translation left. [`Broken`] as for [`super::whole`].
@@ -34,36 +36,21 @@ pub fn reply(
         Dialect::Responses => "output",
     };
     let names = ["error", list, "usage", "stop_reason", "stop_sequence", "stop_details"];
-    let streamed;
-    let (body, picked) = match json::check_and_pick(body, names) {
-        Ok(picked) => (body, picked),
+    let (streamed, collected);
+    let mut answer = match json::check_and_pick(body, names) {
+        Ok(picked) => read((from, to), body, picked)?,
         Err(_) if from == Dialect::Responses => {
             streamed = streamed::response(body).ok_or(Broken::NotJson)?;
-            (&streamed[..], json::check_and_pick(&streamed, names).map_err(|_| Broken::NotJson)?)
+            read((from, to), &streamed, json::check_and_pick(&streamed, names).map_err(|_| Broken::NotJson)?)?
         }
-        Err(_) => return Err(Broken::NotJson),
-    };
-    let [error, list, usage, reason, sequence, details] = picked;
-    if let Some(error) = error.filter(|error| is_error(*error)) {
-        return Err(Broken::Error(ErrorText::from_value(error)));
-    }
-    let Some(list) = list.filter(|list| list.kind() == Kind::Array) else {
-        return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
-    };
-    let usage = usage.unwrap_or(Raw::NULL);
-    let mut answer = match from {
-        Dialect::Chat | Dialect::Relay(_) => {
-            read::chat(list, usage, to == Dialect::Responses)?.ok_or(Broken::NotJson)?
+        Err(_) => {
+            // A client of the same format gets the reasoning as it is.
+            let (events, read) = Collected::read(from, body, from == to || hands_back(from, to));
+            read?;
+            collected = events;
+            collected.answer()
         }
-        Dialect::Messages => read::messages(list, usage, [reason, sequence, details])?,
-        Dialect::Responses => read::responses(Raw::new(body), list, usage)?,
     };
-    if from != Dialect::Chat && lists_nothing(list) {
-        let ending = if from == Dialect::Responses { Raw::new(body).get("status") } else { reason };
-        if is_empty(from, list, ending.unwrap_or(Raw::NULL)) {
-            return Err(Broken::NotJson);
-        }
-    }
     if state.json_tool {
         answer.unwrap_json();
     }
@@ -72,11 +59,40 @@ pub fn reply(
     let observed = ObservedUsage { reported: answer.reported, relayed_tokens };
     match to {
         Dialect::Chat | Dialect::Relay(_) => write::chat(&answer, state, &observed, me, out),
-        Dialect::Messages => write::messages(&answer, state, &observed, me, out),
+        Dialect::Messages => write::messages(&answer, from == to, state, &observed, me, out),
         Dialect::Responses => write::responses(&answer, state, &observed, me, out).map_err(|fault| match fault {
             StreamFault::Error(text) => Broken::Error(text),
             _ => Broken::NotJson,
         })?,
     }
     Ok(observed)
+}
+
+/// Reads an answer in one piece: `picked` are its members `error`, that with its content, `usage`, `stop_reason`,
+/// `stop_sequence` and `stop_details`.
+fn read<'a>(
+    (from, to): (Dialect, Dialect),
+    body: &'a [u8],
+    picked: [Option<Raw<'a>>; 6],
+) -> Result<Answer<'a>, Broken> {
+    let [error, list, usage, reason, sequence, details] = picked;
+    if let Some(error) = error.filter(|error| is_error(*error)) {
+        return Err(Broken::Error(ErrorText::from_value(error)));
+    }
+    let Some(list) = list.filter(|list| list.kind() == Kind::Array) else {
+        return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
+    };
+    let usage = usage.unwrap_or(Raw::NULL);
+    let answer = match from {
+        Dialect::Chat | Dialect::Relay(_) => read::chat(list, usage, hands_back(from, to))?.ok_or(Broken::NotJson)?,
+        Dialect::Messages => read::messages(list, usage, [reason, sequence, details])?,
+        Dialect::Responses => read::responses(Raw::new(body), list, usage)?,
+    };
+    if from != Dialect::Chat && lists_nothing(list) {
+        let ending = if from == Dialect::Responses { Raw::new(body).get("status") } else { reason };
+        if is_empty(from, list, ending.unwrap_or(Raw::NULL), usage) {
+            return Err(Broken::NotJson);
+        }
+    }
+    Ok(answer)
 }

@@ -205,7 +205,9 @@ impl SseStream {
     ) -> Result<Fed, StreamFault> {
         let mut events = 0;
         self.end_at = self.end_at.and_then(|_| place(out.len()));
-        if self.held.is_empty() {
+        if self.seen == 0 && self.is_document(data) {
+            self.held.push(pool, data);
+        } else if self.held.is_empty() {
             let used = self.cut(data, me, out, &mut events)?;
             if !self.inner.finished() {
                 self.held.push(pool, &data[used..]);
@@ -240,8 +242,19 @@ impl SseStream {
         if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
     }
 
-    /// Takes a complete response of the upstream's shape `from` in the place of the whole stream: some servers answer a
-    /// stream request so. What comes of it is appended to `out`. An error if it is none that could be passed on.
+    /// True if JSON arrives in the place of events: no line of a stream begins with a brace.
+    fn is_document(&self, data: &[u8]) -> bool {
+        self.held.bytes().first().or(data.first()) == Some(&b'{')
+    }
+
+    /// Takes the JSON document that has arrived in the place of events, for [`SseStream::whole`].
+    pub fn take_document(&mut self) -> Option<Buf> {
+        (self.seen == 0 && self.is_document(b"")).then(|| std::mem::take(&mut self.held))
+    }
+
+    /// Takes a complete response of the upstream's shape `from` in the place of the whole stream, since some servers
+    /// answer a stream request so. Events without their content type are read as such. The result is appended to `out`.
+    /// An error if the response cannot be passed on.
     pub fn whole(
         &mut self,
         from: Dialect,
@@ -251,13 +264,16 @@ impl SseStream {
         out: &mut Vec<u8>,
     ) -> Result<Result<Fed, StreamFault>, Rejected> {
         let mut text = Vec::new();
-        let valid = json::check(body).map_err(|_| Broken::NotJson);
-        valid.and_then(|()| whole(from, body, me, &mut text)).map_err(|why| rejected(from, body, why))?;
-        text.clear();
-        events::write(from, body, &mut text);
+        let is_document = body.trim_ascii_start().starts_with(b"{");
+        if is_document {
+            let valid = json::check(body).map_err(|_| Broken::NotJson);
+            valid.and_then(|()| whole(from, body, me, &mut text)).map_err(|why| rejected(from, body, why))?;
+            text.clear();
+            events::write(from, body, &mut text);
+        }
         // The bound on a complete response holds in the place of that on an event.
         self.max_event = u32::MAX;
-        let fed = self.feed(&text, pool, me, out);
+        let fed = self.feed(if is_document { &text } else { body }, pool, me, out);
         Ok(match fed {
             Ok(fed) if !fed.finished => self.end(pool, me, out).map(|()| Fed { finished: true, ..fed }),
             other => other,

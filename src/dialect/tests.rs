@@ -114,11 +114,29 @@ pub(super) fn stream_for(
         }
     }
     if result.is_ok() {
-        result = stream.end(&mut pool, me, &mut out);
+        result = end(way.0, &mut stream, &mut pool, me, &mut out);
     }
     stream.release(&mut pool);
     assert_eq!(pool.lent(), 0);
     Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result }
+}
+
+/// The body of a stream has ended.
+pub(super) fn end(
+    from: Dialect,
+    stream: &mut SseStream,
+    pool: &mut Pool,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), StreamFault> {
+    let Some(mut body) = stream.take_document() else { return stream.end(pool, me, out) };
+    let read = stream.whole(from, body.bytes(), pool, me, out);
+    body.release(pool);
+    match read {
+        Ok(fed) => fed.map(drop),
+        Err(Rejected { why: Broken::Error(text), .. }) => Err(StreamFault::Error(text)),
+        Err(_) => Err(StreamFault::Malformed),
+    }
 }
 
 /// A complete response in the place of a stream. No event is so small as the bound on one here.

@@ -1,8 +1,15 @@
-//! The response of a provider that streams although a whole answer was asked for: what its last event says (`responses`
-//! 4, row 44).
+//! The answer of a provider that streams although a complete one was asked for: of a response what its last event says,
+//! otherwise what all events make up.
 
+use super::super::answer::{Broken, StreamFault};
+use super::super::convert::read_events;
+use super::super::delta::{Delta, StopReason, Take};
+use super::super::usage::Reported;
+use super::parts::{Answer, Arguments, Part};
+use crate::wire::Dialect;
 use crate::wire::json::{self, Kind, Raw, item, key};
 use crate::wire::sse::Splitter;
+use std::borrow::Cow;
 
 /// Events that end a stream with a response.
 const ENDS: [&str; 4] = ["response.completed", "response.incomplete", "response.failed", "response.cancelled"];
@@ -50,4 +57,101 @@ fn with(response: Raw<'_>, items: &[u8], incomplete: bool) -> Vec<u8> {
         out.extend_from_slice(b",\"status\":\"incomplete\"}");
     }
     out
+}
+
+/// Part of an answer, collected from its events.
+enum Piece {
+    Text(Vec<u8>),
+    Refusal(Vec<u8>),
+    /// With the block that the provider requires again; `None` until the reasoning ends.
+    Thought(Vec<u8>, Option<Option<Vec<u8>>>),
+    Call {
+        slot: usize,
+        id: Vec<u8>,
+        name: Vec<u8>,
+        json: Vec<u8>,
+    },
+}
+
+/// A complete answer, collected from the events of a stream.
+#[derive(Default)]
+pub(in crate::dialect) struct Collected {
+    pieces: Vec<Piece>,
+    stopped: bool,
+    reason: StopReason,
+    sequence: Option<Vec<u8>>,
+    explanation: Option<Vec<u8>>,
+    /// Usage that the events report.
+    pub(in crate::dialect) reported: Reported,
+}
+
+impl Take for Collected {
+    fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault> {
+        match (delta, self.pieces.last_mut()) {
+            (Delta::Text(text), Some(Piece::Text(said))) | (Delta::Refuse(text), Some(Piece::Refusal(said))) => {
+                said.extend_from_slice(text);
+            }
+            (Delta::Text(text), _) => self.pieces.push(Piece::Text(text.to_vec())),
+            (Delta::Refuse(text), _) => self.pieces.push(Piece::Refusal(text.to_vec())),
+            (Delta::Think(text), Some(Piece::Thought(said, None))) => said.extend_from_slice(text),
+            (Delta::Think(text), _) => self.pieces.push(Piece::Thought(text.to_vec(), None)),
+            (Delta::Thought { block }, Some(Piece::Thought(_, kept @ None))) => {
+                *kept = Some(block.map(<[u8]>::to_vec));
+            }
+            (Delta::Thought { block: Some(block) }, _) => {
+                self.pieces.push(Piece::Thought(Vec::new(), Some(Some(block.to_vec()))));
+            }
+            (Delta::ToolOpen { slot, id, name }, _) => {
+                let (id, name) = (id.to_vec(), name.to_vec());
+                self.pieces.push(Piece::Call { slot, id, name, json: Vec::new() });
+            }
+            (Delta::ToolArgs { slot: of, json: more }, _) => {
+                let is_it = |piece: &&mut Piece| matches!(piece, Piece::Call { slot, .. } if *slot == of);
+                if let Some(Piece::Call { json, .. }) = self.pieces.iter_mut().rfind(is_it) {
+                    json.extend_from_slice(more);
+                }
+            }
+            (Delta::Stop { reason, sequence, explanation }, _) => {
+                (self.stopped, self.reason) = (true, reason);
+                self.sequence = sequence.map(<[u8]>::to_vec);
+                self.explanation = explanation.map(<[u8]>::to_vec);
+            }
+            (Delta::Usage(reported), _) => self.reported.merge(reported),
+            (Delta::Thought { block: None } | Delta::Start | Delta::ToolClose { .. } | Delta::Ping | Delta::End, _) => {
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Collected {
+    /// Reads the events of `body`, up to the fault if there is one.
+    pub(in crate::dialect) fn read(from: Dialect, body: &[u8], keeps: bool) -> (Collected, Result<(), Broken>) {
+        let mut collected = Collected::default();
+        let read = match read_events(from, body, keeps, &mut collected) {
+            Err(StreamFault::Error(text)) => Err(Broken::Error(text)),
+            Ok(()) if collected.stopped => Ok(()),
+            _ => Err(Broken::NotJson),
+        };
+        (collected, read)
+    }
+
+    /// The collected answer.
+    pub(super) fn answer(&self) -> Answer<'_> {
+        fn part(piece: &Piece) -> Part<'_> {
+            match piece {
+                Piece::Text(text) => Part::Text(Cow::Borrowed(text)),
+                Piece::Refusal(text) => Part::Refusal(text),
+                Piece::Thought(text, kept) => Part::Thought(vec![text], kept.clone().flatten()),
+                Piece::Call { id, name, json, .. } => Part::Call(id, name, Arguments::Json(json)),
+            }
+        }
+        Answer {
+            parts: self.pieces.iter().map(part).collect(),
+            reason: self.reason,
+            sequence: self.sequence.as_deref(),
+            explanation: self.explanation.as_deref(),
+            reported: self.reported,
+        }
+    }
 }

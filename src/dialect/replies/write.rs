@@ -100,8 +100,10 @@ fn chat_call(
     out.extend_from_slice(b"\"}}");
 }
 
+/// `native`: the answer is of the same format, so that reasoning needs no carrier.
 pub(super) fn messages(
     answer: &Answer<'_>,
+    native: bool,
     state: &TranslationState,
     observed: &ObservedUsage,
     me: &ResponseIdentity<'_>,
@@ -126,6 +128,10 @@ pub(super) fn messages(
                 block("text", &texts, None, state, out);
             }
             Part::Refusal(text) => block("text", &[text], None, state, out),
+            Part::Thought(_, Some(kept)) if native => {
+                item(out);
+                out.extend_from_slice(kept);
+            }
             Part::Thought(texts, kept) => block("thinking", texts, kept.as_deref(), state, out),
             Part::Call(id, name, arguments) => {
                 messages_call(id, state.restore(name), *arguments, calls, me, out);

@@ -5,8 +5,9 @@ use super::super::convert::{unfinished, write_chat_usage};
 use super::super::delta::{finish_word, finishes, is_empty};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
+use super::super::naming::TranslationState;
 use super::super::relay::Relayed;
-use super::super::replies::read_streamed;
+use super::super::replies::{Collected, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::hidden::hide;
@@ -197,6 +198,9 @@ fn read(
             Err(Broken::NotJson)
         };
     }
+    if scanned.is_err() && matches!(shape, Dialect::Chat | Dialect::Messages) {
+        return reply((shape, shape), body, &TranslationState::default(), me, out);
+    }
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
         return Err(Broken::NotJson);
     }
@@ -209,7 +213,8 @@ fn read(
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     };
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
-    ends_well(shape, Raw::new(list.of(body)), seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body))))?;
+    let ending = seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body)));
+    ends_well(shape, Raw::new(list.of(body)), ending, value(seen.usage))?;
     let reported = match shape {
         Dialect::Chat if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
         Dialect::Chat => usage.reported(),
@@ -237,7 +242,12 @@ fn read(
 /// A whole answer of `shape` that cannot be passed on: its provider has billed what it reports.
 #[cold]
 pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
-    let streamed = if shape == Dialect::Responses && json::check(body).is_err() { read_streamed(body) } else { None };
+    let is_json = json::check(body).is_ok();
+    if !is_json && matches!(shape, Dialect::Chat | Dialect::Messages) {
+        let (collected, _) = Collected::read(shape, body, false);
+        return Rejected { why, reported: Box::new(collected.reported) };
+    }
+    let streamed = if shape == Dialect::Responses && !is_json { read_streamed(body) } else { None };
     let picked = json::check_and_pick(streamed.as_deref().unwrap_or(body), ["usage", "meta"]);
     let [usage, meta] = picked.unwrap_or_default().map(|value| value.unwrap_or(Raw::NULL));
     let reported = match shape {
@@ -251,15 +261,16 @@ pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
     Rejected { why, reported: Box::new(reported) }
 }
 
-/// An error if an answer says that it is not complete, or has no content. `list` and `ending` as for [`is_empty`].
-fn ends_well(shape: Dialect, list: Raw<'_>, ending: Raw<'_>) -> Result<(), Broken> {
+/// An error if an answer says that it is not complete, or has no content. `list`, `ending` and `usage` as for
+/// [`is_empty`].
+fn ends_well(shape: Dialect, list: Raw<'_>, ending: Raw<'_>, usage: Raw<'_>) -> Result<(), Broken> {
     match shape {
         Dialect::Relay(relay) if !Relayed::of(relay).generates => return Ok(()),
         Dialect::Chat | Dialect::Relay(_) => finishes(list).map(drop)?,
         Dialect::Messages => finish_word(Some(ending)).map(drop)?,
         Dialect::Responses => unfinished(ending).map_or(Ok(()), Err)?,
     }
-    if is_empty(shape, list, ending) { Err(Broken::NotJson) } else { Ok(()) }
+    if is_empty(shape, list, ending, usage) { Err(Broken::NotJson) } else { Ok(()) }
 }
 
 /// Tokens of the text that an answer carries, by a second look at it.

@@ -221,7 +221,7 @@ pub(super) fn run_stream((from, to): (Dialect, Dialect), state: &TranslationStat
     let mut stream = SseStream::same(to, true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let fed = stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).map(drop);
-    let result = fed.and_then(|()| stream.end(&mut pool, &ME, &mut out));
+    let result = fed.and_then(|()| end(from, &mut stream, &mut pool, &ME, &mut out));
     stream.release(&mut pool);
     Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result }
 }

@@ -77,7 +77,7 @@ impl Exchange {
     /// exchange is the only one that may proceed.
     pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
         let promised = match &self.state {
-            State::Answering(Answering { body: Body::Collect { buf, announced }, draft, .. }) => {
+            State::Answering(Answering { body: Body::Collect { buf, announced, .. }, draft, .. }) => {
                 draft.answer().is_some_and(|answer| answer.total() > 0)
                     && (announced.is_some() || buf.capacity() >= buf.len() + IO_SLICE)
             }
@@ -166,12 +166,11 @@ impl Exchange {
     fn intake_whole(&mut self, own: ExchangeId, bytes: usize, cx: &mut Cx) -> Option<usize> {
         let limit = self.target().map_or(0, |target| target.limits.max_response);
         let key = self.request.found.key;
-        let streams = self.asked.is_some_and(|asked| asked.stream);
         let State::Answering(answering) = &mut self.state else { return Some(bytes) };
         let (Draft::Kept(draft) | Draft::Leaving(draft)) = &mut answering.draft else { return Some(bytes) };
-        let is_rewritten = draft.state.is_some() || streams;
+        let Body::Collect { buf, announced, stream } = &mut answering.body else { return Some(bytes) };
+        let is_rewritten = draft.state.is_some() || stream.is_some();
         let promise = &mut draft.answer;
-        let Body::Collect { buf, announced } = &mut answering.body else { return Some(bytes) };
         let Some(key) = key else { return Some(bytes) };
         let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
         // What is sent takes the place of what has come; a translation may be longer.

@@ -5,6 +5,7 @@ use super::fault::{Fault, FaultKind};
 use super::state::{Asked, Body, Draft, Exchange, Last, State};
 use super::stream::NOT_JSON;
 use crate::base::buf::Buf;
+use crate::dialect::stream::SseStream;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Owner, Task};
@@ -33,13 +34,13 @@ impl Exchange {
     /// All of a whole answer has been collected: reads it.
     pub(super) fn collected(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
-        let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
+        let Body::Collect { buf, stream, .. } = &mut answering.body else { return Effect::Nothing };
         if cx.is_long(buf.len()) {
             return self.offload_reply(message, cx);
         }
         let mut buf = std::mem::take(buf);
-        if self.asked.is_some_and(|asked| asked.stream) {
-            let effect = self.unstreamed(buf.bytes(), message, cx);
+        if let Some(stream) = stream.take() {
+            let effect = self.unstreamed(stream, buf.bytes(), message, cx);
             buf.release(&mut cx.pool);
             return effect;
         }
@@ -51,8 +52,11 @@ impl Exchange {
 
     /// A whole answer has come at once.
     pub(super) fn whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
-        if self.asked.is_some_and(|asked| asked.stream) {
-            return self.unstreamed(body, message, cx);
+        if let State::Answering(answering) = &mut self.state
+            && let Body::Collect { stream, .. } = &mut answering.body
+            && let Some(stream) = stream.take()
+        {
+            return self.unstreamed(stream, body, message, cx);
         }
         let read = self.read_whole(body, message, cx);
         self.reply(read, message, cx)
@@ -60,9 +64,8 @@ impl Exchange {
 
     /// A complete response has come in the place of a stream: it is written as one.
     #[cold]
-    fn unstreamed(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn unstreamed(&mut self, mut stream: Box<SseStream>, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
         let (Some(asked), Some(from)) = (self.asked, self.upstream()) else { return Effect::Nothing };
-        let Some(mut stream) = self.stream(cx) else { return Effect::Nothing };
         cx.out.clear();
         let prompt = PromptTokens::Counted(asked.counted());
         let identity = self.request.identity(&asked, prompt, cx.now.unix);
@@ -134,14 +137,13 @@ impl Exchange {
             return Effect::Nothing;
         };
         let chunked = self.request.meta.http11;
-        let stream = if asked.stream { self.stream(cx) } else { None };
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let state = answering.draft.translation().cloned().unwrap_or_default();
         let prompt = answering.draft.prompt(&asked, message.body);
         let identity = self.request.identity(&asked, prompt, cx.now.unix).into();
         let observed = Box::default();
         let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
-        let Body::Collect { buf, .. } = body else { return Effect::Nothing };
+        let Body::Collect { buf, stream, .. } = body else { return Effect::Nothing };
         let lent = buf.capacity();
         let of = Owner { exchange: message.exchange, key: self.request.found.key, serial };
         let task = match stream {

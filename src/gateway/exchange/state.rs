@@ -240,6 +240,8 @@ pub(super) enum Body {
         buf: Buf,
         /// Announced length, if any.
         announced: Option<NonZeroU32>,
+        /// The stream in which the client receives it, if the client asked for one.
+        stream: Option<Box<SseStream>>,
     },
     /// A failed answer, collected for its message.
     Error { buf: Buf, status: u16, retry_after: Option<NonZeroU32> },

@@ -100,32 +100,32 @@ impl Exchange {
         }
         let content_type = head.content_type.of(bytes).trim_ascii();
         let begins = |word: &[u8]| content_type.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
-        let streams = self.asked.is_some_and(|asked| asked.stream);
-        if streams && (content_type.is_empty() || begins(b"text/event-stream")) {
-            return self.stream(cx).map(Body::Stream).ok_or(FaultKind::Internal);
-        }
-        // Some servers answer a stream request with one complete response.
-        if streams && !begins(b"application/json") {
-            return Err(FaultKind::BadBody(NOT_A_STREAM));
+        let mut stream = None;
+        if self.asked.is_some_and(|asked| asked.stream) {
+            if begins(b"text/html") {
+                return Err(FaultKind::BadBody(NOT_A_STREAM));
+            }
+            let new = self.stream(cx).ok_or(FaultKind::Internal)?;
+            // Some servers answer a stream request with one complete response.
+            if !begins(b"application/json") {
+                return Ok(Body::Stream(new));
+            }
+            stream = Some(new);
         }
         let announced = match head.framing {
             Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
             _ => None,
         };
-        Ok(Body::Collect { buf: Buf::default(), announced })
+        Ok(Body::Collect { buf: Buf::default(), announced, stream })
     }
 
     /// The stream in which the client gets the answer.
     #[inline]
-    pub(super) fn stream(&mut self, cx: &mut Cx) -> Option<Box<SseStream>> {
+    fn stream(&mut self, cx: &mut Cx) -> Option<Box<SseStream>> {
         let (asked, dialect, target) = (self.asked?, self.dialect()?, self.target()?);
         let (max_event, max_answer) = (target.limits.max_event, target.limits.max_response);
         let from = self.target_provider().map_or(dialect, |provider| provider.shape);
-        let (draft, told) = match &mut self.state {
-            State::Attempting(Attempting { draft, at, .. })
-            | State::Answering(Answering { draft: Draft::Kept(draft), at, .. }) => (draft, at.told),
-            _ => return None,
-        };
+        let State::Attempting(Attempting { draft, at, .. }) = &mut self.state else { return None };
         let mut stream = match draft.state.take() {
             None => cx.streams.same(dialect, asked.show_usage, max_event),
             Some(state) => {
@@ -136,8 +136,8 @@ impl Exchange {
         if let Dialect::Relay(_) = dialect {
             stream.awaits(draft.scan.fields().choices());
         }
-        if told > 0 {
-            stream.resume(told, cx.now.unix.secs());
+        if at.told > 0 {
+            stream.resume(at.told, cx.now.unix.secs());
         }
         Some(stream)
     }
@@ -389,6 +389,15 @@ impl Exchange {
     fn stream_body_ended(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else { return Effect::Nothing };
         let Body::Stream(stream) = &mut answering.body else { return Effect::Nothing };
+        if let Some(buf) = stream.take_document() {
+            // It is read as a complete response.
+            let collect = Body::Collect { buf, announced: None, stream: None };
+            let former = std::mem::replace(&mut answering.body, collect);
+            if let (Body::Collect { stream, .. }, Body::Stream(own)) = (&mut answering.body, former) {
+                *stream = Some(own);
+            }
+            return self.collected(message, cx);
+        }
         if cx.is_long(stream.held()) {
             // Nothing more is awaited from the provider.
             answering.by = Mono::NEVER;

@@ -105,6 +105,10 @@ fn play(wire: &mut Wire, asked: &Asked) -> bool {
         "html_502" => wire.send(sized("502 Bad Gateway", "content-type: text/html", "<html>Bad gateway</html>")),
         "gzip" => wire.send(sized("200 OK", &format!("{}\r\ncontent-encoding: gzip", field_of(asked)), "\u{1f}\u{8b}")),
         "plain_for_stream" => wire.send(sized("200 OK", JSON, &whole(asked.shape, super::answers::TEXT))),
+        "stream_for_plain" => {
+            let events = stream(asked.shape, super::answers::TEXT).all();
+            wire.send(sized("200 OK", "content-type: text/plain", &events));
+        }
         "no_content" => wire.send("HTTP/1.1 204 No Content\r\n\r\n"),
         "empty" => wire.send(sized("200 OK", field_of(asked), "")),
         "not_json" => wire.send(sized("200 OK", field_of(asked), "data: {\"broken\n\n")),
