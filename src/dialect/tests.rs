@@ -7,6 +7,7 @@ mod history;
 mod hostile;
 mod known;
 mod oddities;
+mod pairs;
 mod property;
 mod reports;
 mod responses;

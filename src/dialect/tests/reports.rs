@@ -5,7 +5,12 @@
 //! `=== stream` and the format of the provider. After `--- in` stands the answer as it came. After `--- out` stands, as
 //! JSON, what a client of each format must get of it: `thinking`, `text`, `ends` (the word for the end in chat, messages
 //! and responses), and the tokens that are charged and shown: `input` without what is `cached`, and `output`. An answer
-//! that has failed has `fails`, and of a stream the `text` before that.
+//! that has failed has `fails`, and of a stream the `text` before that. Tokens written to a cache are `written`, 0 if
+//! left out. A stream may be what comes in the place of a complete answer, and the other way round.
+//!
+//! `=== request FROM TO` has a client's request before `--- out`, and behind it what the provider's request must contain.
+//! `=== replay whole|stream chat` has a chat provider's answer, and what the assistant's message must contain in the next
+//! request, whatever format the client speaks that sends the answer back.
 
 use super::endings::{SHAPES, index, run_stream, streamed_word, word_of};
 use super::rows::cases;
@@ -32,7 +37,8 @@ fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
         Dialect::Chat | Dialect::Relay(_) => {
             let choice = &answer["choices"][0];
             let message = choice.get("message").unwrap_or(&choice["delta"]);
-            gather(&message["reasoning_content"], true, said);
+            let thinking = message.get("reasoning_content").unwrap_or(&message["reasoning_details"]);
+            gather(thinking, true, said);
             gather(&message["content"], false, said);
         }
         Dialect::Messages => gather(answer.get("delta").unwrap_or(&answer["content"]), false, said),
@@ -49,8 +55,8 @@ fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
     }
 }
 
-/// Tokens that an answer shows: input without what is cached, cached, output.
-fn shown(shape: Dialect, usage: &Value) -> [u64; 3] {
+/// Tokens that an answer shows: input without what is cached, read from a cache, written to one, output.
+pub(super) fn shown(shape: Dialect, usage: &Value) -> [u64; 4] {
     let usage = usage.to_string();
     counted(match shape {
         Dialect::Chat | Dialect::Relay(_) => Reported::from_chat(Raw::new(usage.as_bytes())),
@@ -59,15 +65,16 @@ fn shown(shape: Dialect, usage: &Value) -> [u64; 3] {
     })
 }
 
-fn counted(reported: Reported) -> [u64; 3] {
-    [reported.input, reported.cache_read, reported.output].map(Option::unwrap_or_default)
+pub(super) fn counted(reported: Reported) -> [u64; 4] {
+    let Reported { input, cache_read, cache_write, output, .. } = reported;
+    [input, cache_read, cache_write, output].map(Option::unwrap_or_default)
 }
 
 /// Result of a client, in the words of a fixture.
-fn told(to: Dialect, said: &[String; 2], word: &str, tokens: [u64; 3]) -> Value {
-    let [input, cached, output] = tokens;
+fn told(to: Dialect, said: &[String; 2], word: &str, tokens: [u64; 4]) -> Value {
+    let [input, cached, written, output] = tokens;
     value!({"thinking": said[1], "text": said[0], "to": index(to), "ends": word,
-        "input": input, "cached": cached, "output": output})
+        "input": input, "cached": cached, "written": written, "output": output})
 }
 
 /// Translation state of a request whose client wants to see reasoning.
@@ -106,14 +113,22 @@ fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
 
 /// Response that the client of a stream receives.
 pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -> Value {
-    let (mut said, mut tokens) = (Default::default(), [0; 3]);
+    let (mut said, mut tokens) = (Default::default(), [0; 4]);
+    let mut heads = Vec::new();
     for data in out.lines().filter_map(|line| line.strip_prefix("data: ")) {
         let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
         gather_answer(to, &event, &mut said);
+        if to == Dialect::Chat && event.get("error").is_none() {
+            heads.push(["id", "object", "created", "model"].map(|name| event[name].clone()));
+        }
         let usage = event["response"].get("usage").unwrap_or(&event["usage"]);
         if usage.is_object() {
             tokens = shown(to, usage);
         }
+    }
+    if let Some([id, object, created, model]) = heads.first() {
+        let says = id == ME_ID && object == "chat.completion.chunk" && created.is_u64() && model == "team-fast";
+        assert!(says && heads.iter().all(|head| *head == heads[0]), "{out}");
     }
     let word = streamed_word(to, &out);
     match result {
@@ -121,9 +136,96 @@ pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -
             assert_eq!(tokens, counted(observed.reported), "{out}");
             told(to, &said, &word, tokens)
         }
+        Err(StreamFault::Malformed) if out.is_empty() => value!({"fails": true, "text": ""}),
         Err(StreamFault::Error(_)) => value!({"fails": true, "text": said[0]}),
         Err(other) => panic!("{other:?}\n{out}"),
     }
+}
+
+/// True if `value` has all that `part` has. Lists have the same length.
+fn contains(value: &Value, part: &Value) -> bool {
+    match (value, part) {
+        (Value::Object(value), Value::Object(part)) => {
+            part.iter().all(|(name, part)| value.get(name).is_some_and(|value| contains(value, part)))
+        }
+        (Value::Array(value), Value::Array(part)) => {
+            value.len() == part.len() && value.iter().zip(part).all(|(value, part)| contains(value, part))
+        }
+        _ => value == part,
+    }
+}
+
+/// Assistant's message of the next request, after a client of format `to` has got this answer of a chat provider.
+fn replayed(to: Dialect, streams: bool, answer: &str) -> Value {
+    let way = (Dialect::Chat, to);
+    let mark = carrier::mark("provider", "model");
+    let state = TranslationState { mark, ..asked(way) };
+    let mut out = Vec::new();
+    let said = if streams {
+        let Outcome { out, result, .. } = stream_for_every_way(way, &state, true, &ME, &format!("{answer}\n\n"));
+        assert_eq!(result, Ok(()), "{out}");
+        let events: Vec<Value> =
+            out.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+        match to {
+            Dialect::Responses => events.last().unwrap()["response"]["output"].clone(),
+            _ => blocks_of(&events),
+        }
+    } else {
+        reply(way, answer.as_bytes(), &state, &ME, &mut out).unwrap();
+        let answer: Value = serde_json::from_slice(&out).unwrap();
+        answer[if to == Dialect::Responses { "output" } else { "content" }].clone()
+    };
+    let of =
+        |kind: &str| said.as_array().unwrap().iter().filter(|item| item["type"] == kind).cloned().collect::<Vec<_>>();
+    let (body, from) = if to == Dialect::Responses {
+        let mut input = said.as_array().unwrap().clone();
+        input.extend(
+            of("function_call")
+                .iter()
+                .map(|call| value!({"type": "function_call_output", "call_id": call["call_id"], "output": "found"})),
+        );
+        (value!({"model": "m", "input": input}), to)
+    } else {
+        let results: Vec<Value> = of("tool_use")
+            .iter()
+            .map(|call| value!({"type": "tool_result", "tool_use_id": call["id"], "content": "found"}))
+            .collect();
+        let user = value!({"role": "user", "content": "hi"});
+        let (assistant, results) =
+            (value!({"role": "assistant", "content": said}), value!({"role": "user", "content": results}));
+        (value!({"model": "m", "max_tokens": 9, "messages": [user, assistant, results]}), to)
+    };
+    let takes = Capabilities { replay_reasoning: true, mark, ..Capabilities::default() };
+    let next = request_for((from, Dialect::Chat), &body.to_string(), "up", &takes).unwrap().0;
+    let messages = next["messages"].as_array().unwrap();
+    messages.iter().find(|message| message["role"] == "assistant").unwrap().clone()
+}
+
+/// Content of a message, collected from its stream.
+fn blocks_of(events: &[Value]) -> Value {
+    let mut blocks: Vec<Value> = Vec::new();
+    let mut input = String::new();
+    for event in events {
+        if event["type"] == "content_block_start" {
+            blocks.push(event["content_block"].clone());
+            input.clear();
+        }
+        let Some(block) = blocks.last_mut() else { continue };
+        for name in ["text", "thinking", "signature"] {
+            if let Some(more) = event["delta"][name].as_str() {
+                block[name] = value!(format!("{}{more}", block[name].as_str().unwrap_or_default()));
+            }
+        }
+        input += event["delta"]["partial_json"].as_str().unwrap_or_default();
+        if event["type"] == "content_block_stop" && block["type"] == "tool_use" {
+            block["input"] = serde_json::from_str(&input).unwrap();
+        }
+    }
+    Value::Array(blocks)
+}
+
+fn format_of(name: &str) -> Dialect {
+    SHAPES[["chat", "messages", "responses"].iter().position(|known| *known == name).unwrap()]
 }
 
 #[test]
@@ -135,26 +237,45 @@ fn every_report_is_answered_for_clients_of_every_format() {
         let (comment, cases) = cases(&std::fs::read_to_string(&path).unwrap());
         assert!(comment.starts_with("# "), "{}: its first line must name the report", path.display());
         for case in &cases {
+            count += 1;
             let (kind, from) = case.head.trim().split_once(' ').unwrap();
-            let from = SHAPES[["chat", "messages", "responses"].iter().position(|known| *known == from).unwrap()];
+            let want: Value = serde_json::from_str(&case.out).unwrap();
+            let what = format!("{}: {}", path.display(), case.head);
+            if kind == "request" {
+                let (from, to) = from.split_once(' ').unwrap();
+                let takes = Capabilities::default();
+                let got = request_for((format_of(from), format_of(to)), &case.input, "up", &takes).unwrap().0;
+                assert!(contains(&got, &want), "{what}: {got}");
+                continue;
+            }
+            if kind == "replay" {
+                for to in [Dialect::Messages, Dialect::Responses] {
+                    let got = replayed(to, from.starts_with("stream"), &case.input);
+                    assert!(contains(&got, &want), "{what} to {to:?}: {got}");
+                }
+                continue;
+            }
+            let from = format_of(from);
             for to in SHAPES {
-                let mut want: Value = serde_json::from_str(&case.out).unwrap();
+                let mut want = want.clone();
                 if want.get("ends").is_some() {
+                    want["written"] = value!(want["written"].as_u64().unwrap_or(0));
                     (want["to"], want["ends"]) = (value!(index(to)), want["ends"][index(to)].clone());
                 }
                 let got = match kind {
                     "whole" => {
-                        let written = unstreamed((from, to), &asked((from, to)), &case.input);
-                        let written = written.map_or(value!({"fails": true}), |outcome| told_by(to, outcome));
-                        assert_eq!(written, want, "{} as a stream to {to:?}", path.display());
+                        if case.input.starts_with('{') {
+                            let written = unstreamed((from, to), &asked((from, to)), &case.input);
+                            let written = written.map_or(value!({"fails": true}), |outcome| told_by(to, outcome));
+                            assert_eq!(written, want, "{} as a stream to {to:?}", path.display());
+                        }
                         complete((from, to), &case.input)
                     }
                     "stream" => streamed((from, to), &format!("{}\n\n", case.input)),
                     other => panic!("unknown kind {other}"),
                 };
-                assert_eq!(got, want, "{}: {} to {to:?}", path.display(), case.head);
+                assert_eq!(got, want, "{what} to {to:?}");
             }
-            count += 1;
         }
     }
     assert!(count > 0);

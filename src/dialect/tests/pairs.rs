@@ -1,0 +1,458 @@
+//! What must hold for every pair of client and provider format, generated: names of tools, and what is charged.
+
+use super::endings::{SHAPES, run_stream};
+use super::reports::{counted, shown};
+use super::*;
+use serde_json::json as value;
+
+/// Names that some format refuses, or that come close to one another once they are changed.
+const NAMES: [&str; 10] = [
+    "desk.list/tickets",
+    "desk_list_tickets",
+    "desk.list:tickets",
+    "close ticket",
+    "desk_list_tickets_37a15033",
+    "plain-Name_1",
+    "caf\u{e9} \"quoted\"",
+    "mcp__a_server_with_a_very_long_name__and_a_tool_with_a_long_name_1",
+    "mcp__a_server_with_a_very_long_name__and_a_tool_with_a_long_name_2",
+    "x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789",
+];
+
+/// A request that offers tools of all names, chooses the second to last and has called the first.
+fn offering(from: Dialect) -> Value {
+    let (one, called) = (NAMES[8], NAMES[0]);
+    let schema = value!({"type": "object", "properties": {}});
+    match from {
+        Dialect::Messages => value!({"model": "m", "max_tokens": 9, "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": called, "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "ok"}]}],
+            "tools": NAMES.map(|name| value!({"name": name, "input_schema": schema})),
+            "tool_choice": {"type": "tool", "name": one}}),
+        Dialect::Responses => value!({"model": "m", "input": [
+            {"role": "user", "content": "a"},
+            {"type": "function_call", "name": called, "arguments": "{}", "call_id": "c1"},
+            {"type": "function_call_output", "call_id": "c1", "output": "ok"}],
+            "tools": NAMES.map(|name| value!({"type": "function", "name": name, "parameters": schema})),
+            "tool_choice": {"type": "function", "name": one}}),
+        _ => value!({"model": "m", "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": called, "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "ok"}],
+            "tools": NAMES.map(|name| value!({"type": "function", "function": {"name": name, "parameters": schema}})),
+            "tool_choice": {"type": "function", "function": {"name": one}}}),
+    }
+}
+
+/// Names in a request, or in an answer: those of tools, that of the choice and those of calls.
+fn names(shape: Dialect, body: &Value) -> (Vec<String>, Value, Vec<String>) {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let of = |list: &Value| list.as_array().cloned().unwrap_or_default();
+    let own = |tool: &Value| text(tool.get("name").unwrap_or(&tool["function"]["name"]));
+    let called = |item: &&Value| item["type"] == "tool_use" || item["type"] == "function_call";
+    let calls: Vec<String> = match shape {
+        Dialect::Chat => of(&body["messages"][1]["tool_calls"]).iter().map(own).collect(),
+        Dialect::Messages => of(&body["messages"][1]["content"]).iter().filter(called).map(own).collect(),
+        _ => of(&body["input"]).iter().filter(called).map(own).collect(),
+    };
+    let choice = &body["tool_choice"];
+    let choice = choice.get("name").unwrap_or(&choice["function"]["name"]).clone();
+    (of(&body["tools"]).iter().map(own).collect(), choice, calls)
+}
+
+/// A provider's answer that calls these tools, complete and streamed.
+fn calling(from: Dialect, names: &[String]) -> [String; 2] {
+    let event = |kind: &str, more: Value| {
+        let mut event = value!({"type": kind});
+        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        format!("event: {kind}\ndata: {event}\n\n")
+    };
+    let all = names.iter().enumerate();
+    match from {
+        Dialect::Messages => {
+            let blocks: Vec<Value> = all
+                .map(|(at, name)| value!({"type": "tool_use", "id": format!("c{at}"), "name": name, "input": {}}))
+                .collect();
+            let start = value!({"message": {"id": "m", "content": [], "usage": {"input_tokens": 1}}});
+            let mut text = event("message_start", start);
+            for (at, block) in blocks.iter().enumerate() {
+                text += &event("content_block_start", value!({"index": at, "content_block": block}));
+                text += &event("content_block_stop", value!({"index": at}));
+            }
+            text +=
+                &event("message_delta", value!({"delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}}));
+            let whole = value!({"id": "m", "type": "message", "content": blocks, "stop_reason": "tool_use"});
+            [whole.to_string(), text + &event("message_stop", value!({}))]
+        }
+        Dialect::Responses => {
+            let items: Vec<Value> = all
+                .map(|(at, name)| {
+                    let id = format!("c{at}");
+                    value!({"type": "function_call", "id": id, "call_id": id, "name": name, "arguments": "{}"})
+                })
+                .collect();
+            let whole = value!({"id": "r", "status": "completed", "output": items});
+            [whole.to_string(), event("response.completed", value!({"response": whole}))]
+        }
+        _ => {
+            let calls: Vec<Value> = all
+                .map(|(at, name)| {
+                    let function = value!({"name": name, "arguments": "{}"});
+                    value!({"index": at, "id": format!("c{at}"), "type": "function", "function": function})
+                })
+                .collect();
+            let choice = |name: &str| value!({"index": 0, name: {"tool_calls": calls}, "finish_reason": "tool_calls"});
+            let whole = value!({"object": "chat.completion", "choices": [choice("message")]});
+            let chunk = value!({"choices": [choice("delta")]});
+            [whole.to_string(), format!("data: {chunk}\n\ndata: [DONE]\n\n")]
+        }
+    }
+}
+
+fn pairs() -> impl Iterator<Item = (Dialect, Dialect)> {
+    SHAPES.into_iter().flat_map(|from| SHAPES.map(|to| (from, to)))
+}
+
+#[test]
+fn tool_names_reach_providers_legal_and_come_back() {
+    for (client, provider) in pairs().filter(|(client, provider)| client != provider) {
+        let way = format!("{client:?} to {provider:?}");
+        let body = offering(client).to_string();
+        let (request, state) = request_for((client, provider), &body, "up", &Capabilities::default()).unwrap();
+        let (tools, choice, calls) = names(provider, &request);
+        let most = if provider == Dialect::Messages { 128 } else { 64 };
+        let is_legal = |name: &String| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+            (1..=most).contains(&name.len()) && name.bytes().all(plain)
+        };
+        assert!(tools.iter().all(is_legal), "{way}: {tools:?}");
+        let distinct: std::collections::BTreeSet<&String> = tools.iter().collect();
+        assert_eq!((tools.len(), distinct.len()), (NAMES.len(), NAMES.len()), "{way}: {tools:?}");
+        assert_eq!((&choice, &calls), (&value!(tools[8]), &vec![tools[0].clone()]), "{way}");
+        for (name, own) in tools.iter().zip(NAMES) {
+            assert_eq!(name == own, is_legal(&own.to_owned()), "{way}: {name}");
+        }
+        let [whole, text] = calling(provider, &tools);
+        let mut out = Vec::new();
+        reply((provider, client), whole.as_bytes(), &state, &ME, &mut out).unwrap();
+        let streamed = run_stream((provider, client), &state, &text);
+        assert_eq!(streamed.result, Ok(()), "{way}: {}", streamed.out);
+        for (told, what) in [(String::from_utf8(out).unwrap(), "complete"), (streamed.out, "streamed")] {
+            for name in NAMES {
+                let name = value!({ "name": name }).to_string();
+                let name = &name[1..name.len() - 1];
+                assert!(told.contains(name), "{way}, {what}: {name} is missing in {told}");
+            }
+        }
+    }
+}
+
+/// A usage as a provider writes it, and what is billed: input without what is cached, read from a cache, written to
+/// one, output.
+type Bill = (&'static str, [u64; 4]);
+
+const CHAT: &[Bill] = &[
+    (r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":43}"#, [31, 0, 0, 12]),
+    (r#"{"prompt_tokens":31,"completion_tokens":12}"#, [31, 0, 0, 12]),
+    (r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":99}"#, [31, 0, 0, 12]),
+    (r#"{"prompt_tokens":31,"completion_tokens":0,"total_tokens":31}"#, [31, 0, 0, 0]),
+    (r#"{"prompt_tokens":31,"completion_tokens":12,"prompt_tokens_details":{"cached_tokens":20}}"#, [11, 20, 0, 12]),
+    (
+        r#"{"prompt_tokens":31,"completion_tokens":12,"prompt_tokens_details":{"cached_tokens":20,"cache_write_tokens":5}}"#,
+        [6, 20, 5, 12],
+    ),
+    (r#"{"prompt_tokens":31,"completion_tokens":12,"prompt_tokens_details":null}"#, [31, 0, 0, 12]),
+    (r#"{"prompt_tokens":31,"completion_tokens":12,"prompt_tokens_details":{"cached_tokens":null}}"#, [31, 0, 0, 12]),
+    // DeepSeek, Moonshot.
+    (
+        r#"{"prompt_tokens":31,"completion_tokens":12,"prompt_cache_hit_tokens":20,"prompt_cache_miss_tokens":11}"#,
+        [11, 20, 0, 12],
+    ),
+    (r#"{"prompt_tokens":31,"completion_tokens":12,"cached_tokens":20}"#, [11, 20, 0, 12]),
+    (
+        r#"{"prompt_tokens":31,"completion_tokens":12,"cached_tokens":20,"prompt_tokens_details":{"cached_tokens":20}}"#,
+        [11, 20, 0, 12],
+    ),
+    // Cached tokens are not part of the prompt.
+    (r#"{"prompt_tokens":11,"completion_tokens":12,"prompt_tokens_details":{"cached_tokens":20}}"#, [11, 20, 0, 12]),
+    // Reasoning beside the completion, and within it.
+    (
+        r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":50,"completion_tokens_details":{"reasoning_tokens":7}}"#,
+        [31, 0, 0, 19],
+    ),
+    (
+        r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":43,"completion_tokens_details":{"reasoning_tokens":7}}"#,
+        [31, 0, 0, 12],
+    ),
+    (
+        r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":43,"completion_tokens_details":{"reasoning_tokens":0}}"#,
+        [31, 0, 0, 12],
+    ),
+    (
+        r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":50,"prompt_tokens_details":{"cached_tokens":20},"completion_tokens_details":{"reasoning_tokens":7}}"#,
+        [11, 20, 0, 19],
+    ),
+];
+
+const MESSAGES: &[Bill] = &[
+    (r#"{"input_tokens":31,"output_tokens":12}"#, [31, 0, 0, 12]),
+    (r#"{"input_tokens":31,"output_tokens":0}"#, [31, 0, 0, 0]),
+    (
+        r#"{"input_tokens":31,"output_tokens":12,"cache_read_input_tokens":20,"cache_creation_input_tokens":5}"#,
+        [31, 20, 5, 12],
+    ),
+    (
+        r#"{"input_tokens":31,"output_tokens":12,"cache_read_input_tokens":null,"cache_creation":null,"iterations":null}"#,
+        [31, 0, 0, 12],
+    ),
+    (
+        r#"{"input_tokens":31,"output_tokens":12,"cache_creation_input_tokens":5,"cache_creation":{"ephemeral_5m_input_tokens":2,"ephemeral_1h_input_tokens":3}}"#,
+        [31, 0, 5, 12],
+    ),
+    (
+        r#"{"input_tokens":31,"output_tokens":12,"cache_creation":{"ephemeral_5m_input_tokens":2,"ephemeral_1h_input_tokens":3}}"#,
+        [31, 0, 5, 12],
+    ),
+    (r#"{"input_tokens":31,"output_tokens":12,"output_tokens_details":{"thinking_tokens":7}}"#, [31, 0, 0, 12]),
+    (
+        r#"{"input_tokens":31,"output_tokens":12,"iterations":[{"type":"compaction","input_tokens":100,"output_tokens":50,"cache_read_input_tokens":7},{"type":"message","input_tokens":31,"output_tokens":12}]}"#,
+        [131, 7, 0, 62],
+    ),
+    (
+        r#"{"input_tokens":31,"output_tokens":12,"iterations":[{"type":"message","input_tokens":31,"output_tokens":12},{"type":"brand_new","input_tokens":9}]}"#,
+        [31, 0, 0, 12],
+    ),
+];
+
+const RESPONSES: &[Bill] = &[
+    (r#"{"input_tokens":31,"output_tokens":12,"total_tokens":43}"#, [31, 0, 0, 12]),
+    (r#"{"input_tokens":31,"output_tokens":0,"total_tokens":31}"#, [31, 0, 0, 0]),
+    (r#"{"input_tokens":31,"input_tokens_details":{"cached_tokens":20},"output_tokens":12}"#, [11, 20, 0, 12]),
+    (
+        r#"{"input_tokens":31,"input_tokens_details":{"cached_tokens":20,"cache_write_tokens":5},"output_tokens":12}"#,
+        [6, 20, 5, 12],
+    ),
+    (
+        r#"{"input_tokens":31,"input_tokens_details":null,"output_tokens":12,"output_tokens_details":null}"#,
+        [31, 0, 0, 12],
+    ),
+    (
+        r#"{"input_tokens":31,"output_tokens":12,"output_tokens_details":{"reasoning_tokens":7},"total_tokens":50}"#,
+        [31, 0, 0, 19],
+    ),
+    (
+        r#"{"input_tokens":31,"output_tokens":12,"output_tokens_details":{"reasoning_tokens":7},"total_tokens":43}"#,
+        [31, 0, 0, 12],
+    ),
+];
+
+/// An answer that reports `usage`: complete, and as the streams in which it may come.
+fn billed(from: Dialect, usage: &str) -> (Vec<String>, Vec<String>) {
+    let event = |kind: &str, more: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\",{more}}}\n\n");
+    match from {
+        Dialect::Chat => {
+            let whole = |inside: &str, beside: &str| {
+                format!(
+                    r#"{{"object":"chat.completion","choices":[{{"index":0,"message":{{"content":"hi"}},"finish_reason":"stop"{inside}}}]{beside}}}"#
+                )
+            };
+            let stream = |inside: &str, beside: &str, last: &str| {
+                format!(
+                    "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"hi\"}},\"finish_reason\":\"stop\"{inside}}}]{beside}}}\n\n{last}data: [DONE]\n\n"
+                )
+            };
+            let own = format!(",\"usage\":{usage}");
+            let last = format!("data: {{\"choices\":[]{own}}}\n\n");
+            let early = r#"data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#.to_owned()
+                + "
+
+";
+            let streams = [
+                stream("", "", &last),
+                stream("", &own, ""),
+                stream(&own, "", ""),
+                early + &stream("", ",\"usage\":null", &last),
+                stream("", &own, &last),
+            ];
+            (vec![whole("", &own), whole(&own, "")], streams.into())
+        }
+        Dialect::Messages => {
+            let whole = format!(
+                r#"{{"id":"m","type":"message","content":[{{"type":"text","text":"hi"}}],"stop_reason":"end_turn","usage":{usage}}}"#
+            );
+            let stream = |first: &str, last: &str| {
+                [
+                    event("message_start", &format!(r#""message":{{"id":"m","content":[]{first}}}"#)),
+                    event("content_block_start", r#""index":0,"content_block":{"type":"text","text":"hi"}"#),
+                    event("content_block_stop", r#""index":0"#),
+                    event("message_delta", &format!(r#""delta":{{"stop_reason":"end_turn"}}{last}"#)),
+                    event("message_stop", r#""x":1"#),
+                ]
+                .concat()
+            };
+            let own = format!(",\"usage\":{usage}");
+            // The first report is a guess, or all but the output.
+            let guess = r#","usage":{"input_tokens":2,"output_tokens":1}"#;
+            let output = Reported::from_messages(crate::wire::json::Raw::new(usage.as_bytes())).output.unwrap();
+            let late = format!(",\"usage\":{{\"output_tokens\":{output}}}");
+            (vec![whole], vec![stream(guess, &own), stream("", &own), stream(&own, &own), stream(&own, &late)])
+        }
+        _ => {
+            let item = r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"hi"}]}"#;
+            let whole = format!(r#"{{"id":"r","status":"completed","output":[{item}],"usage":{usage}}}"#);
+            let created = event("response.created", r#""response":{"id":"r","status":"in_progress","usage":null}"#);
+            let stream = created + &event("response.completed", &format!("\"response\":{whole}"));
+            (vec![whole], vec![stream])
+        }
+    }
+}
+
+/// Tokens that the last usage of a stream shows.
+fn shown_last(to: Dialect, out: &str) -> [u64; 4] {
+    let events = out.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    let mut usages = events.filter_map(|event| {
+        let choice = &event["choices"][0]["usage"];
+        let all = [&event["response"]["usage"], &event["usage"], choice];
+        all.into_iter().find(|usage| usage.is_object()).cloned()
+    });
+    shown(to, &usages.next_back().unwrap())
+}
+
+#[test]
+fn every_usage_is_charged_and_shown_as_its_provider_bills_it() {
+    let mut count = 0;
+    for (from, to) in pairs() {
+        let all = [CHAT, MESSAGES, RESPONSES][SHAPES.iter().position(|shape| *shape == from).unwrap()];
+        for (usage, bill) in all {
+            let (wholes, streams) = billed(from, usage);
+            for body in &wholes {
+                let mut out = Vec::new();
+                let state = TranslationState::default();
+                let observed = match from == to {
+                    true => whole(from, body.as_bytes(), &ME, &mut out),
+                    false => reply((from, to), body.as_bytes(), &state, &ME, &mut out),
+                };
+                let answer: Value = serde_json::from_slice(&out).unwrap();
+                let what = format!("{from:?} to {to:?}: {body}\n{answer}");
+                assert_eq!(counted(observed.unwrap().reported), *bill, "{what}");
+                assert_eq!(shown(to, &answer["usage"]), *bill, "{what}");
+                count += 1;
+            }
+            for text in wholes.iter().chain(&streams) {
+                let Outcome { out, observed, result } = run_stream((from, to), &TranslationState::default(), text);
+                let what = format!("{from:?} to {to:?}: {text}\n{out}");
+                assert_eq!((result, counted(observed.reported)), (Ok(()), *bill), "{what}");
+                // A client of the same format adds its provider's reports up itself.
+                if from != to || from != Dialect::Messages {
+                    assert_eq!(shown_last(to, &out), *bill, "{what}");
+                }
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 400, "{count}");
+}
+
+#[test]
+fn reasoning_keeps_its_signature_in_the_other_envelope() {
+    let thinking = value!({"type": "thinking", "thinking": "A", "signature": "U2ln"});
+    let redacted = value!({"type": "redacted_thinking", "data": "RGF0YQ=="});
+    let call = value!({"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1]}});
+    let message = value!({"id": "m", "type": "message", "role": "assistant", "model": "up", "stop_reason": "tool_use",
+        "content": [thinking, redacted, call], "usage": {"input_tokens": 31, "output_tokens": 12}});
+    let way = (Dialect::Messages, Dialect::Messages);
+    let streamed = run_stream(way, &TranslationState::default(), &message.to_string());
+    assert_eq!(streamed.result, Ok(()), "{}", streamed.out);
+    let mut out = Vec::new();
+    whole(Dialect::Messages, streamed.out.as_bytes(), &ME, &mut out).unwrap();
+    let answer: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!((&answer["content"], &answer["stop_reason"]), (&message["content"], &message["stop_reason"]));
+    let response = value!({"id": "r", "object": "response", "status": "completed", "model": "up", "output": [
+        {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x"},
+        {"type": "custom_tool_call", "id": "ct", "call_id": "c1", "name": "f", "input": "free"}],
+        "usage": {"input_tokens": 31, "output_tokens": 12}});
+    let way = (Dialect::Responses, Dialect::Responses);
+    let streamed = run_stream(way, &TranslationState::default(), &response.to_string());
+    assert_eq!(streamed.result, Ok(()), "{}", streamed.out);
+    let mut out = Vec::new();
+    whole(Dialect::Responses, streamed.out.as_bytes(), &ME, &mut out).unwrap();
+    let answer: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(answer["output"], response["output"]);
+}
+
+#[test]
+fn usage_chunk_is_withheld_unless_asked_for() {
+    let usages = [
+        r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":43}"#,
+        r#"{"completion_tokens":12}"#,
+        r#"{"prompt_tokens":31}"#,
+        "{}",
+    ];
+    let text = r#"data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}"#;
+    for (usage, choices) in
+        usages.iter().flat_map(|usage| [r#""choices":[],"#, r#""choices":null,"#, ""].map(|c| (usage, c)))
+    {
+        let all = format!("{text}\n\ndata: {{{choices}\"usage\":{usage}}}\n\ndata: [DONE]\n\n");
+        for (show, count) in [(false, 0), (true, 1)] {
+            let mut stream = SseStream::same(Dialect::Chat, show, 1 << 20);
+            let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+            stream.feed(all.as_bytes(), &mut pool, &ME, &mut out).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            assert!(out.matches("\"usage\"").count() >= count && (show || !out.contains("usage")), "{all}\n{out}");
+        }
+    }
+}
+
+/// What a provider's request says in its first places, as text.
+fn opening(provider: Dialect, request: &Value) -> [String; 2] {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        parts => parts[0]["text"].as_str().unwrap_or_default().to_owned(),
+    };
+    match provider {
+        Dialect::Messages => [text(&request["system"]), text(&request["messages"][0]["content"])],
+        Dialect::Responses => [text(&request["instructions"]), text(&request["input"][0]["content"])],
+        _ => {
+            assert_eq!(request["messages"][0]["role"], "system");
+            [text(&request["messages"][0]["content"]), text(&request["messages"][1]["content"])]
+        }
+    }
+}
+
+#[test]
+fn developers_words_and_text_files_reach_every_provider() {
+    let (data, url) = ("SGVsbG8=", "data:text/plain;base64,SGVsbG8=");
+    for (client, provider) in pairs().filter(|(client, provider)| client != provider) {
+        let body = match client {
+            Dialect::Messages => value!({"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": [
+                {"role": "user", "content": [{"type": "document",
+                    "source": {"type": "base64", "media_type": "text/plain", "data": data}}]}]}),
+            Dialect::Responses => value!({"model": "m", "input": [
+                {"role": "developer", "content": "Be brief."},
+                {"role": "user", "content": [{"type": "input_file", "filename": "a.txt", "file_data": url}]}]}),
+            _ => value!({"model": "m", "messages": [
+                {"role": "developer", "content": "Be brief."},
+                {"role": "user", "content": [{"type": "file", "file": {"filename": "a.txt", "file_data": url}}]}]}),
+        };
+        let request = request_for((client, provider), &body.to_string(), "up", &Capabilities::default()).unwrap().0;
+        assert_eq!(opening(provider, &request), ["Be brief.", "Hello"], "{client:?} to {provider:?}: {request}");
+    }
+}
+
+#[test]
+fn strict_tool_has_a_schema_that_its_provider_takes() {
+    let takes = Capabilities { strict_tools: true, ..Capabilities::default() };
+    let schema = value!({"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"],
+        "additionalProperties": false});
+    let function = value!({"name": "f", "strict": true, "parameters": schema});
+    let body = value!({"model": "m", "messages": [{"role": "user", "content": "a"}],
+        "tools": [{"type": "function", "function": function}]});
+    let way = (Dialect::Chat, Dialect::Messages);
+    let tool = &request_for(way, &body.to_string(), "up", &takes).unwrap().0["tools"][0];
+    let number = value!({"type": "integer", "description": "{maximum: 5}"});
+    assert_eq!((&tool["strict"], &tool["input_schema"]["properties"]["n"]), (&value!(true), &number), "{tool}");
+    let loose = &request_for(way, &body.to_string(), "up", &Capabilities::default()).unwrap().0["tools"][0];
+    assert_eq!((&loose["input_schema"], loose.get("strict")), (&schema, None), "{loose}");
+}
