@@ -230,7 +230,7 @@ fn only_top_level_members_are_spliced_and_missing_ones_added() {
         "\"id\":\"call\",\"model\":\"inner\"},\"finish_reason\":\"stop\"}],\"m\\u006fdel\":\"team-fast\",",
         "\"id\":\"req_5f1c9a7e3b2d4c60\"}\n\n",
         "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"object\":\"chat.completion.chunk\",\"created\":1795158000,",
-        "\"model\":\"team-fast\"}\n\n",
+        "\"model\":\"team-fast\",\"choices\":[]}\n\n",
         "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"object\":\"chat.completion.chunk\",\"created\":1795158000,",
         "\"model\":\"team-fast\", \"choices\" : [] }\n\ndata: [DONE]\n\n"
     );
@@ -269,6 +269,17 @@ fn comments_pings_and_empty_events_never_reach_a_chat_client_as_events() {
                 data: {\"object\":\"chat.completion.chunk\",\"created\":1795158000,\"id\":\"req_5f1c9a7e3b2d4c60\",\
                 \"model\":\"team-fast\",\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     assert_eq!((outcome.out.as_str(), outcome.events), (want, 2));
+}
+
+#[test]
+fn a_chunk_without_a_list_of_choices_gets_an_empty_one() {
+    // OpenAI's Python helper iterates over them. Such a chunk is in `row-56-chunks-without-choices.txt`.
+    let text = "data: {\"id\":\"a\",\"object\":\"\",\"created\":7,\"model\":\"b\",\"choices\":null}\n\n\
+                data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
+    let want = "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"object\":\"chat.completion.chunk\",\"created\":7,\
+                \"model\":\"team-fast\",\"choices\":[]}\n\n";
+    let out = chat(text).out;
+    assert_eq!(out.split_inclusive("\n\n").next(), Some(want));
 }
 
 #[test]

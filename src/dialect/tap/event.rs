@@ -248,7 +248,8 @@ impl Tap {
         let begin = out.len();
         out.extend_from_slice(b"data: ");
         let from = out.len();
-        seen.write(data, &[Own::Id, Own::Object(self.object()), Own::Created(self.created), Own::Model], me, out);
+        let members = [Own::Id, Own::Object(self.object()), Own::Created(self.created), Own::Model, Own::Choices];
+        seen.write(data, &members, me, out);
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
         if name.is_empty() && seen.is_text_alone() {

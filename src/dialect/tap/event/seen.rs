@@ -19,6 +19,8 @@ pub(super) enum Own {
     Object(&'static str),
     /// Time of the answer in seconds since the epoch, of a chunk.
     Created(u32),
+    /// Choices of a chunk that has none.
+    Choices,
     /// True if a response is stored, which never happens here.
     Store,
     /// The response before it, which would be a stored one.
@@ -34,6 +36,7 @@ impl Own {
             Own::Model => "\"model\":",
             Own::Object(_) => "\"object\":",
             Own::Created(_) => "\"created\":",
+            Own::Choices => "\"choices\":",
             Own::Store => "\"store\":",
             Own::Previous => "\"previous_response_id\":",
             Own::Completion(_) => "\"completion_tokens\":",
@@ -46,6 +49,7 @@ impl Own {
             Own::Model => me.write_model(out),
             Own::Object(name) => write_inside(out, name.as_bytes()),
             Own::Created(seconds) => write_count(out, seconds.into()),
+            Own::Choices => out.extend_from_slice(b"[]"),
             Own::Store => out.extend_from_slice(b"false"),
             Own::Previous => out.extend_from_slice(b"null"),
             Own::Completion(tokens) => write_count(out, tokens),
@@ -90,7 +94,7 @@ impl Seen {
     }
 
     /// Replaces a count that lacks the reasoning by the count that the provider bills, an `object` that is not a
-    /// string, and a `created` that differs from the chunks before.
+    /// string, a `created` that differs from the chunks before, and `choices` that are null.
     pub(super) fn correct(&mut self, output: Option<u64>, object: &'static str, created: u32, data: &[u8]) {
         let count = self.count;
         if let (Some(output), Some(span)) = (output, self.completion) {
@@ -106,6 +110,9 @@ impl Seen {
         if let Some(span) = self.created.filter(is_other) {
             self.splice(span, Own::Created(created));
         }
+        if let Some(span) = self.choices.filter(|span| Raw::new(span.of(data)).is_null()) {
+            self.splice(span, Own::Choices);
+        }
         if self.count > count {
             let count = self.count.min(SPLICES_MAX);
             self.splices[..count].sort_by_key(|splice| splice.map(|(span, _)| span.start));
@@ -117,6 +124,7 @@ impl Seen {
         match own {
             Own::Object(_) => self.kind.is_none(),
             Own::Created(_) => self.created.is_none(),
+            Own::Choices => self.choices.is_none(),
             _ => {
                 let inside = self.object.start;
                 !self.splices.iter().flatten().any(|(span, there)| *there == own && span.start > inside)
