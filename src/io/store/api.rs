@@ -540,9 +540,7 @@ impl Verdict {
             self.differences.push(Difference { counter: counter(), stored, counted });
         }
     }
-}
 
-impl Verdict {
     /// Compares the totals of all names of each day with the rows. If rows of a day were `folded`, only bounds are
     /// known: at least the sum of the rows left, at most the whole day.
     pub fn compare_people(
