@@ -121,20 +121,23 @@ pub(crate) fn authorize(
         return Ok(Endpoint::Preflight);
     }
     let path = trim_slashes(head.path.of(bytes));
-    let exact = path.strip_prefix(b"/v1").and_then(exact_endpoint);
+    let exact = match path {
+        [b'/', b'v', b'1', inside @ ..] => exact_endpoint(inside),
+        _ => None,
+    };
     // Nearly every path is exact, and has no run of slashes.
     let path = if exact.is_some() { Cow::Borrowed(path) } else { single_slashes(path) };
     let path = &*path;
-    if path == b"/" || path.is_empty() {
-        found.endpoint = Some(Endpoint::Root);
-        return method_allowed(head, Endpoint::Root);
-    }
     let inside = match path {
         // Cohere's newer clients ask there, in the same words.
-        b"/v2/rerank" => Some(&path[3..]),
-        _ => path.strip_prefix(b"/v1").filter(|rest| rest.is_empty() || rest[0] == b'/'),
+        b"/v2/rerank" => &path[3..],
+        [b'/', b'v', b'1', inside @ ..] if inside.first().is_none_or(|first| *first == b'/') => inside,
+        b"/" | b"" => {
+            found.endpoint = Some(Endpoint::Root);
+            return method_allowed(head, Endpoint::Root);
+        }
+        _ => return Err(Refusal::no_path()),
     };
-    let Some(inside) = inside else { return Err(Refusal::no_path()) };
     let asked = exact.or_else(|| endpoint_of(inside, head, bytes));
     found.endpoint = asked;
     found.below = match inside {
@@ -193,6 +196,7 @@ fn single_slashes(path: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// The endpoint of a path below `/v1` that has no variable part.
+#[inline]
 fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
     match inside {
         b"/chat/completions" => Some(Endpoint::Generate(Dialect::Chat)),
