@@ -50,6 +50,7 @@ static MARKS: [u8; 256] = {
 };
 
 /// Like [`to_special`], 64 bytes at a time.
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
     'blocks: while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
         let mut marks = wide_mask(block, is_special);
