@@ -55,13 +55,13 @@ pub(super) fn lists_nothing(list: Raw<'_>) -> bool {
 
 /// True if a complete answer has no content and does not say why. `list`: its choices, its content or its output;
 /// `ending`: its `stop_reason` or its `status`. A response may be an empty turn, which its provider has billed.
-pub(super) fn is_empty(shape: Dialect, list: Raw<'_>, ending: Raw<'_>, usage: Raw<'_>) -> bool {
+pub(super) fn is_empty<'a>(shape: Dialect, list: Raw<'_>, ending: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
     let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == Kind::Object);
     match shape {
         Dialect::Chat => !list.items().any(is_message),
         _ if !lists_nothing(list) => false,
         Dialect::Messages => !matches!(finish_word(Some(ending)), Ok(Some(_))),
-        Dialect::Responses => !ending.is("incomplete") && Reported::from_responses(usage).output.is_none(),
+        Dialect::Responses => !ending.is("incomplete") && Reported::from_responses(usage()).output.is_none(),
         Dialect::Relay(_) => true,
     }
 }

@@ -90,7 +90,7 @@ fn read<'a>(
     };
     if from != Dialect::Chat && lists_nothing(list) {
         let ending = if from == Dialect::Responses { Raw::new(body).get("status") } else { reason };
-        if is_empty(from, list, ending.unwrap_or(Raw::NULL), usage) {
+        if is_empty(from, list, ending.unwrap_or(Raw::NULL), || usage) {
             return Err(Broken::NotJson);
         }
     }

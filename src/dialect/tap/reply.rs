@@ -214,7 +214,7 @@ fn read(
     };
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     let ending = seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body)));
-    ends_well(shape, Raw::new(list.of(body)), ending, value(seen.usage))?;
+    ends_well(shape, Raw::new(list.of(body)), ending, || value(seen.usage))?;
     let reported = match shape {
         Dialect::Chat if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
         Dialect::Chat => usage.reported(),
@@ -263,7 +263,12 @@ pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
 
 /// An error if an answer says that it is not complete, or has no content. `list`, `ending` and `usage` as for
 /// [`is_empty`].
-fn ends_well(shape: Dialect, list: Raw<'_>, ending: Raw<'_>, usage: Raw<'_>) -> Result<(), Broken> {
+fn ends_well<'a>(
+    shape: Dialect,
+    list: Raw<'_>,
+    ending: Raw<'_>,
+    usage: impl FnOnce() -> Raw<'a>,
+) -> Result<(), Broken> {
     match shape {
         Dialect::Relay(relay) if !Relayed::of(relay).generates => return Ok(()),
         Dialect::Chat | Dialect::Relay(_) => finishes(list).map(drop)?,
