@@ -15,13 +15,19 @@ pub(super) fn longest(shape: Dialect) -> usize {
 }
 
 impl<'a> Talk<'a> {
-    fn names(&mut self) -> impl Iterator<Item = &mut Text<'a>> {
-        let calls = self.turns.iter_mut().flat_map(|turn| &mut turn.blocks).filter_map(|block| match block {
-            Block::Call(call) => Some(&mut call.name),
-            _ => None,
-        });
-        let one = if let Choice::One(name) = &mut self.offer.choice { Some(name) } else { None };
-        self.offer.tools.iter_mut().map(|tool| &mut tool.name).chain(one).chain(calls)
+    /// Calls `each` with every name of a tool: offered, chosen, and called before.
+    fn each_name(&mut self, mut each: impl FnMut(&mut Text<'a>)) {
+        self.offer.tools.iter_mut().for_each(|tool| each(&mut tool.name));
+        if let Choice::One(name) = &mut self.offer.choice {
+            each(name);
+        }
+        for turn in &mut self.turns {
+            for block in &mut turn.blocks {
+                if let Block::Call(call) = block {
+                    each(&mut call.name);
+                }
+            }
+        }
     }
 }
 
@@ -30,19 +36,25 @@ impl<'a> Talk<'a> {
 pub(super) fn fit(talk: &mut Talk<'_>, shape: Dialect, state: &mut TranslationState) {
     let most = longest(shape);
     let mut fits = true;
-    for name in talk.names() {
+    talk.each_name(|name| {
         if name.contains(&b'\\') {
             *name = Cow::Owned(plain_name(name));
         }
         fits &= takes_name(name, most);
-    }
+    });
     if fits {
         return;
     }
-    let mut taken: BTreeSet<Text<'_>> = BTreeSet::new();
-    taken.extend(talk.names().filter(|name| takes_name(name, most)).map(|name| name.clone()));
-    let mut known: BTreeMap<Text<'_>, Text<'_>> = BTreeMap::new();
-    for name in talk.names().filter(|name| !takes_name(name, most)) {
+    let (mut taken, mut known) = (BTreeSet::<Text<'_>>::new(), BTreeMap::<Text<'_>, Text<'_>>::new());
+    talk.each_name(|name| {
+        if takes_name(name, most) {
+            taken.insert(name.clone());
+        }
+    });
+    talk.each_name(|name| {
+        if takes_name(name, most) {
+            return;
+        }
         let fitted = known.entry(name.clone()).or_insert_with(|| {
             let fitted: Text<'_> = Cow::Owned(tool_name(b"", name, most, |other| taken.contains(other)).into_owned());
             taken.insert(fitted.clone());
@@ -50,5 +62,5 @@ pub(super) fn fit(talk: &mut Talk<'_>, shape: Dialect, state: &mut TranslationSt
             fitted
         });
         *name = fitted.clone();
-    }
+    });
 }
