@@ -16,9 +16,9 @@ use tollgate::io::listen;
 use tollgate::io::log_writer::LogWriter;
 use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
 use tollgate::io::signals::Signals;
-use tollgate::io::store::api::Names;
-use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::config::{AdminListen, Config, StoreUrl};
+use tollgate::store::api::Names;
+use tollgate::store::sqlite::{Mode, Sqlite};
 
 /// Interval at which the loop learns that its rows are committed: long, since each report wakes it, and well within the
 /// lag that admission tolerates.

@@ -4,8 +4,8 @@
 
 use std::process::Command;
 
-const LUA: &str = "src/io/store/scripts";
-/// In the order of the numbers that `src/io/store/remote.rs` has for them, and then `remote/code.rs`.
+const LUA: &str = "src/store/scripts";
+/// In the order of the numbers that `src/store/remote.rs` has for them, and then `remote/code.rs`.
 const SCRIPTS: [&str; 10] =
     ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "begin", "epoch"];
 const COMPLETIONS: &str = "src/cli/completions";

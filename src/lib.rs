@@ -6,7 +6,7 @@
 //!
 //! # Layers
 //!
-//! Eight folders are eight layers. Each imports only those in its last column, and `tests/tidy.rs` checks it.
+//! Nine folders are nine layers. Each imports only those in its last column, and `tests/tidy.rs` checks it.
 //!
 //! | layer | what it is | imports |
 //! |---|---|---|
@@ -16,7 +16,8 @@
 //! | [`policy`] | configuration, keys, catalog, limits, metering, rows, refusals | base, wire |
 //! | [`gateway`] | the sans-I/O core; the only place where the others meet | base, wire, dialect, policy |
 //! | [`simulator`] | the simulated provider, a second core on the same seam | base, wire, dialect, policy |
-//! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | base, policy |
+//! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, long work and log | base, policy |
+//! | [`store`] | the ledgers in SQLite and Redis, their threads, and rows spilled to files | base, policy, io |
 //! | [`cli`] | the command line, which puts everything together | all but dialect |
 //!
 //! Below all of them `src/lanes` is a crate of its own: sixteen bytes of text looked at together, which a debug build
@@ -68,7 +69,7 @@
 //! |---|---|
 //! | a header sent to providers | `gateway::provider::request::Template`; its name in `RESERVED` of `policy::config::providers` if nobody may set it; the heads `@up-…` in `tests/it/scripts/text.rs` |
 //! | a header of our answers | `gateway::client::response::ResponseHead` |
-//! | a plan limit | its row in [`policy::plan`] and `Plan::share` (`BLESS=1 cargo test --test it docs::`); `LimitKind`, `Counts` and `limit` in `meter::limit`; `exchange::reserve`; what is counted while requests run also in `meter::Open`, `meter::account`, [`policy::row`] (`Running`) and `gateway::lifecycle::inheritance`. On shared ledgers, which do not keep it otherwise: [`policy::ask`] (`Limits`), `reserve::limits_of`, `io::store::remote` and its `admit.lua`; for running counts `meter::Lease`, `io::store::spill`, `append.lua`, `release.lua`; `Server::admit` in `tests/it/sim/ledger.rs` |
+//! | a plan limit | its row in [`policy::plan`] and `Plan::share` (`BLESS=1 cargo test --test it docs::`); `LimitKind`, `Counts` and `limit` in `meter::limit`; `exchange::reserve`; what is counted while requests run also in `meter::Open`, `meter::account`, [`policy::row`] (`Running`) and `gateway::lifecycle::inheritance`. On shared ledgers, which do not keep it otherwise: [`policy::ask`] (`Limits`), `reserve::limits_of`, `store::remote` and its `admit.lua`; for running counts `meter::Lease`, `store::spill`, `append.lua`, `release.lua`; `Server::admit` in `tests/it/sim/ledger.rs` |
 //! | a metric | `gateway::metrics`, and its row in [`docs::reference::metrics`] |
 //! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::reference::log`]; what only the driver sees: a field of `exchange::state::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
@@ -81,7 +82,7 @@
 //! | an error | [`policy::refusal`] (one constructor), where it is raised, and what the client can do in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
 //! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | an endpoint that is relayed | [`wire::Relay`], its entry in `dialect::relay`, its word in [`policy::keys`], `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
-//! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
+//! | a ledger column | [`policy::row`], [`store`], both kinds of it |
 //!
 //! # Where the guarantees stand
 //!
@@ -97,9 +98,9 @@
 //! | nothing is let through unmetered | `gateway::ledger`, `exchange::reserve` |
 //! | no answer is complete before its row is safe (`before-reply`) | `exchange::finish::await_row` |
 //! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
-//! | nothing is admitted by a clock that must be wrong, and nothing folded | `gateway::clock`, `io::store::moments` |
+//! | nothing is admitted by a clock that must be wrong, and nothing folded | `gateway::clock`, `store::moments` |
 //! | a key works from the moment it was issued | `gateway::lookups` |
-//! | several hosts admit no more than one would, within the bound of [`docs::explanation::shared_ledger`] | `io::store::remote`, its scripts |
+//! | several hosts admit no more than one would, within the bound of [`docs::explanation::shared_ledger`] | `store::remote`, its scripts |
 //! | one key keeps no other out | `gateway::budget`, `gateway::helpers`, [`io::worker`] |
 //! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME}` |
 
@@ -111,4 +112,5 @@ pub mod gateway;
 pub mod io;
 pub mod policy;
 pub mod simulator;
+pub mod store;
 pub mod wire;

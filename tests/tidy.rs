@@ -151,6 +151,7 @@ fn a_forbidden_import_is_found() {
     complains("src/policy/a.rs", "fn a() { crate::dialect::b(); }", "policy must not import dialect");
     complains("src/gateway/a/b.rs", "use crate::io::clock::Clock;", "gateway must not import io");
     complains("src/io/a.rs", "use crate::gateway::Gateway;", "io must not import gateway");
+    complains("src/io/a.rs", "use crate::store::ledger::Ledger;", "io must not import store");
     complains("src/wire/head/a.rs", "use super::super::super::policy::Plan;", "wire must not import policy");
     complains("src/wire/mod.rs", "use super::{base::limits, gateway};", "wire must not import gateway");
     complains("src/simulator/a.rs", "use crate::gateway::Gateway;", "simulator must not import gateway");

@@ -4,11 +4,11 @@
 
 use super::output::{Align, Failure, Table, dollars, grouped};
 use crate::base::time::Unix;
-use crate::io::store::api::{DayKey, Entry, Query};
-use crate::io::store::ledger::Ledger;
 use crate::policy::catalog::Prices;
 use crate::policy::config::Config;
 use crate::policy::row::Row;
+use crate::store::api::{DayKey, Entry, Query};
+use crate::store::ledger::Ledger;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;

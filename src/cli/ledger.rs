@@ -10,14 +10,14 @@ use super::output::{Align, Failure, Table, clean, grouped, print, print_json};
 use super::store;
 use crate::base::digest::hex;
 use crate::base::time::Unix;
-use crate::io::store::api::{DayKey, Entry, Sums, Verdict};
-use crate::io::store::note::AuditLine;
 use crate::policy::agent::Client;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::{self, DAY_MS};
+use crate::store::api::{DayKey, Entry, Sums, Verdict};
+use crate::store::note::AuditLine;
 use crate::wire::json::{self, Raw};
 use clap::{Args, Subcommand};
 pub use clock::ConfirmArgs;
@@ -388,7 +388,7 @@ impl FoldedLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::store::api::Difference;
+    use crate::store::api::Difference;
 
     #[test]
     fn an_agreement_is_one_line_and_a_difference_a_table() {

@@ -2,16 +2,16 @@
 
 use super::output::{Failure, clean};
 use crate::base::digest::{hex, sha256};
-#[cfg(feature = "redis")]
-use crate::io::store::api::StoreError;
-use crate::io::store::ledger::Ledger;
-use crate::io::store::lock;
-#[cfg(feature = "redis")]
-use crate::io::store::remote::{Bounds, Remote};
-use crate::io::store::spill::Place;
-use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::config::{Config, StoreUrl};
 use crate::policy::keys::KeyRecord;
+#[cfg(feature = "redis")]
+use crate::store::api::StoreError;
+use crate::store::ledger::Ledger;
+use crate::store::lock;
+#[cfg(feature = "redis")]
+use crate::store::remote::{Bounds, Remote};
+use crate::store::spill::Place;
+use crate::store::sqlite::{Mode, Sqlite};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

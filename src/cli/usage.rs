@@ -10,11 +10,11 @@ use super::load::{self, Secrets};
 use super::output::{Failure, print, print_json};
 use super::store;
 use crate::base::time::Unix;
-use crate::io::store::api::{By, Page, Query, StoreError, UsageLine};
-use crate::io::store::ledger::Ledger;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
 use crate::policy::window::{iso, parse_moment};
+use crate::store::api::{By, Page, Query, StoreError, UsageLine};
+use crate::store::ledger::Ledger;
 use clap::Args;
 use clap::builder::ArgPredicate;
 pub use parts::{Breakdown, Part};
@@ -239,7 +239,7 @@ fn renamed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::store::api::{Lines, REST};
+    use crate::store::api::{Lines, REST};
     use serde_json::{Value, json};
 
     fn usage(name: &str, count: u64) -> UsageLine {

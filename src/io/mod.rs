@@ -20,7 +20,6 @@ pub mod reactor;
 pub mod resolver;
 pub mod secrets;
 pub mod signals;
-pub mod store;
 pub mod tls;
 pub mod transport;
 pub mod tunnel;

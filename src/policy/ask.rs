@@ -1,5 +1,5 @@
 //! Question of the gateway to a shared ledger before it admits a request, and the answer. Plain data between `gateway`
-//! and `io::store`. The ledger decides for all hosts.
+//! and `store`. The ledger decides for all hosts.
 
 use super::keys::KeyId;
 use super::meter::{Amount, By, Lease, LimitKind, SharedCounts};

@@ -1,5 +1,5 @@
 //! API keys: their form, their scope, and the table that identifies the key of a request. It stores digests, and must
-//! never store a key. `gateway` identifies with it, `cli` issues with it, `io::store` keeps its records.
+//! never store a key. `gateway` identifies with it, `cli` issues with it, `store` keeps its records.
 
 use super::plan::LimitOverrides;
 use crate::base::digest::sha256;

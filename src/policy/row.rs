@@ -1,4 +1,4 @@
-//! A row of the ledger: plain data that `gateway` writes and `io::store` stores. Must never contain content of a
+//! A row of the ledger: plain data that `gateway` writes and `store` keeps. Must never contain content of a
 //! request or an answer.
 //!
 //! A row is one serde type. Its short names are those that the scripts of a shared ledger read. A handover passes rows

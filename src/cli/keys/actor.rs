@@ -3,9 +3,9 @@
 use super::listing::{Line, Used};
 use crate::base::time::Unix;
 use crate::cli::output::json_text;
-use crate::io::store::note::{Note, Once, Said};
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
+use crate::store::note::{Note, Once, Said};
 use serde::Serialize;
 
 /// Actor of a key change.

@@ -77,10 +77,10 @@ pub(in crate::cli) fn unknown(text: &str) -> Failure {
 mod tests {
     use super::*;
     use crate::base::time::Unix;
-    use crate::io::store::sqlite::{Mode, Sqlite};
     use crate::policy::config::StoreUrl;
     use crate::policy::keys::{Scope, issue};
     use crate::policy::plan::LimitOverrides;
+    use crate::store::sqlite::{Mode, Sqlite};
 
     fn record(id: &str, name: &str, revoked: bool) -> KeyRecord {
         let mut digest = [0; 32];

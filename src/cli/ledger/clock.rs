@@ -8,11 +8,11 @@ use crate::cli::load::{self, Secrets};
 use crate::cli::output::{Failure, print, remark};
 use crate::cli::{build, store};
 use crate::io::clock::unix;
-use crate::io::store::ledger::Ledger;
-use crate::io::store::moments::Moments;
-use crate::io::store::note::AuditLine;
 use crate::policy::config::Config;
 use crate::policy::window::iso;
+use crate::store::ledger::Ledger;
+use crate::store::moments::Moments;
+use crate::store::note::AuditLine;
 use clap::Args;
 
 /// `tollgate ledger clock` and `tollgate ledger fold`.

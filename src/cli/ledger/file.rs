@@ -4,9 +4,9 @@ use super::super::args::ConfigArg;
 use super::super::load::{self, Secrets};
 use super::super::output::{Failure, grouped, print};
 use super::super::store;
-use crate::io::store::copy::copy;
-use crate::io::store::sqlite::Sqlite;
 use crate::policy::config::{Config, StoreUrl};
+use crate::store::copy::copy;
+use crate::store::sqlite::Sqlite;
 use clap::Args;
 use std::path::{Path, PathBuf};
 

@@ -12,23 +12,23 @@ use crate::io::clock::{unix, watch};
 use crate::io::machine::explained;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
-use crate::io::store::api::{Leftover, StoreError};
-use crate::io::store::copy::SnapshotPlan;
-use crate::io::store::follow::{KeySource, KeysSeen};
-use crate::io::store::moments::Moments;
-#[cfg(feature = "redis")]
-use crate::io::store::remote::{Bounds, Remote};
-#[cfg(feature = "redis")]
-use crate::io::store::shared::{self, SharedHandle, SharedNotice};
-use crate::io::store::spill::Place;
-use crate::io::store::sqlite::Sqlite;
-use crate::io::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Durability, StoreConfig, StoreUrl};
 use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::{Amount, DAYS_KEPT};
 use crate::policy::row::Row;
 use crate::policy::window;
+use crate::store::api::{Leftover, StoreError};
+use crate::store::copy::SnapshotPlan;
+use crate::store::follow::{KeySource, KeysSeen};
+use crate::store::moments::Moments;
+#[cfg(feature = "redis")]
+use crate::store::remote::{Bounds, Remote};
+#[cfg(feature = "redis")]
+use crate::store::shared::{self, SharedHandle, SharedNotice};
+use crate::store::spill::Place;
+use crate::store::sqlite::Sqlite;
+use crate::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
 use std::sync::Arc;
 
 /// An open ledger.

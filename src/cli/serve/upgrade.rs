@@ -25,7 +25,7 @@
 //!
 //! **Rows.** The old one keeps every row until `safe`. Where the successor ends before, the old one writes those that
 //! the ledger does not have yet whenever no other process has it, and lets go of it each time: a gateway that is
-//! started meanwhile must not find it taken for long. What is left at the end is spilled (`io::store::spill`).
+//! started meanwhile must not find it taken for long. What is left at the end is spilled (`store::spill`).
 
 mod receiver;
 mod sender;

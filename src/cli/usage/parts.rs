@@ -3,9 +3,9 @@
 use crate::base::limits::KEYS_PER_PAGE;
 use crate::base::order;
 use crate::cli::output::Failure;
-use crate::io::store::api::{By, UsageLine};
-use crate::io::store::ledger::Ledger;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
+use crate::store::api::{By, UsageLine};
+use crate::store::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A property to break down by: one of the sums, or one derived from them.

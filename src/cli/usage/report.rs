@@ -2,8 +2,8 @@
 
 use super::parts::{Known, Part};
 use crate::cli::output::{Align, Table, clean, dollars, grouped};
-use crate::io::store::api::{By, REST, UsageLine};
 use crate::policy::keys::KeyId;
+use crate::store::api::{By, REST, UsageLine};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 

@@ -133,8 +133,8 @@ fn helps_say_what_their_own_command_does() {
 
 #[test]
 fn changelog_names_the_formats_of_the_ledgers() {
-    let tables = include_str!("../../../src/io/store/sqlite/tables.rs");
-    let remote = include_str!("../../../src/io/store/remote.rs");
+    let tables = include_str!("../../../src/store/sqlite/tables.rs");
+    let remote = include_str!("../../../src/store/remote.rs");
     let file = between(tables, "const SCHEMA: i64 = ", ";");
     let shared = between(remote, "const FORMAT: &str = \"", "\"");
     assert!(CHANGELOG.contains(&format!("SQLite (file format {file})")), "file format {file}");
@@ -200,7 +200,7 @@ fn signals_and_files_are_those_of_the_program() {
     for place in places.split(", ").map(|place| place.trim_matches('"')) {
         assert!(files.contains(place), "{place}");
     }
-    let spill = include_str!("../../../src/io/store/spill.rs");
+    let spill = include_str!("../../../src/store/spill.rs");
     assert!(
         spill.contains(".spill-")
             && spill.contains("`.unread`")

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
-use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
+use tollgate::store::sqlite::{Mode, Sqlite};
 
 const KEYS: usize = 60;
 /// Connections of each key.

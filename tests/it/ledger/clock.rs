@@ -11,9 +11,9 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::io::clock::unix;
-use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::{iso, parse_moment};
+use tollgate::store::sqlite::{Mode, Sqlite};
 
 const ANSWER: &str = r#"{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}"#;
 

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate::base::limits;
 use tollgate::base::time::Unix;
-use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
 use tollgate::policy::ask::Use;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
 use tollgate::policy::row::Row;
+use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker};
 
 #[test]
 fn a_commit_behind_one_that_fails_is_not_taken_for_both() {

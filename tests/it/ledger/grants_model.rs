@@ -6,12 +6,12 @@ use super::super::sim::fleet::server::Server as Model;
 use super::shared::Server;
 use tollgate::base::rng::Rng;
 use tollgate::base::time::Unix;
-use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use tollgate::policy::ask::{Answer, Ask, Limits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::{DAY_MS, window};
+use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 
 /// Limits of the group that all keys are in.
 const REQUESTS: u64 = 150;

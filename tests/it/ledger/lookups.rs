@@ -11,9 +11,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
-use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::keys::{Issued, KeyRecord, Scope, issue};
 use tollgate::policy::plan::LimitOverrides;
+use tollgate::store::sqlite::{Mode, Sqlite};
 
 const KEYS: usize = 500;
 const STRANGERS: usize = 900;

@@ -3,10 +3,10 @@
 use super::shared::Server;
 use super::spared::Host;
 use std::time::Duration;
-use tollgate::io::store::remote::{Command, Done};
 use tollgate::policy::ask::{Limits, Release, Ruling};
 use tollgate::policy::meter::{Amount, By, GroupLease, Lease, LimitKind};
 use tollgate::policy::window::window;
+use tollgate::store::remote::{Command, Done};
 
 fn of(both: u64) -> Amount {
     Amount { tokens: both, nano: both }

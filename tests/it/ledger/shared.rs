@@ -15,11 +15,11 @@ use std::process::{self, Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
-use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
 use tollgate::policy::ask::{Ask, Limits, Ruling, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, By, Lease, LimitKind};
 use tollgate::policy::window::window;
+use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker};
 
 /// A server of the test's own.
 pub struct Server {

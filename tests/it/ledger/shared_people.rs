@@ -7,11 +7,11 @@ use super::shared::{Server, key_of};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use tollgate::base::time::Unix;
-use tollgate::io::store::api::{By, PEOPLE_MAX, Query, REST};
-use tollgate::io::store::remote::{Command, Remote, Speaker};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::Lease;
 use tollgate::policy::row::Row;
+use tollgate::store::api::{By, PEOPLE_MAX, Query, REST};
+use tollgate::store::remote::{Command, Remote, Speaker};
 
 #[test]
 fn hosts_that_share_a_ledger_hash_alike() {

@@ -5,11 +5,11 @@ use super::process::wait_for;
 use super::shared::Server;
 use std::time::Duration;
 use tollgate::base::time::Unix;
-use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
 use tollgate::policy::ask::{Answer, Ask, Grant, Limits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::window::window;
+use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker};
 
 const LIMIT: u64 = 40;
 

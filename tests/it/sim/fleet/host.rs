@@ -11,14 +11,14 @@ use tollgate::base::seam::Core;
 use tollgate::base::time::{Mono, Now};
 use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
-use tollgate::io::store::StoreNotice;
-use tollgate::io::store::follow::KeysSeen;
-use tollgate::io::store::moments::FoldGuard;
-use tollgate::io::store::remote::Speaker;
-use tollgate::io::store::shared::{SharedNotice, SharedThread, Task};
 use tollgate::policy::ask::Use;
 use tollgate::policy::keys::KeyRecord;
 use tollgate::policy::meter::Lease;
+use tollgate::store::StoreNotice;
+use tollgate::store::follow::KeysSeen;
+use tollgate::store::moments::FoldGuard;
+use tollgate::store::remote::Speaker;
+use tollgate::store::shared::{SharedNotice, SharedThread, Task};
 
 /// Rest of a thread that gathers rows, as in `io::batch_queue`, in microseconds.
 const TICK: u64 = 25_000;

@@ -8,12 +8,12 @@ use std::io;
 use std::rc::Rc;
 use tollgate::base::time::{Mono, Unix};
 use tollgate::io::clock;
-use tollgate::io::store::api::StoreError;
-use tollgate::io::store::follow::{KeyChanges, KeySource, KeysSeen};
-use tollgate::io::store::moments::Moments;
-use tollgate::io::store::remote::{Command, Done, Holds, Speaker};
-use tollgate::io::store::shared::SharedStore;
 use tollgate::policy::keys::{KeyId, KeyRecord};
+use tollgate::store::api::StoreError;
+use tollgate::store::follow::{KeyChanges, KeySource, KeysSeen};
+use tollgate::store::moments::Moments;
+use tollgate::store::remote::{Command, Done, Holds, Speaker};
+use tollgate::store::shared::SharedStore;
 
 /// Fate of the messages of a round.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use tollgate::base::time::{Mono, Unix};
-use tollgate::io::store::remote::{Command, Done, Holding, Holds, Speaker, accounts};
 use tollgate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::DAY_MS;
+use tollgate::store::remote::{Command, Done, Holding, Holds, Speaker, accounts};
 
 /// Lifetime of a grant, and of the leases of a silent host, in milliseconds.
 const GRANT: u64 = 2000;

@@ -5,10 +5,10 @@ use super::{EDIT, Remote};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::Unix;
-use crate::io::store::api::StoreError;
-use crate::io::store::keyform::{record_from, record_text};
-use crate::io::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change, Note};
 use crate::policy::keys::{KeyId, KeyRecord};
+use crate::store::api::StoreError;
+use crate::store::keyform::{record_from, record_text};
+use crate::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change, Note};
 
 /// Separator of the parts of a line, which no part contains.
 const BETWEEN: char = '\u{1f}';

@@ -11,7 +11,6 @@ mod handle;
 mod lents;
 mod seam;
 
-use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::api::{Batch, StoreError, answers, unavailable};
 use super::follow::{Follower, KeysSeen};
 use super::moments::FoldGuard;
@@ -20,6 +19,7 @@ use super::remote::{Command, Done, Holds, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
+use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
 use crate::policy::keys::KeyId;
 use crate::policy::meter::Lease;

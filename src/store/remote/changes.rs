@@ -4,10 +4,10 @@
 use super::values::{integer, list, text};
 use super::{CHANGES, Remote};
 use crate::base::{limits, order};
-use crate::io::store::api::{Names, StoreError};
-use crate::io::store::follow::{KeyChanges, KeySource, KeysSeen};
-use crate::io::store::keyform::record_from;
 use crate::policy::keys::{KeyId, KeyRecord};
+use crate::store::api::{Names, StoreError};
+use crate::store::follow::{KeyChanges, KeySource, KeysSeen};
+use crate::store::keyform::record_from;
 use redis::Value;
 
 impl Remote {
@@ -41,7 +41,7 @@ impl Remote {
 const PAGE: usize = 1000;
 
 impl Remote {
-    /// See [`crate::io::store::ledger::Ledger::keys_page`].
+    /// See [`crate::store::ledger::Ledger::keys_page`].
     pub fn keys_page(
         &mut self,
         after: Option<&KeyId>,

@@ -4,11 +4,11 @@
 use super::Remote;
 use super::values::{list, text};
 use crate::base::time::Unix;
-use crate::io::store::api::StoreError;
-use crate::io::store::moments::Moments;
-use crate::io::store::note::{AUDIT_MAX, AuditLine};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use crate::store::api::StoreError;
+use crate::store::moments::Moments;
+use crate::store::note::{AUDIT_MAX, AuditLine};
 use redis::{Pipeline, Value};
 
 /// Number of entries of rows searched for the newest record: the last commits of hosts with the same clock.

@@ -130,7 +130,7 @@ fn a_ledger_of_the_third_version_gets_the_views_for_people() {
 
 /// A file of the fifth version, made by a gateway of that time: five rows that were folded away, then five more, the last
 /// two of which lie behind the sums, for its process was killed.
-const FIFTH: &str = include_str!("../../../../tests/fixtures/ledger/format5.sql");
+const FIFTH: &str = include_str!("../../../tests/fixtures/ledger/format5.sql");
 
 #[test]
 fn a_ledger_of_the_fifth_version_keeps_its_sums_and_tells_endpoints_as_far_as_there_are_rows() {

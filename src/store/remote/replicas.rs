@@ -3,7 +3,7 @@
 use super::Remote;
 use super::values::integer;
 use crate::base::limits;
-use crate::io::store::api::StoreError;
+use crate::store::api::StoreError;
 use redis::{Cmd, ConnectionLike, Value};
 
 impl Remote {

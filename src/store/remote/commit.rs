@@ -3,13 +3,13 @@
 
 use super::{APPEND, Remote, Speaker, grant_name, kept, window_part};
 use crate::base::time::Unix;
-use crate::io::store::api::{Sums, sums_of};
-use crate::io::store::counters::place_text;
 use crate::policy::ask::Use;
 use crate::policy::meter::{Amount, Lease};
 use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use crate::store::api::{Sums, sums_of};
+use crate::store::counters::place_text;
 use redis::Cmd;
 
 /// First moment, and first moment after.

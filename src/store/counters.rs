@@ -65,9 +65,9 @@ pub fn add_day(sums: &mut DaySums, day: u64, hash: Vec<(String, u64)>) {
 mod tests {
     use super::super::api::sums_of;
     use super::*;
-    use crate::io::store::tests::sample;
     use crate::policy::agent::Client;
     use crate::policy::window::DAY_MS;
+    use crate::store::tests::sample;
 
     #[test]
     fn the_counters_of_a_row_have_its_names() {

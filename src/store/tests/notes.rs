@@ -1,7 +1,7 @@
 //! Notes of key changes: audit entries and answers for repetitions.
 
 use super::*;
-use crate::io::store::note::{ANSWERS_KEPT_MS, Once};
+use crate::store::note::{ANSWERS_KEPT_MS, Once};
 
 fn note<'a>(what: &'static str, at: u64, once: Option<Once<'a>>) -> Note<'a> {
     Note { who: "the test", what, at: Unix(at), shown: &|key| format!("{{\"name\":\"{}\"}}", key.name), once }

@@ -23,11 +23,11 @@ pub mod shared;
 pub mod spill;
 pub mod sqlite;
 
-use super::batch_queue::{BatchQueue, IdlePolicy, Polled};
-use super::channel::{Sender, channel};
-use super::clock::{self, Clock};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
+use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
+use crate::io::channel::{Sender, channel};
+use crate::io::clock::{self, Clock};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};

@@ -10,8 +10,8 @@ use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock;
-use crate::io::store::api::StoreError;
-use crate::io::store::spill::{Mark, Place};
+use crate::store::api::StoreError;
+use crate::store::spill::{Mark, Place};
 use redis::{Cmd, ConnectionLike, RedisResult, Value};
 use ring::rand::{SecureRandom, SystemRandom};
 
