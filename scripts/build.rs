@@ -1,14 +1,14 @@
 //! Build information for the binary: commit, its date and the target; and the texts that it contains, packed: the
-//! dashboard, the OpenAPI documents without white space, the shell completions, and the scripts of a shared ledger
-//! without their comments.
+//! dashboard and the OpenAPI documents without white space (in the package `engine`), the shell completions, and the
+//! scripts of a shared ledger without their comments (in the package `cold`).
 
 use std::process::Command;
 
-const LUA: &str = "src/store/scripts";
+const LUA: &str = "../store/scripts";
 /// In the order of the numbers that `src/store/remote.rs` has for them, and then `remote/code.rs`.
 const SCRIPTS: [&str; 10] =
     ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "begin", "epoch"];
-const COMPLETIONS: &str = "src/cli/completions";
+const COMPLETIONS: &str = "../cli/completions";
 
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
@@ -45,21 +45,29 @@ fn built(own: bool) -> u64 {
     }
 }
 
-fn main() {
-    println!("cargo:rerun-if-changed=scripts/build.rs");
+/// Puts a text where the package's code includes it.
+fn pack(to: &str, text: &str) {
     let out = std::env::var("OUT_DIR").expect("cargo says where things are put");
-    let pack = |to: &str, text: &str| {
-        let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 10);
-        std::fs::write(std::path::Path::new(&out).join(to), packed).expect("there is room for it");
-    };
+    let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 10);
+    std::fs::write(std::path::Path::new(&out).join(to), packed).expect("there is room for it");
+}
+
+/// For the package `engine`, whose folder is `src`.
+fn engine() {
+    println!("cargo:rerun-if-changed=../scripts/build.rs");
     for (from, to) in
         [("openapi.json", "openapi.json"), ("admin/openapi.json", "admin.json"), ("admin/page.html", "page.html")]
     {
-        let from = format!("src/gateway/{from}");
+        let from = format!("gateway/{from}");
         println!("cargo:rerun-if-changed={from}");
         let text = std::fs::read_to_string(&from).expect("what is served is there");
         pack(to, &if from.ends_with(".json") { dense(&text) } else { bare(&text, "//") });
     }
+}
+
+/// For the package `cold`, whose folder is `src/cold`.
+fn cold() {
+    println!("cargo:rerun-if-changed=../../scripts/build.rs");
     println!("cargo:rerun-if-changed={COMPLETIONS}");
     let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
     let completions = shells.map(|shell| std::fs::read_to_string(format!("{COMPLETIONS}/{shell}")));
@@ -85,4 +93,11 @@ fn main() {
     println!("cargo:rustc-env=TOLLGATE_COMMIT={commit}");
     println!("cargo:rustc-env=TOLLGATE_BUILT={}", built(own));
     println!("cargo:rustc-env=TOLLGATE_TARGET={}", std::env::var("TARGET").unwrap_or_default());
+}
+
+fn main() {
+    match std::env::var("CARGO_PKG_NAME").as_deref() {
+        Ok("engine") => engine(),
+        _ => cold(),
+    }
 }

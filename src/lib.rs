@@ -20,6 +20,9 @@
 //! | [`store`] | the ledgers in SQLite and Redis, their threads, and rows spilled to files | base, policy, io |
 //! | [`cli`] | the command line, which puts everything together | all but dialect |
 //!
+//! A request passes six of them, which are the crate `engine`: a release has it optimised for speed. The others are
+//! the crate `cold`, optimised for size. This crate exports all nine as its own modules.
+//!
 //! Below all of them `src/lanes` is a crate of its own: sixteen bytes of text looked at together, which a debug build
 //! has optimised, too. Those that look through text may use it: wire and dialect.
 //!
@@ -104,13 +107,9 @@
 //! | one key keeps no other out | `gateway::budget`, `gateway::helpers`, [`io::worker`] |
 //! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME}` |
 
-pub mod base;
-pub mod cli;
-pub mod dialect;
+#[doc(inline)]
+pub use cold::{cli, simulator, store};
+#[doc(inline)]
+pub use engine::{base, dialect, gateway, io, policy, wire};
+
 pub mod docs;
-pub mod gateway;
-pub mod io;
-pub mod policy;
-pub mod simulator;
-pub mod store;
-pub mod wire;

@@ -155,6 +155,8 @@ fn a_forbidden_import_is_found() {
     complains("src/wire/head/a.rs", "use super::super::super::policy::Plan;", "wire must not import policy");
     complains("src/wire/mod.rs", "use super::{base::limits, gateway};", "wire must not import gateway");
     complains("src/simulator/a.rs", "use crate::gateway::Gateway;", "simulator must not import gateway");
+    complains("src/cli/a.rs", "use engine::dialect::Dialect;", "cli must not import dialect");
+    complains("src/store/a.rs", "use engine::base;", "store must not use the crate engine");
     passes("src/wire/head/a.rs", "use super::super::Span;\nuse crate::base::{limits, buf::{Buf, Pool}};");
     passes("src/gateway/a.rs", "use crate::{base, wire, dialect, policy};");
     passes("src/base/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::wire::Span;\n}");
@@ -261,6 +263,8 @@ fn a_file_without_a_word_about_itself_is_found() {
 fn an_orphan_is_found() {
     let files = [
         ("src/lib.rs", "mod a;"),
+        ("src/engine.rs", "mod f;"),
+        ("src/f.rs", ""),
         ("src/a/mod.rs", "pub mod b; // mod c;"),
         ("src/a/b.rs", "mod d;"),
         ("src/a/b/d.rs", ""),

@@ -8,7 +8,7 @@ from .rig import ROOT, TARGET, WORK, say
 ASKED = re.compile(r"::(unsent|dirty|actions|orders|expire|turned|wants_read|next_deadline|stopping_due)$")
 # Work that follows when an event is already in its client's queue.
 AFTER = re.compile(r"::(settle_down|wrote|client_wrote)$")
-DRIVER = re.compile(r"tollgate::gateway::Gateway(>| as |::)")
+DRIVER = re.compile(r"engine::gateway::Gateway(>| as |::)")
 
 
 def calls(*arguments):
@@ -31,7 +31,7 @@ def calls(*arguments):
         elif line.startswith("calls="):
             counted[re.sub(r"(::h[0-9a-f]{16}|'\d+)$", "", callee)] += int(line[6:].split()[0])
     return Counter({name: count for name, count in counted.items()
-                    if "tollgate::gateway::" in name and "closure" not in name and "drop_in_place" not in name
+                    if "engine::gateway::" in name and "closure" not in name and "drop_in_place" not in name
                     and "as core::" not in name and not ASKED.search(name)})
 
 

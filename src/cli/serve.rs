@@ -90,7 +90,7 @@ pub(super) fn serve(
         plan.log.write(warning(&text, unix()));
     }
     crate::io::upgrade::notify_ready();
-    let ended = service.reactor.run().map_err(|error| format!("the loop failed: {error}"));
+    let ended = engine::serve(service.reactor).map_err(|error| format!("the loop failed: {error}"));
     secrets::end_programs();
     let (left, spans) = service.helpers.finish();
     let kept = keep_left(&left, &plan);

@@ -42,7 +42,7 @@ pub(super) fn fixtures(ending: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 pub(super) fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross")
+    PathBuf::from(crate::ROOT).join("tests/fixtures/cross")
 }
 
 /// The older shape that this one is not.

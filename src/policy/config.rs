@@ -6,7 +6,7 @@
 //! and all errors are found in one pass. Sections of plain settings are tables ([`super::settings`]); `[[providers]]`,
 //! `[[models]]` and their targets have readers of their own.
 //!
-//! The manual is [`crate::docs::configuration`]. Its entries are generated from this code: the keys and errors of the
+//! The manual is `docs::configuration`. Its entries are generated from this code: the keys and errors of the
 //! reader, the output of `print`, the settings that `follow` does not change, and the field comments.
 
 mod base_url;

@@ -87,7 +87,7 @@ impl Tree {
         let here = &self.modules[from].name;
         let ups = path.iter().take_while(|part| *part == "super").count();
         match path.first()?.as_str() {
-            "crate" | "tollgate" => Some(path[1..].to_vec()),
+            "crate" | "cold" | "engine" | "tollgate" => Some(path[1..].to_vec()),
             "self" => Some([here, &path[1..]].concat()),
             "super" => Some([&here[..here.len().checked_sub(ups)?], &path[ups..]].concat()),
             first => {

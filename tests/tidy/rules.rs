@@ -50,7 +50,7 @@ const LAYERS: [Layer; 9] = [
     Layer {
         name: "cli",
         layers: &["base", "wire", "policy", "gateway", "simulator", "io", "store"],
-        crates: &["clap", "jiff", "ring", "serde", "serde_json", "toml"],
+        crates: &["clap", "engine", "ring", "serde", "serde_json"],
     },
 ];
 
@@ -68,16 +68,22 @@ pub fn layers() -> Vec<(String, String)> {
     LAYERS.iter().map(|layer| (layer.name.to_owned(), words(layer))).collect()
 }
 
-/// Every crate of `Cargo.toml` that the product is made of, as code names it; those a layer does not list are forbidden
-/// to it.
+/// The manifests of the packages that have layers.
+const MANIFESTS: [&str; 2] = [include_str!("../../src/Cargo.toml"), include_str!("../../src/cold/Cargo.toml")];
+
+/// Every crate of the manifests that the product is made of, as code names it; those a layer does not list are
+/// forbidden to it.
 pub fn crates() -> Vec<String> {
-    let lines = include_str!("../../Cargo.toml").lines().skip_while(|line| *line != "[dependencies]").skip(1);
-    let names = lines.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" = "));
-    // What benches ask for is no part of the program.
-    names.map(|(name, _)| name.replace('-', "_")).filter(|name| name != "criterion").collect()
+    let lines = |text: &'static str| text.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+    let lines = MANIFESTS.into_iter().flat_map(|text| lines(text).take_while(|line| !line.starts_with('[')));
+    let names = lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.replace('-', "_"));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
-/// Crates that layers list and `Cargo.toml` does not.
+/// Crates that layers list and the manifests do not.
 pub fn strangers() -> Vec<&'static str> {
     let known = crates();
     let listed = LAYERS.iter().flat_map(|layer| layer.crates);
@@ -236,7 +242,7 @@ fn imports(path: &str, product: &str, found: &mut Vec<String>) {
             found.push(format!("{path}:{line}: {} must not import {name}", layer.name));
         }
     };
-    for at in find_word(product, "crate::").chain(find_word(product, "tollgate::")) {
+    for at in ["crate::", "cold::", "engine::", "tollgate::"].into_iter().flat_map(|root| find_word(product, root)) {
         let rest = &product[at..];
         roots(&rest[rest.find("::").map_or(0, |colons| colons + 2)..]).iter().for_each(|name| edge(at, name));
     }
@@ -306,11 +312,11 @@ pub fn orphans(files: &[(String, String)]) -> Vec<String> {
     for (path, _) in files.iter().filter(|(path, _)| path.starts_with("src/")) {
         let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
         let Some((parent, name)) = module.rsplit_once('/') else { continue };
-        if path.ends_with("/lib.rs") || path == "src/main.rs" {
+        if path.ends_with("/lib.rs") || ["src/cold.rs", "src/engine.rs", "src/main.rs"].contains(&path.as_str()) {
             continue;
         }
         let parents = match parent {
-            "src" => vec!["src/lib.rs".to_owned()],
+            "src" => ["cold", "engine", "lib"].map(|root| format!("src/{root}.rs")).to_vec(),
             _ => vec![format!("{parent}.rs"), format!("{parent}/mod.rs"), format!("{parent}/lib.rs")],
         };
         let declared = parents

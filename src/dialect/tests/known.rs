@@ -123,7 +123,7 @@ const ROWS: [(&str, &[&str]); 45] = [
 
 #[test]
 fn every_row_has_its_test() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = std::path::Path::new(crate::ROOT);
     let text =
         |path: String| std::fs::read_to_string(root.join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     for (row, (what, places)) in ROWS.iter().enumerate() {

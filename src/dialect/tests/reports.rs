@@ -230,7 +230,7 @@ fn format_of(name: &str) -> Dialect {
 
 #[test]
 fn every_report_is_answered_for_clients_of_every_format() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/reports");
+    let folder = PathBuf::from(crate::ROOT).join("tests/fixtures/reports");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

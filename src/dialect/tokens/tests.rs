@@ -157,7 +157,7 @@ const ERROR_MAX: f64 = 10.0;
 const COUNTED: [(&str, u64); 5] = [("english", 567), ("code", 813), ("json", 781), ("chinese", 463), ("mixed", 389)];
 
 fn committed(name: &str) -> String {
-    let folder = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokens");
+    let folder = std::path::PathBuf::from(crate::ROOT).join("tests/fixtures/tokens");
     std::fs::read_to_string(folder.join(name).with_extension("txt")).unwrap()
 }
 
@@ -273,7 +273,7 @@ struct Known {
 }
 
 fn known(name: &str) -> Vec<(Known, String)> {
-    let path = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokens").join(name);
+    let path = std::path::PathBuf::from(crate::ROOT).join("tests/fixtures/tokens").join(name);
     let rows = std::fs::read_to_string(path).unwrap();
     let row = |row| {
         let known: Known = serde_json::from_str(row).unwrap();

@@ -105,16 +105,20 @@ pub(crate) struct Desk {
 #[derive(Debug)]
 pub struct DeskAsk {
     pub(crate) client: ClientId,
-    pub(crate) config: Arc<Config>,
-    pub(crate) method: String,
+    /// Configuration at the time of the request.
+    pub config: Arc<Config>,
+    /// Method of the request.
+    pub method: String,
     /// Path after `/admin/v1/`, without the query.
-    pub(crate) path: String,
-    pub(crate) part: Part,
-    pub(crate) body: Vec<u8>,
+    pub path: String,
+    /// Requested part of a list.
+    pub part: Part,
+    /// Body of the request.
+    pub body: Vec<u8>,
     /// `Idempotency-Key` of the request.
-    pub(crate) once: Option<String>,
+    pub once: Option<String>,
     /// Author of the change, if it is one.
-    pub(crate) writer: Option<Writer>,
+    pub writer: Option<Writer>,
     pub(crate) load: Load,
 }
 

@@ -1,0 +1,22 @@
+//! The layers that a request passes: a crate of its own, because a release has it optimised for speed, and all other
+//! layers for size. The crate `tollgate` exports them as its own modules, and its map describes them (`src/lib.rs`).
+
+pub mod base;
+pub mod dialect;
+pub mod gateway;
+pub mod io;
+pub mod policy;
+pub mod wire;
+
+use gateway::Gateway;
+use io::reactor::Reactor;
+
+/// Root of the repository, for tests that read fixtures.
+#[cfg(test)]
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Serves until the gateway has drained. The loop is generic, so it is compiled by the crate that runs it: `cold` would
+/// have it optimised for size.
+pub fn serve(reactor: Reactor<Gateway>) -> std::io::Result<Gateway> {
+    reactor.run()
+}
