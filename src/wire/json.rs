@@ -15,7 +15,7 @@ pub use write::{compact, item, key, write_count, write_escaped, write_inside, wr
 
 use super::Span;
 use crate::base::limits::JSON_DEPTH_MAX;
-use lanes::skip::{to_special, to_special_wide};
+use lanes::skip::to_special;
 use std::fmt;
 use unescape::hex4;
 
@@ -414,7 +414,7 @@ impl Scanner {
     }
 
     fn string<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<bool, ScanError> {
-        self.at = to_special_wide(buf, self.at);
+        self.at = run::far_special(buf, self.at);
         loop {
             let step = match buf.get(self.at..).unwrap_or_default() {
                 [] => return Ok(false),
