@@ -305,6 +305,7 @@ pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
     }
 }
 
+#[inline]
 fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Result<(), Refusal> {
     let scope = &context.keys.get(key).kind.scope;
     let allowed = match endpoint {
