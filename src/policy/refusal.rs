@@ -518,11 +518,10 @@ impl Refusal {
         Refusal { too_long: true, ..self }
     }
 
-    /// 500: the provider refused the gateway (401, 402, 403, 404). The reason is only for the operator. `is_final`: a
-    /// retry does not help.
-    pub fn upstream_refused(is_final: bool) -> Refusal {
+    /// 500: the provider refused the gateway (401, 402, 403, 404). The reason is only for the operator.
+    pub fn upstream_refused() -> Refusal {
         let text = "the model's provider does not accept the gateway's requests";
-        Refusal { should_retry: is_final.then_some(false), ..Refusal::new(RefusalKind::Upstream, 500, text) }
+        Refusal { should_retry: Some(false), ..Refusal::new(RefusalKind::Upstream, 500, text) }
     }
 
     /// 500: the provider failed. A provider's `retry-after`, in seconds, is passed on.

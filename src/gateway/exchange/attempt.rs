@@ -368,7 +368,6 @@ impl Exchange {
             let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }
-        fault.renews = fault.kind == FaultKind::Status(401) && self.is_renewing(&at, cx);
         self.state = State::Attempting(Attempting { draft, at, half: Half::Resolving, by: Mono::NEVER });
         self.end(fault, cx)
     }

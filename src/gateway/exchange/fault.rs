@@ -123,22 +123,11 @@ pub(crate) struct Fault {
     pub(crate) came: Option<(u64, &'static str)>,
     /// Tokens that a rejected complete answer reports.
     pub(crate) reported: Option<Box<Reported>>,
-    /// The secret that the provider refused is being replaced: a later request may succeed.
-    pub(crate) renews: bool,
 }
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
-        Fault {
-            kind,
-            message: None,
-            retry_after: None,
-            code: None,
-            answered: false,
-            came: None,
-            reported: None,
-            renews: false,
-        }
+        Fault { kind, message: None, retry_after: None, code: None, answered: false, came: None, reported: None }
     }
 }
 
@@ -259,7 +248,7 @@ impl Fault {
     pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
         match &self.kind {
             FaultKind::Status(400 | 413 | 422) => self.rejected(),
-            FaultKind::Status(401..=404) => Refusal::upstream_refused(!self.renews),
+            FaultKind::Status(401..=404) => Refusal::upstream_refused(),
             FaultKind::Status(status) => {
                 let text = format!("the model's provider failed with status {status}");
                 Refusal::upstream_failed(Some(text), self.retry_after)

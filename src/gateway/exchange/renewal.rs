@@ -66,11 +66,6 @@ impl Exchange {
         self.origin(at).is_some_and(|origin| cx.renewals.contains(origin))
     }
 
-    /// The secret that the attempt was sent has been replaced, or is being read again.
-    pub(super) fn is_renewing(&self, at: &Attempt, cx: &Cx) -> bool {
-        self.is_asked_again(at, cx) || self.has_newer_secret(at, cx)
-    }
-
     /// The secret that the attempt is sent has been replaced by another one.
     pub(super) fn has_newer_secret(&self, at: &Attempt, cx: &Cx) -> bool {
         let (own, present) = (&self.request.setup, &cx.setup);

@@ -87,7 +87,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("queue_wait", Refusal::queue_wait(wait, 1), "Wait for `retry-after`."),
         (
             "upstream_refused",
-            Refusal::upstream_refused(true),
+            Refusal::upstream_refused(),
             "Tell the operator: the credential or the model is wrong.",
         ),
         ("upstream_failed", Refusal::upstream_failed(None, None), "Retry later. The message can be the provider's."),
