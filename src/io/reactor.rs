@@ -35,7 +35,7 @@ use crate::base::time::{Mono, Now};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use queues::{Shakes, host, line_up, touch};
+use queues::{RunQueue, Shakes, host, touch};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -84,7 +84,7 @@ pub struct Reactor<C: Core> {
     clock: Clock,
     poll: Poll,
     links: Links,
-    run_queue: VecDeque<Id<Link>>,
+    run_queue: RunQueue,
     /// Requests to the proxies of links that are being dialed.
     tunnels: Vec<(Id<Link>, Tunnel)>,
     /// Connections to be flushed: their socket takes bytes again, or their room in an iteration was used up.
@@ -144,7 +144,7 @@ impl<C: Core + 'static> Reactor<C> {
             clock,
             poll,
             links: Links::default(),
-            run_queue: VecDeque::new(),
+            run_queue: RunQueue::default(),
             tunnels: Vec::new(),
             touched: Vec::new(),
             parting: VecDeque::new(),
@@ -226,18 +226,19 @@ impl<C: Core + 'static> Reactor<C> {
         }
         self.accept();
         let enough = self.now.mono.after(limits::TURN_TIME);
-        for count in 1..=self.run_queue.len() {
-            let Some(id) = self.run_queue.pop_front() else { break };
+        for count in 1..=self.run_queue.ready().len() {
+            let Some(id) = self.run_queue.ready().pop_front() else { break };
             self.run_link(id);
             // Writes before more is read: the storage is reused.
             if count % limits::RUNS_PER_FLUSH == 0 {
                 self.flush_dirty();
             }
             // Reading the clock costs as much as a short event, so it is skipped if no other connection waits.
-            if !self.run_queue.is_empty() && self.clock.mono() >= enough {
+            if !self.run_queue.ready().is_empty() && self.clock.mono() >= enough {
                 break;
             }
         }
+        self.shake_some();
         // Data that arrived in this iteration precedes deadlines: after a long iteration a connection must not fail for
         // its deadline although its data is there.
         self.tell_replies();
@@ -302,13 +303,13 @@ impl<C: Core + 'static> Reactor<C> {
             touch(&mut self.touched, link);
         }
         if link.has(Flags::READ.and(Flags::DIALING).and(Flags::SHAKING).and(Flags::PARTING)) {
-            line_up(&mut self.run_queue, id, link);
+            self.run_queue.line_up(id, link);
         }
     }
 
     fn enqueue(&mut self, id: Id<Link>) {
         if let Some(link) = self.links.get_mut(id) {
-            line_up(&mut self.run_queue, id, link);
+            self.run_queue.line_up(id, link);
         }
     }
 

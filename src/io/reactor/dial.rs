@@ -70,6 +70,23 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
+    /// Continues handshakes of clients and with providers, as many as one iteration may. Each host has its share,
+    /// however many links of others wait before its own.
+    pub(super) fn shake_some(&mut self) {
+        for _ in 0..self.run_queue.shaking().len() {
+            if self.shakes.are_spent() {
+                return;
+            }
+            let Some(id) = self.run_queue.shaking().pop_front() else { return };
+            let Some(link) = self.links.get_mut(id) else { continue };
+            link.clear(Flags::QUEUED);
+            match link.has_more_to_do() {
+                true => self.advance(id),
+                false => self.enqueue(id),
+            }
+        }
+    }
+
     pub(super) fn shake(&mut self, id: Id<Link>) {
         if self.links.get_mut(id).is_some_and(|link| link.has(Flags::TUNNEL)) {
             return self.proxied(id);

@@ -1,5 +1,5 @@
-//! Two queues of the event loop: links to be served, and links to be flushed. A link is in each of them at most once.
-//! And the shares of hosts in the TLS handshakes of one iteration.
+//! Queues of the event loop: links to be served, links in a TLS handshake, and links to be flushed. A link is in one of
+//! the first two, once, and in the last once. And the shares of hosts in the handshakes of one iteration.
 
 use super::super::links::{Flags, Link};
 use crate::base::limits::{SHAKES_PER_HOST, SHAKES_PER_TURN};
@@ -8,17 +8,48 @@ use crate::base::slots::Id;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Puts a link into the run queue, once.
-#[inline]
-pub(super) fn line_up(run_queue: &mut VecDeque<Id<Link>>, id: Id<Link>, link: &mut Link) {
-    if link.has(Flags::QUEUED) {
-        return;
+/// Links to be served. Those in a handshake wait apart: a flood of them is longer than many iterations, and no other
+/// link may wait behind it.
+#[derive(Default)]
+pub(super) struct RunQueue {
+    ready: VecDeque<Id<Link>>,
+    shaking: VecDeque<Id<Link>>,
+}
+
+impl RunQueue {
+    /// Puts a link into its queue, once.
+    #[inline]
+    pub(super) fn line_up(&mut self, id: Id<Link>, link: &mut Link) {
+        if link.has(Flags::QUEUED) {
+            return;
+        }
+        link.set(Flags::QUEUED);
+        // A dial has a deadline, and the queue may be longer than an iteration.
+        if link.has(Flags::DIALING) {
+            self.ready.push_front(id);
+        } else if link.has(Flags::SHAKING) {
+            self.shaking.push_back(id);
+        } else {
+            self.ready.push_back(id);
+        }
     }
-    link.set(Flags::QUEUED);
-    // A dial has a deadline, and the queue may be longer than an iteration.
-    match link.has(Flags::DIALING) {
-        true => run_queue.push_front(id),
-        false => run_queue.push_back(id),
+
+    /// Links that are not in a handshake.
+    #[inline]
+    pub(super) fn ready(&mut self) -> &mut VecDeque<Id<Link>> {
+        &mut self.ready
+    }
+
+    /// Links in a handshake.
+    #[inline]
+    pub(super) fn shaking(&mut self) -> &mut VecDeque<Id<Link>> {
+        &mut self.shaking
+    }
+
+    /// True if no link waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.shaking.is_empty()
     }
 }
 
@@ -42,6 +73,11 @@ pub(super) struct Shakes {
 }
 
 impl Shakes {
+    /// True if no more may be continued.
+    pub(super) fn are_spent(&self) -> bool {
+        self.count == SHAKES_PER_TURN
+    }
+
     /// True if one more may be continued; counts it. A handshake of ours has no host.
     pub(super) fn takes(&mut self, host: Option<u16>) -> bool {
         let known = &self.hosts[..self.count];
@@ -66,7 +102,27 @@ pub(super) fn touch(touched: &mut Vec<Conn>, link: &mut Link) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::links::Links;
+    use super::super::super::transport::Transport;
     use super::*;
+    use crate::base::seam::Side;
+
+    #[test]
+    fn no_link_waits_behind_handshakes() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = || Transport::Plain(mio::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let (mut links, mut queue) = (Links::default(), RunQueue::default());
+        let mut add = |slot, flags| {
+            let id = links.insert(Conn { side: Side::Client, slot, generation: 0 }, socket(), flags);
+            (0..2).for_each(|_| queue.line_up(id, links.get_mut(id).unwrap()));
+            id
+        };
+        let shaking = [add(0, Flags::SHAKING), add(1, Flags::SHAKING.and(Flags::READ))];
+        let plain = add(2, Flags::READ);
+        let dial = add(3, Flags::DIALING.and(Flags::SHAKING));
+        assert_eq!(*queue.ready(), [dial, plain]);
+        assert_eq!(*queue.shaking(), shaking);
+    }
 
     #[test]
     fn one_host_leaves_handshakes_to_others() {

@@ -85,11 +85,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("limit", limit(LimitKind::Budget, money), "Send a smaller request, or use a cheaper model."),
         ("queue_full", Refusal::queue_full(64, 1), "Wait for `retry-after`."),
         ("queue_wait", Refusal::queue_wait(wait, 1), "Wait for `retry-after`."),
-        (
-            "upstream_refused",
-            Refusal::upstream_refused(),
-            "Tell the operator: the credential or the model is wrong.",
-        ),
+        ("upstream_refused", Refusal::upstream_refused(), "Tell the operator: the credential or the model is wrong."),
         ("upstream_failed", Refusal::upstream_failed(None, None), "Retry later. The message can be the provider's."),
         ("upstream_unreachable", Refusal::upstream_unreachable(), "Retry later."),
         ("upstream_broken", Refusal::upstream_broken(), "Retry."),
