@@ -15,7 +15,7 @@ pub use write::{compact, item, key, write_count, write_escaped, write_inside, wr
 
 use super::Span;
 use crate::base::limits::JSON_DEPTH_MAX;
-use lanes::skip::to_special;
+use lanes::skip::{to_special, to_special_wide};
 use std::fmt;
 use unescape::hex4;
 
@@ -414,7 +414,7 @@ impl Scanner {
     }
 
     fn string<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<bool, ScanError> {
-        self.at = run::far_special(buf, self.at);
+        self.at = far_special(buf, self.at);
         loop {
             let step = match buf.get(self.at..).unwrap_or_default() {
                 [] => return Ok(false),
@@ -506,6 +506,12 @@ impl Visitor for Pick<'_> {
         }
         Ok(())
     }
+}
+
+/// Like [`to_special_wide`], not inlined: a string that arrives in pieces is rare, and the usual way stays short.
+#[inline(never)]
+fn far_special(buf: &[u8], at: usize) -> usize {
+    to_special_wide(buf, at)
 }
 
 /// True if `raw` is the inside of a JSON string: complete escapes, valid UTF-8, no quote and no control character.

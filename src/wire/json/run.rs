@@ -166,12 +166,6 @@ pub fn string_end(buf: &[u8], at: usize) -> Option<usize> {
     if buf.get(end) == Some(&b'"') { Some(end) } else { long_string_end(buf, end) }
 }
 
-/// Like [`to_special_wide`], not inlined: a string that arrives in pieces is rare, and the usual way stays short.
-#[inline(never)]
-pub fn far_special(buf: &[u8], at: usize) -> usize {
-    to_special_wide(buf, at)
-}
-
 #[inline(never)]
 fn long_string_end(buf: &[u8], mut at: usize) -> Option<usize> {
     at = to_special_wide(buf, at);
