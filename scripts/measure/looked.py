@@ -99,7 +99,7 @@ def rounds_of(rounds, table, cores):
         quiet = median(found.get(part, "quiet"))
         table.add("20", f"{part[:3]} with reports over {ROWS:,} rows, {cores}, ratio to without",
                   f"<= {limit}" if limit else "",
-                  f"{spread(found.ratios(part, 'looked', 'quiet'), 3)}; {quiet:.0f} us without",
+                  f"{spread(found.ratios(part, 'looked', 'quiet'), 3)}; {quiet:.0f} µs without",
                   value=median(found.ratios(part, "looked", "quiet")), limit=limit)
         table.add("20", f"{part[:3]} without, {cores}, ratio to itself (noise)", "",
                   spread(found.ratios(part, "again", "quiet"), 3))

@@ -91,6 +91,11 @@ def installed():
             say(f"{peer.name} is left out: {error}")
 
 
+def shown(name):
+    """The name of a gateway in tables and plots."""
+    return "Tollgate" if name == "gateway" else name
+
+
 def peers(rounds_wanted):
     """Requests a second on one core, CPU for each, and memory, of each gateway in turn; by name."""
     subjects = [Subject("gateway"), Subject("nginx"), *installed()]
@@ -111,9 +116,9 @@ def peers(rounds_wanted):
     for subject in subjects:
         subject.stop()
     names = [subject.name for subject in subjects]
-    lines = ["| on one core, 32 connections | " + " | ".join(names) + " |", "|" + "---|" * (1 + len(names))]
-    for title, what, digits in (("requests a second", "rate", 0), ("CPU per request, us", "cpu", 1), ("p99, ms", "p99", 2)):
-        lines.append(f"| {title} | " + " | ".join(spread(rounds.get(what, name), digits) for name in names) + " |")
+    lines = ["| on one core, 32 connections | " + " | ".join(map(shown, names)) + " |", "|" + "---|" * (1 + len(names))]
+    for head, what, digits in (("requests a second", "rate", 0), ("CPU per request, µs", "cpu", 1), ("p99, ms", "p99", 2)):
+        lines.append(f"| {head} | " + " | ".join(spread(rounds.get(what, name), digits) for name in names) + " |")
     lines.append("| RSS, MB | " + " | ".join(f"{memory[name] / 1e6:.1f}" for name in names) + " |")
     return "\n".join(lines), {name: statistics.median(rounds.get("rate", name)) for name in names}, memory
 
@@ -130,8 +135,7 @@ def plot(rates, memory, path):
             y = top + 12 + index * (bar + 6)
             length = (math.log10(value) - least) / (most - least) * (width - label - 120)
             colour = "#2a6f97" if name == "gateway" else "#a9b4bd"
-            shown = "Tollgate" if name == "gateway" else name
-            parts.append(f'<text x="{label - 8}" y="{y + 16}" text-anchor="end">{shown}</text>'
+            parts.append(f'<text x="{label - 8}" y="{y + 16}" text-anchor="end">{shown(name)}</text>'
                          f'<rect x="{label}" y="{y}" width="{length:.0f}" height="{bar}" fill="{colour}"/>'
                          f'<text x="{label + length + 6:.0f}" y="{y + 16}">{value:,.{digits}f}{unit}</text>')
         return parts, top + 12 + len(values) * (bar + 6) + 30

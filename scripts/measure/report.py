@@ -31,7 +31,7 @@ class Table:
 
     def text(self):
         """The rows in the order of their numbers."""
-        head = ("#", "what", "goal", "gateway", "nginx", "haproxy", "met")
+        head = ("#", "what", "goal", "Tollgate", "nginx", "haproxy", "met")
         rows = sorted(self.rows, key=lambda row: float(re.match(r"\d+", row[0])[0]))
         return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head),
                           *("| " + " | ".join(row) + " |" for row in rows)])
@@ -58,13 +58,13 @@ def report(rounds, fresh, wanted, table):
 
     def ratio_row(number, what, goal, scene, limit):
         own = rounds.ratios(scene, "gateway")
-        cell = lambda name: (f"{spread(rounds.ratios(scene, name))}; {median(rounds.get(scene, name)):.1f} us"
+        cell = lambda name: (f"{spread(rounds.ratios(scene, name))}; {median(rounds.get(scene, name)):.1f} µs"
                              if rounds.get(scene, name) else "-")
-        table.add(number, what, goal, cell("gateway"), f"1; {spread(rounds.get(scene, 'nginx'), 1)} us",
+        table.add(number, what, goal, cell("gateway"), f"1; {spread(rounds.get(scene, 'nginx'), 1)} µs",
                   cell("haproxy"), median(own), limit)
 
     def bare_row(number, scene):
-        found = f"{spread(rounds.ratios(scene, 'bare'))}; {median(rounds.get(scene, 'bare')):.1f} us"
+        found = f"{spread(rounds.ratios(scene, 'bare'))}; {median(rounds.get(scene, 'bare')):.1f} µs"
         table.add(number, "a bare relay in the gateway's place, ratio to nginx", "", found)
 
     if 1 in wanted:
@@ -85,7 +85,7 @@ def report(rounds, fresh, wanted, table):
             added = {name: [a - b for a, b in zip(rounds.get(part, name), rounds.get(part, "direct"))]
                      for name in names}
             limit = 18 if part == "one-p50" else median(added["nginx"])
-            table.add("8", f"added latency, one connection, one core, {part[4:]}, us", goal,
+            table.add("8", f"added latency, one connection, one core, {part[4:]}, µs", goal,
                       *(spread(added[name], 1) for name in names), value=median(added["gateway"]), limit=limit)
         for count in (32, 256):
             p99 = {name: rounds.get(f"cpu{count}-p99", name) for name in names}
@@ -94,7 +94,7 @@ def report(rounds, fresh, wanted, table):
                       value=median(p99["gateway"]), limit=median(p99["nginx"]))
     if 9 in wanted:
         firsts = {name: rounds.get("first", name) for name in ("gateway", "nginx", "haproxy")}
-        table.add("9", "SSE first byte p50, one core, us", "<= nginx's", *(spread(v, 1) for v in firsts.values()),
+        table.add("9", "SSE first byte p50, one core, µs", "<= nginx's", *(spread(v, 1) for v in firsts.values()),
                   value=median(firsts["gateway"]), limit=median(firsts["nginx"]))
     if 11 in wanted:
         mb = lambda value: f"{value / 1e6:.1f}"

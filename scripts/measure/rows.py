@@ -133,7 +133,7 @@ def governed(rounds_wanted, table):
     ratios = lambda scene: rounds.ratios(scene, "gateway", "ungoverned")
     middle = lambda name: statistics.median(rounds.get("cpu", name))
     table.add("13", "CPU per request, governed against ungoverned", "<= 1.10",
-              f"{spread(ratios('cpu'))}; {middle('gateway'):.1f} us against {middle('ungoverned'):.1f}",
+              f"{spread(ratios('cpu'))}; {middle('gateway'):.1f} µs against {middle('ungoverned'):.1f}",
               value=statistics.median(ratios("cpu")), limit=1.10)
     table.add("13b", "the same, loop thread alone", "", spread(ratios("loop")))
 
@@ -161,7 +161,7 @@ def variants(rounds_wanted, table):
                        ("tree", "four groups with budgets and limits above the key against none")):
         ratios = rounds.ratios("cpu", name, "plain")
         table.add("18", f"CPU per request, {what}", "<= 1.03",
-                  f"{spread(ratios)}; {middle(name):.1f} us against {middle('plain'):.1f}",
+                  f"{spread(ratios)}; {middle(name):.1f} µs against {middle('plain'):.1f}",
                   value=statistics.median(ratios), limit=1.03)
     ratios = rounds.ratios("event", "answers", "stream")
     table.add("19", "CPU per event, responses to responses against chat to chat", "<= 1.05", spread(ratios),

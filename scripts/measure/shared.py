@@ -85,7 +85,7 @@ def shared(rounds, table):
         found.add("latency", SOME, result["p50_us"] - alone["p50_us"])
     for count in (SOME, MANY):
         of = found.get("server", count)
-        table.add("18", f"shared ledger, {count} keys: CPU of the server per request, us", "<= 5", spread(of),
+        table.add("18", f"shared ledger, {count} keys: CPU of the server per request, µs", "<= 5", spread(of),
                   value=median(of), limit=5)
         of = [a / b for a, b in zip(found.get("shared", count), found.get("alone", count))]
         table.add("18", f"shared ledger, {count} keys: CPU of the gateway, ratio to a file", "<= 1.25", spread(of),
@@ -94,10 +94,10 @@ def shared(rounds, table):
         table.add("18", f"two gateways on one ledger, {count} keys: CPU per request with the server's, ratio to one", "",
                   spread(of), value=median(of))
         of = found.get("second", count)
-        table.add("18", f"two gateways on one ledger, {count} keys: CPU of the server per request, us", "<= 5", spread(of),
+        table.add("18", f"two gateways on one ledger, {count} keys: CPU of the server per request, µs", "<= 5", spread(of),
                   value=median(of), limit=5)
     of = found.get("latency", SOME)
-    table.add("18", "shared ledger: added latency, one connection, us", "<= 10", spread(of, 1), value=median(of), limit=10)
+    table.add("18", "shared ledger: added latency, one connection, µs", "<= 10", spread(of, 1), value=median(of), limit=10)
     command = ["redis-cli", "-p", str(PORTS["redis"])]
     size = subprocess.run([*command, "MEMORY", "USAGE", "tollgate:rows", "SAMPLES", "0"], capture_output=True, text=True)
     rows = rounds * (2 * 2 * (REQUESTS + 32 * 200) + REQUESTS // 10 + 200)
