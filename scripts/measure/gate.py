@@ -150,7 +150,7 @@ def table(by_room):
     shown.sort(key=lambda one: [-by_room[name].get(one, 0) for name in names])
     row = lambda title, values: f"| {title} | " + " | ".join(str(value) for value in values) + " |"
     rest = [sum(count for one, count in by_room[name].items() if one not in shown) for name in names]
-    return "\n".join([row("room", [name.replace("_", " ") for name in names]), "|---" * (len(names) + 1) + "|",
+    return "\n".join([row("module", [name.replace("_", " ") for name in names]), "|---" * (len(names) + 1) + "|",
                       *(row(f"`{one}`", [by_room[name].get(one, 0) for name in names]) for one in shown),
                       row("all others", rest), row("**all**", [sum(by_room[name].values()) for name in names])])
 

@@ -37,7 +37,7 @@ fn costs_are_those_that_the_gate_compares() {
     let gate: Value = serde_json::from_str(GATE).unwrap();
     let figures = gate["figures"].as_object().unwrap();
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
-    let heads = cells(&format!("| room |{}", between(COST, "| room |", "\n")));
+    let heads = cells(&format!("| module |{}", between(COST, "| module |", "\n")));
     let totals = cells(&format!("| **all** |{}", between(COST, "| **all** |", "\n")));
     let mut found = 0;
     for (head, total) in heads.iter().zip(&totals).filter(|(_, total)| total.parse::<u64>().is_ok()) {
