@@ -9,7 +9,7 @@ use std::sync::Arc;
 const MAX_AGE: &[u8] = b"7200";
 /// Headers of our answers that a page may read.
 const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
-x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-queue-wait-ms";
+x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-budget-remaining, x-queue-wait-ms";
 
 /// CORS policy of the answer to one request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -111,6 +111,19 @@ mod tests {
         assert!(!written(CorsPolicy::Everyone).contains("vary"));
         let named = written(CorsPolicy::Origin(0));
         assert!(named.contains("\r\nvary: origin\r\naccess-control-allow-origin: https://a.example\r\n"));
+    }
+
+    #[test]
+    fn pages_may_read_every_header_of_the_api() {
+        let api: serde_json::Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
+        let own = api["components"]["headers"].as_object().unwrap().keys();
+        // A page learns these from the response itself, or they are for browsers and proxies only.
+        let others = ["allow", "www-authenticate", "cache-control", "x-accel-buffering"];
+        let mut own: Vec<&str> = own.map(String::as_str).filter(|name| !others.contains(name)).collect();
+        let mut exposed: Vec<&str> = std::str::from_utf8(EXPOSED).unwrap().split(", ").collect();
+        own.sort_unstable();
+        exposed.sort_unstable();
+        assert_eq!(exposed, own);
     }
 
     #[test]
