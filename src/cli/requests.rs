@@ -90,7 +90,22 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
         print(&line(&COLUMNS.map(|(name, ..)| name.to_string())))?;
     }
     shown.iter().try_for_each(|request| print_one(args, *request))?;
+    if shown.is_empty() {
+        say_since(&listener);
+    }
     if args.live { live(args, &listener) } else { Ok(()) }
+}
+
+/// Says since when the gateway records, so that an empty list is not taken for a time without requests.
+fn say_since(listener: &Listener) {
+    let Ok(answer) = listener.get("/admin/v1/status", TIMEOUT) else { return };
+    if json::check(&answer.body).is_err() {
+        return;
+    }
+    if let Some(since) = Raw::new(&answer.body).get("recorded_since").and_then(Raw::text) {
+        let hint = "`record_requests = true` records from the start; the log has the earlier ones";
+        remark(&format!("no such request since {since}, when recording began ({hint})"));
+    }
 }
 
 fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {

@@ -146,6 +146,22 @@ fn the_last_requests_are_the_lines_of_the_log() {
 }
 
 #[test]
+fn empty_list_of_requests_names_the_start_of_the_recording() {
+    let h = Harness::start(&Setup { server: WRITE.trim_end_matches("record_requests = true"), ..Setup::default() });
+    let key = h.key();
+    let wrong = with(chat("x"), "model", "no-such");
+    assert_eq!(h.chat(&key, &wrong).status(), 404);
+    let said = h.command(&["requests", "--failed"]);
+    assert_eq!((said.code, said.out.lines().count()), (0, 1), "the earlier request was not recorded: {}", said.out);
+    let since = told(&h, "status")["recorded_since"].as_str().unwrap().to_owned();
+    assert!(said.err.starts_with(&format!("no such request since {since}, when recording began")), "{}", said.err);
+    assert!(said.err.contains("`record_requests = true` records from the start"), "{}", said.err);
+    assert_eq!(h.chat(&key, &wrong).status(), 404);
+    let said = h.command(&["requests", "--failed"]);
+    assert!(said.out.contains("404") && said.err.is_empty(), "{}{}", said.out, said.err);
+}
+
+#[test]
 fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
     for first in ["targets", "status"] {
         let h = Harness::start(&Setup { server: WRITE.trim_end_matches("record_requests = true"), ..Setup::default() });
