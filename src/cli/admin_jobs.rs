@@ -254,7 +254,7 @@ fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Wro
     for (name, value) in document.members() {
         let name = Raw::text_of(name).into_owned();
         if members.iter().any(|(known, _)| *known == name) {
-            return Err((400, format!("{name}: is there twice")));
+            return Err((400, format!("{name}: given twice")));
         }
         members.push((name, value));
     }
@@ -306,7 +306,7 @@ fn json(value: &impl serde::Serialize) -> Result<String, Wrong> {
 
 #[inline(never)]
 fn unknown(name: &str) -> Wrong {
-    (400, [name, ": is not known here"].concat())
+    (400, ["unknown member `", name, "`"].concat())
 }
 
 fn nothing() -> Wrong {

@@ -36,10 +36,10 @@ impl Part {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !known.split(' ').any(|known| known == name || (known == "after-key" && name == "after")) {
-                return Err([&*percent::decoded(name.as_bytes()), ": is not known here"].concat());
+                return Err(["unknown parameter `", &*percent::decoded(name.as_bytes()), "`"].concat());
             }
             if names.contains(&name) {
-                return Err([name, ": is there twice"].concat());
+                return Err([name, ": given twice"].concat());
             }
             names.push(name);
             match (name, value.parse::<u64>()) {

@@ -160,7 +160,7 @@ impl Gateway {
             load,
         };
         let refused = match load {
-            _ if twice => Some(Refusal::of_status(400, "idempotency-key: is there twice")),
+            _ if twice => Some(Refusal::of_status(400, "idempotency-key: given twice")),
             _ if self.cx.desk.takes(load) => None,
             Load::Change => Some(Refusal::of_status(503, "too many changes are being made; try again")),
             Load::List(_) | Load::Report(_) => {
