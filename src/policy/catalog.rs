@@ -134,7 +134,7 @@ impl Catalog {
 pub struct Model {
     /// Name that clients request. Value: 1 to 128 characters without spaces, invisible characters and `, ? # % " \ *`.
     pub id: Arc<str>,
-    /// Other names that clients may request; one may end in `*`. Scopes of keys, usage records and responses use the
+    /// Other names that clients may request; each may end in `*`. Scopes of keys, usage records and responses use the
     /// id.
     pub aliases: Vec<String>,
     /// Name for people. Default: the id.
@@ -168,8 +168,8 @@ pub struct Model {
     /// conversation at one target, so that its prompt cache works; `"key"` keeps all requests of a key together;
     /// `"off"` takes the targets in turn. All three follow the weights.
     pub affinity: Affinity,
-    /// How Tollgate chooses among them: by `"affinity"`, or `"least_busy"`: the target with the fewest running requests
-    /// for its weight, for replicas of a local server.
+    /// How Tollgate chooses among targets of equal priority: by `"affinity"`, or `"least_busy"`: the target with the
+    /// fewest running requests for its weight, for replicas of a local server.
     pub balance: Balance,
     /// Makes requests that find no free slot wait, fairly by key. `{}` uses the defaults of the keys below. Value: a
     /// table. Default: no queue; such requests get 503.

@@ -20,7 +20,7 @@ section! {
     pub struct Discover {
         /// Time between two requests for the list.
         pub every: Duration = Duration::from_secs(300), Time(EVERY), Live;
-        /// Text before the provider's name of a model: `"local/"` makes `local/qwen3` of `qwen3`.
+        /// Text before the provider's name of a model: `"local/"` turns `qwen3` into `local/qwen3`.
         pub prefix: String = String::new(), Prefix, Live;
         /// Context size of models whose size the list does not contain.
         pub context: u64 = 128_000, ContextSize, Live;

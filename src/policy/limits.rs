@@ -28,7 +28,8 @@ section! {
         /// Targets that are tried for one request, including the first.
         pub attempts: u32 = 2, Whole(1..=10), Live;
         /// Consecutive failures after which a target cools down. If several groups, or keys without a group, use the
-        /// target, the failures must come from more than one of them. 0 turns this off.
+        /// target, the failures must come from more than one of them; if only one group does, from more than one of its
+        /// keys. With a single key, that key's failures are enough. 0 turns this off.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
         /// Time for which a target cools down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;

@@ -110,7 +110,8 @@ section! {
         /// 100 times a second.
         pub log: RequestLog = RequestLog::All, Logged, Live;
         /// How users and conversations that clients name are recorded: `"hash"` keeps users as keyed hashes, `"plain"`
-        /// keeps them unchanged, `"off"` keeps nothing, not even the class of client.
+        /// keeps the first 64 printable characters of a user's name, `"off"` keeps nothing, not even the class of
+        /// client.
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
         /// Silence after which Tollgate sends the status of a stream, and then the time between its heartbeats.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";

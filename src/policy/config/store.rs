@@ -58,8 +58,8 @@ section! {
         /// Bytes of a page of a ledger in a file: 512, 1024, 2048 or 4096. It applies to a new file, or after
         /// `tollgate ledger compact`.
         pub page_size: u32 = 4096, PageSize, Restart;
-        /// Regular copies of a ledger in a file that is on tmpfs, at most one a second, also at a clean stop, and not
-        /// if nothing has changed. Tollgate never reads them. Value: `{ to = FILE, every = "30m" }`. Default: none.
+        /// Copies a ledger on tmpfs to the file `to`, at the interval `every` (1 s or more) and at a clean stop, if it
+        /// has changed. Tollgate never reads the copies. Value: `{ to = FILE, every = "30m" }`. Default: none.
         pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
         /// Age of the oldest uncommitted usage record at which new requests get 503, from the time at which its commit
         /// was due.

@@ -15,6 +15,8 @@ pub const ENTRIES_MAX: usize = 1000;
 
 /// Characters of a value that an error shows.
 const FOUND_MAX: usize = 64;
+/// Bytes of the example of a size, if they are within its range.
+const SIZE_EXAMPLE: u64 = 32 << 20;
 
 /// Names that other programs use for a setting: the name, a key of the table in which the hint is shown, and the
 /// correct text.
@@ -490,7 +492,8 @@ impl<'a> Reader<'a> {
         };
         if value.is_none() {
             let (least, most) = (units::size_text(*range.start()), units::size_text(*range.end()));
-            self.wrong(field, format!("expected a size from \"{least}\" to \"{most}\", such as \"32MiB\""));
+            let example = units::size_text(SIZE_EXAMPLE.clamp(*range.start(), *range.end()));
+            self.wrong(field, format!("expected a size from \"{least}\" to \"{most}\", such as \"{example}\""));
         }
         value
     }
