@@ -103,9 +103,10 @@ fn queue_remarks(config: &Config) -> Vec<String> {
 
 /// Models that keys with a budget cannot use.
 fn money_remarks(config: &Config) -> Vec<String> {
-    let limits = config.plans.iter().chain(config.groups.iter().map(|group| &group.limits));
-    let names: Vec<String> =
-        limits.filter(|limits| limits.refuses_unpriced()).map(|one| format!("`{}`", one.name)).collect();
+    let plans = config.plans.iter().map(|plan| ("plan", plan));
+    let limits = plans.chain(config.groups.iter().map(|group| ("group", &group.limits)));
+    let refusing = limits.filter(|(_, limits)| limits.refuses_unpriced());
+    let names: Vec<String> = refusing.map(|(kind, limits)| format!("{kind} `{}`", limits.name)).collect();
     let bare = config.catalog.models().iter().filter(|model| !names.is_empty() && !model.priced);
     let remark = |model: &Model| {
         format!(
@@ -148,7 +149,10 @@ mod tests {
         assert_eq!(said("", ""), [""; 0]);
         assert_eq!(said("input_price = 0\noutput_price = 0", "budget = 5.0"), [""; 0]);
         let one = said("input_price = 1.0", "budget = 5.0");
-        assert!(one.len() == 1 && one[0].contains("keys with the budget of `team` get 403"), "{one:?}");
+        assert!(one.len() == 1 && one[0].contains("keys with the budget of plan `team` get 403"), "{one:?}");
+        let group = "budget = 5.0\n[[groups]]\nname = \"team\"\nbudget = 1.0";
+        let both = said("", group);
+        assert!(both.len() == 1 && both[0].contains("of plan `team`, group `team` get 403"), "{both:?}");
     }
 
     #[test]
