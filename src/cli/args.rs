@@ -48,7 +48,7 @@ pub struct CheckArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Print the effective configuration: every default filled in, secrets masked
+    /// Print the effective configuration: secrets masked, defaults filled in except those that depend on the provider
     #[arg(long)]
     pub print: bool,
     /// Request the models of every provider with its credential, and report what fails

@@ -292,7 +292,7 @@ fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
             }
             let (context, said) = match context {
                 Some(tokens) => (tokens.to_string(), "as the server says"),
-                None => ("\"32K\"".to_string(), "a guess: write what it is started with"),
+                None => ("\"32K\"".to_string(), "a guess: set the size it was started with"),
             };
             let _ = write!(
                 out,
@@ -320,7 +320,7 @@ fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
         out.insert_str(0, &format!("default_model = {}\n\n", quoted(first)));
     }
     out.push_str(
-        "# A plan limits each of its keys; the first one is what a key gets that names none.\n\
+        "# A plan limits each of its keys; a key without a plan gets the first one.\n\
          [[plans]]\nname = \"team\"\ntokens = \"10M\"                        # per calendar month\n\
          requests = 600                        # per minute\n",
     );
@@ -331,9 +331,9 @@ fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
 fn provider_text(hosted: &Hosted, mark: &str) -> String {
     let Hosted { variable, name, shape, base_url, model, context, prices, more, takes } = hosted;
     let prices = match prices {
-        Some((input, output)) => format!(
-            "input_price = {input:<23} # USD per 1M tokens; look whether it still holds\noutput_price = {output}\n"
-        ),
+        Some((input, output)) => {
+            format!("input_price = {input:<23} # USD per 1M tokens; check current prices\noutput_price = {output}\n")
+        }
         None => "# input_price = 0.0                   # USD per 1M tokens, so that usage has a cost\n\
                  # output_price = 0.0\n"
             .to_string(),
@@ -386,7 +386,7 @@ mod tests {
         // Nobody is to take for granted what a provider may change any day.
         let priced = HOSTED.iter().filter(|hosted| hosted.prices.is_some()).count();
         assert_eq!(text.matches("  # an example: `check --connect` says what is served\n").count(), HOSTED.len());
-        assert_eq!(text.matches("; look whether it still holds\n").count(), priced);
+        assert_eq!(text.matches("; check current prices\n").count(), priced);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub enum LedgerCommand {
     /// Compare the clock with the newest usage record and the build date; exit code 1 if it is behind
     #[command(after_help = "Example:\n  tollgate ledger clock")]
     Clock(ConfirmArgs),
-    /// Show whether retention may fold old rows; exit code 1 if the clock seems to have jumped ahead
+    /// Show whether retention may fold old usage records; exit code 1 if the clock seems to have jumped ahead
     #[command(after_help = "Example:\n  tollgate ledger fold --confirm")]
     Fold(ConfirmArgs),
 }
@@ -123,7 +123,7 @@ pub fn run(command: &LedgerCommand) -> Result<(), Failure> {
         LedgerCommand::Compact(args) => file::compact(args),
         LedgerCommand::Adopt(args) => {
             let epoch = store::adopt(&load::load(&args.config, Secrets::Optional)?)?;
-            print(&format!("adopted: the ledger's epoch is {epoch}; hosts that run go on with it within a second\n"))
+            print(&format!("adopted: the ledger's epoch is {epoch}; running hosts continue with it within a second\n"))
         }
         LedgerCommand::Clock(args) => clock::clock(args),
         LedgerCommand::Fold(args) => clock::fold(args),

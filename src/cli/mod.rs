@@ -83,7 +83,8 @@ enum Command {
     #[command(after_help = "Example:\n  tollgate demo --listen 127.0.0.1:8090 --pace 0")]
     Demo(DemoArgs),
     /// Run only the simulated provider
-    #[command(after_help = "Example:\n  tollgate provider --listen 127.0.0.1:9000 --pace 50")]
+    #[command(after_help = "Example:\n  tollgate provider --listen 127.0.0.1:9000 --pace 50\n  \
+                            # a line `#sim tokens=50 stall_after=3` of a prompt decides the response")]
     Provider(provider::ProviderArgs),
     /// Generate tollgate.toml from API keys in the environment and local model servers
     #[command(after_help = "Example:\n  OPENAI_API_KEY=sk-... tollgate init --config tollgate.toml")]

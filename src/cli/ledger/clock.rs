@@ -111,6 +111,6 @@ pub(super) fn fold(args: &ConfirmArgs) -> Result<(), Failure> {
     }
     let line = line("fold", now, ("newest_record", newest), "confirmed");
     ledger.confirm_fold(newest, &line).map_err(Failure::failed)?;
-    remark("confirmed: gateways that run fold old rows again");
+    remark("confirmed: running gateways fold old usage records again");
     Ok(())
 }

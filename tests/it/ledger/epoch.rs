@@ -39,7 +39,7 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
     let refused = all[0].command(&["keys", "issue", "--name", "x", "--plan", "requests"]);
     assert!(refused.code == 1 && refused.err.contains("tollgate ledger adopt"), "{}{}", refused.out, refused.err);
     let said = all[0].done(&["ledger", "adopt"]);
-    assert!(said.starts_with("adopted: "), "{said}");
+    assert!(said.starts_with("adopted: ") && said.contains("running hosts continue with it"), "{said}");
     let fresh = all[0].issue(&["--plan", "requests"]);
     for h in &all {
         wait_for("service", || (status(h, &fresh) == 200).then_some(()));
