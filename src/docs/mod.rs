@@ -203,6 +203,9 @@ pub mod reference {
     #[doc = include_str!("reference/platforms.md")]
     pub mod platforms {}
 
+    #[doc = include_str!("reference/simulator.md")]
+    pub mod simulator {}
+
     #[doc = include_str!("reference/traces.md")]
     pub mod traces {}
 }

@@ -12,6 +12,7 @@ mod lessons;
 mod openapi;
 mod pages;
 mod reference;
+mod simulator;
 mod units;
 mod walk;
 mod watching;
