@@ -37,7 +37,7 @@ fn sent(written: &str, key: &str) -> String {
 /// Text before values that differ from run to run.
 const MARKS: [&str; 7] = ["req_", "msg_", "\"created\":", "_at\":", "-reset: ", "\"start\":", "\"renews\":"];
 
-/// Text with fixed values after the marks.
+/// Text with fixed values after the marks: the time of a request, the end of its minute and of its month.
 fn steady(text: &str) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while let Some((end, mark)) = MARKS.iter().filter_map(|mark| Some((rest.find(mark)? + mark.len(), *mark))).min() {
@@ -50,8 +50,8 @@ fn steady(text: &str) -> String {
         out.push_str(match value {
             "" => "",
             _ if is_id => "0123456789abcdef0123456789abcdef",
-            _ if value.contains('T') => "2026-12-01T00:00:00Z",
-            _ if !value.contains('-') => "1796083200",
+            _ if value.contains('T') => "2026-11-25T14:31:00Z",
+            _ if !value.contains('-') => "1795617012",
             _ if mark.contains("start") => "2026-11-01",
             _ => "2026-12-01",
         });

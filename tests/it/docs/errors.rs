@@ -16,7 +16,10 @@ const OTHERS: [&str; 3] = ["closing", "too_long", "of_status"];
 
 fn limit(kind: LimitKind, by: By) -> Refusal {
     let value = if kind == LimitKind::Budget { 50_000_000_000 } else { 600 };
-    let (window, reset) = (Duration::from_secs(60), Unix(1_796_083_200_000));
+    // The end of a minute, and that of a month.
+    let is_window = matches!(kind, LimitKind::Requests | LimitKind::TokensPerWindow);
+    let reset = Unix(if is_window { 1_795_617_060_000 } else { 1_796_083_200_000 });
+    let window = Duration::from_secs(60);
     Refusal::limit(&Limit { kind, by, whose: Whose::Key, value, window, reset, retry_after: 30 })
 }
 
@@ -86,7 +89,17 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("queue_full", Refusal::queue_full(64, 1), "Wait for `retry-after`."),
         ("queue_wait", Refusal::queue_wait(wait, 1), "Wait for `retry-after`."),
         ("upstream_refused", Refusal::upstream_refused(), "Tell the operator: the credential or the model is wrong."),
-        ("upstream_failed", Refusal::upstream_failed(None, None), "Retry later. The message can be the provider's."),
+        (
+            "upstream_failed",
+            Refusal::upstream_failed(Some("the model's provider failed with status 500".to_owned()), None),
+            "Retry after `retry-after`, if it is there. The message has the provider's own status: 429 if it limits \
+             the rate.",
+        ),
+        (
+            "upstream_failed",
+            Refusal::upstream_failed(None, None),
+            "The provider's answer contained an error. Retry later. The message can be the provider's.",
+        ),
         ("upstream_unreachable", Refusal::upstream_unreachable(), "Retry later."),
         ("upstream_broken", Refusal::upstream_broken(), "Retry."),
         ("upstream_too_large", Refusal::upstream_too_large("max_response"), "Ask for a shorter answer, or stream it."),
