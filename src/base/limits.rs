@@ -31,6 +31,9 @@ pub const LINGER: Duration = Duration::from_secs(2);
 pub const LINGER_BYTES_MAX: u32 = 64 << 20;
 /// Bytes of pipelined requests accepted while a request is being answered. Beyond it the client is not read.
 pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
+/// Pipelined requests of one connection that begin without a break. The others wait until other connections have been
+/// served.
+pub const PIPELINE_BURST: u8 = 4;
 /// Longest number in bytes that is parsed. A longer one is not a number.
 pub const NUMBER_BYTES_MAX: usize = 1024;
 /// Bytes by which the storage of a request's body grows ahead of what has arrived.

@@ -225,6 +225,11 @@ pub trait Core {
     fn unsent(&self, conn: Conn) -> &[u8];
     /// True if the core accepts bytes from `conn` now. False is back-pressure: the world stops reading.
     fn wants_read(&self, conn: Conn) -> bool;
+    /// True if the core works on bytes of `conn` that it has already, and reads more afterwards. The peer's end is not
+    /// looked for meanwhile.
+    fn is_paused(&self, _conn: Conn) -> bool {
+        false
+    }
     /// Connections whose unsent bytes or read interest changed since the last call. May include duplicates and stale
     /// ones.
     fn dirty(&mut self) -> &mut Vec<Conn>;

@@ -142,6 +142,10 @@ pub struct Gateway {
     /// The worklist of the present call.
     queue: VecDeque<Next>,
     dirty: Vec<Conn>,
+    /// Clients whose pipelined requests wait until other connections have been served, each once.
+    paused: VecDeque<ClientId>,
+    /// The one of them that is being served.
+    resumed: Option<ClientId>,
     /// Number of walks over all clients, for [`Vitals`]: the cost of an event must not grow with their number.
     walks: u64,
 }
@@ -185,6 +189,8 @@ impl Gateway {
             timers: Timers::with_room(room),
             queue: VecDeque::new(),
             dirty: Vec::new(),
+            paused: VecDeque::new(),
+            resumed: None,
             walks: 0,
         }
     }
@@ -425,6 +431,9 @@ impl Core for Gateway {
     }
 
     fn next_deadline(&self) -> Option<Mono> {
+        if !self.paused.is_empty() {
+            return Some(self.cx.now.mono);
+        }
         let timer = self.timers.next().map(|(at, _)| at);
         let due = timer.unwrap_or(Mono::NEVER).min(self.own_due());
         (due != Mono::NEVER).then_some(due)
@@ -446,7 +455,7 @@ impl Core for Gateway {
             self.settle_down();
         }
         let due = self.timers.next().filter(|(at, _)| *at <= now.mono);
-        let Some((_, owner)) = due else { return false };
+        let Some((_, owner)) = due else { return self.resume_paused() };
         match owner.side() {
             Side::Client => {
                 let Some((id, client)) = self.clients.tenant(owner.slot()) else { return self.timers.strike(owner) };
@@ -485,6 +494,10 @@ impl Core for Gateway {
         }
     }
 
+    fn is_paused(&self, conn: Conn) -> bool {
+        conn.side == Side::Client && self.clients.get(client_id(conn)).is_some_and(|client| client.is_paused())
+    }
+
     fn dirty(&mut self) -> &mut Vec<Conn> {
         &mut self.dirty
     }
@@ -517,7 +530,11 @@ impl Core for Gateway {
                     None => self.close_provider(provider_id(conn)),
                 }
             }
-            None => {}
+            None => {
+                if let Some(id) = self.resumed.take() {
+                    self.drop_client(id);
+                }
+            }
         }
         // Drop exchanges not yet attached to a client.
         let is_alone = |exchange: &Exchange| self.clients.get(exchange.request.client).is_none();
@@ -625,6 +642,83 @@ mod tests {
         let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.cx.pool);
         let all = gateway.cx.budget.body(&mut budget::Promise::default(), key, share, pool);
         assert!(all.is_ok(), "nothing of its share is missing");
+    }
+
+    fn accepted(gateway: &mut Gateway) -> Conn {
+        gateway.accepted(0, "192.0.2.1:9".parse().unwrap(), now()).unwrap()
+    }
+
+    fn model_asked(key: &str, name: &str) -> String {
+        format!("GET /v1/models/{name} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\r\n")
+    }
+
+    /// Names of the models that the answers of a client are about, in their order.
+    fn models_answered(gateway: &Gateway, conn: Conn) -> Vec<usize> {
+        let text = String::from_utf8_lossy(gateway.unsent(conn)).into_owned();
+        text.split("`nope-").skip(1).map(|rest| rest.split('`').next().unwrap().parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn pipelined_requests_let_other_connections_come_in_between() {
+        let (mut gateway, key) = gateway();
+        let (first, second) = (accepted(&mut gateway), accepted(&mut gateway));
+        let all: String = (0..50).map(|n| model_asked(&key, &format!("nope-{n}"))).collect();
+        gateway.bytes(first, all.as_bytes(), now());
+        let burst = usize::from(crate::base::limits::PIPELINE_BURST);
+        assert_eq!(models_answered(&gateway, first), Vec::from_iter(0..burst));
+        assert!(!gateway.wants_read(first), "no more is read while requests wait");
+        assert_eq!(gateway.next_deadline(), Some(now().mono), "the loop must not sleep");
+
+        gateway.bytes(second, model_asked(&key, "nope-100").as_bytes(), now());
+        assert_eq!(models_answered(&gateway, second), [100]);
+        assert_eq!(models_answered(&gateway, first).len(), burst);
+
+        while gateway.expire(now()) {}
+        assert_eq!(models_answered(&gateway, first), Vec::from_iter(0..50));
+        assert!(gateway.wants_read(first));
+        assert!(gateway.next_deadline().is_some_and(|due| due > now().mono));
+    }
+
+    #[test]
+    fn clients_with_pipelined_requests_take_turns() {
+        let (mut gateway, key) = gateway();
+        let conns = [accepted(&mut gateway), accepted(&mut gateway)];
+        let all: String = (0..20).map(|n| model_asked(&key, &format!("nope-{n}"))).collect();
+        conns.iter().for_each(|conn| gateway.bytes(*conn, all.as_bytes(), now()));
+        for round in 2..=4 {
+            assert!(gateway.expire(now()) && gateway.expire(now()));
+            let burst = usize::from(crate::base::limits::PIPELINE_BURST);
+            assert_eq!(conns.map(|conn| models_answered(&gateway, conn).len()), [round * burst; 2]);
+        }
+    }
+
+    #[test]
+    fn draining_answers_pipelined_requests_that_wait() {
+        let (mut gateway, key) = gateway();
+        let conn = accepted(&mut gateway);
+        let all: String = (0..50).map(|n| model_asked(&key, &format!("nope-{n}"))).collect();
+        gateway.bytes(conn, all.as_bytes(), now());
+        let before = models_answered(&gateway, conn).len();
+        let later = Now { mono: now().mono.after(crate::base::limits::DRAIN_IDLE_GRACE), ..now() };
+        Core::reply(&mut gateway, Reply::Signal(Signal::Terminate), later);
+        while gateway.expire(later) {}
+        let text = String::from_utf8_lossy(gateway.unsent(conn)).into_owned();
+        assert!(models_answered(&gateway, conn).len() > before, "{text:.2000}");
+    }
+
+    #[test]
+    fn a_client_that_goes_or_panics_leaves_no_pipelined_request_behind() {
+        let (mut gateway, key) = gateway();
+        let conns = [accepted(&mut gateway), accepted(&mut gateway)];
+        let all = model_asked(&key, "nope-1").repeat(50);
+        conns.iter().for_each(|conn| gateway.bytes(*conn, all.as_bytes(), now()));
+        gateway.closed(conns[0], Ending::Broken, now());
+        assert_eq!(gateway.paused.iter().copied().collect::<Vec<_>>(), [client_id(conns[1])]);
+        // As if the panic had come in the middle of its requests.
+        gateway.resumed = gateway.paused.pop_front();
+        gateway.panicked(None, now());
+        assert_eq!((gateway.vitals().clients, gateway.paused.len(), gateway.resumed), (0, 0, None));
+        assert_eq!(gateway.vitals().buffered, 0);
     }
 
     #[test]

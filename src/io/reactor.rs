@@ -438,7 +438,7 @@ impl<C: Core + 'static> Reactor<C> {
     /// Checks whether the peer has left although the core does not want to read. See the head of this file.
     fn look_for_end(&mut self, id: Id<Link>) {
         let Some(link) = self.links.get_mut(id) else { return };
-        if !link.has(Flags::HINT) {
+        if !link.has(Flags::HINT) || self.core.is_paused(link.conn()) {
             return;
         }
         match link.transport.peek() {

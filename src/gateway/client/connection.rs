@@ -14,7 +14,7 @@
 use super::response::RequestMeta;
 use super::send_queue::SendQueue;
 use crate::base::buf::{Buf, Pool};
-use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
+use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BURST, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Ending, Shut};
 use crate::base::time::Mono;
 use crate::gateway::budget::Promise;
@@ -34,6 +34,8 @@ pub(crate) enum Event {
     BadHead(HeadError),
     /// A head has begun but is late.
     SlowHead,
+    /// The next pipelined request waits for [`Connection::resume`].
+    Paused,
     /// More of a body has arrived.
     Body {
         /// True for the last part.
@@ -122,6 +124,11 @@ impl AfterResponse {
 const READING: u8 = 1;
 /// In [`Connection::marks`]: the next answer is the last.
 const LAST: u8 = 2;
+/// In [`Connection::marks`]: pipelined requests wait until other connections have been served.
+const PAUSED: u8 = 4;
+/// In [`Connection::marks`]: one of the requests that have begun since the connection was last read or resumed, which
+/// are counted in the upper bits.
+const BEGUN: u8 = 8;
 
 /// Client connection. Uses no storage while idle.
 #[derive(Debug)]
@@ -135,7 +142,7 @@ pub(crate) struct Connection {
     wait: Mono,
     /// Deadline for the client to read.
     stall: Mono,
-    /// [`READING`] and [`LAST`].
+    /// [`READING`], [`LAST`], [`PAUSED`] and multiples of [`BEGUN`].
     marks: u8,
     /// True if it came by the admin listener.
     pub(crate) admin: bool,
@@ -256,11 +263,16 @@ impl Connection {
                     _ => None,
                 }
             }
-            _ => match self.inbound.push(pool, data) {
-                Ok(()) => None,
-                Err(PushError::Body(refusal)) => Some(Event::BadBody(refusal)),
-                Err(PushError::Overflow) => Some(Event::Lost),
-            },
+            _ => {
+                if !self.is_paused() {
+                    self.marks %= BEGUN;
+                }
+                match self.inbound.push(pool, data) {
+                    Ok(()) => None,
+                    Err(PushError::Body(refusal)) => Some(Event::BadBody(refusal)),
+                    Err(PushError::Overflow) => Some(Event::Lost),
+                }
+            }
         }
     }
 
@@ -282,8 +294,10 @@ impl Connection {
         }
         match self.phase {
             Phase::Head if self.is_full() => None,
+            Phase::Head if self.marks / BEGUN == PIPELINE_BURST => self.pause(),
             Phase::Head => match self.inbound.head_like(pool, server.max_header, Some(templates)) {
                 Ok(Some(head)) => {
+                    self.marks += BEGUN;
                     self.wait = Mono::NEVER;
                     Some(Event::Head(head))
                 }
@@ -303,6 +317,28 @@ impl Connection {
             }
             Phase::Held | Phase::Busy | Phase::Discard | Phase::Linger(_) | Phase::Closing => None,
         }
+    }
+
+    /// Lets the next pipelined request wait, if there is one. It has begun to arrive, so the connection is not idle.
+    #[cold]
+    fn pause(&mut self) -> Option<Event> {
+        if self.is_paused() || !self.inbound.has_pending() {
+            return None;
+        }
+        self.marks |= READING | PAUSED;
+        self.wait = Mono::NEVER;
+        Some(Event::Paused)
+    }
+
+    /// True if pipelined requests wait for [`Connection::resume`].
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.has(PAUSED)
+    }
+
+    /// Permits further pipelined requests after [`Event::Paused`].
+    pub(crate) fn resume(&mut self) {
+        self.marks &= LAST;
     }
 
     /// Holds a complete head, while `exchange` waits for the ledger's answer about its key.
@@ -526,7 +562,7 @@ impl Connection {
     /// True if bytes are read from this client at present. `room`: there is room for bytes that were not promised.
     pub(crate) fn wants_read(&self, room: bool) -> bool {
         match self.phase {
-            Phase::Head => room && !self.is_full(),
+            Phase::Head => room && !self.is_full() && !self.is_paused(),
             Phase::Held | Phase::Busy => room && self.inbound.backlog() < PIPELINE_BYTES_MAX,
             Phase::Closing => false,
             Phase::Body => room || self.inbound.declared_rest() > 0,

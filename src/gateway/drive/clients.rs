@@ -71,11 +71,27 @@ impl Gateway {
         self.arm(id);
     }
 
+    /// Continues with the pipelined requests of the connection that has waited longest for it. False if none waits.
+    pub(crate) fn resume_paused(&mut self) -> bool {
+        self.resumed = self.paused.pop_front();
+        let Some(id) = self.resumed else { return false };
+        if let Some(client) = self.clients.get_mut(id) {
+            client.resume();
+            self.advance(id);
+            // It may be read again.
+            self.dirty.push(client_conn(id));
+        }
+        self.settle_down();
+        self.resumed = None;
+        true
+    }
+
     fn client_event(&mut self, id: ClientId, event: ClientEvent) {
         let exchange = self.clients.get(id).and_then(|client| client.exchange);
         let server = &self.cx.setup.config.server;
         match event {
             ClientEvent::Head(head) => self.begin(id, &head),
+            ClientEvent::Paused => self.paused.push_back(id),
             ClientEvent::BadHead(error) => self.refuse_headless(id, &Refusal::bad_http(error.status, error.reason)),
             ClientEvent::SlowHead => self.refuse_headless(id, &Refusal::head_too_slow(server.header_timeout)),
             ClientEvent::Body { complete } => {
@@ -229,6 +245,9 @@ impl Gateway {
     pub(crate) fn close_client(&mut self, id: ClientId, shut: Shut) {
         let Some(mut client) = self.clients.remove(id) else { return };
         self.timers.forget(client_conn(id));
+        if client.is_paused() {
+            self.paused.retain(|paused| *paused != id);
+        }
         debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
         self.cx.limits.leave(client.admin, id.slot);
         if client.admin {

@@ -139,6 +139,25 @@ fn connections_are_kept_and_pipelined_requests_are_answered_in_order() {
     }
 }
 
+/// More of them than begin without a break, and more bytes than are read at a time. The client's half has ended before
+/// the first is answered.
+#[test]
+fn pipelined_requests_before_a_fin_are_all_answered() {
+    let h = Harness::usual();
+    let key = h.key();
+    let mut client = h.client();
+    let ask = |number: usize| request("GET", &format!("/v1/models/m{number}"), &[("authorization", &bearer(&key))]);
+    let all: Vec<u8> = (0..1000).flat_map(ask).collect();
+    assert!(all.len() > 64 * 1024);
+    client.send(&all);
+    client.socket.shutdown(Shutdown::Write).unwrap();
+    for number in 0..1000 {
+        let answer = client.answer().unwrap();
+        assert!(answer.status() == 404 && answer.text().contains(&format!("`m{number}`")), "{}", answer.text());
+    }
+    assert!(client.is_ended());
+}
+
 #[test]
 fn http_1_0_is_answered_and_closed_and_expect_is_honoured() {
     let h = Harness::usual();

@@ -339,7 +339,11 @@ impl World {
                 busy |= self.deliver(&label)?;
             }
             if !busy && self.gateway.actions().is_empty() && self.gateway.dirty().is_empty() {
-                return Ok(());
+                // Pipelined requests go on in the next iteration of a loop, which does not sleep.
+                let is_paused = self.ends.values().any(|end| self.gateway.is_paused(end.conn));
+                if !is_paused || !self.gateway.expire(self.now) {
+                    return Ok(());
+                }
             }
         }
         Err("the gateway does not come to rest".to_string())
