@@ -16,7 +16,7 @@ pub(super) const TOOL_CALLS_MAX: usize = 128;
 pub(super) const TOOL_HELD_MAX: usize = 4 << 20;
 
 /// Finish reasons, and statuses of a response, of an answer that the upstream did not complete.
-const FAILURES: [&str; 9] = [
+const FAILURES: [&str; 11] = [
     "error",
     "failed",
     "abort",
@@ -26,7 +26,13 @@ const FAILURES: [&str; 9] = [
     "in_progress",
     "queued",
     "insufficient_system_resource",
+    "network_error",
+    "malformed_function_call",
 ];
+/// Gemini's word for a tool call that it has thrown away; the reason follows.
+const CALL_FILTER: &[u8] = b"function_call_filter:";
+/// Its word for an answer that it has cut off, and that of chat, where nothing follows.
+const CONTENT_FILTER: &[u8] = b"content_filter";
 
 /// The inside of a finish reason. `None`: the answer goes on, since some servers write an empty word or `"null"` into
 /// every event. An error if the word means that the answer has failed.
@@ -41,7 +47,9 @@ pub(super) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, Error
 
 /// True if the word `value` means a failure, in small or in capital letters. `word`: its inside.
 fn is_failure(value: Raw<'_>, word: &[u8]) -> bool {
-    let is_one_of = |word: &[u8]| FAILURES.iter().any(|failure| word.eq_ignore_ascii_case(failure.as_bytes()));
+    let is_one_of = |word: &[u8]| {
+        FAILURES.iter().any(|failure| word.eq_ignore_ascii_case(failure.as_bytes())) || word.starts_with(CALL_FILTER)
+    };
     match has_escape(word) {
         true => value.text().is_some_and(|word| is_one_of(word.as_bytes())),
         false => is_one_of(word),
@@ -108,8 +116,8 @@ impl StopReason {
             b"stop" => StopReason::End,
             b"length" => StopReason::Length,
             b"tool_calls" | b"function_call" => StopReason::Tools,
-            b"content_filter" => StopReason::Refusal,
-            _ => StopReason::Unknown,
+            CONTENT_FILTER => StopReason::Refusal,
+            _ => StopReason::from_other(word),
         }
     }
 
@@ -118,10 +126,23 @@ impl StopReason {
         match word {
             b"end_turn" | b"pause_turn" => StopReason::End,
             b"stop_sequence" => StopReason::Sequence,
-            b"max_tokens" | b"model_context_window_exceeded" => StopReason::Length,
+            b"max_tokens" => StopReason::Length,
             b"tool_use" => StopReason::Tools,
             b"refusal" => StopReason::Refusal,
-            _ => StopReason::Unknown,
+            _ => StopReason::from_other(word),
+        }
+    }
+
+    /// From a word that the provider's format does not have: some servers write that of another one.
+    fn from_other(word: &[u8]) -> StopReason {
+        let is_one_of = |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
+        let filter = word.strip_prefix(CONTENT_FILTER);
+        if is_one_of(&["length", "max_tokens", "model_context_window_exceeded"]) {
+            StopReason::Length
+        } else if is_one_of(&["refusal", "safety", "sensitive"]) || matches!(filter, Some([] | [b':', ..])) {
+            StopReason::Refusal
+        } else {
+            StopReason::Unknown
         }
     }
 
