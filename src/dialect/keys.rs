@@ -39,6 +39,8 @@ mod table {
 
     names! {
         Arguments = "arguments",
+        CacheCreationInputTokens = "cache_creation_input_tokens",
+        CacheReadInputTokens = "cache_read_input_tokens",
         CachedTokens = "cached_tokens",
         Choices = "choices",
         CompletionTokens = "completion_tokens",

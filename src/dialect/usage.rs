@@ -40,13 +40,22 @@ fn sum_of(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one.or(other)?.saturating_add(one.and(other).unwrap_or(0)))
 }
 
+/// Tokens read from a cache, and written to one under either name, in the details of a prompt.
+fn cached_of(details: Raw<'_>) -> [Option<u64>; 2] {
+    let names = ["cached_tokens", "cache_write_tokens", "cache_creation_tokens"];
+    let [read, write, created] = details.pick(names).map(|count| count.and_then(tokens));
+    [read, write.max(created)]
+}
+
 /// The members of a chat answer's `usage` as they are met; of a repeated one the last counts.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct ChatUsage {
     prompt: Option<u64>,
     total: Option<u64>,
-    /// Cached tokens under the names of DeepSeek and Moonshot, outside of the details.
+    /// Cached tokens under the names of DeepSeek, Moonshot and LiteLLM, outside of the details.
     cached: Option<u64>,
+    /// Tokens written to a cache, likewise under LiteLLM's name.
+    written: Option<u64>,
     seen: Reported,
 }
 
@@ -59,10 +68,9 @@ impl ChatUsage {
             K::CompletionTokens => self.seen.output = tokens(value),
             K::TotalTokens => self.total = tokens(value),
             K::PromptCacheHitTokens | K::CachedTokens => self.cached = tokens(value).or(self.cached),
-            K::PromptTokensDetails => {
-                self.seen.cache_read = value.get("cached_tokens").and_then(tokens);
-                self.seen.cache_write = value.get("cache_write_tokens").and_then(tokens);
-            }
+            K::CacheReadInputTokens => self.cached = self.cached.max(tokens(value)),
+            K::CacheCreationInputTokens => self.written = tokens(value),
+            K::PromptTokensDetails => [self.seen.cache_read, self.seen.cache_write] = cached_of(value),
             K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(small_count),
             _ => {}
         }
@@ -81,9 +89,10 @@ impl ChatUsage {
     /// Report that the counters give together.
     pub(super) fn reported(self) -> Reported {
         let cache_read = self.seen.cache_read.max(self.cached);
-        let cached = cache_read.unwrap_or(0).saturating_add(self.seen.cache_write.unwrap_or(0));
+        let cache_write = self.seen.cache_write.max(self.written);
+        let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
         let input = self.prompt.map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt));
-        Reported { input, cache_read, ..self.seen }.with_reasoning(self.prompt, self.total)
+        Reported { input, cache_read, cache_write, ..self.seen }.with_reasoning(self.prompt, self.total)
     }
 }
 
@@ -152,8 +161,7 @@ impl Reported {
     pub fn from_responses(usage: Raw<'_>) -> Reported {
         let names = ["input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details", "total_tokens"];
         let [input, output, of_input, of_output, total] = usage.pick(names);
-        let [read, write] = of_input.unwrap_or(Raw::NULL).pick(["cached_tokens", "cache_write_tokens"]);
-        let (cache_read, cache_write) = (read.and_then(tokens), write.and_then(tokens));
+        let [cache_read, cache_write] = cached_of(of_input.unwrap_or(Raw::NULL));
         let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
         let prompt = input.and_then(tokens);
         let reported = Reported {
