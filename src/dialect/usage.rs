@@ -40,6 +40,11 @@ fn sum_of(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one.or(other)?.saturating_add(one.and(other).unwrap_or(0)))
 }
 
+/// The later count. `zeros`: it may replace another one by zero.
+fn latest<T: Copy + Default + PartialEq>(before: Option<T>, later: Option<T>, zeros: bool) -> Option<T> {
+    later.filter(|count| zeros || *count != T::default()).or(before).or(later)
+}
+
 /// Tokens read from a cache, and written to one under either name, in the details of a prompt.
 fn cached_of(details: Raw<'_>) -> [Option<u64>; 2] {
     let names = ["cached_tokens", "cache_write_tokens", "cache_creation_tokens"];
@@ -108,15 +113,24 @@ pub struct ObservedUsage {
 }
 
 impl Reported {
-    /// Takes over what a later report knows. A known counter is replaced, never added to, never erased.
-    #[inline]
+    /// Takes over what a later report knows. A known counter is replaced, never added to, never erased. Some servers
+    /// fill their last report with zeros: those of a smaller prompt replace nothing.
     pub fn merge(&mut self, later: Reported) {
-        self.input = later.input.or(self.input);
-        self.cache_read = later.cache_read.or(self.cache_read);
-        self.cache_write = later.cache_write.or(self.cache_write);
+        let parts = [self.input, self.cache_read, self.cache_write];
+        let later_parts = [later.input, later.cache_read, later.cache_write];
+        let sum = |parts: [Option<u64>; 3]| parts.into_iter().fold(None, sum_of);
+        let zeros = sum(later_parts) >= sum(parts).max(Some(1));
+        self.input = latest(self.input, later.input, zeros);
+        self.cache_read = latest(self.cache_read, later.cache_read, zeros);
+        self.cache_write = latest(self.cache_write, later.cache_write, zeros);
         self.hour_write = if later.hour_write > 0 { later.hour_write } else { self.hour_write };
-        self.output = later.output.or(self.output);
-        self.reasoning = later.reasoning.or(self.reasoning);
+        self.output = latest(self.output, later.output, zeros);
+        self.reasoning = latest(self.reasoning, later.reasoning, zeros);
+    }
+
+    /// True if nothing has been used, or nothing is known of it.
+    pub(super) fn is_zero(&self) -> bool {
+        [self.input, self.cache_read, self.cache_write, self.output].iter().all(|count| count.unwrap_or(0) == 0)
     }
 
     /// Adds reasoning to the output where the provider has counted it apart, which its total shows.
@@ -243,6 +257,42 @@ mod tests {
         assert_eq!(seen, want);
         assert!(seen.is_complete());
         assert_eq!(seen.prompt(), Some(13));
+    }
+
+    #[test]
+    fn zeros_in_a_report_of_a_smaller_prompt_replace_nothing() {
+        let read = |[input, cache_read, cache_write, output]: [Option<u64>; 4]| Reported {
+            input,
+            cache_read,
+            cache_write,
+            output,
+            ..Reported::default()
+        };
+        let merged = |before: [u64; 4], later: [Option<u64>; 4]| {
+            let mut seen = read(before.map(Some));
+            seen.merge(read(later));
+            [seen.input, seen.cache_read, seen.cache_write, seen.output].map(Option::unwrap)
+        };
+        let before = [15, 4, 2, 7];
+        for (later, want) in [
+            ([Some(0); 4], before),
+            ([None; 4], before),
+            ([Some(0), None, None, Some(9)], [15, 4, 2, 9]),
+            ([Some(0), Some(4), Some(2), Some(7)], before),
+            ([Some(15), Some(0), Some(0), Some(0)], before),
+            ([None, None, None, Some(0)], before),
+            ([Some(15), Some(6), Some(0), Some(0)], [15, 6, 0, 0]),
+            ([Some(0), Some(21), Some(0), Some(9)], [0, 21, 0, 9]),
+            ([Some(3), Some(2), Some(1), Some(1)], [3, 2, 1, 1]),
+        ] {
+            assert_eq!(merged(before, later), want, "{later:?}");
+        }
+        let mut seen = Reported::default();
+        seen.merge(read([Some(0); 4]));
+        assert_eq!(seen, read([Some(0); 4]));
+        let mut seen = Reported { input: Some(0), output: Some(7), reasoning: Some(3), ..Reported::default() };
+        seen.merge(Reported { input: Some(0), output: Some(0), reasoning: Some(0), ..Reported::default() });
+        assert_eq!((seen.output, seen.reasoning), (Some(7), Some(3)));
     }
 
     #[test]

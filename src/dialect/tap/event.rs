@@ -26,7 +26,8 @@ pub(in crate::dialect) struct Tap {
     /// Creation time in the chunks of a chat stream, in 32 bits; 0 as long as no chunk has one.
     created: u32,
     dialect: Dialect,
-    show_usage: bool,
+    /// The client of a chat stream has not got the usage yet where its SDK reads it; `None`: it has not asked.
+    usage_due: Option<bool>,
     /// Part of an answer has arrived; of a chat stream or a completion, the end of one of its choices.
     begun: bool,
     finish_seen: bool,
@@ -50,7 +51,7 @@ impl Tap {
             template,
             created: 0,
             dialect,
-            show_usage,
+            usage_due: show_usage.then_some(true),
             begun: false,
             finish_seen: false,
             finished: false,
@@ -223,8 +224,10 @@ impl Tap {
         let value = if let Dialect::Relay(_) = self.dialect { completion_value } else { chat_value };
         let mut seen = self.look(data, value)?;
         self.fail_on_error(&seen, data, name)?;
-        let reported = seen.value(seen.usage.or(seen.choice_usage), data).map(Reported::from_chat).unwrap_or_default();
-        self.reported.merge(reported);
+        let reported = seen.value(seen.usage.or(seen.choice_usage), data).map(Reported::from_chat);
+        if let Some(reported) = reported {
+            self.reported.merge(reported);
+        }
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         if seen.finishes > 0 {
             // An empty word ends nothing: then another event that differs in its text alone is treated alike.
@@ -234,7 +237,7 @@ impl Tap {
             let own = seen.value(seen.created, data).and_then(Raw::count).filter(|created| *created > 0);
             self.created = u32::try_from(own.unwrap_or(me.created)).unwrap_or_default();
         }
-        seen.correct(reported.output, self.object(), self.created, data);
+        seen.correct(reported.and_then(|reported| reported.output), self.object(), self.created, data);
         if let Dialect::Relay(_) = self.dialect {
             self.texts(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
         } else {
@@ -242,8 +245,13 @@ impl Tap {
             self.begun |= seen.finishes > 0;
             self.finish_seen |= seen.finishes > 0 && self.next == 0;
         }
-        if empty && seen.usage.is_some() && !self.show_usage {
+        // Zeros behind counts would be the usage that the client's SDK keeps.
+        let is_hollow = || reported.is_some_and(|reported| reported.is_zero()) && !self.reported.is_zero();
+        if empty && seen.usage.is_some() && (self.usage_due.is_none() || is_hollow()) {
             return Ok(true);
+        }
+        if seen.usage.is_some() && reported != Some(Reported::default()) {
+            self.usage_due = self.usage_due.map(|_| false);
         }
         let begin = out.len();
         out.extend_from_slice(b"data: ");
@@ -279,9 +287,10 @@ impl Tap {
         self.finish_seen = self.opened && self.next == 0 && self.shift == 0;
     }
 
-    /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate.
+    /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate. Some servers
+    /// report it inside a choice alone.
     fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        if self.show_usage && self.reported == Reported::default() {
+        if self.usage_due == Some(true) {
             let created = if self.created == 0 { me.created } else { self.created.into() };
             write_usage_chunk(self.object(), &self.observed(), &ResponseIdentity { created, ..*me }, out);
         }
@@ -312,8 +321,9 @@ impl Tap {
         let mut seen = self.look(data, messages_value)?;
         self.fail_on_error(&seen, data, name)?;
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
-        let reported = seen.value(seen.usage, data).map(Reported::from_messages);
-        self.reported.merge(reported.unwrap_or_default());
+        if let Some(usage) = seen.value(seen.usage, data) {
+            self.reported.merge(Reported::from_messages(usage));
+        }
         if seen.finishes > 0 {
             let word = Raw::new(data).get("delta").and_then(|delta| delta.get("stop_reason"));
             self.finish_seen |= finish_word(word)?.is_some();

@@ -57,12 +57,16 @@ fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
 
 /// Tokens that an answer shows: input without what is cached, read from a cache, written to one, output.
 pub(super) fn shown(shape: Dialect, usage: &Value) -> [u64; 4] {
+    counted(report(shape, usage))
+}
+
+fn report(shape: Dialect, usage: &Value) -> Reported {
     let usage = usage.to_string();
-    counted(match shape {
+    match shape {
         Dialect::Chat | Dialect::Relay(_) => Reported::from_chat(Raw::new(usage.as_bytes())),
         Dialect::Messages => Reported::from_messages(Raw::new(usage.as_bytes())),
         Dialect::Responses => Reported::from_responses(Raw::new(usage.as_bytes())),
-    })
+    }
 }
 
 pub(super) fn counted(reported: Reported) -> [u64; 4] {
@@ -113,7 +117,7 @@ fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
 
 /// Response that the client of a stream receives.
 pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -> Value {
-    let (mut said, mut tokens) = (Default::default(), [0; 4]);
+    let (mut said, mut reported) = (Default::default(), Reported::default());
     let mut heads = Vec::new();
     for data in out.lines().filter_map(|line| line.strip_prefix("data: ")) {
         let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
@@ -121,11 +125,16 @@ pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -
         if to == Dialect::Chat && event.get("error").is_none() {
             heads.push(["id", "object", "created", "model"].map(|name| event[name].clone()));
         }
-        let usage = event["response"].get("usage").unwrap_or(&event["usage"]);
-        if usage.is_object() {
-            tokens = shown(to, usage);
+        let outer = ["response", "message"].iter().find_map(|name| event[name].get("usage"));
+        let usage = outer.unwrap_or(&event["usage"]);
+        if usage.is_object() && to == Dialect::Messages {
+            // Its clients keep a count that a later event lacks or sets to zero.
+            reported.merge(report(to, usage));
+        } else if usage.is_object() {
+            reported = report(to, usage);
         }
     }
+    let tokens = counted(reported);
     if let Some([id, object, created, model]) = heads.first() {
         let says = id == ME_ID && object == "chat.completion.chunk" && created.is_u64() && model == "team-fast";
         assert!(says && heads.iter().all(|head| *head == heads[0]), "{out}");

@@ -75,8 +75,9 @@ impl Tap {
             }
             return Ok(false);
         }
-        let reported = seen.value(seen.usage, data).map(Reported::from_responses);
-        self.reported.merge(reported.unwrap_or_default());
+        if let Some(usage) = seen.value(seen.usage, data) {
+            self.reported.merge(Reported::from_responses(usage));
+        }
         let ends = matches!(kind, b"response.completed" | b"response.incomplete");
         let response = Raw::new(seen.object.of(data));
         let error = || seen.value(seen.error, data).filter(|error| is_error(*error)).map(ErrorText::from_value);
