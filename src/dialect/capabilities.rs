@@ -69,8 +69,9 @@ pub struct Param {
 pub struct Capabilities {
     /// `temperature` and `top_p` are accepted.
     pub sampling: bool,
-    /// System messages are accepted after the first user message (messages shape).
-    pub mid_conversation_system: bool,
+    /// System messages are accepted after the first user message. `None`: by the shape, as chat providers mostly accept
+    /// them and messages providers do not.
+    pub mid_conversation_system: Option<bool>,
     /// Reasoning of earlier turns is sent back as `reasoning_content` (chat shape).
     pub replay_reasoning: bool,
     /// The bound on completion tokens is called `max_completion_tokens` (chat shape).
@@ -135,7 +136,7 @@ impl Default for Capabilities {
     fn default() -> Capabilities {
         Capabilities {
             sampling: true,
-            mid_conversation_system: false,
+            mid_conversation_system: None,
             replay_reasoning: false,
             max_completion_tokens: false,
             developer_role: true,

@@ -158,6 +158,8 @@ pub struct TranslationState {
     pub(super) json_tool: bool,
     /// Mark of the target's reasoning.
     pub(super) mark: Mark,
+    /// Members of the request that were read but not written, or not completely.
+    pub dropped: Vec<&'static str>,
     /// The request of a responses client.
     pub(super) echo: Option<Box<Echo>>,
 }

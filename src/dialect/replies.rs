@@ -36,13 +36,9 @@ pub fn reply(
         Dialect::Responses => "output",
     };
     let names = ["error", list, "usage", "stop_reason", "stop_sequence", "stop_details"];
-    let (streamed, collected);
+    let collected;
     let mut answer = match json::check_and_pick(body, names) {
         Ok(picked) => read((from, to), body, picked)?,
-        Err(_) if from == Dialect::Responses => {
-            streamed = streamed::response(body).ok_or(Broken::NotJson)?;
-            read((from, to), &streamed, json::check_and_pick(&streamed, names).map_err(|_| Broken::NotJson)?)?
-        }
         Err(_) => {
             // A client of the same format gets the reasoning as it is.
             let (events, read) = Collected::read(from, body, from == to || hands_back(from, to));

@@ -35,7 +35,7 @@ use crate::wire::json::Raw;
 use ask::{Ask, refuse};
 use std::borrow::Cow;
 use std::cell::Cell;
-use talk::Text;
+use talk::{Talk, Text};
 
 /// Key of the conversation for the prompt cache: the client's own, otherwise one derived from its session.
 fn cache_key<'a>(ask: &Ask<'a>) -> Option<Text<'a>> {
@@ -44,6 +44,24 @@ fn cache_key<'a>(ask: &Ask<'a>) -> Option<Text<'a>> {
         Some(own) => Some(Cow::Borrowed(own)),
         None => ask.target.cache_key.map(|made| Cow::Owned(made.to_vec())),
     }
+}
+
+/// Notes the members that the target's format or its model lacks, or a part of them.
+fn note_dropped(ask: &Ask<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
+    let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
+    let stops_max = match ask.target.shape {
+        Dialect::Chat | Dialect::Relay(_) if !ask.drops("stop") => to_chat::STOPS_MAX,
+        Dialect::Messages if !ask.drops("stop_sequences") => usize::MAX,
+        _ => 0,
+    };
+    let stops = wishes.stops.iter().filter(|stop| !stop.is_empty()).count();
+    let names = [
+        (if ask.from == Dialect::Messages { "stop_sequences" } else { "stop" }, stops > stops_max),
+        ("temperature", wishes.temperature.is_some() && !sampling),
+        ("top_p", wishes.top_p.is_some() && !sampling),
+        ("tools", talk.offer.hosted),
+    ];
+    state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
 }
 
 /// Writes a request of shape `from` in the shape of the target. The [`TranslationState`] is needed to translate the
@@ -67,6 +85,7 @@ pub fn request(
     if target.capabilities.cache == Cache::Key {
         talk.wishes.cache_key = cache_key(&ask);
     }
+    note_dropped(&ask, &talk, &mut state);
     names::fit(&mut talk, target.shape, &mut state);
     match target.shape {
         Dialect::Chat | Dialect::Relay(_) => to_chat::write(&ask, talk, &mut state, out)?,

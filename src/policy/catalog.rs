@@ -430,8 +430,10 @@ section! {
         /// The model accepts `temperature` and `top_p`. Default: true; false for models of OpenAI and Azure called
         /// `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub sampling: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// The model accepts system messages after the first user message.
-        pub mid_conversation_system: bool = false, Flag, Live;
+        /// The model accepts system messages after the first user message. If false, they are sent as user messages,
+        /// or in the system prompt if the client speaks Chat Completions; for shape `chat`, those at the beginning are
+        /// sent as one. Default: true for shape `chat`, false for `messages`.
+        pub mid_conversation_system: Option<bool> = None, Or(Flag, "by the shape"), Live;
         /// Reasoning of earlier turns is sent back to the model.
         pub replay_reasoning: bool = false, Flag, Live;
         /// The bound on completion tokens is called `max_completion_tokens` (shape `chat`). It also holds for requests

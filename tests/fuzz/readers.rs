@@ -266,7 +266,7 @@ fn capabilities(flags: u8) -> Capabilities {
     Capabilities {
         structured_output,
         sampling: !one,
-        mid_conversation_system: one,
+        mid_conversation_system: [None, Some(one)][usize::from(other)],
         replay_reasoning: one,
         effort: other,
         strict_tools: other,

@@ -11,7 +11,7 @@ use crate::wire::json::{self, Kind, Raw, eq_unescaped, item, write_inside};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
-pub(super) const SCRATCH_KEPT: usize = 4096;
+const SCRATCH_KEPT: usize = 4096;
 
 /// A tool call as the upstream numbers it.
 #[derive(Debug, Default)]
@@ -109,15 +109,16 @@ impl ChatReader {
             sink.take(Delta::Start)?;
         }
         let (mut content, mut refusal, mut thought) = (None, None, None);
-        let [mut calls, mut details] = [Raw::NULL; 2];
-        let names = ["delta", "finish_reason", "stop_reason", "error", "usage"];
-        let [delta, word, sequence, error, usage] = choice.pick(names);
+        let [mut calls, mut details, mut older] = [Raw::NULL; 3];
+        let names = ["delta", "finish_reason", "stop_reason", "error", "usage", "message"];
+        let [delta, word, sequence, error, usage, message] = choice.pick(names);
         let word = choice_word(word, error)?;
         // Some servers write it into the choice.
         if let Some(usage) = usage.filter(|usage| usage.kind() == Kind::Object) {
             sink.take(Delta::Usage(Reported::from_chat(usage)))?;
         }
-        for (key, value) in delta.unwrap_or(Raw::NULL).members() {
+        // Some servers write a chunk as if it were a complete answer.
+        for (key, value) in delta.or(message).unwrap_or(Raw::NULL).members() {
             let given = Some(value).filter(|value| holds_text(*value));
             if eq_unescaped(key, "content") {
                 content = given;
@@ -131,6 +132,8 @@ impl ChatReader {
                 details = value;
             } else if eq_unescaped(key, "tool_calls") {
                 calls = value;
+            } else if eq_unescaped(key, "function_call") {
+                older = value;
             }
         }
         if let Some(thought) = thought {
@@ -151,12 +154,18 @@ impl ChatReader {
             self.thought(false, sink)?;
             sink.take(Delta::Refuse(text))?;
         }
-        if calls.kind() == Kind::Array {
+        let says = |value: &Raw<'_>| value.string().is_some_and(|text| !text.is_empty());
+        let is_older = older.pick(["name", "arguments"]).iter().flatten().any(says);
+        if calls.kind() == Kind::Array || is_older {
             self.thought(false, sink)?;
         }
         self.before = self.calls.len();
         for entry in calls.items() {
-            self.entry(entry, sink)?;
+            let [index, id, function] = entry.pick(["index", "id", "function"]);
+            self.entry(index, id, function.unwrap_or(Raw::NULL), sink)?;
+        }
+        if is_older && calls.items().next().is_none() {
+            self.entry(None, None, older, sink)?;
         }
         if let Some(word) = word.filter(|_| !self.stopped) {
             self.stopped = true;
@@ -202,12 +211,17 @@ impl ChatReader {
         }
     }
 
-    fn entry(&mut self, entry: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let function = entry.get("function").unwrap_or(Raw::NULL);
+    fn entry(
+        &mut self,
+        index: Option<Raw<'_>>,
+        id: Option<Raw<'_>>,
+        function: Raw<'_>,
+        sink: &mut impl Take,
+    ) -> Result<(), StreamFault> {
         let given = |value: Option<Raw<'_>>| value.is_some_and(|value| value.string().is_some_and(|s| !s.is_empty()));
-        let id = entry.get("id").filter(|id| given(Some(*id))).and_then(Raw::string);
+        let id = id.filter(|id| given(Some(*id))).and_then(Raw::string);
         let name = function.get("name").filter(|name| given(Some(*name))).and_then(Raw::string);
-        let slot = self.slot(entry.get("index").and_then(Raw::count), id, name)?;
+        let slot = self.slot(index.and_then(Raw::count), id, name)?;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let arguments = match function.get("arguments") {

@@ -5,7 +5,6 @@ use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
-use super::chat_reader::SCRATCH_KEPT;
 use crate::wire::json::{self, Kind, Raw, key, write_inside};
 
 /// Blocks open at once; the shape has one, a little slack costs nothing.
@@ -30,7 +29,8 @@ pub(super) struct MessagesReader {
     tools: usize,
     started: bool,
     stopped: bool,
-    scratch: Vec<u8>,
+    /// Arguments that came with the beginning of a call. If pieces follow, these repeat them.
+    early: Option<(usize, Vec<u8>)>,
     /// The reasoning of the block under way and its signature, for clients that hand them back; `None` for others.
     kept: Option<(Vec<u8>, Vec<u8>)>,
 }
@@ -41,9 +41,10 @@ impl MessagesReader {
         MessagesReader { kept: keeps.then(Default::default), ..MessagesReader::default() }
     }
 
-    /// Bytes of reasoning that wait for the end of their block.
+    /// Bytes of reasoning and arguments that wait for the end of their block.
     pub(super) fn waiting(&self) -> usize {
-        self.kept.as_ref().map_or(0, |(text, signature)| text.len() + signature.len())
+        let kept = self.kept.as_ref().map_or(0, |(text, signature)| text.len() + signature.len());
+        kept + self.early.as_ref().map_or(0, |(_, json)| json.len())
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
@@ -96,6 +97,7 @@ impl MessagesReader {
             b"tool_use" => Block::Tool(self.tools),
             _ => Block::Ignored,
         };
+        self.flush(sink)?;
         if self.open.len() >= OPEN_BLOCKS_MAX || self.tools >= TOOL_CALLS_MAX {
             return Err(StreamFault::TooLarge);
         }
@@ -119,15 +121,20 @@ impl MessagesReader {
                 let id = text("id").unwrap_or_default();
                 sink.take(Delta::ToolOpen { slot, id, name })?;
                 let input = block.get("input").filter(|input| input.members().next().is_some());
-                let Some(input) = input else { return Ok(()) };
-                self.scratch.clear();
-                write_arguments(input, &mut self.scratch);
-                let taken = sink.take(Delta::ToolArgs { slot, json: &self.scratch });
-                self.scratch.clear();
-                self.scratch.shrink_to(SCRATCH_KEPT);
-                taken
+                if let Some(input) = input {
+                    write_arguments(input, &mut self.early.insert((slot, Vec::new())).1);
+                }
+                Ok(())
             }
             Block::Redacted | Block::Ignored => Ok(()),
+        }
+    }
+
+    /// Passes on the arguments that no piece has repeated.
+    fn flush(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+        match self.early.take() {
+            Some((slot, json)) => sink.take(Delta::ToolArgs { slot, json: &json }),
+            None => Ok(()),
         }
     }
 
@@ -162,7 +169,10 @@ impl MessagesReader {
                 self.keep(text("thinking"), text("signature"));
                 text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text)))
             }
-            Block::Tool(slot) => text("partial_json").map_or(Ok(()), |json| sink.take(Delta::ToolArgs { slot, json })),
+            Block::Tool(slot) => text("partial_json").map_or(Ok(()), |json| {
+                self.early = None;
+                sink.take(Delta::ToolArgs { slot, json })
+            }),
             Block::Redacted | Block::Ignored => Ok(()),
         }
     }
@@ -170,7 +180,10 @@ impl MessagesReader {
     fn stop(&mut self, index: u64, sink: &mut impl Take) -> Result<(), StreamFault> {
         let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else { return Ok(()) };
         match self.open.remove(at).1 {
-            Block::Tool(slot) => sink.take(Delta::ToolClose { slot }),
+            Block::Tool(slot) => {
+                self.flush(sink)?;
+                sink.take(Delta::ToolClose { slot })
+            }
             Block::Think => self.thought(sink),
             _ => Ok(()),
         }
@@ -191,6 +204,7 @@ impl MessagesReader {
             return Ok(());
         };
         self.stopped = true;
+        self.flush(sink)?;
         let reason = StopReason::from_messages(word);
         let sequence = sequence.and_then(Raw::string);
         let explanation = own_details.or(details).and_then(|details| details.get("explanation")).and_then(Raw::string);

@@ -13,15 +13,18 @@ use std::borrow::Cow;
 const OPEN_MAX: usize = 64;
 
 /// Output of an item so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Item {
     index: u64,
     /// Number of the call, if it is one.
     slot: Option<usize>,
+    /// Id of that call.
+    id: Vec<u8>,
     /// Bytes of text or arguments, counted without escapes.
     given: usize,
-    /// The part of the summary, or of the content, under way.
+    /// The part of the summary, or of the content, under way, and the bytes before it.
     part: u64,
+    before: usize,
 }
 
 /// The reader's state.
@@ -69,12 +72,25 @@ impl ResponsesReader {
         match kind {
             b"response.output_item.added" => self.added(event, sink)?,
             b"response.output_item.done" => {
-                self.item_done(index_of(event), event.get("item").unwrap_or(Raw::NULL), sink)?;
+                self.item_done(index_of(event), event.get("item").unwrap_or(Raw::NULL), false, sink)?;
             }
-            b"response.output_text.delta" => self.more(event, Delta::Text, sink)?,
-            b"response.refusal.delta" => self.more(event, Delta::Refuse, sink)?,
-            b"response.reasoning_summary_text.delta" | b"response.reasoning_text.delta" => self.think(event, sink)?,
-            b"response.function_call_arguments.delta" => self.arguments(event, sink)?,
+            b"response.output_text.delta" | b"response.output_text.done" => {
+                if let Some((text, _)) = self.more(event, "text")? {
+                    sink.take(Delta::Text(&text))?;
+                }
+            }
+            b"response.refusal.delta" | b"response.refusal.done" => {
+                if let Some((text, _)) = self.more(event, "refusal")? {
+                    sink.take(Delta::Refuse(&text))?;
+                }
+            }
+            b"response.reasoning_summary_text.delta"
+            | b"response.reasoning_summary_text.done"
+            | b"response.reasoning_text.delta"
+            | b"response.reasoning_text.done" => self.think(event, sink)?,
+            b"response.function_call_arguments.delta" | b"response.function_call_arguments.done" => {
+                self.arguments(event, sink)?;
+            }
             b"response.completed" => self.end(response, false, sink)?,
             b"response.incomplete" => self.end(response, true, sink)?,
             _ => {}
@@ -88,33 +104,42 @@ impl ResponsesReader {
             Some(at) => at,
             None if self.items.len() >= OPEN_MAX => return Err(StreamFault::TooLarge),
             None => {
-                self.items.push(Item { index, slot: None, given: 0, part: 0 });
+                self.items.push(Item { index, ..Item::default() });
                 self.items.len() - 1
             }
         };
         Ok(&mut self.items[at])
     }
 
-    fn more<'a>(
-        &mut self,
-        event: Raw<'a>,
-        delta: impl FnOnce(&'a [u8]) -> Delta<'a>,
-        sink: &mut impl Take,
-    ) -> Result<(), StreamFault> {
-        let Some(text) = event.get("delta").and_then(Raw::string).filter(|text| !text.is_empty()) else {
-            return Ok(());
-        };
-        self.item(index_of(event))?.given += plain_len(text);
-        sink.take(delta(text))
+    /// Text of an event that no earlier event has brought: a piece of a part or, of an event that ends the part and
+    /// repeats it in its member `whole`, the rest. With true if a later part begins with it.
+    fn more<'a>(&mut self, event: Raw<'a>, whole: &str) -> Result<Option<(Cow<'a, [u8]>, bool)>, StreamFault> {
+        let names = ["output_index", "summary_index", "content_index", "delta", whole];
+        let [index, summary, content, delta, whole] = event.pick(names);
+        let index = index.and_then(Raw::count).unwrap_or(0);
+        // The item has ended, and was passed on completely.
+        let over = index < self.next && self.items.iter().all(|item| item.index != index);
+        let text = delta.or(whole.filter(|_| !over)).and_then(Raw::string).unwrap_or_default();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let part = summary.or(content).and_then(Raw::count).unwrap_or(0);
+        let item = self.item(index)?;
+        if std::mem::replace(&mut item.part, part) != part {
+            item.before = item.given;
+        }
+        let text = if delta.is_some() { Cow::Borrowed(text) } else { rest_of(text, item.given - item.before) };
+        let begins = item.given > 0 && item.given == item.before;
+        item.given += plain_len(&text);
+        Ok(Some((text, begins)).filter(|(text, _)| !text.is_empty()))
     }
 
     fn think(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let part = event.get("summary_index").or_else(|| event.get("content_index")).and_then(Raw::count).unwrap_or(0);
-        let item = self.item(index_of(event))?;
-        if std::mem::replace(&mut item.part, part) != part && item.given > 0 {
+        let Some((text, begins)) = self.more(event, "text")? else { return Ok(()) };
+        if begins {
             sink.take(Delta::Think(b"\\n\\n"))?;
         }
-        self.more(event, Delta::Think, sink)
+        sink.take(Delta::Think(&text))
     }
 
     fn added(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
@@ -133,7 +158,8 @@ impl ResponsesReader {
         // A call without a name is half an answer, as in every shape.
         let name = item.get("name").and_then(Raw::string).filter(|name| !name.is_empty());
         let Some(name) = name else { return Err(StreamFault::Malformed) };
-        self.item(index)?.slot = Some(slot);
+        let known = self.item(index)?;
+        (known.slot, known.id) = (Some(slot), call_id(item).to_vec());
         self.calls += 1;
         sink.take(Delta::ToolOpen { slot, id: call_id(item), name })?;
         let early = item.get("arguments").and_then(Raw::string).unwrap_or_default();
@@ -147,11 +173,15 @@ impl ResponsesReader {
     fn arguments(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         // Arguments of a call that was never opened come again with its end.
         let Some(slot) = self.item(index_of(event))?.slot else { return Ok(()) };
-        self.more(event, |json| Delta::ToolArgs { slot, json }, sink)
+        match self.more(event, "arguments")? {
+            Some((json, _)) => sink.take(Delta::ToolArgs { slot, json: &json }),
+            None => Ok(()),
+        }
     }
 
-    /// An item is complete, and tells what of it has not been told.
-    fn item_done(&mut self, index: u64, item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    /// An item is complete: passes on what no earlier event has brought. `last`: so is the response. Before that a call
+    /// without arguments remains open, since the response may still bring them.
+    fn item_done(&mut self, index: u64, item: Raw<'_>, last: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         let is = |kind| item.get("type").is_some_and(|own: Raw<'_>| own.is(kind));
         let given = self.item(index)?.given;
         if is("function_call") {
@@ -163,6 +193,8 @@ impl ResponsesReader {
             let rest = rest_of(item.get("arguments").and_then(Raw::string).unwrap_or_default(), given);
             if !rest.is_empty() {
                 sink.take(Delta::ToolArgs { slot, json: &rest })?;
+            } else if given == 0 && !last {
+                return Ok(());
             }
             sink.take(Delta::ToolClose { slot })?;
         } else if is("message") && given == 0 {
@@ -182,9 +214,13 @@ impl ResponsesReader {
     /// The response is complete. Items that no event has reported, or not completely, are taken from it.
     fn end(&mut self, response: Raw<'_>, incomplete: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         for (index, item) in (0..).zip(response.get("output").unwrap_or(Raw::NULL).items()) {
-            if index >= self.next || self.items.iter().any(|open| open.index == index) {
-                self.item_done(index, item, sink)?;
+            let is_it = |open: &Item| open.index == index && (open.slot.is_none() || open.id == call_id(item));
+            if index >= self.next || self.items.iter().any(is_it) {
+                self.item_done(index, item, true, sink)?;
             }
+        }
+        for slot in std::mem::take(&mut self.items).iter().filter_map(|open| open.slot) {
+            sink.take(Delta::ToolClose { slot })?;
         }
         usage(response, sink)?;
         let reason = reason(response, incomplete, self.calls > 0);
@@ -330,12 +366,14 @@ fn plain_len(raw: &[u8]) -> usize {
 }
 
 /// The inside of a string without its first `given` bytes, as the inside of a string.
-fn rest_of(raw: &[u8], given: usize) -> Vec<u8> {
+fn rest_of(raw: &[u8], given: usize) -> Cow<'_, [u8]> {
     if given == 0 {
-        return raw.to_vec();
+        return Cow::Borrowed(raw);
     }
-    let text = Raw::text_of(raw);
     let mut rest = Vec::new();
-    write_escaped(&mut rest, text.as_bytes().get(given..).unwrap_or_default());
-    rest
+    if plain_len(raw) > given {
+        let text = Raw::text_of(raw);
+        write_escaped(&mut rest, text.as_bytes().get(given..).unwrap_or_default());
+    }
+    Cow::Owned(rest)
 }

@@ -24,8 +24,9 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
     let word = choice_word(word, error)?.unwrap_or_default();
     let Some(message) = message.filter(|message| message.kind() == Kind::Object) else { return Ok(None) };
-    let names = ["content", "refusal", "reasoning_content", "reasoning", "tool_calls", "reasoning_details"];
-    let [content, refusal, thinking, reasoning, calls, details] = message.pick(names);
+    let names =
+        ["content", "refusal", "reasoning_content", "reasoning", "tool_calls", "reasoning_details", "function_call"];
+    let [content, refusal, thinking, reasoning, calls, details, older] = message.pick(names);
     let (mut parts, mut said) = (Vec::new(), Vec::new());
     let [mut thought, mut other, mut nested, mut detailed] = [const { Vec::new() }; 4];
     let list = |into: &mut Vec<&'a [u8]>, text| {
@@ -56,8 +57,10 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
         parts.push(Part::Refusal(refused));
     }
     parts.extend(said.into_iter().map(|text| Part::Text(Cow::Borrowed(text))));
-    for call in calls.unwrap_or(Raw::NULL).items() {
-        let [id, function] = call.pick(["id", "function"]);
+    let calls = calls.unwrap_or(Raw::NULL).items().map(|call| call.pick(["id", "function"]));
+    let mut calls = calls.peekable();
+    let older = older.filter(|call| !string(*call, "name").is_empty() && calls.peek().is_none());
+    for [id, function] in calls.chain(older.map(|call| [None, Some(call)])) {
         let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
         let arguments = match arguments {
             Some(object) if object.kind() == Kind::Object => Arguments::Value(object),

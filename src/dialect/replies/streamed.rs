@@ -7,18 +7,25 @@ use super::super::delta::{Delta, StopReason, Take};
 use super::super::usage::Reported;
 use super::parts::{Answer, Arguments, Part};
 use crate::wire::Dialect;
-use crate::wire::json::{self, Kind, Raw, item, key};
+use crate::wire::json::{self, Kind, Raw, item, key, write_inside};
 use crate::wire::sse::Splitter;
 use std::borrow::Cow;
 
 /// Events that end a stream with a response.
 const ENDS: [&str; 4] = ["response.completed", "response.incomplete", "response.failed", "response.cancelled"];
 
+/// Events that end the arguments of a call, each with its member that has all of them.
+const REPEATS: [(&str, &str); 2] =
+    [("response.function_call_arguments.done", "arguments"), ("response.custom_tool_call_input.done", "input")];
+
+/// Arguments of such an event: id of the item, name of the member, its value.
+type Late = (Vec<u8>, &'static str, Vec<u8>);
+
 /// The response that the stream `body` ends in, with its items where only their own events told them. `None` if it
 /// ends in none.
 pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
     let (mut splitter, mut rest) = (Splitter::new(), body);
-    let mut items = b"[".to_vec();
+    let (mut items, mut late) = (b"[".to_vec(), Vec::new());
     while !rest.is_empty() {
         let event = splitter.next(rest).or_else(|| splitter.last(rest))?;
         let data = splitter.data(&event, rest);
@@ -29,9 +36,13 @@ pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
                 let done = data.get("item").unwrap_or(Raw::EMPTY);
                 item(&mut items);
                 items.extend_from_slice(done.bytes());
+            } else if let Some((_, name)) = REPEATS.into_iter().find(|(kind, _)| is(kind)) {
+                let text = |name| data.get(name).and_then(Raw::string).unwrap_or_default().to_vec();
+                late.push((text("item_id"), name, text(name)));
             } else if ENDS.into_iter().any(is) {
                 let response = data.get("response").filter(|response| response.kind() == Kind::Object);
-                return response.map(|response| with(response, &items, is("response.incomplete")));
+                items.push(b']');
+                return response.map(|response| with(response, &items, &late, is("response.incomplete")));
             } else if is("error") {
                 return Some(data.bytes().to_vec());
             }
@@ -42,14 +53,25 @@ pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// `response` with these items, where it has none of its own, and as incomplete where the event says so and its status
-/// does not. Of two members of one name the last one holds.
-fn with(response: Raw<'_>, items: &[u8], incomplete: bool) -> Vec<u8> {
+/// `response` with these items, where it has none of its own, with the arguments that its items lack, and as incomplete
+/// where the event says so and its status does not. Of two members of one name the last one holds.
+fn with(response: Raw<'_>, items: &[u8], late: &[Late], incomplete: bool) -> Vec<u8> {
     let mut out = response.bytes().to_vec();
-    let own = response.get("output").is_some_and(|output| output.items().next().is_some());
-    if !own && out.pop() == Some(b'}') {
+    let own = response.get("output").filter(|output| output.items().next().is_some());
+    let output = own.unwrap_or(Raw::new(items));
+    let is_whole = own.is_some() && output.items().all(|call| arguments_of(call, late).is_none());
+    if !is_whole && out.pop() == Some(b'}') {
         key(&mut out, "output");
-        out.extend_from_slice(items);
+        out.push(b'[');
+        for call in output.items() {
+            item(&mut out);
+            out.extend_from_slice(call.bytes());
+            if let Some((_, name, text)) = arguments_of(call, late).filter(|_| out.pop() == Some(b'}')) {
+                key(&mut out, name);
+                write_inside(&mut out, text);
+                out.push(b'}');
+            }
+        }
         out.extend_from_slice(b"]}");
     }
     let says_so = !incomplete || response.get("status").is_some_and(|status| !status.is("completed"));
@@ -57,6 +79,13 @@ fn with(response: Raw<'_>, items: &[u8], incomplete: bool) -> Vec<u8> {
         out.extend_from_slice(b",\"status\":\"incomplete\"}");
     }
     out
+}
+
+/// The arguments that a call lacks and an event has brought.
+fn arguments_of<'l>(call: Raw<'_>, late: &'l [Late]) -> Option<&'l Late> {
+    let id = call.get("id").and_then(Raw::string)?;
+    let lacks = |name| call.get(name).and_then(Raw::string).is_some_and(<[u8]>::is_empty);
+    late.iter().find(|(of, name, text)| of == id && !text.is_empty() && lacks(name))
 }
 
 /// Part of an answer, collected from its events.

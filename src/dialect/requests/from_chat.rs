@@ -149,7 +149,7 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
     }
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
     let choice = if tools.is_empty() { Choice::Absent } else { choice(ask, &mut tools)? };
-    Ok(Offer { tools, choice, parallel })
+    Ok(Offer { tools, choice, parallel, hosted: false })
 }
 
 fn choice<'a>(ask: &Ask<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Choice<'a>, Invalid> {

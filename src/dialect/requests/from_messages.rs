@@ -143,7 +143,7 @@ fn format<'a>(ask: &Ask<'a>) -> Format<'a> {
 fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
     let choice = ask.get(Name::ToolChoice, "tool_choice").unwrap_or(Raw::NULL);
     let chosen = choice.get("name").and_then(Raw::string);
-    let mut tools = Vec::new();
+    let (mut tools, mut hosted) = (Vec::new(), false);
     for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
         let members = ["type", "name", "description", "input_schema", "strict"];
         let [kind, name, description, schema, strict] = tool.pick(members);
@@ -163,11 +163,11 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
                 let expected = "a client tool, since tool_choice names it, for this model";
                 return refuse(format_args!("tools[{at}].type"), expected);
             }
-            _ => {}
+            _ => hosted = true,
         }
     }
     if tools.is_empty() {
-        return Ok(Offer::default());
+        return Ok(Offer { hosted, ..Offer::default() });
     }
     let is = |kind| choice.get("type").is_some_and(|own| own.is(kind));
     let one = choice.get("disable_parallel_tool_use").and_then(Raw::bool) == Some(true);
@@ -179,7 +179,7 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
         Some(name) if is("tool") => Choice::One(Cow::Borrowed(name)),
         _ => Choice::Absent,
     };
-    Ok(Offer { tools, choice, parallel })
+    Ok(Offer { tools, choice, parallel, hosted })
 }
 
 fn wishes<'a>(ask: &Ask<'a>) -> Result<Wishes<'a>, Invalid> {

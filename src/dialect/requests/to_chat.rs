@@ -15,7 +15,7 @@ use std::borrow::Cow;
 /// Longest `user` that is passed on as it is.
 const USER_MAX: usize = 64;
 /// Stop sequences the chat shape takes.
-const STOPS_MAX: usize = 4;
+pub(super) const STOPS_MAX: usize = 4;
 /// Prefix of a failed tool's result, since the chat shape has no mark for it.
 pub(super) const FAILED: &str = "[tool_error] ";
 /// Placeholder in a tool's result for an attachment, which follows in the user's message.
@@ -28,6 +28,9 @@ pub(super) fn write(
     state: &mut TranslationState,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
+    if ask.target.capabilities.mid_conversation_system == Some(false) {
+        put_system_first(&mut talk.turns);
+    }
     let how = ask.target.capabilities.structured_output;
     let is_schema = matches!(talk.format, Format::Schema { .. });
     state.json_tool = is_schema && how == Structured::Tool && talk.offer.tools.is_empty();
@@ -59,6 +62,20 @@ pub(super) fn write(
     write_stream(ask, out);
     out.push(b'}');
     Ok(())
+}
+
+/// Makes one of the system messages at the beginning, and user messages of the later ones.
+fn put_system_first(turns: &mut Vec<Turn<'_>>) {
+    let is_system = |turn: &Turn<'_>| matches!(turn.role, Role::System { .. });
+    let leading = turns.iter().take_while(|turn| is_system(turn)).count();
+    let more: Vec<Block<'_>> = turns.drain(leading.min(1)..leading).flat_map(|turn| turn.blocks).collect();
+    if let Some(first) = turns.first_mut() {
+        first.blocks.extend(more);
+    }
+    for turn in turns.iter_mut().skip(leading.min(1)).filter(|turn| is_system(turn)) {
+        let said = texts(turn).any(|text| !is_blank(text));
+        *turn = Turn { role: Role::User, blocks: said.then(|| Block::Text(turn.as_users())).into_iter().collect() };
+    }
 }
 
 /// Adds the instruction about the output format at the end of the first system message, if the model accepts no field

@@ -142,7 +142,7 @@ impl<'t, 'a> Plan<'t, 'a> {
         let texts = || turn.blocks.iter().filter_map(Block::text).filter(|text| !is_blank(text));
         let pieces = || pieces(turn.blocks.iter().filter(|block| !block.text().is_some_and(is_blank)));
         let last = self.messages.last().map(|message| message.role);
-        let in_place = ask.target.capabilities.mid_conversation_system
+        let in_place = ask.target.capabilities.mid_conversation_system == Some(true)
             && matches!(last, Some(Role::User | Role::System { .. }))
             && before_assistant;
         if texts().next().is_none() {
@@ -151,13 +151,7 @@ impl<'t, 'a> Plan<'t, 'a> {
         } else if moves || last.is_none() {
             self.system.extend(pieces());
         } else {
-            let mut text = b"<developer_message>\\n".to_vec();
-            for part in texts() {
-                text.extend_from_slice(part);
-                text.extend_from_slice(b"\\n");
-            }
-            text.extend_from_slice(b"</developer_message>");
-            self.add(Role::User, Vec::new(), vec![Piece::Text(Cow::Owned(text))]);
+            self.add(Role::User, Vec::new(), vec![Piece::Text(turn.as_users())]);
         }
     }
 

@@ -102,11 +102,11 @@ pub(super) fn read<'a>(
         return refuse("tools", "at least one function or custom tool for this model, which has no tools of its own");
     }
     if tools.is_empty() {
-        return Ok((names, Offer::default()));
+        return Ok((names, Offer { hosted, ..Offer::default() }));
     }
     let choice = choose(choice, &names, &mut tools)?;
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
-    Ok((names, Offer { tools, choice, parallel }))
+    Ok((names, Offer { tools, choice, parallel, hosted }))
 }
 
 /// Position of a tool in the request.

@@ -6,17 +6,19 @@
 //! JSON, what a client of each format must get of it: `thinking`, `text`, `ends` (the word for the end in chat, messages
 //! and responses), and the tokens that are charged and shown: `input` without what is `cached`, and `output`. An answer
 //! that has failed has `fails`, and of a stream the `text` before that. Tokens written to a cache are `written`, 0 if
-//! left out. A stream may be what comes in the place of a complete answer, and the other way round.
+//! left out. `calls` is a list of calls, each with its name and its arguments. A stream may be what comes in the place of
+//! a complete answer, and the other way round.
 //!
-//! `=== request FROM TO` has a client's request before `--- out`, and behind it what the provider's request must contain.
-//! `=== replay whole|stream chat` has a chat provider's answer, and what the assistant's message must contain in the next
+//! `=== request FROM TO OPTIONS` has a client's request before `--- out`, and behind it what the provider's request must
+//! contain; the options are those of `rows`. `=== replay whole|stream chat` has a chat provider's answer, and what the assistant's message must contain in the next
 //! request, whatever format the client speaks that sends the answer back.
 
 use super::endings::{SHAPES, index, run_stream, streamed_word, word_of};
-use super::rows::cases;
+use super::rows::{capabilities, cases};
 use super::*;
 use crate::wire::json::Raw;
 use serde_json::json as value;
+use std::collections::BTreeMap;
 
 /// Adds what a content says, as a string or as a list of parts, to text or thinking.
 fn gather(content: &Value, thinks: bool, said: &mut [String; 2]) {
@@ -46,10 +48,68 @@ fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
             let kind = answer["type"].as_str().unwrap_or_default();
             if kind.ends_with("text.delta") {
                 gather(&answer["delta"], kind.contains("reasoning"), said);
+            } else if kind.ends_with("text.done") && said[usize::from(kind.contains("reasoning"))].is_empty() {
+                gather(&answer["text"], kind.contains("reasoning"), said);
             }
             for item in answer["output"].as_array().into_iter().flatten() {
                 gather(&item["summary"], true, said);
                 gather(&item["content"], item["type"] == "reasoning", said);
+            }
+        }
+    }
+}
+
+/// Calls of an answer by their place: name, arguments in pieces, and all of them at once.
+type Calls = BTreeMap<u64, [String; 3]>;
+
+/// Adds the calls of one event of a stream, or of a complete answer.
+fn gather_calls(shape: Dialect, answer: &Value, calls: &mut Calls) {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut add = |place: u64, name: &Value, pieces: &Value, whole: &Value| {
+        let [known, json, all] = calls.entry(place).or_default();
+        if let Some(name) = name.as_str() {
+            *known = name.to_owned();
+        }
+        *json += pieces.as_str().unwrap_or_default();
+        let whole = if whole.is_object() { whole.to_string() } else { whole.as_str().unwrap_or_default().to_owned() };
+        if !matches!(&*whole, "" | "{}") {
+            *all = whole;
+        }
+    };
+    let none = &Value::Null;
+    match shape {
+        Dialect::Chat | Dialect::Relay(_) => {
+            let choice = &answer["choices"][0];
+            let message = choice.get("message").unwrap_or(&choice["delta"]);
+            for (at, call) in list(&message["tool_calls"]).iter().enumerate() {
+                let place = call["index"].as_u64().unwrap_or(at as u64);
+                add(place, &call["function"]["name"], &call["function"]["arguments"], none);
+            }
+            if let Some(call) = message.get("function_call").filter(|call| call.is_object()) {
+                add(0, &call["name"], &call["arguments"], none);
+            }
+        }
+        Dialect::Messages => {
+            let (block, place) = (&answer["content_block"], answer["index"].as_u64().unwrap_or(0));
+            if block["type"] == "tool_use" {
+                add(place, &block["name"], none, &block["input"]);
+            } else if answer["delta"]["type"] == "input_json_delta" {
+                add(place, none, &answer["delta"]["partial_json"], none);
+            }
+            for (at, block) in (0..).zip(list(&answer["content"])).filter(|(_, block)| block["type"] == "tool_use") {
+                add(at, &block["name"], none, &block["input"]);
+            }
+        }
+        Dialect::Responses => {
+            let (item, place) = (&answer["item"], answer["output_index"].as_u64().unwrap_or(0));
+            if item["type"] == "function_call" {
+                add(place, &item["name"], none, &item["arguments"]);
+            } else if answer["type"].as_str().is_some_and(|kind| kind.starts_with("response.function_call")) {
+                add(place, none, &answer["delta"], &answer["arguments"]);
+            }
+            let output = list(answer["response"].get("output").unwrap_or(&answer["output"]));
+            for (at, item) in (0..).zip(output).filter(|(_, item)| item["type"] == "function_call") {
+                add(at, &item["name"], none, &item["arguments"]);
             }
         }
     }
@@ -75,9 +135,14 @@ pub(super) fn counted(reported: Reported) -> [u64; 4] {
 }
 
 /// Result of a client, in the words of a fixture.
-fn told(to: Dialect, said: &[String; 2], word: &str, tokens: [u64; 4]) -> Value {
+fn told(to: Dialect, said: &[String; 2], calls: Calls, word: &str, tokens: [u64; 4]) -> Value {
     let [input, cached, written, output] = tokens;
-    value!({"thinking": said[1], "text": said[0], "to": index(to), "ends": word,
+    let arguments = |json: &str| serde_json::from_str(json).unwrap_or(value!({"broken": json}));
+    let calls = calls
+        .into_values()
+        .map(|[name, pieces, all]| value!([name, arguments(if all.is_empty() { &pieces } else { &all })]));
+    let calls: Vec<Value> = calls.collect();
+    value!({"thinking": said[1], "text": said[0], "calls": calls, "to": index(to), "ends": word,
         "input": input, "cached": cached, "written": written, "output": output})
 }
 
@@ -91,7 +156,7 @@ fn asked((from, to): (Dialect, Dialect)) -> TranslationState {
 }
 
 fn complete((from, to): (Dialect, Dialect), body: &str) -> Value {
-    let (mut out, mut said) = (Vec::new(), Default::default());
+    let (mut out, mut said, mut calls) = (Vec::new(), Default::default(), Calls::new());
     let read = match from == to {
         true => whole(from, body.as_bytes(), &ME, &mut out),
         false => reply((from, to), body.as_bytes(), &asked((from, to)), &ME, &mut out),
@@ -99,9 +164,10 @@ fn complete((from, to): (Dialect, Dialect), body: &str) -> Value {
     let Ok(observed) = read else { return value!({"fails": true}) };
     let answer: Value = serde_json::from_slice(&out).unwrap();
     gather_answer(to, &answer, &mut said);
+    gather_calls(to, &answer, &mut calls);
     let tokens = shown(to, &answer["usage"]);
     assert_eq!(tokens, counted(observed.reported), "{answer}");
-    told(to, &said, &word_of(to, &answer.to_string()), tokens)
+    told(to, &said, calls, &word_of(to, &answer.to_string()), tokens)
 }
 
 fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
@@ -117,11 +183,12 @@ fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
 
 /// Response that the client of a stream receives.
 pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -> Value {
-    let (mut said, mut reported) = (Default::default(), Reported::default());
+    let (mut said, mut calls, mut reported) = (Default::default(), Calls::new(), Reported::default());
     let mut heads = Vec::new();
     for data in out.lines().filter_map(|line| line.strip_prefix("data: ")) {
         let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
         gather_answer(to, &event, &mut said);
+        gather_calls(to, &event, &mut calls);
         if to == Dialect::Chat && event.get("error").is_none() {
             heads.push(["id", "object", "created", "model"].map(|name| event[name].clone()));
         }
@@ -143,7 +210,7 @@ pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -
     match result {
         Ok(()) => {
             assert_eq!(tokens, counted(observed.reported), "{out}");
-            told(to, &said, &word, tokens)
+            told(to, &said, calls, &word, tokens)
         }
         Err(StreamFault::Malformed) if out.is_empty() => value!({"fails": true, "text": ""}),
         Err(StreamFault::Error(_)) => value!({"fails": true, "text": said[0]}),
@@ -251,9 +318,9 @@ fn every_report_is_answered_for_clients_of_every_format() {
             let want: Value = serde_json::from_str(&case.out).unwrap();
             let what = format!("{}: {}", path.display(), case.head);
             if kind == "request" {
-                let (from, to) = from.split_once(' ').unwrap();
-                let takes = Capabilities::default();
-                let got = request_for((format_of(from), format_of(to)), &case.input, "up", &takes).unwrap().0;
+                let mut words = from.split_whitespace();
+                let way = [(); 2].map(|()| format_of(words.next().unwrap()));
+                let got = request_for(way.into(), &case.input, "up", &capabilities(from)).unwrap().0;
                 assert!(contains(&got, &want), "{what}: {got}");
                 continue;
             }
@@ -269,6 +336,7 @@ fn every_report_is_answered_for_clients_of_every_format() {
                 let mut want = want.clone();
                 if want.get("ends").is_some() {
                     want["written"] = value!(want["written"].as_u64().unwrap_or(0));
+                    want["calls"] = value!(want["calls"].as_array().cloned().unwrap_or_default());
                     (want["to"], want["ends"]) = (value!(index(to)), want["ends"][index(to)].clone());
                 }
                 let got = match kind {

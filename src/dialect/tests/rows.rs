@@ -51,12 +51,12 @@ pub(super) fn cases(text: &str) -> (String, Vec<Case>) {
     (comment, parts.map(case).collect())
 }
 
-fn capabilities(head: &str) -> Capabilities {
+pub(super) fn capabilities(head: &str) -> Capabilities {
     let mut capabilities = Capabilities::default();
     for word in head.split_whitespace().skip(2) {
         match word.split_once('=').unwrap_or((word, "")) {
             ("sampling", _) => capabilities.sampling = false,
-            ("mid_system", _) => capabilities.mid_conversation_system = true,
+            ("mid_system", value) => capabilities.mid_conversation_system = Some(value != "false"),
             ("replay", _) => capabilities.replay_reasoning = true,
             ("max_completion_tokens", _) => capabilities.max_completion_tokens = true,
             ("ceiling", n) => capabilities.max_output_tokens = Some(n.parse().unwrap()),

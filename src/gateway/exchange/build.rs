@@ -43,20 +43,28 @@ impl Exchange {
         if matches!(built, Built::TooLong) {
             self.count_prompt(draft, message, cx);
         }
-        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return Ok(built) };
+        self.look_for_dropped(draft, at, message);
+        Ok(built)
+    }
+
+    /// Notes what of the client's body the target of `at` is not sent.
+    #[inline]
+    pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, at: &Attempt, message: &Message<'_>) {
+        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return };
         let translated = provider.shape != dialect.upstream();
         let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
-        if names.peek().is_some() || self.diagnosis.is_some() {
+        let lost = if translated { draft.state.as_ref().map_or(&[][..], |state| &state.dropped) } else { &[] };
+        if names.peek().is_some() || self.diagnosis.is_some() || !lost.is_empty() {
             let mut plain = Vec::new();
             let mut tell = |name: &[u8]| {
                 plain.clear();
                 unescape(beginning(name), &mut plain);
                 self.told(&plain)
             };
-            let names = names.take(DROPPED_MAX).map(&mut tell).collect();
+            let lost = lost.iter().map(|name| name.as_bytes());
+            let names = names.chain(lost).take(DROPPED_MAX).map(&mut tell).collect();
             self.note_dropped(names);
         }
-        Ok(built)
     }
 
     fn lay_out(

@@ -222,6 +222,7 @@ impl Exchange {
         };
         let Translating { at, promise, failed, .. } = translating;
         draft.promise = promise;
+        self.look_for_dropped(&draft, &at, message);
         let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
         match (built.and_then(|()| self.keep(&mut draft, message, cx)), failed) {
             (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, at, message, cx),

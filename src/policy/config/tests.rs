@@ -954,8 +954,8 @@ fn every_key_of_a_model_is_read() {
     assert_eq!((m.prices, m.default_max_tokens, m.reserve_tokens), (prices, 100, 50));
     let c = m.capabilities;
     assert_eq!((c.sampling, c.max_output_tokens, c.structured_output), (Some(false), Some(9), StructuredOutput::Tool));
-    assert!(c.mid_conversation_system && c.replay_reasoning && c.strict_tools);
-    assert_eq!(c.developer_role, Some(true));
+    assert!(c.replay_reasoning && c.strict_tools);
+    assert_eq!((c.developer_role, c.mid_conversation_system), (Some(true), Some(true)));
     assert_eq!((c.max_completion_tokens, c.effort, c.effort_with_tools), (Some(true), Some(true), Some(false)));
 }
 
