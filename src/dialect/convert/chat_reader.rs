@@ -154,19 +154,7 @@ impl ChatReader {
             self.thought(false, sink)?;
             sink.take(Delta::Refuse(text))?;
         }
-        let says = |value: &Raw<'_>| value.string().is_some_and(|text| !text.is_empty());
-        let is_older = older.pick(["name", "arguments"]).iter().flatten().any(says);
-        if calls.kind() == Kind::Array || is_older {
-            self.thought(false, sink)?;
-        }
-        self.before = self.calls.len();
-        for entry in calls.items() {
-            let [index, id, function] = entry.pick(["index", "id", "function"]);
-            self.entry(index, id, function.unwrap_or(Raw::NULL), sink)?;
-        }
-        if is_older && calls.items().next().is_none() {
-            self.entry(None, None, older, sink)?;
-        }
+        self.entries(calls, older, sink)?;
         if let Some(word) = word.filter(|_| !self.stopped) {
             self.stopped = true;
             self.thought(true, sink)?;
@@ -209,6 +197,24 @@ impl ChatReader {
             Some(block) => sink.take(Delta::Thought { block: Some(&block) }),
             None => Ok(()),
         }
+    }
+
+    /// Reads the calls of a chunk; `older`: its `function_call`.
+    fn entries(&mut self, calls: Raw<'_>, older: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let says = |value: &Raw<'_>| value.string().is_some_and(|text| !text.is_empty());
+        let is_older = older.pick(["name", "arguments"]).iter().flatten().any(says);
+        if calls.kind() == Kind::Array || is_older {
+            self.thought(false, sink)?;
+        }
+        self.before = self.calls.len();
+        for entry in calls.items() {
+            let [index, id, function] = entry.pick(["index", "id", "function"]);
+            self.entry(index, id, function.unwrap_or(Raw::NULL), sink)?;
+        }
+        if is_older && calls.items().next().is_none() {
+            self.entry(None, None, older, sink)?;
+        }
+        Ok(())
     }
 
     fn entry(

@@ -27,6 +27,9 @@ struct Item {
     before: usize,
 }
 
+/// More of an item, as the inside of a string; true if a later part of the item begins with it.
+type More<'a> = (Cow<'a, [u8]>, bool);
+
 /// The reader's state.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesReader {
@@ -111,9 +114,9 @@ impl ResponsesReader {
         Ok(&mut self.items[at])
     }
 
-    /// Text of an event that no earlier event has brought: a piece of a part or, of an event that ends the part and
-    /// repeats it in its member `whole`, the rest. With true if a later part begins with it.
-    fn more<'a>(&mut self, event: Raw<'a>, whole: &str) -> Result<Option<(Cow<'a, [u8]>, bool)>, StreamFault> {
+    /// The text of an event that no earlier event has brought. An event that ends a part repeats it in its member
+    /// `whole`.
+    fn more<'a>(&mut self, event: Raw<'a>, whole: &str) -> Result<Option<More<'a>>, StreamFault> {
         let names = ["output_index", "summary_index", "content_index", "delta", whole];
         let [index, summary, content, delta, whole] = event.pick(names);
         let index = index.and_then(Raw::count).unwrap_or(0);

@@ -5,7 +5,7 @@
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name};
-use super::talk::{Block, Mark};
+use super::talk::{Block, Mark, Text, Turn};
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, Run, runs, write_inside};
@@ -172,6 +172,17 @@ pub(super) struct Message<'a> {
     pub(super) role: Raw<'a>,
     pub(super) content: Raw<'a>,
     pub(super) marks: Marks<'a>,
+}
+
+/// The text of a system message, as a user says it.
+pub(super) fn as_users(turn: &Turn<'_>) -> Text<'static> {
+    let mut text = b"<developer_message>\\n".to_vec();
+    for part in turn.blocks.iter().filter_map(Block::text).filter(|part| !is_blank(part)) {
+        text.extend_from_slice(part);
+        text.extend_from_slice(b"\\n");
+    }
+    text.extend_from_slice(b"</developer_message>");
+    Cow::Owned(text)
 }
 
 pub(super) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {

@@ -3,7 +3,6 @@
 //! Owns the words. Must never name a member of a shape. Texts are the insides of JSON strings, escapes and all: they
 //! pass from one shape to the other without being unescaped.
 
-use super::ask::is_blank;
 use crate::wire::json::Raw;
 use std::borrow::Cow;
 
@@ -211,17 +210,6 @@ impl<'a> Talk<'a> {
 impl<'a> Turn<'a> {
     pub(super) fn new(role: Role) -> Turn<'a> {
         Turn { role, blocks: Vec::new() }
-    }
-
-    /// The text of a system message, as a user says it.
-    pub(super) fn as_users(&self) -> Text<'static> {
-        let mut text = b"<developer_message>\\n".to_vec();
-        for part in self.blocks.iter().filter_map(Block::text).filter(|part| !is_blank(part)) {
-            text.extend_from_slice(part);
-            text.extend_from_slice(b"\\n");
-        }
-        text.extend_from_slice(b"</developer_message>");
-        Cow::Owned(text)
     }
 }
 

@@ -4,7 +4,7 @@
 use super::super::capabilities::Structured;
 use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
 use super::super::request::Invalid;
-use super::ask::{Ask, is_blank, refuse, write_user};
+use super::ask::{Ask, as_users, is_blank, refuse, write_user};
 use super::schema::{is_strict, write_free, write_parameters};
 use super::talk::{
     Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Text, Tool, Turn, Wishes,
@@ -74,7 +74,7 @@ fn put_system_first(turns: &mut Vec<Turn<'_>>) {
     }
     for turn in turns.iter_mut().skip(leading.min(1)).filter(|turn| is_system(turn)) {
         let said = texts(turn).any(|text| !is_blank(text));
-        *turn = Turn { role: Role::User, blocks: said.then(|| Block::Text(turn.as_users())).into_iter().collect() };
+        *turn = Turn { role: Role::User, blocks: said.then(|| Block::Text(as_users(turn))).into_iter().collect() };
     }
 }
 

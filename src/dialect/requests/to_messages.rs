@@ -7,7 +7,7 @@ use super::super::capabilities::{Cache, Structured, Thinking};
 use super::super::carrier;
 use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
 use super::super::request::Invalid;
-use super::ask::{Ask, is_blank, refuse, write_user};
+use super::ask::{Ask, as_users, is_blank, refuse, write_user};
 use super::bounds::too_many;
 use super::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Mark, Offer, Returned, Role, Schema, Talk, Text};
@@ -151,7 +151,7 @@ impl<'t, 'a> Plan<'t, 'a> {
         } else if moves || last.is_none() {
             self.system.extend(pieces());
         } else {
-            self.add(Role::User, Vec::new(), vec![Piece::Text(turn.as_users())]);
+            self.add(Role::User, Vec::new(), vec![Piece::Text(as_users(turn))]);
         }
     }
 
