@@ -150,6 +150,12 @@ impl RequestScan {
         self.tokens().tokens_max()
     }
 
+    /// Those of [`RequestScan::prompt_tokens`] that stand for files of unknown size: their provider fetches them.
+    #[inline]
+    pub fn tokens_fetched(&self) -> u64 {
+        self.tokens().tokens_fetched()
+    }
+
     /// About as many as [`RequestScan::prompt_tokens`], known without another look at the body.
     pub fn prompt_tokens_about(&self) -> u64 {
         self.tokens().tokens_about()

@@ -25,6 +25,8 @@ use lanes::unescape::{unescape_into, unescaped};
 
 /// Tokens that one image counts for; providers charge by area, 765 to 1600 for an ordinary one.
 pub const IMAGE_TOKENS: u64 = 1000;
+/// Tokens that one file counts for at most: no model reads more at once.
+pub const FILE_TOKENS_MAX: u64 = 1_000_000;
 /// Tokens around one message: role and separators.
 pub const MESSAGE_TOKENS: u64 = 4;
 
@@ -191,6 +193,8 @@ pub struct CountLater {
     added: u64,
     /// Marks between texts: brackets, quotes, commas.
     marks: u64,
+    /// Files that a provider fetches: their size is not known.
+    fetched: u64,
 }
 
 impl CountLater {
@@ -198,7 +202,7 @@ impl CountLater {
     pub fn reset(&mut self) {
         self.texts.clear();
         (self.counted, self.arriving) = (None, None);
-        (self.later, self.bytes, self.added, self.marks) = (0, 0, 0, 0);
+        (self.later, self.bytes, self.added, self.marks, self.fetched) = (0, 0, 0, 0, 0);
     }
 
     /// The text at `span` of `body`, as [`Estimator::feed_json`] takes it. `cut`: what follows is other text.
@@ -261,6 +265,18 @@ impl CountLater {
         self.added = self.added.saturating_add(tokens);
     }
 
+    /// Counts a file that its provider fetches.
+    #[inline]
+    pub fn fetched(&mut self) {
+        self.fetched += 1;
+    }
+
+    /// Tokens of such files, each as large as a file can be.
+    #[inline]
+    pub fn tokens_fetched(&self) -> u64 {
+        self.fetched * FILE_TOKENS_MAX
+    }
+
     /// Counts a mark between texts that a model reads too.
     #[inline]
     pub fn mark(&mut self) {
@@ -272,13 +288,15 @@ impl CountLater {
         let mut counted = self.counted(body);
         counted.count_waiting();
         counted.parts = counted.parts.saturating_add(self.marks * MARK_PARTS);
-        counted.tokens().saturating_add(self.added)
+        counted.tokens().saturating_add(self.added).saturating_add(self.tokens_fetched())
     }
 
     /// Upper bound of [`CountLater::tokens`], known without reading the texts.
     #[inline]
     pub fn tokens_max(&self) -> u64 {
-        ((self.bytes * BYTE_PARTS_MAX + self.marks * MARK_PARTS) / PARTS + 1).saturating_add(self.added)
+        ((self.bytes * BYTE_PARTS_MAX + self.marks * MARK_PARTS) / PARTS + 1)
+            .saturating_add(self.added)
+            .saturating_add(self.tokens_fetched())
     }
 
     /// About as many as [`CountLater::tokens`], by the length of the texts alone.

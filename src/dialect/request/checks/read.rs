@@ -4,51 +4,43 @@
 //! chooses the names of members, so a name alone never makes a string cheap: that needs a part of the right type, and
 //! that part must be an item of a conversation. Strings anywhere else are text that a model may read.
 
-use super::super::super::tokens::{CountLater, IMAGE_TOKENS, LATER_BYTES_MAX};
+use super::super::super::tokens::{CountLater, FILE_TOKENS_MAX, IMAGE_TOKENS, LATER_BYTES_MAX};
 use crate::wire::Span;
-use crate::wire::json::Token;
+use crate::wire::json::{Raw, Run, Token, has_escape, runs};
 
 /// Bytes of a file for each token that it counts for; a page of a PDF costs some thousand tokens.
 const FILE_BYTES_PER_TOKEN: u64 = 20;
 /// Bytes of a text in base64 for each token: a fifth of what a text comes to that has a token in each byte.
 const TEXT_BYTES_PER_TOKEN: u64 = 5;
-/// Tokens that a file counts for at most: no model reads more at once.
-const FILE_TOKENS_MAX: u64 = 1_000_000;
 /// Bytes of an address or of sealed reasoning for each token that it counts for at least.
 const SEALED_BYTES_PER_TOKEN: u64 = 8;
 /// Bytes of a string for each token, if it is too long to be looked at once its part turns out not to carry it.
 const UNSEEN_BYTES_PER_TOKEN: u64 = 2;
 
 /// Names that the dialects give to members on the way to the parts of a conversation, and in them.
-const WAYS: [&[u8]; 11] = [
-    b"audio_url",
+const WAYS: [&[u8]; 10] = [
     b"content",
+    b"document",
     b"file",
     b"function",
-    b"image_url",
     b"input_audio",
+    b"input_video",
     b"output",
     b"source",
     b"summary",
     b"tool_calls",
-    b"video_url",
 ];
 /// Names that the dialects give to members whose values are no containers; if one is, a model has chosen what it holds.
-const NAMES: [&[u8]; 26] = [
+const NAMES: [&[u8]; 20] = [
     b"arguments",
     b"cache_control",
     b"call_id",
-    b"data",
     b"detail",
-    b"encrypted_content",
-    b"file_data",
-    b"file_url",
     b"filename",
     b"format",
     b"id",
     b"input",
     b"is_error",
-    b"media_type",
     b"name",
     b"reasoning_content",
     b"refusal",
@@ -60,10 +52,13 @@ const NAMES: [&[u8]; 26] = [
     b"title",
     b"tool_call_id",
     b"tool_use_id",
-    b"url",
 ];
 /// Levels whose objects are looked at for a type; parts lie no deeper.
-const LEVELS: usize = 10;
+const LEVELS: usize = 12;
+/// Characters at the beginning of a string that tell an address, or the media type of data.
+const FRONT: usize = 32;
+/// Bytes of the longest escape of such a character.
+const ESCAPE_MAX: usize = 6;
 
 /// Type of an object, by its own `type`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -81,13 +76,36 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(raw: &[u8]) -> Kind {
-        match raw {
+    fn known(name: &[u8]) -> Option<Kind> {
+        Some(match name {
             b"base64" | b"url" => Kind::Source,
             b"image" | b"image_url" | b"input_image" | b"computer_screenshot" => Kind::Image,
             b"document" | b"file" | b"input_file" | b"input_audio" | b"audio_url" | b"video_url" => Kind::File,
+            b"document_url" | b"file_url" | b"input_video" => Kind::File,
             b"reasoning" | b"compaction" | b"redacted_thinking" | b"web_search_result" => Kind::Sealed,
-            _ => Kind::Another,
+            _ => return None,
+        })
+    }
+}
+
+/// Media type of data, from the cheapest to the dearest: the dearest of several counts.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+enum Media {
+    #[default]
+    Untold,
+    Image,
+    File,
+    /// A translation may write the text itself.
+    Text,
+}
+
+impl Media {
+    fn of(front: &[u8]) -> Media {
+        match front {
+            [b'i', b'm', b'a', b'g', b'e', b'/', ..] => Media::Image,
+            [b't', b'e', b'x', b't', b'/', ..] => Media::Text,
+            _ if front.starts_with(b"application/json") => Media::Text,
+            _ => Media::File,
         }
     }
 }
@@ -102,6 +120,9 @@ enum Key {
     Way,
     /// An image or a file, by its address or with all its bytes.
     Media,
+    /// A file, likewise: an address there is never that of an image.
+    File,
+    MediaType,
     Sealed,
     Another,
 }
@@ -110,7 +131,10 @@ enum Key {
 #[derive(Copy, Clone, Debug)]
 struct Held {
     span: Span,
-    is_sealed: bool,
+    /// Name of its member: `Media`, `File` or `Sealed`.
+    key: Key,
+    /// Media type that the object with the string names.
+    media: Media,
     /// Depth of the object that has yet to end.
     depth: u8,
     /// True if that is the part around the one that has the string.
@@ -121,10 +145,12 @@ struct Held {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Reading {
     kinds: [Kind; LEVELS],
+    media: [Media; LEVELS],
     key: Key,
     /// Depth of the container under way in which a model has chosen all names; 0 if there is none.
     chosen: u8,
-    held: Option<Held>,
+    /// What is not sealed, and what is: a search result has both.
+    held: [Option<Held>; 2],
 }
 
 impl Reading {
@@ -173,33 +199,25 @@ impl Reading {
 
     /// True if a part may carry the string under way, which is counted when that is known.
     pub(super) fn may_carry(&self) -> bool {
-        self.chosen == 0 && matches!(self.key, Key::Media | Key::Sealed)
+        self.chosen == 0 && self.key.may_carry()
     }
 
     /// The name of a member; true if it is text.
     fn name(&mut self, name: &[u8]) -> bool {
-        self.key = match name {
-            b"type" => Key::Type,
-            b"encrypted_content" => Key::Sealed,
-            b"url" | b"image_url" | b"data" | b"file_data" => Key::Media,
-            _ if WAYS.contains(&name) => Key::Way,
-            _ => {
-                self.key = Key::Another;
-                return !NAMES.contains(&name);
-            }
-        };
-        false
+        let key = known(name, Key::known);
+        self.key = key.unwrap_or(Key::Another);
+        key.is_none() && !NAMES.contains(&name)
     }
 
     /// A container begins at this depth.
     fn open(&mut self, token: Token, depth: usize) {
         // `image_url` is a string or an object.
-        if self.chosen == 0 && !matches!(self.key, Key::Item | Key::Way | Key::Media) {
+        if self.chosen == 0 && !matches!(self.key, Key::Item | Key::Way | Key::Media | Key::File) {
             self.chosen = depth as u8;
         }
         self.key = Key::Item;
-        if let (Token::ObjectOpen, Some(kind)) = (token, self.kinds.get_mut(depth)) {
-            *kind = Kind::Untold;
+        if token == Token::ObjectOpen && depth < LEVELS {
+            (self.kinds[depth], self.media[depth]) = (Kind::Untold, Media::Untold);
         }
     }
 
@@ -210,15 +228,24 @@ impl Reading {
         if usize::from(self.chosen) == depth {
             self.chosen = 0;
         }
-        let Some(held) = self.held.filter(|held| usize::from(held.depth) == depth) else { return };
+        for place in 0..self.held.len() {
+            self.end_part(place, buf, token, depth, tokens);
+        }
+    }
+
+    /// The object that has a string held back, or the part around it, may have ended.
+    #[inline]
+    fn end_part(&mut self, place: usize, buf: &[u8], token: Token, depth: usize, tokens: &mut CountLater) {
+        let Some(mut held) = self.held[place].filter(|held| usize::from(held.depth) == depth) else { return };
         let kind = if token == Token::ObjectClose { self.kinds[depth] } else { Kind::Another };
+        held.media = held.media.max(self.media[depth]);
         match kind {
             // The part around a source is an item of a list in a message, or of the conversation.
             Kind::Untold | Kind::Source if !held.is_outer && depth > 2 => {
-                self.held = Some(Held { depth: held.depth - 1, is_outer: true, ..held });
+                self.held[place] = Some(Held { depth: held.depth - 1, is_outer: true, ..held });
             }
             _ => {
-                self.held = None;
+                self.held[place] = None;
                 held.count(kind, buf, tokens);
             }
         }
@@ -229,14 +256,21 @@ impl Reading {
         let of = depth - 1;
         match self.key {
             Key::Type => {
-                self.says(of, Kind::of(span.of(buf)));
+                self.says(of, known(span.of(buf), Kind::known).unwrap_or(Kind::Another));
                 true
             }
-            Key::Media | Key::Sealed if of < LEVELS => {
-                let held = Held { span, is_sealed: self.key == Key::Sealed, depth: of as u8, is_outer: false };
-                // A part carries one of them.
-                if let Some(before) = self.held.replace(held) {
-                    before.count(Kind::Another, buf, tokens);
+            Key::MediaType => {
+                let (front, length) = front(span.of(buf));
+                if let Some(media) = self.media.get_mut(of) {
+                    *media = (*media).max(Media::of(&front[..length]));
+                }
+                true
+            }
+            key if key.may_carry() && of < LEVELS => {
+                let held = Held { span, key, media: Media::Untold, depth: of as u8, is_outer: false };
+                // A part carries one of them; which of two a provider takes is not known.
+                if let Some(before) = self.held[usize::from(key == Key::Sealed)].replace(held) {
+                    before.count(Kind::Untold, buf, tokens);
                 }
                 false
             }
@@ -258,21 +292,50 @@ impl Reading {
     }
 }
 
+impl Key {
+    fn known(name: &[u8]) -> Option<Key> {
+        Some(match name {
+            b"type" => Key::Type,
+            b"encrypted_content" => Key::Sealed,
+            b"url" | b"image_url" | b"data" | b"file_data" => Key::Media,
+            b"file_url" | b"document_url" | b"audio_url" | b"video_url" => Key::File,
+            b"media_type" => Key::MediaType,
+            _ if WAYS.contains(&name) => Key::Way,
+            _ => return None,
+        })
+    }
+
+    fn may_carry(self) -> bool {
+        matches!(self, Key::Media | Key::File | Key::Sealed)
+    }
+}
+
 impl Held {
     /// Counts it as what a part of this kind carries, or as text.
     fn count(self, kind: Kind, buf: &[u8], tokens: &mut CountLater) {
         let (raw, length) = (self.span.of(buf), self.span.len() as u64);
-        let is_inline = raw.starts_with(b"data:");
-        let is_address = raw.starts_with(b"http");
-        match kind {
-            Kind::Sealed => tokens.add(length.div_ceil(SEALED_BYTES_PER_TOKEN)),
-            Kind::Image | Kind::File if is_address && !self.is_sealed => {
-                tokens.add(IMAGE_TOKENS.max(length.div_ceil(SEALED_BYTES_PER_TOKEN)));
+        let (front, end) = front(raw);
+        let inline = front[..end].strip_prefix(b"data:");
+        let schemes: [&[u8]; 2] = [b"http:", b"https:"];
+        let is_url = schemes.iter().any(|scheme| front.starts_with(scheme)) || front.windows(3).any(|at| at == b"://");
+        let is_address = is_url && inline.is_none();
+        let is_data = inline.is_some() || is_encoded(raw);
+        let media = inline.map_or(self.media, Media::of);
+        let by_address = length.div_ceil(SEALED_BYTES_PER_TOKEN);
+        match (kind, self.key) {
+            (Kind::File | Kind::Source | Kind::Untold, Key::Media) | (_, Key::File) if is_address => {
+                tokens.add(by_address);
+                tokens.fetched();
             }
-            Kind::Image if !self.is_sealed && (is_inline || is_encoded(raw)) => tokens.add(IMAGE_TOKENS),
-            Kind::File if !self.is_sealed && is_text(raw) => tokens.add(length.div_ceil(TEXT_BYTES_PER_TOKEN)),
-            Kind::File if !self.is_sealed && (is_inline || is_encoded(raw)) => {
-                tokens.add(IMAGE_TOKENS.max((length / FILE_BYTES_PER_TOKEN).min(FILE_TOKENS_MAX)));
+            (Kind::Sealed, _) => tokens.add(by_address),
+            (Kind::Image, Key::Media) if is_address => tokens.add(IMAGE_TOKENS.max(by_address)),
+            (Kind::Image, Key::Media | Key::File) if is_data && media == Media::Image => tokens.add(IMAGE_TOKENS),
+            (Kind::Image | Kind::File, Key::Media | Key::File) if is_data && media == Media::Text => {
+                let least = if kind == Kind::Image { IMAGE_TOKENS } else { 0 };
+                tokens.add(least.max(length.div_ceil(TEXT_BYTES_PER_TOKEN)));
+            }
+            (Kind::Image | Kind::File, Key::Media | Key::File) if is_data => {
+                tokens.add((length / FILE_BYTES_PER_TOKEN).clamp(IMAGE_TOKENS, FILE_TOKENS_MAX));
             }
             _ if self.span.len() > LATER_BYTES_MAX => tokens.add(length / UNSEEN_BYTES_PER_TOKEN),
             _ => tokens.text(buf, self.span, true),
@@ -280,10 +343,31 @@ impl Held {
     }
 }
 
-/// True if a file has a text, which a translation may write in place of it.
-fn is_text(raw: &[u8]) -> bool {
-    let begins = |with: &[u8]| raw.get(..with.len()).is_some_and(|front| front.eq_ignore_ascii_case(with));
-    begins(b"data:text/") || begins(b"data:application/json")
+/// The beginning of a string as its reader sees it, in small letters and without what a URL's reader passes over.
+fn front(raw: &[u8]) -> ([u8; FRONT], usize) {
+    let (mut front, mut length) = ([0; FRONT], 0);
+    let raw = raw.trim_ascii_start();
+    // Megabytes are not searched for an escape.
+    let head = &raw[..raw.len().min(ESCAPE_MAX * FRONT)];
+    for run in runs(if has_escape(head) { raw } else { head }) {
+        let mut char = [0; 4];
+        let text = match run {
+            Run::Plain(text) => text,
+            Run::Char(one) => one.encode_utf8(&mut char).as_bytes(),
+        };
+        for byte in text.iter().filter(|byte| byte.is_ascii_graphic()) {
+            let Some(slot) = front.get_mut(length) else { return (front, length) };
+            *slot = byte.to_ascii_lowercase();
+            length += 1;
+        }
+    }
+    (front, length)
+}
+
+/// What a word of the dialects is, also where it is written with escapes.
+fn known<T>(raw: &[u8], of: fn(&[u8]) -> Option<T>) -> Option<T> {
+    let is_escaped = || raw.len() <= ESCAPE_MAX * FRONT && has_escape(raw);
+    of(raw).or_else(|| is_escaped().then(|| of(Raw::text_of(raw).as_bytes()))?)
 }
 
 /// True if it may be base64, and is too long for a word.
