@@ -23,7 +23,7 @@ use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::{Account, tokens_left};
 use budget::{NO_BUDGET, tell};
-use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached};
+use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached, share};
 use std::sync::Arc;
 use tree::Tree;
 
@@ -343,6 +343,16 @@ impl Meter {
             self.tree.each_as_it_is(payer.path, |node| is_more |= exceeds(&node.share(payer.hosts), need));
         }
         if is_more { self.within_share(payer, now, (need, floor())) } else { Ok(()) }
+    }
+
+    /// The most that one request may use by the limits of its payer.
+    #[cold]
+    pub fn share(&mut self, payer: Payer<'_>) -> Amount {
+        let mut most = share(payer.plan);
+        if payer.path.is_some() {
+            self.tree.each_as_it_is(payer.path, |node| most = most.min(share(&node.share(payer.hosts))));
+        }
+        most
     }
 
     #[cold]

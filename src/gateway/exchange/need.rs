@@ -64,6 +64,22 @@ impl Exchange {
         Amount { tokens: prompt.saturating_add(completion), nano }
     }
 
+    /// What is reserved for a request with files of unknown size: the most that they can be, but no more than the whole
+    /// of a limit, so that such requests run one after the other. What is known of it may be refused.
+    #[cold]
+    pub(super) fn with_fetched(
+        &self,
+        all: Amount,
+        draft: &OutgoingRequest,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Amount {
+        let Ok(payer) = payer(self, &cx.plans, &cx.keys, &cx.setup.config) else { return all };
+        let prompt = draft.scan.prompt_tokens(message.body).count() + self.unknown_tokens(draft, message);
+        let known = self.amount_of(Some(payer), prompt - draft.scan.tokens_fetched(), draft, message);
+        all.min(cx.meter.share(payer).max(known))
+    }
+
     /// Tokens of the client's unknown members that a target is sent, with each prompt: reserved, and charged if the
     /// provider reports no usage.
     #[inline]

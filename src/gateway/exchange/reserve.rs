@@ -251,7 +251,10 @@ impl Exchange {
         if self.admit_bounded(&draft, message, cx) {
             return self.serve(draft, at, message, cx);
         }
-        let estimate = self.count_prompt(&draft, message, cx);
+        let mut estimate = self.count_prompt(&draft, message, cx);
+        if draft.scan.tokens_fetched() > 0 {
+            estimate = self.with_fetched(estimate, &draft, message, cx);
+        }
         if cx.asks_ledger() {
             let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
             let granted = self.request.found.key.and_then(|key| cx.admit_granted(key, reserved));
@@ -316,11 +319,15 @@ impl Exchange {
     /// reserved from here on.
     pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Amount {
         let unknown = self.unknown_tokens(draft, message);
+        let most = self.model().map_or(0, |model| model.prompt_max().saturating_mul(draft.scan.fields().prompts()));
         let Some(asked) = &mut self.asked else { return Amount::default() };
         if let Some(counted) = asked.prompt {
             return self.amount(counted.get().into(), draft, message, cx);
         }
-        let prompt = draft.scan.prompt_tokens(message.body).count().max(1) + unknown;
+        let mut prompt = draft.scan.prompt_tokens(message.body).count().max(1) + unknown;
+        if draft.scan.tokens_fetched() > 0 {
+            prompt = prompt.min(most);
+        }
         asked.prompt = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
         let estimate = self.amount(prompt, draft, message, cx);
         if let Some(admitted) = &self.admitted {

@@ -53,7 +53,7 @@ impl Amount {
     }
 
     /// The smaller of each.
-    pub(super) fn min(self, other: Amount) -> Amount {
+    pub fn min(self, other: Amount) -> Amount {
         Amount { tokens: self.tokens.min(other.tokens), nano: self.nano.min(other.nano) }
     }
 
