@@ -291,6 +291,7 @@ impl Checks {
         }
         if self.class == Class::Unknown {
             self.unknown += value.end - key.start;
+            self.fields.may_cost_more |= token != Token::Null;
         }
         match self.name {
             // It is written again for a provider of the same shape.
@@ -306,9 +307,12 @@ impl Checks {
             {
                 self.beside_needed(raw);
             }
-            Name::Audio if self.shape == Dialect::Chat => self.names_voice(raw),
+            Name::Audio if self.shape == Dialect::Chat => {
+                self.fields.may_cost_more |= token != Token::Null;
+                self.names_voice(raw);
+            }
             Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
-            Name::ServiceTier | Name::Speed | Name::InferenceGeo | Name::WebSearchOptions => {
+            Name::ServiceTier | Name::Speed | Name::InferenceGeo | Name::WebSearchOptions | Name::Modalities => {
                 self.fields.may_cost_more |= token != Token::Null;
             }
             Name::Prediction if self.shape == Dialect::Chat => self.fields.predicts = token != Token::Null,

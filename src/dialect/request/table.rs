@@ -141,8 +141,32 @@ const LOCAL: &[&str] = &[
     "typical_p",
 ];
 
+/// Members that may be billed at a price of their own, in small letters alone.
+const PRICED: &[(&str, Name)] = &[
+    ("audio", Name::Audio),
+    ("enablesearch", Name::WebSearchOptions),
+    ("inferencegeo", Name::InferenceGeo),
+    ("modalities", Name::Modalities),
+    ("plugins", Name::WebSearchOptions),
+    ("searchparameters", Name::WebSearchOptions),
+    ("servicetier", Name::ServiceTier),
+    ("speed", Name::Speed),
+    ("tools", Name::Tools),
+    ("websearch", Name::WebSearchOptions),
+    ("websearchoptions", Name::WebSearchOptions),
+];
+
 /// Prefixes of further names of [`LOCAL`].
 const LOCAL_PREFIXES: &[&str] = &["dry_", "guided_", "mirostat_", "xtc_"];
+
+/// Letters and digits of a name, in small letters.
+fn letters(raw: &[u8]) -> String {
+    let mut plain = Vec::new();
+    unescape(raw, &mut plain);
+    plain.retain(u8::is_ascii_alphanumeric);
+    plain.make_ascii_lowercase();
+    String::from_utf8_lossy(&plain).into_owned()
+}
 
 /// Treatment of every name in requests of `shape`, which is not relayed.
 const fn classes(shape: Dialect) -> [Class; NAMES.len()] {
@@ -166,11 +190,15 @@ impl Name {
         if raw.len() > NAME_BYTES_MAX {
             return true;
         }
-        let mut plain = Vec::new();
-        unescape(raw, &mut plain);
-        plain.retain(u8::is_ascii_alphanumeric);
-        plain.make_ascii_lowercase();
-        ELSEWHERE.contains(&&*String::from_utf8_lossy(&plain))
+        ELSEWHERE.contains(&&*letters(raw))
+    }
+
+    /// The member outside the tables that may be billed at a price of its own, however it is spelt. Asked only where
+    /// unknown members are forwarded.
+    pub(in crate::dialect) fn priced(raw: &[u8]) -> Option<Name> {
+        // A longer name is not sent.
+        let letters = if raw.len() > NAME_BYTES_MAX { return None } else { letters(raw) };
+        PRICED.iter().find(|(name, _)| *name == letters).map(|(_, name)| *name)
     }
 
     /// True if a member outside both tables is one that local servers document for their chat endpoint, and harmless.

@@ -114,7 +114,12 @@ pub fn surcharge<'a>(shape: Dialect, body: &'a [u8], fields: &Fields, with: &Tar
     let mut members = fields.members.iter().filter(goes);
     members.find_map(|member| {
         let value = Raw::new(member.value.of(body));
-        let costs = match member.name {
+        let key = member.key.of(body);
+        let name = match member.name {
+            Name::Other => Name::priced(key).unwrap_or(Name::Other),
+            name => name,
+        };
+        let costs = match name {
             _ if value.is_null() => false,
             Name::Tools => return hosted(shape, value, with.capabilities),
             Name::Input if shape == Dialect::Responses && fields.adds_tools => {
@@ -123,12 +128,20 @@ pub fn surcharge<'a>(shape: Dialect, body: &'a [u8], fields: &Fields, with: &Tar
             Name::ServiceTier => !USUAL_TIERS.iter().any(|tier| value.is(tier)),
             Name::Speed => !value.is("standard"),
             Name::InferenceGeo => !value.is("global"),
-            Name::WebSearchOptions => true,
+            Name::WebSearchOptions => value.bool() != Some(false),
+            Name::Modalities => !is_text_alone(value),
+            Name::Audio => true,
             _ => false,
         };
-        let path = || Raw::text_of(member.key.of(body)).into_owned().into();
+        let path = || Raw::text_of(key).into_owned().into();
         costs.then(|| Surcharge { path: path(), word: value.text() })
     })
+}
+
+/// True if an answer is asked for as text, and as nothing else.
+fn is_text_alone(kinds: Raw<'_>) -> bool {
+    let mut items = kinds.items().peekable();
+    items.peek().is_some() && items.all(|kind| kind.is("text"))
 }
 
 /// The first of the tools that runs at the provider.
