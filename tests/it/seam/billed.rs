@@ -42,15 +42,29 @@ const MULTIPLIERS: [&str; 22] = [
     r#","response_format":{"type":"json_object"},"temperature":0.5,"seed":7,"max_tokens":40"#,
 ];
 
-/// The prompts of an endpoint.
+/// Bytes of a PDF in base64, in prompts that have one.
+const PDF_BYTES: usize = 60_000;
+/// Tokens of a document that the provider fetches: all that the model reads.
+const FETCHED: u64 = 256_000;
+
+/// The prompts of an endpoint, with files of some size.
 fn prompts(endpoint: &str) -> &'static [&'static str] {
     match endpoint {
-        "chat/completions" | "messages" => {
-            &[r#""messages":[{"role":"user","content":"internationalization misunderstandings"}]"#]
-        }
+        "chat/completions" => &[
+            r#""messages":[{"role":"user","content":"internationalization misunderstandings"}]"#,
+            r#""messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:application/pdf;base64,FILL"}}]}]"#,
+            r#""messages":[{"role":"user","content":[{"type":"document_url","document_url":"https://a.example/a.pdf"}]}]"#,
+        ],
+        "messages" => &[
+            r#""messages":[{"role":"user","content":"internationalization misunderstandings"}]"#,
+            r#""messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"application/pdf","data":"FILL"}}]}]"#,
+            r#""messages":[{"role":"user","content":[{"type":"document","source":{"type":"url","url":"https://a.example/a.pdf"}}]}]"#,
+        ],
         "responses" => &[
             r#""input":"internationalization misunderstandings""#,
             r#""input":[{"role":"user","content":"internationalization misunderstandings"}]"#,
+            r#""input":[{"role":"user","content":[{"type":"input_image","image_url":"data:application/pdf;base64,FILL"}]}]"#,
+            r#""input":[{"role":"user","content":[{"type":"input_file","file_url":"https://a.example/a.pdf"}]}]"#,
         ],
         "completions" => &[
             r#""prompt":"internationalization misunderstandings""#,
@@ -68,9 +82,12 @@ fn prompts(endpoint: &str) -> &'static [&'static str] {
     }
 }
 
-/// Words of all texts in a value, and numbers in arrays: no tokenizer makes fewer tokens of them.
+/// Words of all texts in a value, and numbers in arrays: no tokenizer makes fewer tokens of them. Of files as many as
+/// their size makes likely, and of those by address all that a model reads.
 fn words(value: &Value) -> u64 {
     match value {
+        Value::String(text) if text.len() >= PDF_BYTES => text.len() as u64 / 20,
+        Value::String(text) if text.starts_with("https://") => FETCHED,
         Value::String(text) => text.split_whitespace().count() as u64,
         Value::Array(items) => items.iter().map(|item| if item.is_number() { 1 } else { words(item) }).sum(),
         Value::Object(members) => members.values().map(words).sum(),
@@ -179,11 +196,12 @@ fn reservations_cover_what_a_provider_may_bill() {
                         let bound = if endpoint == "messages" { r#","max_tokens":40"# } else { "" };
                         let bound = if multiplier.contains("\"max_tokens\"") { "" } else { bound };
                         let body = format!("{{\"model\":\"small\",{prompt}{multiplier}{bound}{stream}}}");
+                        let body = body.replace("FILL", &"A".repeat(PDF_BYTES));
                         // What is 400 is not billed.
                         let client = format!("c{tried}");
                         tried += 1;
                         let Some((reserved, most)) = reserved(&mut rig, &client, endpoint, &body) else { continue };
-                        let row = format!("{endpoint} to {shape}, {unknown}, {drops}: {body}");
+                        let row = format!("{endpoint} to {shape}, {unknown}, {drops}: {prompt}{multiplier}{stream}");
                         assert!(reserved.tokens >= most.tokens, "{row}: {reserved:?} of {most:?}");
                         assert!(reserved.nano >= most.nano, "{row}: {reserved:?} of {most:?}");
                         rows += 1;
@@ -301,5 +319,96 @@ fn races_bill_a_budget_and_its_last_reservation_at_most() {
             assert!(billed < DOLLAR + reservation.nano, "{endpoint} {stream}: {billed}, the last {reservation:?}");
             assert!(reservation.nano <= DOLLAR, "one takes all of it at most");
         }
+    }
+}
+
+#[test]
+fn requests_with_files_by_address_run_one_after_the_other_under_a_small_budget() {
+    let parts = [
+        ("messages", r#"{"type":"document","source":{"type":"url","url":"https://a.example/a.pdf"}}"#),
+        ("responses", r#"{"type":"input_file","file_url":"https://a.example/a.pdf"}"#),
+        ("chat/completions", r#"{"type":"document_url","document_url":"https://a.example/a.pdf"}"#),
+    ];
+    for ((endpoint, part), shape) in parts.into_iter().zip(["messages", "responses", "chat"]) {
+        let list = if endpoint == "responses" { "input" } else { "messages" };
+        let body = format!(
+            "{{\"model\":\"small\",\"max_tokens\":40,\"{list}\":[{{\"role\":\"user\",\"content\":[{part}]}}]}}"
+        );
+        // A tenth of what one may cost, and of its tokens.
+        for limit in ["budget = 0.05", "tokens_per_window = 30000", "tokens = 30000"] {
+            let mut rig = rig(shape, "auto", false, &[("group all", limit)]);
+            for client in 0..3 {
+                let sent = request(&rig, client, endpoint, &body);
+                rig.send(&format!("c{client}"), sent);
+            }
+            let labels = rig.asked();
+            assert_eq!(labels.len(), 1, "{endpoint} {limit}: {}", rig.got("c0"));
+            for client in ["c1", "c2"] {
+                assert_eq!(rig.status(client), 429, "{endpoint} {limit}");
+                assert!(rig.got(client).contains("\r\nretry-after: 1\r\n"), "{}", rig.got(client));
+            }
+            rig.answer(&labels[0], &answer(endpoint, 1000, 10, false));
+            let sent = request(&rig, 3, endpoint, &body);
+            rig.send("c3", sent);
+            assert_eq!(rig.asked().len(), 1, "{endpoint} {limit}: {}", rig.got("c3"));
+            // What is known of a request has to fit.
+            let long = body.replace(
+                "\"content\":[",
+                &format!("\"content\":[{{\"type\":\"text\",\"text\":{:?}}},", "a ".repeat(80_000)),
+            );
+            let sent = request(&rig, 4, endpoint, &long);
+            rig.send("c4", sent);
+            assert!(rig.got("c4").contains("the request needs up to"), "{endpoint} {limit}: {}", rig.got("c4"));
+        }
+    }
+}
+
+#[test]
+fn members_with_a_price_of_their_own_are_403_under_a_budget() {
+    let refused = [
+        r#""modalities":["text","audio"],"audio":{"voice":"alloy","format":"wav"}"#,
+        r#""modalities":["audio"]"#,
+        r#""modalities":"audio""#,
+        r#""audio":{"voice":"alloy","format":"wav"}"#,
+        r#""mod\u0061lities":["text","image"]"#,
+        r#""Modalities":["audio"]"#,
+        r#""plugins":[{"id":"web"}]"#,
+        r#""search_parameters":{"mode":"on"}"#,
+        r#""enable_search":true"#,
+        r#""enable\u005fsearch":true"#,
+        r#""enableSearch":true"#,
+        r#""web_search":true"#,
+        r#""serviceTier":"priority""#,
+        r#""Service_Tier":"priority""#,
+        r#""service-tier":"priority""#,
+        r#""Tools":[{"type":"web_search"}]"#,
+        r#""webSearchOptions":{}"#,
+    ];
+    let sent = [
+        r#""modalities":["text"]"#,
+        r#""modalities":null"#,
+        r#""audio":null"#,
+        r#""enable_search":false"#,
+        r#""serviceTier":"flex""#,
+        r#""some_member":true"#,
+    ];
+    let get = |unknown: &str, limit, member: &str, client: &str| {
+        let mut rig = rig("chat", unknown, false, &[("group all", limit)]);
+        let body = format!(r#"{{"model":"small","messages":[{{"role":"user","content":"a"}}],{member}}}"#);
+        let sent = request(&rig, 0, "chat/completions", &body);
+        rig.send(client, sent);
+        (rig.status(client), rig.asked().len(), rig.got(client))
+    };
+    for member in refused {
+        let (status, asked, got) = get("forward", "budget = 1.0", member, "c1");
+        assert_eq!((status, asked), (403, 0), "{member}: {got}");
+        assert!(got.contains("is billed at a price that is not configured"), "{member}: {got}");
+        assert_eq!(get("forward", "tokens = 100000000", member, "c1").1, 1, "{member}: no budget");
+    }
+    for member in sent {
+        assert_eq!(get("forward", "budget = 1.0", member, "c1").1, 1, "{member}");
+    }
+    for member in &refused[5..] {
+        assert_eq!(get("drop", "budget = 1.0", member, "c1").1, 1, "{member}: not sent");
     }
 }
