@@ -24,7 +24,7 @@ pub enum StoreError {
     File(PathBuf, io::Error),
     /// The path no longer leads to the open file. Anything written there would be lost with the file.
     Moved(PathBuf),
-    /// A file of the ledger's log has been shortened or overwritten.
+    /// A file of the ledger has been shortened or overwritten.
     Cut(PathBuf),
     /// A file of the ledger's log is not the one that the gateway has open.
     Unseen(PathBuf),
@@ -50,12 +50,13 @@ impl fmt::Display for StoreError {
                 write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())
             }
             StoreError::Cut(path) => {
-                let what = "the log of the ledger was cut or overwritten; put it back, or restart the gateway";
+                let what = "this file of the ledger was cut or overwritten; put back what it held: a restart without \
+                            that loses commits";
                 write!(f, "{}: {what}", path.display())
             }
             StoreError::Unseen(path) => {
-                let what = "the running gateway has another file open in this place, and sees nothing that is written \
-                            here; put the file back, or restart the gateway and look at the keys";
+                let what = "the running gateway does not use this file, because a file of the ledger was replaced or \
+                            overwritten; put it back: a restart without that loses commits";
                 write!(f, "{}: {what}", path.display())
             }
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),

@@ -6,9 +6,10 @@
 //! they are about to write.
 
 use super::api::StoreError;
-use super::log_files;
+use super::log_files::{self, Main};
 use crate::base::limits;
 use crate::io::clock::Clock;
+use std::cell::Cell;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -65,6 +66,8 @@ pub struct FileLock {
     held: bool,
     /// Bytes that the file had at the last look: SQLite makes it only longer.
     length: AtomicU64,
+    /// The file at the last look, while it is locked.
+    main: Cell<Option<Main>>,
 }
 
 /// The files of the log, as they were when the ledger was opened.
@@ -77,7 +80,8 @@ impl FileLock {
     /// Locks the file that `path` leads to. Creates an empty file, private to its owner, if a link leads to none.
     pub fn take(path: &Path) -> Result<FileLock, StoreError> {
         let id = open(&mut opened(), path, true)?;
-        let mut lock = FileLock { path: path.to_path_buf(), id, log: None, held: false, length: AtomicU64::new(0) };
+        let (path, length) = (path.to_path_buf(), AtomicU64::new(0));
+        let mut lock = FileLock { path, id, log: None, held: false, length, main: Cell::new(None) };
         lock.retake()?;
         Ok(lock)
     }
@@ -126,12 +130,14 @@ impl FileLock {
         self.held
     }
 
-    /// Fails unless the paths still lead to the locked files, and the log is complete.
+    /// Fails unless the paths still lead to the locked files, and they are complete and not overwritten.
     pub fn check(&self) -> Result<(), StoreError> {
+        let mut length = 0;
         for (id, path) in self.files() {
             match std::fs::metadata(path) {
                 Ok(found) if id_of(&found) == id => {
-                    if id == self.id && self.length.fetch_max(found.len(), Ordering::Relaxed) > found.len() {
+                    length = if id == self.id { found.len() } else { length };
+                    if self.length.load(Ordering::Relaxed) > length {
                         return Err(StoreError::Cut(path.to_path_buf()));
                     }
                 }
@@ -141,10 +147,29 @@ impl FileLock {
                 _ => return Err(StoreError::Moved(path.to_path_buf())),
             }
         }
-        match &self.log {
-            Some(log) => log.check(&opened()),
-            None => Ok(()),
+        if let Some(log) = &self.log {
+            let mut opened = opened();
+            log.check(&opened)?;
+            self.check_main(log, &mut opened)?;
         }
+        self.length.fetch_max(length, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fails if the file was overwritten, and unlocks it meanwhile: commands find only the log locked, and fail.
+    fn check_main(&self, log: &Log, opened: &mut [Opened]) -> Result<(), StoreError> {
+        let mut seen = self.main.take().filter(|_| self.held);
+        let files = [self.id, log.ids[1]].map(|id| found(opened, id));
+        let ([Some(main), Some(index)], true) = (files, self.held) else { return Ok(()) };
+        let looked = log_files::look_at_main(&mut seen, &main.file, &index.file);
+        self.main.set(seen);
+        looked.map_err(|error| StoreError::File(self.path.clone(), error))?;
+        let is_locked = main.locked;
+        if seen.is_some_and(|seen| seen.is_overwritten) {
+            unlock(opened, self.id);
+            return Err(StoreError::Cut(self.path.clone()));
+        }
+        if is_locked { Ok(()) } else { lock(opened, self.id, &self.path) }
     }
 
     /// Syncs the log, so that every commit so far survives a power cut.
@@ -154,10 +179,11 @@ impl FileLock {
         synced.map_err(|error| StoreError::File(log.paths[0].clone(), error))
     }
 
-    /// True if the log was cut: reading it could end the process, and its contents could be anything.
+    /// True if a file was cut or overwritten: reading the log could end the process, its contents could be anything, or
+    /// it would be copied into a file to which it does not belong.
     pub fn is_cut(&self) -> bool {
-        let checked = self.log.as_ref().map(|log| log.check(&opened()));
-        matches!(checked, Some(Err(StoreError::Cut(_))))
+        let is_cut = |checked| matches!(checked, Err(StoreError::Cut(_)));
+        self.log.as_ref().is_some_and(|log| is_cut(log.check(&opened()))) || is_cut(self.check())
     }
 }
 

@@ -3,14 +3,18 @@
 //! file later. Called by the lock on the ledger's file, which keeps both open.
 //!
 //! Parses SQLite's "WAL-mode File Format": the header of the index, stored twice, and that of the log.
+//!
+//! Checks the ledger's own file, too: only checkpoints write it.
 
 use super::api::StoreError;
+use crate::base::digest::sha256;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Bytes of the header of the index, which is stored twice.
 const HEADER: usize = 48;
@@ -18,6 +22,10 @@ const HEADER: usize = 48;
 const INDEX_MIN: u64 = 32 * 1024;
 /// Position in the index of the number of frames that checkpoints have copied into the file.
 const BACKFILLED: usize = 96;
+/// Position in the index of the number of frames that the last checkpoint was to copy.
+const ATTEMPTED: usize = 128;
+/// Bytes at each end of the ledger's own file that are compared.
+const END: u64 = 64 * 1024;
 /// Bytes of the header of the log, and of the header of a page in it.
 const LOG_HEADER: u64 = 32;
 const FRAME_HEADER: u64 = 24;
@@ -85,6 +93,60 @@ pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<b
         logged.insert(u64::from(u32::from_be_bytes(header)));
     }
     Ok((logged.range(whole + 1..=pages).count() as u64) < pages - whole)
+}
+
+/// The ledger's own file as the last checkpoint has left it.
+#[derive(Copy, Clone)]
+pub(super) struct Main {
+    checkpoint: [u8; 12],
+    modified: SystemTime,
+    digest: [u8; 32],
+    /// True while the file is different.
+    pub(super) is_overwritten: bool,
+}
+
+/// Compares the ledger's own file with `seen`, unless a checkpoint has written it since, and updates `seen`. Reads the
+/// file only if its time of modification has changed.
+pub(super) fn look_at_main(seen: &mut Option<Main>, main: &File, index: &File) -> io::Result<()> {
+    let Some(checkpoint) = checkpoint(index)? else { return Ok(()) };
+    let modified = main.metadata()?.modified()?;
+    let last = seen.filter(|seen| seen.checkpoint == checkpoint || seen.is_overwritten);
+    if last.is_some_and(|last| last.modified == modified && !last.is_overwritten) {
+        return Ok(());
+    }
+    let digest = digest_of_ends(main)?;
+    // A checkpoint that has run meanwhile has written the file.
+    if self::checkpoint(index)? != Some(checkpoint) {
+        return Ok(());
+    }
+    *seen = Some(match last {
+        Some(last) if last.digest != digest => Main { is_overwritten: true, ..last },
+        _ => Main { checkpoint, modified, digest, is_overwritten: false },
+    });
+    Ok(())
+}
+
+/// Identifies the last checkpoint by the salts of the log and the number of frames copied. `None` if it has not
+/// finished.
+fn checkpoint(index: &File) -> io::Result<Option<[u8; 12]>> {
+    let mut header = [0; ATTEMPTED + 4];
+    index.read_exact_at(&mut header, 0)?;
+    let copied = &header[BACKFILLED..BACKFILLED + 4];
+    let mut checkpoint = [0; 12];
+    checkpoint[..8].copy_from_slice(&header[32..40]);
+    checkpoint[8..].copy_from_slice(copied);
+    Ok((*copied == header[ATTEMPTED..]).then_some(checkpoint))
+}
+
+/// Digest of the first and the last bytes, which may overlap.
+fn digest_of_ends(file: &File) -> io::Result<[u8; 32]> {
+    let length = file.metadata()?.len();
+    let end = length.min(END);
+    let mut ends = vec![0; 2 * end as usize];
+    let (first, last) = ends.split_at_mut(end as usize);
+    file.read_exact_at(first, 0)?;
+    file.read_exact_at(last, length - end)?;
+    Ok(sha256(&ends))
 }
 
 /// Reads a page size, which is stored as 1 if it is 65,536.

@@ -250,7 +250,8 @@ pub fn spawn(
             clock,
         };
         let rest = thread.serve(&theirs);
-        let snapshots = thread.snapshots.take();
+        // A ledger that was overwritten must not replace its last copy.
+        let snapshots = thread.snapshots.take().filter(|_| thread.db.check().is_ok());
         // Closing writes to the file, and a snapshot must not be older.
         drop(thread);
         let warning = snapshots.and_then(|mut snapshots| snapshots.finish());

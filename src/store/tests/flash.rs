@@ -205,6 +205,24 @@ fn snapshots_follow_changes_and_a_clean_stop_takes_the_last_one() {
     assert_eq!(modified(), before, "nothing has changed");
 }
 
+#[test]
+fn overwritten_ledger_does_not_replace_its_last_snapshot() {
+    let place = Place::new("overwritten");
+    let to = place.0.join("copy.db");
+    drop(place.owner());
+    copy::copy(&place.file(), &to).unwrap();
+    let before = std::fs::read(&to).unwrap();
+    let plan = SnapshotPlan { from: place.file(), to: to.clone(), every: Duration::from_secs(3600) };
+    let (handle, told) = with_duties(&place, Duties { snapshot: Some(plan), ..Duties::default() });
+    handle.write(rows_of(0..1));
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    // Bytes of the header that SQLite does not use.
+    let main = std::fs::File::options().write(true).open(place.file()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&main, b"x", 80).unwrap();
+    assert_eq!(handle.finish(), Leftover::default());
+    assert_eq!(std::fs::read(&to).unwrap(), before);
+}
+
 /// Like [`with_duties`], with keys in the ledger.
 fn with_duties_and_keys(place: &Place, duties: Duties) -> (StoreHandle, Receiver<StoreNotice>) {
     let (tell, told) = channel();

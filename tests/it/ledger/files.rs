@@ -332,3 +332,81 @@ fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
         assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
     }
 }
+
+/// Writes over a file in place: it keeps its identity.
+fn overwrite(h: &Harness, name: &str, bytes: &[u8]) {
+    let file = fs::File::options().write(true).open(path(h, name)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).unwrap();
+}
+
+#[test]
+fn a_file_that_is_overwritten_in_place_stops_admission_and_commands_until_it_is_back() {
+    let mut h = Harness::usual();
+    let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+    assert_eq!(h.chat(&key, &body).status(), 200);
+    h.ledger(1);
+    let older = path(&h, "older.db");
+    h.done(&["ledger", "backup", older.to_str().unwrap()]);
+    assert_eq!(h.chat(&key, &body).status(), 200);
+    h.ledger(2);
+    let mut served = 2;
+    // After a usual start, and after one that found the log of a killed gateway.
+    for killed in [false, true] {
+        if killed {
+            h.gateway.stop("KILL");
+            h.start_again();
+        }
+        std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
+        let whole = fs::read(path(&h, "tollgate.db")).unwrap();
+        let mut restored = fs::read(&older).unwrap();
+        restored.resize(restored.len().max(whole.len()), 0);
+        let grown = [&whole[..], &[0; 8192]].concat();
+        for (what, bytes) in [("zeros", vec![0; whole.len()]), ("an older copy", restored), ("more", grown)] {
+            overwrite(&h, "tollgate.db", &bytes);
+            wait_until_ready(&h, 503);
+            assert_eq!(h.chat(&key, &body).status(), 503, "{what}");
+            let done = h.command(&["keys", "revoke", &key[8..20]]);
+            assert!(done.code == 1 && done.err.contains("tollgate.db"), "{what}: {}{}", done.out, done.err);
+            // It must not be written to while it is this file.
+            assert_eq!(fs::read(path(&h, "tollgate.db")).unwrap()[..bytes.len()], bytes, "{what}");
+            overwrite(&h, "tollgate.db", &whole);
+            fs::File::options().write(true).open(path(&h, "tollgate.db")).unwrap().set_len(whole.len() as u64).unwrap();
+            wait_until_ready(&h, 200);
+            assert_eq!(h.chat(&key, &body).status(), 200, "{what}");
+            served += 1;
+        }
+        h.ledger(served);
+    }
+    let why = failures(&h);
+    assert!(why.iter().all(|why| why.contains("tollgate.db") && why.contains("cut or overwritten")), "{why:?}");
+    // A stop leaves the log as it is, which the right file needs.
+    let whole = fs::read(path(&h, "tollgate.db")).unwrap();
+    overwrite(&h, "tollgate.db", &vec![0; whole.len()]);
+    h.gateway.stop("TERM");
+    overwrite(&h, "tollgate.db", &whole);
+    h.start_again();
+    assert_eq!(h.ledger(served).requests, served);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+#[test]
+fn checkpoints_of_others_and_a_new_time_of_the_file_are_no_fault() {
+    let h = Harness::usual();
+    let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+    let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
+    db.busy_timeout(Duration::from_secs(5)).unwrap();
+    let filler = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 50)
+        INSERT INTO changes (key, mark) SELECT hex(zeroblob(500)), i FROM n";
+    for round in 0..60 {
+        db.execute(filler, []).unwrap();
+        let kind = ["PASSIVE", "RESTART", "TRUNCATE"][round % 3];
+        db.query_row(&format!("PRAGMA wal_checkpoint({kind})"), [], |_| Ok(())).unwrap();
+        assert_eq!(h.chat(&key, &body).status(), 200, "round {round}");
+        let file = fs::File::options().write(true).open(path(&h, "tollgate.db")).unwrap();
+        file.set_modified(std::time::SystemTime::now()).unwrap();
+    }
+    std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
+    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    assert_eq!(failures(&h), Vec::<String>::new());
+    assert_eq!(h.ledger(60).requests, 60);
+}
