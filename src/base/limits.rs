@@ -302,6 +302,9 @@ pub const LOCK_WAIT: Duration = Duration::from_millis(100);
 pub const LOCK_LOOK: Duration = Duration::from_millis(5);
 /// Time that a command waits for a starting gateway to lock all files of the ledger.
 pub const SEEN_WAIT: Duration = Duration::from_millis(500);
+
+/// Time without a write after which the draft of a copy is a leftover.
+pub const DRAFT_OLD: Duration = Duration::from_secs(3600);
 /// Ledger files that a process keeps open for their locks, including replaced ones.
 pub const LOCKED_FILES_MAX: usize = 1024;
 /// Tokens of one kind in one row. Larger reports are absurd and would overflow sums for good.

@@ -22,6 +22,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let security = setup::security(&config, None).map_err(Failure::failed)?;
     store::supported(&config.store.url)?;
     store::is_ledger(&config.store.url)?;
+    store::may_snapshot(&config.store)?;
     config.warnings.iter().for_each(|warning| warn(&line(warning)));
     if args.print {
         // With whole paths it means the same wherever it is kept.

@@ -2,18 +2,17 @@
 
 use super::output::{Failure, clean};
 use crate::base::digest::{hex, sha256};
-use crate::policy::config::{Config, StoreUrl};
+use crate::policy::config::{Config, StoreConfig, StoreUrl};
 use crate::policy::keys::KeyRecord;
 #[cfg(feature = "redis")]
 use crate::store::api::StoreError;
+use crate::store::copy;
 use crate::store::ledger::Ledger;
 use crate::store::lock;
 #[cfg(feature = "redis")]
 use crate::store::remote::{Bounds, Remote};
 use crate::store::spill::Place;
 use crate::store::sqlite::{Mode, Sqlite};
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 /// Opens the ledger, and makes one where there is none.
@@ -46,9 +45,6 @@ fn kind_supported(url: &StoreUrl, shared: bool) -> Result<(), Failure> {
     }
 }
 
-/// First bytes of every SQLite ledger (SQLite's "Database File Format", section 1.3).
-const MAGIC: &[u8] = b"SQLite format 3\0";
-
 /// True if the file at the ledger's path can be a ledger; one that cannot be read, or does not exist yet, may be.
 pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
     let StoreUrl::Sqlite(path) = url else { return Ok(()) };
@@ -56,12 +52,16 @@ pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
     if path.is_dir() {
         return wrong("a folder: name a file in it");
     }
-    let mut begun = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut begun));
-    match read {
-        Ok(1..) if begun != MAGIC => wrong("no ledger: it holds something else"),
+    match copy::is_database(path) {
+        Ok(false) => wrong("no ledger: it holds something else"),
         _ => Ok(()),
     }
+}
+
+/// Fails if a snapshot would replace a file that is no older copy.
+pub fn may_snapshot(config: &StoreConfig) -> Result<(), Failure> {
+    let (StoreUrl::Sqlite(path), Some(snapshot)) = (&config.url, &config.snapshot) else { return Ok(()) };
+    copy::check_target(path, &snapshot.to).map_err(|error| Failure::failed(format!("store.snapshot: {error}")))
 }
 
 /// Opens the ledger if there is one: a command that only reads leaves no file behind.

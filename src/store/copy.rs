@@ -1,14 +1,16 @@
 //! Copies of a ledger in a file: backups by a command, and the snapshots that a gateway takes of a ledger on tmpfs. A
-//! copy is consistent although others write meanwhile, and replaces an older one in one step.
+//! copy is consistent although others write meanwhile, and replaces an older one in one step, but no other file.
 
 use super::api::StoreError;
-use super::lock;
+use super::lock::{self, id_of};
 use super::sqlite::create_draft;
 use crate::base::limits;
 use crate::base::time::Mono;
 use rusqlite::{Connection, OpenFlags};
-use std::fs::File;
-use std::io;
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,16 +19,87 @@ use std::time::Duration;
 pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     lock::check_seen(from)?;
     let failed = |error| StoreError::File(to.to_path_buf(), error);
-    if std::fs::canonicalize(to).is_ok_and(|to| std::fs::canonicalize(from).is_ok_and(|from| to == from)) {
-        return Err(failed(io::Error::other("the copy would replace the ledger")));
-    }
+    check_target(from, to)?;
+    remove_drafts(to);
     let draft = create_draft(to).map_err(failed)?;
     let copied = write(from, &draft).and_then(|()| put(&draft, to).map_err(failed));
     if copied.is_err() {
-        // What cannot be removed is a file without a reader.
-        let _ = std::fs::remove_file(&draft);
+        remove(&draft);
     }
     copied
+}
+
+/// First bytes of every SQLite database (SQLite's "Database File Format", section 1.3).
+const MAGIC: &[u8] = b"SQLite format 3\0";
+
+/// True if the file is empty or begins as an SQLite database.
+pub fn is_database(path: &Path) -> io::Result<bool> {
+    let mut begun = Vec::new();
+    let length = File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut begun)?;
+    Ok(length == 0 || begun == MAGIC)
+}
+
+/// Fails unless a copy of the ledger at `from` may be put at `to`: in place of nothing, or of a database or an empty
+/// file that is none of the ledger's, by whatever name.
+pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
+    let refused = |why| Err(StoreError::File(to.to_path_buf(), io::Error::other(why)));
+    let found = match std::fs::metadata(to) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(StoreError::File(to.to_path_buf(), error)),
+        found => found.ok(),
+    };
+    for end in ["", "-wal", "-shm", "-journal"] {
+        let mut own = place(from).into_os_string();
+        own.push(end);
+        let is_own = std::fs::metadata(&own).is_ok_and(|own| found.as_ref().is_some_and(|to| id_of(to) == id_of(&own)));
+        if is_own || place(to) == *own {
+            return refused("the copy would replace a file of the ledger");
+        }
+    }
+    match found {
+        None => Ok(()),
+        Some(found) if found.is_file() => match is_database(to) {
+            Ok(true) => Ok(()),
+            Ok(false) => refused("a copy replaces only an older copy, and this file is none"),
+            Err(error) => Err(StoreError::File(to.to_path_buf(), error)),
+        },
+        Some(_) => refused("a copy replaces only an older copy, and this is no regular file"),
+    }
+}
+
+/// The path without links, also of a file that does not exist.
+fn place(path: &Path) -> PathBuf {
+    let in_folder = || Some(std::fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?));
+    std::fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_path_buf())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Removes old drafts of copies to `to`, which killed processes have left. A younger one may be in use.
+fn remove_drafts(to: &Path) {
+    let is_draft = |name: OsString| -> Option<bool> {
+        let end = name.as_bytes().strip_prefix(to.file_name()?.as_bytes())?.strip_prefix(b".")?;
+        Some(end.len() == 16 && end.iter().all(u8::is_ascii_hexdigit))
+    };
+    let is_old = |found: &Metadata| {
+        let age = found.modified().ok().and_then(|at| at.elapsed().ok());
+        found.is_file() && age.is_some_and(|age| age >= limits::DRAFT_OLD)
+    };
+    for entry in std::fs::read_dir(folder_of(to)).into_iter().flatten().flatten() {
+        if is_draft(entry.file_name()) == Some(true) && entry.metadata().is_ok_and(|found| is_old(&found)) {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// Removes a draft with its journal. What cannot be removed is a file without a reader.
+fn remove(draft: &Path) {
+    let mut journal = draft.as_os_str().to_os_string();
+    journal.push("-journal");
+    for path in [Path::new(&journal), draft] {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 fn write(from: &Path, draft: &Path) -> Result<(), StoreError> {
@@ -43,8 +116,7 @@ fn write(from: &Path, draft: &Path) -> Result<(), StoreError> {
 fn put(draft: &Path, to: &Path) -> io::Result<()> {
     File::open(draft)?.sync_all()?;
     std::fs::rename(draft, to)?;
-    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    File::open(folder_of(to))?.sync_all()
 }
 
 /// Where snapshots of a ledger are written, and how often.

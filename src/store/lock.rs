@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Device and inode: identity of a file, whatever its name.
-type FileId = (u64, u64);
+pub(super) type FileId = (u64, u64);
 
 struct Opened {
     path: PathBuf,
@@ -35,7 +35,7 @@ fn opened() -> MutexGuard<'static, Vec<Opened>> {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn id_of(found: &Metadata) -> FileId {
+pub(super) fn id_of(found: &Metadata) -> FileId {
     (found.dev(), found.ino())
 }
 

@@ -16,7 +16,7 @@ pub struct BackupArgs {
     /// Which configuration.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// File for the copy; an older copy is replaced
+    /// File for the copy; replaces an older copy, but no other file
     #[arg(value_name = "FILE")]
     pub to: PathBuf,
 }

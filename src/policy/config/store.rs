@@ -59,7 +59,8 @@ section! {
         /// `tollgate ledger compact`.
         pub page_size: u32 = 4096, PageSize, Restart;
         /// Copies a ledger on tmpfs to the file `to`, at the interval `every` (1 s or more) and at a clean stop, if it
-        /// has changed. Tollgate never reads the copies. Value: `{ to = FILE, every = "30m" }`. Default: none.
+        /// has changed. A copy replaces an older one, but no other file. Tollgate never reads the copies. Value: `{ to
+        /// = FILE, every = "30m" }`. Default: none.
         pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
         /// Age of the oldest uncommitted usage record at which new requests get 503, from the time at which its commit
         /// was due.

@@ -2,7 +2,7 @@
 
 use super::client::{Client, get, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
-use super::process::{Process, free_port, wait_at_most, wait_for};
+use super::process::{Process, binary, free_port, wait_at_most, wait_for};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -409,4 +409,88 @@ fn checkpoints_of_others_and_a_new_time_of_the_file_are_no_fault() {
     assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
     assert_eq!(failures(&h), Vec::<String>::new());
     assert_eq!(h.ledger(60).requests, 60);
+}
+
+#[test]
+fn a_copy_replaces_only_an_older_copy() {
+    let h = Harness::usual();
+    let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+    assert_eq!(h.chat(&key, &body).status(), 200);
+    let at = |name: &str| path(&h, name);
+    std::os::unix::fs::symlink("tollgate.db-wal", at("soft")).unwrap();
+    std::os::unix::fs::symlink("tollgate.toml", at("soft.toml")).unwrap();
+    fs::hard_link(at("tollgate.db"), at("hard")).unwrap();
+    fs::hard_link(at("tollgate.db-shm"), at("hard-shm")).unwrap();
+    fs::hard_link(at("tollgate.toml"), at("hard.toml")).unwrap();
+    fs::write(at("notes"), "x").unwrap();
+    assert!(Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
+    let identity = |name: &str| {
+        use std::os::unix::fs::MetadataExt;
+        fs::symlink_metadata(at(name)).map(|found| (found.ino(), found.mode(), found.len())).ok()
+    };
+    let config = fs::read_to_string(at("tollgate.toml")).unwrap();
+    let check = |target: &str| {
+        let line = format!("[store]\nsnapshot = {{ to = {target:?}, every = \"1m\" }}\n");
+        fs::write(at("copying.toml"), config.replacen("[store]\n", &line, 1)).unwrap();
+        h.command(&["check", "--config", "copying.toml"])
+    };
+    for target in [
+        "tollgate.db",
+        "tollgate.db-wal",
+        "./tollgate.db-shm",
+        "tollgate.db-journal",
+        "tollgate.toml",
+        "soft",
+        "soft.toml",
+        "hard",
+        "hard-shm",
+        "hard.toml",
+        "notes",
+        "fifo",
+        "../.",
+    ] {
+        let before = identity(target);
+        let done = h.command(&["ledger", "backup", target]);
+        assert!(done.code == 1 && done.err.contains(target), "{target}: {}{}", done.out, done.err);
+        assert_eq!(identity(target), before, "{target}");
+        let done = check(target);
+        assert!(done.code != 0 && done.err.contains("store.snapshot: "), "{target}: {}{}", done.out, done.err);
+    }
+    assert_ne!(check("/dev/null").code, 0);
+    fs::write(at("empty"), "").unwrap();
+    for target in ["new", "empty", "new"] {
+        assert_eq!(check(target).code, 0, "{target}");
+        h.done(&["ledger", "backup", target]);
+    }
+    assert_eq!(h.chat(&key, &body).status(), 200);
+    assert_eq!(h.ledger(2).requests, 2);
+}
+
+#[test]
+fn a_backup_that_fails_leaves_nothing_and_removes_what_a_killed_one_has_left() {
+    let h = Harness::usual();
+    h.key();
+    let drafts = || {
+        let paths = fs::read_dir(h.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut drafts: Vec<_> = paths.filter(|path| path.to_string_lossy().contains("/copy.db.")).collect();
+        drafts.sort();
+        drafts
+    };
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 32; exec \"$0\" ledger backup copy.db"]).arg(binary()).current_dir(h.folder.path());
+    let failed = limited.env(CREDENTIAL.0, CREDENTIAL.1).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert_eq!(drafts(), [""; 0].map(PathBuf::from), "a failure leaves nothing");
+    // What a killed process leaves.
+    let left = ["copy.db.0123456789abcdef", "copy.db.0123456789abcdef-journal"].map(|name| path(&h, name));
+    left.iter().for_each(|path| fs::write(path, "x").unwrap());
+    h.done(&["ledger", "backup", "copy.db"]);
+    assert_eq!(drafts(), left, "another process may be writing them");
+    fs::write(path(&h, "copy.db.old"), "x").unwrap();
+    for draft in drafts() {
+        let file = fs::File::options().write(true).open(draft).unwrap();
+        file.set_modified(std::time::SystemTime::now() - limits::DRAFT_OLD).unwrap();
+    }
+    h.done(&["ledger", "backup", "copy.db"]);
+    assert_eq!(drafts(), [path(&h, "copy.db.old")], "only a file of another kind of name is left");
 }
