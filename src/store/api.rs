@@ -50,9 +50,8 @@ impl fmt::Display for StoreError {
                 write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())
             }
             StoreError::Cut(path) => {
-                let what = "this file of the ledger was cut or overwritten; put back what it held: a restart without \
-                            that loses commits";
-                write!(f, "{}: {what}", path.display())
+                let what = "this file of the ledger was cut or overwritten; put back its content before a restart";
+                write!(f, "{}: {what}, which loses commits otherwise", path.display())
             }
             StoreError::Unseen(path) => {
                 let what = "the running gateway does not use this file, because a file of the ledger was replaced or \

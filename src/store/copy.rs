@@ -6,11 +6,13 @@ use super::lock::{self, id_of};
 use super::sqlite::create_draft;
 use crate::base::limits;
 use crate::base::time::Mono;
+use crate::io::clock::unix;
 use rusqlite::{Connection, OpenFlags};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -82,10 +84,8 @@ fn remove_drafts(to: &Path) {
         let end = name.as_bytes().strip_prefix(to.file_name()?.as_bytes())?.strip_prefix(b".")?;
         Some(end.len() == 16 && end.iter().all(u8::is_ascii_hexdigit))
     };
-    let is_old = |found: &Metadata| {
-        let age = found.modified().ok().and_then(|at| at.elapsed().ok());
-        found.is_file() && age.is_some_and(|age| age >= limits::DRAFT_OLD)
-    };
+    let newest = unix().0.saturating_sub(limits::DRAFT_OLD.as_millis() as u64) / 1000;
+    let is_old = |found: &Metadata| found.is_file() && u64::try_from(found.mtime()).is_ok_and(|at| at <= newest);
     for entry in std::fs::read_dir(folder_of(to)).into_iter().flatten().flatten() {
         if is_draft(entry.file_name()) == Some(true) && entry.metadata().is_ok_and(|found| is_old(&found)) {
             remove(&entry.path());

@@ -12,9 +12,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// Bytes of the header of the index, which is stored twice.
 const HEADER: usize = 48;
@@ -99,7 +98,8 @@ pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<b
 #[derive(Copy, Clone)]
 pub(super) struct Main {
     checkpoint: [u8; 12],
-    modified: SystemTime,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
     digest: [u8; 32],
     /// True while the file is different.
     pub(super) is_overwritten: bool,
@@ -109,7 +109,7 @@ pub(super) struct Main {
 /// file only if its time of modification has changed.
 pub(super) fn look_at_main(seen: &mut Option<Main>, main: &File, index: &File) -> io::Result<()> {
     let Some(checkpoint) = checkpoint(index)? else { return Ok(()) };
-    let modified = main.metadata()?.modified()?;
+    let modified = main.metadata().map(|found| (found.mtime(), found.mtime_nsec()))?;
     let last = seen.filter(|seen| seen.checkpoint == checkpoint || seen.is_overwritten);
     if last.is_some_and(|last| last.modified == modified && !last.is_overwritten) {
         return Ok(());

@@ -334,6 +334,8 @@ impl Sqlite {
             transaction.commit()
         };
         let written = write();
+        // The commit may have begun a new log or made a checkpoint: the next look compares with the file as it is now.
+        let _ = self.check();
         written.map_err(|error| {
             self.tally.spoil();
             self.tell(error)
