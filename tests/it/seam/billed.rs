@@ -354,7 +354,7 @@ fn requests_with_files_by_address_run_one_after_the_other_under_a_small_budget()
             // What is known of a request has to fit.
             let long = body.replace(
                 "\"content\":[",
-                &format!("\"content\":[{{\"type\":\"text\",\"text\":{:?}}},", "a ".repeat(80_000)),
+                &format!("\"content\":[{{\"type\":\"text\",\"text\":{:?}}},", "a ".repeat(125_000)),
             );
             let sent = request(&rig, 4, endpoint, &long);
             rig.send("c4", sent);
