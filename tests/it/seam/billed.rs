@@ -350,7 +350,9 @@ fn requests_with_files_by_address_run_one_after_the_other_under_a_small_budget()
             rig.answer(&labels[0], &answer(endpoint, 1000, 10, false));
             let sent = request(&rig, 3, endpoint, &body);
             rig.send("c3", sent);
-            assert_eq!(rig.asked().len(), 1, "{endpoint} {limit}: {}", rig.got("c3"));
+            let labels = rig.asked();
+            assert_eq!(labels.len(), 1, "{endpoint} {limit}: {}", rig.got("c3"));
+            rig.answer(&labels[0], &answer(endpoint, 1000, 10, false));
             // What is known of a request has to fit.
             let long = body.replace(
                 "\"content\":[",
