@@ -50,13 +50,13 @@ impl fmt::Display for StoreError {
                 write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())
             }
             StoreError::Cut(path) => {
-                let what = "this file of the ledger was cut or overwritten; put back its content before a restart";
-                write!(f, "{}: {what}, which loses commits otherwise", path.display())
+                let what = "this file of the ledger was cut or overwritten";
+                write!(f, "{}: {what}; put back its content: a restart without it loses commits", path.display())
             }
             StoreError::Unseen(path) => {
-                let what = "the running gateway does not use this file, because a file of the ledger was replaced or \
-                            overwritten; put it back: a restart without that loses commits";
-                write!(f, "{}: {what}", path.display())
+                let what =
+                    "the running gateway does not use this file: a file of the ledger was replaced or overwritten";
+                write!(f, "{}: {what}; put it back: a restart without that loses commits", path.display())
             }
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
             StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
