@@ -5,10 +5,10 @@
 pub struct Pool {
     // Boxed because a `Buf` holds its store boxed: lending moves a pointer.
     #[allow(clippy::vec_box)]
-    free: Vec<Box<Store>>,
+    free: Vec<Box<BufStorage>>,
     /// Free stores of `SMALL` bytes.
     #[allow(clippy::vec_box)]
-    small: Vec<Box<Store>>,
+    small: Vec<Box<BufStorage>>,
     /// Large blocks no longer in use. They wait to be freed when that delays nobody, and count as lent until then.
     heavy: Vec<Vec<u8>>,
     lent: usize,
@@ -21,7 +21,7 @@ pub struct Pool {
 
 /// The storage of one buffer: its bytes begin at `front`.
 #[derive(Debug, Default)]
-struct Store {
+struct BufStorage {
     data: Vec<u8>,
     front: usize,
 }
@@ -124,7 +124,7 @@ impl Pool {
         !self.heavy.is_empty()
     }
 
-    fn lend(&mut self) -> Box<Store> {
+    fn lend(&mut self) -> Box<BufStorage> {
         let mut store = self.free.pop().unwrap_or_default();
         if store.data.capacity() == 0 {
             store.data = Vec::with_capacity(BLOCK);
@@ -133,14 +133,14 @@ impl Pool {
         store
     }
 
-    fn lend_small(&mut self) -> Box<Store> {
+    fn lend_small(&mut self) -> Box<BufStorage> {
         let store = self.small.pop();
-        let store = store.unwrap_or_else(|| Box::new(Store { data: Vec::with_capacity(SMALL), front: 0 }));
+        let store = store.unwrap_or_else(|| Box::new(BufStorage { data: Vec::with_capacity(SMALL), front: 0 }));
         self.lent += store.data.capacity();
         store
     }
 
-    fn take_back(&mut self, mut store: Box<Store>) {
+    fn take_back(&mut self, mut store: Box<BufStorage>) {
         let capacity = store.data.capacity();
         store.front = 0;
         // The case of nearly all blocks.
@@ -188,13 +188,13 @@ impl Charge {
 ///
 /// Offsets into [`Buf::bytes`] stay valid while bytes are appended, until [`Buf::consume`] is called.
 #[derive(Debug, Default)]
-pub struct Buf(Option<Box<Store>>);
+pub struct Buf(Option<Box<BufStorage>>);
 
 impl Buf {
     /// Takes storage that was filled elsewhere, and counts it as lent.
     pub fn adopt(pool: &mut Pool, data: Vec<u8>) -> Buf {
         pool.lent += data.capacity();
-        Buf(Some(Box::new(Store { data, front: 0 })))
+        Buf(Some(Box::new(BufStorage { data, front: 0 })))
     }
 
     /// Bytes of storage.
@@ -243,7 +243,7 @@ impl Buf {
     /// Lets `write` append to the buffer, and charges the storage it uses to the pool. `write` must not shorten the
     /// vector.
     pub fn edit<R>(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-        let Store { data, front } = &mut **self.0.get_or_insert_with(|| pool.lend());
+        let BufStorage { data, front } = &mut **self.0.get_or_insert_with(|| pool.lend());
         if *front > 0 && *front * 2 >= data.len() {
             data.drain(..*front);
             *front = 0;

@@ -26,14 +26,14 @@ impl Owner {
 
 /// Time when an owner is woken. Of two equal times, the one armed first is earlier.
 #[derive(Copy, Clone, Debug)]
-struct Entry {
+struct TimerEntry {
     at: Mono,
     sequence: u32,
     owner: Owner,
 }
 
-impl Entry {
-    fn is_before(&self, other: &Entry) -> bool {
+impl TimerEntry {
+    fn is_before(&self, other: &TimerEntry) -> bool {
         (self.at, self.sequence) < (other.at, other.sequence)
     }
 }
@@ -47,7 +47,7 @@ const NONE: u32 = u32::MAX;
 /// Equal deadlines fire in the order of arming, so that a simulated run repeats exactly.
 #[derive(Debug, Default)]
 pub struct Timers {
-    heap: Vec<Entry>,
+    heap: Vec<TimerEntry>,
     /// Position in the heap of the entry of each slot, for either side.
     places: [Vec<u32>; 2],
     /// Wraps around after 2^32 armings. It only orders entries that are due in the same microsecond.
@@ -78,7 +78,7 @@ impl Timers {
 
     fn set(&mut self, conn: Conn, at: Mono) {
         self.sequence = self.sequence.wrapping_add(1);
-        let entry = Entry { at, sequence: self.sequence, owner: Owner::of(conn) };
+        let entry = TimerEntry { at, sequence: self.sequence, owner: Owner::of(conn) };
         let place = self.place(conn).unwrap_or(self.heap.len());
         match self.heap.get_mut(place) {
             Some(other) => *other = entry,
@@ -181,7 +181,7 @@ impl Timers {
         self.put(place, entry);
     }
 
-    fn put(&mut self, place: usize, entry: Entry) {
+    fn put(&mut self, place: usize, entry: TimerEntry) {
         self.heap[place] = entry;
         self.note(entry.owner, place as u32);
     }
