@@ -11,7 +11,7 @@ use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
 use crate::policy::plan::Plan;
-use crate::wire::json::{self, Kind, Raw};
+use crate::wire::json::{self, Raw, ValueKind};
 use crate::wire::percent;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -199,7 +199,7 @@ fn fits<T>(path: &str, read: Result<T, String>) -> Result<T, Wrong> {
 /// The names of a list that is not empty.
 fn names(path: &str, value: Raw<'_>) -> Result<Vec<String>, Wrong> {
     let all: Option<Vec<String>> = value.items().map(|item| Some(item.text()?.into_owned())).collect();
-    let all = all.filter(|all| value.kind() == Kind::Array && !all.is_empty());
+    let all = all.filter(|all| value.kind() == ValueKind::Array && !all.is_empty());
     all.ok_or_else(|| expected(path, "names, or `[\"*\"]` for all"))
 }
 
@@ -212,9 +212,9 @@ fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<Limit, Wrong> {
         _ => written.to_string(),
     };
     let read = match (value.kind(), is_budget) {
-        (Kind::Null, _) => return Ok(Limit::Plans),
-        (Kind::Number, true) => keys::parse_budget(&plain).ok(),
-        (Kind::Number, false) => keys::parse_limit(&plain).ok(),
+        (ValueKind::Null, _) => return Ok(Limit::Plans),
+        (ValueKind::Number, true) => keys::parse_budget(&plain).ok(),
+        (ValueKind::Number, false) => keys::parse_limit(&plain).ok(),
         _ => None,
     };
     read.ok_or_else(|| match is_budget {
@@ -247,7 +247,7 @@ fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Wro
     }
     json::check(body).map_err(|error| (400, format!("the body is no JSON: {error}")))?;
     let document = Raw::new(body);
-    if document.kind() != Kind::Object {
+    if document.kind() != ValueKind::Object {
         return Err(expected(path, "an object"));
     }
     let mut members: Vec<(String, Raw<'_>)> = Vec::new();

@@ -5,7 +5,7 @@ use crate::base::seam::Tunnel;
 use crate::io::tls::Security;
 use crate::io::tls::blocking::{Blocking, Bounded, Trouble, trouble};
 use crate::io::tunnel;
-use crate::wire::body::Reader;
+use crate::wire::body::BodyReader;
 use crate::wire::head::{Framing, parse_response};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -90,14 +90,14 @@ impl NoAnswer {
 pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
     let (mut stream, mut answer, framing) = begin(place, request)?;
     let rest = std::mem::take(&mut answer.body);
-    (answer.body, answer.whole) = body(&mut stream, Reader::new(framing), rest);
+    (answer.body, answer.whole) = body(&mut stream, BodyReader::new(framing), rest);
     Ok(answer)
 }
 
 /// Sends `request` and shows the answer's body as it comes, until it ends or `see` has seen enough; its status.
 pub fn follow(place: &Place<'_>, request: &[u8], see: &mut dyn FnMut(&[u8]) -> bool) -> Result<u16, NoAnswer> {
     let (mut stream, answer, framing) = begin(place, request)?;
-    let (mut reader, mut rest) = (Reader::new(framing), answer.body);
+    let (mut reader, mut rest) = (BodyReader::new(framing), answer.body);
     loop {
         let piece = reader.next(&rest).map_err(|_| NoAnswer::Broken("the body's framing is broken".to_string()))?;
         let goes_on = see(&rest[piece.data.clone()]);
@@ -206,7 +206,7 @@ fn more(stream: &mut Blocking, got: &mut Vec<u8>) -> Result<(), NoAnswer> {
 }
 
 /// The body as far as it comes, and whether that is all of it; one that is cut short is as good as it is.
-fn body(stream: &mut Blocking, mut reader: Reader, mut rest: Vec<u8>) -> (Vec<u8>, bool) {
+fn body(stream: &mut Blocking, mut reader: BodyReader, mut rest: Vec<u8>) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
     while body.len() < ASKED_BYTES_MAX {
         let Ok(piece) = reader.next(&rest) else { return (body, false) };

@@ -11,7 +11,7 @@ use crate::policy::config::Provider;
 use crate::policy::discover::{Discover, LISTED_MAX, Listed};
 use crate::wire::Dialect;
 use crate::wire::json;
-use crate::wire::json::{Kind, Raw};
+use crate::wire::json::{Raw, ValueKind};
 
 /// Under which names lists say how large a context is: vLLM; OpenRouter and Together; Groq, and gateways such as this
 /// one; Mistral; Anthropic. llama.cpp says it in `meta`.
@@ -61,7 +61,7 @@ fn page(answer: &Answer, discover: &Discover, list: &mut List) -> Result<Option<
     let document = Raw::new(&answer.body);
     let [data, more, last] = document.pick(["data", "has_more", "last_id"]);
     // Together's list is bare.
-    let entries = data.or(Some(document)).filter(|entries| entries.kind() == Kind::Array);
+    let entries = data.or(Some(document)).filter(|entries| entries.kind() == ValueKind::Array);
     for entry in entries.ok_or("there is no list of models in it")?.items() {
         let Some(name) = entry.get("id").and_then(Raw::text) else { continue };
         match discover.id_of(&name) {

@@ -6,7 +6,7 @@
 
 use crate::base::base64;
 use crate::base::digest::{hex_into, sha256};
-use crate::wire::json::{self, Kind, Raw, unescape};
+use crate::wire::json::{self, Raw, ValueKind, unescape};
 
 /// Prefix of our carriers.
 const PREFIX: &[u8] = b"tg1.";
@@ -51,7 +51,7 @@ pub(super) fn open(raw: &[u8], mark: &Mark) -> Option<Vec<u8>> {
     json::check(&json).ok()?;
     let held = Raw::new(&json);
     let same = held.get("k").and_then(Raw::string) == Some(mark);
-    let blocks = held.get("b").filter(|blocks| same && blocks.kind() == Kind::Array)?;
+    let blocks = held.get("b").filter(|blocks| same && blocks.kind() == ValueKind::Array)?;
     Some(blocks.bytes().to_vec())
 }
 

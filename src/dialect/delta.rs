@@ -7,7 +7,7 @@ use super::answer::StreamFault;
 use super::errors::{ErrorText, is_error};
 use super::usage::Reported;
 use crate::wire::Dialect;
-use crate::wire::json::{Kind, Raw, has_escape};
+use crate::wire::json::{Raw, ValueKind, has_escape};
 
 /// Tool calls that one answer may hold. A model asks for a handful; beyond this the stream is refused.
 pub(super) const TOOL_CALLS_MAX: usize = 128;
@@ -64,7 +64,7 @@ pub(super) fn lists_nothing(list: Raw<'_>) -> bool {
 /// True if a complete answer has no content and does not say why. `list`: its choices, its content or its output;
 /// `ending`: its `stop_reason` or its `status`. A response may be an empty turn, which its provider has billed.
 pub(super) fn is_empty<'a>(shape: Dialect, list: Raw<'_>, ending: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
-    let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == Kind::Object);
+    let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == ValueKind::Object);
     match shape {
         Dialect::Chat => !list.items().any(is_message),
         _ if !lists_nothing(list) => false,

@@ -29,7 +29,7 @@ impl ErrorText {
         let cut = |text: Raw<'_>| text.text().map(|text| text.chars().take(ERROR_BODY_MAX).collect::<String>());
         let member = |name| object.and_then(|object| object.get(name));
         let number = |value: Raw<'_>| match value.kind() {
-            json::Kind::Number => Some(String::from_utf8_lossy(value.bytes()).into_owned()),
+            json::ValueKind::Number => Some(String::from_utf8_lossy(value.bytes()).into_owned()),
             _ => cut(value),
         };
         ErrorText {
@@ -60,7 +60,7 @@ pub fn is_error(error: Raw<'_>) -> bool {
 }
 
 fn is_object(value: Raw<'_>) -> bool {
-    value.kind() == json::Kind::Object
+    value.kind() == json::ValueKind::Object
 }
 
 /// Reads an upstream's error body of either shape, also the shapes of servers that follow neither exactly: `error` as

@@ -6,7 +6,7 @@
 
 use super::requests::write_arguments;
 use crate::wire::Dialect;
-use crate::wire::json::{Kind, Raw, eq_unescaped, item, key, write_count, write_inside};
+use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, write_count, write_inside};
 
 /// Appends the events of `body`, a complete response of shape `shape` that has been checked.
 pub(super) fn write(shape: Dialect, body: &[u8], out: &mut Vec<u8>) {
@@ -78,7 +78,7 @@ fn chat(shape: Dialect, body: Raw<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(word(choice, "finish_reason").map_or(usual, Raw::bytes));
         out.extend_from_slice(b"}]}\n\n");
     }
-    if let Some(usage) = body.get("usage").filter(|usage| usage.kind() == Kind::Object) {
+    if let Some(usage) = body.get("usage").filter(|usage| usage.kind() == ValueKind::Object) {
         begin(out);
         out.push(b']');
         key(out, "usage");
@@ -90,7 +90,7 @@ fn chat(shape: Dialect, body: Raw<'_>, out: &mut Vec<u8>) {
 
 /// Appends the calls of a message with the numbers that they have in a stream.
 fn calls(message: Raw<'_>, out: &mut Vec<u8>) {
-    let Some(calls) = message.get("tool_calls").filter(|calls| calls.kind() == Kind::Array) else { return };
+    let Some(calls) = message.get("tool_calls").filter(|calls| calls.kind() == ValueKind::Array) else { return };
     key(out, "tool_calls");
     out.push(b'[');
     for (at, call) in calls.items().enumerate() {

@@ -18,7 +18,7 @@ use super::errors::{ErrorText, is_error, read_error};
 use super::naming::TranslationState;
 use super::usage::ObservedUsage;
 use crate::wire::Dialect;
-use crate::wire::json::{self, Kind, Raw};
+use crate::wire::json::{self, Raw, ValueKind};
 use parts::Answer;
 
 /// Writes an upstream's whole answer of shape `from` for a client of shape `to`. `state` is what the request's
@@ -75,7 +75,7 @@ fn read<'a>(
     if let Some(error) = error.filter(|error| is_error(*error)) {
         return Err(Broken::Error(ErrorText::from_value(error)));
     }
-    let Some(list) = list.filter(|list| list.kind() == Kind::Array) else {
+    let Some(list) = list.filter(|list| list.kind() == ValueKind::Array) else {
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     };
     let usage = usage.unwrap_or(Raw::NULL);

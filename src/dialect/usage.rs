@@ -5,7 +5,7 @@
 
 use super::keys::K;
 use crate::base::limits::ROW_TOKENS_MAX;
-use crate::wire::json::{Kind, Raw};
+use crate::wire::json::{Raw, ValueKind};
 
 /// A count of tokens as an upstream reports it. What is absurd is not believed: it counts as not reported.
 #[inline]
@@ -167,7 +167,7 @@ impl Reported {
     /// Reads the `usage` in one of the choices of a chat answer, where some servers write it.
     pub(super) fn of_choices(choices: Raw<'_>) -> Reported {
         let mut usages = choices.items().filter_map(|choice| choice.get("usage"));
-        usages.find(|usage| usage.kind() == Kind::Object).map(Reported::from_chat).unwrap_or_default()
+        usages.find(|usage| usage.kind() == ValueKind::Object).map(Reported::from_chat).unwrap_or_default()
     }
 
     /// Reads the `usage` object of a response. `input_tokens` includes what is cached and is split here, as in the chat

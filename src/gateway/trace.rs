@@ -6,7 +6,7 @@ use crate::base::digest::hex_into;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Mono;
 use crate::policy::counters::AttemptEnd;
-use crate::wire::trace::{self, Caller, SAMPLED};
+use crate::wire::trace::{self, SAMPLED, TraceParent};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Trace {
 
     /// The trace that a caller's `head` names, if it is well-formed. `exports`: it is recorded if the caller's is.
     pub(crate) fn of_caller(head: &[u8], request: [u8; 16], exports: bool) -> Option<Trace> {
-        let Caller { trace, span, flags } = trace::caller(head)?;
+        let TraceParent { trace, span, flags } = trace::caller(head)?;
         let records = exports && flags & SAMPLED != 0;
         let (state, attempts, finish) = (trace::state(head), Vec::new(), Vec::new());
         Some(Trace { id: trace, parent: Some(span), flags, state, records, request, attempts, finish })

@@ -10,7 +10,7 @@ use crate::base::buf::{Buf, Pool};
 use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
-use crate::wire::head::{Expect, Field, Method, RequestHead};
+use crate::wire::head::{Expect, HeaderField, Method, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
 use crate::wire::{Dialect, Relay};
 use std::time::Duration;
@@ -218,7 +218,7 @@ impl Link {
             return complaint(401, "the key is not the expected one");
         }
         let messages = shape_of(head.path.of(bytes)) == Some(Dialect::Messages);
-        if messages && head.field(Field::AnthropicVersion).is_empty() {
+        if messages && head.field(HeaderField::AnthropicVersion).is_empty() {
             return complaint(400, "anthropic-version: header is required");
         }
         Ok(())

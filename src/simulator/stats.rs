@@ -91,10 +91,10 @@ impl Last {
 
 /// Returns the credential of a request, from bearer or from `x-api-key`.
 pub fn credential<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a [u8] {
-    use crate::wire::head::Field;
-    let bearer = head.field(Field::Authorization).of(bytes);
+    use crate::wire::head::HeaderField;
+    let bearer = head.field(HeaderField::Authorization).of(bytes);
     match bearer.strip_prefix(b"Bearer ") {
         Some(key) => key,
-        None => head.field(Field::XApiKey).of(bytes),
+        None => head.field(HeaderField::XApiKey).of(bytes),
     }
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::base::time::Unix;
-use crate::wire::body::Reader;
+use crate::wire::body::BodyReader;
 use crate::wire::head::{ResponseHead, parse_response};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl World {
     /// Removes and returns the first answer received, which must be complete: head, payload.
     fn answer(&mut self) -> (ResponseHead, Vec<u8>) {
         let head = parse_response(&self.received, &mut 0, 1 << 16, false).unwrap().expect("a whole head");
-        let (mut reader, mut at, mut payload) = (Reader::new(head.framing), head.len as usize, Vec::new());
+        let (mut reader, mut at, mut payload) = (BodyReader::new(head.framing), head.len as usize, Vec::new());
         while !reader.is_done() {
             let piece = reader.next(&self.received[at..]).unwrap();
             payload.extend_from_slice(&self.received[at..][piece.data]);

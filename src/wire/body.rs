@@ -14,7 +14,7 @@ pub use piece::{BodyError, Piece};
 
 /// State of the reading of one body.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Reader {
+pub enum BodyReader {
     /// The whole body has been read.
     Done,
     /// Number of bytes still to come; never 0.
@@ -25,29 +25,29 @@ pub enum Reader {
     ToEnd,
 }
 
-impl Reader {
+impl BodyReader {
     /// Returns a reader for a body with the framing `framing`.
-    pub fn new(framing: Framing) -> Reader {
+    pub fn new(framing: Framing) -> BodyReader {
         match framing {
-            Framing::None | Framing::Length(0) => Reader::Done,
-            Framing::Length(count) => Reader::Length(count),
-            Framing::Chunked => Reader::Chunked(Chunked::new()),
-            Framing::ToEnd => Reader::ToEnd,
+            Framing::None | Framing::Length(0) => BodyReader::Done,
+            Framing::Length(count) => BodyReader::Length(count),
+            Framing::Chunked => BodyReader::Chunked(Chunked::new()),
+            Framing::ToEnd => BodyReader::ToEnd,
         }
     }
 
     /// True if the body is complete.
     pub fn is_done(&self) -> bool {
-        *self == Reader::Done
+        *self == BodyReader::Done
     }
 
     /// Payload bytes that are announced and have not arrived: the remainder of a declared length, or of a chunk whose
     /// size line is complete.
     pub fn promised(&self) -> u64 {
         match self {
-            Reader::Done | Reader::ToEnd => 0,
-            Reader::Length(left) => *left,
-            Reader::Chunked(chunked) => chunked.promised(),
+            BodyReader::Done | BodyReader::ToEnd => 0,
+            BodyReader::Length(left) => *left,
+            BodyReader::Chunked(chunked) => chunked.promised(),
         }
     }
 
@@ -56,17 +56,17 @@ impl Reader {
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
         let piece = match self {
-            Reader::Done => Piece { consumed: 0, data: 0..0, done: true },
-            Reader::Length(left) => {
+            BodyReader::Done => Piece { consumed: 0, data: 0..0, done: true },
+            BodyReader::Length(left) => {
                 let take = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
                 *left -= take as u64;
                 Piece { consumed: take, data: 0..take, done: *left == 0 }
             }
-            Reader::Chunked(chunked) => chunked.next(input)?,
-            Reader::ToEnd => Piece { consumed: input.len(), data: 0..input.len(), done: false },
+            BodyReader::Chunked(chunked) => chunked.next(input)?,
+            BodyReader::ToEnd => Piece { consumed: input.len(), data: 0..input.len(), done: false },
         };
         if piece.done {
-            *self = Reader::Done;
+            *self = BodyReader::Done;
         }
         Ok(piece)
     }
@@ -74,11 +74,11 @@ impl Reader {
     /// Handles the end of the connection. It completes a body read to the end, and truncates any other unfinished body.
     pub fn end(&mut self) -> Result<(), BodyError> {
         match self {
-            Reader::Done | Reader::ToEnd => {
-                *self = Reader::Done;
+            BodyReader::Done | BodyReader::ToEnd => {
+                *self = BodyReader::Done;
                 Ok(())
             }
-            Reader::Length(_) | Reader::Chunked(_) => Err(BodyError::Truncated),
+            BodyReader::Length(_) | BodyReader::Chunked(_) => Err(BodyError::Truncated),
         }
     }
 }

@@ -10,7 +10,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::body::{BodyError, Reader};
+use super::body::{BodyError, BodyReader};
 use super::head::{HeadError, HeadTemplates, RequestHead, parse_request};
 use crate::base::buf::{BLOCK, Buf, Pool};
 use crate::base::limits::{BODY_STEP_MAX, EMPTY_LINES_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
@@ -42,7 +42,7 @@ pub enum BodyRefusal {
 
 /// Meaning of the next bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Phase {
+enum InboundPhase {
     /// A head, or nothing yet.
     Head,
     /// Raw bytes after a parsed head, before the decision whether they are wanted.
@@ -58,13 +58,13 @@ enum Phase {
 #[derive(Debug)]
 pub struct Inbound {
     rx: Buf,
-    reader: Reader,
+    reader: BodyReader,
     max_body: u32,
     scanned: u32,
     head_len: u32,
     payload: u32,
     dropped: u32,
-    phase: Phase,
+    phase: InboundPhase,
     /// Number of empty lines skipped before the request line.
     skipped: u8,
 }
@@ -104,13 +104,13 @@ impl Inbound {
     pub fn new() -> Inbound {
         Inbound {
             rx: Buf::default(),
-            reader: Reader::Done,
+            reader: BodyReader::Done,
             max_body: 0,
             scanned: 0,
             head_len: 0,
             payload: 0,
             dropped: 0,
-            phase: Phase::Head,
+            phase: InboundPhase::Head,
             skipped: 0,
         }
     }
@@ -119,14 +119,14 @@ impl Inbound {
     /// the head.
     pub fn push(&mut self, pool: &mut Pool, data: &[u8]) -> Result<(), PushError> {
         let rest = match self.phase {
-            Phase::Body | Phase::Drop if !self.reader.is_done() => self.take_body(pool, data),
-            Phase::Body | Phase::Drop | Phase::Parsed | Phase::Head => Ok(data),
+            InboundPhase::Body | InboundPhase::Drop if !self.reader.is_done() => self.take_body(pool, data),
+            InboundPhase::Body | InboundPhase::Drop | InboundPhase::Parsed | InboundPhase::Head => Ok(data),
         };
         let (rest, refusal) = match rest {
             Ok(rest) => (rest, None),
             Err((rest, refusal)) => (rest, Some(refusal)),
         };
-        if self.phase != Phase::Head && self.backlog() + rest.len() > PIPELINE_BYTES_MAX + IO_SLICE {
+        if self.phase != InboundPhase::Head && self.backlog() + rest.len() > PIPELINE_BYTES_MAX + IO_SLICE {
             return Err(PushError::Overflow);
         }
         self.rx.push(pool, rest);
@@ -148,7 +148,7 @@ impl Inbound {
         max_header: usize,
         templates: Option<&mut HeadTemplates>,
     ) -> Result<Option<RequestHead>, HeadError> {
-        if self.phase != Phase::Head {
+        if self.phase != InboundPhase::Head {
             return Ok(None);
         }
         while self.skipped < EMPTY_LINES_MAX && self.rx.bytes().starts_with(b"\r") {
@@ -175,8 +175,8 @@ impl Inbound {
         if let Some(head) = &head {
             self.scanned = head.len;
             self.head_len = head.len;
-            self.reader = Reader::new(head.framing);
-            self.phase = Phase::Parsed;
+            self.reader = BodyReader::new(head.framing);
+            self.phase = InboundPhase::Parsed;
         }
         Ok(head)
     }
@@ -185,16 +185,16 @@ impl Inbound {
     /// declared length over `max_body` bytes is refused before anything is stored. A smaller one takes no memory until
     /// bytes arrive.
     pub fn begin_body(&mut self, head: &RequestHead, max_body: u64) -> Result<bool, BodyRefusal> {
-        debug_assert_eq!(self.phase, Phase::Parsed);
+        debug_assert_eq!(self.phase, InboundPhase::Parsed);
         self.max_body = u32::try_from(max_body).unwrap_or(u32::MAX);
-        self.phase = Phase::Body;
+        self.phase = InboundPhase::Body;
         let fits = !matches!(head.framing, Framing::Length(count) if count > u64::from(self.max_body));
         if !fits {
-            self.phase = Phase::Drop;
+            self.phase = InboundPhase::Drop;
         }
         self.decode_in_place().map_err(|error| BodyRefusal::Bad(self.give_up(error)))?;
         if !fits || self.expected() > u64::from(self.max_body) {
-            self.phase = Phase::Drop;
+            self.phase = InboundPhase::Drop;
             return Err(BodyRefusal::TooLarge);
         }
         Ok(self.reader.is_done())
@@ -202,7 +202,7 @@ impl Inbound {
 
     /// Returns the number of payload bytes stored so far, and whether the body is complete.
     pub fn body_progress(&self) -> (usize, bool) {
-        (self.payload as usize, self.phase == Phase::Body && self.reader.is_done())
+        (self.payload as usize, self.phase == InboundPhase::Body && self.reader.is_done())
     }
 
     /// Refuses the request: its head and the stored part of its body are dropped at once, the remaining body as it
@@ -211,8 +211,8 @@ impl Inbound {
     #[inline]
     pub fn begin_discard(&mut self, pool: &mut Pool) -> Result<(), BodyError> {
         let mut outcome = Ok(());
-        if self.phase == Phase::Parsed {
-            self.phase = Phase::Drop;
+        if self.phase == InboundPhase::Parsed {
+            self.phase = InboundPhase::Drop;
             outcome = self.decode_in_place().map_err(|error| self.give_up(error));
         }
         self.release(pool);
@@ -221,7 +221,7 @@ impl Inbound {
 
     /// True if a refused message has ended, so that the next one may start.
     pub fn discarded(&self) -> bool {
-        self.phase == Phase::Head
+        self.phase == InboundPhase::Head
     }
 
     /// Payload bytes of the current refused message dropped so far, counted up to 4 GiB.
@@ -251,7 +251,7 @@ impl Inbound {
 
     /// Takes the current message back. It must not have been released since it was lent.
     pub fn put_back(&mut self, pool: &mut Pool, lent: Lent) {
-        debug_assert_eq!((self.phase, self.head_len), (Phase::Body, 0));
+        debug_assert_eq!((self.phase, self.head_len), (InboundPhase::Body, 0));
         let mut behind = std::mem::replace(&mut self.rx, lent.rx);
         self.head_len = lent.head_len;
         self.payload = self.rx.len() as u32 - lent.head_len;
@@ -263,7 +263,7 @@ impl Inbound {
     /// an incomplete body is dropped as it arrives. Use [`Inbound::begin_discard`] for a message whose body was not
     /// begun.
     pub fn release(&mut self, pool: &mut Pool) {
-        debug_assert_ne!(self.phase, Phase::Parsed);
+        debug_assert_ne!(self.phase, InboundPhase::Parsed);
         let gone = self.head_len as usize + self.payload as usize;
         let behind = self.backlog();
         self.head_len = 0;
@@ -276,8 +276,8 @@ impl Inbound {
         } else if gone > 0 {
             self.rx.consume(pool, gone);
         }
-        if self.phase == Phase::Body {
-            self.phase = Phase::Drop;
+        if self.phase == InboundPhase::Body {
+            self.phase = InboundPhase::Drop;
             self.dropped = 0;
         }
         self.settle();
@@ -307,7 +307,7 @@ impl Inbound {
 
     /// Bytes of the current body that are missing, if its length was declared.
     pub fn declared_rest(&self) -> u64 {
-        if let Reader::Length(left) = self.reader { left } else { 0 }
+        if let BodyReader::Length(left) = self.reader { left } else { 0 }
     }
 
     /// True if bytes of a further message are waiting.
@@ -317,14 +317,14 @@ impl Inbound {
 
     /// True if there is no current message and no byte of a next one.
     pub fn is_idle(&self) -> bool {
-        self.phase == Phase::Head && self.rx.is_empty()
+        self.phase == InboundPhase::Head && self.rx.is_empty()
     }
 
     /// Ends a refused message when its body ends. Nothing of it is kept.
     #[inline]
     fn settle(&mut self) {
-        if self.phase == Phase::Drop && self.reader.is_done() && self.head_len == 0 && self.payload == 0 {
-            self.phase = Phase::Head;
+        if self.phase == InboundPhase::Drop && self.reader.is_done() && self.head_len == 0 && self.payload == 0 {
+            self.phase = InboundPhase::Head;
             self.scanned = 0;
             self.dropped = 0;
             self.skipped = 0;
@@ -333,8 +333,8 @@ impl Inbound {
 
     /// Makes the reader ignore all further bytes: the end of a broken body is unknown.
     fn give_up(&mut self, error: BodyError) -> BodyError {
-        self.phase = Phase::Drop;
-        self.reader = Reader::ToEnd;
+        self.phase = InboundPhase::Drop;
+        self.reader = BodyReader::ToEnd;
         let kept = self.head_len as usize + self.payload as usize;
         self.rx.truncate(kept);
         error
@@ -349,13 +349,14 @@ impl Inbound {
                 Err(error) => return Err((&[], BodyRefusal::Bad(self.give_up(error)))),
             };
             let run = &rest[piece.data];
-            if self.phase == Phase::Body && self.expected().saturating_add(run.len() as u64) > u64::from(self.max_body)
+            if self.phase == InboundPhase::Body
+                && self.expected().saturating_add(run.len() as u64) > u64::from(self.max_body)
             {
-                self.phase = Phase::Drop;
+                self.phase = InboundPhase::Drop;
                 refusal = Some(BodyRefusal::TooLarge);
             }
             match self.phase {
-                Phase::Body => self.store(pool, run),
+                InboundPhase::Body => self.store(pool, run),
                 _ => self.dropped = self.dropped.saturating_add(run.len() as u32),
             }
             rest = &rest[piece.consumed..];
@@ -380,17 +381,18 @@ impl Inbound {
         let known = self.payload as usize;
         let ahead = match self.reader {
             // Repeated growth of a large block can each time copy all of it.
-            Reader::Length(left) if known >= BODY_STEP_MAX => usize::try_from(left).unwrap_or(usize::MAX),
-            Reader::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(known),
-            Reader::Done => 0,
-            Reader::Chunked(_) | Reader::ToEnd => known.min(BODY_STEP_MAX),
+            BodyReader::Length(left) if known >= BODY_STEP_MAX => usize::try_from(left).unwrap_or(usize::MAX),
+            BodyReader::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(known),
+            BodyReader::Done => 0,
+            BodyReader::Chunked(_) | BodyReader::ToEnd => known.min(BODY_STEP_MAX),
         };
         // Without a declared length, storage grows only as needed if little of the budget is left.
-        let ahead = if matches!(self.reader, Reader::Length(_) | Reader::Done) || pool.has_room(AHEAD_SHARE * ahead) {
-            ahead
-        } else {
-            0
-        };
+        let ahead =
+            if matches!(self.reader, BodyReader::Length(_) | BodyReader::Done) || pool.has_room(AHEAD_SHARE * ahead) {
+                ahead
+            } else {
+                0
+            };
         self.rx.edit(pool, |out| {
             if out.capacity() - out.len() < run.len() {
                 out.reserve_exact(run.len() + ahead);
@@ -402,7 +404,7 @@ impl Inbound {
 
     /// Decodes the raw bytes after the head in place. Bytes after the body move up to the end of its payload.
     fn decode_in_place(&mut self) -> Result<(), BodyError> {
-        let keep = self.phase == Phase::Body;
+        let keep = self.phase == InboundPhase::Body;
         let bytes = self.rx.bytes_mut();
         let (mut from, mut to) = (self.head_len as usize, self.head_len as usize);
         while !self.reader.is_done() {

@@ -10,7 +10,7 @@ mod write;
 
 pub use run::string_end;
 pub use unescape::{Run, Runs, eq_unescaped, has_escape, runs, unescape};
-pub use view::{Items, Kind, Members, Raw};
+pub use view::{Items, Members, Raw, ValueKind};
 pub use write::{compact, item, key, write_count, write_escaped, write_inside, write_string};
 
 use super::Span;
@@ -110,7 +110,7 @@ impl From<Stop> for ScanError {
 
 /// Kind of token expected next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Expect {
+enum ExpectedToken {
     Value,
     ValueOrEnd,
     Key,
@@ -163,7 +163,7 @@ pub struct Scanner {
     at: usize,
     start: usize,
     nest: Nest,
-    expect: Expect,
+    expect: ExpectedToken,
 }
 
 /// Open containers.
@@ -216,13 +216,13 @@ const _: () = assert!(JSON_DEPTH_MAX <= 128);
 impl Scanner {
     /// Returns a scanner at the start of a document.
     pub fn new() -> Scanner {
-        Scanner { at: 0, start: 0, nest: Nest::NONE, expect: Expect::Value }
+        Scanner { at: 0, start: 0, nest: Nest::NONE, expect: ExpectedToken::Value }
     }
 
     /// Scans the available bytes. `buf` is the document from its first byte on.
     pub fn scan<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
         loop {
-            if matches!(self.expect, Expect::Value | Expect::Key) {
+            if matches!(self.expect, ExpectedToken::Value | ExpectedToken::Key) {
                 self.run(buf, visitor)?;
             }
             if !self.step(buf, visitor)? {
@@ -233,7 +233,7 @@ impl Scanner {
 
     /// Span of the unfinished string, up to the last complete character scanned.
     pub fn open_string(&self) -> Option<Span> {
-        matches!(self.expect, Expect::InKey | Expect::InString).then(|| Span::new(self.start, self.at))
+        matches!(self.expect, ExpectedToken::InKey | ExpectedToken::InString).then(|| Span::new(self.start, self.at))
     }
 
     /// Scans the remaining bytes. The document must end where `buf` ends.
@@ -244,13 +244,13 @@ impl Scanner {
 
     /// Checks that nothing follows the scanned document.
     fn end<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
-        if let Expect::InNumber(digits) = self.expect
+        if let ExpectedToken::InNumber(digits) = self.expect
             && self.at == buf.len()
             && digits.is_whole_number()
         {
             self.scalar(buf, visitor, Token::Number, Span::new(self.start, self.at))?;
         }
-        if self.expect == Expect::End && self.at == buf.len() {
+        if self.expect == ExpectedToken::End && self.at == buf.len() {
             return Ok(());
         }
         Err(ScanError::Syntax(Syntax { at: buf.len(), what: "unexpected end" }))
@@ -259,8 +259,8 @@ impl Scanner {
     /// Scans one token. False if more bytes are needed.
     fn step<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<bool, ScanError> {
         match self.expect {
-            Expect::InKey | Expect::InString => return self.string(buf, visitor),
-            Expect::InNumber(digits) => return self.number(buf, visitor, digits),
+            ExpectedToken::InKey | ExpectedToken::InString => return self.string(buf, visitor),
+            ExpectedToken::InNumber(digits) => return self.number(buf, visitor, digits),
             _ => {}
         }
         let byte = loop {
@@ -271,15 +271,15 @@ impl Scanner {
             }
         };
         match (self.expect, byte) {
-            (Expect::Colon, b':') => self.pass(Expect::Value),
-            (Expect::CommaOrEnd, b',') if self.in_object() => self.pass(Expect::Key),
-            (Expect::CommaOrEnd, b',') => self.pass(Expect::Value),
-            (Expect::Key | Expect::KeyOrEnd, b'"') => self.begin_string(Expect::InKey),
-            (Expect::KeyOrEnd, b'}') => self.close(buf, visitor, Token::ObjectClose)?,
-            (Expect::CommaOrEnd, b'}') if self.in_object() => self.close(buf, visitor, Token::ObjectClose)?,
-            (Expect::ValueOrEnd, b']') => self.close(buf, visitor, Token::ArrayClose)?,
-            (Expect::CommaOrEnd, b']') if !self.in_object() => self.close(buf, visitor, Token::ArrayClose)?,
-            (Expect::Value | Expect::ValueOrEnd, _) => return self.value(buf, visitor, byte),
+            (ExpectedToken::Colon, b':') => self.pass(ExpectedToken::Value),
+            (ExpectedToken::CommaOrEnd, b',') if self.in_object() => self.pass(ExpectedToken::Key),
+            (ExpectedToken::CommaOrEnd, b',') => self.pass(ExpectedToken::Value),
+            (ExpectedToken::Key | ExpectedToken::KeyOrEnd, b'"') => self.begin_string(ExpectedToken::InKey),
+            (ExpectedToken::KeyOrEnd, b'}') => self.close(buf, visitor, Token::ObjectClose)?,
+            (ExpectedToken::CommaOrEnd, b'}') if self.in_object() => self.close(buf, visitor, Token::ObjectClose)?,
+            (ExpectedToken::ValueOrEnd, b']') => self.close(buf, visitor, Token::ArrayClose)?,
+            (ExpectedToken::CommaOrEnd, b']') if !self.in_object() => self.close(buf, visitor, Token::ArrayClose)?,
+            (ExpectedToken::Value | ExpectedToken::ValueOrEnd, _) => return self.value(buf, visitor, byte),
             _ => return Err(self.wrong().into()),
         }
         Ok(true)
@@ -287,11 +287,11 @@ impl Scanner {
 
     fn wrong(&self) -> Syntax {
         let what = match self.expect {
-            Expect::Colon => "expected `:`",
-            Expect::CommaOrEnd if self.in_object() => "expected `,` or `}`",
-            Expect::CommaOrEnd => "expected `,` or `]`",
-            Expect::Key | Expect::KeyOrEnd => "expected a string as key",
-            Expect::End => "trailing bytes",
+            ExpectedToken::Colon => "expected `:`",
+            ExpectedToken::CommaOrEnd if self.in_object() => "expected `,` or `}`",
+            ExpectedToken::CommaOrEnd => "expected `,` or `]`",
+            ExpectedToken::Key | ExpectedToken::KeyOrEnd => "expected a string as key",
+            ExpectedToken::End => "trailing bytes",
             _ => "expected a value",
         };
         Syntax { at: self.at, what }
@@ -301,12 +301,12 @@ impl Scanner {
         self.nest.object
     }
 
-    fn pass(&mut self, next: Expect) {
+    fn pass(&mut self, next: ExpectedToken) {
         self.at += 1;
         self.expect = next;
     }
 
-    fn begin_string(&mut self, expect: Expect) {
+    fn begin_string(&mut self, expect: ExpectedToken) {
         self.pass(expect);
         self.start = self.at;
     }
@@ -315,15 +315,15 @@ impl Scanner {
     /// at once: they are nearly always there.
     fn after_value(&mut self, buf: &[u8]) {
         if self.nest.depth == 0 {
-            self.expect = Expect::End;
+            self.expect = ExpectedToken::End;
         } else if buf.get(self.at) != Some(&b',') {
-            self.expect = Expect::CommaOrEnd;
+            self.expect = ExpectedToken::CommaOrEnd;
         } else if !self.nest.object {
-            self.pass(Expect::Value);
+            self.pass(ExpectedToken::Value);
         } else {
-            self.pass(Expect::Key);
+            self.pass(ExpectedToken::Key);
             if buf.get(self.at) == Some(&b'"') {
-                self.begin_string(Expect::InKey);
+                self.begin_string(ExpectedToken::InKey);
             }
         }
     }
@@ -335,7 +335,7 @@ impl Scanner {
 
     fn value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, byte: u8) -> Result<bool, ScanError> {
         match byte {
-            b'"' => self.begin_string(Expect::InString),
+            b'"' => self.begin_string(ExpectedToken::InString),
             b'{' => self.open(buf, visitor, Token::ObjectOpen)?,
             b'[' => self.open(buf, visitor, Token::ArrayOpen)?,
             b'-' => self.begin_number(Digits::Minus),
@@ -356,7 +356,7 @@ impl Scanner {
         let object = token == Token::ObjectOpen;
         visitor.token(buf, token, self.nest.depth, Span::new(self.at, self.at + 1))?;
         self.nest.enter(object);
-        self.pass(if object { Expect::KeyOrEnd } else { Expect::ValueOrEnd });
+        self.pass(if object { ExpectedToken::KeyOrEnd } else { ExpectedToken::ValueOrEnd });
         Ok(())
     }
 
@@ -389,7 +389,7 @@ impl Scanner {
 
     fn begin_number(&mut self, digits: Digits) {
         self.start = self.at;
-        self.pass(Expect::InNumber(digits));
+        self.pass(ExpectedToken::InNumber(digits));
     }
 
     fn number<V: Visitor>(&mut self, buf: &[u8], v: &mut V, mut digits: Digits) -> Result<bool, ScanError> {
@@ -409,7 +409,7 @@ impl Scanner {
             digits = next;
             self.at += 1;
         }
-        self.expect = Expect::InNumber(digits);
+        self.expect = ExpectedToken::InNumber(digits);
         Ok(false)
     }
 
@@ -432,13 +432,13 @@ impl Scanner {
         }
         let span = Span::new(self.start, self.at);
         self.at += 1;
-        if self.expect == Expect::InKey {
+        if self.expect == ExpectedToken::InKey {
             // A colon and the quote of a string, which nearly always follow a name, are taken at once.
-            self.expect = Expect::Colon;
+            self.expect = ExpectedToken::Colon;
             if buf.get(self.at) == Some(&b':') {
-                self.pass(Expect::Value);
+                self.pass(ExpectedToken::Value);
                 if buf.get(self.at) == Some(&b'"') {
-                    self.begin_string(Expect::InString);
+                    self.begin_string(ExpectedToken::InString);
                 }
             }
             visitor.token(buf, Token::Key, self.nest.depth, span)?;

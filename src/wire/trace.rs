@@ -16,7 +16,7 @@ pub const SAMPLED: u8 = 1;
 
 /// Caller that a `traceparent` identifies.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Caller {
+pub struct TraceParent {
     /// Trace ID, never all zeros.
     pub trace: [u8; 16],
     /// ID of the caller's span in it, never all zeros.
@@ -26,7 +26,7 @@ pub struct Caller {
 }
 
 /// Returns the caller that a head names. `None` if there is none, if it is malformed, or if there are several.
-pub fn caller(head: &[u8]) -> Option<Caller> {
+pub fn caller(head: &[u8]) -> Option<TraceParent> {
     let mut found = values(head, "traceparent");
     match (found.next(), found.next()) {
         (Some(value), None) => parse(value),
@@ -34,7 +34,7 @@ pub fn caller(head: &[u8]) -> Option<Caller> {
     }
 }
 
-fn parse(value: &[u8]) -> Option<Caller> {
+fn parse(value: &[u8]) -> Option<TraceParent> {
     let text = std::str::from_utf8(value.get(..LENGTH)?).ok()?;
     let fits = |(at, byte)| match at {
         2 | 35 | 52 => byte == b'-',
@@ -48,7 +48,7 @@ fn parse(value: &[u8]) -> Option<Caller> {
     // Later versions may continue after a dash; 255 is invalid.
     let ends = value.len() == LENGTH || (version > 0 && value[LENGTH] == b'-');
     let is_one = ends && version < u8::MAX && trace != [0; 16] && span != [0; 8];
-    is_one.then_some(Caller { trace, span, flags })
+    is_one.then_some(TraceParent { trace, span, flags })
 }
 
 /// Returns the `tracestate` of a head, with several headers joined in their order. Empty if it is absent, malformed or
@@ -116,7 +116,7 @@ mod tests {
         format!("POST / HTTP/1.1\r\nhost: g\r\n{lines}\r\n")
     }
 
-    fn named(value: &str) -> Option<Caller> {
+    fn named(value: &str) -> Option<TraceParent> {
         caller(head(&format!("TraceParent: {value}\r\n")).as_bytes())
     }
 

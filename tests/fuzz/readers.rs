@@ -18,7 +18,7 @@ use tollgate::dialect::{
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
-use tollgate::wire::body::{BodyError, Reader};
+use tollgate::wire::body::{BodyError, BodyReader};
 use tollgate::wire::head::{Framing, HeadTemplates, parse_request, parse_response};
 use tollgate::wire::inbound::Inbound;
 use tollgate::wire::json::{self, Scanner, Valid};
@@ -142,7 +142,7 @@ fn same_kind(at_once: &str, in_parts: &str) {
 }
 
 fn dechunk(data: &[u8], step: usize) -> (Vec<u8>, Result<usize, BodyError>) {
-    let (mut reader, mut payload, mut used, mut end) = (Reader::new(Framing::Chunked), Vec::new(), 0, 0);
+    let (mut reader, mut payload, mut used, mut end) = (BodyReader::new(Framing::Chunked), Vec::new(), 0, 0);
     while !reader.is_done() {
         end = data.len().min(end + step);
         loop {

@@ -13,7 +13,7 @@ use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{Note, Security};
 use crate::policy::config::Config;
 use crate::wire::head::values;
-use crate::wire::json::{self, Kind, Raw};
+use crate::wire::json::{self, Raw, ValueKind};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -213,7 +213,7 @@ fn refused(answer: &Answer) -> u64 {
     }
     let partial = Raw::new(&answer.body).get("partialSuccess");
     let count =
-        partial.filter(|partial| partial.kind() == Kind::Object).and_then(|partial| partial.get("rejectedSpans"));
+        partial.filter(|partial| partial.kind() == ValueKind::Object).and_then(|partial| partial.get("rejectedSpans"));
     // 64 bits are a string in the JSON of protocol buffers, or a number.
     count.and_then(|count| count.count().or_else(|| count.text()?.parse().ok())).unwrap_or(0)
 }

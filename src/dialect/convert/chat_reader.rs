@@ -7,7 +7,7 @@ use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
-use crate::wire::json::{self, Kind, Raw, eq_unescaped, item, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, write_inside};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
@@ -68,7 +68,7 @@ impl ChatReader {
             return Ok(false);
         }
         let chunk = Raw::new(frame.data);
-        if json::check(frame.data).is_err() || chunk.kind() != Kind::Object {
+        if json::check(frame.data).is_err() || chunk.kind() != ValueKind::Object {
             return Err(StreamFault::Malformed);
         }
         let (mut usage, mut choices) = (None, Raw::NULL);
@@ -86,7 +86,7 @@ impl ChatReader {
         if frame.name == b"error" {
             return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default()));
         }
-        if let Some(usage) = usage.filter(|usage| usage.kind() == Kind::Object) {
+        if let Some(usage) = usage.filter(|usage| usage.kind() == ValueKind::Object) {
             sink.take(Delta::Usage(Reported::from_chat(usage)))?;
         }
         if let Some(choice) = choices.items().find(|choice| !other_choice(*choice)) {
@@ -114,7 +114,7 @@ impl ChatReader {
         let [delta, word, sequence, error, usage, message] = choice.pick(names);
         let word = choice_word(word, error)?;
         // Some servers write it into the choice.
-        if let Some(usage) = usage.filter(|usage| usage.kind() == Kind::Object) {
+        if let Some(usage) = usage.filter(|usage| usage.kind() == ValueKind::Object) {
             sink.take(Delta::Usage(Reported::from_chat(usage)))?;
         }
         // Some servers write a chunk as if it were a complete answer.
@@ -203,7 +203,7 @@ impl ChatReader {
     fn entries(&mut self, calls: Raw<'_>, older: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let says = |value: &Raw<'_>| value.string().is_some_and(|text| !text.is_empty());
         let is_older = older.pick(["name", "arguments"]).iter().flatten().any(says);
-        if calls.kind() == Kind::Array || is_older {
+        if calls.kind() == ValueKind::Array || is_older {
             self.thought(false, sink)?;
         }
         self.before = self.calls.len();
@@ -231,7 +231,7 @@ impl ChatReader {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let arguments = match function.get("arguments") {
-            Some(object) if object.kind() == Kind::Object => {
+            Some(object) if object.kind() == ValueKind::Object => {
                 write_arguments(object, &mut scratch);
                 scratch.as_slice()
             }
@@ -299,7 +299,7 @@ impl ChatReader {
 
 /// True for a string that is not empty, and for a list.
 fn holds_text(value: Raw<'_>) -> bool {
-    value.string().map_or(value.kind() == Kind::Array, |text| !text.is_empty())
+    value.string().map_or(value.kind() == ValueKind::Array, |text| !text.is_empty())
 }
 
 /// Calls `take` with the inside of each text in a message's content or reasoning: a string, or a list of parts, in
@@ -326,7 +326,7 @@ pub(in crate::dialect) fn each_text<'a, E>(
 
 /// The members of a message's `reasoning_details`, each with its words if it has some.
 pub(in crate::dialect) fn details_of<'a>(details: Raw<'a>) -> impl Iterator<Item = (Raw<'a>, Option<&'a [u8]>)> {
-    details.items().filter(|detail| detail.kind() == Kind::Object).map(|detail| {
+    details.items().filter(|detail| detail.kind() == ValueKind::Object).map(|detail| {
         let [text, summary] = detail.pick(["text", "summary"]);
         (detail, text.or(summary).and_then(Raw::string).filter(|text| !text.is_empty()))
     })

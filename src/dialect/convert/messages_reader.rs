@@ -5,7 +5,7 @@ use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
-use crate::wire::json::{self, Kind, Raw, key, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
 /// Blocks open at once; the shape has one, a little slack costs nothing.
 const OPEN_BLOCKS_MAX: usize = 64;
@@ -54,7 +54,7 @@ impl MessagesReader {
         }
         let names = ["type", "index", "delta", "content_block", "message", "usage", "error", "stop_details"];
         let picked = json::check_and_pick(frame.data, names).map_err(|_| StreamFault::Malformed)?;
-        if Raw::new(frame.data).kind() != Kind::Object {
+        if Raw::new(frame.data).kind() != ValueKind::Object {
             return Err(StreamFault::Malformed);
         }
         let [kind, index, delta, block, message, usage, error, details] = picked;

@@ -7,7 +7,7 @@ use super::super::keys::K;
 use super::super::naming::{Echo, TranslationState};
 use super::super::usage::ObservedUsage;
 use crate::wire::json::{
-    self, Kind, Raw, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
+    self, Raw, ValueKind, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
 };
 
 /// State of an answer.
@@ -153,7 +153,7 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
 pub(super) fn free_input(arguments: &[u8]) -> Vec<u8> {
     let text = Raw::text_of(arguments);
     let object = Raw::new(text.as_bytes());
-    if json::check(text.as_bytes()).is_err() || object.kind() != Kind::Object {
+    if json::check(text.as_bytes()).is_err() || object.kind() != ValueKind::Object {
         return match json::check(text.as_bytes()).ok().and_then(|()| object.string()) {
             Some(inside) => inside.to_vec(),
             None => arguments.to_vec(),

@@ -6,7 +6,7 @@ use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::usage::Reported;
-use crate::wire::json::{self, Kind, Raw, Run, key, runs, write_escaped, write_inside};
+use crate::wire::json::{self, Raw, Run, ValueKind, key, runs, write_escaped, write_inside};
 use std::borrow::Cow;
 
 /// Items and parts that may be open at once; the shape has one of either.
@@ -54,7 +54,7 @@ impl ResponsesReader {
             return Ok(false);
         }
         let event = Raw::new(frame.data);
-        if json::check(frame.data).is_err() || event.kind() != Kind::Object {
+        if json::check(frame.data).is_err() || event.kind() != ValueKind::Object {
             return Err(StreamFault::Malformed);
         }
         let kind = kind_of(event.get("type"), frame.name);
@@ -278,7 +278,7 @@ pub(in crate::dialect) fn failed(kind: &[u8], event: Raw<'_>, response: Raw<'_>)
 
 /// Tells what a response has used.
 fn usage(response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-    match response.get("usage").filter(|usage| usage.kind() == Kind::Object) {
+    match response.get("usage").filter(|usage| usage.kind() == ValueKind::Object) {
         Some(usage) => sink.take(Delta::Usage(Reported::from_responses(usage))),
         None => Ok(()),
     }
@@ -296,7 +296,7 @@ pub(in crate::dialect) fn reason(response: Raw<'_>, incomplete: bool, calls: boo
 /// Error of a response or an event.
 fn failure(event: Raw<'_>) -> Option<ErrorText> {
     let inner = event.get("response").unwrap_or(event).get("error").or_else(|| event.get("error"));
-    let error = inner.filter(|error| error.kind() == Kind::Object || error.string().is_some());
+    let error = inner.filter(|error| error.kind() == ValueKind::Object || error.string().is_some());
     Some(ErrorText::from_value(error.or_else(|| event.get("message").map(|_| event))?))
 }
 

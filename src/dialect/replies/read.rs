@@ -6,7 +6,7 @@ use super::super::delta::{StopReason, choice_word, finish_word};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
 use super::parts::{Answer, Arguments, Part};
-use crate::wire::json::{Kind, Raw, item, key, write_inside};
+use crate::wire::json::{Raw, ValueKind, item, key, write_inside};
 use std::borrow::Cow;
 
 fn inside(value: Option<Raw<'_>>) -> &[u8] {
@@ -23,7 +23,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
     let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
     let word = choice_word(word, error)?.unwrap_or_default();
-    let Some(message) = message.filter(|message| message.kind() == Kind::Object) else { return Ok(None) };
+    let Some(message) = message.filter(|message| message.kind() == ValueKind::Object) else { return Ok(None) };
     let names =
         ["content", "refusal", "reasoning_content", "reasoning", "tool_calls", "reasoning_details", "function_call"];
     let [content, refusal, thinking, reasoning, calls, details, older] = message.pick(names);
@@ -63,7 +63,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     for [id, function] in calls.chain(older.map(|call| [None, Some(call)])) {
         let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
         let arguments = match arguments {
-            Some(object) if object.kind() == Kind::Object => Arguments::Value(object),
+            Some(object) if object.kind() == ValueKind::Object => Arguments::Value(object),
             other => Arguments::Json(other.and_then(Raw::string).unwrap_or_default()),
         };
         parts.push(Part::Call(inside(id), inside(name), arguments));

@@ -7,7 +7,7 @@ use super::super::delta::{Delta, StopReason, Take};
 use super::super::usage::Reported;
 use super::parts::{Answer, Arguments, Part};
 use crate::wire::Dialect;
-use crate::wire::json::{self, Kind, Raw, item, key, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, item, key, write_inside};
 use crate::wire::sse::Splitter;
 use std::borrow::Cow;
 
@@ -40,7 +40,7 @@ pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
                 let text = |name| data.get(name).and_then(Raw::string).unwrap_or_default().to_vec();
                 late.push((text("item_id"), name, text(name)));
             } else if ENDS.into_iter().any(is) {
-                let response = data.get("response").filter(|response| response.kind() == Kind::Object);
+                let response = data.get("response").filter(|response| response.kind() == ValueKind::Object);
                 items.push(b']');
                 return response.map(|response| with(response, &items, &late, is("response.incomplete")));
             } else if is("error") {

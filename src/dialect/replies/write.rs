@@ -8,7 +8,7 @@ use super::super::naming::{TranslationState, made_id, messages_id};
 use super::super::requests::{write_arguments, write_details, write_input};
 use super::super::usage::ObservedUsage;
 use super::parts::{Answer, Arguments, Part};
-use crate::wire::json::{self, Kind, Raw, item, key, write_count, write_inside, write_string};
+use crate::wire::json::{self, Raw, ValueKind, item, key, write_count, write_inside, write_string};
 
 /// Appends strings as one.
 fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
@@ -193,7 +193,7 @@ fn messages_call(
     write_inside(out, name);
     key(out, "input");
     match arguments {
-        Arguments::Value(value) if value.kind() == Kind::Object => json::compact(value.bytes(), out),
+        Arguments::Value(value) if value.kind() == ValueKind::Object => json::compact(value.bytes(), out),
         Arguments::Value(value) => {
             let mut text = Vec::new();
             write_arguments(value, &mut text);

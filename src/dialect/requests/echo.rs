@@ -3,7 +3,7 @@
 use super::super::naming::Echo;
 use super::super::request::Name;
 use super::ask::Ask;
-use crate::wire::json::{Kind, Raw, compact, key, write_count};
+use crate::wire::json::{Raw, ValueKind, compact, key, write_count};
 
 /// Bytes of one member that are repeated; of a longer one, such as a large schema, what holds without it.
 const MEMBER_MAX: usize = 16 * 1024;
@@ -16,7 +16,7 @@ pub(super) fn tells_summary(ask: &Ask<'_>) -> bool {
 
 /// Collects the repeated parts of the request.
 pub(super) fn of(ask: &Ask<'_>) -> Echo {
-    let given = |name, text: &str, kinds: &[Kind], usual: &str, out: &mut Vec<u8>| {
+    let given = |name, text: &str, kinds: &[ValueKind], usual: &str, out: &mut Vec<u8>| {
         key(out, text);
         match ask.get(name, text).filter(|value| value.bytes().len() <= MEMBER_MAX && kinds.contains(&value.kind())) {
             Some(value) => compact(value.bytes(), out),
@@ -30,21 +30,21 @@ pub(super) fn of(ask: &Ask<'_>) -> Echo {
         None => before.extend_from_slice(b"null"),
     }
     before.extend_from_slice(b",\"max_tool_calls\":null");
-    given(Name::Metadata, "metadata", &[Kind::Object], "{}", &mut before);
+    given(Name::Metadata, "metadata", &[ValueKind::Object], "{}", &mut before);
     // A value comes first, so that commas need no special case; it is cut off again.
     let mut after = b"0".to_vec();
     let out = &mut after;
-    given(Name::ParallelToolCalls, "parallel_tool_calls", &[Kind::Bool], "true", out);
+    given(Name::ParallelToolCalls, "parallel_tool_calls", &[ValueKind::Bool], "true", out);
     out.extend_from_slice(b",\"presence_penalty\":0,\"frequency_penalty\":0,\"previous_response_id\":null");
-    given(Name::PromptCacheKey, "prompt_cache_key", &[Kind::String], "null", out);
+    given(Name::PromptCacheKey, "prompt_cache_key", &[ValueKind::String], "null", out);
     write_reasoning(ask, out);
-    given(Name::SafetyIdentifier, "safety_identifier", &[Kind::String], "null", out);
+    given(Name::SafetyIdentifier, "safety_identifier", &[ValueKind::String], "null", out);
     out.extend_from_slice(b",\"service_tier\":\"default\",\"store\":false");
-    given(Name::Temperature, "temperature", &[Kind::Number], "1", out);
-    given(Name::Text, "text", &[Kind::Object], "{\"format\":{\"type\":\"text\"}}", out);
-    given(Name::ToolChoice, "tool_choice", &[Kind::String, Kind::Object], "\"auto\"", out);
+    given(Name::Temperature, "temperature", &[ValueKind::Number], "1", out);
+    given(Name::Text, "text", &[ValueKind::Object], "{\"format\":{\"type\":\"text\"}}", out);
+    given(Name::ToolChoice, "tool_choice", &[ValueKind::String, ValueKind::Object], "\"auto\"", out);
     out.extend_from_slice(b",\"tools\":[],\"top_logprobs\":0");
-    given(Name::TopP, "top_p", &[Kind::Number], "1", out);
+    given(Name::TopP, "top_p", &[ValueKind::Number], "1", out);
     out.extend_from_slice(b",\"truncation\":\"disabled\"");
     Echo { before, after: after.split_off(2), summary: tells_summary(ask) }
 }

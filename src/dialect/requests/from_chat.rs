@@ -8,7 +8,7 @@ use super::schema::SCHEMA_MAX;
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
 use super::talk::{Text, Wishes};
 use crate::base::limits::TOOLS_MAX;
-use crate::wire::json::{Kind, Raw};
+use crate::wire::json::{Raw, ValueKind};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -106,7 +106,7 @@ fn format<'a>(ask: &Ask<'a>) -> Result<Format<'a>, Invalid> {
     let format = ask.get(Name::ResponseFormat, "response_format").unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
     let inner = format.get("json_schema").unwrap_or(Raw::NULL);
-    let schema = inner.get("schema").filter(|s| s.kind() == Kind::Object);
+    let schema = inner.get("schema").filter(|s| s.kind() == ValueKind::Object);
     if schema.is_some_and(|schema| schema.bytes().len() > SCHEMA_MAX) {
         return refuse("response_format.json_schema.schema", "at most 256 KiB");
     }

@@ -7,7 +7,7 @@ use super::bounds::{stops, tool_name_fits};
 use super::media::{messages_document, messages_image, search_result};
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
 use super::talk::{Text, Wishes};
-use crate::wire::json::{self, Kind, Raw};
+use crate::wire::json::{self, Raw, ValueKind};
 use std::borrow::Cow;
 
 /// Beginning of the attribution that Claude Code puts before its system prompt: useless for any other model.
@@ -38,7 +38,9 @@ fn system<'a>(ask: &Ask<'a>) -> Option<Turn<'a>> {
     let system = ask.get(Name::System, "system")?;
     let blocks = system.items().filter_map(|block| block.get("text")).filter_map(Raw::string);
     let mut texts: Vec<&[u8]> = system.string().into_iter().chain(blocks).collect();
-    if system.kind() == Kind::Array && texts.first().is_some_and(|text| Raw::text_of(text).starts_with(ATTRIBUTION)) {
+    if system.kind() == ValueKind::Array
+        && texts.first().is_some_and(|text| Raw::text_of(text).starts_with(ATTRIBUTION))
+    {
         texts.remove(0);
     }
     let blocks = texts.into_iter().map(|text| Block::Text(Cow::Borrowed(text))).collect();
@@ -133,7 +135,7 @@ fn assistant_block<'a>(ask: &Ask<'_>, kind: Raw<'a>, block: Raw<'a>) -> Option<B
 fn format<'a>(ask: &Ask<'a>) -> Format<'a> {
     let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("format"));
     let format = config.or_else(|| ask.get(Name::OutputFormat, "output_format")).unwrap_or(Raw::NULL);
-    match format.get("schema").filter(|schema| schema.kind() == Kind::Object) {
+    match format.get("schema").filter(|schema| schema.kind() == ValueKind::Object) {
         Some(schema) => Format::Schema { schema, name: None, description: None, strict: None },
         None => Format::Free,
     }

@@ -13,7 +13,7 @@ use super::talk::{Arguments, Block, Call, Effort, Format, Returned, Role, Talk, 
 use super::tools::Names;
 use crate::base::order;
 use crate::wire::Dialect;
-use crate::wire::json::{Kind, Raw, compact, write_escaped};
+use crate::wire::json::{Raw, ValueKind, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -268,7 +268,7 @@ fn blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Res
 fn returned<'a>(ask: &Ask<'a>, given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let parts =
         given.items().all(|part| part.get("type").and_then(Raw::string).is_some_and(|k| k.starts_with(b"input_")));
-    if given.string().is_some() || (given.kind() == Kind::Array && parts) {
+    if given.string().is_some() || (given.kind() == ValueKind::Array && parts) {
         return blocks(ask, given, list);
     }
     Ok(vec![as_written(given)])
@@ -286,7 +286,7 @@ fn format<'a>(ask: &Ask<'a>, updated: Option<Raw<'a>>) -> Result<Format<'a>, Inv
     let told = || ask.get(Name::Text, "text").and_then(|text| text.get("format"));
     let format = updated.or_else(told).unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
-    let schema = format.get("schema").filter(|schema| schema.kind() == Kind::Object);
+    let schema = format.get("schema").filter(|schema| schema.kind() == ValueKind::Object);
     if schema.is_some_and(|schema| schema.bytes().len() > SCHEMA_MAX) {
         return refuse("text.format.schema", "at most 256 KiB");
     }

@@ -4,7 +4,7 @@
 //! side accepts: keywords that it refuses move to the description. The scanner's bound on nesting also bounds the
 //! recursion.
 
-use crate::wire::json::{Kind, Raw, compact, item, key, write_escaped, write_inside};
+use crate::wire::json::{Raw, ValueKind, compact, item, key, write_escaped, write_inside};
 use std::collections::BTreeSet;
 
 /// Bytes of a schema that is walked to its depths: each level looks at all that lies below it.
@@ -23,7 +23,7 @@ pub(super) fn write_free(out: &mut Vec<u8>) {
 }
 
 fn is_empty(schema: Raw<'_>) -> bool {
-    schema.kind() != Kind::Object || schema.members().next().is_none()
+    schema.kind() != ValueKind::Object || schema.members().next().is_none()
 }
 
 /// Keywords that neither strict output of OpenAI nor that of Anthropic takes.
@@ -151,9 +151,9 @@ enum Place {
 
 fn place_of(name: &[u8], value: Raw<'_>) -> Place {
     match (name, value.kind()) {
-        (b"properties" | b"$defs" | b"definitions" | b"patternProperties", Kind::Object) => Place::MapOfSchemas,
-        (b"items" | b"not" | b"if" | b"then" | b"else" | b"additionalProperties", Kind::Object) => Place::Schema,
-        (b"anyOf" | b"oneOf" | b"allOf" | b"prefixItems" | b"items", Kind::Array) => Place::ListOfSchemas,
+        (b"properties" | b"$defs" | b"definitions" | b"patternProperties", ValueKind::Object) => Place::MapOfSchemas,
+        (b"items" | b"not" | b"if" | b"then" | b"else" | b"additionalProperties", ValueKind::Object) => Place::Schema,
+        (b"anyOf" | b"oneOf" | b"allOf" | b"prefixItems" | b"items", ValueKind::Array) => Place::ListOfSchemas,
         _ => Place::Plain,
     }
 }
@@ -170,7 +170,7 @@ pub(super) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
 
 fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
     match (place, value.kind()) {
-        (Place::MapOfSchemas, Kind::Object) => {
+        (Place::MapOfSchemas, ValueKind::Object) => {
             out.push(b'{');
             for (name, inner) in value.members() {
                 write_key(name, out);
@@ -178,7 +178,7 @@ fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
             }
             out.push(b'}');
         }
-        (Place::Schema, Kind::Object) => {
+        (Place::Schema, ValueKind::Object) => {
             let words = described(value, is_refused);
             out.push(b'{');
             for (name, inner) in value.members() {
@@ -197,7 +197,7 @@ fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
             }
             out.push(b'}');
         }
-        (Place::ListOfSchemas, Kind::Array) => {
+        (Place::ListOfSchemas, ValueKind::Array) => {
             out.push(b'[');
             for inner in value.items() {
                 item(out);

@@ -6,7 +6,7 @@ use crate::base::digest::sha256;
 use crate::gateway::exchange::authorize::bearer_token;
 use crate::policy::config::{Reach, Server};
 use crate::policy::settings::secret::Secret;
-use crate::wire::head::{Field, RequestHead};
+use crate::wire::head::{HeaderField, RequestHead};
 use std::net::IpAddr;
 
 /// Permissions of a caller.
@@ -28,7 +28,7 @@ pub(crate) fn role(head: &RequestHead, bytes: &[u8], reach: Option<Reach>, serve
     if reach == Some(Reach::Owner) {
         return Role::Writer(Writer::Socket);
     }
-    let shown = bearer_token(head.field(Field::Authorization).of(bytes));
+    let shown = bearer_token(head.field(HeaderField::Authorization).of(bytes));
     // Compared as digests, so that the time taken reveals nothing of the token.
     let is =
         |token: &Option<Secret>| token.as_ref().is_some_and(|token| sha256(shown) == sha256(token.expose().as_bytes()));
@@ -49,7 +49,7 @@ pub(crate) fn host<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     let text = |bytes: &'a [u8]| std::str::from_utf8(bytes).unwrap_or_default();
     let asked = match text(head.target.of(bytes)).split_once("://") {
         Some((scheme, rest)) if !scheme.starts_with('/') => rest.split(['/', '?']).next().unwrap_or_default(),
-        _ => text(head.field(Field::Host).of(bytes)),
+        _ => text(head.field(HeaderField::Host).of(bytes)),
     };
     let (name, port) = match asked.strip_prefix('[').map(|rest| rest.split_once(']').unwrap_or_default()) {
         Some(parts) => parts,

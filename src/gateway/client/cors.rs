@@ -2,7 +2,7 @@
 //! unless `cors_origins` names an origin. A preflight is answered before authentication, since browsers send no
 //! credentials with it, and reveals nothing.
 
-use crate::wire::head::{Field, Method, RequestHead, values};
+use crate::wire::head::{HeaderField, Method, RequestHead, values};
 use std::sync::Arc;
 
 /// Seconds for which a browser may remember a preflight; none remembers it for longer.
@@ -58,7 +58,7 @@ impl CorsPolicy {
 
 /// True if a request is a browser's preflight rather than a page's request.
 pub(crate) fn is_preflight(head: &RequestHead, origins: &[Arc<str>]) -> bool {
-    let asks = !head.field(Field::Origin).is_empty() && head.asks_leave;
+    let asks = !head.field(HeaderField::Origin).is_empty() && head.asks_leave;
     head.method == Method::Options && asks && !origins.is_empty()
 }
 

@@ -11,7 +11,7 @@ use crate::policy::agent::Client;
 use crate::policy::meter::QuotaStatus;
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
-use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
+use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl RequestMeta {
             keep_alive: head.keep_alive,
             bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
             short,
-            anthropic: !head.field(Field::AnthropicVersion).is_empty(),
+            anthropic: !head.field(HeaderField::AnthropicVersion).is_empty(),
             agent: Client::default(),
         }
     }

@@ -11,7 +11,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Affinity, PromptCache};
 use crate::wire::Dialect;
-use crate::wire::head::Field;
+use crate::wire::head::HeaderField;
 
 impl Exchange {
     /// A number for what the request is to be kept together with; 0 where the model asks for nothing of the kind.
@@ -42,7 +42,7 @@ impl Exchange {
 
 /// A number for the conversation: by what the head says, else by the body.
 fn session(dialect: Dialect, draft: &OutgoingRequest, message: &Message<'_>) -> u64 {
-    match draft.head.field(Field::Session).of(message.head) {
+    match draft.head.field(HeaderField::Session).of(message.head) {
         [] => dialect::conversation(dialect, message.body, draft.scan.fields()),
         session => mix_bytes(2, session),
     }

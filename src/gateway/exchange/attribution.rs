@@ -10,7 +10,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::agent::Client;
 use crate::policy::attribution::{Attribution, plain};
 use crate::policy::keys::stands_in;
-use crate::wire::head::Field;
+use crate::wire::head::HeaderField;
 
 impl Exchange {
     /// Takes note of user, session and client, as far as the configuration wants them kept.
@@ -19,9 +19,9 @@ impl Exchange {
         if kept == Attribution::Off {
             return;
         }
-        let header = draft.head.field(Field::Session).of(message.head);
+        let header = draft.head.field(HeaderField::Session).of(message.head);
         let Named { user, session } = dialect::named(message.body, draft.scan.fields());
-        self.request.meta.agent = Client::of_agent(draft.head.field(Field::UserAgent).of(message.head));
+        self.request.meta.agent = Client::of_agent(draft.head.field(HeaderField::UserAgent).of(message.head));
         if header.is_empty() && user.is_none() && session.is_none() {
             return;
         }

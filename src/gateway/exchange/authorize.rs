@@ -9,7 +9,7 @@ use crate::policy::agent::Client;
 use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
-use crate::wire::head::{Expect, Field, Framing, Method, RequestHead, values};
+use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
 use crate::wire::{Dialect, Relay, Span};
 use std::borrow::Cow;
 
@@ -154,7 +154,7 @@ pub(crate) fn authorize(
         if asks_websocket(head, bytes) {
             return Err(Refusal::upgrade_required());
         }
-        found.is_codex = Client::of_agent(head.field(Field::UserAgent).of(bytes)) == Client::CODEX;
+        found.is_codex = Client::of_agent(head.field(HeaderField::UserAgent).of(bytes)) == Client::CODEX;
     }
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, context)?;
@@ -281,13 +281,13 @@ fn authenticate(
 
 /// The key that a request shows; empty if it shows none.
 pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
-    let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
+    let bearer = bearer_token(head.field(HeaderField::Authorization).of(bytes));
     use Endpoint::{CountTokens, Generate, Quota};
     let takes_api_key = match endpoint {
         Some(Generate(shape) | CountTokens(shape)) => shape == Dialect::Messages,
         other => other != Some(Quota),
     };
-    let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
+    let api_key = if takes_api_key { head.field(HeaderField::XApiKey).of(bytes).trim_ascii() } else { b"" };
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
     match (bearer.is_empty(), api_key.is_empty()) {
         (true, false) => api_key,
@@ -347,7 +347,7 @@ fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
 /// True if the body that a head announces can be one for `endpoint`.
 #[inline]
 pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
-    let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();
+    let content_type = head.field(HeaderField::ContentType).of(bytes).trim_ascii();
     let essence = || content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     // As nearly all write it.
     if content_type != b"application/json"
@@ -358,14 +358,14 @@ pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint,
         let is_form = essence.eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
         return Err(if is_form { Refusal::form() } else { Refusal::content_type() });
     }
-    let encoding = head.field(Field::ContentEncoding).of(bytes).trim_ascii();
+    let encoding = head.field(HeaderField::ContentEncoding).of(bytes).trim_ascii();
     if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {
         return Err(Refusal::content_encoding());
     }
     if head.expect == Expect::Other {
         return Err(Refusal::expectation());
     }
-    let version = head.field(Field::AnthropicVersion).of(bytes).trim_ascii();
+    let version = head.field(HeaderField::AnthropicVersion).of(bytes).trim_ascii();
     let versioned =
         matches!(endpoint, Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens(Dialect::Messages));
     if versioned && !version.is_empty() && !is_date(version) {

@@ -66,7 +66,7 @@ use crate::policy::meter::{Amount, Hold, Meter};
 use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
 use crate::wire::Dialect;
-use crate::wire::head::{Field, RequestHead};
+use crate::wire::head::{HeaderField, RequestHead};
 use authorize::{AuthContext, Identified, presented};
 use build::{promise_named, promise_translation};
 use diagnosis::told;
@@ -104,7 +104,7 @@ impl Exchange {
             self.begin_trace(Some(&bytes[..head.len as usize]).filter(|_| head.traced));
         }
         let request = &mut self.request;
-        let client_request_id = head.field(Field::XRequestId).of(bytes);
+        let client_request_id = head.field(HeaderField::XRequestId).of(bytes);
         if !client_request_id.is_empty() {
             let told = told(client_request_id, &cx.setup.config.server.key_prefix);
             request.said.get_or_insert_default().client_request_id = told;
@@ -118,7 +118,8 @@ impl Exchange {
             }
         }
         let request = &mut self.request;
-        request.cors = CorsPolicy::of(&request.setup.config.server.cors_origins, head.field(Field::Origin).of(bytes));
+        request.cors =
+            CorsPolicy::of(&request.setup.config.server.cors_origins, head.field(HeaderField::Origin).of(bytes));
         let shared = cx.is_shared();
         let mut context = AuthContext {
             setup: &cx.setup,

@@ -19,7 +19,7 @@ use crate::base::buf::{Buf, Pool};
 use crate::base::seam::Ending;
 use crate::base::time::Mono;
 use crate::gateway::ids::ExchangeId;
-use crate::wire::body::{BodyError, Piece, Reader};
+use crate::wire::body::{BodyError, BodyReader, Piece};
 use crate::wire::head::{self, ResponseHead};
 use std::time::Duration;
 
@@ -101,9 +101,9 @@ enum ResponseHalf {
     /// `scanned` bytes of a head hold no end of it.
     Head { scanned: u32, interim: u8 },
     /// A body, and whether the connection may be used again after it.
-    Body { reader: Reader, reusable: bool },
+    Body { reader: BodyReader, reusable: bool },
     /// The end of a body that is not needed any more; `seen` bytes of it have arrived.
-    Tail { reader: Reader, reusable: bool, seen: u32 },
+    Tail { reader: BodyReader, reusable: bool, seen: u32 },
 }
 
 /// A connection to a provider.
@@ -215,7 +215,7 @@ impl Connection {
             && let Ok(Some(head)) = head::parse_response(data, &mut 0, HEAD_MAX, false)
             && head.status >= 200
         {
-            self.response = ResponseHalf::Body { reader: Reader::new(head.framing), reusable: head.keep_alive };
+            self.response = ResponseHalf::Body { reader: BodyReader::new(head.framing), reusable: head.keep_alive };
             return Some(Event::Head(head));
         }
         self.received.push(pool, data);
@@ -228,7 +228,7 @@ impl Connection {
                     self.received.consume(pool, head.len as usize);
                 }
                 Ok(Some(head)) if head.status >= 200 => {
-                    let reader = Reader::new(head.framing);
+                    let reader = BodyReader::new(head.framing);
                     self.response = ResponseHalf::Body { reader, reusable: head.keep_alive };
                     return Some(Event::Head(head));
                 }
@@ -247,11 +247,11 @@ impl Connection {
     /// True if these bytes are a body of declared length from its first to its last.
     #[inline]
     pub(crate) fn is_rest(&self, data: &[u8]) -> bool {
-        let ResponseHalf::Body { reader: Reader::Length(left), .. } = &self.response else { return false };
+        let ResponseHalf::Body { reader: BodyReader::Length(left), .. } = &self.response else { return false };
         *left == data.len() as u64
     }
 
-    /// Reads the front of the body's bytes; see [`Reader::next`]. Bytes after the end of the body are not allowed: the
+    /// Reads the front of the body's bytes; see [`BodyReader::next`]. Bytes after the end of the body are not allowed: the
     /// connection cannot be kept.
     #[inline]
     pub(crate) fn read(&mut self, data: &[u8]) -> Result<Piece, BodyError> {

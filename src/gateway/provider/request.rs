@@ -10,7 +10,7 @@ use crate::dialect::{
 use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
 use crate::policy::config::{CHAT_PATH, Config, Credential, Provider, UnknownFields};
-use crate::wire::head::{Field, RequestHead, values};
+use crate::wire::head::{HeaderField, RequestHead, values};
 use crate::wire::{Dialect, Span};
 use std::sync::Arc;
 
@@ -189,11 +189,11 @@ impl Template {
         if self.shape == Dialect::Messages {
             let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
             if !self.has_version {
-                let version = field(Field::AnthropicVersion);
+                let version = field(HeaderField::AnthropicVersion);
                 let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
                 line(out, &[b"anthropic-version: ", version]);
             }
-            if let (Some((_, bytes)), false) = (client, field(Field::AnthropicBeta).is_empty()) {
+            if let (Some((_, bytes)), false) = (client, field(HeaderField::AnthropicBeta).is_empty()) {
                 self.write_betas(bytes, out);
             }
         }

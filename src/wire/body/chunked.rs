@@ -5,7 +5,7 @@ use super::piece::{BodyError, Piece};
 use crate::base::limits::CHUNK_LINE_MAX;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum State {
+enum ChunkedState {
     /// Before the first digit of a size.
     SizeStart,
     /// Within the digits.
@@ -41,22 +41,22 @@ pub struct Chunked {
     left: u64,
     /// Bytes of the current size line, or of the whole trailer section, so far.
     line: u16,
-    state: State,
+    state: ChunkedState,
 }
 
 impl Chunked {
     pub(super) fn new() -> Chunked {
-        Chunked { left: 0, line: 0, state: State::SizeStart }
+        Chunked { left: 0, line: 0, state: ChunkedState::SizeStart }
     }
 
     /// Payload bytes of the current chunk that are still to come; 0 until its size line is complete.
     pub(super) fn promised(&self) -> u64 {
-        if self.state == State::Data { self.left } else { 0 }
+        if self.state == ChunkedState::Data { self.left } else { 0 }
     }
 
     #[inline]
     pub(super) fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
-        if self.state == State::SizeStart {
+        if self.state == ChunkedState::SizeStart {
             let at = self.short_size_line(input);
             if at > 0 {
                 return Ok(self.payload(input, at));
@@ -69,15 +69,15 @@ impl Chunked {
     #[inline(never)]
     fn walk(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
         let mut at = 0;
-        while self.state != State::Done {
+        while self.state != ChunkedState::Done {
             let Some(byte) = input.get(at) else { break };
-            if self.state == State::Data {
+            if self.state == ChunkedState::Data {
                 return Ok(self.payload(input, at));
             }
             self.state = self.step(*byte)?;
             at += 1;
         }
-        Ok(Piece { consumed: at, data: at..at, done: self.state == State::Done })
+        Ok(Piece { consumed: at, data: at..at, done: self.state == ChunkedState::Done })
     }
 
     /// Takes the available payload of a chunk, which begins or continues at `at`.
@@ -91,7 +91,7 @@ impl Chunked {
         }
         // The line end is nearly always there already.
         let whole = input[end..].starts_with(b"\r\n");
-        self.state = if whole { State::SizeStart } else { State::DataCr };
+        self.state = if whole { ChunkedState::SizeStart } else { ChunkedState::DataCr };
         Piece { consumed: end + 2 * usize::from(whole), data: at..end, done: false }
     }
 
@@ -108,45 +108,47 @@ impl Chunked {
         if left == 0 || line[digits] != b'\r' || line[digits + 1] != b'\n' {
             return 0;
         }
-        (self.left, self.state) = (left, State::Data);
+        (self.left, self.state) = (left, ChunkedState::Data);
         digits + 2
     }
 
-    fn step(&mut self, byte: u8) -> Result<State, BodyError> {
+    fn step(&mut self, byte: u8) -> Result<ChunkedState, BodyError> {
         match (self.state, byte) {
-            (State::SizeStart, _) => {
+            (ChunkedState::SizeStart, _) => {
                 self.left = digit(byte)?;
                 self.line = 1;
-                Ok(State::Size)
+                Ok(ChunkedState::Size)
             }
-            (State::Size, b';') => self.counted(State::Extension),
-            (State::Size | State::Extension, b'\r') => Ok(State::SizeEnd),
-            (State::Size, _) => {
+            (ChunkedState::Size, b';') => self.counted(ChunkedState::Extension),
+            (ChunkedState::Size | ChunkedState::Extension, b'\r') => Ok(ChunkedState::SizeEnd),
+            (ChunkedState::Size, _) => {
                 // A size beyond 64 bits is valid, but more than anyone accepts (RFC 9112 section 7.1).
                 let digit = digit(byte)?;
                 self.left = self.left.checked_mul(16).map_or(u64::MAX, |left| left | digit);
-                self.counted(State::Size)
+                self.counted(ChunkedState::Size)
             }
-            (State::Extension, _) if is_text(byte) => self.counted(State::Extension),
-            (State::SizeEnd, b'\n') if self.left == 0 => {
+            (ChunkedState::Extension, _) if is_text(byte) => self.counted(ChunkedState::Extension),
+            (ChunkedState::SizeEnd, b'\n') if self.left == 0 => {
                 self.line = 0;
-                Ok(State::TrailerStart)
+                Ok(ChunkedState::TrailerStart)
             }
-            (State::SizeEnd, b'\n') => Ok(State::Data),
-            (State::DataCr, b'\r') => Ok(State::DataLf),
-            (State::DataLf, b'\n') => Ok(State::SizeStart),
-            (State::TrailerStart, b'\r') => Ok(State::LastLf),
-            (State::TrailerName, b':') => self.counted(State::Trailer),
-            (State::Trailer, b'\r') => Ok(State::TrailerEnd),
-            (State::TrailerStart | State::TrailerName, _) if is_name(byte) => self.counted(State::TrailerName),
-            (State::Trailer, _) if is_text(byte) => self.counted(State::Trailer),
-            (State::TrailerEnd, b'\n') => Ok(State::TrailerStart),
-            (State::LastLf, b'\n') => Ok(State::Done),
+            (ChunkedState::SizeEnd, b'\n') => Ok(ChunkedState::Data),
+            (ChunkedState::DataCr, b'\r') => Ok(ChunkedState::DataLf),
+            (ChunkedState::DataLf, b'\n') => Ok(ChunkedState::SizeStart),
+            (ChunkedState::TrailerStart, b'\r') => Ok(ChunkedState::LastLf),
+            (ChunkedState::TrailerName, b':') => self.counted(ChunkedState::Trailer),
+            (ChunkedState::Trailer, b'\r') => Ok(ChunkedState::TrailerEnd),
+            (ChunkedState::TrailerStart | ChunkedState::TrailerName, _) if is_name(byte) => {
+                self.counted(ChunkedState::TrailerName)
+            }
+            (ChunkedState::Trailer, _) if is_text(byte) => self.counted(ChunkedState::Trailer),
+            (ChunkedState::TrailerEnd, b'\n') => Ok(ChunkedState::TrailerStart),
+            (ChunkedState::LastLf, b'\n') => Ok(ChunkedState::Done),
             _ => Err(BodyError::BadChunk),
         }
     }
 
-    fn counted(&mut self, next: State) -> Result<State, BodyError> {
+    fn counted(&mut self, next: ChunkedState) -> Result<ChunkedState, BodyError> {
         self.line += 1;
         if usize::from(self.line) > CHUNK_LINE_MAX { Err(BodyError::TooLong) } else { Ok(next) }
     }

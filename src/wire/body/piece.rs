@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Piece that [`super::Reader::next`] found at the front of its input.
+/// Piece that [`super::BodyReader::next`] found at the front of its input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// Bytes of the input that have been processed.

@@ -5,7 +5,7 @@ use crate::base::limits::CHUNK_LINE_MAX;
 
 /// Feeds `parts` one after another. Returns the payload, the remaining bytes, and whether the body is complete.
 fn feed(framing: Framing, parts: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, bool), BodyError> {
-    let mut reader = Reader::new(framing);
+    let mut reader = BodyReader::new(framing);
     let (mut payload, mut rest) = (Vec::new(), Vec::new());
     for part in parts {
         let mut input = *part;
@@ -53,7 +53,7 @@ fn a_length_takes_its_bytes_and_leaves_the_rest() {
 #[test]
 fn to_the_end_takes_everything_until_the_end_comes() {
     assert_eq!(read(Framing::ToEnd, b"abc"), Ok((b"abc".into(), b"".into(), false)));
-    let mut reader = Reader::new(Framing::ToEnd);
+    let mut reader = BodyReader::new(Framing::ToEnd);
     assert_eq!((reader.end(), reader.is_done()), (Ok(()), true));
 }
 
@@ -128,9 +128,9 @@ fn size_lines_and_trailers_are_bounded() {
 #[test]
 fn an_early_end_truncates() {
     for framing in [Framing::Length(2), Framing::Chunked] {
-        assert_eq!(Reader::new(framing).end(), Err(BodyError::Truncated));
+        assert_eq!(BodyReader::new(framing).end(), Err(BodyError::Truncated));
     }
-    assert_eq!(Reader::new(Framing::None).end(), Ok(()));
+    assert_eq!(BodyReader::new(Framing::None).end(), Ok(()));
 }
 
 #[test]
@@ -147,13 +147,13 @@ fn what_is_written_as_chunks_is_read_back() {
 
 #[test]
 fn a_reader_is_small() {
-    assert!(size_of::<Reader>() <= 16);
+    assert!(size_of::<BodyReader>() <= 16);
 }
 
 #[test]
 fn a_size_of_any_number_of_digits_is_a_size() {
     for line in ["10000000000000000", "ffffffffffffffff0", "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF;x=y"] {
-        let mut reader = Reader::new(Framing::Chunked);
+        let mut reader = BodyReader::new(Framing::Chunked);
         let line = format!("{line}\r\n");
         let piece = reader.next(line.as_bytes()).unwrap();
         assert_eq!((piece.consumed, reader.promised()), (line.len(), u64::MAX), "{line}");

@@ -45,7 +45,7 @@ pub enum Expect {
 /// Request headers kept as spans. All others are dropped while parsing. Values are trimmed of blanks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub enum Field {
+pub enum HeaderField {
     /// `host`; required on HTTP/1.1, never repeated.
     Host,
     /// `authorization`; never repeated.
@@ -70,8 +70,8 @@ pub enum Field {
     Session,
 }
 
-/// Number of [`Field`]s.
-pub const COUNT: usize = Field::Session as usize + 1;
+/// Number of [`HeaderField`]s.
+pub const COUNT: usize = HeaderField::Session as usize + 1;
 
 /// Headers that name a conversation, the most specific first.
 const SESSION: [&str; 5] =
@@ -131,7 +131,7 @@ impl RequestHead {
 
     /// Returns the value of a header, trimmed; the empty span if it is absent or empty. If it may be repeated, the
     /// first one counts.
-    pub fn field(&self, field: Field) -> Span {
+    pub fn field(&self, field: HeaderField) -> Span {
         self.fields[field as usize]
     }
 }
@@ -181,7 +181,7 @@ impl HeadError {
 }
 
 /// Result of the search for the blank line.
-pub(super) enum Lines {
+pub(super) enum BlankLine {
     /// The head ends after this many bytes.
     End(usize),
     /// The end has not arrived yet.
@@ -190,7 +190,7 @@ pub(super) enum Lines {
 
 /// Searches for the end of the head from `scanned` on and checks every line end before it. So a bare LF or CR is
 /// refused when it arrives, and not only after a blank line, which may never come.
-pub(super) fn find_end(buf: &[u8], scanned: &mut u32) -> Result<Lines, &'static str> {
+pub(super) fn find_end(buf: &[u8], scanned: &mut u32) -> Result<BlankLine, &'static str> {
     let mut at = *scanned as usize;
     loop {
         let found = to_control(buf, at);
@@ -200,14 +200,14 @@ pub(super) fn find_end(buf: &[u8], scanned: &mut u32) -> Result<Lines, &'static 
             b'\r' => match buf.get(found + 1) {
                 Some(b'\n') if buf[..found].ends_with(b"\r\n") => {
                     *scanned = (found + 2) as u32;
-                    return Ok(Lines::End(found + 2));
+                    return Ok(BlankLine::End(found + 2));
                 }
                 Some(b'\n') => at = found + 2,
                 Some(_) => return Err("a carriage return stands without its line feed"),
                 None => {
                     // Checked again when its line feed has arrived.
                     *scanned = found as u32;
-                    return Ok(Lines::More);
+                    return Ok(BlankLine::More);
                 }
             },
             b'\n' => return Err("a line feed stands without its carriage return"),
@@ -215,5 +215,5 @@ pub(super) fn find_end(buf: &[u8], scanned: &mut u32) -> Result<Lines, &'static 
         }
     }
     *scanned = buf.len() as u32;
-    Ok(Lines::More)
+    Ok(BlankLine::More)
 }

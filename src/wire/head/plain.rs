@@ -2,7 +2,9 @@
 //! characters. Must never accept a head that the strict parser would refuse or read differently. It returns nothing for
 //! anything unusual, and leaves that to the strict parser. A property test and a fuzz target compare the two.
 
-use super::parts::{COUNT, Expect, Field, Framing, Method, RequestHead, ResponseHead, is_allowance, session_rank};
+use super::parts::{
+    COUNT, Expect, Framing, HeaderField, Method, RequestHead, ResponseHead, is_allowance, session_rank,
+};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use lanes::skip::{to_control, to_no_name};
@@ -46,7 +48,7 @@ pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
     let path = from + buf[from..until].iter().position(|byte| *byte == b'?').unwrap_or(until - from);
     let mut found = RequestFields::default();
     let len = fields(buf, until + 11, |name, value| found.take(buf, name, value))?;
-    if !found.has(Field::Host) {
+    if !found.has(HeaderField::Host) {
         return None;
     }
     Some(RequestHead {
@@ -105,7 +107,7 @@ fn word<const W: usize>(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl RequestFields {
-    fn has(&self, field: Field) -> bool {
+    fn has(&self, field: HeaderField) -> bool {
         self.seen & 1 << field as u32 != 0
     }
 
@@ -116,25 +118,25 @@ impl RequestFields {
                 if !buf[value.clone()].iter().all(|byte| HOST[usize::from(*byte)]) {
                     return None;
                 }
-                Field::Host
+                HeaderField::Host
             }
-            6 if is(name, b"origin") => Field::Origin,
+            6 if is(name, b"origin") => HeaderField::Origin,
             6 if is(name, b"expect") => return None,
-            9 if is(name, b"x-api-key") => Field::XApiKey,
-            10 if is(name, b"user-agent") => Field::UserAgent,
+            9 if is(name, b"x-api-key") => HeaderField::XApiKey,
+            10 if is(name, b"user-agent") => HeaderField::UserAgent,
             10 if is(name, b"connection") => return self.framing.connection(&buf[value]),
             11 if is(name, b"traceparent") => {
                 self.traced = true;
                 return Some(());
             }
-            12 if is(name, b"content-type") => Field::ContentType,
-            12 if is(name, b"x-request-id") => Field::XRequestId,
-            13 if is(name, b"authorization") => Field::Authorization,
+            12 if is(name, b"content-type") => HeaderField::ContentType,
+            12 if is(name, b"x-request-id") => HeaderField::XRequestId,
+            13 if is(name, b"authorization") => HeaderField::Authorization,
             14 if is(name, b"content-length") => return self.framing.length(&buf[value]),
-            14 if is(name, b"anthropic-beta") => Field::AnthropicBeta,
-            16 if is(name, b"content-encoding") => Field::ContentEncoding,
+            14 if is(name, b"anthropic-beta") => HeaderField::AnthropicBeta,
+            16 if is(name, b"content-encoding") => HeaderField::ContentEncoding,
             17 if is(name, b"transfer-encoding") => return None,
-            17 if is(name, b"anthropic-version") => Field::AnthropicVersion,
+            17 if is(name, b"anthropic-version") => HeaderField::AnthropicVersion,
             10 | 12 | 18 | 24 => {
                 self.session(name, value);
                 return Some(());
@@ -158,7 +160,7 @@ impl RequestFields {
     fn session(&mut self, name: &[u8], value: Range<usize>) {
         let rank = session_rank(name);
         if rank > 0 && (self.session == 0 || rank < self.session) {
-            (self.session, self.fields[Field::Session as usize]) = (rank, Span::new(value.start, value.end));
+            (self.session, self.fields[HeaderField::Session as usize]) = (rank, Span::new(value.start, value.end));
         }
     }
 }

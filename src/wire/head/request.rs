@@ -2,23 +2,23 @@
 //! nothing about paths, keys or body sizes.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::parts::{COUNT, Expect, Field, HeadError, Lines, Method, RequestHead, find_end, session_rank};
+use super::parts::{BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, session_rank};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
 
-const NAMES: [(&str, Field); COUNT - 1] = [
-    ("host", Field::Host),
-    ("authorization", Field::Authorization),
-    ("x-api-key", Field::XApiKey),
-    ("content-type", Field::ContentType),
-    ("content-encoding", Field::ContentEncoding),
-    ("x-request-id", Field::XRequestId),
-    ("user-agent", Field::UserAgent),
-    ("anthropic-version", Field::AnthropicVersion),
-    ("anthropic-beta", Field::AnthropicBeta),
-    ("origin", Field::Origin),
+const NAMES: [(&str, HeaderField); COUNT - 1] = [
+    ("host", HeaderField::Host),
+    ("authorization", HeaderField::Authorization),
+    ("x-api-key", HeaderField::XApiKey),
+    ("content-type", HeaderField::ContentType),
+    ("content-encoding", HeaderField::ContentEncoding),
+    ("x-request-id", HeaderField::XRequestId),
+    ("user-agent", HeaderField::UserAgent),
+    ("anthropic-version", HeaderField::AnthropicVersion),
+    ("anthropic-beta", HeaderField::AnthropicBeta),
+    ("origin", HeaderField::Origin),
 ];
 
 /// Parses the request head at the front of `buf`.
@@ -38,10 +38,10 @@ pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<
         return Err(HeadError::new(400, "the request line is empty"));
     }
     let len = match find_end(window, scanned).map_err(|reason| bad(better_known(window, reason)))? {
-        Lines::End(len) => len,
-        Lines::More if buf.len() < max_bytes => return Ok(None),
-        Lines::More if !window.contains(&b'\n') => return Err(HeadError::new(414, "the request line is too long")),
-        Lines::More => return Err(HeadError::new(431, "the request head is too large")),
+        BlankLine::End(len) => len,
+        BlankLine::More if buf.len() < max_bytes => return Ok(None),
+        BlankLine::More if !window.contains(&b'\n') => return Err(HeadError::new(414, "the request line is too long")),
+        BlankLine::More => return Err(HeadError::new(431, "the request head is too large")),
     };
     parse_whole(&buf[..len]).map(Some)
 }
@@ -86,7 +86,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             traced |= header.name.eq_ignore_ascii_case("traceparent");
             let rank = session_rank(header.name.as_bytes());
             if rank > 0 && rank < session && !header.value.is_empty() {
-                (session, fields[Field::Session as usize]) = (rank, span_of(head, header.value));
+                (session, fields[HeaderField::Session as usize]) = (rank, span_of(head, header.value));
             }
             continue;
         };
@@ -96,7 +96,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             return Err(bad(reason));
         }
     }
-    check_host(http11, seen[Field::Host as usize], fields[Field::Host as usize].of(head))?;
+    check_host(http11, seen[HeaderField::Host as usize], fields[HeaderField::Host as usize].of(head))?;
     let known = known_method(method);
     Ok(RequestHead {
         method: known,
@@ -155,15 +155,15 @@ fn merge_expect(before: Expect, value: &[u8], http11: bool) -> Expect {
 
 /// Returns the error for a repeated field that identifies the client or the body: two readers could pick different
 /// ones.
-fn refuse_repeated(field: Field) -> Option<&'static str> {
+fn refuse_repeated(field: HeaderField) -> Option<&'static str> {
     match field {
-        Field::Host => Some("host is repeated"),
-        Field::Authorization => Some("authorization is repeated"),
-        Field::XApiKey => Some("x-api-key is repeated"),
-        Field::ContentType => Some("content-type is repeated"),
-        Field::ContentEncoding => Some("content-encoding is repeated"),
-        Field::AnthropicVersion => Some("anthropic-version is repeated"),
-        Field::Origin => Some("origin is repeated"),
+        HeaderField::Host => Some("host is repeated"),
+        HeaderField::Authorization => Some("authorization is repeated"),
+        HeaderField::XApiKey => Some("x-api-key is repeated"),
+        HeaderField::ContentType => Some("content-type is repeated"),
+        HeaderField::ContentEncoding => Some("content-encoding is repeated"),
+        HeaderField::AnthropicVersion => Some("anthropic-version is repeated"),
+        HeaderField::Origin => Some("origin is repeated"),
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 //! and a wrong end of one answer would become the start of another client's answer.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::parts::{Framing, HeadError, Lines, ResponseHead, find_end, is_allowance};
+use super::parts::{BlankLine, Framing, HeadError, ResponseHead, find_end, is_allowance};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
@@ -31,9 +31,9 @@ pub fn parse_response(
         return Err(bad("the status line is empty"));
     }
     let len = match find_end(window, scanned).map_err(bad)? {
-        Lines::End(len) => len,
-        Lines::More if buf.len() < max_bytes => return Ok(None),
-        Lines::More => return Err(bad("the response head is too large")),
+        BlankLine::End(len) => len,
+        BlankLine::More if buf.len() < max_bytes => return Ok(None),
+        BlankLine::More => return Err(bad("the response head is too large")),
     };
     parse_whole(&buf[..len], to_head_request).map(Some)
 }

@@ -6,7 +6,7 @@
 //! secret: the key is overwritten, and a head with fields that might be secret is not kept. A property test and a fuzz
 //! target compare templates with the parser.
 
-use super::{Field, Framing, RequestHead};
+use super::{Framing, HeaderField, RequestHead};
 use crate::base::ring::Ring;
 use crate::wire::Span;
 
@@ -40,7 +40,7 @@ pub struct HeadTemplates(Ring<HeadTemplate>);
 
 /// A part of a head that may differ.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Hole {
+enum HeadHole {
     /// Number of visible characters of a key.
     Key(u32),
     /// Number of digits of a number.
@@ -54,7 +54,7 @@ struct HeadTemplate {
     bytes: Vec<u8>,
     head: RequestHead,
     /// Constant parts, each with the gap after it.
-    parts: [(Span, Hole); 3],
+    parts: [(Span, HeadHole); 3],
 }
 
 impl HeadTemplates {
@@ -75,7 +75,7 @@ impl HeadTemplates {
         template.bytes.clear();
         template.bytes.extend_from_slice(&buf[..len]);
         for (part, hole) in parts {
-            if let Hole::Key(len) = hole {
+            if let HeadHole::Key(len) = hole {
                 template.bytes[part.end as usize..(part.end + len) as usize].fill(BLOT);
             }
         }
@@ -87,8 +87,8 @@ fn is_visible(text: &[u8]) -> bool {
 }
 
 /// Returns the constant parts of a head; `None` if it is not to be kept.
-fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, Hole); 3]> {
-    let (bearer, api_key) = (head.field(Field::Authorization), head.field(Field::XApiKey));
+fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, HeadHole); 3]> {
+    let (bearer, api_key) = (head.field(HeaderField::Authorization), head.field(HeaderField::XApiKey));
     let key = match (bearer.is_empty(), api_key.is_empty()) {
         (false, true) if bearer.of(bytes).get(..7)?.eq_ignore_ascii_case(b"bearer ") => {
             Span { start: bearer.start + 7, ..bearer }
@@ -128,20 +128,20 @@ fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, Hole); 3]> {
     }
     let digits = digits.filter(|digits| !digits.is_empty() && digits.of(bytes)[0] != b'0');
     let end = head.len;
-    let (key_hole, part) = (Hole::Key(key.len() as u32), |start, end| Span { start, end });
+    let (key_hole, part) = (HeadHole::Key(key.len() as u32), |start, end| Span { start, end });
     Some(match (digits, head.framing) {
         (None, Framing::None) => {
-            let empty = (part(end, end), Hole::End);
-            [(part(0, key.start), key_hole), (part(key.end, end), Hole::End), empty]
+            let empty = (part(end, end), HeadHole::End);
+            [(part(0, key.start), key_hole), (part(key.end, end), HeadHole::End), empty]
         }
         (Some(digits), Framing::Length(_)) => {
-            let length_hole = Hole::Length(digits.len() as u32);
+            let length_hole = HeadHole::Length(digits.len() as u32);
             let (first, second) = match key.start < digits.start {
                 true => ((key, key_hole), (digits, length_hole)),
                 false => ((digits, length_hole), (key, key_hole)),
             };
             let between = part(first.0.end, second.0.start);
-            [(part(0, first.0.start), first.1), (between, second.1), (part(second.0.end, end), Hole::End)]
+            [(part(0, first.0.start), first.1), (between, second.1), (part(second.0.end, end), HeadHole::End)]
         }
         _ => return None,
     })
@@ -157,13 +157,13 @@ impl HeadTemplate {
             }
             at += same.len();
             match *hole {
-                Hole::Key(len) => {
+                HeadHole::Key(len) => {
                     if !is_visible(buf.get(at..at + len as usize)?) {
                         return None;
                     }
                     at += len as usize;
                 }
-                Hole::Length(digits) => {
+                HeadHole::Length(digits) => {
                     let start = at;
                     while let Some(digit) = buf.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9)
                     {
@@ -175,7 +175,7 @@ impl HeadTemplate {
                     }
                     moved = Some((part.end, (at - start) as u32, digits));
                 }
-                Hole::End => break,
+                HeadHole::End => break,
             }
         }
         let mut head = self.head;

@@ -56,15 +56,15 @@ fn a_request_head_is_read_into_spans() {
     assert_eq!(head.len as usize, bytes.len());
     assert_eq!(head.framing, Framing::Length(12));
     let fields = [
-        (Field::Host, "gate:8080"),
-        (Field::Authorization, "Bearer tg_live_a"),
-        (Field::XApiKey, "k"),
-        (Field::ContentType, "application/json; charset=utf-8"),
-        (Field::ContentEncoding, ""),
-        (Field::UserAgent, "a\tb"),
-        (Field::AnthropicVersion, "2023-06-01"),
-        (Field::AnthropicBeta, "a, b"),
-        (Field::Origin, ""),
+        (HeaderField::Host, "gate:8080"),
+        (HeaderField::Authorization, "Bearer tg_live_a"),
+        (HeaderField::XApiKey, "k"),
+        (HeaderField::ContentType, "application/json; charset=utf-8"),
+        (HeaderField::ContentEncoding, ""),
+        (HeaderField::UserAgent, "a\tb"),
+        (HeaderField::AnthropicVersion, "2023-06-01"),
+        (HeaderField::AnthropicBeta, "a, b"),
+        (HeaderField::Origin, ""),
     ];
     for (field, value) in fields {
         assert_eq!(head.field(field).of(bytes), value.as_bytes(), "{field:?}");
@@ -424,7 +424,7 @@ const FIELDS: &[&str] = &[
 /// Returns the length of the head at the front, by the strict search.
 fn strict_len(bytes: &[u8]) -> usize {
     match parts::find_end(bytes, &mut 0) {
-        Ok(parts::Lines::End(len)) => len,
+        Ok(parts::BlankLine::End(len)) => len,
         _ => 0,
     }
 }
@@ -562,7 +562,7 @@ fn the_most_telling_header_names_the_conversation() {
         // Once with a blank before a value, so that the strict parser reads it, and once unchanged.
         let found = [head.replace("host: x", "host:  x"), head].map(|head| {
             let parsed = parse_request(head.as_bytes(), &mut 0, 4096).unwrap().unwrap();
-            String::from_utf8(parsed.field(Field::Session).of(head.as_bytes()).to_vec()).unwrap()
+            String::from_utf8(parsed.field(HeaderField::Session).of(head.as_bytes()).to_vec()).unwrap()
         });
         assert_eq!(found[0], found[1], "{lines}");
         found[0].clone()

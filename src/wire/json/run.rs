@@ -4,12 +4,12 @@
 //! scanner's steps as a whole. The steps report the error or ask for more. A property test (`tests.rs`) and a fuzz
 //! target compare the two paths.
 
-use super::{Expect, Nest, Scanner, Stop, Token, Visitor, escape, multibyte};
+use super::{ExpectedToken, Nest, Scanner, Stop, Token, Visitor, escape, multibyte};
 use crate::wire::Span;
 use lanes::skip::{to_special, to_special_near, to_special_wide};
 
 /// State of the fast path. Everything before `at` is done.
-struct Run {
+struct FastScan {
     at: usize,
     nest: Nest,
     /// True if a name precedes the next value.
@@ -19,7 +19,7 @@ struct Run {
 }
 
 /// Result of an attempt at a value.
-enum Look {
+enum ValueScan {
     /// A container was opened.
     Opened,
     /// A value was scanned.
@@ -32,47 +32,49 @@ impl Scanner {
     /// Scans from value to value.
     #[inline]
     pub(super) fn run<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), Stop> {
-        let mut run = Run { at: self.at, nest: self.nest, named: self.expect == Expect::Key, fresh: false };
+        let mut run = FastScan { at: self.at, nest: self.nest, named: self.expect == ExpectedToken::Key, fresh: false };
         let expect = run.go(buf, visitor)?;
         (self.at, self.nest, self.expect) = (run.at, run.nest, expect);
         Ok(())
     }
 }
 
-impl Run {
+impl FastScan {
     /// Returns the tokens expected where the fast path ended.
     #[inline(always)]
-    fn go<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Expect, Stop> {
+    fn go<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<ExpectedToken, Stop> {
         loop {
             match self.value(buf, visitor)? {
-                Look::Opened => continue,
-                Look::Passed => {}
-                Look::Left => break,
+                ValueScan::Opened => continue,
+                ValueScan::Passed => {}
+                ValueScan::Left => break,
             }
             if let Some(expect) = self.behind_value(buf, visitor)? {
                 return Ok(expect);
             }
         }
         Ok(match (self.named, self.fresh) {
-            (true, true) => Expect::KeyOrEnd,
-            (true, false) => Expect::Key,
-            (false, true) => Expect::ValueOrEnd,
-            (false, false) => Expect::Value,
+            (true, true) => ExpectedToken::KeyOrEnd,
+            (true, false) => ExpectedToken::Key,
+            (false, true) => ExpectedToken::ValueOrEnd,
+            (false, false) => ExpectedToken::Value,
         })
     }
 
     #[inline(always)]
-    fn value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Look, Stop> {
+    fn value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<ValueScan, Stop> {
         let (mut place, mut next) = peek(buf, self.at);
         if self.fresh && next == self.nest.closing() {
             self.close(buf, visitor, place)?;
-            return Ok(Look::Passed);
+            return Ok(ValueScan::Passed);
         }
         if self.named {
-            let Some(end) = (next == b'"').then(|| string_end(buf, place + 1)).flatten() else { return Ok(Look::Left) };
+            let Some(end) = (next == b'"').then(|| string_end(buf, place + 1)).flatten() else {
+                return Ok(ValueScan::Left);
+            };
             let (colon, byte) = peek(buf, end + 1);
             if byte != b':' {
-                return Ok(Look::Left);
+                return Ok(ValueScan::Left);
             }
             visitor.token(buf, Token::Key, self.nest.depth, Span::new(place + 1, end))?;
             (self.at, self.named, self.fresh) = (colon + 1, false, false);
@@ -80,38 +82,38 @@ impl Run {
         }
         let (token, span, end) = match next {
             b'"' => {
-                let Some(end) = string_end(buf, place + 1) else { return Ok(Look::Left) };
+                let Some(end) = string_end(buf, place + 1) else { return Ok(ValueScan::Left) };
                 (Token::String, Span::new(place + 1, end), end + 1)
             }
             b'{' | b'[' => return self.open(buf, visitor, place, next == b'{'),
             b'-' | b'0'..=b'9' => {
-                let Some(end) = number_end(buf, place) else { return Ok(Look::Left) };
+                let Some(end) = number_end(buf, place) else { return Ok(ValueScan::Left) };
                 (Token::Number, Span::new(place, end), end)
             }
             b't' if buf[place..].starts_with(b"true") => (Token::True, Span::new(place, place + 4), place + 4),
             b'f' if buf[place..].starts_with(b"false") => (Token::False, Span::new(place, place + 5), place + 5),
             b'n' if buf[place..].starts_with(b"null") => (Token::Null, Span::new(place, place + 4), place + 4),
-            _ => return Ok(Look::Left),
+            _ => return Ok(ValueScan::Left),
         };
         self.at = end;
         visitor.token(buf, token, self.nest.depth, span)?;
-        Ok(Look::Passed)
+        Ok(ValueScan::Passed)
     }
 
     #[inline(always)]
-    fn open<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, place: usize, object: bool) -> Result<Look, Stop> {
+    fn open<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, place: usize, object: bool) -> Result<ValueScan, Stop> {
         if self.nest.is_full() {
-            return Ok(Look::Left);
+            return Ok(ValueScan::Left);
         }
         if object && let Some(end) = visitor.object(buf, place, self.nest.depth) {
             (self.at, self.fresh) = (end, false);
-            return Ok(Look::Passed);
+            return Ok(ValueScan::Passed);
         }
         let token = if object { Token::ObjectOpen } else { Token::ArrayOpen };
         visitor.token(buf, token, self.nest.depth, Span::new(place, place + 1))?;
         self.nest.enter(object);
         (self.at, self.named, self.fresh) = (place + 1, object, true);
-        Ok(Look::Opened)
+        Ok(ValueScan::Opened)
     }
 
     #[inline(always)]
@@ -124,7 +126,7 @@ impl Run {
 
     /// Handles the bytes after a value: closing brackets, then a comma. `Some` if no value follows.
     #[inline(always)]
-    fn behind_value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Option<Expect>, Stop> {
+    fn behind_value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Option<ExpectedToken>, Stop> {
         self.fresh = false;
         while self.nest.depth > 0 {
             let (place, next) = peek(buf, self.at);
@@ -133,11 +135,11 @@ impl Run {
                 return Ok(None);
             }
             if next != self.nest.closing() {
-                return Ok(Some(Expect::CommaOrEnd));
+                return Ok(Some(ExpectedToken::CommaOrEnd));
             }
             self.close(buf, visitor, place)?;
         }
-        Ok(Some(Expect::End))
+        Ok(Some(ExpectedToken::End))
     }
 }
 

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 /// Kind of a value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// An object.
     Object,
     /// An array.
@@ -66,21 +66,21 @@ impl<'a> Raw<'a> {
 
     /// Returns the kind of the value.
     #[inline]
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> ValueKind {
         match self.0.first() {
-            Some(b'{') => Kind::Object,
-            Some(b'[') => Kind::Array,
-            Some(b'"') => Kind::String,
-            Some(b't' | b'f') => Kind::Bool,
-            Some(b'-' | b'0'..=b'9') => Kind::Number,
-            _ => Kind::Null,
+            Some(b'{') => ValueKind::Object,
+            Some(b'[') => ValueKind::Array,
+            Some(b'"') => ValueKind::String,
+            Some(b't' | b'f') => ValueKind::Bool,
+            Some(b'-' | b'0'..=b'9') => ValueKind::Number,
+            _ => ValueKind::Null,
         }
     }
 
     /// True for `null`.
     #[inline]
     pub fn is_null(self) -> bool {
-        self.kind() == Kind::Null
+        self.kind() == ValueKind::Null
     }
 
     /// Returns the inside of a string, with escapes; `None` for anything else.
@@ -126,7 +126,7 @@ impl<'a> Raw<'a> {
         if let Some(value) = number_of(self.0) {
             return Some(value);
         }
-        if self.kind() != Kind::Number || self.0[0] == b'-' {
+        if self.kind() != ValueKind::Number || self.0[0] == b'-' {
             return None;
         }
         let mut value = 0u64;
@@ -150,7 +150,7 @@ impl<'a> Raw<'a> {
     /// Like [`Raw::integer`], for a number with a fraction, an exponent or many digits.
     #[cold]
     fn odd_integer(self) -> Option<u64> {
-        if self.kind() != Kind::Number || self.0[0] == b'-' {
+        if self.kind() != ValueKind::Number || self.0[0] == b'-' {
             return None;
         }
         let mut parts = self.0.splitn(2, |byte| matches!(byte, b'e' | b'E'));
@@ -183,7 +183,7 @@ impl<'a> Raw<'a> {
     /// Returns a number rounded to a double: for comparison, never to be passed on.
     #[inline]
     pub fn number(self) -> Option<f64> {
-        if self.kind() != Kind::Number {
+        if self.kind() != ValueKind::Number {
             return None;
         }
         std::str::from_utf8(self.0).ok()?.parse().ok()
@@ -192,13 +192,13 @@ impl<'a> Raw<'a> {
     /// Iterates over the members of an object in their order; empty for anything else.
     #[inline]
     pub fn members(self) -> Members<'a> {
-        Members(if self.kind() == Kind::Object { &self.0[1..] } else { &[] })
+        Members(if self.kind() == ValueKind::Object { &self.0[1..] } else { &[] })
     }
 
     /// Iterates over the items of an array in their order; empty for anything else.
     #[inline]
     pub fn items(self) -> Items<'a> {
-        Items(if self.kind() == Kind::Array { &self.0[1..] } else { &[] })
+        Items(if self.kind() == ValueKind::Array { &self.0[1..] } else { &[] })
     }
 
     /// Returns the member called `key`; of several the last, like most parsers. `null` counts as absent.

@@ -6,7 +6,7 @@ use super::super::super::naming::{ToolKind, TranslationState, made_id};
 use super::super::messages_writer::is_blank;
 use super::super::response::free_input;
 use super::{Call, Open, ResponsesWriter, Stage};
-use crate::wire::json::{self, Kind, Raw, key, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
 impl ResponsesWriter {
     /// A call begins; it waits while another one is open.
@@ -168,7 +168,7 @@ impl ResponsesWriter {
 /// The object that the inside of a string holds, empty if none.
 fn object_of(inside: &[u8]) -> Vec<u8> {
     let text = Raw::text_of(inside);
-    let is_object = json::check(text.as_bytes()).is_ok() && Raw::new(text.as_bytes()).kind() == Kind::Object;
+    let is_object = json::check(text.as_bytes()).is_ok() && Raw::new(text.as_bytes()).kind() == ValueKind::Object;
     let mut object = Vec::new();
     if is_object {
         json::compact(text.as_bytes(), &mut object);
