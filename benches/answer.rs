@@ -7,7 +7,7 @@ mod common;
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tollgate::dialect::{
-    AnswerTemplates, Capabilities, PromptTokens, RequestScan, ResponseIdentity, Target, TranslationState, reply,
+    AnswerTemplates, Capabilities, PromptTokens, RequestScan, RequestTarget, ResponseIdentity, TranslationState, reply,
     rewrite, translate, whole,
 };
 use tollgate::wire::Dialect;
@@ -27,8 +27,12 @@ fn request(c: &mut Criterion) {
     scan.finish(body.as_bytes()).expect("the body is valid");
     let fields = scan.fields();
     let capabilities = Capabilities::default();
-    let target =
-        |shape| Target { model: "upstream-model-2026-11-01", shape, capabilities: &capabilities, cache_key: None };
+    let target = |shape| RequestTarget {
+        model: "upstream-model-2026-11-01",
+        shape,
+        capabilities: &capabilities,
+        cache_key: None,
+    };
     let (mut text, mut pieces, same) = (Vec::new(), Vec::new(), target(Dialect::Chat));
     c.bench_function("request: body for a provider of its shape", |b| {
         b.iter(|| {

@@ -7,7 +7,7 @@ mod common;
 use allocation_counter::measure;
 use common::{STREAM_HEAD, World, answer, chunk, event, keys, stream_end};
 use tollgate::base::limits::{MESSAGES_MAX, PARTS_MAX, TOOLS_MAX};
-use tollgate::dialect::{Capabilities, RequestScan, Target, most_text, structure, translate};
+use tollgate::dialect::{Capabilities, RequestScan, RequestTarget, most_text, structure, translate};
 use tollgate::policy::keys::Keys;
 use tollgate::wire::Dialect;
 
@@ -273,7 +273,7 @@ fn a_translation_builds_no_more_than_is_charged_before() {
         let charged = structure(from, fields).unwrap() as u64;
         let text = most_text(body.as_bytes(), fields);
         for shape in [Dialect::Chat, Dialect::Messages, Dialect::Responses].into_iter().filter(|to| *to != from) {
-            let target = Target { model: "m", shape, capabilities: &capabilities, cache_key: None };
+            let target = RequestTarget { model: "m", shape, capabilities: &capabilities, cache_key: None };
             let mut out = Vec::with_capacity(text);
             let mut made = Ok(());
             let counted = measure(|| {

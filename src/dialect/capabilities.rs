@@ -2,7 +2,7 @@
 //!
 //! A plain value; the gateway fills it from the catalog. Nothing here is read from a request.
 
-use super::carrier::Mark;
+use super::carrier::TargetMark;
 use std::sync::Arc;
 
 /// Way to require JSON of a given schema from a model.
@@ -108,7 +108,7 @@ pub struct Capabilities {
     /// Requests may name objects that are stored in the provider's account.
     pub stored_objects: bool,
     /// Mark of this target's reasoning.
-    pub mark: Mark,
+    pub mark: TargetMark,
     /// Members that the configuration writes, each name once; mostly none.
     pub params: Arc<[Param]>,
 }
@@ -154,7 +154,7 @@ impl Default for Capabilities {
             unknown: UnknownMembers::Drop,
             hosted_tools: Vec::new(),
             stored_objects: false,
-            mark: Mark::default(),
+            mark: TargetMark::default(),
             params: Arc::default(),
         }
     }

@@ -12,13 +12,13 @@ use crate::wire::json::{self, Raw, ValueKind, unescape};
 const PREFIX: &[u8] = b"tg1.";
 
 /// Target that produced the reasoning: digits of a hash of its names.
-pub type Mark = [u8; 8];
+pub type TargetMark = [u8; 8];
 
 /// The mark of a provider's model.
-pub fn mark(provider: &str, model: &str) -> Mark {
+pub fn mark(provider: &str, model: &str) -> TargetMark {
     let mut hex = Vec::with_capacity(8);
     hex_into(&sha256(format!("{provider}/{model}").as_bytes())[..4], &mut hex);
-    let mut mark = Mark::default();
+    let mut mark = TargetMark::default();
     mark.copy_from_slice(&hex);
     mark
 }
@@ -36,7 +36,7 @@ pub(super) fn is_ours(raw: &[u8]) -> bool {
 }
 
 /// Appends the carrier of one block of reasoning, given as JSON.
-pub(super) fn close(block: &[u8], mark: &Mark, out: &mut Vec<u8>) {
+pub(super) fn close(block: &[u8], mark: &TargetMark, out: &mut Vec<u8>) {
     let mut json = Vec::with_capacity(block.len() + 32);
     for part in [b"{\"k\":\"", &mark[..], b"\",\"b\":[", block, b"]}"] {
         json.extend_from_slice(part);
@@ -46,7 +46,7 @@ pub(super) fn close(block: &[u8], mark: &Mark, out: &mut Vec<u8>) {
 }
 
 /// The blocks that a carrier holds, as a JSON array; `None` where it is not ours, or another target's.
-pub(super) fn open(raw: &[u8], mark: &Mark) -> Option<Vec<u8>> {
+pub(super) fn open(raw: &[u8], mark: &TargetMark) -> Option<Vec<u8>> {
     let json = base64::decode(raw.strip_prefix(PREFIX)?)?;
     json::check(&json).ok()?;
     let held = Raw::new(&json);

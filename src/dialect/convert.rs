@@ -37,50 +37,50 @@ use responses_reader::ResponsesReader;
 use responses_writer::ResponsesWriter;
 
 #[derive(Debug)]
-enum Reader {
+enum StreamReader {
     Chat(ChatReader),
     Messages(MessagesReader),
     Responses(ResponsesReader),
 }
 
 #[derive(Debug)]
-enum Writer {
+enum StreamWriter {
     Chat(ChatWriter),
     Messages(MessagesWriter),
     Responses(Box<ResponsesWriter>),
 }
 
-impl Reader {
+impl StreamReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
-    fn new(from: Dialect, keeps: bool) -> Reader {
+    fn new(from: Dialect, keeps: bool) -> StreamReader {
         match from {
-            Dialect::Chat | Dialect::Relay(_) => Reader::Chat(ChatReader::new(keeps)),
-            Dialect::Messages => Reader::Messages(MessagesReader::new(keeps)),
-            Dialect::Responses => Reader::Responses(ResponsesReader::new(keeps)),
+            Dialect::Chat | Dialect::Relay(_) => StreamReader::Chat(ChatReader::new(keeps)),
+            Dialect::Messages => StreamReader::Messages(MessagesReader::new(keeps)),
+            Dialect::Responses => StreamReader::Responses(ResponsesReader::new(keeps)),
         }
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
     fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         match self {
-            Reader::Chat(reader) => reader.event(frame, sink),
-            Reader::Messages(reader) => reader.event(frame, sink),
-            Reader::Responses(reader) => reader.event(frame, sink),
+            StreamReader::Chat(reader) => reader.event(frame, sink),
+            StreamReader::Messages(reader) => reader.event(frame, sink),
+            StreamReader::Responses(reader) => reader.event(frame, sink),
         }
     }
 
     /// Only the formal end is missing.
     fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
         match self {
-            Reader::Chat(reader) => reader.finish(sink),
-            Reader::Messages(_) | Reader::Responses(_) => sink.take(Delta::End),
+            StreamReader::Chat(reader) => reader.finish(sink),
+            StreamReader::Messages(_) | StreamReader::Responses(_) => sink.take(Delta::End),
         }
     }
 }
 
 /// Reads the events of a complete stream of shape `from`, for a complete answer.
 pub(super) fn read_events(from: Dialect, body: &[u8], keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
-    let (mut reader, mut splitter, mut rest) = (Reader::new(from, keeps), Splitter::new(), body);
+    let (mut reader, mut splitter, mut rest) = (StreamReader::new(from, keeps), Splitter::new(), body);
     while let Some(event) = splitter.next(rest).or_else(|| splitter.last(rest)) {
         let frame = Frame {
             name: event.name.of(rest),
@@ -100,12 +100,12 @@ pub(super) fn read_events(from: Dialect, body: &[u8], keeps: bool, sink: &mut im
 /// Reader, writer, and what is overheard between them.
 #[derive(Debug)]
 pub(super) struct Convert {
-    reader: Reader,
+    reader: StreamReader,
     translation: Translation,
     /// Template of the last event: only the text of events that match it is read.
     template: EventTemplate,
     /// Kind of text of the last event, if it was a piece of text and nothing else.
-    alone: Option<Piece>,
+    alone: Option<TextKind>,
     /// Bytes that may be held.
     max_answer: usize,
     /// Charge for the storage that is held here.
@@ -114,7 +114,7 @@ pub(super) struct Convert {
 
 /// Kind of text of an event. Repeating an event of the same kind does not change reader or writer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Piece {
+enum TextKind {
     Text,
     Refuse,
     Think,
@@ -124,7 +124,7 @@ enum Piece {
 /// State between reader and writer.
 #[derive(Debug)]
 struct Translation {
-    writer: Writer,
+    writer: StreamWriter,
     state: TranslationState,
     reported: Reported,
     relayed: Estimator,
@@ -144,11 +144,11 @@ impl Convert {
         show_usage: bool,
         max_answer: usize,
     ) -> Convert {
-        let reader = Reader::new(from, hands_back(from, to));
+        let reader = StreamReader::new(from, hands_back(from, to));
         let writer = match to {
-            Dialect::Chat | Dialect::Relay(_) => Writer::Chat(ChatWriter::new(show_usage)),
-            Dialect::Messages => Writer::Messages(MessagesWriter::default()),
-            Dialect::Responses => Writer::Responses(Box::default()),
+            Dialect::Chat | Dialect::Relay(_) => StreamWriter::Chat(ChatWriter::new(show_usage)),
+            Dialect::Messages => StreamWriter::Messages(MessagesWriter::default()),
+            Dialect::Responses => StreamWriter::Responses(Box::default()),
         };
         let translation = Translation {
             writer,
@@ -195,9 +195,9 @@ impl Convert {
     #[inline]
     pub(super) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let data = match &self.reader {
-            Reader::Chat(_) => behind(CHUNK_BEGIN, buf)?,
-            Reader::Messages(_) => behind(DELTA_BEGIN, buf)?,
-            Reader::Responses(_) => return None,
+            StreamReader::Chat(_) => behind(CHUNK_BEGIN, buf)?,
+            StreamReader::Messages(_) => behind(DELTA_BEGIN, buf)?,
+            StreamReader::Responses(_) => return None,
         };
         let (text, len) = self.template.event(data).filter(|(text, _)| !text.is_empty())?;
         self.translation.relayed.feed_json(text);
@@ -208,21 +208,21 @@ impl Convert {
     /// True if a template may stand for an event of this name: learned from one that has the same.
     fn is_template(&self, frame: &Frame<'_>) -> bool {
         match &self.reader {
-            Reader::Chat(_) => frame.name.is_empty(),
-            Reader::Messages(_) => frame.name == DELTA,
-            Reader::Responses(_) => false,
+            StreamReader::Chat(_) => frame.name.is_empty(),
+            StreamReader::Messages(_) => frame.name == DELTA,
+            StreamReader::Responses(_) => false,
         }
     }
 
     /// The event has come to `piece`, its text by its address; `sent`, which lies at `before`, is what the client is
     /// told. The second in a row is kept as a template: the first may have begun a block.
-    fn learn(&mut self, frame: &Frame<'_>, piece: Option<(Piece, usize, usize)>, sent: &[u8], before: usize) {
+    fn learn(&mut self, frame: &Frame<'_>, piece: Option<(TextKind, usize, usize)>, sent: &[u8], before: usize) {
         let last = self.alone.take();
         self.template.forget();
         let at = match &self.translation.writer {
-            Writer::Chat(writer) => writer.text_at(),
-            Writer::Messages(writer) => writer.text_at(),
-            Writer::Responses(_) => return,
+            StreamWriter::Chat(writer) => writer.text_at(),
+            StreamWriter::Messages(writer) => writer.text_at(),
+            StreamWriter::Responses(_) => return,
         };
         let (Some((kind, address, len)), true) = (piece, self.is_template(frame)) else { return };
         let (start, at) = (address.wrapping_sub(frame.data.as_ptr() as usize), at.wrapping_sub(before));
@@ -241,7 +241,7 @@ impl Convert {
     /// used.
     pub(super) fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
         let observed = self.translation.observed();
-        let Writer::Responses(writer) = &mut self.translation.writer else { return false };
+        let StreamWriter::Responses(writer) = &mut self.translation.writer else { return false };
         writer.fail(words, &observed, &self.translation.state, me, out);
         true
     }
@@ -249,14 +249,14 @@ impl Convert {
     /// A sign of life while the upstream is silent, and how many events have gone out then; `None` where the shape's
     /// usual one will do.
     pub(super) fn heartbeat(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<u64> {
-        let Writer::Responses(writer) = &mut self.translation.writer else { return None };
+        let StreamWriter::Responses(writer) = &mut self.translation.writer else { return None };
         writer.heartbeat(&self.translation.state, me, out);
         Some(writer.sequence())
     }
 
     /// So many events of the answer have gone out already.
     pub(super) fn resume(&mut self, events: u64, created: u64) {
-        if let Writer::Responses(writer) = &mut self.translation.writer {
+        if let StreamWriter::Responses(writer) = &mut self.translation.writer {
             writer.resume(events, created);
         }
     }
@@ -307,14 +307,14 @@ impl Convert {
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         let read = match &self.reader {
-            Reader::Chat(reader) => reader.waiting(),
-            Reader::Messages(reader) => reader.waiting(),
-            Reader::Responses(_) => 0,
+            StreamReader::Chat(reader) => reader.waiting(),
+            StreamReader::Messages(reader) => reader.waiting(),
+            StreamReader::Responses(_) => 0,
         };
         let written = match &self.translation.writer {
-            Writer::Chat(_) => 0,
-            Writer::Messages(writer) => writer.waiting(),
-            Writer::Responses(writer) => writer.waiting(),
+            StreamWriter::Chat(_) => 0,
+            StreamWriter::Messages(writer) => writer.waiting(),
+            StreamWriter::Responses(writer) => writer.waiting(),
         };
         read + written
     }
@@ -392,7 +392,7 @@ struct Sink<'a> {
     /// Deltas so far.
     deltas: u32,
     /// The last, where it was a text: with its address and length.
-    piece: Option<(Piece, usize, usize)>,
+    piece: Option<(TextKind, usize, usize)>,
 }
 
 impl Take for Sink<'_> {
@@ -401,10 +401,10 @@ impl Take for Sink<'_> {
         let delta = translation.unwrap_json(delta);
         self.deltas += 1;
         self.piece = match delta {
-            Delta::Text(text) => Some((Piece::Text, text)),
-            Delta::Refuse(text) => Some((Piece::Refuse, text)),
-            Delta::Think(text) => Some((Piece::Think, text)),
-            Delta::ToolArgs { slot, json } => Some((Piece::Arguments(slot), json)),
+            Delta::Text(text) => Some((TextKind::Text, text)),
+            Delta::Refuse(text) => Some((TextKind::Refuse, text)),
+            Delta::Think(text) => Some((TextKind::Think, text)),
+            Delta::ToolArgs { slot, json } => Some((TextKind::Arguments(slot), json)),
             _ => None,
         }
         .map(|(kind, text)| (kind, text.as_ptr() as usize, text.len()));
@@ -423,9 +423,9 @@ impl Take for Sink<'_> {
         }
         let observed = translation.observed();
         match &mut translation.writer {
-            Writer::Chat(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
-            Writer::Messages(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
-            Writer::Responses(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
+            StreamWriter::Chat(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
+            StreamWriter::Messages(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
+            StreamWriter::Responses(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the hashing. Must never keep state: an id is mapped to the same id everywhere, so that a call and its result
 //! stay a pair. Ids and names are the insides of JSON strings, escapes and all.
 
-use super::carrier::Mark;
+use super::carrier::TargetMark;
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::json::{Raw, unescape, write_escaped};
 use std::borrow::Cow;
@@ -157,7 +157,7 @@ pub struct TranslationState {
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
     pub(super) json_tool: bool,
     /// Mark of the target's reasoning.
-    pub(super) mark: Mark,
+    pub(super) mark: TargetMark,
     /// Members of the request that were read but not written, or not completely.
     pub dropped: Vec<&'static str>,
     /// The request of a responses client.

@@ -19,7 +19,7 @@ use super::naming::TranslationState;
 use super::usage::ObservedUsage;
 use crate::wire::Dialect;
 use crate::wire::json::{self, Raw, ValueKind};
-use parts::Answer;
+use parts::NeutralAnswer;
 
 /// Writes an upstream's whole answer of shape `from` for a client of shape `to`. `state` is what the request's
 /// translation left. [`Broken`] as for [`super::whole`].
@@ -70,7 +70,7 @@ fn read<'a>(
     (from, to): (Dialect, Dialect),
     body: &'a [u8],
     picked: [Option<Raw<'a>>; 6],
-) -> Result<Answer<'a>, Broken> {
+) -> Result<NeutralAnswer<'a>, Broken> {
     let [error, list, usage, reason, sequence, details] = picked;
     if let Some(error) = error.filter(|error| is_error(*error)) {
         return Err(Broken::Error(ErrorText::from_value(error)));

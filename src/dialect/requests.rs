@@ -20,7 +20,7 @@ mod to_messages;
 mod to_responses;
 mod tools;
 
-pub use ask::{CacheKey, OwnedTarget, Target};
+pub use ask::{CacheKey, OwnedTarget, RequestTarget};
 pub use bounds::{most_text, structure};
 pub(super) use params::cut;
 pub(super) use to_chat::{write_arguments, write_details};
@@ -32,13 +32,13 @@ use super::naming::TranslationState;
 use super::request::{Fields, Invalid, Name};
 use crate::wire::Dialect;
 use crate::wire::json::Raw;
-use ask::{Ask, refuse};
+use ask::{SourceRequest, refuse};
 use std::borrow::Cow;
 use std::cell::Cell;
-use talk::{Talk, Text};
+use talk::{RequestText, Talk};
 
 /// Key of the conversation for the prompt cache: the client's own, otherwise one derived from its session.
-fn cache_key<'a>(ask: &Ask<'a>) -> Option<Text<'a>> {
+fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<RequestText<'a>> {
     let own = ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string);
     match own.filter(|own| !own.is_empty()) {
         Some(own) => Some(Cow::Borrowed(own)),
@@ -47,7 +47,7 @@ fn cache_key<'a>(ask: &Ask<'a>) -> Option<Text<'a>> {
 }
 
 /// Notes the members that the target's format or its model lacks, or a part of them.
-fn note_dropped(ask: &Ask<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
+fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
     let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
     let stops_max = match ask.target.shape {
         Dialect::Chat | Dialect::Relay(_) if !ask.drops("stop") => to_chat::STOPS_MAX,
@@ -71,11 +71,11 @@ pub fn request(
     from: Dialect,
     body: &[u8],
     fields: &Fields,
-    target: &Target<'_>,
+    target: &RequestTarget<'_>,
     out: &mut Vec<u8>,
 ) -> Result<TranslationState, Invalid> {
     fields.may_name_stored(target.capabilities)?;
-    let ask = Ask { body, fields, from, target, marks: Cell::new(0) };
+    let ask = SourceRequest { body, fields, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = match from {
         Dialect::Chat | Dialect::Relay(_) => from_chat::read(&ask)?,

@@ -11,14 +11,14 @@ pub use billed::{Beside, Surcharge, beside, surcharge};
 use super::capabilities::{Capabilities, Param, UnknownMembers};
 use super::relay::Relayed;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
-use super::requests::Target;
+use super::requests::RequestTarget;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{Dialect, Span};
 use std::borrow::Cow;
 
 /// A piece of the body to send.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Piece {
+pub enum RewritePiece {
     /// Part of the client's body.
     Body(Span),
     /// Part of the text written here.
@@ -63,7 +63,7 @@ impl Fields {
         // Vectors that grow have room for twice what is in them.
         let pieces = 2 * (PIECES_EACH * members + PIECES_CUT * cuts);
         let each_cut = size_of::<Span>() + 2 * SYSTEM.len();
-        members * size_of::<Member>() + cuts * each_cut + pieces * size_of::<Piece>()
+        members * size_of::<Member>() + cuts * each_cut + pieces * size_of::<RewritePiece>()
     }
 }
 
@@ -74,7 +74,7 @@ struct Writer<'a> {
     /// Replacement for each cut.
     instead: &'static str,
     text: &'a mut Vec<u8>,
-    pieces: &'a mut Vec<Piece>,
+    pieces: &'a mut Vec<RewritePiece>,
     total: u64,
 }
 
@@ -89,9 +89,9 @@ pub fn rewrite(
     shape: Dialect,
     body: &[u8],
     fields: &Fields,
-    with: &Target<'_>,
+    with: &RequestTarget<'_>,
     text: &mut Vec<u8>,
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Vec<RewritePiece>,
 ) -> Result<u64, Invalid> {
     text.clear();
     pieces.clear();
@@ -115,7 +115,7 @@ pub fn rewrite(
 }
 
 /// Lays out a body member by member. `ask`: usage is to be asked for.
-fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &Target<'_>, ask: bool) {
+fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &RequestTarget<'_>, ask: bool) {
     let body = writer.body;
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else { return };
     writer.body(0, first.start());
@@ -190,7 +190,7 @@ pub fn dropped<'a>(
     translated: bool,
     body: &'a [u8],
     fields: &'a Fields,
-    with: &'a Target<'_>,
+    with: &'a RequestTarget<'_>,
 ) -> impl Iterator<Item = &'a [u8]> {
     let takes = with.capabilities;
     let none = !translated && goes_as_it_is(shape, fields, takes);
@@ -208,7 +208,14 @@ pub fn dropped<'a>(
 
 /// Treatment of a member apart from those that the configuration writes.
 #[inline]
-fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {
+fn fate_beside(
+    shape: Dialect,
+    body: &[u8],
+    fields: &Fields,
+    member: &Member,
+    with: &RequestTarget<'_>,
+    ask: bool,
+) -> Fate {
     let params = &*with.capabilities.params;
     match params.is_empty() || !gives_way(params, body, member) {
         true => fate(shape, body, fields, member, with, ask),
@@ -224,7 +231,7 @@ fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     param.is_some_and(|param| param.always || Raw::new(member.value.of(body)).is_null())
 }
 
-fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {
+fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &RequestTarget<'_>, ask: bool) -> Fate {
     if member.name == Name::Model {
         return Fate::Model;
     }
@@ -283,7 +290,7 @@ fn goes_on(shape: Dialect, key: &[u8], unknown: UnknownMembers) -> bool {
 
 /// Treatment of the two spellings of a bound: if both are present, the newer one wins if it is usable. The other is
 /// left out, since providers refuse both together, or the one that they do not know.
-fn bound_fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>) -> Fate {
+fn bound_fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &RequestTarget<'_>) -> Fate {
     let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
     let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
     let name = bound(shape, with.capabilities);
@@ -323,8 +330,8 @@ impl Writer<'_> {
         }
         self.total += (end - start) as u64;
         match self.pieces.last_mut() {
-            Some(Piece::Body(before)) if before.end as usize == start => before.end = end as u32,
-            _ => self.pieces.push(Piece::Body(Span::new(start, end))),
+            Some(RewritePiece::Body(before)) if before.end as usize == start => before.end = end as u32,
+            _ => self.pieces.push(RewritePiece::Body(Span::new(start, end))),
         }
     }
 
@@ -334,8 +341,8 @@ impl Writer<'_> {
         let end = self.text.len();
         self.total += (end - start) as u64;
         match self.pieces.last_mut() {
-            Some(Piece::Text(before)) if before.end as usize == start => before.end = end as u32,
-            _ if end > start => self.pieces.push(Piece::Text(Span::new(start, end))),
+            Some(RewritePiece::Text(before)) if before.end as usize == start => before.end = end as u32,
+            _ if end > start => self.pieces.push(RewritePiece::Text(Span::new(start, end))),
             _ => {}
         }
     }
@@ -359,7 +366,7 @@ impl Writer<'_> {
     }
 
     /// The members that the configuration writes: some always, others where none of the client's goes on.
-    fn add_params(&mut self, wrote: &mut bool, shape: Dialect, fields: &Fields, with: &Target<'_>, ask: bool) {
+    fn add_params(&mut self, wrote: &mut bool, shape: Dialect, fields: &Fields, with: &RequestTarget<'_>, ask: bool) {
         let body = self.body;
         for param in with.capabilities.params.iter() {
             let goes_on = |member: &Member| {
@@ -372,7 +379,7 @@ impl Writer<'_> {
         }
     }
 
-    fn replace(&mut self, fate: Fate, member: &Member, with: &Target<'_>) {
+    fn replace(&mut self, fate: Fate, member: &Member, with: &RequestTarget<'_>) {
         let value = Raw::new(member.value.of(self.body));
         self.text(|text| match fate {
             Fate::Model => write_string(text, with.model),

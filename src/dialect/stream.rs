@@ -46,7 +46,7 @@ pub struct SseStream {
     begun: bool,
     /// The first half of a character that was cut in two, until the other comes.
     half: Option<NonZeroU16>,
-    inner: Inner,
+    inner: EventHandler,
 }
 
 /// A place in what is written, counted from 1 so that none takes no room.
@@ -56,7 +56,7 @@ fn place(at: usize) -> Option<NonZeroU32> {
 
 /// Handler of the events.
 #[derive(Debug)]
-enum Inner {
+enum EventHandler {
     /// The client speaks the upstream's shape.
     Same(Tap),
     /// The client speaks another shape.
@@ -67,7 +67,7 @@ impl SseStream {
     /// At the start of a stream for a client of the upstream's shape. `show_usage`: the client has asked for the usage
     /// chunk (chat only). `max_event` in bytes.
     pub fn same(dialect: Dialect, show_usage: bool, max_event: usize) -> SseStream {
-        SseStream::new(max_event, Inner::Same(Tap::new(dialect, show_usage)))
+        SseStream::new(max_event, EventHandler::Same(Tap::new(dialect, show_usage)))
     }
 
     /// At the start of an upstream's stream of shape `from`, for a client of shape `to`. `state` is what the request's
@@ -80,10 +80,10 @@ impl SseStream {
         (max_event, max_answer): (usize, usize),
     ) -> SseStream {
         let convert = Convert::new(way, state, show_usage, max_answer);
-        SseStream::new(max_event, Inner::Translated(Box::new(convert)))
+        SseStream::new(max_event, EventHandler::Translated(Box::new(convert)))
     }
 
-    fn new(max_event: usize, inner: Inner) -> SseStream {
+    fn new(max_event: usize, inner: EventHandler) -> SseStream {
         let (splitter, held) = (Splitter::new(), Buf::default());
         SseStream {
             splitter,
@@ -106,14 +106,14 @@ impl SseStream {
         (self.max_event, self.end_at, self.seen, self.begun) = (bound(max_event), None, 0, false);
         self.half = None;
         match &mut self.inner {
-            Inner::Same(tap) => tap.restart(dialect, show_usage),
-            Inner::Translated(_) => self.inner = Inner::Same(Tap::new(dialect, show_usage)),
+            EventHandler::Same(tap) => tap.restart(dialect, show_usage),
+            EventHandler::Translated(_) => self.inner = EventHandler::Same(Tap::new(dialect, show_usage)),
         }
     }
 
     /// The stream has so many texts, each with an end of its own: it keeps its shape.
     pub fn awaits(&mut self, choices: u32) {
-        if let Inner::Same(tap) = &mut self.inner {
+        if let EventHandler::Same(tap) = &mut self.inner {
             tap.awaits(choices);
         }
     }
@@ -121,16 +121,16 @@ impl SseStream {
     /// So many events of the answer have gone out already, while the upstream was silent: [`opening`].
     pub fn resume(&mut self, events: u16, created: u64) {
         match &mut self.inner {
-            Inner::Same(tap) => tap.resume(events),
-            Inner::Translated(convert) => convert.resume(u64::from(events), created),
+            EventHandler::Same(tap) => tap.resume(events),
+            EventHandler::Translated(convert) => convert.resume(u64::from(events), created),
         }
     }
 
     /// Appends the client's error event for a broken stream. Nothing may follow it.
     pub fn fail(&mut self, shape: Dialect, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         let told = match &mut self.inner {
-            Inner::Same(tap) => tap.fail(words, me, out),
-            Inner::Translated(convert) => convert.fail(words, me, out),
+            EventHandler::Same(tap) => tap.fail(words, me, out),
+            EventHandler::Translated(convert) => convert.fail(words, me, out),
         };
         if !told {
             error_event(shape, words, out);
@@ -141,8 +141,8 @@ impl SseStream {
     /// response have gone out then.
     pub fn heartbeat(&mut self, shape: Dialect, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
         let told = match &mut self.inner {
-            Inner::Same(tap) => tap.heartbeat(out),
-            Inner::Translated(convert) => convert.heartbeat(me, out),
+            EventHandler::Same(tap) => tap.heartbeat(out),
+            EventHandler::Translated(convert) => convert.heartbeat(me, out),
         };
         if told.is_none() {
             heartbeat(shape, out);
@@ -152,7 +152,7 @@ impl SseStream {
 
     /// True if upstream and client speak the same shape.
     pub fn keeps_shape(&self) -> bool {
-        matches!(self.inner, Inner::Same(_))
+        matches!(self.inner, EventHandler::Same(_))
     }
 
     /// Takes decoded body bytes; complete events are appended to `out`. Bytes after the end of the stream are ignored.
@@ -164,7 +164,7 @@ impl SseStream {
         out: &mut Vec<u8>,
     ) -> Result<Fed, StreamFault> {
         let fed = self.take(data, pool, me, out);
-        if let Inner::Translated(convert) = &mut self.inner {
+        if let EventHandler::Translated(convert) = &mut self.inner {
             convert.charge(pool);
         }
         fed
@@ -179,7 +179,7 @@ impl SseStream {
             return 0;
         }
         let Some(len) = self.alike(data, out) else { return 0 };
-        if let Inner::Translated(convert) = &mut self.inner {
+        if let EventHandler::Translated(convert) = &mut self.inner {
             convert.charge(pool);
         }
         len
@@ -283,8 +283,8 @@ impl SseStream {
     /// What has been overheard so far.
     pub fn observed(&self) -> ObservedUsage {
         match &self.inner {
-            Inner::Same(tap) => tap.observed(),
-            Inner::Translated(convert) => convert.observed(),
+            EventHandler::Same(tap) => tap.observed(),
+            EventHandler::Translated(convert) => convert.observed(),
         }
     }
 
@@ -295,7 +295,7 @@ impl SseStream {
 
     /// Every text that has begun has ended, of a stream of several: if no more comes, the rest is not to be had.
     pub fn may_be_done(&self) -> bool {
-        matches!(&self.inner, Inner::Same(tap) if tap.all_ended())
+        matches!(&self.inner, EventHandler::Same(tap) if tap.all_ended())
     }
 
     /// Where the end of the stream begins, in bytes of `out` as of the last [`SseStream::feed`]: at the event with the
@@ -317,14 +317,14 @@ impl SseStream {
     /// Bytes that wait beyond the event under way: tool arguments whose turn has not come.
     pub fn waiting(&self) -> usize {
         match &self.inner {
-            Inner::Same(_) => 0,
-            Inner::Translated(convert) => convert.waiting(),
+            EventHandler::Same(_) => 0,
+            EventHandler::Translated(convert) => convert.waiting(),
         }
     }
 
     /// Bytes of storage that the pool has lent for the event under way and what waits beyond it.
     pub fn capacity(&self) -> usize {
-        let beside = if let Inner::Translated(convert) = &self.inner { convert.charged() } else { 0 };
+        let beside = if let EventHandler::Translated(convert) = &self.inner { convert.charged() } else { 0 };
         self.held.capacity() + beside
     }
 
@@ -338,7 +338,7 @@ impl SseStream {
     /// Drops the event under way and gives its storage back.
     pub fn release(&mut self, pool: &mut Pool) {
         self.held.release(pool);
-        if let Inner::Translated(convert) = &mut self.inner {
+        if let EventHandler::Translated(convert) = &mut self.inner {
             convert.release(pool);
         }
     }
@@ -410,13 +410,13 @@ impl SseStream {
     }
 }
 
-impl Inner {
+impl EventHandler {
     /// Relays an event; true if it counts as a sign of progress.
     #[inline]
     fn event(&mut self, frame: &Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
         match self {
-            Inner::Same(tap) => tap.event(frame, me, out),
-            Inner::Translated(convert) => convert.event(frame, me, out),
+            EventHandler::Same(tap) => tap.event(frame, me, out),
+            EventHandler::Translated(convert) => convert.event(frame, me, out),
         }
     }
 
@@ -425,32 +425,32 @@ impl Inner {
     #[inline]
     fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         match self {
-            Inner::Same(tap) => tap.event_like(buf, out),
-            Inner::Translated(convert) => convert.event_like(buf, out),
+            EventHandler::Same(tap) => tap.event_like(buf, out),
+            EventHandler::Translated(convert) => convert.event_like(buf, out),
         }
     }
 
     /// The event that ends the stream has been dealt with.
     fn finished(&self) -> bool {
         match self {
-            Inner::Same(tap) => tap.finished(),
-            Inner::Translated(convert) => convert.finished(),
+            EventHandler::Same(tap) => tap.finished(),
+            EventHandler::Translated(convert) => convert.finished(),
         }
     }
 
     /// A finish reason has come: only the formal end may be missing.
     fn finish_seen(&self) -> bool {
         match self {
-            Inner::Same(tap) => tap.finish_seen(),
-            Inner::Translated(convert) => convert.finish_seen(),
+            EventHandler::Same(tap) => tap.finish_seen(),
+            EventHandler::Translated(convert) => convert.finish_seen(),
         }
     }
 
     /// The stream has ended without the event that ends it: writes that if nothing else is missing.
     fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         match self {
-            Inner::Same(tap) => tap.close(me, out),
-            Inner::Translated(convert) => convert.close(me, out),
+            EventHandler::Same(tap) => tap.close(me, out),
+            EventHandler::Translated(convert) => convert.close(me, out),
         }
     }
 }

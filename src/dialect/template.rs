@@ -42,7 +42,7 @@ impl Hole {
 
 /// Form of a stored event.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Form {
+enum EventForm {
     /// The data has line ends outside the text, so it spans several lines, and is compared once they are joined.
     #[default]
     Lines,
@@ -66,7 +66,7 @@ pub(super) struct EventTemplate {
     prefix: u16,
     suffix: u16,
     sent_prefix: u16,
-    form: Form,
+    form: EventForm,
     /// Templates learned since the last one that an event fitted.
     misses: u8,
 }
@@ -86,12 +86,12 @@ impl EventTemplate {
 
     /// Keeps the response in which the stream has failed, until the client gets it.
     pub(super) fn hold_failed(&mut self, response: &[u8]) {
-        (self.bytes, self.form) = (response.to_vec(), Form::Failed);
+        (self.bytes, self.form) = (response.to_vec(), EventForm::Failed);
     }
 
     /// The response that is held.
     pub(super) fn take_failed(&mut self) -> Option<Vec<u8>> {
-        let held = self.form == Form::Failed && !self.bytes.is_empty();
+        let held = self.form == EventForm::Failed && !self.bytes.is_empty();
         held.then(|| std::mem::take(&mut self.bytes))
     }
 
@@ -111,7 +111,7 @@ impl EventTemplate {
             self.bytes.extend_from_slice(part);
         }
         (self.prefix, self.suffix, self.sent_prefix) = (start as u16, (data.len() - end) as u16, at as u16);
-        self.form = if has_line_end(data) { Form::Lines } else { Form::Line };
+        self.form = if has_line_end(data) { EventForm::Lines } else { EventForm::Line };
     }
 
     /// Keeps an event that is passed on as it came: `event` is all of it but the empty line, its end is `data`, and
@@ -133,7 +133,7 @@ impl EventTemplate {
             from = span.end as usize;
         }
         self.bytes.extend_from_slice(&event[from..]);
-        self.form = Form::Holes;
+        self.form = EventForm::Holes;
     }
 
     /// The text of an event that fits: all but its text is equal to the template's.
@@ -154,7 +154,7 @@ impl EventTemplate {
     /// length of both.
     #[inline]
     pub(super) fn event<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
-        if self.bytes.is_empty() || self.form != Form::Line {
+        if self.bytes.is_empty() || self.form != EventForm::Line {
             return None;
         }
         let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
@@ -168,7 +168,7 @@ impl EventTemplate {
     /// The text and the length of an event like one that was passed on unchanged.
     #[inline]
     pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
-        if self.bytes.is_empty() || self.form != Form::Holes {
+        if self.bytes.is_empty() || self.form != EventForm::Holes {
             return None;
         }
         let (table, mut same) = self.bytes.split_at(ENTRY * HOLES_MAX);

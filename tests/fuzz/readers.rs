@@ -12,9 +12,9 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    AnswerTemplates, Cache, Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity,
-    SseStream, StreamFault, Structured, Target, Thinking, TranslationState, UnknownMembers, error_event, read_error,
-    reply, rewrite, translate, whole,
+    AnswerTemplates, Cache, Capabilities, ErrorWords, Fields, ObservedUsage, RequestScan, RequestTarget,
+    ResponseIdentity, RewritePiece, SseStream, StreamFault, Structured, Thinking, TranslationState, UnknownMembers,
+    error_event, read_error, reply, rewrite, translate, whole,
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
@@ -289,12 +289,12 @@ fn request(shape: Dialect, data: &[u8]) {
         _ => UnknownMembers::Local,
     };
     let takes = Capabilities { unknown, max_completion_tokens: flags & 64 != 0, ..Capabilities::default() };
-    let with = Target { model: "up", shape, capabilities: &takes, cache_key: None };
+    let with = RequestTarget { model: "up", shape, capabilities: &takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let Ok(total) = rewrite(shape, body, &fields, &with, &mut text, &mut pieces) else { return };
-    let piece = |piece: &Piece| match piece {
-        Piece::Body(span) => span.of(body).to_vec(),
-        Piece::Text(span) => span.of(&text).to_vec(),
+    let piece = |piece: &RewritePiece| match piece {
+        RewritePiece::Body(span) => span.of(body).to_vec(),
+        RewritePiece::Text(span) => span.of(&text).to_vec(),
     };
     let rewritten: Vec<u8> = pieces.iter().flat_map(piece).collect();
     assert_eq!(rewritten.len() as u64, total);
@@ -302,7 +302,7 @@ fn request(shape: Dialect, data: &[u8]) {
     let capabilities = capabilities(flags);
     for to in others(shape) {
         let mut out = Vec::new();
-        let target = Target { model: "up", shape: to, capabilities: &capabilities, cache_key: Some([b'0'; 32]) };
+        let target = RequestTarget { model: "up", shape: to, capabilities: &capabilities, cache_key: Some([b'0'; 32]) };
         if translate(shape, body, &fields, &target, &mut out).is_ok() {
             accepted(to, &out, "what is translated");
         }

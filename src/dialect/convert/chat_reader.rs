@@ -15,7 +15,7 @@ const SCRATCH_KEPT: usize = 4096;
 
 /// A tool call as the upstream numbers it.
 #[derive(Debug, Default)]
-struct Call {
+struct IndexedCall {
     index: Option<u64>,
     /// Hash of its id, once known.
     id: Option<u64>,
@@ -32,7 +32,7 @@ struct Call {
 pub(super) struct ChatReader {
     started: bool,
     stopped: bool,
-    calls: Vec<Call>,
+    calls: Vec<IndexedCall>,
     /// Calls that earlier chunks have begun.
     before: usize,
     waiting: usize,
@@ -292,7 +292,7 @@ impl ChatReader {
         if self.calls.len() >= TOOL_CALLS_MAX {
             return Err(StreamFault::TooLarge);
         }
-        self.calls.push(Call { index, ..Call::default() });
+        self.calls.push(IndexedCall { index, ..IndexedCall::default() });
         Ok(self.calls.len() - 1)
     }
 }

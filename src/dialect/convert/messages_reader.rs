@@ -12,7 +12,7 @@ const OPEN_BLOCKS_MAX: usize = 64;
 
 /// Kind of a block, as far as it matters here.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Block {
+enum BlockKind {
     Text,
     Think,
     /// Reasoning without text.
@@ -25,7 +25,7 @@ enum Block {
 /// The reader's state.
 #[derive(Debug, Default)]
 pub(super) struct MessagesReader {
-    open: Vec<(u64, Block)>,
+    open: Vec<(u64, BlockKind)>,
     tools: usize,
     started: bool,
     stopped: bool,
@@ -91,11 +91,11 @@ impl MessagesReader {
     fn start(&mut self, index: u64, block: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let text = |name: &str| block.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
         let kind = match block.get("type").and_then(Raw::string).unwrap_or_default() {
-            b"text" => Block::Text,
-            b"thinking" => Block::Think,
-            b"redacted_thinking" => Block::Redacted,
-            b"tool_use" => Block::Tool(self.tools),
-            _ => Block::Ignored,
+            b"text" => BlockKind::Text,
+            b"thinking" => BlockKind::Think,
+            b"redacted_thinking" => BlockKind::Redacted,
+            b"tool_use" => BlockKind::Tool(self.tools),
+            _ => BlockKind::Ignored,
         };
         self.flush(sink)?;
         if self.open.len() >= OPEN_BLOCKS_MAX || self.tools >= TOOL_CALLS_MAX {
@@ -103,18 +103,18 @@ impl MessagesReader {
         }
         self.open.push((index, kind));
         match kind {
-            Block::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
-            Block::Think => {
+            BlockKind::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
+            BlockKind::Think => {
                 self.keep(text("thinking"), text("signature"));
                 text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text)))
             }
-            Block::Redacted if self.kept.is_some() => {
+            BlockKind::Redacted if self.kept.is_some() => {
                 let mut kept = b"{\"type\":\"redacted_thinking\",\"data\":".to_vec();
                 write_inside(&mut kept, text("data").unwrap_or_default());
                 kept.push(b'}');
                 sink.take(Delta::Thought { block: Some(&kept) })
             }
-            Block::Tool(slot) => {
+            BlockKind::Tool(slot) => {
                 self.tools += 1;
                 // A call without a name is half an answer, as in a chat stream.
                 let Some(name) = text("name") else { return Err(StreamFault::Malformed) };
@@ -126,7 +126,7 @@ impl MessagesReader {
                 }
                 Ok(())
             }
-            Block::Redacted | Block::Ignored => Ok(()),
+            BlockKind::Redacted | BlockKind::Ignored => Ok(()),
         }
     }
 
@@ -164,27 +164,27 @@ impl MessagesReader {
             return Err(StreamFault::Malformed);
         };
         match *block {
-            Block::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
-            Block::Think => {
+            BlockKind::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
+            BlockKind::Think => {
                 self.keep(text("thinking"), text("signature"));
                 text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text)))
             }
-            Block::Tool(slot) => text("partial_json").map_or(Ok(()), |json| {
+            BlockKind::Tool(slot) => text("partial_json").map_or(Ok(()), |json| {
                 self.early = None;
                 sink.take(Delta::ToolArgs { slot, json })
             }),
-            Block::Redacted | Block::Ignored => Ok(()),
+            BlockKind::Redacted | BlockKind::Ignored => Ok(()),
         }
     }
 
     fn stop(&mut self, index: u64, sink: &mut impl Take) -> Result<(), StreamFault> {
         let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else { return Ok(()) };
         match self.open.remove(at).1 {
-            Block::Tool(slot) => {
+            BlockKind::Tool(slot) => {
                 self.flush(sink)?;
                 sink.take(Delta::ToolClose { slot })
             }
-            Block::Think => self.thought(sink),
+            BlockKind::Think => self.thought(sink),
             _ => Ok(()),
         }
     }

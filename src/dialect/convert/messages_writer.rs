@@ -13,7 +13,7 @@ use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string}
 
 /// The block under way.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Open {
+enum OpenBlock {
     #[default]
     None,
     Text,
@@ -23,7 +23,7 @@ enum Open {
 
 /// A tool call's way through the stream.
 #[derive(Debug)]
-enum Call {
+enum CallProgress {
     /// Another one is open: id and name ready to be written, and the arguments so far.
     Waiting {
         id: Vec<u8>,
@@ -40,8 +40,8 @@ pub(super) struct MessagesWriter {
     started: bool,
     /// Index of the next block.
     next: u64,
-    open: Open,
-    calls: Vec<Call>,
+    open: OpenBlock,
+    calls: Vec<CallProgress>,
     waiting: usize,
     reason: StopReason,
     sequence: Option<Vec<u8>>,
@@ -76,9 +76,9 @@ impl MessagesWriter {
             Delta::Usage(_) => {}
             Delta::Start => self.start(me, out),
             // Servers put a line feed between calls; it must not close the one that is open.
-            Delta::Text(text) if matches!(self.open, Open::Tool(_)) && is_blank(text) => {}
-            Delta::Text(text) | Delta::Refuse(text) => self.text(Open::Text, text, me, out),
-            Delta::Think(text) => self.text(Open::Think, text, me, out),
+            Delta::Text(text) if matches!(self.open, OpenBlock::Tool(_)) && is_blank(text) => {}
+            Delta::Text(text) | Delta::Refuse(text) => self.text(OpenBlock::Text, text, me, out),
+            Delta::Think(text) => self.text(OpenBlock::Think, text, me, out),
             Delta::Thought { block } => self.thought(block, state, me, out),
             Delta::ToolOpen { slot, id, name } => {
                 let mut safe = Vec::with_capacity(id.len());
@@ -93,7 +93,7 @@ impl MessagesWriter {
                 }
             }
             Delta::ToolArgs { slot, json } => return self.arguments(slot, json, out),
-            Delta::ToolClose { slot } if self.open == Open::Tool(slot) => self.close(out),
+            Delta::ToolClose { slot } if self.open == OpenBlock::Tool(slot) => self.close(out),
             Delta::ToolClose { .. } => {}
             Delta::Stop { reason, sequence, .. } => {
                 self.reason = reason;
@@ -122,14 +122,14 @@ impl MessagesWriter {
     }
 
     /// Begins a block of text or reasoning, unless it is the one under way.
-    fn begin(&mut self, kind: Open, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn begin(&mut self, kind: OpenBlock, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         if self.open == kind {
             return;
         }
         self.flush(out);
         self.open_block(out);
-        let block: &[u8] = if kind == Open::Think {
+        let block: &[u8] = if kind == OpenBlock::Think {
             b"{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
         } else {
             b"{\"type\":\"text\",\"text\":\"\"}"
@@ -139,9 +139,9 @@ impl MessagesWriter {
         self.open = kind;
     }
 
-    fn text(&mut self, kind: Open, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn text(&mut self, kind: OpenBlock, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.begin(kind, me, out);
-        let thinks = kind == Open::Think;
+        let thinks = kind == OpenBlock::Think;
         self.delta(
             if thinks { "thinking" } else { "text" },
             if thinks { "thinking_delta" } else { "text_delta" },
@@ -158,11 +158,11 @@ impl MessagesWriter {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) {
-        if self.open != Open::Think {
+        if self.open != OpenBlock::Think {
             if block.is_none() {
                 return;
             }
-            self.begin(Open::Think, me, out);
+            self.begin(OpenBlock::Think, me, out);
         }
         if let Some(block) = block {
             let mut carrier = Vec::new();
@@ -177,11 +177,11 @@ impl MessagesWriter {
     fn call(&mut self, slot: usize, id: Vec<u8>, name: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         while self.calls.len() <= slot {
-            self.calls.push(Call::Closed);
+            self.calls.push(CallProgress::Closed);
         }
-        if matches!(self.open, Open::Tool(_)) {
+        if matches!(self.open, OpenBlock::Tool(_)) {
             self.waiting += id.len() + name.len();
-            self.calls[slot] = Call::Waiting { id, name: name.to_vec(), json: Vec::new() };
+            self.calls[slot] = CallProgress::Waiting { id, name: name.to_vec(), json: Vec::new() };
             return;
         }
         self.close(out);
@@ -195,14 +195,14 @@ impl MessagesWriter {
         key(out, "name");
         write_inside(out, name);
         out.extend_from_slice(b",\"input\":{}}}\n\n");
-        self.calls[slot] = Call::Open;
-        self.open = Open::Tool(slot);
+        self.calls[slot] = CallProgress::Open;
+        self.open = OpenBlock::Tool(slot);
     }
 
     fn arguments(&mut self, slot: usize, piece: &[u8], out: &mut Vec<u8>) -> Result<(), StreamFault> {
         match self.calls.get_mut(slot) {
-            Some(Call::Open) => self.delta("partial_json", "input_json_delta", piece, out),
-            Some(Call::Waiting { json, .. }) => {
+            Some(CallProgress::Open) => self.delta("partial_json", "input_json_delta", piece, out),
+            Some(CallProgress::Waiting { json, .. }) => {
                 self.waiting += piece.len();
                 if self.waiting > TOOL_HELD_MAX {
                     return Err(StreamFault::TooLarge);
@@ -238,16 +238,16 @@ impl MessagesWriter {
     /// Stops the block under way.
     fn close(&mut self, out: &mut Vec<u8>) {
         match self.open {
-            Open::None => return,
-            Open::Think if std::mem::take(&mut self.signed) => {}
-            Open::Think => self.delta("signature", "signature_delta", b"", out),
-            Open::Tool(slot) => self.calls[slot] = Call::Closed,
-            Open::Text => {}
+            OpenBlock::None => return,
+            OpenBlock::Think if std::mem::take(&mut self.signed) => {}
+            OpenBlock::Think => self.delta("signature", "signature_delta", b"", out),
+            OpenBlock::Tool(slot) => self.calls[slot] = CallProgress::Closed,
+            OpenBlock::Text => {}
         }
         out.extend_from_slice(b"event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":");
         write_count(out, self.next - 1);
         out.extend_from_slice(b"}\n\n");
-        self.open = Open::None;
+        self.open = OpenBlock::None;
     }
 
     /// Stops the block under way and writes every call that waits, whole, in order.
@@ -257,10 +257,12 @@ impl MessagesWriter {
             return;
         }
         for slot in 0..self.calls.len() {
-            if !matches!(self.calls[slot], Call::Waiting { .. }) {
+            if !matches!(self.calls[slot], CallProgress::Waiting { .. }) {
                 continue;
             }
-            if let Call::Waiting { id, name, json } = std::mem::replace(&mut self.calls[slot], Call::Closed) {
+            if let CallProgress::Waiting { id, name, json } =
+                std::mem::replace(&mut self.calls[slot], CallProgress::Closed)
+            {
                 self.open_tool(slot, &id, &name, out);
                 if !json.is_empty() {
                     self.delta("partial_json", "input_json_delta", &json, out);

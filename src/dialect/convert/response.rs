@@ -12,7 +12,7 @@ use crate::wire::json::{
 
 /// State of an answer.
 #[derive(Copy, Clone)]
-pub(super) struct Ending<'a> {
+pub(super) struct AnswerState<'a> {
     /// True if it has only begun.
     pub(super) open: bool,
     /// Time of its beginning, in seconds since the epoch.
@@ -33,7 +33,7 @@ const AFTER: &[u8] = b"\"parallel_tool_calls\":true,\"presence_penalty\":0,\"fre
 
 /// Appends the object; `items` are its output, with commas between them.
 pub(super) fn write_response(
-    ending: &Ending<'_>,
+    ending: &AnswerState<'_>,
     items: &[u8],
     state: &TranslationState,
     me: &ResponseIdentity<'_>,

@@ -14,7 +14,7 @@ const OPEN_MAX: usize = 64;
 
 /// Output of an item so far.
 #[derive(Debug, Default)]
-struct Item {
+struct OutputItem {
     index: u64,
     /// Number of the call, if it is one.
     slot: Option<usize>,
@@ -33,7 +33,7 @@ type More<'a> = (Cow<'a, [u8]>, bool);
 /// The reader's state.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesReader {
-    items: Vec<Item>,
+    items: Vec<OutputItem>,
     calls: usize,
     /// The place behind the last item that an event has told of.
     next: u64,
@@ -101,13 +101,13 @@ impl ResponsesReader {
         Ok(true)
     }
 
-    fn item(&mut self, index: u64) -> Result<&mut Item, StreamFault> {
+    fn item(&mut self, index: u64) -> Result<&mut OutputItem, StreamFault> {
         self.next = self.next.max(index.saturating_add(1));
         let at = match self.items.iter().rposition(|item| item.index == index) {
             Some(at) => at,
             None if self.items.len() >= OPEN_MAX => return Err(StreamFault::TooLarge),
             None => {
-                self.items.push(Item { index, ..Item::default() });
+                self.items.push(OutputItem { index, ..OutputItem::default() });
                 self.items.len() - 1
             }
         };
@@ -217,7 +217,7 @@ impl ResponsesReader {
     /// The response is complete. Items that no event has reported, or not completely, are taken from it.
     fn end(&mut self, response: Raw<'_>, incomplete: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         for (index, item) in (0..).zip(response.get("output").unwrap_or(Raw::NULL).items()) {
-            let is_it = |open: &Item| open.index == index && (open.slot.is_none() || open.id == call_id(item));
+            let is_it = |open: &OutputItem| open.index == index && (open.slot.is_none() || open.id == call_id(item));
             if index >= self.next || self.items.iter().any(is_it) {
                 self.item_done(index, item, true, sink)?;
             }

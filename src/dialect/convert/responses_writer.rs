@@ -13,12 +13,12 @@ use super::super::errors::ErrorWords;
 use super::super::naming::{Called, TranslationState};
 use super::super::usage::{ObservedUsage, Reported};
 use super::messages_writer::is_blank;
-use super::response::{Ending, is_json, write_failed, write_response};
+use super::response::{AnswerState, is_json, write_failed, write_response};
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
 /// The item under way.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Open {
+enum OpenItem {
     #[default]
     None,
     Message,
@@ -28,30 +28,30 @@ enum Open {
 
 /// The part of a message under way.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Part {
+enum OpenPart {
     #[default]
     None,
     Text,
     Refusal,
 }
 
-impl Part {
+impl OpenPart {
     fn kind(self) -> &'static str {
-        if self == Part::Refusal { "refusal" } else { "output_text" }
+        if self == OpenPart::Refusal { "refusal" } else { "output_text" }
     }
 
     /// The member that holds its text.
     fn member(self) -> &'static str {
-        if self == Part::Refusal { "refusal" } else { "text" }
+        if self == OpenPart::Refusal { "refusal" } else { "text" }
     }
 }
 
 /// A tool call's way through the stream.
 #[derive(Debug, Default)]
-struct Call {
+struct CallItem {
     id: Vec<u8>,
     called: Called,
-    stage: Stage,
+    stage: CallStage,
     /// Arguments that have not been sent: another call is open, or they must be sent all at once.
     held: Vec<u8>,
     /// The upstream has said that they are complete.
@@ -59,7 +59,7 @@ struct Call {
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Stage {
+enum CallStage {
     /// The call is complete, or its slot was skipped.
     #[default]
     Closed,
@@ -78,14 +78,14 @@ pub(super) struct ResponsesWriter {
     sequence: u64,
     /// Place of the item under way, or of the next one.
     index: u64,
-    open: Open,
-    part: Part,
+    open: OpenItem,
+    part: OpenPart,
     /// Text of the part, the reasoning or the arguments under way.
     text: Vec<u8>,
     /// Finished parts of the message under way, and how many.
     parts: Vec<u8>,
     content_index: u64,
-    calls: Vec<Call>,
+    calls: Vec<CallItem>,
     /// Bytes of calls that wait for their turn or their end.
     waiting: usize,
     /// Finished items.
@@ -123,9 +123,9 @@ impl ResponsesWriter {
             Delta::Ping | Delta::Usage(_) => {}
             Delta::Start => self.start(state, me, out),
             // Servers put a line feed between calls; it must not end the one that is open.
-            Delta::Text(text) if matches!(self.open, Open::Call(_)) && is_blank(text) => {}
-            Delta::Text(text) => self.say(Part::Text, text, state, me, out)?,
-            Delta::Refuse(text) => self.say(Part::Refusal, text, state, me, out)?,
+            Delta::Text(text) if matches!(self.open, OpenItem::Call(_)) && is_blank(text) => {}
+            Delta::Text(text) => self.say(OpenPart::Text, text, state, me, out)?,
+            Delta::Refuse(text) => self.say(OpenPart::Refusal, text, state, me, out)?,
             Delta::Think(text) => self.think(text, state, me, out)?,
             Delta::Thought { block } => self.thought(block, state, me, out)?,
             Delta::ToolOpen { slot, id, name } => {
@@ -139,7 +139,7 @@ impl ResponsesWriter {
             }
             Delta::Stop { reason, explanation, .. } => {
                 if let Some(text) = explanation.filter(|text| !text.is_empty()) {
-                    self.say(Part::Refusal, text, state, me, out)?;
+                    self.say(OpenPart::Refusal, text, state, me, out)?;
                 }
                 self.reason = reason;
             }
@@ -183,7 +183,7 @@ impl ResponsesWriter {
     ) {
         self.event("error", out, |out| words.write_event(out));
         let known = (observed.reported != Reported::default()).then_some(observed);
-        let ending = Ending { error: Some(words), ..self.ending(known) };
+        let ending = AnswerState { error: Some(words), ..self.ending(known) };
         let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, state, me, out);
         self.response("response.failed", response, out);
     }
@@ -213,8 +213,8 @@ impl ResponsesWriter {
         self.sequence
     }
 
-    fn ending<'a>(&self, usage: Option<&'a ObservedUsage>) -> Ending<'a> {
-        Ending { open: false, created: self.created, reason: self.reason, usage, error: None }
+    fn ending<'a>(&self, usage: Option<&'a ObservedUsage>) -> AnswerState<'a> {
+        AnswerState { open: false, created: self.created, reason: self.reason, usage, error: None }
     }
 
     fn event(&mut self, name: &str, out: &mut Vec<u8>, members: impl FnOnce(&mut Vec<u8>)) {
@@ -245,7 +245,7 @@ impl ResponsesWriter {
             return;
         }
         self.created = me.created;
-        let ending = Ending { open: true, ..self.ending(None) };
+        let ending = AnswerState { open: true, ..self.ending(None) };
         for name in ["response.created", "response.in_progress"] {
             self.response(name, |done, out| write_response(&ending, done, state, me, out), out);
         }
@@ -323,26 +323,26 @@ impl ResponsesWriter {
         }
         self.done.extend_from_slice(written);
         self.index += 1;
-        self.open = Open::None;
+        self.open = OpenItem::None;
         self.text.clear();
     }
 
     fn say(
         &mut self,
-        part: Part,
+        part: OpenPart,
         text: &[u8],
         state: &TranslationState,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
         self.start(state, me, out);
-        if self.open != Open::Message {
+        if self.open != OpenItem::Message {
             self.flush(state, me, out)?;
             let mut item = Vec::with_capacity(128);
             self.write_item("msg_", "message", "in_progress", me, &mut item);
             item.extend_from_slice(b",\"role\":\"assistant\",\"content\":[]}");
             self.added(&item, out);
-            (self.open, self.part, self.content_index) = (Open::Message, Part::None, 0);
+            (self.open, self.part, self.content_index) = (OpenItem::Message, OpenPart::None, 0);
         }
         if self.part != part {
             self.close_part(me, out);
@@ -366,7 +366,7 @@ impl ResponsesWriter {
     }
 
     fn close_part(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        if self.part == Part::None {
+        if self.part == OpenPart::None {
             return;
         }
         let (part, index) = (self.part, self.content_index);
@@ -385,7 +385,7 @@ impl ResponsesWriter {
         item(&mut self.parts);
         write_part(part, &text, &mut self.parts);
         self.content_index += 1;
-        self.part = Part::None;
+        self.part = OpenPart::None;
         self.text = text;
         self.text.clear();
     }
@@ -423,7 +423,7 @@ impl ResponsesWriter {
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
         self.start(state, me, out);
-        if self.open == Open::Think {
+        if self.open == OpenItem::Think {
             return Ok(());
         }
         self.flush(state, me, out)?;
@@ -431,7 +431,7 @@ impl ResponsesWriter {
         self.write_item("rs_", "reasoning", "", me, &mut item);
         item.extend_from_slice(b",\"summary\":[]}");
         self.added(&item, out);
-        self.open = Open::Think;
+        self.open = OpenItem::Think;
         Ok(())
     }
 
@@ -446,7 +446,7 @@ impl ResponsesWriter {
         if block.is_some() {
             self.open_reasoning(state, me, out)?;
         }
-        if self.open == Open::Think {
+        if self.open == OpenItem::Think {
             self.close_reasoning(block, state, me, out);
         }
         Ok(())
@@ -497,9 +497,9 @@ impl ResponsesWriter {
     ) -> Result<(), StreamFault> {
         let cut = last && self.reason.to_responses().is_some();
         match self.open {
-            Open::None => {}
-            Open::Think => self.close_reasoning(None, state, me, out),
-            Open::Message => {
+            OpenItem::None => {}
+            OpenItem::Think => self.close_reasoning(None, state, me, out),
+            OpenItem::Message => {
                 self.close_part(me, out);
                 let parts = std::mem::take(&mut self.parts);
                 let mut written = Vec::with_capacity(parts.len() + 128);
@@ -510,7 +510,7 @@ impl ResponsesWriter {
                 written.extend_from_slice(b"]}");
                 self.item_done(&written, out);
             }
-            Open::Call(slot) => {
+            OpenItem::Call(slot) => {
                 let held = if self.calls[slot].held.is_empty() { &self.text } else { &self.calls[slot].held };
                 let whole = self.calls[slot].complete && is_json(held);
                 self.close_call(slot, cut && !whole, me, out);
@@ -528,7 +528,7 @@ impl ResponsesWriter {
     ) -> Result<(), StreamFault> {
         self.close(state, me, out, false)?;
         for slot in 0..self.calls.len() {
-            if self.calls[slot].stage == Stage::Waiting {
+            if self.calls[slot].stage == CallStage::Waiting {
                 self.open_call(slot, me, out);
                 self.close(state, me, out, false)?;
             }
@@ -542,7 +542,7 @@ impl ResponsesWriter {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
-        let waits = |calls: &[Call]| calls.iter().position(|call| call.stage == Stage::Waiting);
+        let waits = |calls: &[CallItem]| calls.iter().position(|call| call.stage == CallStage::Waiting);
         while let Some(slot) = waits(&self.calls) {
             self.close(state, me, out, false)?;
             self.open_call(slot, me, out);
@@ -556,27 +556,27 @@ fn write_content_index(index: u64, out: &mut Vec<u8>) {
     write_count(out, index);
 }
 
-fn write_logprobs(part: Part, out: &mut Vec<u8>) {
-    if part == Part::Text {
+fn write_logprobs(part: OpenPart, out: &mut Vec<u8>) {
+    if part == OpenPart::Text {
         out.extend_from_slice(b",\"logprobs\":[]");
     }
 }
 
-fn part_event(part: Part, delta: bool) -> &'static str {
+fn part_event(part: OpenPart, delta: bool) -> &'static str {
     match (part, delta) {
-        (Part::Refusal, true) => "response.refusal.delta",
-        (Part::Refusal, false) => "response.refusal.done",
+        (OpenPart::Refusal, true) => "response.refusal.delta",
+        (OpenPart::Refusal, false) => "response.refusal.done",
         (_, true) => "response.output_text.delta",
         (_, false) => "response.output_text.done",
     }
 }
 
-fn write_part(part: Part, text: &[u8], out: &mut Vec<u8>) {
+fn write_part(part: OpenPart, text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":");
     write_string(out, part.kind());
     key(out, part.member());
     write_inside(out, text);
-    if part == Part::Text {
+    if part == OpenPart::Text {
         out.extend_from_slice(b",\"annotations\":[]");
     }
     out.push(b'}');

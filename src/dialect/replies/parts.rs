@@ -9,12 +9,12 @@ use crate::wire::json::{Raw, eq_unescaped};
 use std::borrow::Cow;
 
 /// The inside of a JSON string.
-pub(super) type Text<'a> = Cow<'a, [u8]>;
+pub(super) type AnswerText<'a> = Cow<'a, [u8]>;
 
 /// A whole answer in no shape.
 #[derive(Default)]
-pub(super) struct Answer<'a> {
-    pub(super) parts: Vec<Part<'a>>,
+pub(super) struct NeutralAnswer<'a> {
+    pub(super) parts: Vec<AnswerPart<'a>>,
     pub(super) reason: StopReason,
     pub(super) sequence: Option<&'a [u8]>,
     pub(super) explanation: Option<&'a [u8]>,
@@ -22,8 +22,8 @@ pub(super) struct Answer<'a> {
 }
 
 /// A part of the answer.
-pub(super) enum Part<'a> {
-    Text(Text<'a>),
+pub(super) enum AnswerPart<'a> {
+    Text(AnswerText<'a>),
     Refusal(&'a [u8]),
     /// Reasoning: its text, and as JSON the part that its target must get back.
     Thought(Vec<&'a [u8]>, Option<Vec<u8>>),
@@ -38,12 +38,13 @@ pub(super) enum Arguments<'a> {
     Json(&'a [u8]),
 }
 
-impl<'a> Answer<'a> {
+impl<'a> NeutralAnswer<'a> {
     /// If JSON was required by a tool, that tool's arguments are the text, and its call is not a call.
     pub(super) fn unwrap_json(&mut self) {
-        let is_it = |part: &Part<'_>| matches!(part, Part::Call(_, name, _) if eq_unescaped(name, JSON_TOOL));
+        let is_it =
+            |part: &AnswerPart<'_>| matches!(part, AnswerPart::Call(_, name, _) if eq_unescaped(name, JSON_TOOL));
         let Some(at) = self.parts.iter().position(is_it) else { return };
-        if let Part::Call(_, _, arguments) = &self.parts[at] {
+        if let AnswerPart::Call(_, _, arguments) = &self.parts[at] {
             let text = match *arguments {
                 Arguments::Json(text) => Cow::Borrowed(text),
                 Arguments::Value(value) => {
@@ -52,7 +53,7 @@ impl<'a> Answer<'a> {
                     Cow::Owned(text)
                 }
             };
-            self.parts[at] = Part::Text(text);
+            self.parts[at] = AnswerPart::Text(text);
             if self.reason == StopReason::Tools {
                 self.reason = StopReason::End;
             }
@@ -61,7 +62,7 @@ impl<'a> Answer<'a> {
 
     /// True if a tool is called.
     pub(super) fn calls(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Call(..)))
+        self.parts.iter().any(|part| matches!(part, AnswerPart::Call(..)))
     }
 
     /// Estimated tokens of all that is relayed.
@@ -69,10 +70,10 @@ impl<'a> Answer<'a> {
         let mut relayed = Estimator::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => relayed.feed_json(text),
-                Part::Refusal(text) => relayed.feed_json(text),
-                Part::Thought(texts, _) => texts.iter().for_each(|text| relayed.feed_json(text)),
-                Part::Call(_, name, arguments) => {
+                AnswerPart::Text(text) => relayed.feed_json(text),
+                AnswerPart::Refusal(text) => relayed.feed_json(text),
+                AnswerPart::Thought(texts, _) => texts.iter().for_each(|text| relayed.feed_json(text)),
+                AnswerPart::Call(_, name, arguments) => {
                     relayed.cut();
                     relayed.feed_json(name);
                     match arguments {

@@ -5,7 +5,7 @@ use super::super::convert::{write_kept, write_thinking};
 use super::super::delta::{StopReason, choice_word, finish_word};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
-use super::parts::{Answer, Arguments, Part};
+use super::parts::{AnswerPart, Arguments, NeutralAnswer};
 use crate::wire::json::{Raw, ValueKind, item, key, write_inside};
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
 
 /// `keeps`: the client is given the reasoning to hand it back. `None`: no choice has a message. An error
 /// if one has failed.
-pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<Option<Answer<'a>>, ErrorText> {
+pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<Option<NeutralAnswer<'a>>, ErrorText> {
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
     let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
     let word = choice_word(word, error)?.unwrap_or_default();
@@ -50,13 +50,13 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     let text = if keeps { thought.concat() } else { Vec::new() };
     let block = thought_block(&text, &written);
     if !thought.is_empty() || block.is_some() {
-        parts.push(Part::Thought(thought, block));
+        parts.push(AnswerPart::Thought(thought, block));
     }
     let refused = inside(refusal);
     if said.is_empty() && !refused.is_empty() {
-        parts.push(Part::Refusal(refused));
+        parts.push(AnswerPart::Refusal(refused));
     }
-    parts.extend(said.into_iter().map(|text| Part::Text(Cow::Borrowed(text))));
+    parts.extend(said.into_iter().map(|text| AnswerPart::Text(Cow::Borrowed(text))));
     let calls = calls.unwrap_or(Raw::NULL).items().map(|call| call.pick(["id", "function"]));
     let mut calls = calls.peekable();
     let older = older.filter(|call| !string(*call, "name").is_empty() && calls.peek().is_none());
@@ -66,7 +66,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
             Some(object) if object.kind() == ValueKind::Object => Arguments::Value(object),
             other => Arguments::Json(other.and_then(Raw::string).unwrap_or_default()),
         };
-        parts.push(Part::Call(inside(id), inside(name), arguments));
+        parts.push(AnswerPart::Call(inside(id), inside(name), arguments));
     }
     let sequence = sequence.and_then(Raw::string);
     let reason = match StopReason::from_chat(word) {
@@ -74,7 +74,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
         reason => reason,
     };
     let reported = if usage.is_null() { Reported::of_choices(choices) } else { Reported::from_chat(usage) };
-    Ok(Some(Answer { parts, reason, sequence, explanation: None, reported }))
+    Ok(Some(NeutralAnswer { parts, reason, sequence, explanation: None, reported }))
 }
 
 /// `end`: the members `stop_reason`, `stop_sequence` and `stop_details`.
@@ -82,35 +82,35 @@ pub(super) fn messages<'a>(
     content: Raw<'a>,
     usage: Raw<'a>,
     end: [Option<Raw<'a>>; 3],
-) -> Result<Answer<'a>, ErrorText> {
+) -> Result<NeutralAnswer<'a>, ErrorText> {
     let [reason, sequence, details] = end;
     let word = finish_word(reason)?.unwrap_or_default();
     let mut parts = Vec::new();
     let mut blocks = content.items();
     while let Some((block, [kind, text])) = blocks.pick(["type", "text"]) {
         match inside(kind) {
-            b"text" => parts.push(Part::Text(Cow::Borrowed(inside(text)))),
+            b"text" => parts.push(AnswerPart::Text(Cow::Borrowed(inside(text)))),
             b"thinking" => {
                 let (text, signature) = (string(block, "thinking"), string(block, "signature"));
                 let mut kept = Vec::new();
                 write_thinking(text, signature, &mut kept);
-                parts.push(Part::Thought(vec![text], (!signature.is_empty()).then_some(kept)));
+                parts.push(AnswerPart::Thought(vec![text], (!signature.is_empty()).then_some(kept)));
             }
             b"redacted_thinking" => {
                 let mut kept = b"{\"type\":\"redacted_thinking\"".to_vec();
                 key(&mut kept, "data");
                 write_inside(&mut kept, string(block, "data"));
                 kept.push(b'}');
-                parts.push(Part::Thought(Vec::new(), Some(kept)));
+                parts.push(AnswerPart::Thought(Vec::new(), Some(kept)));
             }
             b"tool_use" => {
                 let arguments = Arguments::Value(block.get("input").unwrap_or(Raw::EMPTY));
-                parts.push(Part::Call(string(block, "id"), string(block, "name"), arguments));
+                parts.push(AnswerPart::Call(string(block, "id"), string(block, "name"), arguments));
             }
             _ => {}
         }
     }
-    Ok(Answer {
+    Ok(NeutralAnswer {
         parts,
         reason: StopReason::from_messages(word),
         sequence: sequence.and_then(Raw::string),
@@ -119,7 +119,7 @@ pub(super) fn messages<'a>(
     })
 }
 
-pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) -> Result<Answer<'a>, ErrorText> {
+pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) -> Result<NeutralAnswer<'a>, ErrorText> {
     if let Some(text) = unfinished(answer.get("status").unwrap_or(Raw::NULL)) {
         return Err(text);
     }
@@ -129,8 +129,8 @@ pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) ->
             b"message" => {
                 for part in item.get("content").unwrap_or(Raw::NULL).items() {
                     match part.get("refusal").and_then(Raw::string) {
-                        Some(refusal) => parts.push(Part::Refusal(refusal)),
-                        None => parts.push(Part::Text(Cow::Borrowed(string(part, "text")))),
+                        Some(refusal) => parts.push(AnswerPart::Refusal(refusal)),
+                        None => parts.push(AnswerPart::Text(Cow::Borrowed(string(part, "text")))),
                     }
                 }
             }
@@ -142,16 +142,16 @@ pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) ->
                 }
                 let mut kept = Vec::new();
                 let any = write_kept(item, &mut kept);
-                parts.push(Part::Thought(texts, any.then_some(kept)));
+                parts.push(AnswerPart::Thought(texts, any.then_some(kept)));
             }
             b"function_call" => {
                 let arguments = Arguments::Json(string(item, "arguments"));
-                parts.push(Part::Call(call_id(item), string(item, "name"), arguments));
+                parts.push(AnswerPart::Call(call_id(item), string(item, "name"), arguments));
             }
             _ => {}
         }
     }
-    let calls = parts.iter().any(|part| matches!(part, Part::Call(..)));
+    let calls = parts.iter().any(|part| matches!(part, AnswerPart::Call(..)));
     let reported = Reported::from_responses(usage);
-    Ok(Answer { parts, reason: reason(answer, false, calls), reported, ..Answer::default() })
+    Ok(NeutralAnswer { parts, reason: reason(answer, false, calls), reported, ..NeutralAnswer::default() })
 }

@@ -5,7 +5,7 @@ use super::super::answer::{Broken, StreamFault};
 use super::super::convert::read_events;
 use super::super::delta::{Delta, StopReason, Take};
 use super::super::usage::Reported;
-use super::parts::{Answer, Arguments, Part};
+use super::parts::{AnswerPart, Arguments, NeutralAnswer};
 use crate::wire::Dialect;
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_inside};
 use crate::wire::sse::Splitter;
@@ -89,7 +89,7 @@ fn arguments_of<'l>(call: Raw<'_>, late: &'l [Late]) -> Option<&'l Late> {
 }
 
 /// Part of an answer, collected from its events.
-enum Piece {
+enum CollectedPart {
     Text(Vec<u8>),
     Refusal(Vec<u8>),
     /// With the block that the provider requires again; `None` until the reasoning ends.
@@ -105,7 +105,7 @@ enum Piece {
 /// A complete answer, collected from the events of a stream.
 #[derive(Default)]
 pub(in crate::dialect) struct Collected {
-    pieces: Vec<Piece>,
+    pieces: Vec<CollectedPart>,
     stopped: bool,
     reason: StopReason,
     sequence: Option<Vec<u8>>,
@@ -117,26 +117,28 @@ pub(in crate::dialect) struct Collected {
 impl Take for Collected {
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault> {
         match (delta, self.pieces.last_mut()) {
-            (Delta::Text(text), Some(Piece::Text(said))) | (Delta::Refuse(text), Some(Piece::Refusal(said))) => {
+            (Delta::Text(text), Some(CollectedPart::Text(said)))
+            | (Delta::Refuse(text), Some(CollectedPart::Refusal(said))) => {
                 said.extend_from_slice(text);
             }
-            (Delta::Text(text), _) => self.pieces.push(Piece::Text(text.to_vec())),
-            (Delta::Refuse(text), _) => self.pieces.push(Piece::Refusal(text.to_vec())),
-            (Delta::Think(text), Some(Piece::Thought(said, None))) => said.extend_from_slice(text),
-            (Delta::Think(text), _) => self.pieces.push(Piece::Thought(text.to_vec(), None)),
-            (Delta::Thought { block }, Some(Piece::Thought(_, kept @ None))) => {
+            (Delta::Text(text), _) => self.pieces.push(CollectedPart::Text(text.to_vec())),
+            (Delta::Refuse(text), _) => self.pieces.push(CollectedPart::Refusal(text.to_vec())),
+            (Delta::Think(text), Some(CollectedPart::Thought(said, None))) => said.extend_from_slice(text),
+            (Delta::Think(text), _) => self.pieces.push(CollectedPart::Thought(text.to_vec(), None)),
+            (Delta::Thought { block }, Some(CollectedPart::Thought(_, kept @ None))) => {
                 *kept = Some(block.map(<[u8]>::to_vec));
             }
             (Delta::Thought { block: Some(block) }, _) => {
-                self.pieces.push(Piece::Thought(Vec::new(), Some(Some(block.to_vec()))));
+                self.pieces.push(CollectedPart::Thought(Vec::new(), Some(Some(block.to_vec()))));
             }
             (Delta::ToolOpen { slot, id, name }, _) => {
                 let (id, name) = (id.to_vec(), name.to_vec());
-                self.pieces.push(Piece::Call { slot, id, name, json: Vec::new() });
+                self.pieces.push(CollectedPart::Call { slot, id, name, json: Vec::new() });
             }
             (Delta::ToolArgs { slot: of, json: more }, _) => {
-                let is_it = |piece: &&mut Piece| matches!(piece, Piece::Call { slot, .. } if *slot == of);
-                if let Some(Piece::Call { json, .. }) = self.pieces.iter_mut().rfind(is_it) {
+                let is_it =
+                    |piece: &&mut CollectedPart| matches!(piece, CollectedPart::Call { slot, .. } if *slot == of);
+                if let Some(CollectedPart::Call { json, .. }) = self.pieces.iter_mut().rfind(is_it) {
                     json.extend_from_slice(more);
                 }
             }
@@ -166,16 +168,16 @@ impl Collected {
     }
 
     /// The collected answer.
-    pub(super) fn answer(&self) -> Answer<'_> {
-        fn part(piece: &Piece) -> Part<'_> {
+    pub(super) fn answer(&self) -> NeutralAnswer<'_> {
+        fn part(piece: &CollectedPart) -> AnswerPart<'_> {
             match piece {
-                Piece::Text(text) => Part::Text(Cow::Borrowed(text)),
-                Piece::Refusal(text) => Part::Refusal(text),
-                Piece::Thought(text, kept) => Part::Thought(vec![text], kept.clone().flatten()),
-                Piece::Call { id, name, json, .. } => Part::Call(id, name, Arguments::Json(json)),
+                CollectedPart::Text(text) => AnswerPart::Text(Cow::Borrowed(text)),
+                CollectedPart::Refusal(text) => AnswerPart::Refusal(text),
+                CollectedPart::Thought(text, kept) => AnswerPart::Thought(vec![text], kept.clone().flatten()),
+                CollectedPart::Call { id, name, json, .. } => AnswerPart::Call(id, name, Arguments::Json(json)),
             }
         }
-        Answer {
+        NeutralAnswer {
             parts: self.pieces.iter().map(part).collect(),
             reason: self.reason,
             sequence: self.sequence.as_deref(),

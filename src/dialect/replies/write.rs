@@ -7,7 +7,7 @@ use super::super::delta::{Delta, StopReason};
 use super::super::naming::{TranslationState, made_id, messages_id};
 use super::super::requests::{write_arguments, write_details, write_input};
 use super::super::usage::ObservedUsage;
-use super::parts::{Answer, Arguments, Part};
+use super::parts::{AnswerPart, Arguments, NeutralAnswer};
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_count, write_inside, write_string};
 
 /// Appends strings as one.
@@ -18,19 +18,21 @@ fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
 }
 
 pub(super) fn chat(
-    answer: &Answer<'_>,
+    answer: &NeutralAnswer<'_>,
     state: &TranslationState,
     observed: &ObservedUsage,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) {
     let texts =
-        || answer.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(&**text) } else { None });
+        || answer.parts.iter().filter_map(|part| if let AnswerPart::Text(text) = part { Some(&**text) } else { None });
     let refusals =
-        answer.parts.iter().filter_map(|part| if let Part::Refusal(text) = part { Some(*text) } else { None });
+        answer.parts.iter().filter_map(|part| if let AnswerPart::Refusal(text) = part { Some(*text) } else { None });
     let refusals = refusals.chain(answer.explanation).filter(|text| !text.is_empty());
-    let thoughts =
-        answer.parts.iter().filter_map(|part| if let Part::Thought(texts, _) = part { Some(texts) } else { None });
+    let thoughts = answer
+        .parts
+        .iter()
+        .filter_map(|part| if let AnswerPart::Thought(texts, _) = part { Some(texts) } else { None });
     let thoughts = thoughts.flatten().copied().filter(|text| !text.is_empty());
     out.extend_from_slice(b"{\"id\":");
     write_inside(out, me.id);
@@ -53,15 +55,17 @@ pub(super) fn chat(
         key(out, "reasoning_content");
         write_joined(thoughts, out);
     }
-    let kept =
-        answer.parts.iter().filter_map(|part| if let Part::Thought(_, kept) = part { kept.as_ref() } else { None });
+    let kept = answer
+        .parts
+        .iter()
+        .filter_map(|part| if let AnswerPart::Thought(_, kept) = part { kept.as_ref() } else { None });
     write_details(kept.map(|block| Raw::new(block)), out);
     if answer.calls() {
         key(out, "tool_calls");
         out.push(b'[');
         let mut at = 0;
         for part in &answer.parts {
-            if let Part::Call(id, name, arguments) = part {
+            if let AnswerPart::Call(id, name, arguments) = part {
                 chat_call(id, state.restore(name), *arguments, at, me, out);
                 at += 1;
             }
@@ -102,7 +106,7 @@ fn chat_call(
 
 /// `native`: the answer is of the same format, so that reasoning needs no carrier.
 pub(super) fn messages(
-    answer: &Answer<'_>,
+    answer: &NeutralAnswer<'_>,
     native: bool,
     state: &TranslationState,
     observed: &ObservedUsage,
@@ -118,22 +122,22 @@ pub(super) fn messages(
     let mut parts = answer.parts.iter().peekable();
     while let Some(part) = parts.next() {
         match part {
-            Part::Text(text) => {
+            AnswerPart::Text(text) => {
                 // What was told in pieces is one text.
                 let mut texts = vec![&**text];
-                while let Some(Part::Text(more)) = parts.peek() {
+                while let Some(AnswerPart::Text(more)) = parts.peek() {
                     texts.push(more);
                     parts.next();
                 }
                 block("text", &texts, None, state, out);
             }
-            Part::Refusal(text) => block("text", &[text], None, state, out),
-            Part::Thought(_, Some(kept)) if native => {
+            AnswerPart::Refusal(text) => block("text", &[text], None, state, out),
+            AnswerPart::Thought(_, Some(kept)) if native => {
                 item(out);
                 out.extend_from_slice(kept);
             }
-            Part::Thought(texts, kept) => block("thinking", texts, kept.as_deref(), state, out),
-            Part::Call(id, name, arguments) => {
+            AnswerPart::Thought(texts, kept) => block("thinking", texts, kept.as_deref(), state, out),
+            AnswerPart::Call(id, name, arguments) => {
                 messages_call(id, state.restore(name), *arguments, calls, me, out);
                 calls += 1;
             }
@@ -206,7 +210,7 @@ fn messages_call(
 
 /// Builds the answer in the shape whose stream ends in the complete answer.
 pub(super) fn responses(
-    answer: &Answer<'_>,
+    answer: &NeutralAnswer<'_>,
     state: &TranslationState,
     observed: &ObservedUsage,
     me: &ResponseIdentity<'_>,
@@ -215,7 +219,7 @@ pub(super) fn responses(
     let (mut slot, mut values) = (0, Vec::new());
     for part in &answer.parts {
         let mut text = Vec::new();
-        if let Part::Call(_, _, Arguments::Value(value)) = part {
+        if let AnswerPart::Call(_, _, Arguments::Value(value)) = part {
             write_arguments(*value, &mut text);
         }
         values.push(text);
@@ -223,15 +227,15 @@ pub(super) fn responses(
     let mut deltas = Vec::new();
     for (part, value) in answer.parts.iter().zip(&values) {
         match part {
-            Part::Text(text) if text.is_empty() => {}
-            Part::Text(text) => deltas.push(Delta::Text(text)),
-            Part::Refusal(text) => deltas.push(Delta::Refuse(text)),
-            Part::Thought(texts, kept) => {
+            AnswerPart::Text(text) if text.is_empty() => {}
+            AnswerPart::Text(text) => deltas.push(Delta::Text(text)),
+            AnswerPart::Refusal(text) => deltas.push(Delta::Refuse(text)),
+            AnswerPart::Thought(texts, kept) => {
                 let told = texts.iter().filter(|text| !text.is_empty());
                 deltas.extend(told.map(|text| Delta::Think(text)));
                 deltas.push(Delta::Thought { block: kept.as_deref() });
             }
-            Part::Call(id, name, arguments) => {
+            AnswerPart::Call(id, name, arguments) => {
                 let json = if let Arguments::Json(json) = arguments { json } else { &**value };
                 deltas.extend([Delta::ToolOpen { slot, id, name }, Delta::ToolArgs { slot, json }]);
                 deltas.push(Delta::ToolClose { slot });
@@ -239,7 +243,7 @@ pub(super) fn responses(
             }
         }
     }
-    let Answer { reason, sequence, explanation, .. } = *answer;
+    let NeutralAnswer { reason, sequence, explanation, .. } = *answer;
     let reason = if reason == StopReason::Unknown && slot > 0 { StopReason::Tools } else { reason };
     deltas.push(Delta::Stop { reason, sequence, explanation });
     write_whole(deltas.into_iter(), observed, state, me, out)

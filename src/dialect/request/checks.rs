@@ -25,7 +25,7 @@ const MESSAGES_ROLES: &str = "user, assistant, system";
 
 /// Role of a message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Role {
+enum MessageRole {
     Missing,
     Wrong,
     Assistant,
@@ -43,12 +43,12 @@ enum Content {
 
 /// The message under way.
 #[derive(Copy, Clone, Debug)]
-struct Message {
-    role: Role,
+struct CheckedMessage {
+    role: MessageRole,
     content: Content,
     tool_call_id: bool,
     /// Member of the message that a value belongs to.
-    member: Part,
+    member: MessageMember,
     block: u32,
     /// The block under way has a `type`.
     typed: bool,
@@ -56,25 +56,25 @@ struct Message {
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Part {
+enum MessageMember {
     Role,
     Content,
     ToolCallId,
     Another,
 }
 
-impl Part {
+impl MessageMember {
     /// Member of a message that a key names.
-    fn of(key: &[u8]) -> Part {
+    fn of(key: &[u8]) -> MessageMember {
         match key {
-            b"role" => Part::Role,
-            b"content" => Part::Content,
-            b"tool_call_id" => Part::ToolCallId,
-            _ if !has_escape(key) => Part::Another,
-            _ if eq_unescaped(key, "role") => Part::Role,
-            _ if eq_unescaped(key, "content") => Part::Content,
-            _ if eq_unescaped(key, "tool_call_id") => Part::ToolCallId,
-            _ => Part::Another,
+            b"role" => MessageMember::Role,
+            b"content" => MessageMember::Content,
+            b"tool_call_id" => MessageMember::ToolCallId,
+            _ if !has_escape(key) => MessageMember::Another,
+            _ if eq_unescaped(key, "role") => MessageMember::Role,
+            _ if eq_unescaped(key, "content") => MessageMember::Content,
+            _ if eq_unescaped(key, "tool_call_id") => MessageMember::ToolCallId,
+            _ => MessageMember::Another,
         }
     }
 }
@@ -99,7 +99,7 @@ const NO_BLOCK: SystemBlock = SystemBlock { member: BlockPart::Another, is_text:
 
 /// Kind of the items of a list of texts in a relayed request; all of them are alike.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Items {
+enum ItemKind {
     Unknown,
     Texts,
     Tokens,
@@ -126,7 +126,7 @@ pub(super) struct Checks {
     value_token: Token,
     /// Items seen in the top-level array under way.
     items: u32,
-    message: Message,
+    message: CheckedMessage,
     block: SystemBlock,
     unsigned: Unsigned,
     input: Input,
@@ -135,16 +135,16 @@ pub(super) struct Checks {
     has_messages: bool,
     /// State of a relayed request: the required members that are present, as bits, and the kind of the list under way.
     found: u8,
-    texts: Items,
+    texts: ItemKind,
     /// Tokens of a query that is read again with each document, or of a suffix that is read with each prompt.
     query: u32,
 }
 
-const NO_MESSAGE: Message = Message {
-    role: Role::Missing,
+const NO_MESSAGE: CheckedMessage = CheckedMessage {
+    role: MessageRole::Missing,
     content: Content::Missing,
     tool_call_id: false,
-    member: Part::Another,
+    member: MessageMember::Another,
     block: 0,
     typed: false,
     stored: NOTHING_STORED,
@@ -177,7 +177,7 @@ impl Checks {
             plain_max: None,
             has_messages: false,
             found: 0,
-            texts: Items::Unknown,
+            texts: ItemKind::Unknown,
             query: 0,
         }
     }
@@ -217,7 +217,7 @@ impl Checks {
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
         (*message, *block, *reading) = (NO_MESSAGE, NO_BLOCK, Reading::default());
         (*unsigned, *input) = (Unsigned::default(), Input::default());
-        (*plain_max, *has_messages, *found, *texts, *query) = (None, false, 0, Items::Unknown, 0);
+        (*plain_max, *has_messages, *found, *texts, *query) = (None, false, 0, ItemKind::Unknown, 0);
     }
 
     #[cold]
@@ -428,9 +428,9 @@ impl Checks {
         let form = FORMS.iter().find(|form| buf[at..].starts_with(form.role))?;
         let role = at + form.role.len();
         let (count, who) = match buf[role..] {
-            [b'u', b's', b'e', b'r', b'"', ..] => (4, Role::Another),
-            [b's', b'y', b's', b't', b'e', b'm', b'"', ..] => (6, Role::Another),
-            [b'a', b's', b's', b'i', b's', b't', b'a', b'n', b't', b'"', ..] => (9, Role::Assistant),
+            [b'u', b's', b'e', b'r', b'"', ..] => (4, MessageRole::Another),
+            [b's', b'y', b's', b't', b'e', b'm', b'"', ..] => (6, MessageRole::Another),
+            [b'a', b's', b's', b'i', b's', b't', b'a', b'n', b't', b'"', ..] => (9, MessageRole::Assistant),
             _ => return None,
         };
         if !buf[role + count..].starts_with(form.content) {
@@ -442,7 +442,8 @@ impl Checks {
             return None;
         }
         self.begin_message();
-        self.message = Message { role: who, content: Content::Good, member: Part::Content, ..NO_MESSAGE };
+        self.message =
+            CheckedMessage { role: who, content: Content::Good, member: MessageMember::Content, ..NO_MESSAGE };
         for span in [Span::new(role, role + count), Span::new(text, end)] {
             self.tokens.text(buf, span, true);
         }
@@ -466,14 +467,14 @@ impl Checks {
 }
 
 /// Beginning of a plain message as JSON writers produce it: the bytes before its role, and between role and text.
-struct Form {
+struct PlainForm {
     role: &'static [u8],
     content: &'static [u8],
 }
 
-const FORMS: [Form; 2] = [
-    Form { role: b"{\"role\":\"", content: b"\",\"content\":\"" },
-    Form { role: b"{\"role\": \"", content: b"\", \"content\": \"" },
+const FORMS: [PlainForm; 2] = [
+    PlainForm { role: b"{\"role\":\"", content: b"\",\"content\":\"" },
+    PlainForm { role: b"{\"role\": \"", content: b"\", \"content\": \"" },
 ];
 
 impl Visitor for Checks {

@@ -18,7 +18,7 @@ const ROLES: &str = "one of user, assistant, system, developer";
 
 /// Type of an item, as far as it matters here.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Kind {
+enum ItemType {
     /// No type yet.
     #[default]
     Untold,
@@ -32,22 +32,22 @@ enum Kind {
     Another,
 }
 
-impl Kind {
-    fn of(raw: &[u8]) -> Kind {
+impl ItemType {
+    fn of(raw: &[u8]) -> ItemType {
         let known = [
-            ("message", Kind::Message),
-            ("function_call", Kind::Call),
-            ("custom_tool_call", Kind::Call),
-            ("reasoning", Kind::Reasoning),
-            ("item_reference", Kind::Reference),
+            ("message", ItemType::Message),
+            ("function_call", ItemType::Call),
+            ("custom_tool_call", ItemType::Call),
+            ("reasoning", ItemType::Reasoning),
+            ("item_reference", ItemType::Reference),
         ];
-        known.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Kind::Another, |(_, kind)| *kind)
+        known.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(ItemType::Another, |(_, kind)| *kind)
     }
 }
 
 /// Member of an item, or of a part, that a value belongs to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Member {
+enum ItemMember {
     Type,
     Role,
     Content,
@@ -66,31 +66,31 @@ enum Member {
     Another,
 }
 
-impl Member {
-    fn of(raw: &[u8]) -> Member {
+impl ItemMember {
+    fn of(raw: &[u8]) -> ItemMember {
         let known = [
-            ("type", Member::Type),
-            ("role", Member::Role),
-            ("content", Member::Content),
-            ("output", Member::Output),
-            ("call_id", Member::CallId),
-            ("name", Member::Name),
-            ("id", Member::Id),
-            ("encrypted_content", Member::Encrypted),
-            ("file_id", Member::Stored),
-            ("container_id", Member::Stored),
-            ("tools", Member::Tools),
-            ("arguments", Member::Arguments),
-            ("annotations", Member::Annotations),
+            ("type", ItemMember::Type),
+            ("role", ItemMember::Role),
+            ("content", ItemMember::Content),
+            ("output", ItemMember::Output),
+            ("call_id", ItemMember::CallId),
+            ("name", ItemMember::Name),
+            ("id", ItemMember::Id),
+            ("encrypted_content", ItemMember::Encrypted),
+            ("file_id", ItemMember::Stored),
+            ("container_id", ItemMember::Stored),
+            ("tools", ItemMember::Tools),
+            ("arguments", ItemMember::Arguments),
+            ("annotations", ItemMember::Annotations),
         ];
-        known.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Member::Another, |(_, member)| *member)
+        known.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(ItemMember::Another, |(_, member)| *member)
     }
 }
 
 /// The item under way.
 #[derive(Copy, Clone, Debug, Default)]
 struct Item {
-    kind: Kind,
+    kind: ItemType,
     /// `true` if it has a valid role, `false` if an invalid one.
     role: Option<bool>,
     assistant: bool,
@@ -99,12 +99,12 @@ struct Item {
     name: bool,
     id: bool,
     ours: bool,
-    member: Member,
+    member: ItemMember,
     /// Name of the list, and of the last key.
     list: Span,
     key: Span,
     /// Next member of the part, and the index of the part.
-    inner: Member,
+    inner: ItemMember,
     part: u32,
     /// True if something inside a part has the name of an object's id.
     is_stored: bool,
@@ -142,36 +142,36 @@ impl Input {
             }
             (2, Token::ObjectClose) => {
                 self.judge(index)?;
-                let leaves = self.item.kind == Kind::Reasoning && self.item.ours;
+                let leaves = self.item.kind == ItemType::Reasoning && self.item.ours;
                 self.leave.close(span.end, leaves, &mut fields.cuts);
             }
             (3, Token::Key) => {
-                (self.item.member, self.item.list, self.item.part) = (Member::of(span.of(buf)), span, 0);
+                (self.item.member, self.item.list, self.item.part) = (ItemMember::of(span.of(buf)), span, 0);
             }
-            (3, Token::String) if self.item.member == Member::Stored => {
+            (3, Token::String) if self.item.member == ItemMember::Stored => {
                 let key = name_of(self.item.key.of(buf));
                 fields.names_stored(format_args!("input[{index}].{key}"), &key);
             }
-            (3, Token::ArrayOpen) if self.item.member == Member::Tools => self.adds_tools = true,
+            (3, Token::ArrayOpen) if self.item.member == ItemMember::Tools => self.adds_tools = true,
             (3, Token::ObjectClose | Token::ArrayClose) => {}
             (3, _) => self.value(buf, token, span),
-            (4, Token::ObjectOpen) => self.item.inner = Member::Another,
+            (4, Token::ObjectOpen) => self.item.inner = ItemMember::Another,
             (4, Token::ObjectClose) => self.item.part += 1,
-            (4, Token::Key) => self.item.inner = Member::of(span.of(buf)),
-            (4, Token::String) if self.names_stored(self.item.inner == Member::Stored) => {
+            (4, Token::Key) => self.item.inner = ItemMember::of(span.of(buf)),
+            (4, Token::String) if self.names_stored(self.item.inner == ItemMember::Stored) => {
                 let (name, key) = (name_of(self.item.list.of(buf)), name_of(self.item.key.of(buf)));
                 fields.names_stored(format_args!("input[{index}].{name}.{key}"), &key);
             }
-            (4, _) if self.item.member == Member::Content && self.item.content == Some(true) => {
+            (4, _) if self.item.member == ItemMember::Content && self.item.content == Some(true) => {
                 return expected(format_args!("input[{index}].content[{}]", self.item.part), "an object");
             }
-            (5, Token::Key) => self.item.inner = Member::of(span.of(buf)),
-            (5, Token::String) if self.names_stored(self.item.inner == Member::Stored) => {
+            (5, Token::Key) => self.item.inner = ItemMember::of(span.of(buf)),
+            (5, Token::String) if self.names_stored(self.item.inner == ItemMember::Stored) => {
                 self.stored_in_part(buf, index, fields);
             }
             (6.., Token::Key) => self.item.is_stored = is_id(span.of(buf)),
             (6.., Token::String)
-                if self.names_stored(self.item.is_stored && self.item.inner != Member::Annotations) =>
+                if self.names_stored(self.item.is_stored && self.item.inner != ItemMember::Annotations) =>
             {
                 self.stored_in_part(buf, index, fields);
             }
@@ -183,7 +183,7 @@ impl Input {
     /// True if a string names an object, if its key says so: what an answer has cited is no more than said again, and
     /// definitions of tools name none.
     fn names_stored(&self, key: bool) -> bool {
-        key && !matches!(self.item.member, Member::Tools | Member::Arguments)
+        key && !matches!(self.item.member, ItemMember::Tools | ItemMember::Arguments)
     }
 
     fn stored_in_part(&self, buf: &[u8], index: u32, fields: &mut Fields) {
@@ -207,23 +207,23 @@ impl Input {
     fn value(&mut self, buf: &[u8], token: Token, span: Span) {
         let (item, string) = (&mut self.item, token == Token::String);
         match item.member {
-            Member::Type if string => item.kind = Kind::of(span.of(buf)),
-            Member::Type => item.kind = if token == Token::Null { Kind::Untold } else { Kind::Wrong },
-            Member::Role => {
+            ItemMember::Type if string => item.kind = ItemType::of(span.of(buf)),
+            ItemMember::Type => item.kind = if token == Token::Null { ItemType::Untold } else { ItemType::Wrong },
+            ItemMember::Role => {
                 let is = |role: &str| string && eq_unescaped(span.of(buf), role);
                 let others = ["user", "system", "developer"];
                 item.assistant = is("assistant");
                 item.role = (token != Token::Null).then_some(item.assistant || others.into_iter().any(is));
             }
-            Member::Content => {
+            ItemMember::Content => {
                 item.content = (token != Token::Null).then_some(matches!(token, Token::String | Token::ArrayOpen));
             }
-            Member::CallId => item.call_id = string,
-            Member::Name => item.name = string,
-            Member::Id => item.id = string,
-            Member::Encrypted => item.ours = string && carrier::is_ours(span.of(buf)),
-            Member::Output | Member::Stored | Member::Tools | Member::Arguments => {}
-            Member::Annotations | Member::Another => {}
+            ItemMember::CallId => item.call_id = string,
+            ItemMember::Name => item.name = string,
+            ItemMember::Id => item.id = string,
+            ItemMember::Encrypted => item.ours = string && carrier::is_ours(span.of(buf)),
+            ItemMember::Output | ItemMember::Stored | ItemMember::Tools | ItemMember::Arguments => {}
+            ItemMember::Annotations | ItemMember::Another => {}
         }
     }
 
@@ -231,18 +231,18 @@ impl Input {
     fn judge(&self, index: u32) -> Result<(), String> {
         let item = &self.item;
         match item.kind {
-            Kind::Wrong => expected(format_args!("input[{index}].type"), "a string"),
-            Kind::Reference => stored(index),
-            Kind::Untold if item.role.is_none() && item.content.is_none() && item.id => stored(index),
-            Kind::Untold | Kind::Message => match (item.role, item.content) {
+            ItemType::Wrong => expected(format_args!("input[{index}].type"), "a string"),
+            ItemType::Reference => stored(index),
+            ItemType::Untold if item.role.is_none() && item.content.is_none() && item.id => stored(index),
+            ItemType::Untold | ItemType::Message => match (item.role, item.content) {
                 (None | Some(false), _) => expected(format_args!("input[{index}].role"), ROLES),
                 (_, Some(true)) => Ok(()),
                 (_, None) if item.assistant => Ok(()),
                 _ => expected(format_args!("input[{index}].content"), "a string or an array of objects"),
             },
-            Kind::Call if !item.call_id => expected(format_args!("input[{index}].call_id"), "a string"),
-            Kind::Call if !item.name => expected(format_args!("input[{index}].name"), "a string"),
-            Kind::Call | Kind::Reasoning | Kind::Another => Ok(()),
+            ItemType::Call if !item.call_id => expected(format_args!("input[{index}].call_id"), "a string"),
+            ItemType::Call if !item.name => expected(format_args!("input[{index}].name"), "a string"),
+            ItemType::Call | ItemType::Reasoning | ItemType::Another => Ok(()),
         }
     }
 }

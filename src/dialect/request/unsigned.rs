@@ -11,7 +11,7 @@ use crate::wire::json::eq_unescaped;
 
 /// Next member of a block.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Next {
+enum NextMember {
     Type,
     Signature,
     #[default]
@@ -21,7 +21,7 @@ enum Next {
 /// Collects the bytes to leave out while the blocks of one message after the other go by.
 #[derive(Debug, Default)]
 pub(super) struct Unsigned {
-    next: Next,
+    next: NextMember,
     thinking: bool,
     signed: bool,
     leave: Leave,
@@ -42,22 +42,22 @@ impl Unsigned {
     /// A member of the block begins.
     pub(super) fn key(&mut self, raw: &[u8]) {
         self.next = if eq_unescaped(raw, "type") {
-            Next::Type
+            NextMember::Type
         } else if eq_unescaped(raw, "signature") {
-            Next::Signature
+            NextMember::Signature
         } else {
-            Next::Other
+            NextMember::Other
         };
     }
 
     /// The member's value is a string; true if it is the block's type.
     pub(super) fn string(&mut self, raw: &[u8]) -> bool {
         match self.next {
-            Next::Type => self.thinking = eq_unescaped(raw, "thinking"),
-            Next::Signature => self.signed = !raw.is_empty() && !carrier::is_ours(raw),
-            Next::Other => {}
+            NextMember::Type => self.thinking = eq_unescaped(raw, "thinking"),
+            NextMember::Signature => self.signed = !raw.is_empty() && !carrier::is_ours(raw),
+            NextMember::Other => {}
         }
-        self.next == Next::Type
+        self.next == NextMember::Type
     }
 
     /// The block ends before `end`.

@@ -5,7 +5,7 @@
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name};
-use super::talk::{Block, Mark, Text, Turn};
+use super::talk::{Block, CacheMark, RequestText, Turn};
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, Run, runs, write_inside};
@@ -26,7 +26,7 @@ pub(super) type Marks<'a> = [Option<Raw<'a>>; 2];
 
 /// Target that a request is written for.
 #[derive(Copy, Clone, Debug)]
-pub struct Target<'a> {
+pub struct RequestTarget<'a> {
     /// The model's name at the upstream.
     pub model: &'a str,
     /// The shape that its provider speaks.
@@ -37,7 +37,7 @@ pub struct Target<'a> {
     pub cache_key: Option<CacheKey>,
 }
 
-/// [`Target`] that owns its data.
+/// [`RequestTarget`] that owns its data.
 #[derive(Debug)]
 pub struct OwnedTarget {
     model: String,
@@ -46,32 +46,32 @@ pub struct OwnedTarget {
     cache_key: Option<CacheKey>,
 }
 
-impl From<Target<'_>> for OwnedTarget {
-    fn from(target: Target<'_>) -> OwnedTarget {
-        let Target { model, shape, capabilities, cache_key } = target;
+impl From<RequestTarget<'_>> for OwnedTarget {
+    fn from(target: RequestTarget<'_>) -> OwnedTarget {
+        let RequestTarget { model, shape, capabilities, cache_key } = target;
         OwnedTarget { model: model.to_owned(), shape, capabilities: capabilities.clone(), cache_key }
     }
 }
 
 impl OwnedTarget {
     /// Borrowed form for a translation.
-    pub fn borrowed(&self) -> Target<'_> {
+    pub fn borrowed(&self) -> RequestTarget<'_> {
         let OwnedTarget { model, shape, capabilities, cache_key } = self;
-        Target { model, shape: *shape, capabilities, cache_key: *cache_key }
+        RequestTarget { model, shape: *shape, capabilities, cache_key: *cache_key }
     }
 }
 
 /// The request as it is asked.
-pub(super) struct Ask<'a> {
+pub(super) struct SourceRequest<'a> {
     pub(super) body: &'a [u8],
     pub(super) fields: &'a Fields,
     pub(super) from: Dialect,
-    pub(super) target: &'a Target<'a>,
+    pub(super) target: &'a RequestTarget<'a>,
     /// Marks for the prompt cache so far.
     pub(super) marks: Cell<u32>,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> SourceRequest<'a> {
     /// A top-level member; `null`, and whatever the model does not take, counts as absent.
     pub(super) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
         let member = self.fields.members.iter().find(|member| member.name == name)?;
@@ -121,12 +121,12 @@ impl<'a> Ask<'a> {
     }
 
     /// The client's own mark on a message or a tool, for a target that caches marked prefixes.
-    pub(super) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<Mark> {
+    pub(super) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<CacheMark> {
         let own = control.or(breakpoint)?;
         if self.target.shape != Dialect::Messages || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
             return None;
         }
-        Some(Mark { hour: own.get("ttl").is_some_and(|time| time.is("1h")) })
+        Some(CacheMark { hour: own.get("ttl").is_some_and(|time| time.is("1h")) })
     }
 
     /// The client's own mark on a part. Providers refuse one on a blank `text`.
@@ -175,7 +175,7 @@ pub(super) struct Message<'a> {
 }
 
 /// The text of a system message, as a user says it.
-pub(super) fn as_users(turn: &Turn<'_>) -> Text<'static> {
+pub(super) fn as_users(turn: &Turn<'_>) -> RequestText<'static> {
     let mut text = b"<developer_message>\\n".to_vec();
     for part in turn.blocks.iter().filter_map(Block::text).filter(|part| !is_blank(part)) {
         text.extend_from_slice(part);

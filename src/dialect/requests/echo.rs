@@ -2,20 +2,20 @@
 
 use super::super::naming::Echo;
 use super::super::request::Name;
-use super::ask::Ask;
+use super::ask::SourceRequest;
 use crate::wire::json::{Raw, ValueKind, compact, key, write_count};
 
 /// Bytes of one member that are repeated; of a longer one, such as a large schema, what holds without it.
 const MEMBER_MAX: usize = 16 * 1024;
 
 /// True if a summary of the reasoning is asked for.
-pub(super) fn tells_summary(ask: &Ask<'_>) -> bool {
+pub(super) fn tells_summary(ask: &SourceRequest<'_>) -> bool {
     let summary = ask.get(Name::Reasoning, "reasoning").and_then(|reasoning| reasoning.get("summary"));
     summary.and_then(Raw::string).is_some_and(|word| matches!(word, b"auto" | b"concise" | b"detailed"))
 }
 
 /// Collects the repeated parts of the request.
-pub(super) fn of(ask: &Ask<'_>) -> Echo {
+pub(super) fn of(ask: &SourceRequest<'_>) -> Echo {
     let given = |name, text: &str, kinds: &[ValueKind], usual: &str, out: &mut Vec<u8>| {
         key(out, text);
         match ask.get(name, text).filter(|value| value.bytes().len() <= MEMBER_MAX && kinds.contains(&value.kind())) {
@@ -49,7 +49,7 @@ pub(super) fn of(ask: &Ask<'_>) -> Echo {
     Echo { before, after: after.split_off(2), summary: tells_summary(ask) }
 }
 
-fn write_reasoning(ask: &Ask<'_>, out: &mut Vec<u8>) {
+fn write_reasoning(ask: &SourceRequest<'_>, out: &mut Vec<u8>) {
     let reasoning = ask.get(Name::Reasoning, "reasoning").unwrap_or(Raw::NULL);
     key(out, "reasoning");
     out.push(b'{');

@@ -1,24 +1,26 @@
 //! Reads a chat request: messages to turns, one for each.
 
 use super::super::request::{Invalid, Name};
-use super::ask::{Ask, MARKS, Message, refuse};
+use super::ask::{MARKS, Message, SourceRequest, refuse};
 use super::bounds::{stops, too_many, tool_name_fits};
 use super::media::{chat_file, chat_image};
 use super::schema::SCHEMA_MAX;
-use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
-use super::talk::{Text, Wishes};
+use super::talk::{
+    Block, Effort, Format, Offer, RequestArguments, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
+};
+use super::talk::{RequestText, Wishes};
 use crate::base::limits::TOOLS_MAX;
 use crate::wire::json::{Raw, ValueKind};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// Reads the request; see [`super::request`].
-pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
+pub(super) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
     let turns = ask.messages().map(|message| turn(ask, message)).collect::<Result<Vec<_>, _>>()?;
     Ok(Talk { turns, format: format(ask)?, offer: offer(ask)?, wishes: wishes(ask)? })
 }
 
-fn turn<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
+fn turn<'a>(ask: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let mut turn = unmarked(ask, message)?;
     // A part of it may have one of its own.
     if !message.role.is("tool") && !matches!(turn.blocks.last(), Some(Block::Mark(_))) {
@@ -28,7 +30,7 @@ fn turn<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
 }
 
 /// Reads a message without the mark on the message itself.
-fn unmarked<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
+fn unmarked<'a>(ask: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let Message { at, raw, role, content, marks } = message;
     if role.is("assistant") {
         return assistant(ask, at, raw, content);
@@ -59,7 +61,7 @@ fn text_block(text: &[u8]) -> Block<'_> {
     Block::Text(Cow::Borrowed(text))
 }
 
-fn assistant<'a>(ask: &Ask<'a>, at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'a>, Invalid> {
+fn assistant<'a>(ask: &SourceRequest<'a>, at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'a>, Invalid> {
     let [function_call, refusal, calls] = message.pick(["function_call", "refusal", "tool_calls"]);
     if function_call.is_some() {
         return refuse(format_args!("messages[{at}]"), "tool_calls in the place of function_call for this model");
@@ -74,14 +76,14 @@ fn assistant<'a>(ask: &Ask<'a>, at: usize, message: Raw<'a>, content: Raw<'a>) -
             return refuse(format_args!("messages[{at}].tool_calls[{index}].type"), "function for this model");
         };
         let id = id.and_then(Raw::string).unwrap_or_default();
-        let arguments = Arguments::Json(arguments.and_then(Raw::string).unwrap_or_default());
-        blocks.push(Block::Call(Call { id, name: Cow::Borrowed(name), arguments }));
+        let arguments = RequestArguments::Json(arguments.and_then(Raw::string).unwrap_or_default());
+        blocks.push(Block::Call(ToolCall { id, name: Cow::Borrowed(name), arguments }));
     }
     Ok(Turn { role: Role::Assistant, blocks })
 }
 
 /// The blocks of a user's or a tool's content.
-fn user_blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
+fn user_blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> = content.string().map(text_block).into_iter().collect();
     let (mut parts, mut number) = (content.items(), 0..);
     while let Some((part, [kind, text, control, breakpoint])) = parts.pick(["type", "text", MARKS[0], MARKS[1]]) {
@@ -102,7 +104,7 @@ fn user_blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Blo
     Ok(blocks)
 }
 
-fn format<'a>(ask: &Ask<'a>) -> Result<Format<'a>, Invalid> {
+fn format<'a>(ask: &SourceRequest<'a>) -> Result<Format<'a>, Invalid> {
     let format = ask.get(Name::ResponseFormat, "response_format").unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
     let inner = format.get("json_schema").unwrap_or(Raw::NULL);
@@ -124,7 +126,7 @@ fn format<'a>(ask: &Ask<'a>) -> Result<Format<'a>, Invalid> {
     })
 }
 
-fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
+fn offer<'a>(ask: &SourceRequest<'a>) -> Result<Offer<'a>, Invalid> {
     let mut tools = Vec::new();
     for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
         let [kind, function, control, breakpoint] = tool.pick(["type", "function", MARKS[0], MARKS[1]]);
@@ -148,31 +150,34 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
         });
     }
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
-    let choice = if tools.is_empty() { Choice::Absent } else { choice(ask, &mut tools)? };
+    let choice = if tools.is_empty() { ToolChoice::Absent } else { choice(ask, &mut tools)? };
     Ok(Offer { tools, choice, parallel, hosted: false })
 }
 
-fn choice<'a>(ask: &Ask<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Choice<'a>, Invalid> {
-    let Some(choice) = ask.get(Name::ToolChoice, "tool_choice") else { return Ok(Choice::Absent) };
+fn choice<'a>(ask: &SourceRequest<'a>, tools: &mut Vec<Tool<'a>>) -> Result<ToolChoice<'a>, Invalid> {
+    let Some(choice) = ask.get(Name::ToolChoice, "tool_choice") else { return Ok(ToolChoice::Absent) };
     let kind = choice.get("type").unwrap_or(choice);
     let named = choice.get("function").and_then(|function| function.get("name")).and_then(Raw::string);
     Ok(match named {
-        _ if kind.is("auto") => Choice::Auto,
-        _ if kind.is("none") => Choice::None,
-        _ if kind.is("required") => Choice::Any,
-        Some(name) if kind.is("function") => Choice::One(Cow::Borrowed(name)),
+        _ if kind.is("auto") => ToolChoice::Auto,
+        _ if kind.is("none") => ToolChoice::None,
+        _ if kind.is("required") => ToolChoice::Any,
+        Some(name) if kind.is("function") => ToolChoice::One(Cow::Borrowed(name)),
         _ if kind.is("allowed_tools") => {
             let allowed = choice.get("allowed_tools").unwrap_or(choice);
             let name = |tool: Raw<'a>| tool.get("function").unwrap_or(tool).get("name").and_then(Raw::string);
             keep(tools, allowed.get("tools").unwrap_or(Raw::NULL).items().filter_map(name).map(Cow::Borrowed))?;
-            if allowed.get("mode").is_some_and(|mode| mode.is("required")) { Choice::Any } else { Choice::Auto }
+            if allowed.get("mode").is_some_and(|mode| mode.is("required")) { ToolChoice::Any } else { ToolChoice::Auto }
         }
         _ => return refuse("tool_choice", "auto, none, required, allowed_tools or a function for this model"),
     })
 }
 
 /// Keeps the tools of these names.
-pub(super) fn keep<'a>(tools: &mut Vec<Tool<'a>>, mut names: impl Iterator<Item = Text<'a>>) -> Result<(), Invalid> {
+pub(super) fn keep<'a>(
+    tools: &mut Vec<Tool<'a>>,
+    mut names: impl Iterator<Item = RequestText<'a>>,
+) -> Result<(), Invalid> {
     let mut known = BTreeSet::new();
     known.extend(names.by_ref().take(TOOLS_MAX));
     if names.next().is_some() {
@@ -182,7 +187,7 @@ pub(super) fn keep<'a>(tools: &mut Vec<Tool<'a>>, mut names: impl Iterator<Item 
     Ok(())
 }
 
-fn wishes<'a>(ask: &Ask<'a>) -> Result<Wishes<'a>, Invalid> {
+fn wishes<'a>(ask: &SourceRequest<'a>) -> Result<Wishes<'a>, Invalid> {
     let stop = ask.get(Name::Stop, "stop").unwrap_or(Raw::NULL);
     Ok(Wishes {
         temperature: ask.get(Name::Temperature, "temperature"),

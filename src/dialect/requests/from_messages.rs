@@ -2,11 +2,13 @@
 
 use super::super::carrier;
 use super::super::request::{Invalid, Name};
-use super::ask::{Ask, Message, is_blank, refuse};
+use super::ask::{Message, SourceRequest, is_blank, refuse};
 use super::bounds::{stops, tool_name_fits};
 use super::media::{messages_document, messages_image, search_result};
-use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
-use super::talk::{Text, Wishes};
+use super::talk::{
+    Block, Effort, Format, Offer, RequestArguments, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
+};
+use super::talk::{RequestText, Wishes};
 use crate::wire::json::{self, Raw, ValueKind};
 use std::borrow::Cow;
 
@@ -14,7 +16,7 @@ use std::borrow::Cow;
 const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
 /// Reads the request; see [`super::request`].
-pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
+pub(super) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
     let mut turns: Vec<Turn<'a>> = system(ask).into_iter().collect();
     let mut speaker: Option<&[u8]> = None;
     for message in ask.messages() {
@@ -34,7 +36,7 @@ pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
     Ok(Talk { turns, format: format(ask), offer: offer(ask)?, wishes: wishes(ask)? })
 }
 
-fn system<'a>(ask: &Ask<'a>) -> Option<Turn<'a>> {
+fn system<'a>(ask: &SourceRequest<'a>) -> Option<Turn<'a>> {
     let system = ask.get(Name::System, "system")?;
     let blocks = system.items().filter_map(|block| block.get("text")).filter_map(Raw::string);
     let mut texts: Vec<&[u8]> = system.string().into_iter().chain(blocks).collect();
@@ -47,7 +49,7 @@ fn system<'a>(ask: &Ask<'a>) -> Option<Turn<'a>> {
     Some(Turn { role: Role::System { moves: true }, blocks })
 }
 
-fn add<'a>(ask: &Ask<'_>, role: Role, message: Message<'a>, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
+fn add<'a>(ask: &SourceRequest<'_>, role: Role, message: Message<'a>, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
     let Message { at, content, .. } = message;
     if let Some(text) = content.string() {
         out.extend((!is_blank(text)).then_some(Block::Text(Cow::Borrowed(text))));
@@ -114,7 +116,7 @@ fn result<'a>(block: Raw<'a>, path: impl Fn() -> String) -> Result<Returned<'a>,
 }
 
 /// A block of an assistant's: what of it another shape can see again. Tools that ran at the provider are left out.
-fn assistant_block<'a>(ask: &Ask<'_>, kind: Raw<'a>, block: Raw<'a>) -> Option<Block<'a>> {
+fn assistant_block<'a>(ask: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -> Option<Block<'a>> {
     if kind.is("thinking") {
         let signature = block.get("signature").and_then(Raw::string).unwrap_or_default();
         if carrier::is_ours(signature) {
@@ -127,12 +129,12 @@ fn assistant_block<'a>(ask: &Ask<'_>, kind: Raw<'a>, block: Raw<'a>) -> Option<B
     }
     let name = block.get("name").and_then(Raw::string).unwrap_or_default();
     let id = block.get("id").and_then(Raw::string).unwrap_or_default();
-    let arguments = Arguments::Value(block.get("input").unwrap_or(Raw::EMPTY));
-    Some(Block::Call(Call { id, name: Cow::Borrowed(name), arguments }))
+    let arguments = RequestArguments::Value(block.get("input").unwrap_or(Raw::EMPTY));
+    Some(Block::Call(ToolCall { id, name: Cow::Borrowed(name), arguments }))
 }
 
 /// The JSON asked for, in the newer or the older spelling.
-fn format<'a>(ask: &Ask<'a>) -> Format<'a> {
+fn format<'a>(ask: &SourceRequest<'a>) -> Format<'a> {
     let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("format"));
     let format = config.or_else(|| ask.get(Name::OutputFormat, "output_format")).unwrap_or(Raw::NULL);
     match format.get("schema").filter(|schema| schema.kind() == ValueKind::Object) {
@@ -142,7 +144,7 @@ fn format<'a>(ask: &Ask<'a>) -> Format<'a> {
 }
 
 /// The client tools on offer. Tools that run at the provider have no equivalent and are left out.
-fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
+fn offer<'a>(ask: &SourceRequest<'a>) -> Result<Offer<'a>, Invalid> {
     let choice = ask.get(Name::ToolChoice, "tool_choice").unwrap_or(Raw::NULL);
     let chosen = choice.get("name").and_then(Raw::string);
     let (mut tools, mut hosted) = (Vec::new(), false);
@@ -175,16 +177,16 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
     let one = choice.get("disable_parallel_tool_use").and_then(Raw::bool) == Some(true);
     let parallel = (one && !is("none")).then_some(false);
     let choice = match chosen {
-        _ if is("auto") => Choice::Auto,
-        _ if is("none") => Choice::None,
-        _ if is("any") => Choice::Any,
-        Some(name) if is("tool") => Choice::One(Cow::Borrowed(name)),
-        _ => Choice::Absent,
+        _ if is("auto") => ToolChoice::Auto,
+        _ if is("none") => ToolChoice::None,
+        _ if is("any") => ToolChoice::Any,
+        Some(name) if is("tool") => ToolChoice::One(Cow::Borrowed(name)),
+        _ => ToolChoice::Absent,
     };
     Ok(Offer { tools, choice, parallel, hosted })
 }
 
-fn wishes<'a>(ask: &Ask<'a>) -> Result<Wishes<'a>, Invalid> {
+fn wishes<'a>(ask: &SourceRequest<'a>) -> Result<Wishes<'a>, Invalid> {
     // The shape only documents these two, so a value that others do not have counts as absent.
     let number = |name, text, most: f64| {
         let fits = |value: &Raw<'_>| value.number().is_some_and(|number| (0.0..=most).contains(&number));
@@ -205,7 +207,7 @@ fn wishes<'a>(ask: &Ask<'a>) -> Result<Wishes<'a>, Invalid> {
 }
 
 /// The session that a user's id names, where it is JSON: the key of the prompt cache.
-fn session(user: &[u8]) -> Option<Text<'static>> {
+fn session(user: &[u8]) -> Option<RequestText<'static>> {
     let text = Raw::text_of(user);
     json::check(text.as_bytes()).ok()?;
     let session = Raw::new(text.as_bytes()).get("session_id").and_then(Raw::string)?;
@@ -220,7 +222,7 @@ fn thinks(thinking: Raw<'_>) -> Option<bool> {
 }
 
 /// The effort asked for: by its own word, else by the budget for thinking.
-fn effort(ask: &Ask<'_>) -> Option<Effort> {
+fn effort(ask: &SourceRequest<'_>) -> Option<Effort> {
     let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
     let word = config.and_then(Effort::read).filter(|effort| !matches!(effort.word(), "none" | "minimal"));
     if word.is_some() {

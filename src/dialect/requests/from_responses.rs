@@ -5,12 +5,12 @@
 use super::super::carrier;
 use super::super::naming::TranslationState;
 use super::super::request::{Invalid, Name};
-use super::ask::{Ask, MARKS, refuse};
+use super::ask::{MARKS, SourceRequest, refuse};
 use super::echo;
 use super::media::{responses_file, responses_image};
 use super::schema::SCHEMA_MAX;
-use super::talk::{Arguments, Block, Call, Effort, Format, Returned, Role, Talk, Text, Turn, Wishes};
-use super::tools::Names;
+use super::talk::{Block, Effort, Format, RequestArguments, RequestText, Returned, Role, Talk, ToolCall, Turn, Wishes};
+use super::tools::ToolNames;
 use crate::base::order;
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, ValueKind, compact, write_escaped};
@@ -26,14 +26,14 @@ const NO_COMPACTION: &str =
 const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
 
 /// Reads the request; see [`super::request`].
-pub(super) fn read<'a>(ask: &Ask<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
+pub(super) fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
     let input = ask.get(Name::Input, "input").unwrap_or(Raw::NULL);
     let (names, offer) = super::tools::read(ask, input, state)?;
     let mut turns = Vec::new();
     if let Some(text) = ask.get(Name::Instructions, "instructions").and_then(Raw::string) {
         turns.push(Turn { role: Role::System { moves: true }, blocks: vec![Block::Text(Cow::Borrowed(text))] });
     }
-    let mut items = Items { ask, names: &names, last_output: outputs(input), turns, open: None };
+    let mut items = ConversationReader { ask, names: &names, last_output: outputs(input), turns, open: None };
     if let Some(text) = input.string() {
         items.says(Turn { role: Role::User, blocks: vec![Block::Text(Cow::Borrowed(text))] });
     }
@@ -69,7 +69,7 @@ fn last_update<'a>(input: Raw<'a>) -> (Option<Raw<'a>>, Option<Raw<'a>>) {
 
 /// The turn under way.
 #[derive(Default)]
-struct Open<'a> {
+struct OpenTurn<'a> {
     said: Vec<Block<'a>>,
     /// Ids of its calls in order, each with its output.
     calls: Vec<(&'a [u8], Option<Block<'a>>)>,
@@ -84,15 +84,15 @@ struct Open<'a> {
 }
 
 /// The conversation as it is read.
-struct Items<'r, 'a> {
-    ask: &'r Ask<'a>,
-    names: &'r Names<'a>,
+struct ConversationReader<'r, 'a> {
+    ask: &'r SourceRequest<'a>,
+    names: &'r ToolNames<'a>,
     last_output: BTreeMap<&'a [u8], usize>,
     turns: Vec<Turn<'a>>,
-    open: Option<Open<'a>>,
+    open: Option<OpenTurn<'a>>,
 }
 
-impl<'a> Items<'_, 'a> {
+impl<'a> ConversationReader<'_, 'a> {
     fn item(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
         let text = |name| item.get(name).and_then(Raw::string);
         match text("type").unwrap_or(b"message") {
@@ -104,21 +104,21 @@ impl<'a> Items<'_, 'a> {
                 }
             }
             b"function_call" => {
-                let arguments = Arguments::Json(text("arguments").unwrap_or_default());
+                let arguments = RequestArguments::Json(text("arguments").unwrap_or_default());
                 self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
             }
             b"custom_tool_call" => {
-                let arguments = Arguments::Free(text("input").unwrap_or_default());
+                let arguments = RequestArguments::Free(text("input").unwrap_or_default());
                 self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
             }
             b"tool_search_call" if text("call_id").is_some() => {
-                let arguments = Arguments::Value(item.get("arguments").unwrap_or(Raw::EMPTY));
+                let arguments = RequestArguments::Value(item.get("arguments").unwrap_or(Raw::EMPTY));
                 self.call(at, item, Cow::Borrowed(b"tool_search"), arguments);
             }
             kind @ (b"local_shell_call" | b"shell_call" | b"apply_patch_call") => {
                 let action = item.get("action").or_else(|| item.get("operation")).unwrap_or(Raw::EMPTY);
                 let name = &kind[..kind.len() - b"_call".len()];
-                self.call(at, item, Cow::Borrowed(name), Arguments::Value(action));
+                self.call(at, item, Cow::Borrowed(name), RequestArguments::Value(action));
             }
             b"function_call_output"
             | b"custom_tool_call_output"
@@ -163,20 +163,20 @@ impl<'a> Items<'_, 'a> {
     }
 
     /// The assistant's turn: the one under way, unless all that it called has come back.
-    fn assistant(&mut self) -> &mut Open<'a> {
-        let over = |open: &Open<'_>| open.awaited == 0 && open.answered;
+    fn assistant(&mut self) -> &mut OpenTurn<'a> {
+        let over = |open: &OpenTurn<'_>| open.awaited == 0 && open.answered;
         if self.open.as_ref().is_some_and(over) {
             self.close();
         }
         self.open.get_or_insert_default()
     }
 
-    fn call(&mut self, at: usize, item: Raw<'a>, name: Text<'a>, arguments: Arguments<'a>) {
+    fn call(&mut self, at: usize, item: Raw<'a>, name: RequestText<'a>, arguments: RequestArguments<'a>) {
         let id = item.get("call_id").or_else(|| item.get("id")).and_then(Raw::string).unwrap_or_default();
         let awaited = self.last_output.get(id).is_some_and(|output| *output > at);
         let open = self.assistant();
         open.awaited += usize::from(awaited);
-        open.said.push(Block::Call(Call { id, name, arguments }));
+        open.said.push(Block::Call(ToolCall { id, name, arguments }));
         open.unanswered.entry(id).or_default().push(open.calls.len());
         open.calls.push((id, None));
     }
@@ -239,7 +239,7 @@ impl<'a> Items<'_, 'a> {
 }
 
 /// The blocks of a content that is a string or an array of parts; `list`: what the client calls that array.
-fn blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
+fn blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> =
         content.string().map(|text| Block::Text(Cow::Borrowed(text))).into_iter().collect();
     let (mut parts, mut number) = (content.items(), 0..);
@@ -265,7 +265,7 @@ fn blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Res
 }
 
 /// Output of a tool: a string, parts, or any JSON, which is passed on as written.
-fn returned<'a>(ask: &Ask<'a>, given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
+fn returned<'a>(ask: &SourceRequest<'a>, given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let parts =
         given.items().all(|part| part.get("type").and_then(Raw::string).is_some_and(|k| k.starts_with(b"input_")));
     if given.string().is_some() || (given.kind() == ValueKind::Array && parts) {
@@ -282,7 +282,7 @@ fn as_written(json: Raw<'_>) -> Block<'static> {
     Block::Text(Cow::Owned(inside))
 }
 
-fn format<'a>(ask: &Ask<'a>, updated: Option<Raw<'a>>) -> Result<Format<'a>, Invalid> {
+fn format<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Result<Format<'a>, Invalid> {
     let told = || ask.get(Name::Text, "text").and_then(|text| text.get("format"));
     let format = updated.or_else(told).unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
@@ -303,7 +303,7 @@ fn format<'a>(ask: &Ask<'a>, updated: Option<Raw<'a>>) -> Result<Format<'a>, Inv
     })
 }
 
-fn wishes<'a>(ask: &Ask<'a>, updated: Option<Raw<'a>>) -> Wishes<'a> {
+fn wishes<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Wishes<'a> {
     let reasoning = ask.get(Name::Reasoning, "reasoning");
     let member = |name| reasoning.and_then(|reasoning| reasoning.get(name));
     let effort = updated.or_else(|| member("effort")).and_then(Effort::read);

@@ -4,7 +4,7 @@
 
 use super::super::request::Invalid;
 use super::ask::refuse;
-use super::talk::{Block, Media, Text};
+use super::talk::{Block, Media, RequestText};
 use crate::base::base64;
 use crate::wire::json::{Raw, item, key, unescape, write_escaped, write_inside};
 use std::borrow::Cow;
@@ -34,7 +34,7 @@ fn unbroken(data: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
 }
 
 /// A `data:` URL's media type, in lower case and without parameters, and its base64.
-fn data_url(url: Cow<'_, [u8]>) -> Option<(String, Text<'_>)> {
+fn data_url(url: Cow<'_, [u8]>) -> Option<(String, RequestText<'_>)> {
     let comma = url.iter().position(|byte| *byte == b',')?;
     let meta = std::str::from_utf8(url.get(5..comma)?).ok()?;
     let mut meta = meta.split(';').map(str::trim);
@@ -48,7 +48,7 @@ fn data_url(url: Cow<'_, [u8]>) -> Option<(String, Text<'_>)> {
 }
 
 /// Text as the inside of a JSON string: what has no escapes is one as it is written.
-fn escaped(text: Cow<'_, [u8]>) -> Text<'_> {
+fn escaped(text: Cow<'_, [u8]>) -> RequestText<'_> {
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(text),
         Cow::Owned(text) => {
@@ -70,31 +70,31 @@ fn plain(raw: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Content of a URL: an address or data.
-enum Target<'a> {
-    Web(Text<'a>),
-    Data(String, Text<'a>),
+enum UrlContent<'a> {
+    Web(RequestText<'a>),
+    Data(String, RequestText<'a>),
 }
 
-fn target_of<'a>(url: &'a [u8], path: impl Display) -> Result<Target<'a>, Invalid> {
+fn target_of<'a>(url: &'a [u8], path: impl Display) -> Result<UrlContent<'a>, Invalid> {
     let url = plain(url);
     let scheme = url[..url.len().min(8)].to_ascii_lowercase();
     if scheme.starts_with(b"http://") || scheme.starts_with(b"https://") {
-        return Ok(Target::Web(escaped(url)));
+        return Ok(UrlContent::Web(escaped(url)));
     }
     if !scheme.starts_with(b"data:") {
         return refuse(path, "an http, https or data URL");
     }
     match data_url(url) {
-        Some((kind, data)) => Ok(Target::Data(kind, data)),
+        Some((kind, data)) => Ok(UrlContent::Data(kind, data)),
         None => refuse(path, "a data URL in base64"),
     }
 }
 
 fn from_url<'a>(url: &'a [u8], detail: Option<&'a [u8]>, path: impl Display + Copy) -> Result<Media<'a>, Invalid> {
     match target_of(url, path)? {
-        Target::Web(url) => Ok(Media::Url { url, detail }),
-        Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Media::Pdf { data, title: None }),
-        Target::Data(kind, data) => match image_kind(&kind) {
+        UrlContent::Web(url) => Ok(Media::Url { url, detail }),
+        UrlContent::Data(kind, data) if kind.as_bytes() == PDF => Ok(Media::Pdf { data, title: None }),
+        UrlContent::Data(kind, data) => match image_kind(&kind) {
             Some(kind) => Ok(Media::Image { kind: Cow::Borrowed(kind), data, detail }),
             None => refuse(path, KINDS),
         },
@@ -126,13 +126,13 @@ pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Inva
 /// A file in a `data:` URL, as either of OpenAI's shapes has it.
 fn file_data<'a>(url: &'a [u8], title: Option<&'a [u8]>, at: &str) -> Result<Block<'a>, Invalid> {
     match target_of(url, at)? {
-        Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Block::Media(Media::Pdf { data, title })),
-        Target::Data(kind, data) if is_text(&kind) => text_file(&data, at),
-        Target::Data(kind, data) => match image_kind(&kind) {
+        UrlContent::Data(kind, data) if kind.as_bytes() == PDF => Ok(Block::Media(Media::Pdf { data, title })),
+        UrlContent::Data(kind, data) if is_text(&kind) => text_file(&data, at),
+        UrlContent::Data(kind, data) => match image_kind(&kind) {
             Some(kind) => Ok(Block::Media(Media::Image { kind: Cow::Borrowed(kind), data, detail: None })),
             None => refuse(at, "a PDF, a text or an image"),
         },
-        Target::Web(_) => refuse(at, "a data URL in base64"),
+        UrlContent::Web(_) => refuse(at, "a data URL in base64"),
     }
 }
 
@@ -224,7 +224,7 @@ pub(super) fn messages_document<'a>(block: Raw<'a>, path: &str, out: &mut Vec<Bl
 const DOCUMENTS: &str = "a PDF in base64, text or content for this model";
 
 /// The text of a messages block `search_result`: title, source and body.
-pub(super) fn search_result(block: Raw<'_>) -> Text<'static> {
+pub(super) fn search_result(block: Raw<'_>) -> RequestText<'static> {
     let head = ["title", "source"].into_iter().filter_map(|name| block.get(name));
     let body = block.get("content").unwrap_or(Raw::NULL).items().filter_map(|item| item.get("text"));
     let mut out = Vec::new();

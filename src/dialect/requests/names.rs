@@ -4,7 +4,7 @@
 //! name.
 
 use super::super::naming::{Called, TranslationState, plain_name, takes_name, tool_name};
-use super::talk::{Block, Choice, Talk, Text};
+use super::talk::{Block, RequestText, Talk, ToolChoice};
 use crate::wire::Dialect;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +16,9 @@ pub(super) fn longest(shape: Dialect) -> usize {
 
 impl<'a> Talk<'a> {
     /// Calls `each` with every name of a tool: offered, chosen, and called before.
-    fn each_name(&mut self, mut each: impl FnMut(&mut Text<'a>)) {
+    fn each_name(&mut self, mut each: impl FnMut(&mut RequestText<'a>)) {
         self.offer.tools.iter_mut().for_each(|tool| each(&mut tool.name));
-        if let Choice::One(name) = &mut self.offer.choice {
+        if let ToolChoice::One(name) = &mut self.offer.choice {
             each(name);
         }
         for turn in &mut self.turns {
@@ -45,7 +45,8 @@ pub(super) fn fit(talk: &mut Talk<'_>, shape: Dialect, state: &mut TranslationSt
     if fits {
         return;
     }
-    let (mut taken, mut known) = (BTreeSet::<Text<'_>>::new(), BTreeMap::<Text<'_>, Text<'_>>::new());
+    let (mut taken, mut known) =
+        (BTreeSet::<RequestText<'_>>::new(), BTreeMap::<RequestText<'_>, RequestText<'_>>::new());
     talk.each_name(|name| {
         if takes_name(name, most) {
             taken.insert(name.clone());
@@ -56,7 +57,8 @@ pub(super) fn fit(talk: &mut Talk<'_>, shape: Dialect, state: &mut TranslationSt
             return;
         }
         let fitted = known.entry(name.clone()).or_insert_with(|| {
-            let fitted: Text<'_> = Cow::Owned(tool_name(b"", name, most, |other| taken.contains(other)).into_owned());
+            let fitted: RequestText<'_> =
+                Cow::Owned(tool_name(b"", name, most, |other| taken.contains(other)).into_owned());
             taken.insert(fitted.clone());
             state.note(fitted.to_vec(), Called { name: name.to_vec(), ..Called::default() });
             fitted

@@ -142,19 +142,23 @@ fn write_key(raw: &[u8], out: &mut Vec<u8>) {
 
 /// Position in a schema, by the kind of schemas that it contains.
 #[derive(Copy, Clone, PartialEq, Eq)]
-enum Place {
+enum SchemaPosition {
     Schema,
     MapOfSchemas,
     ListOfSchemas,
     Plain,
 }
 
-fn place_of(name: &[u8], value: Raw<'_>) -> Place {
+fn place_of(name: &[u8], value: Raw<'_>) -> SchemaPosition {
     match (name, value.kind()) {
-        (b"properties" | b"$defs" | b"definitions" | b"patternProperties", ValueKind::Object) => Place::MapOfSchemas,
-        (b"items" | b"not" | b"if" | b"then" | b"else" | b"additionalProperties", ValueKind::Object) => Place::Schema,
-        (b"anyOf" | b"oneOf" | b"allOf" | b"prefixItems" | b"items", ValueKind::Array) => Place::ListOfSchemas,
-        _ => Place::Plain,
+        (b"properties" | b"$defs" | b"definitions" | b"patternProperties", ValueKind::Object) => {
+            SchemaPosition::MapOfSchemas
+        }
+        (b"items" | b"not" | b"if" | b"then" | b"else" | b"additionalProperties", ValueKind::Object) => {
+            SchemaPosition::Schema
+        }
+        (b"anyOf" | b"oneOf" | b"allOf" | b"prefixItems" | b"items", ValueKind::Array) => SchemaPosition::ListOfSchemas,
+        _ => SchemaPosition::Plain,
     }
 }
 
@@ -165,20 +169,20 @@ fn describes_object(schema: Raw<'_>) -> bool {
 /// Appends a schema for structured output: every object in it closed, as the messages shape wants, and what it refuses
 /// in words.
 pub(super) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
-    write_place(schema, Place::Schema, out);
+    write_place(schema, SchemaPosition::Schema, out);
 }
 
-fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
+fn write_place(value: Raw<'_>, place: SchemaPosition, out: &mut Vec<u8>) {
     match (place, value.kind()) {
-        (Place::MapOfSchemas, ValueKind::Object) => {
+        (SchemaPosition::MapOfSchemas, ValueKind::Object) => {
             out.push(b'{');
             for (name, inner) in value.members() {
                 write_key(name, out);
-                write_place(inner, Place::Schema, out);
+                write_place(inner, SchemaPosition::Schema, out);
             }
             out.push(b'}');
         }
-        (Place::Schema, ValueKind::Object) => {
+        (SchemaPosition::Schema, ValueKind::Object) => {
             let words = described(value, is_refused);
             out.push(b'{');
             for (name, inner) in value.members() {
@@ -197,11 +201,11 @@ fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
             }
             out.push(b'}');
         }
-        (Place::ListOfSchemas, ValueKind::Array) => {
+        (SchemaPosition::ListOfSchemas, ValueKind::Array) => {
             out.push(b'[');
             for inner in value.items() {
                 item(out);
-                write_place(inner, Place::Schema, out);
+                write_place(inner, SchemaPosition::Schema, out);
             }
             out.push(b']');
         }
@@ -212,15 +216,15 @@ fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
 /// True if a schema keeps the chat shape's strict rules: every object closed, every property required, and no keyword
 /// that they exclude.
 pub(super) fn is_strict(schema: Raw<'_>) -> bool {
-    schema.bytes().len() <= SCHEMA_MAX && strict_place(schema, Place::Schema)
+    schema.bytes().len() <= SCHEMA_MAX && strict_place(schema, SchemaPosition::Schema)
 }
 
-fn strict_place(value: Raw<'_>, place: Place) -> bool {
+fn strict_place(value: Raw<'_>, place: SchemaPosition) -> bool {
     match place {
-        Place::Plain => true,
-        Place::ListOfSchemas => value.items().all(|inner| strict_place(inner, Place::Schema)),
-        Place::MapOfSchemas => value.members().all(|(_, inner)| strict_place(inner, Place::Schema)),
-        Place::Schema => {
+        SchemaPosition::Plain => true,
+        SchemaPosition::ListOfSchemas => value.items().all(|inner| strict_place(inner, SchemaPosition::Schema)),
+        SchemaPosition::MapOfSchemas => value.members().all(|(_, inner)| strict_place(inner, SchemaPosition::Schema)),
+        SchemaPosition::Schema => {
             let closed = value.get("additionalProperties").and_then(Raw::bool) == Some(false);
             let mut required = BTreeSet::new();
             required.extend(value.get("required").unwrap_or(Raw::NULL).items().filter_map(Raw::string));

@@ -7,7 +7,7 @@ use crate::wire::json::Raw;
 use std::borrow::Cow;
 
 /// The inside of a JSON string.
-pub(super) type Text<'a> = Cow<'a, [u8]>;
+pub(super) type RequestText<'a> = Cow<'a, [u8]>;
 
 /// A whole request.
 #[derive(Default)]
@@ -38,21 +38,21 @@ pub(super) struct Turn<'a> {
 
 /// A piece of a turn.
 pub(super) enum Block<'a> {
-    Text(Text<'a>),
+    Text(RequestText<'a>),
     Media(Media<'a>),
     /// Reasoning, which a shape may have to get back.
     Think(&'a [u8]),
     /// Reasoning that this very target gave, as JSON in its own shape.
     Carried(Vec<u8>),
-    Call(Call<'a>),
+    Call(ToolCall<'a>),
     Result(Returned<'a>),
     /// The client has marked the block before it for the prompt cache.
-    Mark(Mark),
+    Mark(CacheMark),
 }
 
 /// End of a cached prefix of the prompt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct Mark {
+pub(super) struct CacheMark {
     /// True for an hour, false for the usual time.
     pub(super) hour: bool,
 }
@@ -60,25 +60,25 @@ pub(super) struct Mark {
 /// Something to look at, in no shape yet.
 pub(super) enum Media<'a> {
     /// An image in base64.
-    Image { kind: Text<'a>, data: Text<'a>, detail: Option<&'a [u8]> },
+    Image { kind: RequestText<'a>, data: RequestText<'a>, detail: Option<&'a [u8]> },
     /// An image for the upstream to fetch.
-    Url { url: Text<'a>, detail: Option<&'a [u8]> },
+    Url { url: RequestText<'a>, detail: Option<&'a [u8]> },
     /// A PDF in base64, with its name.
-    Pdf { data: Text<'a>, title: Option<&'a [u8]> },
+    Pdf { data: RequestText<'a>, title: Option<&'a [u8]> },
     /// A document for the upstream to fetch, with its name, and where the request has it.
-    Document { url: Text<'a>, title: Option<&'a [u8]>, path: String },
+    Document { url: RequestText<'a>, title: Option<&'a [u8]>, path: String },
 }
 
 /// A tool's call.
-pub(super) struct Call<'a> {
+pub(super) struct ToolCall<'a> {
     pub(super) id: &'a [u8],
-    pub(super) name: Text<'a>,
-    pub(super) arguments: Arguments<'a>,
+    pub(super) name: RequestText<'a>,
+    pub(super) arguments: RequestArguments<'a>,
 }
 
 /// Arguments of a call.
 #[derive(Clone)]
-pub(super) enum Arguments<'a> {
+pub(super) enum RequestArguments<'a> {
     /// A JSON value.
     Value(Raw<'a>),
     /// A text that ought to be JSON.
@@ -101,7 +101,7 @@ pub(super) struct Returned<'a> {
 #[derive(Default)]
 pub(super) struct Offer<'a> {
     pub(super) tools: Vec<Tool<'a>>,
-    pub(super) choice: Choice<'a>,
+    pub(super) choice: ToolChoice<'a>,
     /// True if several may be called at once, if the client says so.
     pub(super) parallel: Option<bool>,
     /// True if a tool was left out that runs at the client's provider.
@@ -110,11 +110,11 @@ pub(super) struct Offer<'a> {
 
 /// A tool.
 pub(super) struct Tool<'a> {
-    pub(super) name: Text<'a>,
-    pub(super) description: Option<Text<'a>>,
+    pub(super) name: RequestText<'a>,
+    pub(super) description: Option<RequestText<'a>>,
     pub(super) schema: Schema<'a>,
     pub(super) strict: bool,
-    pub(super) mark: Option<Mark>,
+    pub(super) mark: Option<CacheMark>,
 }
 
 /// Arguments that a tool accepts.
@@ -128,13 +128,13 @@ pub(super) enum Schema<'a> {
 
 /// Choice of the tool to be called.
 #[derive(Default, Clone, PartialEq, Eq)]
-pub(super) enum Choice<'a> {
+pub(super) enum ToolChoice<'a> {
     #[default]
     Absent,
     Auto,
     None,
     Any,
-    One(Text<'a>),
+    One(RequestText<'a>),
 }
 
 /// The form demanded of the answer.
@@ -186,7 +186,7 @@ pub(super) struct Wishes<'a> {
     pub(super) stops: Vec<&'a [u8]>,
     pub(super) user: Option<&'a [u8]>,
     /// The key of the provider's prompt cache.
-    pub(super) cache_key: Option<Text<'a>>,
+    pub(super) cache_key: Option<RequestText<'a>>,
     pub(super) effort: Option<Effort>,
     /// Reasoning is asked for; whether its summary is to be told.
     pub(super) reasons: Option<bool>,

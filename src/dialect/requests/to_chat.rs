@@ -4,10 +4,11 @@
 use super::super::capabilities::Structured;
 use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
 use super::super::request::Invalid;
-use super::ask::{Ask, as_users, is_blank, refuse, write_user};
+use super::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
 use super::schema::{is_strict, write_free, write_parameters};
 use super::talk::{
-    Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Text, Tool, Turn, Wishes,
+    Block, Effort, Format, Offer, RequestArguments, RequestText, Returned, Role, Schema, Talk, Tool, ToolCall,
+    ToolChoice, Turn, Wishes,
 };
 use crate::wire::json::{Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
 use std::borrow::Cow;
@@ -23,7 +24,7 @@ const MOVED: &str = "[see the attachment in the next user message]";
 
 /// Writes the request; see [`super::request`].
 pub(super) fn write(
-    ask: &Ask<'_>,
+    ask: &SourceRequest<'_>,
     mut talk: Talk<'_>,
     state: &mut TranslationState,
     out: &mut Vec<u8>,
@@ -80,7 +81,7 @@ fn put_system_first(turns: &mut Vec<Turn<'_>>) {
 
 /// Adds the instruction about the output format at the end of the first system message, if the model accepts no field
 /// for it.
-fn add_instruction<'a>(turns: &mut Vec<Turn<'a>>, words: Option<Text<'a>>) {
+fn add_instruction<'a>(turns: &mut Vec<Turn<'a>>, words: Option<RequestText<'a>>) {
     let Some(words) = words else { return };
     if !matches!(turns.first().map(|turn| turn.role), Some(Role::System { .. })) {
         turns.insert(0, Turn::new(Role::System { moves: true }));
@@ -96,7 +97,7 @@ fn open_message(role: &str, out: &mut Vec<u8>) {
     key(out, "content");
 }
 
-fn write_turn(ask: &Ask<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_turn(ask: &SourceRequest<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
     match turn.role {
         Role::User => {
             write_results(turn, out);
@@ -208,7 +209,7 @@ fn write_moved(result: &Returned<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid
     Ok(())
 }
 
-fn write_assistant(ask: &Ask<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) {
+fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) {
     let calls = || turn.blocks.iter().filter_map(|block| if let Block::Call(call) = block { Some(call) } else { None });
     open_message("assistant", out);
     if calls().next().is_some() && texts(turn).all(<[u8]>::is_empty) {
@@ -234,7 +235,7 @@ fn write_assistant(ask: &Ask<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
+fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"id\":\"");
     chat_id(call.id, out);
@@ -281,14 +282,14 @@ pub(in crate::dialect) fn write_details<'a>(blocks: impl Iterator<Item = Raw<'a>
     out.push(b']');
 }
 
-impl Arguments<'_> {
+impl RequestArguments<'_> {
     /// Appends them as the inside of an `arguments` string.
     pub(super) fn write_text(&self, out: &mut Vec<u8>) {
         match self {
-            Arguments::Value(value) => write_arguments(*value, out),
-            Arguments::Json(text) if holds_nothing(text) => out.extend_from_slice(b"{}"),
-            Arguments::Json(text) => out.extend_from_slice(text),
-            Arguments::Free(text) => {
+            RequestArguments::Value(value) => write_arguments(*value, out),
+            RequestArguments::Json(text) if holds_nothing(text) => out.extend_from_slice(b"{}"),
+            RequestArguments::Json(text) => out.extend_from_slice(text),
+            RequestArguments::Free(text) => {
                 out.extend_from_slice(b"{\\\"input\\\":\\\"");
                 write_escaped(out, text);
                 out.extend_from_slice(b"\\\"}");
@@ -311,7 +312,7 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
 }
 
 /// The bound on tokens, sampling, stop sequences, the end user and the effort. `with_tools`: the request has tools.
-fn write_limits(ask: &Ask<'_>, wishes: &Wishes<'_>, with_tools: bool, out: &mut Vec<u8>) {
+fn write_limits(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, with_tools: bool, out: &mut Vec<u8>) {
     let capabilities = ask.target.capabilities;
     let bound = capabilities.bound();
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
@@ -355,7 +356,7 @@ fn write_limits(ask: &Ask<'_>, wishes: &Wishes<'_>, with_tools: bool, out: &mut 
 
 /// The effort asked for, of models that take one. Those that take none beside tools, and have one by default, must be
 /// told.
-fn effort(ask: &Ask<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effort> {
+fn effort(ask: &SourceRequest<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effort> {
     let capabilities = ask.target.capabilities;
     match with_tools && !capabilities.effort_with_tools {
         true => Some(Effort::NONE),
@@ -364,7 +365,7 @@ fn effort(ask: &Ask<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effo
     .filter(|_| capabilities.effort)
 }
 
-fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
+fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     if offer.tools.is_empty() {
         return;
     }
@@ -375,11 +376,11 @@ fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     }
     out.push(b']');
     let word = match &offer.choice {
-        Choice::Absent => "",
-        Choice::Auto => "auto",
-        Choice::None => "none",
-        Choice::Any => "required",
-        Choice::One(name) => {
+        ToolChoice::Absent => "",
+        ToolChoice::Auto => "auto",
+        ToolChoice::None => "none",
+        ToolChoice::Any => "required",
+        ToolChoice::One(name) => {
             key(out, "tool_choice");
             out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
             out.extend_from_slice(name);
@@ -453,7 +454,7 @@ fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {
 
 impl Format<'_> {
     /// The form in words, for models that take nothing else.
-    pub(super) fn instruction(&self) -> Option<Text<'static>> {
+    pub(super) fn instruction(&self) -> Option<RequestText<'static>> {
         let mut words = Vec::new();
         match self {
             Format::Free => return None,
@@ -484,7 +485,7 @@ impl Format<'_> {
     }
 }
 
-fn write_stream(ask: &Ask<'_>, out: &mut Vec<u8>) {
+fn write_stream(ask: &SourceRequest<'_>, out: &mut Vec<u8>) {
     if !ask.fields.stream {
         return;
     }

@@ -7,10 +7,13 @@ use super::super::capabilities::{Cache, Structured, Thinking};
 use super::super::carrier;
 use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
 use super::super::request::Invalid;
-use super::ask::{Ask, as_users, is_blank, refuse, write_user};
+use super::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
 use super::bounds::too_many;
 use super::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
-use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Mark, Offer, Returned, Role, Schema, Talk, Text};
+use super::talk::{
+    Block, CacheMark, Effort, Format, Offer, RequestArguments, RequestText, Returned, Role, Schema, Talk, ToolCall,
+    ToolChoice,
+};
 use super::talk::{Tool, Turn, Wishes};
 use super::to_chat::holds_nothing;
 use crate::base::limits::MESSAGES_MAX;
@@ -28,14 +31,14 @@ const BUDGET_HIGH: u64 = 16_384;
 
 /// Writes the request; see [`super::request`].
 pub(super) fn write(
-    ask: &Ask<'_>,
+    ask: &SourceRequest<'_>,
     talk: &Talk<'_>,
     state: &mut TranslationState,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
     let how = ask.target.capabilities.structured_output;
-    let plan = Plan::lay_out(ask, &talk.turns)?;
-    let tools = Tools::new(&talk.offer, talk.called());
+    let plan = MessagesLayout::lay_out(ask, &talk.turns)?;
+    let tools = OfferedTools::new(&talk.offer, talk.called());
     let is_schema = matches!(talk.format, Format::Schema { .. });
     state.json_tool = is_schema && how == Structured::Tool && tools.is_empty();
     let in_words = matches!(talk.format, Format::Object) || (how != Structured::Native && !state.json_tool);
@@ -63,7 +66,7 @@ pub(super) fn write(
 }
 
 /// The bound on the answer, which the shape insists on.
-fn max_tokens(ask: &Ask<'_>, wishes: &Wishes<'_>) -> u64 {
+fn max_tokens(ask: &SourceRequest<'_>, wishes: &Wishes<'_>) -> u64 {
     let capabilities = ask.target.capabilities;
     let ceiling = capabilities.max_output_tokens;
     let usual = match ceiling.filter(|_| wishes.unbounded) {
@@ -74,29 +77,29 @@ fn max_tokens(ask: &Ask<'_>, wishes: &Wishes<'_>) -> u64 {
 }
 
 /// A message of one side as it is written.
-struct Message<'t, 'a> {
+struct WrittenMessage<'t, 'a> {
     role: Role,
     /// Tool results, which must come first.
     results: Vec<&'t Returned<'a>>,
-    pieces: Vec<Piece<'t, 'a>>,
+    pieces: Vec<MessagePiece<'t, 'a>>,
 }
 
 /// A piece of a message.
-enum Piece<'t, 'a> {
-    Text(Text<'t>),
+enum MessagePiece<'t, 'a> {
+    Text(RequestText<'t>),
     Block(&'t Block<'a>),
 }
 
 /// The conversation laid out.
 #[derive(Default)]
-struct Plan<'t, 'a> {
-    system: Vec<Piece<'t, 'a>>,
-    messages: Vec<Message<'t, 'a>>,
+struct MessagesLayout<'t, 'a> {
+    system: Vec<MessagePiece<'t, 'a>>,
+    messages: Vec<WrittenMessage<'t, 'a>>,
 }
 
-impl<'t, 'a> Plan<'t, 'a> {
-    fn lay_out(ask: &Ask<'_>, turns: &'t [Turn<'a>]) -> Result<Plan<'t, 'a>, Invalid> {
-        let mut plan = Plan::default();
+impl<'t, 'a> MessagesLayout<'t, 'a> {
+    fn lay_out(ask: &SourceRequest<'_>, turns: &'t [Turn<'a>]) -> Result<MessagesLayout<'t, 'a>, Invalid> {
+        let mut plan = MessagesLayout::default();
         if turns.len() > MESSAGES_MAX {
             return too_many(ask.messages_name(), MESSAGES_MAX, " messages");
         }
@@ -123,7 +126,7 @@ impl<'t, 'a> Plan<'t, 'a> {
     }
 
     /// Adds to what `role` says; a new message begins where the other side spoke last. Nothing at all begins none.
-    fn add(&mut self, role: Role, results: Vec<&'t Returned<'a>>, pieces: Vec<Piece<'t, 'a>>) {
+    fn add(&mut self, role: Role, results: Vec<&'t Returned<'a>>, pieces: Vec<MessagePiece<'t, 'a>>) {
         if results.is_empty() && pieces.is_empty() {
             return;
         }
@@ -132,13 +135,13 @@ impl<'t, 'a> Plan<'t, 'a> {
                 last.results.extend(results);
                 last.pieces.extend(pieces);
             }
-            None => self.messages.push(Message { role, results, pieces }),
+            None => self.messages.push(WrittenMessage { role, results, pieces }),
         }
     }
 
     /// A system message joins the system prompt, unless the model accepts it in place and the place is allowed: after a
     /// user's turn and before the assistant's or the end. One that must not move becomes a part of a user message then.
-    fn system(&mut self, ask: &Ask<'_>, turn: &'t Turn<'a>, moves: bool, before_assistant: bool) {
+    fn system(&mut self, ask: &SourceRequest<'_>, turn: &'t Turn<'a>, moves: bool, before_assistant: bool) {
         let texts = || turn.blocks.iter().filter_map(Block::text).filter(|text| !is_blank(text));
         let pieces = || pieces(turn.blocks.iter().filter(|block| !block.text().is_some_and(is_blank)));
         let last = self.messages.last().map(|message| message.role);
@@ -151,15 +154,15 @@ impl<'t, 'a> Plan<'t, 'a> {
         } else if moves || last.is_none() {
             self.system.extend(pieces());
         } else {
-            self.add(Role::User, Vec::new(), vec![Piece::Text(as_users(turn))]);
+            self.add(Role::User, Vec::new(), vec![MessagePiece::Text(as_users(turn))]);
         }
     }
 
     /// A last assistant message is a beginning to be continued: it must not end in white space.
     fn trim_last(&mut self) {
         let Some(last) = self.messages.last_mut().filter(|last| last.role == Role::Assistant) else { return };
-        last.pieces.pop_if(|piece| matches!(piece, Piece::Block(Block::Mark(_))));
-        let Some(Piece::Text(raw)) = last.pieces.last() else { return };
+        last.pieces.pop_if(|piece| matches!(piece, MessagePiece::Block(Block::Mark(_))));
+        let Some(MessagePiece::Text(raw)) = last.pieces.last() else { return };
         let text = Raw::text_of(raw);
         let trimmed = text.trim_end();
         if trimmed.len() < text.len() {
@@ -167,7 +170,7 @@ impl<'t, 'a> Plan<'t, 'a> {
             json::write_escaped(&mut inside, trimmed.as_bytes());
             last.pieces.pop();
             if !inside.is_empty() {
-                last.pieces.push(Piece::Text(Cow::Owned(inside)));
+                last.pieces.push(MessagePiece::Text(Cow::Owned(inside)));
             }
         }
         if last.pieces.is_empty() {
@@ -177,18 +180,18 @@ impl<'t, 'a> Plan<'t, 'a> {
 
     /// True if a call was made without the reasoning that led to it: a model that thinks by budget insists on it.
     fn lacks_reasoning(&self) -> bool {
-        let is = |piece: &Piece<'_, '_>, carried: bool| match piece {
-            Piece::Block(Block::Carried(_)) => carried,
-            Piece::Block(Block::Call(_)) => !carried,
+        let is = |piece: &MessagePiece<'_, '_>, carried: bool| match piece {
+            MessagePiece::Block(Block::Carried(_)) => carried,
+            MessagePiece::Block(Block::Call(_)) => !carried,
             _ => false,
         };
-        let has = |message: &Message<'_, '_>, carried| message.pieces.iter().any(|piece| is(piece, carried));
+        let has = |message: &WrittenMessage<'_, '_>, carried| message.pieces.iter().any(|piece| is(piece, carried));
         self.messages.iter().any(|message| has(message, false) && !has(message, true))
     }
 
     /// Appends system prompt and messages. `marks`: what comes again with the next turn is marked for the cache, which
     /// reads on from the latest mark that it knows.
-    fn write(&self, instruction: Option<Text<'_>>, marks: bool, out: &mut Vec<u8>) {
+    fn write(&self, instruction: Option<RequestText<'_>>, marks: bool, out: &mut Vec<u8>) {
         let mut users = self.messages.iter().filter(|message| message.role == Role::User).count();
         if !self.system.is_empty() || instruction.is_some() {
             key(out, "system");
@@ -196,7 +199,7 @@ impl<'t, 'a> Plan<'t, 'a> {
             self.system.iter().for_each(|piece| piece.write(out));
             instruction.iter().for_each(|text| write_text(text, out));
             if marks {
-                mark(Mark { hour: false }, out);
+                mark(CacheMark { hour: false }, out);
             }
             out.push(b']');
         }
@@ -218,7 +221,7 @@ impl<'t, 'a> Plan<'t, 'a> {
             message.pieces.iter().for_each(|piece| piece.write(out));
             if message.role == Role::User {
                 if marks && users <= MARKED_TURNS {
-                    mark(Mark { hour: false }, out);
+                    mark(CacheMark { hour: false }, out);
                 }
                 users -= 1;
             }
@@ -240,7 +243,7 @@ fn before_assistant(turns: &[Turn<'_>]) -> Vec<bool> {
 }
 
 /// The pieces of a user's or a tool's content; empty texts dropped, and blank ones where nothing else is said.
-fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<Piece<'t, 'a>> {
+fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<MessagePiece<'t, 'a>> {
     let mut pieces = Vec::new();
     let mut all_blank = true;
     for block in blocks {
@@ -248,12 +251,12 @@ fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<Piece<
             Block::Text(text) if text.is_empty() => {}
             Block::Text(text) => {
                 all_blank &= is_blank(text);
-                pieces.push(Piece::Text(Cow::Borrowed(text)));
+                pieces.push(MessagePiece::Text(Cow::Borrowed(text)));
             }
-            Block::Mark(_) => pieces.push(Piece::Block(block)),
+            Block::Mark(_) => pieces.push(MessagePiece::Block(block)),
             other => {
                 all_blank = false;
-                pieces.push(Piece::Block(other));
+                pieces.push(MessagePiece::Block(other));
             }
         }
     }
@@ -264,16 +267,16 @@ fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<Piece<
 }
 
 /// The pieces of what an assistant said: reasoning first, then texts, then calls.
-fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<Piece<'t, 'a>> {
+fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<MessagePiece<'t, 'a>> {
     let blocks = || turn.blocks.iter();
-    let carried = blocks().filter(|block| matches!(block, Block::Carried(_))).map(Piece::Block);
+    let carried = blocks().filter(|block| matches!(block, Block::Carried(_))).map(MessagePiece::Block);
     let texts = pieces(blocks().filter(|block| matches!(block, Block::Text(_) | Block::Mark(_))));
-    let calls = blocks().filter(|block| matches!(block, Block::Call(_))).map(Piece::Block);
+    let calls = blocks().filter(|block| matches!(block, Block::Call(_))).map(MessagePiece::Block);
     carried.chain(texts).chain(calls).collect()
 }
 
 /// Marks the block that `out` ends in.
-fn mark(mark: Mark, out: &mut Vec<u8>) {
+fn mark(mark: CacheMark, out: &mut Vec<u8>) {
     if out.pop_if(|last| *last == b'}').is_some() {
         out.extend_from_slice(b",\"cache_control\":{\"type\":\"ephemeral\"");
         out.extend_from_slice(if mark.hour { b",\"ttl\":\"1h\"}}" } else { b"}}" });
@@ -287,13 +290,13 @@ fn write_text(inside: &[u8], out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-impl Piece<'_, '_> {
+impl MessagePiece<'_, '_> {
     fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Piece::Text(text) => write_text(text, out),
-            Piece::Block(Block::Media(media)) => media.write_block(out),
-            Piece::Block(Block::Call(call)) => write_call(call, out),
-            Piece::Block(Block::Carried(json)) => {
+            MessagePiece::Text(text) => write_text(text, out),
+            MessagePiece::Block(Block::Media(media)) => media.write_block(out),
+            MessagePiece::Block(Block::Call(call)) => write_call(call, out),
+            MessagePiece::Block(Block::Carried(json)) => {
                 let is = |block: &Raw<'_>, kind| block.get("type").is_some_and(|own| own.is(kind));
                 let signed =
                     |block: &Raw<'_>| !block.members().any(|(_, value)| value.string().is_some_and(carrier::is_ours));
@@ -303,8 +306,8 @@ impl Piece<'_, '_> {
                     out.extend_from_slice(block.bytes());
                 }
             }
-            Piece::Block(Block::Mark(own)) => mark(*own, out),
-            Piece::Block(Block::Text(_) | Block::Think(_) | Block::Result(_)) => {}
+            MessagePiece::Block(Block::Mark(own)) => mark(*own, out),
+            MessagePiece::Block(Block::Text(_) | Block::Think(_) | Block::Result(_)) => {}
         }
     }
 }
@@ -333,7 +336,7 @@ fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
+fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
     messages_id(call.id, out);
@@ -342,9 +345,9 @@ fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
     write_inside(out, &call.name);
     key(out, "input");
     match call.arguments {
-        Arguments::Value(value) => compact(value.bytes(), out),
-        Arguments::Json(text) => write_input(text, out),
-        Arguments::Free(text) => {
+        RequestArguments::Value(value) => compact(value.bytes(), out),
+        RequestArguments::Json(text) => write_input(text, out),
+        RequestArguments::Free(text) => {
             out.extend_from_slice(b"{\"input\":");
             write_inside(out, text);
             out.push(b'}');
@@ -370,23 +373,23 @@ pub(in crate::dialect) fn write_input(arguments: &[u8], out: &mut Vec<u8>) {
 }
 
 /// The tools on offer and the choice among them.
-struct Tools<'t, 'a> {
+struct OfferedTools<'t, 'a> {
     offer: &'t Offer<'a>,
     /// Names to define without a schema: history uses them, the client does not offer them.
     synthetic: Vec<&'t [u8]>,
 }
 
-impl<'t, 'a> Tools<'t, 'a> {
+impl<'t, 'a> OfferedTools<'t, 'a> {
     /// Tool blocks in the history want definitions, though none of them may be called.
-    fn new(offer: &'t Offer<'a>, called: Vec<&'t [u8]>) -> Tools<'t, 'a> {
-        Tools { offer, synthetic: if offer.tools.is_empty() { called } else { Vec::new() } }
+    fn new(offer: &'t Offer<'a>, called: Vec<&'t [u8]>) -> OfferedTools<'t, 'a> {
+        OfferedTools { offer, synthetic: if offer.tools.is_empty() { called } else { Vec::new() } }
     }
 
     fn is_empty(&self) -> bool {
         self.offer.tools.is_empty() && self.synthetic.is_empty()
     }
 
-    fn write(&self, ask: &Ask<'_>, out: &mut Vec<u8>) {
+    fn write(&self, ask: &SourceRequest<'_>, out: &mut Vec<u8>) {
         if self.is_empty() {
             return;
         }
@@ -409,23 +412,23 @@ impl<'t, 'a> Tools<'t, 'a> {
 
     fn write_choice(&self, out: &mut Vec<u8>) {
         let one_at_a_time = self.offer.parallel == Some(false);
-        let choice = if self.synthetic.is_empty() { &self.offer.choice } else { &Choice::None };
+        let choice = if self.synthetic.is_empty() { &self.offer.choice } else { &ToolChoice::None };
         let kind = match choice {
-            Choice::Absent if !one_at_a_time => return,
-            Choice::Absent | Choice::Auto => "auto",
-            Choice::None => "none",
-            Choice::Any => "any",
-            Choice::One(_) => "tool",
+            ToolChoice::Absent if !one_at_a_time => return,
+            ToolChoice::Absent | ToolChoice::Auto => "auto",
+            ToolChoice::None => "none",
+            ToolChoice::Any => "any",
+            ToolChoice::One(_) => "tool",
         };
         key(out, "tool_choice");
         out.push(b'{');
         key(out, "type");
         write_string(out, kind);
-        if let Choice::One(name) = choice {
+        if let ToolChoice::One(name) = choice {
             key(out, "name");
             write_inside(out, name);
         }
-        if one_at_a_time && *choice != Choice::None {
+        if one_at_a_time && *choice != ToolChoice::None {
             key(out, "disable_parallel_tool_use");
             out.extend_from_slice(b"true");
         }
@@ -476,7 +479,13 @@ fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
 }
 
 /// Writes how the model is to think, where the client says so and the model takes it; true if it is to.
-fn write_thinking(ask: &Ask<'_>, talk: &Talk<'_>, plan: &Plan<'_, '_>, bound: u64, out: &mut Vec<u8>) -> bool {
+fn write_thinking(
+    ask: &SourceRequest<'_>,
+    talk: &Talk<'_>,
+    plan: &MessagesLayout<'_, '_>,
+    bound: u64,
+    out: &mut Vec<u8>,
+) -> bool {
     let capabilities = ask.target.capabilities;
     if ask.drops("thinking") {
         return false;
@@ -488,7 +497,7 @@ fn write_thinking(ask: &Ask<'_>, talk: &Talk<'_>, plan: &Plan<'_, '_>, bound: u6
         }
         return false;
     }
-    let forced = matches!(talk.offer.choice, Choice::Any | Choice::One(_));
+    let forced = matches!(talk.offer.choice, ToolChoice::Any | ToolChoice::One(_));
     match (capabilities.thinking, talk.wishes.reasons) {
         (Thinking::Adaptive, Some(summary)) => {
             key(out, "thinking");
@@ -513,7 +522,7 @@ fn write_thinking(ask: &Ask<'_>, talk: &Talk<'_>, plan: &Plan<'_, '_>, bound: u6
 }
 
 /// `output_config`: the format where it is native, and the effort.
-fn write_config(ask: &Ask<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
+fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
     let capabilities = ask.target.capabilities;
     let schema = match talk.format {
         Format::Schema { schema, .. } if capabilities.structured_output == Structured::Native => Some(schema),
@@ -539,7 +548,7 @@ fn write_config(ask: &Ask<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
 }
 
 /// Sampling, stop sequences and the end user. A model that thinks takes no sampling.
-fn write_parameters(ask: &Ask<'_>, wishes: &Wishes<'_>, thinks: bool, out: &mut Vec<u8>) {
+fn write_parameters(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, thinks: bool, out: &mut Vec<u8>) {
     let sampling = ask.target.capabilities.sampling && !thinks;
     if let Some(temperature) = wishes.temperature.filter(|_| sampling) {
         key(out, "temperature");

@@ -2,9 +2,9 @@
 
 use super::super::naming::responses_id;
 use super::super::request::Invalid;
-use super::ask::{Ask, is_blank, refuse, write_user};
+use super::ask::{SourceRequest, is_blank, refuse, write_user};
 use super::schema::{write_free, write_parameters};
-use super::talk::{Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Turn, Wishes};
+use super::talk::{Block, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, ToolChoice, Turn, Wishes};
 use super::to_chat::FAILED;
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
@@ -14,7 +14,7 @@ pub const BOUND_MIN: u64 = 16;
 const USER_MAX: usize = 64;
 
 /// Writes the request; see [`super::request`].
-pub(super) fn write(ask: &Ask<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
+pub(super) fn write(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
     let leads = |turn: &&Turn<'_>| matches!(turn.role, Role::System { .. });
     let leading = talk.turns.iter().take_while(leads).count();
     out.push(b'{');
@@ -143,7 +143,7 @@ fn write_assistant(turn: &Turn<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
+fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"function_call\",\"call_id\":\"");
     responses_id(call.id, out);
@@ -186,7 +186,7 @@ fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
+fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     if offer.tools.is_empty() {
         return;
     }
@@ -211,11 +211,11 @@ fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     }
     out.push(b']');
     let word = match &offer.choice {
-        Choice::Absent => None,
-        Choice::Auto => Some("auto"),
-        Choice::None => Some("none"),
-        Choice::Any => Some("required"),
-        Choice::One(name) => {
+        ToolChoice::Absent => None,
+        ToolChoice::Auto => Some("auto"),
+        ToolChoice::None => Some("none"),
+        ToolChoice::Any => Some("required"),
+        ToolChoice::One(name) => {
             key(out, "tool_choice");
             out.extend_from_slice(b"{\"type\":\"function\",\"name\":");
             write_inside(out, name);
@@ -234,7 +234,7 @@ fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
 }
 
 /// The bound on tokens, sampling, the effort and the end user. Stop sequences have no place in the shape.
-fn write_wishes(ask: &Ask<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
+fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops("max_output_tokens")) {
         key(out, "max_output_tokens");
         write_count(out, max.max(BOUND_MIN));
@@ -269,7 +269,7 @@ fn write_wishes(ask: &Ask<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
 }
 
 /// The form of the answer, and how long-winded it is.
-fn write_text(ask: &Ask<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
+fn write_text(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
     let verbosity = talk.wishes.verbosity;
     if (matches!(talk.format, Format::Free) && verbosity.is_none()) || ask.drops("text") {
         return;

@@ -5,11 +5,11 @@
 
 use super::super::naming::{Called, ToolKind, TranslationState, tool_name};
 use super::super::request::{Invalid, Name};
-use super::ask::{Ask, MARKS, refuse};
+use super::ask::{MARKS, SourceRequest, refuse};
 use super::bounds::{too_many, tool_name_fits};
 use super::from_chat::keep;
 use super::names::longest;
-use super::talk::{Choice, Offer, Schema, Text, Tool};
+use super::talk::{Offer, RequestText, Schema, Tool, ToolChoice};
 use crate::base::limits::TOOLS_MAX;
 use crate::wire::json::{Raw, write_escaped};
 use std::borrow::Cow;
@@ -25,22 +25,22 @@ const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on off
 
 /// The upstream's name of each tool, by namespace and name.
 #[derive(Default)]
-pub(super) struct Names<'a> {
-    known: BTreeMap<(&'a [u8], &'a [u8]), Text<'a>>,
-    taken: BTreeSet<Text<'a>>,
+pub(super) struct ToolNames<'a> {
+    known: BTreeMap<(&'a [u8], &'a [u8]), RequestText<'a>>,
+    taken: BTreeSet<RequestText<'a>>,
     most: usize,
 }
 
-impl<'a> Names<'a> {
+impl<'a> ToolNames<'a> {
     /// The upstream's name for a tool of the client's.
-    pub(super) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> Text<'a> {
+    pub(super) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> RequestText<'a> {
         let (namespace, name) = (inner(namespace), name.unwrap_or_default());
         let known = self.known.get(&(namespace, name)).cloned();
         known.unwrap_or_else(|| tool_name(namespace, name, self.most, |_| false))
     }
 
     /// Takes a name for another tool; `None` where the client has offered that very tool before.
-    fn take(&mut self, namespace: &'a [u8], name: &'a [u8]) -> Option<Text<'a>> {
+    fn take(&mut self, namespace: &'a [u8], name: &'a [u8]) -> Option<RequestText<'a>> {
         if self.known.contains_key(&(namespace, name)) {
             return None;
         }
@@ -57,10 +57,10 @@ fn inner(namespace: Option<&[u8]>) -> &[u8] {
 }
 
 /// The tools as they are read.
-struct Reader<'s, 'a> {
-    ask: &'s Ask<'a>,
+struct ToolReader<'s, 'a> {
+    ask: &'s SourceRequest<'a>,
     state: &'s mut TranslationState,
-    names: Names<'a>,
+    names: ToolNames<'a>,
     tools: Vec<Tool<'a>>,
     /// True if a tool runs at the provider, or needs no definition there: no other shape has such tools.
     hosted: bool,
@@ -68,12 +68,12 @@ struct Reader<'s, 'a> {
 
 /// Reads the tools on offer, those that the conversation adds among them.
 pub(super) fn read<'a>(
-    ask: &Ask<'a>,
+    ask: &SourceRequest<'a>,
     input: Raw<'a>,
     state: &mut TranslationState,
-) -> Result<(Names<'a>, Offer<'a>), Invalid> {
-    let names = Names { most: longest(ask.target.shape), ..Names::default() };
-    let mut reader = Reader { ask, state, names, tools: Vec::new(), hosted: false };
+) -> Result<(ToolNames<'a>, Offer<'a>), Invalid> {
+    let names = ToolNames { most: longest(ask.target.shape), ..ToolNames::default() };
+    let mut reader = ToolReader { ask, state, names, tools: Vec::new(), hosted: false };
     let adds = |item: &Raw<'_>| {
         item.get("type").is_some_and(|kind| kind.is("additional_tools") || kind.is("tool_search_output"))
     };
@@ -92,10 +92,10 @@ pub(super) fn read<'a>(
     }
     for (item, tools) in lists() {
         for (at, tool) in tools.items().enumerate() {
-            reader.tool(tool, Place { item, at, member: None })?;
+            reader.tool(tool, ToolPosition { item, at, member: None })?;
         }
     }
-    let Reader { names, mut tools, hosted, .. } = reader;
+    let ToolReader { names, mut tools, hosted, .. } = reader;
     let choice = ask.get(Name::ToolChoice, "tool_choice");
     let none = choice.is_some_and(|choice| choice.is("none"));
     if hosted && tools.is_empty() && !none {
@@ -111,7 +111,7 @@ pub(super) fn read<'a>(
 
 /// Position of a tool in the request.
 #[derive(Copy, Clone)]
-struct Place {
+struct ToolPosition {
     /// Index of the item of the conversation, if it is in one.
     item: Option<usize>,
     at: usize,
@@ -119,7 +119,7 @@ struct Place {
     member: Option<usize>,
 }
 
-impl Place {
+impl ToolPosition {
     fn path(self) -> String {
         let item = self.item.map_or(String::new(), |item| format!("input[{item}]."));
         let member = self.member.map_or(String::new(), |member| format!(".tools[{member}]"));
@@ -127,7 +127,7 @@ impl Place {
     }
 }
 
-impl<'a> Reader<'_, 'a> {
+impl<'a> ToolReader<'_, 'a> {
     /// A name that stands alone stays as it is.
     fn reserve(&mut self, tool: Raw<'a>) {
         let [kind, name] = tool.pick(["type", "name"]);
@@ -137,7 +137,7 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    fn tool(&mut self, tool: Raw<'a>, place: Place) -> Result<(), Invalid> {
+    fn tool(&mut self, tool: Raw<'a>, place: ToolPosition) -> Result<(), Invalid> {
         let text = |name| tool.get(name).and_then(Raw::string);
         match text("type").unwrap_or_default() {
             b"function" | b"custom" => self.named(tool, b"", place),
@@ -147,7 +147,7 @@ impl<'a> Reader<'_, 'a> {
                 for (at, member) in tool.get("tools").unwrap_or(Raw::NULL).items().enumerate() {
                     match member.get("type").and_then(Raw::string) {
                         None | Some(b"function" | b"custom") => {
-                            self.named(member, namespace, Place { member: Some(at), ..place })?;
+                            self.named(member, namespace, ToolPosition { member: Some(at), ..place })?;
                         }
                         Some(_) => self.hosted = true,
                     }
@@ -172,7 +172,7 @@ impl<'a> Reader<'_, 'a> {
     }
 
     /// A tool that has a name: a function, or one that takes free text.
-    fn named(&mut self, tool: Raw<'a>, namespace: &'a [u8], place: Place) -> Result<(), Invalid> {
+    fn named(&mut self, tool: Raw<'a>, namespace: &'a [u8], place: ToolPosition) -> Result<(), Invalid> {
         let [name, kind, description, parameters, strict, control, breakpoint] =
             tool.pick(["name", "type", "description", "parameters", "strict", MARKS[0], MARKS[1]]);
         let Some(own) = name.and_then(Raw::string).filter(|name| !name.is_empty()) else {
@@ -205,7 +205,7 @@ impl<'a> Reader<'_, 'a> {
 }
 
 /// Description of a tool that accepts free text, with its grammar in words.
-fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> Text<'static> {
+fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> RequestText<'static> {
     let mut text = given.unwrap_or_default().to_vec();
     if !text.is_empty() {
         write_escaped(&mut text, b"\n\n");
@@ -221,8 +221,12 @@ fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> Text<'static> {
     Cow::Owned(text)
 }
 
-fn choose<'a>(choice: Option<Raw<'a>>, names: &Names<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Choice<'a>, Invalid> {
-    let Some(choice) = choice else { return Ok(Choice::Absent) };
+fn choose<'a>(
+    choice: Option<Raw<'a>>,
+    names: &ToolNames<'a>,
+    tools: &mut Vec<Tool<'a>>,
+) -> Result<ToolChoice<'a>, Invalid> {
+    let Some(choice) = choice else { return Ok(ToolChoice::Absent) };
     let kind = choice.get("type").unwrap_or(choice);
     let named = |tool: Raw<'a>| {
         let text = |name| tool.get(name).and_then(Raw::string);
@@ -232,23 +236,23 @@ fn choose<'a>(choice: Option<Raw<'a>>, names: &Names<'a>, tools: &mut Vec<Tool<'
         }
     };
     Ok(match kind.string().unwrap_or_default() {
-        b"auto" => Choice::Auto,
-        b"none" => Choice::None,
-        b"required" => Choice::Any,
+        b"auto" => ToolChoice::Auto,
+        b"none" => ToolChoice::None,
+        b"required" => ToolChoice::Any,
         b"function" | b"custom" | b"tool_search" => {
             // Worked out once: it may be long, and the tools many.
             let one = named(choice);
             if !tools.iter().any(|tool| tool.name == one) {
                 return refuse("tool_choice", NOT_OFFERED);
             }
-            Choice::One(one)
+            ToolChoice::One(one)
         }
         b"allowed_tools" => {
             keep(tools, choice.get("tools").unwrap_or(Raw::NULL).items().map(named))?;
             if tools.is_empty() {
                 return refuse("tool_choice", NOT_OFFERED);
             }
-            if choice.get("mode").is_some_and(|mode| mode.is("required")) { Choice::Any } else { Choice::Auto }
+            if choice.get("mode").is_some_and(|mode| mode.is("required")) { ToolChoice::Any } else { ToolChoice::Auto }
         }
         _ => return refuse("tool_choice", NOT_OFFERED),
     })

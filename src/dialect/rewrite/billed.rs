@@ -7,7 +7,7 @@
 use super::super::capabilities::Capabilities;
 use super::super::relay::Relayed;
 use super::super::request::{Class, Fields, Member, Name, answers_of, bound_of};
-use super::super::requests::{BOUND_MIN, Target};
+use super::super::requests::{BOUND_MIN, RequestTarget};
 use super::{Fate, bound, fate_beside, tools};
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, eq_unescaped};
@@ -61,7 +61,7 @@ pub struct Surcharge<'a> {
 }
 
 /// Data that `with` is sent in addition to what the request's scan has found.
-pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &Target<'_>) -> Beside {
+pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &RequestTarget<'_>) -> Beside {
     let (takes, translated) = (with.capabilities, with.shape != shape.upstream());
     let added = takes.params.iter().map(|param| (param.name.len() + param.json.len()) as u64).sum();
     let name = match with.shape {
@@ -106,7 +106,12 @@ fn is_unknown(shape: Dialect, body: &[u8], member: &Member) -> bool {
 }
 
 /// The first member that `with` is sent and that is billed at a price of its own.
-pub fn surcharge<'a>(shape: Dialect, body: &'a [u8], fields: &Fields, with: &Target<'_>) -> Option<Surcharge<'a>> {
+pub fn surcharge<'a>(
+    shape: Dialect,
+    body: &'a [u8],
+    fields: &Fields,
+    with: &RequestTarget<'_>,
+) -> Option<Surcharge<'a>> {
     if with.shape != shape.upstream() {
         return None;
     }

@@ -34,8 +34,9 @@ impl Case {
         let mut scan = RequestScan::new();
         scan.reset(self.shape);
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
-        let with = Target { model: self.model, shape: Dialect::Chat, capabilities: &self.takes, cache_key: None };
-        let (mut text, mut pieces) = (b"left over".to_vec(), vec![Piece::Body(Span::new(0, 1))]);
+        let with =
+            RequestTarget { model: self.model, shape: Dialect::Chat, capabilities: &self.takes, cache_key: None };
+        let (mut text, mut pieces) = (b"left over".to_vec(), vec![RewritePiece::Body(Span::new(0, 1))]);
         let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces)?;
         // The walk over all members comes to the same where it could be spared.
         let (walked, mut walked_text, mut walked_pieces) = (every_member(&scan), Vec::new(), Vec::new());
@@ -48,12 +49,14 @@ impl Case {
         let mut out = Vec::new();
         for piece in &pieces {
             match piece {
-                Piece::Body(span) => out.extend_from_slice(span.of(body.as_bytes())),
-                Piece::Text(span) => out.extend_from_slice(span.of(&text)),
+                RewritePiece::Body(span) => out.extend_from_slice(span.of(body.as_bytes())),
+                RewritePiece::Text(span) => out.extend_from_slice(span.of(&text)),
             }
         }
         assert_eq!(total, out.len() as u64);
-        assert!(!pieces.iter().any(|piece| matches!(piece, Piece::Body(s) | Piece::Text(s) if s.is_empty())));
+        assert!(
+            !pieces.iter().any(|piece| matches!(piece, RewritePiece::Body(s) | RewritePiece::Text(s) if s.is_empty()))
+        );
         serde_json::from_slice::<serde_json::Value>(&out).unwrap_or_else(|error| {
             panic!("{error}: {}", String::from_utf8_lossy(&out));
         });
@@ -75,12 +78,16 @@ fn the_tables_of_a_body_with_many_members_take_what_they_are_said_to_take() {
         scan.reset(shape);
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.0));
         let (fields, mut text, mut pieces) = (scan.fields(), Vec::new(), Vec::new());
-        let with =
-            Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default(), cache_key: None };
+        let with = RequestTarget {
+            model: "gpt-x",
+            shape: Dialect::Chat,
+            capabilities: &Capabilities::default(),
+            cache_key: None,
+        };
         rewrite(shape, body.as_bytes(), fields, &with, &mut text, &mut pieces).unwrap();
         let tables = fields.members.capacity() * size_of::<Member>() + fields.cuts.capacity() * size_of::<Span>();
         assert!(pieces.len() > 900, "{shape:?}: {}", pieces.len());
-        assert!(fields.storage() >= tables + pieces.capacity() * size_of::<Piece>(), "{shape:?}");
+        assert!(fields.storage() >= tables + pieces.capacity() * size_of::<RewritePiece>(), "{shape:?}");
     }
     let mut scan = RequestScan::new();
     let small = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
@@ -281,7 +288,8 @@ fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
     scan.reset(Dialect::Chat);
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    let with = Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default(), cache_key: None };
+    let with =
+        RequestTarget { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default(), cache_key: None };
     rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
     assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
 }
@@ -396,7 +404,7 @@ fn what_the_configuration_writes_takes_no_more_than_its_room() {
     let body = format!("{{\"model\":\"s\",\"stream\":true,{MESSAGES}}}");
     let mut scan = RequestScan::new();
     scan.finish(body.as_bytes()).unwrap();
-    let with = Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &case.takes, cache_key: None };
+    let with = RequestTarget { model: "gpt-x", shape: Dialect::Chat, capabilities: &case.takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::with_capacity(256), Vec::new());
     rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
     assert!(text.len() > 10_000 && text.capacity() <= 256 + case.takes.params_room(), "{}", text.capacity());
@@ -708,7 +716,7 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
             scan.reset(*shape);
             scan.finish(body.as_bytes()).unwrap();
             let takes = Capabilities::default();
-            let with = Target { model: "m", shape: to, capabilities: &takes, cache_key: None };
+            let with = RequestTarget { model: "m", shape: to, capabilities: &takes, cache_key: None };
             let translated = super::super::translate(*shape, body.as_bytes(), scan.fields(), &with, &mut Vec::new());
             assert_eq!(translated.err().map(|why| why.0), Some(refused.clone()), "{body}");
         }

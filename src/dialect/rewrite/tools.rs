@@ -26,7 +26,7 @@ const NOT_OFFERED: &str = "tool_choice: expected auto, none, required, or a tool
 const TOO_MANY: &str = "tools: expected fewer tools that run at the provider";
 
 /// Tools of a request that are left out, so far.
-struct Tools<'a> {
+struct OmittedTools<'a> {
     body: &'a [u8],
     takes: &'a Capabilities,
     cuts: Vec<Span>,
@@ -59,7 +59,7 @@ fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Spa
         let member = fields.members.iter().find(|member| member.name == name && !takes.drops(text));
         member.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))
     };
-    let mut tools = Tools { body, takes, cuts: Vec::new(), kept: 0, gone: 0, seen: 0 };
+    let mut tools = OmittedTools { body, takes, cuts: Vec::new(), kept: 0, gone: 0, seen: 0 };
     // Each is looked at here, on the loop.
     if fields.inner.tools() as usize > TOOLS_MAX || (fields.adds_tools && fields.messages as usize > MESSAGES_MAX) {
         return too_long();
@@ -99,7 +99,7 @@ fn too_long<T>() -> Result<T, Invalid> {
     )))
 }
 
-impl<'a> Tools<'a> {
+impl<'a> OmittedTools<'a> {
     /// Checks a list of tools. `outer`: it may contain a namespace.
     fn list(&mut self, tools: Raw<'a>, outer: bool, goes_on: fn(Raw<'_>, &Capabilities) -> bool) {
         let mut leave = Leave::default();

@@ -15,7 +15,7 @@ use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
 use crate::wire::json::{Raw, Scanner, Token};
 use crate::wire::{Dialect, Span};
-use seen::{NAMES, Own, SPLICES_MAX, Seen};
+use seen::{EventScan, NAMES, Own, SPLICES_MAX};
 
 /// Relays each event of a stream that keeps its shape.
 #[derive(Debug)]
@@ -354,8 +354,12 @@ impl Tap {
         Ok(name != b"ping" && !kind.is("ping"))
     }
 
-    fn look(&mut self, data: &[u8], value: fn(&[K], Token, Span, &mut Seen) -> bool) -> Result<Seen, StreamFault> {
-        let mut seen = Seen::default();
+    fn look(
+        &mut self,
+        data: &[u8],
+        value: fn(&[K], Token, Span, &mut EventScan) -> bool,
+    ) -> Result<EventScan, StreamFault> {
+        let mut seen = EventScan::default();
         let relayed = &mut self.relayed;
         let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
             if value(path, token, whole, &mut seen) && token == Token::String {
@@ -371,7 +375,7 @@ impl Tap {
         Ok(seen)
     }
 
-    fn fail_on_error(&self, seen: &Seen, data: &[u8], name: &[u8]) -> Result<(), StreamFault> {
+    fn fail_on_error(&self, seen: &EventScan, data: &[u8], name: &[u8]) -> Result<(), StreamFault> {
         let error = seen.value(seen.error, data).filter(|error| is_error(*error));
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let named = name == b"error";
@@ -404,7 +408,7 @@ fn join_lines(json: &mut [u8]) {
 }
 
 /// Notes what matters of a chat chunk; true for text that counts as relayed.
-fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [] => seen.object = whole,
         [K::Id] => seen.splice(whole, Own::Id),
@@ -425,7 +429,7 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
 }
 
 /// Notes what matters of an event of a completion; true for text that counts as relayed.
-fn completion_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+fn completion_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [K::Choices, K::Item, K::Text] => true,
         // A chat chunk's text has no place in it.
@@ -435,7 +439,7 @@ fn completion_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> b
 }
 
 /// Notes what matters of a messages event; true for text that counts as relayed.
-fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [K::Message] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },
         [K::Message, K::Id] => seen.splice(whole, Own::Id),

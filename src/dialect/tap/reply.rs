@@ -227,12 +227,12 @@ fn read(
     let observed = ObservedUsage { reported, relayed_tokens };
     // The other shapes' counters are passed on as they are; a prompt that nobody asks for is not counted.
     let chat = shape == Dialect::Chat;
-    let counts = if chat { Counts::new(body, seen, me, &observed) } else { Counts::default() };
+    let counts = if chat { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
     if let (true, Some(templates)) = (counts.total.1 && counts.completion.1, templates) {
         templates.learn(body, seen, usage);
     }
     let from = out.len();
-    Writer { body, me, seen, counts, observed: &observed, out }.write(shape);
+    ReplyWriter { body, me, seen, counts, observed: &observed, out }.write(shape);
     if shape == Dialect::Responses {
         hide(me.hides, false, from, out);
     }
@@ -304,15 +304,15 @@ pub(super) fn estimated(shape: Dialect, body: &[u8]) -> u64 {
 
 /// The three token counters that a chat client gets.
 #[derive(Default)]
-struct Counts {
+struct ChatCounts {
     prompt: (u64, bool),
     completion: (u64, bool),
     total: (u64, bool),
 }
 
-impl Counts {
+impl ChatCounts {
     /// Each with a mark that says whether the upstream's own is already right.
-    fn new(body: &[u8], seen: &Seen, me: &ResponseIdentity<'_>, observed: &ObservedUsage) -> Counts {
+    fn new(body: &[u8], seen: &Seen, me: &ResponseIdentity<'_>, observed: &ObservedUsage) -> ChatCounts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
         // Of a repeated member the last one counts.
@@ -331,20 +331,20 @@ impl Counts {
         let output = observed.reported.output;
         let completion = (output.unwrap_or(observed.relayed_tokens), completion.is_some() && completion == output);
         let sum = prompt.0.saturating_add(completion.0);
-        Counts { prompt, completion, total: (sum, total == Some(sum)) }
+        ChatCounts { prompt, completion, total: (sum, total == Some(sum)) }
     }
 }
 
-struct Writer<'a> {
+struct ReplyWriter<'a> {
     body: &'a [u8],
     me: &'a ResponseIdentity<'a>,
     seen: &'a Seen,
-    counts: Counts,
+    counts: ChatCounts,
     observed: &'a ObservedUsage,
     out: &'a mut Vec<u8>,
 }
 
-impl Writer<'_> {
+impl ReplyWriter<'_> {
     fn write(&mut self, shape: Dialect) {
         let top: &[Edit] = match shape {
             Dialect::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],

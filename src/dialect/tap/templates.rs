@@ -32,7 +32,7 @@ pub struct AnswerTemplates(Ring<AnswerTemplate>);
 
 /// Kind of value in a hole.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Hole {
+enum AnswerHole {
     Id,
     Model,
     Text,
@@ -47,7 +47,7 @@ struct AnswerTemplate {
     /// Bytes outside the holes.
     bytes: Vec<u8>,
     /// The holes in order, each with the number of bytes before it.
-    holes: [(u32, Hole); HOLES],
+    holes: [(u32, AnswerHole); HOLES],
     /// Bytes after the last hole.
     behind: u32,
     /// Token counts of the learned answer.
@@ -55,7 +55,7 @@ struct AnswerTemplate {
 }
 
 /// Values in the holes of an answer.
-struct Found {
+struct HoleValues {
     id: Span,
     model: Span,
     prompt: u64,
@@ -82,7 +82,7 @@ impl AnswerTemplates {
         if body.len() - hollow > BYTES_MAX {
             return;
         }
-        let new = || AnswerTemplate { bytes: Vec::new(), holes: [(0, Hole::Text); HOLES], behind: 0, usage };
+        let new = || AnswerTemplate { bytes: Vec::new(), holes: [(0, AnswerHole::Text); HOLES], behind: 0, usage };
         let template = self.0.place(KEPT_MAX, new);
         template.bytes.clear();
         template.bytes.reserve_exact(body.len() - hollow);
@@ -97,23 +97,23 @@ impl AnswerTemplates {
 }
 
 /// The holes of an answer in order; `None` where it lacks one, has one twice, or one holds what none should.
-fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, Hole); HOLES]> {
-    let mut holes = [(Span::default(), Hole::Text); HOLES];
+fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, AnswerHole); HOLES]> {
+    let mut holes = [(Span::default(), AnswerHole::Text); HOLES];
     let mut count = 0;
     for (span, edit) in seen.places() {
         let hole = match edit {
-            Edit::Id => Hole::Id,
-            Edit::Model => Hole::Model,
-            Edit::Created => Hole::Created,
-            Edit::Prompt => Hole::Prompt,
-            Edit::Completion => Hole::Completion,
-            Edit::Total => Hole::Total,
+            Edit::Id => AnswerHole::Id,
+            Edit::Model => AnswerHole::Model,
+            Edit::Created => AnswerHole::Created,
+            Edit::Prompt => AnswerHole::Prompt,
+            Edit::Completion => AnswerHole::Completion,
+            Edit::Total => AnswerHole::Total,
             Edit::Object if !is_word(Raw::new(span.of(body))) => return None,
             Edit::Object | Edit::Usage => continue,
             Edit::Store | Edit::Previous => return None,
         };
         let inside = match hole {
-            Hole::Id | Hole::Model => {
+            AnswerHole::Id | AnswerHole::Model => {
                 Raw::new(span.of(body)).string()?;
                 Span { start: span.start + 1, end: span.end - 1 }
             }
@@ -141,7 +141,7 @@ fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, Hole); HOLES]> {
     if texts != 1 || is_said || count != HOLES - 1 || !once || !seen.has(Edit::Total) {
         return None;
     }
-    holes[count] = (text, Hole::Text);
+    holes[count] = (text, AnswerHole::Text);
     order::by_key(&mut holes, |(span, _)| (span.start as u64, span.end as u128));
     Some(holes)
 }
@@ -159,12 +159,12 @@ fn number(body: &[u8], at: usize) -> Option<(u64, usize)> {
 
 impl AnswerTemplate {
     /// Compares `body` with the template. `text`: beginning and end of a text that has been scanned before.
-    fn matches(&self, body: &[u8], text: &mut (usize, usize)) -> Option<Found> {
+    fn matches(&self, body: &[u8], text: &mut (usize, usize)) -> Option<HoleValues> {
         // Most differences are at the end, and the text may be long.
         if !body.ends_with(&self.bytes[self.bytes.len() - self.behind as usize..]) {
             return None;
         }
-        let mut found = Found { id: Span::default(), model: Span::default(), prompt: 0, completion: 0 };
+        let mut found = HoleValues { id: Span::default(), model: Span::default(), prompt: 0, completion: 0 };
         let (mut bytes, mut at, mut total) = (self.bytes.as_slice(), 0, 0);
         for (before, hole) in self.holes {
             let (same, rest) = bytes.split_at(before as usize);
@@ -173,23 +173,23 @@ impl AnswerTemplate {
             }
             (bytes, at) = (rest, at + same.len());
             let end = match hole {
-                Hole::Text if text.0 == at => text.1,
-                Hole::Id | Hole::Model | Hole::Text => string_end(body, at)?,
-                Hole::Created | Hole::Prompt | Hole::Completion | Hole::Total => {
+                AnswerHole::Text if text.0 == at => text.1,
+                AnswerHole::Id | AnswerHole::Model | AnswerHole::Text => string_end(body, at)?,
+                AnswerHole::Created | AnswerHole::Prompt | AnswerHole::Completion | AnswerHole::Total => {
                     let (value, end) = number(body, at)?;
                     match hole {
-                        Hole::Prompt => found.prompt = value,
-                        Hole::Completion => found.completion = value,
-                        Hole::Total => total = value,
+                        AnswerHole::Prompt => found.prompt = value,
+                        AnswerHole::Completion => found.completion = value,
+                        AnswerHole::Total => total = value,
                         _ => {}
                     }
                     end
                 }
             };
             match hole {
-                Hole::Id => found.id = Span::new(at, end),
-                Hole::Model => found.model = Span::new(at, end),
-                Hole::Text => *text = (at, end),
+                AnswerHole::Id => found.id = Span::new(at, end),
+                AnswerHole::Model => found.model = Span::new(at, end),
+                AnswerHole::Text => *text = (at, end),
                 _ => {}
             }
             at = end;
@@ -198,7 +198,7 @@ impl AnswerTemplate {
     }
 }
 
-impl Found {
+impl HoleValues {
     /// Appends the answer with its names put in.
     fn write(&self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         out.reserve(body.len() + me.id.len() + me.model.len());

@@ -148,7 +148,8 @@ fn a_spoilt_request_is_refused_or_translated_into_json() {
                 }
                 let how = [Structured::Native, Structured::Tool, Structured::Instruction][seed as usize % 3];
                 let capabilities = Capabilities { effort: true, structured_output: how, ..Capabilities::default() };
-                let target = Target { model: "m", shape: other(shape), capabilities: &capabilities, cache_key: None };
+                let target =
+                    RequestTarget { model: "m", shape: other(shape), capabilities: &capabilities, cache_key: None };
                 let mut out = Vec::new();
                 match translate(shape, body.as_bytes(), scan.fields(), &target, &mut out) {
                     Err(_) => refused += 1,
@@ -289,7 +290,7 @@ fn a_spoilt_request_of_responses_is_refused_or_translated_into_json() {
             }
             for shape in [Dialect::Chat, Dialect::Messages] {
                 let capabilities = Capabilities { effort: true, thinking: Thinking::Budget, ..Capabilities::default() };
-                let target = Target { model: "m", shape, capabilities: &capabilities, cache_key: None };
+                let target = RequestTarget { model: "m", shape, capabilities: &capabilities, cache_key: None };
                 let mut out = Vec::new();
                 if translate(Dialect::Responses, body.as_bytes(), scan.fields(), &target, &mut out).is_err() {
                     refused += 1;

@@ -448,7 +448,7 @@ fn numbers_and_the_order_of_members_survive_to_the_byte() {
         scan.reset(from);
         scan.finish(body.as_bytes()).unwrap();
         let (mut out, capabilities) = (Vec::new(), Capabilities::default());
-        let target = Target { model: "m", shape: other(from), capabilities: &capabilities, cache_key: None };
+        let target = RequestTarget { model: "m", shape: other(from), capabilities: &capabilities, cache_key: None };
         translate(from, body.as_bytes(), scan.fields(), &target, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };

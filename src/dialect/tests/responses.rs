@@ -126,14 +126,15 @@ fn the_same_shape_passes_but_for_what_is_ours_to_say() {
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let capabilities = Capabilities::default();
-    let target = Target { model: "gpt-5.5", shape: Dialect::Responses, capabilities: &capabilities, cache_key: None };
+    let target =
+        RequestTarget { model: "gpt-5.5", shape: Dialect::Responses, capabilities: &capabilities, cache_key: None };
     let length = rewrite(Dialect::Responses, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces);
     let length = length.unwrap();
     let mut out = Vec::new();
     for piece in &pieces {
         out.extend_from_slice(match piece {
-            Piece::Body(span) => span.of(body.as_bytes()),
-            Piece::Text(span) => span.of(&text),
+            RewritePiece::Body(span) => span.of(body.as_bytes()),
+            RewritePiece::Text(span) => span.of(&text),
         });
     }
     assert_eq!(out.len() as u64, length);

@@ -100,7 +100,7 @@ impl Exchange {
             return Ok(Built::TooLong);
         }
         if translated {
-            let to = dialect::Target { cache_key: draft.cache_key, ..to };
+            let to = dialect::RequestTarget { cache_key: draft.cache_key, ..to };
             draft
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
@@ -115,7 +115,7 @@ impl Exchange {
 
     /// Target of `at` as the writer of the body needs it.
     #[inline]
-    pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
+    pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::RequestTarget<'_>> {
         let (dialect, target, provider) = self.route(at)?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
         let before = match dialect {
@@ -123,7 +123,7 @@ impl Exchange {
             _ => 0,
         };
         let capabilities = self.request.setup.requests.capabilities(asked, before + at.target as usize)?;
-        Some(dialect::Target { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
+        Some(dialect::RequestTarget { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
 
     /// The outgoing body is written: it, and what the translation of the answer must know, stay in the buffers, if the
@@ -202,7 +202,7 @@ fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) ->
 fn splice(
     draft: &mut OutgoingRequest,
     dialect: Dialect,
-    to: &dialect::Target<'_>,
+    to: &dialect::RequestTarget<'_>,
     body: &[u8],
     pool: &mut Pool,
 ) -> Result<(), Refusal> {

@@ -5,7 +5,7 @@ use super::event::Message;
 use super::state::Exchange;
 use crate::base::limits::{RESERVATION_FLOOR, ROW_COST_MAX};
 use crate::base::time::Unix;
-use crate::dialect::{self, BOUND_MIN, Beside, Fields, Target};
+use crate::dialect::{self, BOUND_MIN, Beside, Fields, RequestTarget};
 use crate::gateway::cx::Cx;
 use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -23,13 +23,13 @@ const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
 impl Exchange {
     /// Dialect targets of all of the model's targets that may be used.
-    pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = Target<'a>> {
+    pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = RequestTarget<'a>> {
         let setup = &self.request.setup;
         let before = if let Some(Dialect::Relay(_)) = self.dialect() { model.targets.len() } else { 0 };
         self.targets_of(model).iter().enumerate().filter_map(move |(at, target)| {
             let shape = setup.config.providers.get(target.provider)?.shape;
             let capabilities = setup.requests.capabilities(index, before + at)?;
-            Some(Target { model: &target.model, shape, capabilities, cache_key: None })
+            Some(RequestTarget { model: &target.model, shape, capabilities, cache_key: None })
         })
     }
 

@@ -10,7 +10,7 @@ use super::need::{answer_tokens, payer};
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{self, Fields, Invalid, OwnedTarget, Surcharge, Target};
+use crate::dialect::{self, Fields, Invalid, OwnedTarget, RequestTarget, Surcharge};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling, Use, Wish};
@@ -198,7 +198,7 @@ impl Exchange {
             return self.refuse(Refusal::internal());
         };
         let by = cx.now.mono.after(target.limits.request_timeout);
-        let target = Box::new(OwnedTarget::from(Target { cache_key: draft.cache_key, ..to }));
+        let target = Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to }));
         let mut at = at;
         if self.admitted.is_some() {
             // Nobody may have the place meanwhile.

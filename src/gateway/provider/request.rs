@@ -4,7 +4,7 @@
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{
-    self, Cache, CacheKey, Capabilities, Invalid, Param, Piece, RequestScan, ScanWork, Structured, Thinking,
+    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestScan, RewritePiece, ScanWork, Structured, Thinking,
     TranslationState, UnknownMembers,
 };
 use crate::gateway::budget::{Budget, Promise};
@@ -240,7 +240,7 @@ pub(crate) struct OutgoingRequest {
     /// Inserted text between the pieces, or a translated body: all of it counts as buffered.
     pub(crate) text: Buf,
     /// The outgoing body.
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<RewritePiece>,
     /// Memory of the body's scan and of the translation state.
     beside: Charge,
     /// State of the request's translation that the answer's needs; `None` if nothing is translated.
@@ -325,7 +325,7 @@ impl OutgoingRequest {
         &mut self,
         from: Dialect,
         body: &[u8],
-        target: &dialect::Target<'_>,
+        target: &dialect::RequestTarget<'_>,
         pool: &mut Pool,
     ) -> Result<(), Invalid> {
         self.make_room(body.len(), pool);
@@ -337,7 +337,7 @@ impl OutgoingRequest {
         }
         self.state = Some(state);
         self.charge(pool);
-        self.pieces.push(Piece::Text(Span::new(0, self.text.len())));
+        self.pieces.push(RewritePiece::Text(Span::new(0, self.text.len())));
         self.length = self.text.len() as u64;
         Ok(())
     }
@@ -383,8 +383,8 @@ impl OutgoingRequest {
     pub(crate) fn write_some(&mut self, body: &[u8], mut room: usize, out: &mut Vec<u8>) -> bool {
         while let Some(piece) = self.pieces.get(self.next) {
             let bytes = match *piece {
-                Piece::Body(span) => rest(span, body, self.offset),
-                Piece::Text(span) => rest(span, self.text.bytes(), self.offset),
+                RewritePiece::Body(span) => rest(span, body, self.offset),
+                RewritePiece::Text(span) => rest(span, self.text.bytes(), self.offset),
             };
             let count = bytes.len().min(room);
             out.extend_from_slice(&bytes[..count]);
@@ -480,9 +480,9 @@ mod tests {
             let mut draft = OutgoingRequest::default();
             draft.text.push(&mut pool, b"abc");
             draft.pieces.extend([
-                Piece::Body(Span::new(0, 4)),
-                Piece::Text(Span::new(0, 3)),
-                Piece::Body(Span::new(6, 10)),
+                RewritePiece::Body(Span::new(0, 4)),
+                RewritePiece::Text(Span::new(0, 3)),
+                RewritePiece::Body(Span::new(6, 10)),
             ]);
             let mut out = Vec::new();
             let mut rounds = 0;

@@ -5,7 +5,7 @@ use super::super::super::delta::TOOL_HELD_MAX;
 use super::super::super::naming::{ToolKind, TranslationState, made_id};
 use super::super::messages_writer::is_blank;
 use super::super::response::free_input;
-use super::{Call, Open, ResponsesWriter, Stage};
+use super::{CallItem, CallStage, OpenItem, ResponsesWriter};
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
 impl ResponsesWriter {
@@ -21,7 +21,7 @@ impl ResponsesWriter {
     ) -> Result<(), StreamFault> {
         self.start(state, me, out);
         if self.calls.len() <= slot {
-            self.calls.resize_with(slot + 1, Call::default);
+            self.calls.resize_with(slot + 1, CallItem::default);
         }
         let mut known = id.to_vec();
         if id.is_empty() {
@@ -29,8 +29,8 @@ impl ResponsesWriter {
         }
         let called = state.called(name);
         self.waiting += known.len() + called.name.len();
-        self.calls[slot] = Call { id: known, called, stage: Stage::Waiting, ..Call::default() };
-        if let Open::Call(open) = self.open
+        self.calls[slot] = CallItem { id: known, called, stage: CallStage::Waiting, ..CallItem::default() };
+        if let OpenItem::Call(open) = self.open
             && !self.calls[open].complete
         {
             return if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { Ok(()) };
@@ -41,8 +41,8 @@ impl ResponsesWriter {
     }
 
     pub(super) fn open_call(&mut self, slot: usize, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.open = Open::Call(slot);
-        self.calls[slot].stage = Stage::Open;
+        self.open = OpenItem::Call(slot);
+        self.calls[slot].stage = CallStage::Open;
         if self.calls[slot].called.kind != ToolKind::Function {
             return;
         }
@@ -72,10 +72,10 @@ impl ResponsesWriter {
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
         match self.calls.get_mut(slot) {
-            Some(call) if call.stage == Stage::Open && call.called.kind == ToolKind::Function => {
+            Some(call) if call.stage == CallStage::Open && call.called.kind == ToolKind::Function => {
                 self.tell_arguments(piece, me, out);
             }
-            Some(call) if call.stage != Stage::Closed => {
+            Some(call) if call.stage != CallStage::Closed => {
                 call.held.extend_from_slice(piece);
                 self.waiting += piece.len();
                 if self.waiting > TOOL_HELD_MAX {
@@ -91,7 +91,7 @@ impl ResponsesWriter {
 
     /// Appends a call's item with the inside of its arguments, or of its input.
     fn write_call(&self, slot: usize, status: &str, inside: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        let Call { id, called, .. } = &self.calls[slot];
+        let CallItem { id, called, .. } = &self.calls[slot];
         let (start, kind) = match called.kind {
             ToolKind::Function => ("fc_", "function_call"),
             ToolKind::Custom => ("ctc_", "custom_tool_call"),
@@ -120,10 +120,10 @@ impl ResponsesWriter {
     /// The call under way is done; `cut`: the answer has ended in it.
     pub(super) fn close_call(&mut self, slot: usize, cut: bool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         let call = &mut self.calls[slot];
-        call.stage = Stage::Closed;
+        call.stage = CallStage::Closed;
         self.waiting -= call.id.len() + call.called.name.len() + call.held.len();
         let (kind, held) = (call.called.kind, std::mem::take(&mut call.held));
-        self.open = Open::None;
+        self.open = OpenItem::None;
         let mut written = Vec::with_capacity(self.text.len() + held.len() + 192);
         if kind == ToolKind::Function {
             if self.text.is_empty() && !cut {

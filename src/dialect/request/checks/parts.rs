@@ -1,7 +1,9 @@
 //! Checks the contents of a request's messages, system prompt and tools.
 
 use super::super::stored::NOTHING_STORED;
-use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, Message, NO_BLOCK, Name, Part, Role};
+use super::{
+    BlockPart, CHAT_ROLES, CheckedMessage, Checks, Content, MESSAGES_ROLES, MessageMember, MessageRole, NO_BLOCK, Name,
+};
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Dialect, Span};
 
@@ -122,13 +124,13 @@ impl Checks {
     /// A string inside a message names an object of the provider's account.
     #[cold]
     fn stored_in_message(&mut self, buf: &[u8], depth: usize) {
-        let Message { stored, block, member, .. } = self.message;
+        let CheckedMessage { stored, block, member, .. } = self.message;
         let (index, inner, name) = (self.items - 1, stored.member(buf), stored.name(buf));
         match (member, depth) {
-            (Part::Content, 5) => {
+            (MessageMember::Content, 5) => {
                 self.fields.names_stored(format_args!("messages[{index}].content[{block}].{name}"), &name)
             }
-            (Part::Content, 6..) => {
+            (MessageMember::Content, 6..) => {
                 let path = format_args!("messages[{index}].content[{block}].{inner}.{name}");
                 self.fields.names_stored(path, &name);
             }
@@ -172,21 +174,23 @@ impl Checks {
         match (depth, token) {
             (2, Token::ObjectClose) => return self.end_message(),
             (3, Token::Key) => {
-                self.message.member = Part::of(span.of(buf));
+                self.message.member = MessageMember::of(span.of(buf));
                 self.message.stored.key(buf, depth, span);
             }
-            (3, Token::ArrayClose) if self.message.member == Part::Content && self.shape == Dialect::Messages => {
+            (3, Token::ArrayClose)
+                if self.message.member == MessageMember::Content && self.shape == Dialect::Messages =>
+            {
                 self.unsigned.close_list(&mut self.fields.cuts);
             }
             (3, _) if !closes => self.message_value(buf, token, span),
             (4, Token::ObjectOpen) => {
                 self.fields.inner.add(1, 0);
-                if self.message.member == Part::Content {
+                if self.message.member == MessageMember::Content {
                     self.message.typed = false;
                     self.unsigned.open(span.start);
                 }
             }
-            (4, Token::ObjectClose) if self.message.member == Part::Content => {
+            (4, Token::ObjectClose) if self.message.member == MessageMember::Content => {
                 if self.shape == Dialect::Messages {
                     self.unsigned.close(span.end, &mut self.fields.cuts);
                 }
@@ -196,17 +200,17 @@ impl Checks {
                 }
                 self.message.block += 1;
             }
-            (4, _) if self.message.member == Part::Content && self.message.content == Content::Good => {
+            (4, _) if self.message.member == MessageMember::Content && self.message.content == Content::Good => {
                 let (index, block) = (self.items - 1, self.message.block);
                 return self.refuse(format_args!("messages[{index}].content[{block}]"), "an object");
             }
-            (5, Token::Key) if self.message.member == Part::Content => {
+            (5, Token::Key) if self.message.member == MessageMember::Content => {
                 self.unsigned.key(span.of(buf));
                 self.message.stored.key(buf, depth, span);
             }
             // In what a tool gave back.
             (6, Token::ObjectOpen) => self.fields.inner.add(1, 0),
-            (5, Token::String) if self.message.member == Part::Content => {
+            (5, Token::String) if self.message.member == MessageMember::Content => {
                 self.message.typed |= self.unsigned.string(span.of(buf));
                 if self.message.stored.is_named() {
                     self.stored_in_message(buf, depth);
@@ -222,19 +226,19 @@ impl Checks {
     /// The beginning of a value that belongs to a message itself. Of a repeated member the last one counts.
     fn message_value(&mut self, buf: &[u8], token: Token, span: Span) {
         match self.message.member {
-            Part::Role if token == Token::String && !span.of(buf).contains(&b'\\') => {
+            MessageMember::Role if token == Token::String && !span.of(buf).contains(&b'\\') => {
                 self.message.role = match (span.of(buf), self.shape) {
-                    (b"assistant", _) => Role::Assistant,
-                    (b"tool", Dialect::Chat) => Role::Tool,
-                    (b"user" | b"system", _) | (b"function", Dialect::Chat) => Role::Another,
+                    (b"assistant", _) => MessageRole::Assistant,
+                    (b"tool", Dialect::Chat) => MessageRole::Tool,
+                    (b"user" | b"system", _) | (b"function", Dialect::Chat) => MessageRole::Another,
                     (b"developer", Dialect::Chat) => {
                         self.fields.cuts.push(span);
-                        Role::Another
+                        MessageRole::Another
                     }
-                    _ => Role::Wrong,
+                    _ => MessageRole::Wrong,
                 };
             }
-            Part::Role => {
+            MessageMember::Role => {
                 let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
                 if self.shape == Dialect::Chat && is("developer") {
                     self.fields.cuts.push(span);
@@ -244,16 +248,16 @@ impl Checks {
                     Dialect::Messages | Dialect::Responses => &["user", "system"],
                 };
                 self.message.role = if is("assistant") {
-                    Role::Assistant
+                    MessageRole::Assistant
                 } else if self.shape == Dialect::Chat && is("tool") {
-                    Role::Tool
+                    MessageRole::Tool
                 } else if others.iter().any(|role| is(role)) {
-                    Role::Another
+                    MessageRole::Another
                 } else {
-                    Role::Wrong
+                    MessageRole::Wrong
                 };
             }
-            Part::Content => {
+            MessageMember::Content => {
                 self.message.block = 0;
                 self.unsigned.open_list();
                 self.message.content = match token {
@@ -262,19 +266,19 @@ impl Checks {
                     _ => Content::Wrong,
                 };
             }
-            Part::ToolCallId => self.message.tool_call_id = token == Token::String,
-            Part::Another => {}
+            MessageMember::ToolCallId => self.message.tool_call_id = token == Token::String,
+            MessageMember::Another => {}
         }
     }
 
     fn end_message(&mut self) -> Result<(), Stop> {
         let index = self.items - 1;
         let message = self.message;
-        if matches!(message.role, Role::Missing | Role::Wrong) {
+        if matches!(message.role, MessageRole::Missing | MessageRole::Wrong) {
             let roles = if self.shape == Dialect::Chat { CHAT_ROLES } else { MESSAGES_ROLES };
             return self.refuse(format_args!("messages[{index}].role"), &format!("one of {roles}"));
         }
-        let may_lack = message.role == Role::Assistant && self.shape == Dialect::Chat;
+        let may_lack = message.role == MessageRole::Assistant && self.shape == Dialect::Chat;
         if message.content == Content::Wrong || (message.content == Content::Missing && !may_lack) {
             let expected = match self.shape {
                 Dialect::Chat | Dialect::Relay(_) => "a string or an array of objects",
@@ -282,7 +286,7 @@ impl Checks {
             };
             return self.refuse(format_args!("messages[{index}].content"), expected);
         }
-        if message.role == Role::Tool && !message.tool_call_id {
+        if message.role == MessageRole::Tool && !message.tool_call_id {
             return self.refuse(format_args!("messages[{index}].tool_call_id"), "a string");
         }
         Ok(())

@@ -62,7 +62,7 @@ const ESCAPE_MAX: usize = 6;
 
 /// Type of an object, by its own `type`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Kind {
+enum ObjectType {
     /// No type yet.
     #[default]
     Untold,
@@ -75,14 +75,14 @@ enum Kind {
     Another,
 }
 
-impl Kind {
-    fn known(name: &[u8]) -> Option<Kind> {
+impl ObjectType {
+    fn known(name: &[u8]) -> Option<ObjectType> {
         Some(match name {
-            b"base64" | b"url" => Kind::Source,
-            b"image" | b"image_url" | b"input_image" | b"computer_screenshot" => Kind::Image,
-            b"document" | b"file" | b"input_file" | b"input_audio" | b"audio_url" | b"video_url" => Kind::File,
-            b"document_url" | b"file_url" | b"input_video" => Kind::File,
-            b"reasoning" | b"compaction" | b"redacted_thinking" | b"web_search_result" => Kind::Sealed,
+            b"base64" | b"url" => ObjectType::Source,
+            b"image" | b"image_url" | b"input_image" | b"computer_screenshot" => ObjectType::Image,
+            b"document" | b"file" | b"input_file" | b"input_audio" | b"audio_url" | b"video_url" => ObjectType::File,
+            b"document_url" | b"file_url" | b"input_video" => ObjectType::File,
+            b"reasoning" | b"compaction" | b"redacted_thinking" | b"web_search_result" => ObjectType::Sealed,
             _ => return None,
         })
     }
@@ -112,7 +112,7 @@ impl Media {
 
 /// Name of the member under way.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Key {
+enum MemberName {
     /// An item of an array, without a name.
     #[default]
     Item,
@@ -129,10 +129,10 @@ enum Key {
 
 /// A string that its part may carry: it is counted when that has ended and its type is known.
 #[derive(Copy, Clone, Debug)]
-struct Held {
+struct HeldString {
     span: Span,
     /// Name of its member: `Media`, `File` or `Sealed`.
-    key: Key,
+    key: MemberName,
     /// Media type that the object with the string names.
     media: Media,
     /// Depth of the object that has yet to end.
@@ -144,13 +144,13 @@ struct Held {
 /// State of the count.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Reading {
-    kinds: [Kind; LEVELS],
+    kinds: [ObjectType; LEVELS],
     media: [Media; LEVELS],
-    key: Key,
+    key: MemberName,
     /// Depth of the container under way in which a model has chosen all names; 0 if there is none.
     chosen: u8,
     /// What is not sealed, and what is: a search result has both.
-    held: [Option<Held>; 2],
+    held: [Option<HeldString>; 2],
 }
 
 impl Reading {
@@ -204,27 +204,29 @@ impl Reading {
 
     /// The name of a member; true if it is text.
     fn name(&mut self, name: &[u8]) -> bool {
-        let key = known(name, Key::known);
-        self.key = key.unwrap_or(Key::Another);
+        let key = known(name, MemberName::known);
+        self.key = key.unwrap_or(MemberName::Another);
         key.is_none() && !NAMES.contains(&name)
     }
 
     /// A container begins at this depth.
     fn open(&mut self, token: Token, depth: usize) {
         // `image_url` is a string or an object.
-        if self.chosen == 0 && !matches!(self.key, Key::Item | Key::Way | Key::Media | Key::File) {
+        if self.chosen == 0
+            && !matches!(self.key, MemberName::Item | MemberName::Way | MemberName::Media | MemberName::File)
+        {
             self.chosen = depth as u8;
         }
-        self.key = Key::Item;
+        self.key = MemberName::Item;
         if token == Token::ObjectOpen && depth < LEVELS {
-            (self.kinds[depth], self.media[depth]) = (Kind::Untold, Media::Untold);
+            (self.kinds[depth], self.media[depth]) = (ObjectType::Untold, Media::Untold);
         }
     }
 
     /// A container ends at this depth.
     #[inline]
     fn close(&mut self, buf: &[u8], token: Token, depth: usize, tokens: &mut CountLater) {
-        self.key = Key::Item;
+        self.key = MemberName::Item;
         if usize::from(self.chosen) == depth {
             self.chosen = 0;
         }
@@ -237,12 +239,12 @@ impl Reading {
     #[inline]
     fn end_part(&mut self, place: usize, buf: &[u8], token: Token, depth: usize, tokens: &mut CountLater) {
         let Some(mut held) = self.held[place].filter(|held| usize::from(held.depth) == depth) else { return };
-        let kind = if token == Token::ObjectClose { self.kinds[depth] } else { Kind::Another };
+        let kind = if token == Token::ObjectClose { self.kinds[depth] } else { ObjectType::Another };
         held.media = held.media.max(self.media[depth]);
         match kind {
             // The part around a source is an item of a list in a message, or of the conversation.
-            Kind::Untold | Kind::Source if !held.is_outer && depth > 2 => {
-                self.held[place] = Some(Held { depth: held.depth - 1, is_outer: true, ..held });
+            ObjectType::Untold | ObjectType::Source if !held.is_outer && depth > 2 => {
+                self.held[place] = Some(HeldString { depth: held.depth - 1, is_outer: true, ..held });
             }
             _ => {
                 self.held[place] = None;
@@ -255,11 +257,11 @@ impl Reading {
     fn string(&mut self, buf: &[u8], depth: usize, span: Span, tokens: &mut CountLater) -> bool {
         let of = depth - 1;
         match self.key {
-            Key::Type => {
-                self.says(of, known(span.of(buf), Kind::known).unwrap_or(Kind::Another));
+            MemberName::Type => {
+                self.says(of, known(span.of(buf), ObjectType::known).unwrap_or(ObjectType::Another));
                 true
             }
-            Key::MediaType => {
+            MemberName::MediaType => {
                 let (front, length) = front(span.of(buf));
                 if let Some(media) = self.media.get_mut(of) {
                     *media = (*media).max(Media::of(&front[..length]));
@@ -267,10 +269,10 @@ impl Reading {
                 true
             }
             key if key.may_carry() && of < LEVELS => {
-                let held = Held { span, key, media: Media::Untold, depth: of as u8, is_outer: false };
+                let held = HeldString { span, key, media: Media::Untold, depth: of as u8, is_outer: false };
                 // A part carries one of them; which of two a provider takes is not known.
-                if let Some(before) = self.held[usize::from(key == Key::Sealed)].replace(held) {
-                    before.count(Kind::Untold, buf, tokens);
+                if let Some(before) = self.held[usize::from(key == MemberName::Sealed)].replace(held) {
+                    before.count(ObjectType::Untold, buf, tokens);
                 }
                 false
             }
@@ -280,39 +282,39 @@ impl Reading {
 
     /// A number or a word of JSON, likewise.
     fn scalar(&mut self, depth: usize) {
-        if self.key == Key::Type {
-            self.says(depth - 1, Kind::Another);
+        if self.key == MemberName::Type {
+            self.says(depth - 1, ObjectType::Another);
         }
     }
 
-    fn says(&mut self, of: usize, what: Kind) {
+    fn says(&mut self, of: usize, what: ObjectType) {
         if let Some(kind) = self.kinds.get_mut(of) {
             *kind = what;
         }
     }
 }
 
-impl Key {
-    fn known(name: &[u8]) -> Option<Key> {
+impl MemberName {
+    fn known(name: &[u8]) -> Option<MemberName> {
         Some(match name {
-            b"type" => Key::Type,
-            b"encrypted_content" => Key::Sealed,
-            b"url" | b"image_url" | b"data" | b"file_data" => Key::Media,
-            b"file_url" | b"document_url" | b"audio_url" | b"video_url" => Key::File,
-            b"media_type" => Key::MediaType,
-            _ if WAYS.contains(&name) => Key::Way,
+            b"type" => MemberName::Type,
+            b"encrypted_content" => MemberName::Sealed,
+            b"url" | b"image_url" | b"data" | b"file_data" => MemberName::Media,
+            b"file_url" | b"document_url" | b"audio_url" | b"video_url" => MemberName::File,
+            b"media_type" => MemberName::MediaType,
+            _ if WAYS.contains(&name) => MemberName::Way,
             _ => return None,
         })
     }
 
     fn may_carry(self) -> bool {
-        matches!(self, Key::Media | Key::File | Key::Sealed)
+        matches!(self, MemberName::Media | MemberName::File | MemberName::Sealed)
     }
 }
 
-impl Held {
+impl HeldString {
     /// Counts it as what a part of this kind carries, or as text.
-    fn count(self, kind: Kind, buf: &[u8], tokens: &mut CountLater) {
+    fn count(self, kind: ObjectType, buf: &[u8], tokens: &mut CountLater) {
         let (raw, length) = (self.span.of(buf), self.span.len() as u64);
         let (front, end) = front(raw);
         let inline = front[..end].strip_prefix(b"data:");
@@ -323,18 +325,24 @@ impl Held {
         let media = inline.map_or(self.media, Media::of);
         let by_address = length.div_ceil(SEALED_BYTES_PER_TOKEN);
         match (kind, self.key) {
-            (Kind::File | Kind::Source | Kind::Untold, Key::Media) | (_, Key::File) if is_address => {
+            (ObjectType::File | ObjectType::Source | ObjectType::Untold, MemberName::Media) | (_, MemberName::File)
+                if is_address =>
+            {
                 tokens.add(by_address);
                 tokens.fetched();
             }
-            (Kind::Sealed, _) => tokens.add(by_address),
-            (Kind::Image, Key::Media) if is_address => tokens.add(IMAGE_TOKENS.max(by_address)),
-            (Kind::Image, Key::Media | Key::File) if is_data && media == Media::Image => tokens.add(IMAGE_TOKENS),
-            (Kind::Image | Kind::File, Key::Media | Key::File) if is_data && media == Media::Text => {
-                let least = if kind == Kind::Image { IMAGE_TOKENS } else { 0 };
+            (ObjectType::Sealed, _) => tokens.add(by_address),
+            (ObjectType::Image, MemberName::Media) if is_address => tokens.add(IMAGE_TOKENS.max(by_address)),
+            (ObjectType::Image, MemberName::Media | MemberName::File) if is_data && media == Media::Image => {
+                tokens.add(IMAGE_TOKENS)
+            }
+            (ObjectType::Image | ObjectType::File, MemberName::Media | MemberName::File)
+                if is_data && media == Media::Text =>
+            {
+                let least = if kind == ObjectType::Image { IMAGE_TOKENS } else { 0 };
                 tokens.add(least.max(length.div_ceil(TEXT_BYTES_PER_TOKEN)));
             }
-            (Kind::Image | Kind::File, Key::Media | Key::File) if is_data => {
+            (ObjectType::Image | ObjectType::File, MemberName::Media | MemberName::File) if is_data => {
                 tokens.add((length / FILE_BYTES_PER_TOKEN).clamp(IMAGE_TOKENS, FILE_TOKENS_MAX));
             }
             _ if self.span.len() > LATER_BYTES_MAX => tokens.add(length / UNSEEN_BYTES_PER_TOKEN),

@@ -3,7 +3,7 @@
 use super::super::super::relay::{Expected, Relayed};
 use super::super::super::tokens::{Estimator, LATER_BYTES_MAX};
 use super::super::fields::Invalid;
-use super::{Checks, Items, Name, answers, whole_number};
+use super::{Checks, ItemKind, Name, answers, whole_number};
 use crate::wire::json::{Raw, Stop, Token};
 use crate::wire::{Relay, Span};
 use std::num::NonZeroU64;
@@ -22,7 +22,7 @@ impl Checks {
         if !fits {
             return self.refuse(format_args!("{}", name.text()), expected.words());
         }
-        if token == Token::ArrayClose && (expected == Expected::List || self.texts != Items::Tokens) {
+        if token == Token::ArrayClose && (expected == Expected::List || self.texts != ItemKind::Tokens) {
             self.fields.texts = self.items;
         }
         if name == Name::Query {
@@ -68,23 +68,23 @@ impl Checks {
         let index = self.items - 1;
         let is_token = token == Token::Number && span.of(buf).iter().all(u8::is_ascii_digit);
         let kind = match (depth, token) {
-            (2, Token::String) => Items::Texts,
-            (2, Token::ArrayOpen) => Items::Lists,
-            (2, _) if is_token => Items::Tokens,
+            (2, Token::String) => ItemKind::Texts,
+            (2, Token::ArrayOpen) => ItemKind::Lists,
+            (2, _) if is_token => ItemKind::Tokens,
             (3, _) if is_token => return Ok(()),
-            _ => Items::Unknown,
+            _ => ItemKind::Unknown,
         };
         if index == 0 && depth == 2 {
             self.texts = kind;
         }
         let expected = match (depth, self.texts) {
-            (2, Items::Unknown) => "a string, an integer or an array of integers",
+            (2, ItemKind::Unknown) => "a string, an integer or an array of integers",
             (3, _) => "integers alone",
             _ if kind == self.texts => return Ok(()),
-            (_, Items::Texts) => "a string, as before it",
-            (_, Items::Tokens) => "an integer, as before it",
-            (_, Items::Lists) => "an array of integers, as before it",
-            (_, Items::Unknown) => "a string, an integer or an array of integers",
+            (_, ItemKind::Texts) => "a string, as before it",
+            (_, ItemKind::Tokens) => "an integer, as before it",
+            (_, ItemKind::Lists) => "an array of integers, as before it",
+            (_, ItemKind::Unknown) => "a string, an integer or an array of integers",
         };
         let name = self.name.text();
         self.refuse(format_args!("{name}[{index}]"), expected)

@@ -10,7 +10,7 @@ use super::super::super::template::Hole;
 use super::super::super::usage::Reported;
 use super::super::hidden::hide;
 use super::super::reply::estimated;
-use super::{NAMES, Own, Seen, Tap, join_lines};
+use super::{EventScan, NAMES, Own, Tap, join_lines};
 use crate::base::order;
 use crate::wire::json::{Raw, Token, write_count};
 use crate::wire::{Dialect, Span};
@@ -178,7 +178,7 @@ fn end_event(from: usize, number: Option<u32>, out: &mut Vec<u8>) {
 }
 
 /// Notes what matters of an event of a response; true for text that counts as relayed.
-fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [K::Type] => seen.kind = Some(whole),
         [K::SequenceNumber] => seen.number = Some(whole),

@@ -62,7 +62,7 @@ pub(super) const NAMES: &[Own] = &[Own::Id, Own::Model];
 
 /// Results of one scan of an event's data.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct EventScan {
     pub(super) splices: [Option<(Span, Own)>; SPLICES_MAX],
     pub(super) count: usize,
     pub(super) object: Span,
@@ -81,11 +81,11 @@ pub(super) struct Seen {
     /// Texts that count as relayed, and the last of them, without its quotes.
     pub(super) texts: u32,
     pub(super) text: Span,
-    /// Position in the output at which that text begins; see [`Seen::write`].
+    /// Position in the output at which that text begins; see [`EventScan::write`].
     pub(super) text_at: usize,
 }
 
-impl Seen {
+impl EventScan {
     pub(super) fn splice(&mut self, value: Span, own: Own) {
         if let Some(slot) = self.splices.get_mut(self.count) {
             *slot = Some((value, own));
