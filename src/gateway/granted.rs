@@ -1,7 +1,7 @@
 //! Admits requests by grants of the shared ledger, and gives grants back; see [`super::grants`].
 
 use super::cx::Cx;
-use crate::policy::ask::{Answer, Use};
+use crate::policy::ask::{AskAnswer, Use};
 use crate::policy::keys::{KeyId, KeyIx};
 use crate::policy::meter::{Amount, Hold, Lease};
 
@@ -17,7 +17,7 @@ impl Cx {
     }
 
     /// Takes the grant that came with an answer of the ledger.
-    pub(crate) fn granted(&mut self, key: KeyIx, answer: &Answer) {
+    pub(crate) fn granted(&mut self, key: KeyIx, answer: &AskAnswer) {
         if let Some(grant) = answer.grant {
             let replaced = self.grants.put(key, &answer.ask.lease, grant);
             self.give_back_grants(replaced);

@@ -3,7 +3,7 @@
 pub use super::admin::{DeskAnswer, DeskAsk, Part, UNKNOWN_AFTER, Writer};
 pub use super::offload::{Done, Work};
 use crate::base::time::Unix;
-use crate::policy::ask::{Answer, Ask, Release, Use};
+use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
 use crate::policy::discover::Listed;
@@ -213,7 +213,7 @@ pub enum Notice {
     /// So many more rows are committed.
     Committed(u64),
     /// The shared ledger has answered.
-    Answered(Answer),
+    Answered(AskAnswer),
     /// The ledger revokes this host's grants in an account, which another host needs: the key of this id, or the group
     /// of this name behind an `@`.
     CalledIn(String),

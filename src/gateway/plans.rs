@@ -3,7 +3,7 @@
 
 use crate::base::time::Unix;
 use crate::policy::config::Config;
-use crate::policy::keys::{KeyIx, Keys, Kind, KindIx};
+use crate::policy::keys::{KeyIx, KeyKind, Keys, KindIx};
 use crate::policy::meter::{Meter, PathIx, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Missing;
@@ -32,7 +32,7 @@ const NO_PLAN: u32 = u32::MAX;
 const NO_GROUP: u32 = u32::MAX - 1;
 
 impl KeyPlace {
-    fn of(kind: &Kind, config: &Config, meter: &Meter) -> KeyPlace {
+    fn of(kind: &KeyKind, config: &Config, meter: &Meter) -> KeyPlace {
         let path = kind.group.as_ref().map_or(Some(PathIx::NONE), |group| meter.path_of(group));
         let plan = config.plans.iter().position(|plan| *plan.name == *kind.plan);
         let (plan, path) = match (plan, path) {

@@ -2,7 +2,7 @@
 //! and `store`. The ledger decides for all hosts.
 
 use super::keys::KeyId;
-use super::meter::{Amount, By, Lease, LimitKind, SharedCounts};
+use super::meter::{Amount, Lease, LimitKind, LimitReason, SharedCounts};
 use crate::base::time::Mono;
 
 /// Limits of a plan or a group, 0 for none.
@@ -100,7 +100,7 @@ pub enum Ruling {
     Admitted,
     /// A limit refuses the request. The number is 0 for the key's own limit, otherwise that of the group, counted from
     /// the nearest.
-    Refused(LimitKind, usize, By),
+    Refused(LimitKind, usize, LimitReason),
     /// The question asked only for the counts.
     Looked,
     /// The ledger has recalled the grants of other hosts. The gateway must ask again.
@@ -111,7 +111,7 @@ pub enum Ruling {
 
 /// The answer to an [`Ask`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct AskAnswer {
     /// The question.
     pub ask: Ask,
     /// The decision.
@@ -124,10 +124,10 @@ pub struct Answer {
     pub grant: Option<Grant>,
 }
 
-impl Answer {
+impl AskAnswer {
     /// Answer if the ledger cannot be reached.
-    pub fn unavailable(ask: Ask) -> Answer {
-        Answer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default(), groups: Vec::new(), grant: None }
+    pub fn unavailable(ask: Ask) -> AskAnswer {
+        AskAnswer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default(), groups: Vec::new(), grant: None }
     }
 }
 

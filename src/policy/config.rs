@@ -34,7 +34,7 @@ pub use providers::{Auth, AuthoritySpec, CHAT_PATH, Credential, Provider, Unknow
 pub use proxy::Proxy;
 pub use server::{AdminListen, Reach, RequestLog, Server, TlsFiles};
 pub use store::{Durability, OnOutage, Snapshot, StoreConfig, StoreUrl};
-pub use telemetry::{Header, Telemetry};
+pub use telemetry::{CollectorHeader, Telemetry};
 
 #[cfg(test)]
 mod tests;

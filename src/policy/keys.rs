@@ -12,7 +12,7 @@ use std::fmt;
 
 mod table;
 
-pub use table::{Key, KeyIx, KeyNews, Keys, Kind, KindIx};
+pub use table::{Key, KeyIx, KeyKind, KeyNews, Keys, KindIx};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Text after the service's prefix in every key.
@@ -97,7 +97,7 @@ impl fmt::Debug for KeyId {
 
 /// Endpoint that a scope can permit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Endpoint {
+pub enum ScopeEndpoint {
     /// `POST /v1/chat/completions`.
     Chat,
     /// `POST /v1/messages` and its count_tokens.
@@ -112,28 +112,28 @@ pub enum Endpoint {
     Quota,
 }
 
-impl Endpoint {
+impl ScopeEndpoint {
     /// All values, in the order in which they are written.
-    pub const ALL: [Endpoint; 8] = [
-        Endpoint::Chat,
-        Endpoint::Messages,
-        Endpoint::Responses,
-        Endpoint::Relay(Relay::Embeddings),
-        Endpoint::Relay(Relay::Rerank),
-        Endpoint::Relay(Relay::Completions),
-        Endpoint::Models,
-        Endpoint::Quota,
+    pub const ALL: [ScopeEndpoint; 8] = [
+        ScopeEndpoint::Chat,
+        ScopeEndpoint::Messages,
+        ScopeEndpoint::Responses,
+        ScopeEndpoint::Relay(Relay::Embeddings),
+        ScopeEndpoint::Relay(Relay::Rerank),
+        ScopeEndpoint::Relay(Relay::Completions),
+        ScopeEndpoint::Models,
+        ScopeEndpoint::Quota,
     ];
 
     /// Name on the command line, in stores and in messages.
     pub fn as_str(self) -> &'static str {
         match self {
-            Endpoint::Chat => "chat",
-            Endpoint::Messages => "messages",
-            Endpoint::Responses => "responses",
-            Endpoint::Relay(relay) => relay.name(),
-            Endpoint::Models => "models",
-            Endpoint::Quota => "quota",
+            ScopeEndpoint::Chat => "chat",
+            ScopeEndpoint::Messages => "messages",
+            ScopeEndpoint::Responses => "responses",
+            ScopeEndpoint::Relay(relay) => relay.name(),
+            ScopeEndpoint::Models => "models",
+            ScopeEndpoint::Quota => "quota",
         }
     }
 }
@@ -165,14 +165,14 @@ impl Default for Scope {
 
 impl Scope {
     /// Scope with the endpoints for which `has` is true, and all models.
-    fn of(has: &dyn Fn(Endpoint) -> bool) -> Scope {
+    fn of(has: &dyn Fn(ScopeEndpoint) -> bool) -> Scope {
         Scope {
-            chat: has(Endpoint::Chat),
-            messages: has(Endpoint::Messages),
-            responses: has(Endpoint::Responses),
-            relays: Relay::ALL.map(|relay| has(Endpoint::Relay(relay))),
-            models: has(Endpoint::Models),
-            quota: has(Endpoint::Quota),
+            chat: has(ScopeEndpoint::Chat),
+            messages: has(ScopeEndpoint::Messages),
+            responses: has(ScopeEndpoint::Responses),
+            relays: Relay::ALL.map(|relay| has(ScopeEndpoint::Relay(relay))),
+            models: has(ScopeEndpoint::Models),
+            quota: has(ScopeEndpoint::Quota),
             models_allowed: None,
         }
     }
@@ -185,7 +185,7 @@ impl Scope {
     ) -> Result<Scope, String> {
         let mut named = Vec::new();
         for word in endpoints {
-            let known = Endpoint::ALL.into_iter().find(|endpoint| endpoint.as_str() == word);
+            let known = ScopeEndpoint::ALL.into_iter().find(|endpoint| endpoint.as_str() == word);
             named.push(known.ok_or_else(|| word.to_string())?);
         }
         let mut scope = Scope::of(&|endpoint| named.is_empty() || named.contains(&endpoint));
@@ -198,14 +198,14 @@ impl Scope {
     }
 
     /// True if `endpoint` is permitted.
-    pub fn allows(&self, endpoint: Endpoint) -> bool {
+    pub fn allows(&self, endpoint: ScopeEndpoint) -> bool {
         match endpoint {
-            Endpoint::Chat => self.chat,
-            Endpoint::Messages => self.messages,
-            Endpoint::Responses => self.responses,
-            Endpoint::Relay(relay) => self.relays[relay as usize],
-            Endpoint::Models => self.models,
-            Endpoint::Quota => self.quota,
+            ScopeEndpoint::Chat => self.chat,
+            ScopeEndpoint::Messages => self.messages,
+            ScopeEndpoint::Responses => self.responses,
+            ScopeEndpoint::Relay(relay) => self.relays[relay as usize],
+            ScopeEndpoint::Models => self.models,
+            ScopeEndpoint::Quota => self.quota,
         }
     }
 
@@ -216,7 +216,8 @@ impl Scope {
 
     /// The permitted endpoints, comma-separated: `chat,models,quota`. [`Scope::from_words`] reads it back.
     pub fn endpoints_text(&self) -> String {
-        let words: Vec<&str> = Endpoint::ALL.into_iter().filter(|e| self.allows(*e)).map(Endpoint::as_str).collect();
+        let words: Vec<&str> =
+            ScopeEndpoint::ALL.into_iter().filter(|e| self.allows(*e)).map(ScopeEndpoint::as_str).collect();
         words.join(",")
     }
 
@@ -229,7 +230,7 @@ impl Scope {
 
     /// Reads [`Scope::stored_endpoints`].
     pub fn from_stored(endpoints: &str, models_allowed: Option<Vec<String>>) -> Scope {
-        let has = |endpoint: Endpoint| endpoints.split(',').any(|word| word == endpoint.as_str());
+        let has = |endpoint: ScopeEndpoint| endpoints.split(',').any(|word| word == endpoint.as_str());
         let scope = if FORMER_ALL.contains(&endpoints) { Scope::default() } else { Scope::of(&has) };
         Scope { models_allowed, ..scope }
     }

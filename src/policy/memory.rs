@@ -30,7 +30,7 @@ pub(super) const MIB: u64 = 1 << 20;
 
 /// Bounds of queues, lists and idle connections, which no setting names.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Bounds {
+pub struct QueueBounds {
     /// Usage records that wait for the ledger, at most.
     pub rows: u64,
     /// The same while a host goes on without its shared ledger.
@@ -43,9 +43,9 @@ pub struct Bounds {
     pub idle: Option<usize>,
 }
 
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds {
+impl Default for QueueBounds {
+    fn default() -> QueueBounds {
+        QueueBounds {
             rows: ROWS_WAITING_MAX,
             rows_alone: ROWS_WAITING_ALONE_MAX,
             log: LOG_BYTES_MAX,
@@ -57,7 +57,7 @@ impl Default for Bounds {
 
 /// Facts of a configuration that its memory depends on, as far as they are known before its limits.
 #[derive(Copy, Clone, Debug)]
-pub struct Known {
+pub struct ConfigFacts {
     /// Number of providers.
     pub providers: u64,
     /// Clients speak TLS.
@@ -78,11 +78,11 @@ pub struct Share {
     /// `server.max_buffered`.
     pub max_buffered: u64,
     /// The other bounds.
-    pub bounds: Bounds,
+    pub bounds: QueueBounds,
 }
 
 /// Divides `memory` bytes. `None` if nothing useful remains for buffers.
-pub fn share(memory: u64, known: Known) -> Option<Share> {
+pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     let max_connections = (memory / MIB).clamp(8, 10_000);
     let idle = (memory / (4 * MIB)).clamp(2, 64);
     let rows = (memory / 16 / ROW_BYTES).min(ROWS_WAITING_MAX);
@@ -109,7 +109,7 @@ pub fn share(memory: u64, known: Known) -> Option<Share> {
         max_connections: count(max_connections),
         max_body: max_buffered / 4,
         max_buffered,
-        bounds: Bounds { rows, rows_alone: rows, log: count(log), list, idle: Some(count(idle)) },
+        bounds: QueueBounds { rows, rows_alone: rows, log: count(log), list, idle: Some(count(idle)) },
     })
 }
 
@@ -165,7 +165,7 @@ impl Terms {
 mod tests {
     use super::*;
 
-    const PLAIN: Known = Known { providers: 1, tls: false, admin: true, spans: false };
+    const PLAIN: ConfigFacts = ConfigFacts { providers: 1, tls: false, admin: true, spans: false };
 
     #[test]
     fn more_memory_allows_more_of_everything() {
@@ -181,7 +181,11 @@ mod tests {
     #[test]
     fn providers_and_tls_take_from_the_buffers() {
         let most = share(64 * MIB, PLAIN).unwrap().max_buffered;
-        for known in [Known { providers: 9, ..PLAIN }, Known { tls: true, ..PLAIN }, Known { spans: true, ..PLAIN }] {
+        for known in [
+            ConfigFacts { providers: 9, ..PLAIN },
+            ConfigFacts { tls: true, ..PLAIN },
+            ConfigFacts { spans: true, ..PLAIN },
+        ] {
             assert!(share(64 * MIB, known).unwrap().max_buffered < most, "{known:?}");
         }
     }

@@ -13,7 +13,7 @@ mod tree;
 pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
 pub use budget::{BudgetNews, BudgetOf, BudgetStatus};
 pub use groups::GroupStatus;
-pub use limit::{By, Limit, LimitKind, Whose};
+pub use limit::{Limit, LimitKind, LimitReason, Whose};
 
 use super::keys::KeyIx;
 use super::plan::{Group, Plan, shown};
@@ -21,7 +21,7 @@ use super::window::window;
 use crate::base::paged::Sparse;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
-use account::{Account, tokens_left};
+use account::{MeterAccount, tokens_left};
 use budget::{NO_BUDGET, tell};
 use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached, share};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ pub struct QuotaStatus {
 /// All counters, by [`KeyIx`] and by the names of groups. They survive changes of the configuration.
 #[derive(Debug, Default)]
 pub struct Meter {
-    accounts: Sparse<Account>,
+    accounts: Sparse<MeterAccount>,
     tree: Tree,
     open: Slots<Open>,
     news: Vec<BudgetNews>,
@@ -188,7 +188,7 @@ impl Meter {
     /// again: a counter may have been repaired, or requests may not count after all.
     pub fn spent_shared(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         self.spent_settled(payer, now).or_else(|limit| {
-            let is_old = |account: &Account| account.shared.as_ref().is_some_and(|known| known.is_old(now));
+            let is_old = |account: &MeterAccount| account.shared.as_ref().is_some_and(|known| known.is_old(now));
             let mut old = is_old(self.at(payer.key, payer.plan, now));
             self.tree.each(payer.path, &self.open, now, |node| old |= is_old(&node.account));
             if old { Ok(()) } else { Err(limit) }
@@ -206,7 +206,7 @@ impl Meter {
     /// `None`: the exact estimate must be counted for [`Meter::admit`], or a limit refuses the request.
     pub fn admit_bounded(&mut self, payer: Payer<'_>, now: Unix, most: Amount) -> Option<Hold> {
         let account = self.at(payer.key, payer.plan, now);
-        let is_free = |account: &Account, plan: &Plan| {
+        let is_free = |account: &MeterAccount, plan: &Plan| {
             let counts = Counts::of(account, Counted::Own);
             counts.is_far(plan, most) && !counts.is_reached(plan)
         };
@@ -284,12 +284,16 @@ impl Meter {
 
     /// Clears the counts, since the operator has replaced the shared ledger by an empty one.
     pub fn reset_counts(&mut self) {
-        self.accounts.iter_mut().map(|(_, account)| account).chain(self.tree.every()).for_each(Account::reset_counts);
+        self.accounts
+            .iter_mut()
+            .map(|(_, account)| account)
+            .chain(self.tree.every())
+            .for_each(MeterAccount::reset_counts);
     }
 
     /// Adds one request to the known counts of a shared ledger, in the window of each account of `lease`.
     pub fn learn_of_one(&mut self, key: KeyIx, lease: &Lease) {
-        let learn = |account: &mut Account, window: (Unix, Unix)| {
+        let learn = |account: &mut MeterAccount, window: (Unix, Unix)| {
             if let Some(known) = account.shared.as_mut().filter(|known| known.counts.window == window) {
                 known.counts.requests = known.counts.requests.saturating_add(1);
             }
@@ -316,7 +320,7 @@ impl Meter {
 
     /// Limit of `kind` by which a shared ledger has refused a key. `which` is 0 for the key's own limit, and otherwise
     /// counts the groups from the nearest.
-    pub fn limit(&mut self, payer: Payer<'_>, now: Unix, kind: LimitKind, by: By, which: usize) -> Limit {
+    pub fn limit(&mut self, payer: Payer<'_>, now: Unix, kind: LimitKind, by: LimitReason, which: usize) -> Limit {
         let account = self.at(payer.key, payer.plan, now);
         let (mut found, mut at) = (limit(kind, by, account, payer.plan, false, now), 0);
         self.tree.each(payer.path, &self.open, now, |node| {
@@ -540,7 +544,7 @@ impl Meter {
 
     /// The account of `key` with its window and period brought to `now`.
     #[inline]
-    fn at(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> &mut Account {
+    fn at(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> &mut MeterAccount {
         let account = self.accounts.entry(key.0 as usize);
         let open = &self.open;
         account.enter(plan, now, &|visit| {
@@ -551,7 +555,7 @@ impl Meter {
 }
 
 /// Remaining quota of one account.
-fn standing(account: &Account, plan: &Plan) -> QuotaStatus {
+fn standing(account: &MeterAccount, plan: &Plan) -> QuotaStatus {
     let (requests, tokens) = account.window_known();
     let (limit, used) = (shown(plan.requests), account.period_known());
     QuotaStatus {
@@ -570,7 +574,7 @@ fn standing(account: &Account, plan: &Plan) -> QuotaStatus {
 impl QuotaStatus {
     /// Combines the quota of a key with that of a group above it.
     #[inline]
-    fn narrow(&mut self, account: &Account, group: &Plan) {
+    fn narrow(&mut self, account: &MeterAccount, group: &Plan) {
         if group.requests > 0 {
             let (limit, (requests, _)) = (shown(group.requests), account.window_known());
             let remaining = limit.saturating_sub(requests);

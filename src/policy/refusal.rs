@@ -3,7 +3,7 @@
 //! the host.
 
 use super::cause::Cause;
-use super::meter::{By, Limit, LimitKind, Whose};
+use super::meter::{Limit, LimitKind, LimitReason, Whose};
 use crate::base::time::Unix;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -491,9 +491,9 @@ impl Refusal {
     #[inline]
     pub fn limit(limit: &Limit) -> Refusal {
         let is_final = match limit.by {
-            By::Spent => limit.kind.is_of_period(),
-            By::Reserved => false,
-            By::Share { .. } => true,
+            LimitReason::Spent => limit.kind.is_of_period(),
+            LimitReason::Reserved => false,
+            LimitReason::Share { .. } => true,
         };
         Refusal {
             retry_after: Some(limit.retry_after.max(1)),

@@ -41,10 +41,10 @@ use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock::{self, Clock};
-use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use, Wish};
+use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Use, Wish};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::meter::{Amount, By, GroupLease, Lease, LimitKind, SharedCounts};
+use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, LimitReason, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 pub use link::Bounds;
@@ -112,7 +112,7 @@ pub enum Command<'a> {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Done {
     /// The answer.
-    Answer(Answer),
+    Answer(AskAnswer),
     /// Done.
     Done,
     /// Done, but the host's lease has ended: it must announce itself again.
@@ -561,7 +561,7 @@ fn is_late(answer: &Value) -> bool {
 }
 
 /// Reads the result of the admitting script.
-fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
+fn read_ruling(ask: &Ask, value: &Value) -> Option<AskAnswer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
     let ([code, which, waits, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
@@ -575,7 +575,7 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
     };
     let ruling = match (code, kind) {
         (_, Some(kind)) => {
-            let by = if *waits > 0 { By::Reserved } else { By::Spent };
+            let by = if *waits > 0 { LimitReason::Reserved } else { LimitReason::Spent };
             Ruling::Refused(kind, usize::try_from(*which).ok()?, by)
         }
         (0, _) => Ruling::Admitted,
@@ -592,5 +592,5 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
     // The caller, who knows when it asked, sets the end.
     let (amount, until) = (Amount { tokens: *tokens, nano: *nano }, Mono(0));
     let grant = (*gives > 0).then_some(Grant { number: ask.wish.number, requests: *requests, amount, until });
-    Some(Answer { ask: ask.clone(), ruling, counts, groups, grant })
+    Some(AskAnswer { ask: ask.clone(), ruling, counts, groups, grant })
 }

@@ -20,7 +20,7 @@ use super::{DIED, End, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
-use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
+use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Use};
 use crate::policy::keys::KeyId;
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
@@ -55,7 +55,7 @@ pub enum SharedNotice {
     /// Notice that any store sends.
     Store(StoreNotice),
     /// An answer.
-    Answered(Box<Answer>),
+    Answered(Box<AskAnswer>),
     /// Grants in this account must be given back.
     CalledIn(String),
     /// The ledger is a different one than before, taken over on purpose.
@@ -398,7 +398,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    fn heard(&mut self, answer: &Answer, asked: Mono) {
+    fn heard(&mut self, answer: &AskAnswer, asked: Mono) {
         let (ask, now) = (&answer.ask, self.remote.watch());
         let until = asked.after(limits::GRANT - limits::GRANT_MARGIN);
         self.lents.answered(answer, until, now);
@@ -417,7 +417,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             Ruling::Refused(..) | Ruling::Looked => {}
         }
         let grant = answer.grant.map(|grant| Grant { until, ..grant });
-        (self.tell)(SharedNotice::Answered(Box::new(Answer { grant, ..answer.clone() })));
+        (self.tell)(SharedNotice::Answered(Box::new(AskAnswer { grant, ..answer.clone() })));
     }
 
     /// `unsent`: the ledger has admitted the request, and it does not count.
@@ -435,7 +435,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
 
     fn answer_none(&self, asks: &[Ask]) {
         for ask in asks {
-            (self.tell)(SharedNotice::Answered(Box::new(Answer::unavailable(ask.clone()))));
+            (self.tell)(SharedNotice::Answered(Box::new(AskAnswer::unavailable(ask.clone()))));
         }
     }
 

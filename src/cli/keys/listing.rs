@@ -9,7 +9,7 @@ use crate::cli::output::{Align, Failure, Table, dollars, grouped, json_text, pri
 use crate::cli::store;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
-use crate::policy::keys::{Endpoint, KeyId, KeyRecord};
+use crate::policy::keys::{KeyId, KeyRecord, ScopeEndpoint};
 use crate::policy::plan::Plan;
 use crate::policy::settings::units::dollars_text;
 use crate::policy::window::{Period, date, iso};
@@ -348,7 +348,7 @@ fn row(table: &mut Table<'_>, line: &Line) {
         line.group.clone().unwrap_or_default(),
         line.labels_text(),
         line.status.to_string(),
-        if line.endpoints.len() == Endpoint::ALL.len() { "all".to_string() } else { line.endpoints.join(",") },
+        if line.endpoints.len() == ScopeEndpoint::ALL.len() { "all".to_string() } else { line.endpoints.join(",") },
         if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
         line.created.clone(),
         line.expires.clone().unwrap_or_else(|| "never".to_string()),

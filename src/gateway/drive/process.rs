@@ -12,7 +12,7 @@ use crate::gateway::lifecycle::upgrade::Handover;
 use crate::gateway::lifecycle::{drain, inheritance, upgrade};
 use crate::gateway::offload::{Done, Product};
 use crate::gateway::orders::Order;
-use crate::policy::ask::{Answer, Release, Ruling};
+use crate::policy::ask::{AskAnswer, Release, Ruling};
 use crate::policy::row::Running;
 use crate::policy::window;
 use crate::wire::json::write_string;
@@ -46,7 +46,7 @@ impl Gateway {
     }
 
     /// Handles an answer of a shared ledger.
-    pub(crate) fn ruled(&mut self, answer: &Answer) {
+    pub(crate) fn ruled(&mut self, answer: &AskAnswer) {
         let ask = &answer.ask;
         if answer.ruling != Ruling::Unavailable
             && let Some((key, plan)) = self.cx.counted_key(&ask.key)

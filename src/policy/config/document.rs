@@ -8,7 +8,7 @@ use super::{groups, models, plans};
 use crate::base::limits::RESERVE_CONNECTIONS;
 use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::memory::{Known, Terms};
+use crate::policy::memory::{ConfigFacts, Terms};
 use crate::policy::plan::{Group, Plan};
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
 use crate::policy::settings::secret::variables;
@@ -128,7 +128,7 @@ impl Config {
 fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let default_model = top.take("default_model");
     let (providers, spans) = (top.peek_length("providers") as u64, top.peek_member("telemetry", "otlp"));
-    let known = Known { providers, tls: false, admin: false, spans };
+    let known = ConfigFacts { providers, tls: false, admin: false, spans };
     let (server, places) = Server::read(reader, top, known);
     let store = StoreConfig::read(reader, top);
     if let (Some((at, path)), StoreUrl::Sqlite(_)) = (places.reuse_port, &store.url) {

@@ -16,11 +16,11 @@ use crate::policy::window::iso;
 use std::fmt::{Display, Write};
 
 /// Values are written one key to a line.
-struct Page {
+struct ConfigText {
     text: String,
 }
 
-impl Page {
+impl ConfigText {
     fn line(&mut self, line: impl Display) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.text, "{line}");
@@ -57,7 +57,7 @@ impl Page {
 
 /// The effective configuration, ready for standard output.
 pub fn effective(config: &Config) -> String {
-    let mut page = Page { text: String::new() };
+    let mut page = ConfigText { text: String::new() };
     if let Some(model) = config.catalog.default_model().and_then(|index| config.catalog.get(index)) {
         page.string("default_model", &model.id);
     }
@@ -100,7 +100,7 @@ pub fn effective(config: &Config) -> String {
     page.text
 }
 
-fn provider(page: &mut Page, provider: &Provider) {
+fn provider(page: &mut ConfigText, provider: &Provider) {
     page.table("[[providers]]");
     page.string("name", &provider.name);
     page.string("shape", provider.shape.name());
@@ -152,7 +152,7 @@ fn provider(page: &mut Page, provider: &Provider) {
     page.rows(&provider.limits);
 }
 
-fn model(page: &mut Page, config: &Config, model: &Model) {
+fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     page.table("[[models]]");
     page.string("id", &model.id);
     page.strings("aliases", &model.aliases);

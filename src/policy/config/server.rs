@@ -3,7 +3,7 @@
 use crate::base::limits;
 use crate::policy::attribution::Attribution;
 use crate::policy::limits::TIMEOUTS;
-use crate::policy::memory::{self, Bounds, Known};
+use crate::policy::memory::{self, ConfigFacts, QueueBounds};
 use crate::policy::network::Network;
 use crate::policy::settings::kinds::{Bytes, Flag, Kind, OneOf, Or, Reference, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
@@ -57,7 +57,7 @@ section! {
         /// begins when somebody first reads `requests`, `targets` or `status` there.
         pub record_requests: bool = false, Flag, Restart;
         /// Prefix of API keys. A change makes all issued keys invalid.
-        pub key_prefix: String = "tg_".to_string(), Prefix, Live;
+        pub key_prefix: String = "tg_".to_string(), KeyPrefix, Live;
         /// Certificate chain and private key in PEM. Without them, clients use plain HTTP. Value: `{ cert = "PATH", key
         /// = "PATH" }`.
         pub tls: Option<TlsFiles> = None, Or(Certificate, "none"), Live;
@@ -70,7 +70,7 @@ section! {
         /// cannot be set together with it. Default: not bounded.
         pub memory: Option<u64> = None, Or(Bytes(12 * MIB..=1024 * 1024 * MIB), "not bounded"), Live;
         /// Bounds that no setting names.
-        pub bounds: Bounds = Bounds::default();
+        pub bounds: QueueBounds = QueueBounds::default();
         /// Open client connections. At the limit, Tollgate closes the connection that has been idle longest without
         /// showing a valid key, of the address that has most of them. If all have shown a key, 32 more connections get
         /// 503, and any beyond are closed.
@@ -165,16 +165,20 @@ pub struct TlsFiles {
 
 /// Settings that other sections decide about: byte offset and path of each that is set.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct SettingPositions {
     pub(super) reuse_port: Option<(usize, String)>,
     pub(super) memory: Option<(usize, String)>,
 }
 
 impl Server {
     /// Reads `[server]`. `known`: facts of other sections that the memory depends on.
-    pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>, known: Known) -> (Server, Places) {
+    pub(super) fn read(
+        reader: &mut Reader<'_>,
+        top: &mut Section<'_>,
+        known: ConfigFacts,
+    ) -> (Server, SettingPositions) {
         let mut server = Server::default();
-        let Some(mut section) = reader.table(top, "server") else { return (server, Places::default()) };
+        let Some(mut section) = reader.table(top, "server") else { return (server, SettingPositions::default()) };
         server.read_rows(reader, &mut section);
         server.check_admin(reader, &section);
         server.share_memory(reader, &section, known);
@@ -192,7 +196,7 @@ impl Server {
         }
         section.finish(reader);
         let place = |key, is_set| section.place(key).filter(|_| is_set).map(|at| (at, section.path_of(key)));
-        let places = Places {
+        let places = SettingPositions {
             reuse_port: place("reuse_port", server.reuse_port),
             memory: place("memory", server.memory.is_some()),
         };
@@ -200,14 +204,14 @@ impl Server {
     }
 
     /// Derives the limits that `memory` allows.
-    fn share_memory(&mut self, reader: &mut Reader<'_>, section: &Section<'_>, known: Known) {
+    fn share_memory(&mut self, reader: &mut Reader<'_>, section: &Section<'_>, known: ConfigFacts) {
         let Some((memory, at)) = self.memory.zip(section.place("memory")) else { return };
         for key in DERIVED {
             if let Some(at) = section.place(key) {
                 reader.report(at, section.path_of(key), "is derived from `memory`: remove one of the two");
             }
         }
-        let known = Known { tls: self.tls.is_some(), admin: self.admin_listen.is_some(), ..known };
+        let known = ConfigFacts { tls: self.tls.is_some(), admin: self.admin_listen.is_some(), ..known };
         let Some(share) = memory::share(memory, known) else {
             return reader.report(at, section.path_of("memory"), TOO_LITTLE);
         };
@@ -431,9 +435,9 @@ impl Kind<Vec<SocketAddr>> for Addresses {
 }
 
 /// Prefix of keys.
-struct Prefix;
+struct KeyPrefix;
 
-impl Kind<String> for Prefix {
+impl Kind<String> for KeyPrefix {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<String> {
         let prefix = reader.string(&field)?;
         let fits = (1..=32).contains(&prefix.len());

@@ -17,17 +17,17 @@ section! {
     #[derive(Clone, Debug)]
     pub struct Telemetry {
         /// Collector of traces, which are sent by OTLP over HTTP in JSON. Tollgate adds `/v1/traces` to the URL.
-        pub otlp: Option<String> = None, Or(Url, "none"), Live;
+        pub otlp: Option<String> = None, Or(CollectorUrl, "none"), Live;
         /// Further headers for the collector, each a string or a reference to a secret. They are read at the start and
         /// at each reload. Value: a table of up to 32 headers.
-        pub headers: Vec<Header> = Vec::new(), Headers, Live;
+        pub headers: Vec<CollectorHeader> = Vec::new(), Headers, Live;
         /// Certificate authorities that are trusted for the collector in addition to the public ones. Value: path of a
         /// PEM file.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
             Live;
         /// Share of the traces started by Tollgate that are recorded. If the client has started the trace, its sampling
         /// flag decides.
-        pub sample: f64 = 1.0, Share, Live;
+        pub sample: f64 = 1.0, Fraction, Live;
         /// Collector of spans; none if `otlp` is not set.
         pub collector: Option<Box<Provider>> = None;
     }
@@ -35,7 +35,7 @@ section! {
 
 /// A header for the collector.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Header {
+pub struct CollectorHeader {
     /// Name in lower case.
     pub name: String,
     /// Value, which is always treated as a secret.
@@ -76,9 +76,9 @@ impl Telemetry {
 }
 
 /// A number from 0 to 1.
-struct Share;
+struct Fraction;
 
-impl Kind<f64> for Share {
+impl Kind<f64> for Fraction {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<f64> {
         let share = field.number().filter(|share| (0.0..=1.0).contains(share));
         if share.is_none() {
@@ -93,9 +93,9 @@ impl Kind<f64> for Share {
 }
 
 /// The URL of a collector.
-struct Url;
+struct CollectorUrl;
 
-impl Kind<String> for Url {
+impl Kind<String> for CollectorUrl {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<String> {
         let text = reader.string(&field)?;
         let wrong = match parse_base(&text) {
@@ -115,8 +115,8 @@ impl Kind<String> for Url {
 /// Headers by their names.
 struct Headers;
 
-impl Kind<Vec<Header>> for Headers {
-    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<Header>> {
+impl Kind<Vec<CollectorHeader>> for Headers {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<CollectorHeader>> {
         let (at, path) = (field.start(), field.path.clone());
         let entries = reader.as_table(field)?.take_rest();
         if entries.len() > HEADERS_MAX {
@@ -141,12 +141,12 @@ impl Kind<Vec<Header>> for Headers {
                 }
                 None => reader.secret(field),
             };
-            headers.extend(value.map(|value| Header { name, value, is_literal }));
+            headers.extend(value.map(|value| CollectorHeader { name, value, is_literal }));
         }
         Some(headers)
     }
 
-    fn shown(&self, value: &Vec<Header>) -> Shown {
+    fn shown(&self, value: &Vec<CollectorHeader>) -> Shown {
         let mut text = String::from("{");
         for header in value {
             text.push_str(if text.len() > 1 { ", " } else { " " });

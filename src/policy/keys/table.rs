@@ -22,7 +22,7 @@ type Tag = [u64; 2];
 
 /// Values that several keys share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Kind {
+pub struct KeyKind {
     /// Name of the plan.
     pub plan: String,
     /// Scope of the keys.
@@ -33,11 +33,11 @@ pub struct Kind {
     pub group: Option<String>,
 }
 
-impl Kind {
+impl KeyKind {
     /// Kind of a record.
-    fn of(record: &KeyRecord) -> Kind {
+    fn of(record: &KeyRecord) -> KeyKind {
         let KeyRecord { plan, scope, limits, group, .. } = record;
-        Kind { plan: plan.clone(), scope: scope.clone(), limits: *limits, group: group.clone() }
+        KeyKind { plan: plan.clone(), scope: scope.clone(), limits: *limits, group: group.clone() }
     }
 
     fn is_of(&self, record: &KeyRecord) -> bool {
@@ -46,13 +46,13 @@ impl Kind {
     }
 }
 
-/// Number of a [`Kind`]. It is reused after the last key of this kind is gone.
+/// Number of a [`KeyKind`]. It is reused after the last key of this kind is gone.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct KindIx(pub u32);
 
 /// Secret of a key that a text has shown.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Shown {
+enum ShownSecret {
     /// None yet.
     Nothing,
     /// The present one.
@@ -65,7 +65,7 @@ enum Shown {
 #[derive(Debug)]
 struct Kept {
     digest: [u8; 32],
-    /// Tag of the last valid text; meaningless while `shown` is [`Shown::Nothing`].
+    /// Tag of the last valid text; meaningless while `shown` is [`ShownSecret::Nothing`].
     tag: Tag,
     /// Moment of expiry; `u64::MAX` for never.
     expires: Unix,
@@ -79,7 +79,7 @@ struct Kept {
     print: u32,
     /// Number of the last reading of all keys that contained it.
     seen: u32,
-    shown: Shown,
+    shown: ShownSecret,
     revoked: bool,
     disabled: bool,
 }
@@ -89,19 +89,19 @@ impl Kept {
         self.former.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    fn secret_of(&self, digest: &[u8; 32]) -> Shown {
+    fn secret_of(&self, digest: &[u8; 32]) -> ShownSecret {
         let former = || self.former().iter().position(|former| former.digest == *digest);
         match self.digest == *digest {
-            true => Shown::Present,
-            false => former().map_or(Shown::Nothing, |at| Shown::Former(at as u8)),
+            true => ShownSecret::Present,
+            false => former().map_or(ShownSecret::Nothing, |at| ShownSecret::Former(at as u8)),
         }
     }
 
-    fn is_valid(&self, shown: Shown, now: Unix) -> bool {
+    fn is_valid(&self, shown: ShownSecret, now: Unix) -> bool {
         match shown {
-            Shown::Nothing => false,
-            Shown::Present => true,
-            Shown::Former(at) => self.former().get(usize::from(at)).is_some_and(|former| now < former.until),
+            ShownSecret::Nothing => false,
+            ShownSecret::Present => true,
+            ShownSecret::Former(at) => self.former().get(usize::from(at)).is_some_and(|former| now < former.until),
         }
     }
 
@@ -115,7 +115,7 @@ impl Kept {
 pub struct Key<'a> {
     kept: &'a Kept,
     /// Values that it shares with other keys.
-    pub kind: &'a Kind,
+    pub kind: &'a KeyKind,
 }
 
 impl<'a> Key<'a> {
@@ -167,9 +167,9 @@ impl KeyNews {
 #[derive(Debug)]
 struct Kinds {
     /// Kinds, each with its number of keys.
-    kinds: Vec<(Kind, u32)>,
+    kinds: Vec<(KeyKind, u32)>,
     /// Numbers by kind, except kinds with limits of a key's own, which few keys share.
-    known: HashMap<Kind, KindIx, ahash::RandomState>,
+    known: HashMap<KeyKind, KindIx, ahash::RandomState>,
     /// Unused numbers.
     free: Vec<KindIx>,
 }
@@ -177,7 +177,7 @@ struct Kinds {
 impl Kinds {
     /// Counts one more key of a record's kind. Returns its number, and true if the kind is new.
     fn take(&mut self, record: &KeyRecord) -> (KindIx, bool) {
-        let kind = Kind::of(record);
+        let kind = KeyKind::of(record);
         if let Some(known) = self.known.get(&kind) {
             self.kinds[known.0 as usize].1 += 1;
             return (*known, false);
@@ -313,7 +313,7 @@ impl Keys {
             kind: kind.0,
             print,
             seen: self.readings,
-            shown: Shown::Nothing,
+            shown: ShownSecret::Nothing,
             revoked: record.revoked.is_some(),
             disabled: record.disabled,
         };
@@ -390,7 +390,7 @@ impl Keys {
             hasher.finish()
         });
         let kept = &self.keys[claimed.0 as usize];
-        let shown = if kept.shown != Shown::Nothing && kept.tag == tag {
+        let shown = if kept.shown != ShownSecret::Nothing && kept.tag == tag {
             kept.shown
         } else {
             well_formed(presented, prefix)?;
@@ -428,7 +428,7 @@ impl Keys {
         let kept = &self.keys[known.0 as usize];
         match kept {
             _ if !self.is_there(kept) => ("unknown", None),
-            _ if kept.secret_of(&sha256(presented)) == Shown::Nothing => ("wrong secret", None),
+            _ if kept.secret_of(&sha256(presented)) == ShownSecret::Nothing => ("wrong secret", None),
             Kept { revoked: true, .. } => ("revoked", Some(claimed)),
             Kept { disabled: true, .. } => ("disabled", Some(claimed)),
             _ if !kept.is_live(now) => ("expired", Some(claimed)),
@@ -450,12 +450,12 @@ impl Keys {
     }
 
     /// All kinds, including those without keys.
-    pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
+    pub fn kinds(&self) -> impl Iterator<Item = &KeyKind> {
         self.kinds.kinds.iter().map(|(kind, _)| kind)
     }
 
     /// The kind of this number.
-    pub fn kind(&self, ix: KindIx) -> &Kind {
+    pub fn kind(&self, ix: KindIx) -> &KeyKind {
         &self.kinds.kinds[ix.0 as usize].0
     }
 

@@ -8,7 +8,7 @@ use crate::base::time::Unix;
 use crate::base::{limits, order};
 
 /// First moment, and first moment after.
-pub(super) type Bounds = (Unix, Unix);
+pub(super) type WindowBounds = (Unix, Unix);
 
 /// Windows that are stored besides the present one. If there are more, windows in the same block of time are merged.
 const LEFT_MAX: usize = 12;
@@ -70,7 +70,7 @@ pub struct Open {
     /// Groups that it also counts in.
     pub(super) path: PathIx,
     /// Window of the key. Those of groups and all periods follow from `admitted`.
-    pub(super) window: Bounds,
+    pub(super) window: WindowBounds,
     pub(super) admitted: Unix,
     pub(super) reserved: Amount,
     pub(super) shared: bool,
@@ -109,7 +109,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Adds use that this process has settled since.
-    fn add(&mut self, open: &Open, window: Bounds, used: Amount) {
+    fn add(&mut self, open: &Open, window: WindowBounds, used: Amount) {
         let counts = &mut self.counts;
         if counts.window == window {
             counts.window_used = counts.window_used.saturating_add(used.tokens);
@@ -150,7 +150,7 @@ impl Known {
 /// Counts of one window.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Window {
-    pub(super) bounds: Bounds,
+    pub(super) bounds: WindowBounds,
     /// Moment at which it was left last, or its end if that was earlier. All requests that count here were admitted
     /// before.
     left_at: Unix,
@@ -165,7 +165,7 @@ pub(super) struct Window {
 
 impl Window {
     /// True if a request that was admitted at `at` in the window `of` counts here.
-    fn counts(&self, at: Unix, of: Bounds) -> bool {
+    fn counts(&self, at: Unix, of: WindowBounds) -> bool {
         self.holds(at) || self.bounds == of || (self.also > Unix(0) && self.also == of.0)
     }
 
@@ -173,7 +173,7 @@ impl Window {
         self.bounds.0 <= at && at < self.bounds.1
     }
 
-    fn contains(&self, other: Bounds) -> bool {
+    fn contains(&self, other: WindowBounds) -> bool {
         self.bounds.0 <= other.0 && other.1 <= self.bounds.1
     }
 
@@ -225,7 +225,7 @@ impl Window {
 /// Use in the present period: the sum of its days.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Allowance {
-    pub(super) bounds: Bounds,
+    pub(super) bounds: WindowBounds,
     pub(super) used: Amount,
     pub(super) reserved: Amount,
 }
@@ -238,7 +238,7 @@ impl Allowance {
 
 /// The counters of one key or one group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Account {
+pub(super) struct MeterAccount {
     pub(super) window: Window,
     /// Windows that were left, at most [`LEFT_MAX`]. They are used again if the clock goes back, and count in a window
     /// of another length that contains them.
@@ -256,14 +256,14 @@ pub(super) struct Account {
     pub(super) shared: Option<Box<Known>>,
 }
 
-impl Account {
+impl MeterAccount {
     /// Moves to the window `bounds` at `now`.
     ///
     /// A stored window continues with its counts, a new one begins empty. Each window that overlaps it is added as a
     /// whole, since its requests may have been admitted within the bounds. So use stays counted if the length of
     /// windows changes. A window before all stored ones takes over the counts of the present one, since the clock was
     /// set back.
-    fn enter_window(&mut self, bounds: Bounds, now: Unix, held: Held<'_>) {
+    fn enter_window(&mut self, bounds: WindowBounds, now: Unix, held: Held<'_>) {
         let mut present = self.window;
         let was_there = present.bounds.1 > Unix(0);
         // If the clock was set back, the elapsed time is unknown.
@@ -297,7 +297,7 @@ impl Account {
     }
 
     /// Stores `window`, which was left for the one at `entered`.
-    fn leave(&mut self, window: Window, entered: Bounds) {
+    fn leave(&mut self, window: Window, entered: WindowBounds) {
         if window.bounds.1 == Unix(0) {
             return;
         }
@@ -379,7 +379,7 @@ impl Account {
     }
 
     /// Period that contains `at`.
-    pub(super) fn period_of(&self, at: Unix) -> Bounds {
+    pub(super) fn period_of(&self, at: Unix) -> WindowBounds {
         self.calendar.bounds(at)
     }
 
@@ -425,7 +425,7 @@ impl Account {
 
     /// Ends a request with `used`. It counts in the window and period of its admission, here in `window`.
     #[inline]
-    pub(super) fn end(&mut self, open: &Open, window: Bounds, used: Amount) {
+    pub(super) fn end(&mut self, open: &Open, window: WindowBounds, used: Amount) {
         self.running = self.running.saturating_sub(1);
         if open.bounded {
             self.end_bounded(open.reserved);
@@ -445,7 +445,7 @@ impl Account {
 
     /// Counts its tokens if the window is not the present one.
     #[cold]
-    fn end_elsewhere(&mut self, open: &Open, window: Bounds, tokens: u64) {
+    fn end_elsewhere(&mut self, open: &Open, window: WindowBounds, tokens: u64) {
         // The window in which it was counted can be entered again. If a group's windows had another length then,
         // `window` does not identify it. But that window was left after the admission, unless the clock was set back.
         let place = |is_it: &dyn Fn(&Window) -> bool| self.left.iter().position(is_it);

@@ -1,6 +1,6 @@
 //! State of budgets, and news when a share of one has been used.
 
-use super::account::Account;
+use super::account::MeterAccount;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyIx;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub struct BudgetNews {
 /// Adds news for each share of the budget that has been used since the state `was`.
 #[inline]
 pub(super) fn tell(
-    account: &Account,
+    account: &MeterAccount,
     was: BudgetStatus,
     total: u64,
     of: impl Fn() -> BudgetOf,

@@ -1,7 +1,7 @@
 //! Limits that refuse requests: kind, account and message.
 
 use super::Amount;
-use super::account::Account;
+use super::account::MeterAccount;
 use crate::base::time::Unix;
 use crate::policy::plan::Plan;
 use crate::policy::window::iso;
@@ -65,7 +65,7 @@ pub enum Whose {
 
 /// Reason of a refusal by a limit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum By {
+pub enum LimitReason {
     /// All of it is used.
     Spent,
     /// Running requests have reserved what is left of it.
@@ -85,7 +85,7 @@ pub struct Limit {
     /// Kind of limit.
     pub kind: LimitKind,
     /// Reason.
-    pub by: By,
+    pub by: LimitReason,
     /// Owner of the limit.
     pub whose: Whose,
     /// Value of the limit: a count, or nano-dollars.
@@ -100,9 +100,9 @@ pub struct Limit {
 }
 
 /// Nano-dollars as text with two to six decimals, rounded down.
-struct Dollars(u64);
+struct DollarText(u64);
 
-impl fmt::Display for Dollars {
+impl fmt::Display for DollarText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{}.{:06}", self.0 / 1_000_000_000, self.0 % 1_000_000_000 / 1000);
         let (least, zeros) = (text.len() - 4, text.len() - text.trim_end_matches('0').len());
@@ -124,33 +124,33 @@ impl Limit {
         };
         let is_group = matches!(self.whose, Whose::Group(_));
         match (self.kind, self.by) {
-            (LimitKind::Budget, By::Reserved) => {
+            (LimitKind::Budget, LimitReason::Reserved) => {
                 return format!("the budget of {whose} is reserved by running requests");
             }
-            (LimitKind::TokensPerWindow, By::Reserved) => {
+            (LimitKind::TokensPerWindow, LimitReason::Reserved) => {
                 return format!("{value} tokens per {window} s for {whose} are reserved by running requests");
             }
-            (_, By::Reserved) => {
+            (_, LimitReason::Reserved) => {
                 return format!("the allowance of {whose} is reserved by running requests: {value} tokens per period");
             }
-            (LimitKind::Budget, By::Share { need, left }) => {
+            (LimitKind::Budget, LimitReason::Share { need, left }) => {
                 // Rounded up, so that the need always appears larger than the amount left.
-                let (need, left) = (Dollars(need.div_ceil(1000).saturating_mul(1000)), Dollars(left));
+                let (need, left) = (DollarText(need.div_ceil(1000).saturating_mul(1000)), DollarText(left));
                 return format!("the request needs up to {need} of the budget of {whose}, of which {left} is left");
             }
-            (LimitKind::TokensPerWindow, By::Share { need, left }) => {
+            (LimitKind::TokensPerWindow, LimitReason::Share { need, left }) => {
                 return format!(
                     "the request needs up to {need} tokens of the {value} tokens per {window} s for {whose}, of which \
                      {left} are left"
                 );
             }
-            (_, By::Share { need, left }) => {
+            (_, LimitReason::Share { need, left }) => {
                 return format!(
                     "the request needs up to {need} tokens of the allowance of {whose}, of which {left} of {value} are \
                      left"
                 );
             }
-            (_, By::Spent) => {}
+            (_, LimitReason::Spent) => {}
         }
         match self.kind {
             LimitKind::Requests => {
@@ -194,7 +194,7 @@ pub(super) struct Counts {
 
 impl Counts {
     #[inline]
-    pub(super) fn of(account: &Account, counted: Counted) -> Counts {
+    pub(super) fn of(account: &MeterAccount, counted: Counted) -> Counts {
         if counted == Counted::Settled {
             let ((requests, tokens), period) = (account.window_known(), account.period_known());
             return Counts { requests, window_tokens: (tokens, tokens), period: (period, period), running: 0 };
@@ -237,7 +237,13 @@ impl Counts {
 /// Limit that refuses one more request for the longest time, of several the first. A key that has spent its period must
 /// not wait for a window.
 #[cold]
-pub(super) fn reached(account: &Account, counted: Counted, plan: &Plan, of_group: bool, now: Unix) -> Option<Limit> {
+pub(super) fn reached(
+    account: &MeterAccount,
+    counted: Counted,
+    plan: &Plan,
+    of_group: bool,
+    now: Unix,
+) -> Option<Limit> {
     use LimitKind::*;
     let counts = Counts::of(account, counted);
     let ((all, used), (tokens, settled)) = (counts.period, counts.window_tokens);
@@ -251,7 +257,7 @@ pub(super) fn reached(account: &Account, counted: Counted, plan: &Plan, of_group
     let mut found: Option<Limit> = None;
     for (kind, value, count, settled) in kinds {
         if value > 0 && count >= value {
-            let by = if settled >= value { By::Spent } else { By::Reserved };
+            let by = if settled >= value { LimitReason::Spent } else { LimitReason::Reserved };
             let limit = limit(kind, by, account, plan, of_group, now);
             if found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after) {
                 found = Some(limit);
@@ -283,7 +289,7 @@ pub(super) fn share(plan: &Plan) -> Amount {
 /// Limit that `need` of one request exceeds as a whole. Up to `floor` is always allowed.
 #[cold]
 pub(super) fn oversized(
-    account: &Account,
+    account: &MeterAccount,
     plan: &Plan,
     of_group: bool,
     now: Unix,
@@ -297,14 +303,21 @@ pub(super) fn oversized(
     ];
     let too_much = kinds.into_iter().filter(|(_, limit, need, floor, _)| *limit > 0 && need > limit.max(floor));
     longest(too_much.map(|(kind, value, need, _, used)| {
-        let by = By::Share { need, left: value.saturating_sub(used) };
+        let by = LimitReason::Share { need, left: value.saturating_sub(used) };
         limit(kind, by, account, plan, of_group, now)
     }))
 }
 
 /// The limit of this kind of an account under `plan`, which belongs to a group or a key.
 #[inline]
-pub(super) fn limit(kind: LimitKind, by: By, account: &Account, plan: &Plan, of_group: bool, now: Unix) -> Limit {
+pub(super) fn limit(
+    kind: LimitKind,
+    by: LimitReason,
+    account: &MeterAccount,
+    plan: &Plan,
+    of_group: bool,
+    now: Unix,
+) -> Limit {
     let (window, period) = (account.window.bounds.1, account.period.bounds.1);
     let (value, reset) = match kind {
         LimitKind::TokensPerPeriod => (plan.tokens, period),
@@ -314,7 +327,7 @@ pub(super) fn limit(kind: LimitKind, by: By, account: &Account, plan: &Plan, of_
         LimitKind::Concurrency => (plan.concurrency, window),
     };
     let wait = reset.0.saturating_sub(now.0).div_ceil(1000).max(1);
-    let is_soon = kind == LimitKind::Concurrency || by == By::Reserved;
+    let is_soon = kind == LimitKind::Concurrency || by == LimitReason::Reserved;
     let retry_after = if is_soon { Limit::SOON } else { wait };
     let whose = match (of_group, plan.own_budget) {
         (true, _) => Whose::Group(plan.name.clone()),

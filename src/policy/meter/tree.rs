@@ -2,7 +2,7 @@
 //! Paths are identified by their text, as rows store it, and accounts by their names. So an account is the sum of the
 //! rows whose path has its name, even if groups were moved since.
 
-use super::account::{Account, Open, PathIx};
+use super::account::{MeterAccount, Open, PathIx};
 use crate::base::limits::PATHS_MAX;
 use crate::base::slots::Slots;
 use crate::base::time::Unix;
@@ -18,7 +18,7 @@ const NEVER: (Unix, Unix) = (Unix(0), Unix(0));
 /// Group that is or was configured, or that rows name.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) account: Account,
+    pub(super) account: MeterAccount,
     /// Limits of the group; none if it is not configured.
     pub(super) limits: Plan,
     /// Interval in which the account needs no update: the intersection of its window and period.
@@ -81,7 +81,7 @@ impl Tree {
     }
 
     /// All accounts, without an update.
-    pub(super) fn every(&mut self) -> impl Iterator<Item = &mut Account> {
+    pub(super) fn every(&mut self) -> impl Iterator<Item = &mut MeterAccount> {
         self.nodes.iter_mut().map(|node| &mut node.account)
     }
 
@@ -115,7 +115,7 @@ impl Tree {
         }
         let (index, limits) = (self.nodes.len() as u32, Plan::unlimited(name));
         self.by_name.insert(limits.name.clone(), index);
-        self.nodes.push(Node { account: Account::default(), limits, stays: NEVER, path: PathIx::NONE });
+        self.nodes.push(Node { account: MeterAccount::default(), limits, stays: NEVER, path: PathIx::NONE });
         index
     }
 

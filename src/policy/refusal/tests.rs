@@ -5,7 +5,7 @@ use super::*;
 fn each_refusal_has_its_status_and_type() {
     let limit = Limit {
         kind: LimitKind::Requests,
-        by: By::Spent,
+        by: LimitReason::Spent,
         whose: Whose::Key,
         value: 2,
         window: Duration::from_secs(60),
@@ -72,7 +72,7 @@ fn syntax_errors_and_slow_requests_close_the_connection_and_others_keep_it() {
 fn a_spent_period_says_not_to_retry_and_a_window_says_when() {
     let mut limit = Limit {
         kind: LimitKind::TokensPerPeriod,
-        by: By::Spent,
+        by: LimitReason::Spent,
         whose: Whose::Key,
         value: 9,
         window: Duration::from_secs(60),
@@ -90,11 +90,11 @@ fn a_spent_period_says_not_to_retry_and_a_window_says_when() {
 fn reservations_say_to_retry_and_oversized_needs_do_not() {
     for kind in [LimitKind::TokensPerPeriod, LimitKind::Budget, LimitKind::TokensPerWindow] {
         let (whose, window) = (Whose::Group("a".into()), Duration::from_secs(60));
-        let limit = Limit { kind, by: By::Reserved, whose, value: 9, window, reset: Unix(0), retry_after: 1 };
+        let limit = Limit { kind, by: LimitReason::Reserved, whose, value: 9, window, reset: Unix(0), retry_after: 1 };
         let reserved = Refusal::limit(&limit);
         assert_eq!((reserved.should_retry, reserved.word()), (None, "rate_limit_exceeded"));
         assert!(reserved.message.contains("reserved by running requests") && !reserved.message.contains("spent"));
-        let by = By::Share { need: 16_000_000_000, left: 420_000_000 };
+        let by = LimitReason::Share { need: 16_000_000_000, left: 420_000_000 };
         let share = Refusal::limit(&Limit { by, retry_after: 60, ..limit });
         assert_eq!((share.should_retry, share.retry_after), (Some(false), Some(60)));
         assert_eq!(share.word(), "insufficient_quota");
@@ -105,7 +105,7 @@ fn reservations_say_to_retry_and_oversized_needs_do_not() {
 #[test]
 fn a_need_of_money_is_shown_rounded_up_and_what_is_left_down() {
     let text = |need, left| {
-        let by = By::Share { need, left };
+        let by = LimitReason::Share { need, left };
         let (kind, whose, window) = (LimitKind::Budget, Whose::Group("research".into()), Duration::from_secs(60));
         Limit { kind, by, whose, value: 1, window, reset: Unix(0), retry_after: 1 }.message()
     };

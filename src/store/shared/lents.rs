@@ -3,7 +3,7 @@
 
 use crate::base::limits::{GRANT, GRANT_AHEAD, GRANT_MARGIN, GRANT_REQUESTS, GRANT_REST, GRANTS_MAX};
 use crate::base::time::Mono;
-use crate::policy::ask::{Answer, Ask, Wish};
+use crate::policy::ask::{Ask, AskAnswer, Wish};
 use crate::policy::meter::{Amount, Lease};
 
 /// Remainder of one grant, as far as uses have been reported.
@@ -129,7 +129,7 @@ impl Lents {
     }
 
     /// Records the answer to a question that requested a grant. The grant, if any, lasts until `until`.
-    pub(super) fn answered(&mut self, answer: &Answer, until: Mono, now: Mono) {
+    pub(super) fn answered(&mut self, answer: &AskAnswer, until: Mono, now: Mono) {
         let (wish, more) = (answer.ask.wish, answer.grant.map_or(0, |grant| grant.requests));
         if wish.part == 0 || (more == 0 && !wish.known) {
             return;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 use tollgate::base::time::Unix;
-use tollgate::policy::meter::{By, Limit, LimitKind, Whose};
+use tollgate::policy::meter::{Limit, LimitKind, LimitReason, Whose};
 use tollgate::policy::refusal::{Missing, Refusal};
 
 const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
@@ -14,7 +14,7 @@ const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
 /// Constructors that are not errors of their own: they change another error, or belong to the admin API.
 const OTHERS: [&str; 3] = ["closing", "too_long", "of_status"];
 
-fn limit(kind: LimitKind, by: By) -> Refusal {
+fn limit(kind: LimitKind, by: LimitReason) -> Refusal {
     let value = if kind == LimitKind::Budget { 50_000_000_000 } else { 600 };
     // The end of a minute, and that of a month.
     let is_window = matches!(kind, LimitKind::Requests | LimitKind::TokensPerWindow);
@@ -26,8 +26,8 @@ fn limit(kind: LimitKind, by: By) -> Refusal {
 /// Name of the constructor, an error that it makes, and the client's remedy.
 fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
     let wait = Duration::from_secs(10);
-    let share = By::Share { need: 900, left: 300 };
-    let money = By::Share { need: 2_000_000_000, left: 1_000_000_000 };
+    let share = LimitReason::Share { need: 900, left: 300 };
+    let money = LimitReason::Share { need: 2_000_000_000, left: 1_000_000_000 };
     vec![
         ("bad_http", Refusal::bad_http(400, "(what is wrong)"), "Send valid HTTP/1.1. Also 414, 431, 501, 505."),
         ("plain_http", Refusal::plain_http(), "Use https://."),
@@ -67,24 +67,28 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("too_large_translated", Refusal::too_large_translated(402_653_184), "Send a smaller request."),
         ("expectation", Refusal::expectation(), "Send `expect: 100-continue`, or none."),
         ("upgrade_required", Refusal::upgrade_required(), "Send a POST."),
-        ("limit", limit(LimitKind::Requests, By::Spent), "Wait for `retry-after`."),
-        ("limit", limit(LimitKind::TokensPerWindow, By::Spent), "Wait for `retry-after`."),
+        ("limit", limit(LimitKind::Requests, LimitReason::Spent), "Wait for `retry-after`."),
+        ("limit", limit(LimitKind::TokensPerWindow, LimitReason::Spent), "Wait for `retry-after`."),
         (
             "limit",
-            limit(LimitKind::TokensPerWindow, By::Reserved),
+            limit(LimitKind::TokensPerWindow, LimitReason::Reserved),
             "Wait for `retry-after`: running requests end soon.",
         ),
         ("limit", limit(LimitKind::TokensPerWindow, share), "Send a smaller request, or a smaller `max_tokens`."),
-        ("limit", limit(LimitKind::TokensPerPeriod, By::Spent), "Wait until the period renews."),
+        ("limit", limit(LimitKind::TokensPerPeriod, LimitReason::Spent), "Wait until the period renews."),
         (
             "limit",
-            limit(LimitKind::TokensPerPeriod, By::Reserved),
+            limit(LimitKind::TokensPerPeriod, LimitReason::Reserved),
             "Wait for `retry-after`: running requests end soon.",
         ),
         ("limit", limit(LimitKind::TokensPerPeriod, share), "Send a smaller request, or a smaller `max_tokens`."),
-        ("limit", limit(LimitKind::Concurrency, By::Spent), "Wait until one of your requests ends."),
-        ("limit", limit(LimitKind::Budget, By::Spent), "Wait until the period renews."),
-        ("limit", limit(LimitKind::Budget, By::Reserved), "Wait for `retry-after`: running requests end soon."),
+        ("limit", limit(LimitKind::Concurrency, LimitReason::Spent), "Wait until one of your requests ends."),
+        ("limit", limit(LimitKind::Budget, LimitReason::Spent), "Wait until the period renews."),
+        (
+            "limit",
+            limit(LimitKind::Budget, LimitReason::Reserved),
+            "Wait for `retry-after`: running requests end soon.",
+        ),
         ("limit", limit(LimitKind::Budget, money), "Send a smaller request, or use a cheaper model."),
         ("queue_full", Refusal::queue_full(64, 1), "Wait for `retry-after`."),
         ("queue_wait", Refusal::queue_wait(wait, 1), "Wait for `retry-after`."),

@@ -6,7 +6,7 @@ use super::super::sim::fleet::server::Server as Model;
 use super::shared::Server;
 use tollgate::base::rng::Rng;
 use tollgate::base::time::Unix;
-use tollgate::policy::ask::{Answer, Ask, Limits, Ruling, Use, Wish};
+use tollgate::policy::ask::{Ask, AskAnswer, Limits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
 use tollgate::policy::row::Row;
@@ -61,7 +61,7 @@ impl World<'_> {
         let done = self.remote.send(speaker, std::slice::from_ref(command)).unwrap().remove(0);
         assert_eq!(self.model.command(speaker, command), done, "what the model says of it, and what the scripts do");
         // What ends by time ends when this says so, at both.
-        if let Done::Answer(Answer { grant: Some(grant), .. }) = &done {
+        if let Done::Answer(AskAnswer { grant: Some(grant), .. }) = &done {
             let name = format!("{}g{}", speaker.writer, grant.number);
             self.server.say(&[b"PERSIST", format!("tollgate:host:{name}").as_bytes()]);
         }
@@ -166,7 +166,7 @@ impl World<'_> {
         let groups = [self.limits].into();
         let ask = Ask { number: (0, 0), key, lease, limits: Limits::default(), groups, admits: true, wish };
         self.hosts[host].uses.len().gt(&0).then(|| self.commit(host));
-        let Done::Answer(Answer { ruling, grant, ask, .. }) = self.send(host, &Command::Ask(&ask)) else { panic!() };
+        let Done::Answer(AskAnswer { ruling, grant, ask, .. }) = self.send(host, &Command::Ask(&ask)) else { panic!() };
         if let Some(grant) = grant {
             assert_eq!(ruling, Ruling::Admitted);
             let grants = &mut self.hosts[host].grants;

@@ -4,7 +4,7 @@ use super::shared::Server;
 use super::spared::Host;
 use std::time::Duration;
 use tollgate::policy::ask::{Limits, Release, Ruling};
-use tollgate::policy::meter::{Amount, By, GroupLease, Lease, LimitKind};
+use tollgate::policy::meter::{Amount, GroupLease, Lease, LimitKind, LimitReason};
 use tollgate::policy::window::window;
 use tollgate::store::remote::{Command, Done};
 
@@ -29,11 +29,11 @@ fn shared_limits_are_reserved_until_rows_have_spent_them() {
         host.ask.lease = Lease { groups: [group].into(), reserved: of(100), ..lease };
         (host.ask.limits, host.ask.groups) = if which == 0 { (limits, [none].into()) } else { (none, [limits].into()) };
         assert_eq!(host.admit().0, Ruling::Admitted);
-        assert_eq!(host.admit().0, Ruling::Refused(kind, which, By::Reserved), "{name}");
+        assert_eq!(host.admit().0, Ruling::Refused(kind, which, LimitReason::Reserved), "{name}");
         // A spent limit is named before one that is reserved.
         let requests = Limits { requests: 1, ..host.ask.limits };
         let free = std::mem::replace(&mut host.ask.limits, requests);
-        assert_eq!(host.admit().0, Ruling::Refused(LimitKind::Requests, 0, By::Spent), "{name}");
+        assert_eq!(host.admit().0, Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent), "{name}");
         host.ask.limits = free;
         // What was lent comes back, and another request has used all of it.
         let release = Release { key: host.ask.key, lease: host.ask.lease.clone(), unsent: true };
@@ -49,6 +49,6 @@ fn shared_limits_are_reserved_until_rows_have_spent_them() {
             let entry = format!("tollgate:win:{account}:{}:{}", start.0, end.0);
             server.say(&[b"HINCRBY", entry.as_bytes(), b"t", b"100"]);
         }
-        assert_eq!(host.admit().0, Ruling::Refused(kind, which, By::Spent), "{name}");
+        assert_eq!(host.admit().0, Ruling::Refused(kind, which, LimitReason::Spent), "{name}");
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
 use tollgate::policy::ask::{Ask, Limits, Ruling, Wish};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Amount, By, Lease, LimitKind};
+use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason};
 use tollgate::policy::window::window;
 use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker};
 
@@ -525,7 +525,7 @@ fn a_host_whose_clock_is_not_the_servers_is_held_to_its_limits() {
             let [Done::Answer(answer)] = &done[..] else { panic!("{done:?}") };
             rulings.push(answer.ruling);
         }
-        let refused = Ruling::Refused(LimitKind::Requests, 0, By::Spent);
+        let refused = Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent);
         assert_eq!(rulings, [Ruling::Admitted, Ruling::Admitted, Ruling::Admitted, refused, refused]);
     }
 }

@@ -5,7 +5,7 @@ use super::process::wait_for;
 use super::shared::Server;
 use std::time::Duration;
 use tollgate::base::time::Unix;
-use tollgate::policy::ask::{Answer, Ask, Grant, Limits, Ruling, Use, Wish};
+use tollgate::policy::ask::{Ask, AskAnswer, Grant, Limits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::window::window;
@@ -43,7 +43,7 @@ impl Host {
 
     pub fn admit(&mut self) -> (Ruling, Option<Grant>) {
         let ask = self.ask.clone();
-        let Done::Answer(Answer { ruling, grant, .. }) = self.send(&Command::Ask(&ask)) else { panic!("no answer") };
+        let Done::Answer(AskAnswer { ruling, grant, .. }) = self.send(&Command::Ask(&ask)) else { panic!("no answer") };
         (ruling, grant)
     }
 

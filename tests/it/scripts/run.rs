@@ -16,7 +16,7 @@ use tollgate::policy::config::{Origin, units};
 use tollgate::policy::counters::{CoolDown, Counters};
 use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord};
-use tollgate::policy::meter::{Amount, By, LimitKind};
+use tollgate::policy::meter::{Amount, LimitKind, LimitReason};
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
 use tollgate::wire::Dialect;
@@ -324,11 +324,12 @@ impl Player<'_> {
             ["ask", number, "admitted"] => return world.rule(number.parse().unwrap_or(0), Ruling::Admitted),
             ["ask", number, "refused", "budget", which, by @ ..] => {
                 let which = which.parse().map_err(|_| "which")?;
-                let by = if by == ["reserved"] { By::Reserved } else { By::Spent };
+                let by = if by == ["reserved"] { LimitReason::Reserved } else { LimitReason::Spent };
                 return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Budget, which, by));
             }
             ["ask", number, "refused"] => {
-                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests, 0, By::Spent));
+                return world
+                    .rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent));
             }
             ["asks", count] if world.asks.len().to_string() == **count => {}
             ["asks", count] => return Err(format!("{} questions instead of {count}", world.asks.len())),

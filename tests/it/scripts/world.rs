@@ -11,7 +11,7 @@ use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, S
 use tollgate::base::time::Now;
 use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::ask::{Answer, Ask, Ruling, Use};
+use tollgate::policy::ask::{Ask, AskAnswer, Ruling, Use};
 use tollgate::policy::config::{Config, Reach};
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::meter::SharedCounts;
@@ -267,7 +267,7 @@ impl World {
         let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
         let ask = self.asks.remove(at);
         let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
-        self.notice(Notice::Answered(Answer { ask, ruling, counts, groups: Vec::new(), grant: None }))
+        self.notice(Notice::Answered(AskAnswer { ask, ruling, counts, groups: Vec::new(), grant: None }))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {

@@ -8,9 +8,9 @@ use tollgate::base::seam::Core;
 use tollgate::base::time::{Now, Unix};
 use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
-use tollgate::policy::ask::{Answer, Ask, Release, Ruling, Use};
+use tollgate::policy::ask::{Ask, AskAnswer, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
+use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason, SharedCounts};
 use tollgate::policy::row::Row;
 
 /// Ledger of a world.
@@ -238,7 +238,7 @@ impl Ledger {
     fn answer_none(&mut self, asks: Vec<Ask>, gateway: &mut Gateway, now: Now) {
         for ask in asks {
             self.story.unavailable += 1;
-            gateway.notice(Notice::Answered(Answer::unavailable(ask)), now);
+            gateway.notice(Notice::Answered(AskAnswer::unavailable(ask)), now);
         }
     }
 
@@ -275,9 +275,9 @@ impl Ledger {
             }
         }
         let asks = std::mem::take(&mut shared.asks);
-        let answers: Vec<Answer> = asks.iter().filter(|_| comes()).map(|ask| shared.server.admit(ask)).collect();
+        let answers: Vec<AskAnswer> = asks.iter().filter(|_| comes()).map(|ask| shared.server.admit(ask)).collect();
         if reach.is_some() {
-            let admitted = |answer: &&Answer| answer.ruling == Ruling::Admitted;
+            let admitted = |answer: &&AskAnswer| answer.ruling == Ruling::Admitted;
             self.story.unheard += answers.iter().filter(admitted).count() as u64;
             shared.away = true;
             return self.find_nobody_for(asks, gateway, now);
@@ -301,7 +301,7 @@ impl Ledger {
         self.find_nobody(gateway, now);
     }
 
-    fn hear(&mut self, answer: Answer, gateway: &mut Gateway, now: Now) {
+    fn hear(&mut self, answer: AskAnswer, gateway: &mut Gateway, now: Now) {
         match answer.ruling {
             Ruling::Admitted => {
                 let loan = loan(answer.ask.key, answer.ask.lease.clone());
@@ -405,7 +405,7 @@ struct Server {
 }
 
 impl Server {
-    fn admit(&mut self, ask: &Ask) -> Answer {
+    fn admit(&mut self, ask: &Ask) -> AskAnswer {
         let (key, lease) = (ask.key, &ask.lease);
         self.last = Some((key, lease.window.0.0));
         let (mut found, mut told): (Option<(_, _, _, Unix)>, _) = (None, Vec::new());
@@ -429,7 +429,8 @@ impl Server {
                 (l.concurrency, running, running, LimitKind::Concurrency, Unix(0)),
             ];
             for (limit, count, used, kind, end) in limits {
-                let (by, till) = if used >= limit { (By::Spent, end) } else { (By::Reserved, Unix(0)) };
+                let (by, till) =
+                    if used >= limit { (LimitReason::Spent, end) } else { (LimitReason::Reserved, Unix(0)) };
                 if limit > 0 && count >= limit && found.is_none_or(|(.., longest)| longest < till) {
                     found = Some((kind, index, by, till));
                 }
@@ -450,7 +451,7 @@ impl Server {
             }
         }
         let counts = told.remove(0);
-        Answer { ask: ask.clone(), ruling, counts, groups: told, grant: None }
+        AskAnswer { ask: ask.clone(), ruling, counts, groups: told, grant: None }
     }
 
     /// Counts a row unless that was `done` before; its lease goes back in any case.

@@ -37,15 +37,19 @@ fn limits_are_reserved_until_what_is_settled_reaches_them() {
             let (one, two) =
                 (meter.admit(payer, at(NOW), of(99)).unwrap(), meter.admit(payer, at(NOW), of(50)).unwrap());
             let refused = meter.admit(payer, at(NOW), of(1)).unwrap_err();
-            assert_eq!((refused.kind, refused.by, refused.retry_after), (kind, By::Reserved, 1));
+            assert_eq!((refused.kind, refused.by, refused.retry_after), (kind, LimitReason::Reserved, 1));
             assert!(refused.message().contains("reserved by running requests"), "{}", refused.message());
-            assert_eq!(meter.spent(payer, at(NOW)).unwrap_err().by, By::Reserved);
+            assert_eq!(meter.spent(payer, at(NOW)).unwrap_err().by, LimitReason::Reserved);
             assert!(meter.spent_settled(payer, at(NOW)).is_ok());
             meter.settle(one, of(99));
-            assert_eq!(meter.admit(payer, at(NOW), of(1)).unwrap_err().by, By::Reserved, "99 are used, 50 reserved");
+            assert_eq!(
+                meter.admit(payer, at(NOW), of(1)).unwrap_err().by,
+                LimitReason::Reserved,
+                "99 are used, 50 reserved"
+            );
             meter.settle(two, of(1));
             let refused = meter.admit(payer, at(NOW), of(1)).unwrap_err();
-            assert_eq!((refused.kind, refused.by), (kind, By::Spent));
+            assert_eq!((refused.kind, refused.by), (kind, LimitReason::Spent));
             assert!(refused.retry_after > 1 && !refused.message().contains("reserved"), "{}", refused.message());
         }
     }
@@ -57,7 +61,7 @@ fn spent_limits_are_named_before_reserved_ones() {
     let mut meter = Meter::new();
     let hold = meter.admit(by(&plan), at(NOW), amount(500)).unwrap();
     let refused = meter.admit(by(&plan), at(NOW), amount(1)).unwrap_err();
-    assert_eq!((refused.kind, refused.by, refused.retry_after), (LimitKind::Requests, By::Spent, 50));
+    assert_eq!((refused.kind, refused.by, refused.retry_after), (LimitKind::Requests, LimitReason::Spent, 50));
     meter.refund(hold);
 }
 
@@ -73,7 +77,7 @@ fn one_request_fits_up_to_all_of_a_limit_or_the_floor() {
             assert_eq!((fits(100, 0), fits(1, 0), fits(5000, 5000)), (Ok(()), Ok(()), Ok(())));
             for (need, floor) in [(101, 0), (101, 100), (5001, 5000), (u64::MAX, 5000)] {
                 let limit = fits(need, floor).unwrap_err();
-                assert_eq!((limit.kind, limit.by), (kind, By::Share { need, left: 42 }), "{need} {floor}");
+                assert_eq!((limit.kind, limit.by), (kind, LimitReason::Share { need, left: 42 }), "{need} {floor}");
                 assert!(limit.retry_after > 1, "the renewal");
             }
         }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use tollgate::base::time::{Mono, Unix};
-use tollgate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
+use tollgate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Amount, By, Lease, LimitKind, SharedCounts};
+use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason, SharedCounts};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::DAY_MS;
 use tollgate::store::remote::{Command, Done, Holding, Holds, Speaker, accounts};
@@ -81,7 +81,7 @@ fn less(value: &mut i64, amount: i64) {
 struct Standing {
     counts: SharedCounts,
     /// Limit that is reached, its reason and its end. Of several, the one that lasts longest.
-    reached: Option<(LimitKind, By, i64)>,
+    reached: Option<(LimitKind, LimitReason, i64)>,
     /// True if one of them is reached even without grants.
     stands: bool,
     is_called: bool,
@@ -186,7 +186,7 @@ impl Server {
             }
             let stands = count - lent >= limit;
             (standing.stands, standing.is_called) = (standing.stands | stands, standing.is_called | !stands);
-            let (by, till) = if used >= limit { (By::Spent, till) } else { (By::Reserved, 0) };
+            let (by, till) = if used >= limit { (LimitReason::Spent, till) } else { (LimitReason::Reserved, 0) };
             if standing.reached.is_none_or(|(.., longest)| longest < till) {
                 standing.reached = Some((kind, by, till));
             }
@@ -194,7 +194,7 @@ impl Server {
         standing
     }
 
-    fn admit(&mut self, speaker: &Speaker, ask: &Ask) -> Answer {
+    fn admit(&mut self, speaker: &Speaker, ask: &Ask) -> AskAnswer {
         let seats = seats(&ask.key, &ask.lease);
         let mut told: Vec<Standing> = seats.iter().enumerate().map(|(at, seat)| self.standing(seat, ask, at)).collect();
         let mut left = [None; 3];
@@ -241,7 +241,7 @@ impl Server {
         let grant = self.grant(speaker, ask, ruling, left, &seats);
         let mut counts = told.into_iter().map(|standing| standing.counts);
         let own = counts.next().unwrap_or_default();
-        Answer { ask: ask.clone(), ruling, counts: own, groups: counts.collect(), grant }
+        AskAnswer { ask: ask.clone(), ruling, counts: own, groups: counts.collect(), grant }
     }
 
     fn grant(
