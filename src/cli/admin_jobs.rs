@@ -6,7 +6,7 @@ use super::output::{Failure, json_text};
 use super::{ledger, models, store, usage};
 use crate::base::digest::sha256;
 use crate::base::time::Unix;
-use crate::gateway::orders::{DeskAnswer, DeskAsk, UNKNOWN_AFTER, Writer};
+use crate::gateway::orders::{ChangeAuthor, DeskAnswer, DeskAsk, UNKNOWN_AFTER};
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
@@ -111,7 +111,7 @@ fn changed(
     now: Unix,
     issued: &mut Option<Box<KeyRecord>>,
 ) -> Result<String, Wrong> {
-    let by = By { who: ask.writer.map_or("", Writer::name), once };
+    let by = By { who: ask.writer.map_or("", ChangeAuthor::name), once };
     match (ask.method.as_str(), name) {
         ("POST", []) => {
             let SetArgs { name, options, .. } = options(&ask.body, false)?;

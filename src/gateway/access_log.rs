@@ -20,7 +20,7 @@ const LINE_ROOM: usize = 512;
 
 /// Attribution that a client supplies; exists only if there is any.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct ClientAttribution {
     /// The client's own request id, in printable form.
     pub(crate) client_request_id: Box<[u8]>,
     /// The user, in the form that is stored.
@@ -33,13 +33,13 @@ pub(crate) struct Said {
 pub(crate) type Times = [(Timed, Mono, Mono); PHASES];
 
 /// Data of a request's log line.
-pub(crate) struct Line<'a> {
+pub(crate) struct AccessLogLine<'a> {
     pub(crate) id: &'a RequestId,
     pub(crate) endpoint: &'static str,
     pub(crate) peer: IpAddr,
     pub(crate) key: Option<Key<'a>>,
     /// Attribution that the client supplied.
-    pub(crate) said: Option<&'a Said>,
+    pub(crate) said: Option<&'a ClientAttribution>,
     /// Class of the client program; empty if the configuration does not keep it.
     pub(crate) client: &'static str,
     pub(crate) model: Option<&'a str>,
@@ -56,7 +56,7 @@ pub(crate) struct Line<'a> {
     pub(crate) times: Times,
 }
 
-impl Line<'_> {
+impl AccessLogLine<'_> {
     /// Appends the line.
     pub(crate) fn write(&self, time: &[u8; ISO_LEN], out: &mut Vec<u8>) {
         open(time, out);

@@ -8,10 +8,10 @@ mod paging;
 mod recorder;
 mod status;
 
-pub(crate) use access::{Role, role};
-pub(crate) use desk::{Begun, Desk, Load, Waiting, Waits};
-pub use desk::{DeskAnswer, DeskAsk, Writer};
-pub use paging::{Part, UNKNOWN_AFTER};
+pub(crate) use access::{AdminRole, role};
+pub use desk::{ChangeAuthor, DeskAnswer, DeskAsk};
+pub(crate) use desk::{Desk, IncomingRequest, Load, Waiting, Waits};
+pub use paging::{ListPart, UNKNOWN_AFTER};
 pub(crate) use recorder::{Passed, Recorder};
 pub(crate) use status::View;
 
@@ -77,13 +77,13 @@ pub(crate) struct Answer {
 }
 
 /// Next step of a request.
-pub(crate) enum Step {
+pub(crate) enum AdminStep {
     /// Answer it.
     Answer(Answer),
     /// Refuse it, with the reason.
     Refuse(Refusal),
     /// Ask a helper thread for this part; `None`: the request changes nothing.
-    Ask(Part, Option<Writer>),
+    Ask(ListPart, Option<ChangeAuthor>),
     /// Send it requests as they end.
     Live,
 }
@@ -93,48 +93,55 @@ impl Answer {
         Answer { status, content_type, more: String::new() }
     }
 
-    fn text(status: u16) -> Step {
-        Step::Answer(Answer::new(status, TEXT))
+    fn text(status: u16) -> AdminStep {
+        AdminStep::Answer(Answer::new(status, TEXT))
     }
 }
 
 /// Handles the request with this head; the body of an answer goes to `out`. `role`: permissions of its caller.
-pub(crate) fn step(head: &RequestHead, bytes: &[u8], role: Role, view: &View, cx: &mut Cx, out: &mut Vec<u8>) -> Step {
+pub(crate) fn step(
+    head: &RequestHead,
+    bytes: &[u8],
+    role: AdminRole,
+    view: &View,
+    cx: &mut Cx,
+    out: &mut Vec<u8>,
+) -> AdminStep {
     let path = std::str::from_utf8(head.path.of(bytes)).unwrap_or_default();
     let host = host(head, bytes);
     if !answers_to_any_name(path, role) && !knows_host(host, cx.admin, &cx.setup.config.server) {
-        return Step::Refuse(Refusal::of_status(403, "this name of the host is not in admin_hosts"));
+        return AdminStep::Refuse(Refusal::of_status(403, "this name of the host is not in admin_hosts"));
     }
     if let Some(inside) = inside(path.as_bytes()) {
         let path = std::str::from_utf8(inside).unwrap_or_default();
-        return api(path, head, bytes, role, view, cx, out).unwrap_or_else(Step::Refuse);
+        return api(path, head, bytes, role, view, cx, out).unwrap_or_else(AdminStep::Refuse);
     }
     let is_known = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/admin/openapi.json"].contains(&path);
     if is_known && !matches!(head.method, Method::Get | Method::Head) {
-        return Step::Refuse(Refusal::method(LOOK));
+        return AdminStep::Refuse(Refusal::method(LOOK));
     }
     match path {
         "/healthz" => out.extend_from_slice(b"ok\n"),
         "/openapi.json" | "/admin/openapi.json" => {
             let document = if path == "/openapi.json" { OPENAPI } else { ADMIN_OPENAPI };
             out.extend_from_slice(document.text().replace("\"VERSION\"", VERSION).as_bytes());
-            return Step::Answer(Answer::new(200, JSON));
+            return AdminStep::Answer(Answer::new(200, JSON));
         }
         "/readyz" if view.ready => out.extend_from_slice(b"ready\n"),
         "/readyz" => {
             out.extend_from_slice(if view.clock { b"not ready\n" } else { b"not ready: clock\n" });
             return Answer::text(503);
         }
-        "/metrics" if role > Role::Nobody => {
+        "/metrics" if role > AdminRole::Nobody => {
             let targets: Vec<_> = cx.breakers.states(cx.now.mono).collect();
             cx.stats.write(&view.gauges, &targets, out);
         }
-        "/metrics" => return Step::Refuse(Refusal::of_status(401, "the admin token is required")),
+        "/metrics" => return AdminStep::Refuse(Refusal::of_status(401, "the admin token is required")),
         "/" => {
             let page = PAGE.text();
             out.extend_from_slice(page.as_bytes());
             let more = page_fields(&page, &origins(&cx.setup.config.server, host));
-            return Step::Answer(Answer { more, ..Answer::new(200, HTML) });
+            return AdminStep::Answer(Answer { more, ..Answer::new(200, HTML) });
         }
         _ => {
             out.extend_from_slice(
@@ -148,10 +155,10 @@ pub(crate) fn step(head: &RequestHead, bytes: &[u8], role: Role, view: &View, cx
 
 /// True if a request may use any host name: health probes, and a metrics collector that must present a token, which a
 /// page in a browser does not know.
-fn answers_to_any_name(path: &str, role: Role) -> bool {
+fn answers_to_any_name(path: &str, role: AdminRole) -> bool {
     match path {
         "/" | "/openapi.json" => false,
-        "/metrics" => role != Role::Guest,
+        "/metrics" => role != AdminRole::Guest,
         _ => !path.starts_with("/admin/"),
     }
 }
@@ -191,13 +198,13 @@ fn api(
     path: &str,
     head: &RequestHead,
     bytes: &[u8],
-    role: Role,
+    role: AdminRole,
     view: &View,
     cx: &mut Cx,
     out: &mut Vec<u8>,
-) -> Result<Step, Refusal> {
+) -> Result<AdminStep, Refusal> {
     let unknown = || Refusal::of_status(401, "a token is required: `authorization: Bearer …`");
-    if role == Role::Nobody {
+    if role == AdminRole::Nobody {
         return Err(unknown());
     }
     let nothing = || Refusal::of_status(404, "there is nothing here; see /admin/openapi.json");
@@ -209,14 +216,14 @@ fn api(
     let is_read = matches!(head.method, Method::Get | Method::Head);
     let writer = match role {
         _ if is_read => None,
-        Role::Writer(writer) => Some(writer),
-        Role::Guest if cx.setup.config.server.admin_write_token.is_some() => return Err(unknown()),
+        AdminRole::Writer(writer) => Some(writer),
+        AdminRole::Guest if cx.setup.config.server.admin_write_token.is_some() => return Err(unknown()),
         _ => {
             let text = "changing anything needs the admin_write_token of the configuration";
             return Err(Refusal::of_status(403, text));
         }
     };
-    let mut part = Part::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
+    let mut part = ListPart::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
     part.limit = part.limit.min(cx.setup.config.server.bounds.list);
     match *route {
         "status" => {
@@ -226,10 +233,10 @@ fn api(
         "targets" => status::targets(part, cx, out),
         "groups" => status::groups(part, cx, out),
         "requests" => status::requests(&part, cx, out),
-        "requests/live" => return Ok(Step::Live),
-        _ => return Ok(Step::Ask(part, writer)),
+        "requests/live" => return Ok(AdminStep::Live),
+        _ => return Ok(AdminStep::Ask(part, writer)),
     }
-    Ok(Step::Answer(Answer { more: FRESH.to_string(), ..Answer::new(200, JSON) }))
+    Ok(AdminStep::Answer(Answer { more: FRESH.to_string(), ..Answer::new(200, JSON) }))
 }
 
 /// Header field of answers with present values.

@@ -41,7 +41,7 @@ const REQUEST: u64 = REQUEST_BYTES as u64;
 /// Memory that all keys hold.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    keys: Sparse<Account>,
+    keys: Sparse<KeyMemory>,
     /// Bytes that one key may hold.
     share: u64,
     /// Number of keys that hold more.
@@ -52,7 +52,7 @@ pub(crate) struct Budget {
 
 /// Memory that one key holds, in bytes.
 #[derive(Clone, Debug, Default)]
-struct Account {
+struct KeyMemory {
     /// Total bytes.
     held: u64,
     /// Bytes of answers among them: reserved, or not read by the client.
@@ -99,7 +99,7 @@ impl Promise {
 
 /// Decision on the memory of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum MemoryVerdict {
     /// The answer has the bytes.
     Now,
     /// Wait until so many bytes are free.
@@ -309,7 +309,7 @@ impl Budget {
     /// True if `key` holds more than its share, and answers other than the one that takes `own` bytes.
     #[inline]
     pub(crate) fn is_crowded(&self, key: KeyIx, own: usize) -> bool {
-        let crowded = |account: &Account| account.held > self.share && account.answers > own as u64;
+        let crowded = |account: &KeyMemory| account.held > self.share && account.answers > own as u64;
         self.over > 0 && self.keys.get(key.0 as usize).is_some_and(crowded)
     }
 
@@ -415,7 +415,7 @@ impl Budget {
     }
 
     #[inline]
-    fn account(&mut self, key: KeyIx) -> &mut Account {
+    fn account(&mut self, key: KeyIx) -> &mut KeyMemory {
         self.keys.entry(key.0 as usize)
     }
 }

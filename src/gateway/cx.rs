@@ -2,7 +2,7 @@
 //! count in. Owns the counters, tables and buffers; decides nothing by itself.
 
 use super::admin::{Desk, Recorder};
-use super::budget::{Budget, Gate, Promise, Verdict};
+use super::budget::{Budget, Gate, MemoryVerdict, Promise};
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
@@ -11,14 +11,14 @@ use super::discovery::Discovery;
 use super::exchange::streams::Streams;
 use super::grants::Grants;
 use super::ids::{ExchangeId, ProviderId};
-use super::ledger::Ledger;
+use super::ledger::PendingRows;
 use super::lifecycle::Lifecycle;
 use super::lookups::Lookups;
 use super::offload::Away;
 use super::orders::{Order, OrderSink};
 use super::plans::KeyPlans;
 use super::provider::breaker::Breakers;
-use super::provider::dns::Names;
+use super::provider::dns::HostNames;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use super::queue::Queues;
@@ -78,7 +78,7 @@ pub(crate) struct Cx {
     /// Clients that can connect to the admin listener; `None` if there is none.
     pub(crate) admin: Option<Reach>,
     pub(crate) idle: Idle,
-    pub(crate) names: Names,
+    pub(crate) names: HostNames,
     pub(crate) discovery: Discovery,
     /// Origins of secrets that are being read again, since a provider has refused them.
     pub(crate) renewals: Vec<Origin>,
@@ -94,7 +94,7 @@ pub(crate) struct Cx {
     pub(crate) lookups: Lookups,
     pub(crate) plans: KeyPlans,
     pub(crate) meter: Meter,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: PendingRows,
     pub(crate) clock: ClockGuard,
     pub(crate) grants: Grants,
     pub(crate) stats: Stats,
@@ -118,7 +118,7 @@ pub(crate) struct Cx {
     /// Buffer in which an answer is built before it is framed into a client's unsent bytes; never kept across a call.
     pub(crate) out: Vec<u8>,
     /// Answers that wait for room, and the one that may use the reserve.
-    pub(crate) turns: Turns,
+    pub(crate) turns: AnswerQueue,
     /// The connection that the present exchange has released, and if it has got all it needs of the answer.
     let_go: Option<(ProviderId, bool)>,
     pub(crate) actions: Vec<Action>,
@@ -176,7 +176,7 @@ impl Cx {
             limits,
             admin: start.admin,
             idle: Idle::default(),
-            names: Names::default(),
+            names: HostNames::default(),
             discovery: Discovery::default(),
             renewals: Vec::new(),
             breakers: Breakers::default(),
@@ -188,7 +188,7 @@ impl Cx {
             keys_told: 0,
             lookups: Lookups::default(),
             plans,
-            ledger: Ledger::new(config.store.commit_every),
+            ledger: PendingRows::new(config.store.commit_every),
             clock: ClockGuard::new(Unix(0), Unix(0)),
             grants: Grants::default(),
             stats: Stats::default(),
@@ -204,7 +204,7 @@ impl Cx {
             offload_min: start.offload_min,
             away: Away::default(),
             out: Vec::new(),
-            turns: Turns::default(),
+            turns: AnswerQueue::default(),
             let_go: None,
             actions: Vec::new(),
             orders: OrderSink::default(),
@@ -318,26 +318,26 @@ impl Cx {
         key: KeyIx,
         promise: &mut Promise,
         total: usize,
-    ) -> Verdict {
+    ) -> MemoryVerdict {
         let more = total.saturating_sub(promise.total());
         if more == 0 || !Budget::can_ever_hold(total, &self.pool) {
-            return Verdict::Now;
+            return MemoryVerdict::Now;
         }
         if !self.budget.share_allows(promise, key, total) {
-            return Verdict::Share;
+            return MemoryVerdict::Share;
         }
         if !self.turns.grants(own, more, &self.pool) {
-            return Verdict::Room;
+            return MemoryVerdict::Room;
         }
         self.budget.answer(promise, key, total, &mut self.pool);
-        Verdict::Now
+        MemoryVerdict::Now
     }
 
     /// Decides if `more` bytes of a streamed answer may be taken.
-    pub(crate) fn room_for_events(&mut self, own: ExchangeId, more: usize) -> Verdict {
+    pub(crate) fn room_for_events(&mut self, own: ExchangeId, more: usize) -> MemoryVerdict {
         match self.turns.grants(own, more, &self.pool) {
-            true => Verdict::Now,
-            false => Verdict::Room,
+            true => MemoryVerdict::Now,
+            false => MemoryVerdict::Room,
         }
     }
 
@@ -353,9 +353,9 @@ impl Cx {
     }
 
     /// Makes an answer that wants `more` bytes wait.
-    pub(crate) fn wait_for(&mut self, own: ExchangeId, key: Option<KeyIx>, more: usize, what: Verdict) {
+    pub(crate) fn wait_for(&mut self, own: ExchangeId, key: Option<KeyIx>, more: usize, what: MemoryVerdict) {
         match (what, key) {
-            (Verdict::Share, Some(key)) => {
+            (MemoryVerdict::Share, Some(key)) => {
                 // Other answers need not wait for the unread output of this key's clients.
                 self.turns.alone = self.turns.alone.filter(|alone| *alone != own);
                 self.budget.waits(key);
@@ -368,7 +368,7 @@ impl Cx {
 
 /// Answers whose providers are not read until there is room, in order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct AnswerQueue {
     /// Waiting exchanges, with the bytes that each wants.
     queue: VecDeque<(ExchangeId, usize)>,
     /// Exchanges that wait for the share of their keys.
@@ -381,7 +381,7 @@ pub(crate) struct Turns {
     emptied: bool,
 }
 
-impl Turns {
+impl AnswerQueue {
     /// Returns once that no exchange waits any more.
     pub(crate) fn take_emptied(&mut self) -> bool {
         self.queue.is_empty() && std::mem::take(&mut self.emptied)

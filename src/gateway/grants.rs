@@ -34,14 +34,14 @@ pub(crate) struct Grants {
 struct OfKey {
     /// When the ledger was asked last; `None` before.
     asked: Option<Mono>,
-    held: Option<Box<Held>>,
+    held: Option<Box<UnusedGrant>>,
     /// Number of the last grant that was given back: additions to it, or to an earlier one, are void.
     over: u64,
 }
 
 /// Unused part of a grant.
 #[derive(Debug)]
-struct Held {
+struct UnusedGrant {
     grant: Grant,
     /// Lease of each request, except for its amount.
     lease: Lease,
@@ -72,7 +72,7 @@ impl Grants {
     pub(crate) fn take(&mut self, payer: &Payer<'_>, now: Unix, reserved: Amount) -> Option<(u64, Lease)> {
         let watch = self.watch?;
         let held = self.by_key.get_mut(payer.key.0 as usize)?.held.as_deref_mut()?;
-        let Held { grant, lease, valid } = held;
+        let UnusedGrant { grant, lease, valid } = held;
         let fits = grant.requests > 0 && reserved.tokens <= grant.amount.tokens && reserved.nano <= grant.amount.nano;
         let is_valid = valid.0 <= now && now < valid.1 && lease.path == payer.path;
         // The clock is read last: only a few instructions lie between this reading and the count.
@@ -100,14 +100,14 @@ impl Grants {
             return None;
         }
         match of.held.as_deref_mut().filter(|held| held.grant.number == more.number) {
-            Some(Held { grant, .. }) => {
+            Some(UnusedGrant { grant, .. }) => {
                 grant.requests = grant.requests.saturating_add(more.requests);
                 grant.amount = grant.amount.plus(more.amount);
                 grant.until = grant.until.max(more.until);
                 None
             }
             None => {
-                let held = Box::new(Held { grant: more, lease: lease.clone(), valid: span(lease) });
+                let held = Box::new(UnusedGrant { grant: more, lease: lease.clone(), valid: span(lease) });
                 of.over = of.held.replace(held)?.grant.number;
                 Some(of.over)
             }

@@ -4,7 +4,7 @@
 
 use super::cx::Cx;
 use super::ids::ExchangeId;
-use super::offload::{OwnedIdentity, Owner, Piece, Task, Work};
+use super::offload::{JobOwner, OffloadTask, OwnedIdentity, RunningJob, Work};
 use super::orders::Order;
 use crate::policy::keys::KeyIx;
 use std::num::NonZeroU64;
@@ -17,9 +17,9 @@ impl Cx {
     }
 
     /// Gives a task to a helper thread, with storage of `lent` bytes.
-    pub(crate) fn offload(&mut self, of: Owner, lent: usize, identity: OwnedIdentity, task: Task) {
-        let alone = matches!(task, Task::Discard(_));
-        self.away.pieces.push(Piece { serial: of.serial.get(), key: of.key, lent, alone });
+    pub(crate) fn offload(&mut self, of: JobOwner, lent: usize, identity: OwnedIdentity, task: OffloadTask) {
+        let alone = matches!(task, OffloadTask::Discard(_));
+        self.away.pieces.push(RunningJob { serial: of.serial.get(), key: of.key, lent, alone });
         let work = Work::new(of, (&mut self.pool, lent), identity, task);
         self.orders.0.push(Order::Work(Box::new(work)));
     }
@@ -31,8 +31,8 @@ impl Cx {
         if let Some(key) = key {
             self.budget.leaves(key, lent);
         }
-        let of = Owner { exchange: ExchangeId::new(u32::MAX, 0), key, serial: self.next_offload() };
-        self.offload(of, lent, OwnedIdentity::default(), Task::Discard(blocks));
+        let of = JobOwner { exchange: ExchangeId::new(u32::MAX, 0), key, serial: self.next_offload() };
+        self.offload(of, lent, OwnedIdentity::default(), OffloadTask::Discard(blocks));
     }
 
     /// The exchange that waited for a piece of work has ended.

@@ -12,7 +12,7 @@ const BATCHES_MAX: usize = 1024;
 
 /// Rows handed over and not yet known to be committed.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct PendingRows {
     /// Microseconds for which rows wait for their commit by configuration.
     delay: u64,
     given: u64,
@@ -24,11 +24,11 @@ pub(crate) struct Ledger {
     failed: bool,
 }
 
-impl Ledger {
+impl PendingRows {
     /// A ledger whose rows are committed every `commit_every`.
-    pub(crate) fn new(commit_every: Duration) -> Ledger {
+    pub(crate) fn new(commit_every: Duration) -> PendingRows {
         let delay = commit_every.saturating_sub(COMMIT_TICK).as_micros() as u64;
-        Ledger { delay, ..Ledger::default() }
+        PendingRows { delay, ..PendingRows::default() }
     }
 
     /// One more row has been given; its number.
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_let_go_when_its_row_and_all_before_it_are_safe() {
-        let (mut ledger, ids) = (Ledger::default(), [1, 2, 3].map(|slot| ExchangeId::new(slot, 0)));
+        let (mut ledger, ids) = (PendingRows::default(), [1, 2, 3].map(|slot| ExchangeId::new(slot, 0)));
         let rows = ids.map(|_| ledger.gave(Mono(1)));
         ledger.hold_back(rows[0], ids[0]);
         ledger.hold_back(rows[2], ids[2]);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn admission_stops_when_the_oldest_row_has_waited_too_long_and_resumes() {
-        let (mut ledger, lag) = (Ledger::default(), Duration::from_micros(10));
+        let (mut ledger, lag) = (PendingRows::default(), Duration::from_micros(10));
         ledger.gave(Mono(0));
         ledger.gave(Mono(5));
         assert!(ledger.takes_rows(Mono(10), lag));
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn commit_lag_counts_from_when_the_commit_was_due() {
         let lag = Duration::from_secs(5);
-        let mut ledger = Ledger::new(Duration::from_secs(10) + COMMIT_TICK);
+        let mut ledger = PendingRows::new(Duration::from_secs(10) + COMMIT_TICK);
         ledger.gave(Mono(1_000_000));
         assert!(ledger.takes_rows(Mono(16_000_000), lag) && !ledger.takes_rows(Mono(16_000_001), lag));
         assert_eq!((ledger.lag(Mono(9_000_000)), ledger.lag(Mono(11_000_007))), (0, 7));

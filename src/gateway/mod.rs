@@ -56,12 +56,12 @@ use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use crate::wire::json::write_string;
 use budget::{Budget, Gate};
-use client::limits::Verdict;
+use client::limits::ConnectionVerdict;
 use client::peer::mapped;
 use client::places::PeerKey;
 use clock::ClockGuard;
 use cx::{Cx, CxStart, Setup};
-use exchange::{Event, Exchange};
+use exchange::{Exchange, ExchangeEvent};
 use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn, provider_conn};
 use lifecycle::{inheritance, listing, reload, upgrade};
 use orders::{Notice, Order};
@@ -124,15 +124,15 @@ enum Next {
     /// Process the input behind the answer that a client has received.
     Advance(ClientId),
     /// Deliver this event to an exchange.
-    Tell(ExchangeId, Event<'static>),
+    Tell(ExchangeId, ExchangeEvent<'static>),
 }
 
 /// The gateway. See the module's documentation.
 #[derive(Debug)]
 pub struct Gateway {
-    clients: Slots<client::Connection, ClientName>,
+    clients: Slots<client::ClientConnection, ClientName>,
     exchanges: Slots<Exchange, ExchangeName>,
-    providers: Slots<provider::Connection, ProviderName>,
+    providers: Slots<provider::ProviderConnection, ProviderName>,
     cx: Cx,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     client_listeners: usize,
@@ -247,7 +247,7 @@ fn provider_id(conn: Conn) -> ProviderId {
 
 /// Earliest deadline of a client, including its exchange.
 #[inline]
-fn earliest(client: &client::Connection, exchanges: &Slots<Exchange, ExchangeName>) -> Mono {
+fn earliest(client: &client::ClientConnection, exchanges: &Slots<Exchange, ExchangeName>) -> Mono {
     let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
     exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
 }
@@ -289,11 +289,11 @@ impl Core for Gateway {
         self.cx.now = now;
         let (admin, host) = (listener >= self.client_listeners, PeerKey::of(peer.ip()));
         let (verdict, goes) = self.cx.limits.welcome(admin, host, &self.cx.setup.config.server);
-        if verdict == Verdict::Out {
+        if verdict == ConnectionVerdict::Out {
             return None;
         }
         let by = now.mono.after(self.cx.setup.config.server.header_timeout);
-        let id = self.clients.insert(client::Connection::new(admin, verdict == Verdict::Crowded, by));
+        let id = self.clients.insert(client::ClientConnection::new(admin, verdict == ConnectionVerdict::Crowded, by));
         self.cx.peers.connected(id, mapped(peer.ip()));
         self.cx.limits.enter(admin, id.slot, host);
         self.arm(id);
@@ -419,10 +419,10 @@ impl Core for Gateway {
                     self.close_idle_providers();
                 }
             }
-            Notice::SuccessorReady => self.hand_over(upgrade::Event::Ready),
-            Notice::SuccessorTaken => self.hand_over(upgrade::Event::Taken),
+            Notice::SuccessorReady => self.hand_over(upgrade::UpgradeEvent::Ready),
+            Notice::SuccessorTaken => self.hand_over(upgrade::UpgradeEvent::Taken),
             Notice::SuccessorFailed(why) => self.successor_failed(&why),
-            Notice::SuccessorGone => self.hand_over(upgrade::Event::Gone),
+            Notice::SuccessorGone => self.hand_over(upgrade::UpgradeEvent::Gone),
             Notice::Counted(counters) => self.cx.add_counters(&counters),
             Notice::Inherited(row) => inheritance::inherited(row, &mut self.cx),
             Notice::PredecessorLeft => inheritance::predecessor_left(&mut self.cx),

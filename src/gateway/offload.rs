@@ -27,12 +27,12 @@ pub(crate) const LAST_OF_ONE: &[u8] = b"\r\n0\r\n\r\n";
 pub struct Work {
     ticket: Ticket,
     identity: OwnedIdentity,
-    task: Task,
+    task: OffloadTask,
 }
 
 /// A job that a helper thread has finished.
 #[derive(Debug)]
-pub struct Done {
+pub struct FinishedJob {
     ticket: Ticket,
     /// `None` if a bug lost the result.
     product: Option<Product>,
@@ -51,7 +51,7 @@ struct Ticket {
 
 /// Owner of a job, and the job's number.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Owner {
+pub(crate) struct JobOwner {
     pub(crate) exchange: ExchangeId,
     pub(crate) key: Option<KeyIx>,
     pub(crate) serial: NonZeroU64,
@@ -84,7 +84,7 @@ impl OwnedIdentity {
 
 /// Task of a job.
 #[derive(Debug)]
-pub(crate) enum Task {
+pub(crate) enum OffloadTask {
     /// Large blocks of memory, to be given back to the system.
     Discard(Vec<Vec<u8>>),
     /// Translate a complete answer of a provider of shape `from` for a client of shape `to`.
@@ -114,8 +114,13 @@ pub(crate) enum Product {
 
 impl Work {
     /// A task with a part of `pool`: storage of `lent` bytes.
-    pub(super) fn new(of: Owner, (pool, lent): (&mut Pool, usize), identity: OwnedIdentity, task: Task) -> Work {
-        let Owner { exchange, key, serial } = of;
+    pub(super) fn new(
+        of: JobOwner,
+        (pool, lent): (&mut Pool, usize),
+        identity: OwnedIdentity,
+        task: OffloadTask,
+    ) -> Work {
+        let JobOwner { exchange, key, serial } = of;
         let ticket = Ticket { exchange, key, serial: serial.get(), pool: pool.part(lent), lent };
         Work { ticket, identity, task }
     }
@@ -127,11 +132,11 @@ impl Work {
 
     /// True if it only frees memory.
     pub fn is_freeing(&self) -> bool {
-        matches!(self.task, Task::Discard(_))
+        matches!(self.task, OffloadTask::Discard(_))
     }
 
     /// Runs the task. Takes some milliseconds per megabyte.
-    pub fn run(self) -> Done {
+    pub fn run(self) -> FinishedJob {
         let Work { mut ticket, identity, task } = self;
         let done = catch_unwind(AssertUnwindSafe(|| {
             let mut pool = std::mem::replace(&mut ticket.pool, Pool::new(usize::MAX));
@@ -143,17 +148,17 @@ impl Work {
             ticket.pool = pool;
             product
         });
-        Done { ticket, product }
+        FinishedJob { ticket, product }
     }
 }
 
-fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<Product> {
+fn run(task: OffloadTask, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<Product> {
     Some(match task {
-        Task::Discard(blocks) => {
+        OffloadTask::Discard(blocks) => {
             pool.discard(blocks);
             return None;
         }
-        Task::Reply { mut body, from, to, state, chunked } => {
+        OffloadTask::Reply { mut body, from, to, state, chunked } => {
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
             let read = match from == to {
                 true => dialect::whole(to, body.bytes(), identity, &mut out),
@@ -166,18 +171,18 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
             }
             Product::Reply { read, out: Buf::adopt(pool, out) }
         }
-        Task::Request { body, mut draft, from, target } => {
+        OffloadTask::Request { body, mut draft, from, target } => {
             draft.make_most_room(body.payload(), pool);
             let built = draft.translate(from, body.payload(), &target.borrowed(), pool);
             Product::Request { body, draft, built }
         }
-        Task::Events { mut stream, mut data } => {
+        OffloadTask::Events { mut stream, mut data } => {
             let mut out = Vec::new();
             let fed = stream.feed(data.bytes(), pool, identity, &mut out);
             data.release(pool);
             Product::Events { stream, out, fed }
         }
-        Task::Unstreamed { mut stream, mut body, from } => {
+        OffloadTask::Unstreamed { mut stream, mut body, from } => {
             let mut out = Vec::new();
             let read = stream.whole(from, body.bytes(), pool, identity, &mut out);
             body.release(pool);
@@ -186,7 +191,7 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
                 Err(rejected) => Product::Reply { read: Err(rejected), out: Buf::default() },
             }
         }
-        Task::LastEvent { mut stream } => {
+        OffloadTask::LastEvent { mut stream } => {
             let mut out = Vec::new();
             let ended = stream.end(pool, identity, &mut out);
             stream.release(pool);
@@ -198,7 +203,7 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
 /// Bytes that an answer may grow by without growing its storage: an id, a name, a usage.
 const REPLY_MORE: usize = 4096;
 
-impl Done {
+impl FinishedJob {
     /// The exchange that gave the job away, and the number under which it waits.
     pub(crate) fn owner(&self) -> (ExchangeId, u64) {
         (self.ticket.exchange, self.ticket.serial)
@@ -211,14 +216,14 @@ impl Done {
 
     /// Counts the storage of the job in `into` again, and returns the result of the task.
     pub(crate) fn take(self, into: &mut Pool) -> Option<Product> {
-        let Done { mut ticket, product } = self;
+        let FinishedJob { mut ticket, product } = self;
         into.reunite(&mut ticket.pool, ticket.lent);
         product
     }
 
     /// Drops the result, since the exchange has ended meanwhile, or begun another attempt: only the storage counts.
     pub(crate) fn discard(self, into: &mut Pool) {
-        let Done { mut ticket, product } = self;
+        let FinishedJob { mut ticket, product } = self;
         let pool = &mut ticket.pool;
         match product {
             Some(Product::Reply { mut out, .. }) => out.release(pool),
@@ -235,7 +240,7 @@ impl Done {
 
 /// A job that a helper thread has.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct RunningJob {
     pub(super) serial: u64,
     pub(super) key: Option<KeyIx>,
     pub(super) lent: usize,
@@ -246,7 +251,7 @@ pub(super) struct Piece {
 /// Jobs that helper threads have: at most one for each exchange, and blocks that are being freed.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<RunningJob>,
     /// Number of jobs given away so far.
     pub(super) given: u64,
 }

@@ -1,7 +1,7 @@
 //! Commands for helper threads and notifications from them. Data only.
 
-pub use super::admin::{DeskAnswer, DeskAsk, Part, UNKNOWN_AFTER, Writer};
-pub use super::offload::{Done, Work};
+pub use super::admin::{ChangeAuthor, DeskAnswer, DeskAsk, ListPart, UNKNOWN_AFTER};
+pub use super::offload::{FinishedJob, Work};
 use crate::base::time::Unix;
 use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::config::{Config, Origin};
@@ -238,7 +238,7 @@ pub enum Notice {
     /// again.
     Spans(u64, Option<Result<(), String>>),
     /// A job is done.
-    Worked(Done),
+    Worked(FinishedJob),
     /// A request to the admin listener has its answer.
     Desk(Box<DeskAnswer>),
     /// Value of a provider's secret from its file or program, or why there is none.

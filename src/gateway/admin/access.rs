@@ -1,7 +1,7 @@
 //! Access control of the admin listener: tokens, and host names that a malicious page in a browser could not have
 //! chosen.
 
-use super::desk::Writer;
+use super::desk::ChangeAuthor;
 use crate::base::digest::sha256;
 use crate::gateway::exchange::authorize::bearer_token;
 use crate::policy::config::{Reach, Server};
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// Permissions of a caller.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Role {
+pub(crate) enum AdminRole {
     /// No access: without a valid token, which is required.
     Nobody,
     /// Read access, without a token.
@@ -19,27 +19,27 @@ pub(crate) enum Role {
     /// Read access.
     Reader,
     /// Read and write access.
-    Writer(Writer),
+    Writer(ChangeAuthor),
 }
 
 /// Returns the permissions of the caller of a request with this head. `reach`: who can connect to the listening socket,
 /// whatever the configuration permits.
-pub(crate) fn role(head: &RequestHead, bytes: &[u8], reach: Option<Reach>, server: &Server) -> Role {
+pub(crate) fn role(head: &RequestHead, bytes: &[u8], reach: Option<Reach>, server: &Server) -> AdminRole {
     if reach == Some(Reach::Owner) {
-        return Role::Writer(Writer::Socket);
+        return AdminRole::Writer(ChangeAuthor::Socket);
     }
     let shown = bearer_token(head.field(HeaderField::Authorization).of(bytes));
     // Compared as digests, so that the time taken reveals nothing of the token.
     let is =
         |token: &Option<Secret>| token.as_ref().is_some_and(|token| sha256(shown) == sha256(token.expose().as_bytes()));
     if is(&server.admin_write_token) {
-        Role::Writer(Writer::Token)
+        AdminRole::Writer(ChangeAuthor::Token)
     } else if is(&server.admin_token) {
-        Role::Reader
+        AdminRole::Reader
     } else if shown.is_empty() && server.admin_token.is_none() && reach == Some(Reach::Host) {
-        Role::Guest
+        AdminRole::Guest
     } else {
-        Role::Nobody
+        AdminRole::Nobody
     }
 }
 

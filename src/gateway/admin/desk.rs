@@ -2,7 +2,7 @@
 //! those that receive requests as they end. At most one for each connection, of which there are at most
 //! `limits::ADMIN_CONNECTIONS`.
 
-use super::paging::Part;
+use super::paging::ListPart;
 use crate::base::limits::ADMIN_CONNECTIONS;
 use crate::base::time::Mono;
 use crate::gateway::client::places::PeerKey;
@@ -23,7 +23,7 @@ const READS_MAX: usize = ADMIN_CONNECTIONS;
 const CHANGES_MAX: usize = ADMIN_CONNECTIONS;
 
 /// Caller: a host, with a token or without one.
-pub(crate) type Caller = (PeerKey, bool);
+pub(crate) type AdminCaller = (PeerKey, bool);
 
 /// Kind of load of a question to a helper thread until it is answered, even if its caller has left.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -31,13 +31,13 @@ pub(crate) enum Load {
     /// Change. It waits only for other changes.
     Change,
     /// Read.
-    List(Caller),
+    List(AdminCaller),
     /// Read that may take long.
-    Report(Caller),
+    Report(AdminCaller),
 }
 
 impl Load {
-    fn caller(self) -> Option<Caller> {
+    fn caller(self) -> Option<AdminCaller> {
         match self {
             Load::Change => None,
             Load::List(caller) | Load::Report(caller) => Some(caller),
@@ -47,19 +47,19 @@ impl Load {
 
 /// Author of a change, for the audit.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Writer {
+pub enum ChangeAuthor {
     /// Caller with the `admin_write_token`.
     Token,
     /// Caller through a Unix socket.
     Socket,
 }
 
-impl Writer {
+impl ChangeAuthor {
     /// Name in the audit.
     pub fn name(self) -> &'static str {
         match self {
-            Writer::Token => "admin_write_token",
-            Writer::Socket => "admin socket",
+            ChangeAuthor::Token => "admin_write_token",
+            ChangeAuthor::Socket => "admin socket",
         }
     }
 }
@@ -76,7 +76,7 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) enum Waits {
     /// The remaining body, which has begun, and its deadline.
-    Body(Box<Begun>, Mono),
+    Body(Box<IncomingRequest>, Mono),
     /// Answer of the helper thread.
     Answer,
     /// Requests that end, from this number on.
@@ -85,12 +85,12 @@ pub(crate) enum Waits {
 
 /// Request whose body is arriving.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct IncomingRequest {
     pub(crate) head: RequestHead,
-    pub(crate) part: Part,
+    pub(crate) part: ListPart,
     /// Author of the change.
-    pub(crate) writer: Option<Writer>,
-    pub(crate) caller: Caller,
+    pub(crate) writer: Option<ChangeAuthor>,
+    pub(crate) caller: AdminCaller,
 }
 
 /// See the module's documentation.
@@ -112,13 +112,13 @@ pub struct DeskAsk {
     /// Path after `/admin/v1/`, without the query.
     pub path: String,
     /// Requested part of a list.
-    pub part: Part,
+    pub part: ListPart,
     /// Body of the request.
     pub body: Vec<u8>,
     /// `Idempotency-Key` of the request.
     pub once: Option<String>,
     /// Author of the change, if it is one.
-    pub writer: Option<Writer>,
+    pub writer: Option<ChangeAuthor>,
     pub(crate) load: Load,
 }
 

@@ -14,7 +14,7 @@ pub const UNKNOWN_AFTER: &str = "after: expected what a list before had in `next
 
 /// Part of a list.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct ListPart {
     /// Maximum number of items.
     pub limit: u64,
     /// Value of `next` of the part before.
@@ -27,10 +27,10 @@ pub struct Part {
     seen: u64,
 }
 
-impl Part {
+impl ListPart {
     /// Parses a query with the parameters in `known`, each at most once; otherwise returns the error.
-    pub(crate) fn of(query: &str, known: &str) -> Result<Part, String> {
-        let mut part = Part { limit: LIMIT, after: None, after_key: None, more: Vec::new(), seen: 0 };
+    pub(crate) fn of(query: &str, known: &str) -> Result<ListPart, String> {
+        let mut part = ListPart { limit: LIMIT, after: None, after_key: None, more: Vec::new(), seen: 0 };
         let of_keys = known.ends_with("after-key");
         let mut names: Vec<&str> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {

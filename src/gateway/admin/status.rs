@@ -1,7 +1,7 @@
 //! Answers of the admin API about the process itself: its state, its targets, its groups, its last requests. Answers
 //! that commands also give are produced by their own code, on a helper thread.
 
-use super::paging::{Part, end};
+use super::paging::{ListPart, end};
 use super::recorder::{Minute, Recorder};
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
@@ -117,7 +117,7 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
 }
 
 /// `GET /admin/v1/targets`: the targets of all models.
-pub(crate) fn targets(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
+pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
     // Requests are recorded from the first reading on.
     let recorder = Recorder::of(&mut cx.recorder, now.unix);
@@ -183,7 +183,7 @@ fn rest(standing: &TargetStatus, now: Mono, unix: Unix, out: &mut Vec<u8>) {
 }
 
 /// `GET /admin/v1/groups`: amounts used, reserved and allowed.
-pub(crate) fn groups(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
+pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     let setup = cx.setup.clone();
     out.extend_from_slice(b"{\"data\":[");
     let mut each = |status: &GroupStatus<'_>| {
@@ -228,7 +228,7 @@ pub(crate) fn groups(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
 }
 
 /// `GET /admin/v1/requests`: the last requests, the newest first; only those before `after` if that is given.
-pub(crate) fn requests(part: &Part, cx: &mut Cx, out: &mut Vec<u8>) {
+pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"data\":[");
     let recorder = Recorder::of(&mut cx.recorder, cx.now.unix);
     recorder.open();

@@ -27,14 +27,14 @@ use std::time::Duration;
 
 /// Result of bytes, a deadline or the end of an answer.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum ClientEvent {
     /// The head of the next request is complete.
     Head(RequestHead),
     /// The bytes are no head.
     BadHead(HeadError),
     /// A head has begun but is late.
     SlowHead,
-    /// The next pipelined request waits for [`Connection::resume`].
+    /// The next pipelined request waits for [`ClientConnection::resume`].
     Paused,
     /// More of a body has arrived.
     Body {
@@ -120,19 +120,19 @@ impl AfterResponse {
     }
 }
 
-/// In [`Connection::marks`]: part of a head has arrived.
+/// In [`ClientConnection::marks`]: part of a head has arrived.
 const READING: u8 = 1;
-/// In [`Connection::marks`]: the next answer is the last.
+/// In [`ClientConnection::marks`]: the next answer is the last.
 const LAST: u8 = 2;
-/// In [`Connection::marks`]: pipelined requests wait until other connections have been served.
+/// In [`ClientConnection::marks`]: pipelined requests wait until other connections have been served.
 const PAUSED: u8 = 4;
-/// In [`Connection::marks`]: one of the requests that have begun since the connection was last read or resumed, which
+/// In [`ClientConnection::marks`]: one of the requests that have begun since the connection was last read or resumed, which
 /// are counted in the upper bits.
 const BEGUN: u8 = 8;
 
 /// Client connection. Uses no storage while idle.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ClientConnection {
     inbound: Inbound,
     queue: SendQueue,
     phase: Phase,
@@ -159,10 +159,10 @@ pub(crate) struct Connection {
 /// Bytes of storage for unsent answers above which they are charged to their key.
 const UNREAD_MIN: usize = 16 * 1024;
 
-impl Connection {
+impl ClientConnection {
     /// Creates a connection that was just accepted; its first head is due at `by`.
-    pub(crate) fn new(admin: bool, crowded: bool, by: Mono) -> Connection {
-        Connection {
+    pub(crate) fn new(admin: bool, crowded: bool, by: Mono) -> ClientConnection {
+        ClientConnection {
             inbound: Inbound::default(),
             queue: SendQueue::default(),
             phase: Phase::Head,
@@ -251,15 +251,15 @@ impl Connection {
         self.inbound.payload_storage()
     }
 
-    /// Takes received bytes; [`Connection::next`] returns their results.
-    pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<Event> {
+    /// Takes received bytes; [`ClientConnection::next`] returns their results.
+    pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<ClientEvent> {
         match &mut self.phase {
             Phase::Closing => None,
             Phase::Linger(remainder) => {
                 remainder.take(data.len());
                 match remainder {
-                    Remainder::Body(0) => self.close_when_written(pool).map(Event::Done),
-                    Remainder::Unknown(0) => Some(Event::Done(Shut::Abort)),
+                    Remainder::Body(0) => self.close_when_written(pool).map(ClientEvent::Done),
+                    Remainder::Unknown(0) => Some(ClientEvent::Done(Shut::Abort)),
                     _ => None,
                 }
             }
@@ -269,8 +269,8 @@ impl Connection {
                 }
                 match self.inbound.push(pool, data) {
                     Ok(()) => None,
-                    Err(PushError::Body(refusal)) => Some(Event::BadBody(refusal)),
-                    Err(PushError::Overflow) => Some(Event::Lost),
+                    Err(PushError::Body(refusal)) => Some(ClientEvent::BadBody(refusal)),
+                    Err(PushError::Overflow) => Some(ClientEvent::Lost),
                 }
             }
         }
@@ -284,7 +284,7 @@ impl Connection {
         templates: &mut HeadTemplates,
         pool: &mut Pool,
         now: Mono,
-    ) -> Option<Event> {
+    ) -> Option<ClientEvent> {
         if self.phase == Phase::Discard {
             self.wait = now.after(server.body_timeout);
             if !self.inbound.discarded() {
@@ -299,7 +299,7 @@ impl Connection {
                 Ok(Some(head)) => {
                     self.marks += BEGUN;
                     self.wait = Mono::NEVER;
-                    Some(Event::Head(head))
+                    Some(ClientEvent::Head(head))
                 }
                 Ok(None) => {
                     if !self.has(READING) && self.inbound.has_pending() {
@@ -308,12 +308,12 @@ impl Connection {
                     }
                     None
                 }
-                Err(error) => Some(Event::BadHead(error)),
+                Err(error) => Some(ClientEvent::BadHead(error)),
             },
             Phase::Body => {
                 let (_, complete) = self.inbound.body_progress();
                 self.wait = now.after(server.body_timeout);
-                Some(Event::Body { complete })
+                Some(ClientEvent::Body { complete })
             }
             Phase::Held | Phase::Busy | Phase::Discard | Phase::Linger(_) | Phase::Closing => None,
         }
@@ -321,22 +321,22 @@ impl Connection {
 
     /// Lets the next pipelined request wait, if there is one. It has begun to arrive, so the connection is not idle.
     #[cold]
-    fn pause(&mut self) -> Option<Event> {
+    fn pause(&mut self) -> Option<ClientEvent> {
         if self.is_paused() || !self.inbound.has_pending() {
             return None;
         }
         self.marks |= READING | PAUSED;
         self.wait = Mono::NEVER;
-        Some(Event::Paused)
+        Some(ClientEvent::Paused)
     }
 
-    /// True if pipelined requests wait for [`Connection::resume`].
+    /// True if pipelined requests wait for [`ClientConnection::resume`].
     #[inline]
     pub(crate) fn is_paused(&self) -> bool {
         self.has(PAUSED)
     }
 
-    /// Permits further pipelined requests after [`Event::Paused`].
+    /// Permits further pipelined requests after [`ClientEvent::Paused`].
     pub(crate) fn resume(&mut self) {
         self.marks &= LAST;
     }
@@ -500,52 +500,52 @@ impl Connection {
     }
 
     /// Records that `count` bytes were written.
-    pub(crate) fn wrote(&mut self, count: usize, server: &Server, pool: &mut Pool, now: Mono) -> Option<Event> {
+    pub(crate) fn wrote(&mut self, count: usize, server: &Server, pool: &mut Pool, now: Mono) -> Option<ClientEvent> {
         let was_full = self.is_full();
         self.queue.consume(pool, count);
         let emptied = self.queue.is_empty();
         self.stall = if emptied { Mono::NEVER } else { now.after(server.write_stall) };
         match self.phase {
-            Phase::Closing if emptied => Some(Event::Done(Shut::Clean)),
+            Phase::Closing if emptied => Some(ClientEvent::Done(Shut::Clean)),
             // A client that reads to the end should not have to wait for the close (RFC 9112 section 9.6).
-            Phase::Linger(_) if emptied => Some(Event::Finished),
-            _ if was_full && !self.is_full() => Some(Event::Drained),
+            Phase::Linger(_) if emptied => Some(ClientEvent::Finished),
+            _ if was_full && !self.is_full() => Some(ClientEvent::Drained),
             _ => None,
         }
     }
 
     /// Handles the end of the client's side. During a request it means that the client has left; an answer that is
     /// already complete is still delivered after a FIN.
-    pub(crate) fn ended(&mut self, how: Ending, pool: &mut Pool) -> Option<Event> {
+    pub(crate) fn ended(&mut self, how: Ending, pool: &mut Pool) -> Option<ClientEvent> {
         if self.exchange.is_some() {
-            return Some(Event::Lost);
+            return Some(ClientEvent::Lost);
         }
         if how == Ending::Fin && !self.queue.is_empty() {
             self.marks |= LAST;
-            return self.close_when_written(pool).map(Event::Done);
+            return self.close_when_written(pool).map(ClientEvent::Done);
         }
-        Some(Event::Done(if how == Ending::Fin { Shut::Clean } else { Shut::Abort }))
+        Some(ClientEvent::Done(if how == Ending::Fin { Shut::Clean } else { Shut::Abort }))
     }
 
     /// Handles its own deadlines, if one has passed.
-    pub(crate) fn expired(&mut self, idle: Duration, pool: &mut Pool, now: Mono) -> Option<Event> {
+    pub(crate) fn expired(&mut self, idle: Duration, pool: &mut Pool, now: Mono) -> Option<ClientEvent> {
         if self.stall <= now {
-            return Some(Event::Lost);
+            return Some(ClientEvent::Lost);
         }
         if self.wait > now {
             return None;
         }
         self.wait = Mono::NEVER;
         match self.phase {
-            Phase::Head if self.has(READING) => Some(Event::SlowHead),
+            Phase::Head if self.has(READING) => Some(ClientEvent::SlowHead),
             Phase::Head if !self.queue.is_empty() => {
                 // The client is still reading its last answer; `write_stall` limits that.
                 self.wait = now.after(idle);
                 None
             }
-            Phase::Head => Some(Event::Done(Shut::Clean)),
-            Phase::Body => Some(Event::SlowBody),
-            Phase::Discard | Phase::Linger(_) => self.close_when_written(pool).map(Event::Done),
+            Phase::Head => Some(ClientEvent::Done(Shut::Clean)),
+            Phase::Body => Some(ClientEvent::SlowBody),
+            Phase::Discard | Phase::Linger(_) => self.close_when_written(pool).map(ClientEvent::Done),
             Phase::Held | Phase::Busy | Phase::Closing => None,
         }
     }

@@ -2,13 +2,13 @@
 //! flood of clients never hides the gateway's health. If there is no room, a connection without a credential is closed
 //! (`client::places`), after its received bytes have been read. Counts; closes nothing itself.
 
-use super::places::{PeerKey, Places, Seats};
+use super::places::{ListenerConnections, PeerKey, Seats};
 use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST};
 use crate::policy::config::Server;
 
 /// Decision on a new connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum ConnectionVerdict {
     /// The connection is accepted.
     In,
     /// The connection is accepted only to be answered 503.
@@ -19,14 +19,14 @@ pub(crate) enum Verdict {
 
 /// Decision on a new connection, and the slots of the connections to be closed for it. One is enough unless there are
 /// more connections than there should be.
-pub(crate) type Welcome = (Verdict, [Option<u32>; 2]);
+pub(crate) type Welcome = (ConnectionVerdict, [Option<u32>; 2]);
 
 /// Counts of open connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimits {
     seats: Seats,
-    clients: Places,
-    admins: Places,
+    clients: ListenerConnections,
+    admins: ListenerConnections,
     /// Number of client connections for which the system has descriptors.
     descriptors: usize,
     /// Number of connections refused, answered 503 or closed to make room, since the start.
@@ -40,8 +40,8 @@ impl ConnectionLimits {
         let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x646f_6f72);
         ConnectionLimits {
             seats: Seats::with_room(room),
-            clients: Places::new(hasher.clone()),
-            admins: Places::new(hasher),
+            clients: ListenerConnections::new(hasher.clone()),
+            admins: ListenerConnections::new(hasher),
             descriptors: descriptors.unwrap_or(usize::MAX),
             turned_away: 0,
         }
@@ -58,14 +58,14 @@ impl ConnectionLimits {
             true => self.admin_welcome(),
             false => self.client_welcome(host, bounds),
         };
-        self.turned_away += u64::from(welcome.0 != Verdict::In);
+        self.turned_away += u64::from(welcome.0 != ConnectionVerdict::In);
         welcome
     }
 
     fn admin_welcome(&mut self) -> Welcome {
         let more = (self.admins.held() + 1).saturating_sub(ADMIN_CONNECTIONS);
         let goes = self.next_to_go(true, more, None);
-        (if more > 0 && goes[0].is_none() { Verdict::Out } else { Verdict::In }, goes)
+        (if more > 0 && goes[0].is_none() { ConnectionVerdict::Out } else { ConnectionVerdict::In }, goes)
     }
 
     fn client_welcome(&mut self, host: PeerKey, bounds: &Server) -> Welcome {
@@ -80,10 +80,10 @@ impl ConnectionLimits {
             false => self.next_to_go(false, (held + 1).saturating_sub(most), None),
         };
         let verdict = match goes[0].is_some() {
-            true => Verdict::In,
-            false if held >= most + RESERVE_CONNECTIONS || own >= share + RESERVE_PER_HOST => Verdict::Out,
-            false if held >= most || own >= share => Verdict::Crowded,
-            false => Verdict::In,
+            true => ConnectionVerdict::In,
+            false if held >= most + RESERVE_CONNECTIONS || own >= share + RESERVE_PER_HOST => ConnectionVerdict::Out,
+            false if held >= most || own >= share => ConnectionVerdict::Crowded,
+            false => ConnectionVerdict::In,
         };
         (verdict, goes)
     }
@@ -99,7 +99,7 @@ impl ConnectionLimits {
         goes
     }
 
-    fn places(&mut self, admin: bool) -> (&mut Places, &mut Seats) {
+    fn places(&mut self, admin: bool) -> (&mut ListenerConnections, &mut Seats) {
         (if admin { &mut self.admins } else { &mut self.clients }, &mut self.seats)
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut met = Vec::new();
         for slot in slots {
             let welcome = limits.welcome(false, host, bounds);
-            if welcome.0 != Verdict::Out {
+            if welcome.0 != ConnectionVerdict::Out {
                 limits.enter(false, slot, host);
             }
             welcome.1.iter().flatten().for_each(|goes| limits.leave(false, *goes));
@@ -173,13 +173,13 @@ mod tests {
         let (mut limits, a, b) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"), host("10.0.0.2"));
         open(&mut limits, a, 0..3, &bounds);
         limits.acts(false, 0, true);
-        assert_eq!(limits.welcome(false, b, &bounds), (Verdict::In, [Some(1), None]));
+        assert_eq!(limits.welcome(false, b, &bounds), (ConnectionVerdict::In, [Some(1), None]));
         limits.leave(false, 1);
         limits.enter(false, 1, b);
         [1, 2].into_iter().for_each(|slot| limits.acts(false, slot, true));
         let met = open(&mut limits, b, 3..3 + RESERVE_CONNECTIONS as u32, &bounds);
-        assert_eq!(met[0], (Verdict::Crowded, [None, None]));
-        assert_eq!(met[1], (Verdict::In, [Some(3), None]), "a connection that gets 503 makes room, too");
+        assert_eq!(met[0], (ConnectionVerdict::Crowded, [None, None]));
+        assert_eq!(met[1], (ConnectionVerdict::In, [Some(3), None]), "a connection that gets 503 makes room, too");
         assert_eq!(limits.clients(), 4);
     }
 
@@ -189,14 +189,14 @@ mod tests {
         let (mut limits, a, b) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"), host("10.0.0.2"));
         open(&mut limits, b, 0..1, &bounds);
         let met = open(&mut limits, a, 1..4, &bounds);
-        assert_eq!(met[2], (Verdict::In, [Some(1), None]), "its own idlest stranger goes");
+        assert_eq!(met[2], (ConnectionVerdict::In, [Some(1), None]), "its own idlest stranger goes");
         for slot in 4..4 + RESERVE_PER_HOST as u32 {
             (2..slot).for_each(|known| limits.acts(false, known, true));
-            assert_eq!(open(&mut limits, a, slot..slot + 1, &bounds)[0].0, Verdict::Crowded);
+            assert_eq!(open(&mut limits, a, slot..slot + 1, &bounds)[0].0, ConnectionVerdict::Crowded);
         }
         limits.acts(false, 3 + RESERVE_PER_HOST as u32, true);
-        assert_eq!(limits.welcome(false, a, &bounds).0, Verdict::Out);
-        assert_eq!(limits.welcome(false, b, &bounds).0, Verdict::In);
+        assert_eq!(limits.welcome(false, a, &bounds).0, ConnectionVerdict::Out);
+        assert_eq!(limits.welcome(false, b, &bounds).0, ConnectionVerdict::In);
     }
 
     #[test]
@@ -208,12 +208,12 @@ mod tests {
             met.append(&mut open(&mut limits, a, slot..slot + 1, &bounds));
             (0..=slot.min(RESERVE_CONNECTIONS as u32)).for_each(|slot| limits.acts(false, slot, true));
         }
-        let verdicts: Vec<Verdict> = met.iter().map(|(verdict, _)| *verdict).collect();
+        let verdicts: Vec<ConnectionVerdict> = met.iter().map(|(verdict, _)| *verdict).collect();
         assert_eq!(
             (verdicts[0], verdicts[1], verdicts[verdicts.len() - 1]),
-            (Verdict::In, Verdict::Crowded, Verdict::Out)
+            (ConnectionVerdict::In, ConnectionVerdict::Crowded, ConnectionVerdict::Out)
         );
-        assert_eq!(limits.welcome(true, a, &bounds), (Verdict::In, [None, None]));
+        assert_eq!(limits.welcome(true, a, &bounds), (ConnectionVerdict::In, [None, None]));
         assert_eq!(limits.turned_away, RESERVE_CONNECTIONS as u64 + 1);
     }
 

@@ -9,4 +9,4 @@ pub(crate) mod places;
 pub(crate) mod response;
 mod send_queue;
 
-pub(crate) use connection::{AfterResponse, Connection, Event, Oddity};
+pub(crate) use connection::{AfterResponse, ClientConnection, ClientEvent, Oddity};

@@ -31,30 +31,30 @@ const KNOWN: u32 = u32::MAX - 1;
 
 /// The neighbours of an entry of a list.
 #[derive(Copy, Clone, Debug)]
-struct Links {
+struct Neighbours {
     previous: u32,
     next: u32,
 }
 
-const UNLINKED: Links = Links { previous: NONE, next: NONE };
+const UNLINKED: Neighbours = Neighbours { previous: NONE, next: NONE };
 
 /// The ends of a list.
 #[derive(Copy, Clone, Debug)]
-struct List {
+struct ListEnds {
     first: u32,
     last: u32,
 }
 
-const EMPTY: List = List { first: NONE, last: NONE };
+const EMPTY: ListEnds = ListEnds { first: NONE, last: NONE };
 
 /// A table whose entries are in lists.
 trait Linked {
-    fn links(&mut self, at: u32) -> &mut Links;
+    fn links(&mut self, at: u32) -> &mut Neighbours;
 }
 
-impl List {
+impl ListEnds {
     fn push(&mut self, table: &mut impl Linked, at: u32) {
-        *table.links(at) = Links { previous: self.last, next: NONE };
+        *table.links(at) = Neighbours { previous: self.last, next: NONE };
         match self.last {
             NONE => self.first = at,
             last => table.links(last).next = at,
@@ -63,7 +63,7 @@ impl List {
     }
 
     fn remove(&mut self, table: &mut impl Linked, at: u32) {
-        let Links { previous, next } = std::mem::replace(table.links(at), UNLINKED);
+        let Neighbours { previous, next } = std::mem::replace(table.links(at), UNLINKED);
         match previous {
             NONE => self.first = next,
             previous => table.links(previous).next = next,
@@ -82,7 +82,7 @@ pub(crate) struct Seats(Vec<Seat>);
 /// A connection: its address, and its neighbours among that address' strangers.
 #[derive(Copy, Clone, Debug)]
 struct Seat {
-    links: Links,
+    links: Neighbours,
     host: u32,
 }
 
@@ -94,7 +94,7 @@ impl Seats {
 }
 
 impl Linked for Seats {
-    fn links(&mut self, at: u32) -> &mut Links {
+    fn links(&mut self, at: u32) -> &mut Neighbours {
         &mut self.0[at as usize].links
     }
 }
@@ -107,35 +107,35 @@ struct Host {
     held: u32,
     /// Number of connections without a credential.
     strangers: u32,
-    list: List,
+    list: ListEnds,
     /// Neighbours among the addresses with as many strangers.
-    links: Links,
+    links: Neighbours,
 }
 
 impl Linked for Slab<Host> {
-    fn links(&mut self, at: u32) -> &mut Links {
+    fn links(&mut self, at: u32) -> &mut Neighbours {
         &mut self[at as usize].links
     }
 }
 
 /// The connections of one listener, or of several that share a bound.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ListenerConnections {
     held: usize,
     strangers: usize,
     index: HashMap<PeerKey, u32, ahash::RandomState>,
     hosts: Slab<Host>,
     /// Addresses by number of strangers.
-    ranks: Vec<List>,
+    ranks: Vec<ListEnds>,
     /// The highest rank with an address in it; 0 if there is no stranger.
     top: usize,
 }
 
-impl Places {
+impl ListenerConnections {
     /// Creates an empty table. `hasher` keeps strangers from choosing addresses that collide.
-    pub(crate) fn new(hasher: ahash::RandomState) -> Places {
+    pub(crate) fn new(hasher: ahash::RandomState) -> ListenerConnections {
         let (index, hosts) = (HashMap::with_hasher(hasher), Slab::new());
-        Places { held: 0, strangers: 0, index, hosts, ranks: Vec::new(), top: 0 }
+        ListenerConnections { held: 0, strangers: 0, index, hosts, ranks: Vec::new(), top: 0 }
     }
 
     /// Number of connections.
@@ -247,8 +247,8 @@ mod tests {
     use super::*;
     use crate::base::rng::Rng;
 
-    fn places() -> (Places, Seats) {
-        (Places::new(ahash::RandomState::with_seeds(1, 2, 3, 4)), Seats::default())
+    fn places() -> (ListenerConnections, Seats) {
+        (ListenerConnections::new(ahash::RandomState::with_seeds(1, 2, 3, 4)), Seats::default())
     }
 
     fn host(number: u64) -> PeerKey {

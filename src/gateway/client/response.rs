@@ -111,7 +111,7 @@ pub(crate) const ISO_LEN: usize = 20;
 
 /// Everything that decides the head of an answer.
 #[derive(Debug)]
-pub(crate) struct ResponseHead<'a> {
+pub(crate) struct ClientResponseHead<'a> {
     pub(crate) status: u16,
     pub(crate) id: &'a RequestId,
     pub(crate) date: &'a [u8],
@@ -144,7 +144,7 @@ macro_rules! name {
     };
 }
 
-impl ResponseHead<'_> {
+impl ClientResponseHead<'_> {
     /// Appends the head with its blank line.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.reserve(HEAD_ROOM);

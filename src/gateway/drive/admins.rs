@@ -1,11 +1,11 @@
 //! Requests to the admin listener: answered at once, passed to a helper thread, or kept for the live feed of requests.
 
-use super::Reply;
+use super::WholeReply;
 use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::time::Mono;
 use crate::dialect::errors;
 use crate::gateway::admin::{
-    self, Answer, Begun, DeskAnswer, DeskAsk, Load, Recorder, Role, Step, View, Waiting, Waits,
+    self, AdminRole, AdminStep, Answer, DeskAnswer, DeskAsk, IncomingRequest, Load, Recorder, View, Waiting, Waits,
 };
 use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
@@ -45,20 +45,20 @@ impl Gateway {
         out.clear();
         let step = admin::step(head, bytes, role, &view, &mut self.cx, &mut out);
         self.cx.out = out;
-        self.acts(id, role > Role::Guest);
+        self.acts(id, role > AdminRole::Guest);
         match step {
-            Step::Answer(answer) => self.reply_admin(id, meta, answer),
-            Step::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
-            Step::Ask(part, writer) => {
-                let caller = (PeerKey::of(peer.into()), role > Role::Guest);
-                let begun = Begun { head: *head, part, writer, caller };
+            AdminStep::Answer(answer) => self.reply_admin(id, meta, answer),
+            AdminStep::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
+            AdminStep::Ask(part, writer) => {
+                let caller = (PeerKey::of(peer.into()), role > AdminRole::Guest);
+                let begun = IncomingRequest { head: *head, part, writer, caller };
                 if admin::has_body(head) {
                     self.read_admin_body(id, meta, begun)
                 } else {
                     self.ask_desk(id, meta, begun)
                 }
             }
-            Step::Live => self.begin_live(id, meta),
+            AdminStep::Live => self.begin_live(id, meta),
         }
     }
 
@@ -73,7 +73,7 @@ impl Gateway {
             EVENTS => live_framing(meta),
             _ => Framing::Length(self.cx.out.len() as u64),
         };
-        let reply = Reply { status, framing, content_type, refusal: None, more: more.as_bytes() };
+        let reply = WholeReply { status, framing, content_type, refusal: None, more: more.as_bytes() };
         self.reply(&exchange.request, &reply);
     }
 
@@ -85,10 +85,10 @@ impl Gateway {
         errors::error_body(None, &local::words(refusal, exchange.request.id.as_str()), &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, refusal) = (refusal.status, Some(refusal));
-        self.reply(&exchange.request, &Reply { status, framing, content_type: JSON, refusal, more: b"" });
+        self.reply(&exchange.request, &WholeReply { status, framing, content_type: JSON, refusal, more: b"" });
     }
 
-    fn read_admin_body(&mut self, id: ClientId, meta: RequestMeta, begun: Begun) {
+    fn read_admin_body(&mut self, id: ClientId, meta: RequestMeta, begun: IncomingRequest) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let head = begun.head;
         if let Err(refusal) = content_fits(&head, client.message().0, Endpoint::Root, ADMIN_BODY_MAX) {
@@ -135,11 +135,11 @@ impl Gateway {
 
     #[cold]
     #[inline(never)]
-    fn ask_desk(&mut self, id: ClientId, meta: RequestMeta, begun: Begun) {
+    fn ask_desk(&mut self, id: ClientId, meta: RequestMeta, begun: IncomingRequest) {
         let Some(client) = self.clients.get(id) else { return };
         let (bytes, body) = client.message();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let Begun { head, part, writer, caller } = begun;
+        let IncomingRequest { head, part, writer, caller } = begun;
         let mut names: Vec<String> = values(&bytes[..head.len as usize], "idempotency-key").map(text).collect();
         let (once, twice) = (names.pop(), !names.is_empty());
         let path = text(admin::inside(head.path.of(bytes)).unwrap_or_default());
@@ -225,7 +225,7 @@ impl Gateway {
         client.begin_answer(None);
         self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
-        let reply = Reply { status: 200, framing, content_type: EVENTS, refusal: None, more: b"" };
+        let reply = WholeReply { status: 200, framing, content_type: EVENTS, refusal: None, more: b"" };
         self.write_head(&exchange.request, &reply);
         self.live(id, b": listening\n\n");
     }

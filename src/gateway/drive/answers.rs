@@ -1,6 +1,6 @@
 //! Output to clients: events, whole answers, errors, each with its head.
 
-use super::Reply;
+use super::WholeReply;
 use super::clients::charge_unread;
 use crate::base::buf::{BLOCK, Buf};
 use crate::base::limits::HIGH_WATER;
@@ -30,7 +30,7 @@ pub(super) struct Sending<'a> {
 impl Sending<'_> {
     /// Appends to a client's unsent bytes.
     #[inline]
-    fn append(&mut self, client: &mut client::Connection, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
+    fn append(&mut self, client: &mut client::ClientConnection, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         let server = &self.cx.setup.config.server;
         let stall = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
         self.sent(client, id, stall);
@@ -38,7 +38,7 @@ impl Sending<'_> {
 
     /// Records that more is unsent, with the deadline `stall`.
     #[inline(always)] // else nearly every event takes one call more
-    fn sent(&mut self, client: &mut client::Connection, id: ClientId, stall: Option<Mono>) {
+    fn sent(&mut self, client: &mut client::ClientConnection, id: ClientId, stall: Option<Mono>) {
         charge_unread(client, &mut self.cx.budget);
         if let Some(stall) = stall {
             self.timers.arm(client_conn(id), stall);
@@ -50,7 +50,7 @@ impl Sending<'_> {
     }
 
     /// Appends the events in `cx.out`.
-    pub(super) fn pass_on(&mut self, client: &mut client::Connection, request: &Request) {
+    pub(super) fn pass_on(&mut self, client: &mut client::ClientConnection, request: &Request) {
         let Cx { setup, pool, now, out: events, .. } = &mut *self.cx;
         let (id, http11) = (request.client, request.meta.http11);
         let stall = client.send(&setup.config.server, pool, now.mono, |out| {
@@ -113,7 +113,7 @@ impl Gateway {
                 // The head's promise applies at the stream's end, whatever happens to the process meanwhile.
                 client.end_after_answer();
             }
-            let reply = Reply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
+            let reply = WholeReply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
             let (server, now) = (&self.cx.setup.config.server, self.cx.now);
             let quota = request.found.key.and_then(|key| {
                 let payer = self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config).ok()?;
@@ -161,7 +161,7 @@ impl Gateway {
             (false, false) => Framing::ToEnd,
         };
         let (status, content_type) = (outcome.status, response::JSON);
-        self.reply(request, &Reply { status, framing, content_type, refusal: None, more: b"" });
+        self.reply(request, &WholeReply { status, framing, content_type, refusal: None, more: b"" });
     }
 
     /// Sends a large whole answer without a copy: as one chunk, which includes its end, or to the end of the
@@ -172,7 +172,7 @@ impl Gateway {
         let (cid, http11) = (request.client, request.meta.http11);
         let framing = if http11 { Framing::Chunked } else { Framing::ToEnd };
         let (status, content_type) = (outcome.status, response::JSON);
-        let after = self.write_head(request, &Reply { status, framing, content_type, refusal: None, more: b"" });
+        let after = self.write_head(request, &WholeReply { status, framing, content_type, refusal: None, more: b"" });
         if http11 {
             let length = body.len().saturating_sub(LAST_OF_ONE.len());
             self.send(cid, |out| write_chunk_size(out, length));
@@ -182,7 +182,7 @@ impl Gateway {
     }
 
     /// Answers a request with the contents of `cx.out`.
-    pub(crate) fn reply(&mut self, request: &Request, reply: &Reply<'_>) {
+    pub(crate) fn reply(&mut self, request: &Request, reply: &WholeReply<'_>) {
         let after = self.write_head(request, reply);
         if request.meta.method != Method::Head && !self.cx.out.is_empty() {
             let body = std::mem::take(&mut self.cx.out);
@@ -201,7 +201,7 @@ impl Gateway {
         self.answered(request.client, after);
     }
 
-    pub(super) fn write_head(&mut self, request: &Request, reply: &Reply<'_>) -> AfterResponse {
+    pub(super) fn write_head(&mut self, request: &Request, reply: &WholeReply<'_>) -> AfterResponse {
         let asks_close = reply.framing == Framing::ToEnd || reply.refusal.is_some_and(|refusal| refusal.close);
         let close = asks_close || self.cx.lifecycle.is_stopping();
         let Some(client) = self.clients.get_mut(request.client) else { return AfterResponse::Close };
@@ -245,7 +245,7 @@ impl Gateway {
 
 /// Returns the end of the limit that refused the request, otherwise of the key's window.
 #[inline]
-fn reset_of(reply: &Reply<'_>, quota: Option<QuotaStatus>, now: Unix) -> Unix {
+fn reset_of(reply: &WholeReply<'_>, quota: Option<QuotaStatus>, now: Unix) -> Unix {
     let of_limit = reply.refusal.and_then(|refusal| refusal.reset);
     of_limit.or(quota.map(|quota| quota.reset_at)).unwrap_or(now)
 }
@@ -253,12 +253,12 @@ fn reset_of(reply: &Reply<'_>, quota: Option<QuotaStatus>, now: Unix) -> Unix {
 /// Returns the head of an answer to `request`.
 fn head_of<'a>(
     request: &'a Request,
-    reply: &Reply<'a>,
+    reply: &WholeReply<'a>,
     after: AfterResponse,
     (date, reset): (&'a [u8], &'a [u8; response::ISO_LEN]),
     quota: Option<QuotaStatus>,
-) -> response::ResponseHead<'a> {
-    response::ResponseHead {
+) -> response::ClientResponseHead<'a> {
+    response::ClientResponseHead {
         status: reply.status,
         id: &request.id,
         date,

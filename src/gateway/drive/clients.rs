@@ -1,14 +1,14 @@
 //! Input from clients: bytes, deadlines, ends; from a head to an answer of ours or an exchange.
 
-use super::Reply;
+use super::WholeReply;
 use crate::base::buf::BLOCK;
 use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::seam::{Action, Ending, Shut, Stray};
 use crate::dialect::errors;
 use crate::gateway::budget::{Budget, Gate};
 use crate::gateway::client::response::RequestMeta;
-use crate::gateway::client::{self, Event as ClientEvent, Oddity, cors, response};
-use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
+use crate::gateway::client::{self, ClientEvent, Oddity, cors, response};
+use crate::gateway::exchange::{ClientMessage, Endpoint, Exchange, ExchangeEvent, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::gateway::{Gateway, Next, earliest, local};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
@@ -17,7 +17,7 @@ use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
 
 /// Result of a head.
-enum Passed {
+enum HeadOutcome {
     /// The body must be read.
     Body,
     /// The key's quota status must be returned.
@@ -30,7 +30,7 @@ enum Passed {
 
 /// Charges a key for the data that waits at its client.
 #[inline]
-pub(super) fn charge_unread(client: &mut client::Connection, budget: &mut Budget) {
+pub(super) fn charge_unread(client: &mut client::ClientConnection, budget: &mut Budget) {
     if let Some((key, due)) = client.unread() {
         budget.charge(&mut client.unread, key, due);
     }
@@ -100,7 +100,7 @@ impl Gateway {
                 if complete {
                     client.begin_answer(Some(exchange));
                 }
-                self.tell(exchange, Event::Body { complete });
+                self.tell(exchange, ExchangeEvent::Body { complete });
             }
             ClientEvent::BadBody(_) | ClientEvent::SlowBody => {
                 let refusal = match event {
@@ -109,7 +109,7 @@ impl Gateway {
                     _ => Refusal::too_large(exchange.map_or(ADMIN_BODY_MAX, |_| server.max_body)),
                 };
                 match exchange {
-                    Some(exchange) => self.tell(exchange, Event::Refused(Box::new(refusal))),
+                    Some(exchange) => self.tell(exchange, ExchangeEvent::Refused(Box::new(refusal))),
                     None => self.bad_admin_body(id, &refusal),
                 }
             }
@@ -118,7 +118,7 @@ impl Gateway {
             ClientEvent::Finished => self.cx.actions.push(Action::Finish(client_conn(id))),
             ClientEvent::Drained => {
                 if let Some(exchange) = exchange {
-                    self.tell(exchange, Event::Drained);
+                    self.tell(exchange, ExchangeEvent::Drained);
                     self.resume(exchange);
                 }
                 self.queue.push_back(Next::Advance(id));
@@ -190,7 +190,7 @@ impl Gateway {
             (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.due() <= now) => {
                 let unread = self.exchanges.get(exchange).and_then(Exchange::provider);
                 let unread = unread.is_some_and(|provider| !self.provider_wants_read(provider));
-                self.tell(exchange, Event::Due { unread, drained });
+                self.tell(exchange, ExchangeEvent::Due { unread, drained });
                 self.resume(exchange);
             }
             (None, None) => self.live_due(id),
@@ -236,7 +236,7 @@ impl Gateway {
     /// Ends a connection that is of no further use, and its exchange.
     pub(crate) fn drop_client(&mut self, id: ClientId) {
         if let Some(exchange) = self.clients.get(id).and_then(|client| client.exchange) {
-            self.tell(exchange, Event::Left);
+            self.tell(exchange, ExchangeEvent::Left);
         }
         self.close_client(id, Shut::Abort);
     }
@@ -288,20 +288,20 @@ impl Gateway {
     #[inline(always)] // else the exchange is copied once more
     pub(crate) fn authorize(&mut self, mut exchange: Exchange, head: &RequestHead) {
         match self.passes(&mut exchange, head) {
-            Passed::Body => {
+            HeadOutcome::Body => {
                 let id = self.exchanges.insert(exchange);
                 self.read_body(id, head);
             }
-            Passed::Quota => self.look(exchange),
-            Passed::Unknown(key) => self.identify(exchange, key, head),
-            Passed::Answered => {}
+            HeadOutcome::Quota => self.look(exchange),
+            HeadOutcome::Unknown(key) => self.identify(exchange, key, head),
+            HeadOutcome::Answered => {}
         }
     }
 
     /// Checks a request's head, and answers it if it can be answered at once.
-    fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> Passed {
+    fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> HeadOutcome {
         let clock = self.cx.clock_is_right();
-        let Some(client) = self.clients.get(exchange.request.client) else { return Passed::Answered };
+        let Some(client) = self.clients.get(exchange.request.client) else { return HeadOutcome::Answered };
         let ready = Readiness {
             clock,
             drained: self.cx.lifecycle.is_over(),
@@ -317,16 +317,16 @@ impl Gateway {
             self.acts(exchange.request.client, exchange.request.found.key.is_some());
         }
         match passed {
-            Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => return Passed::Body,
-            Ok(Endpoint::Quota) => return Passed::Quota,
+            Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => return HeadOutcome::Body,
+            Ok(Endpoint::Quota) => return HeadOutcome::Quota,
             Ok(Endpoint::Preflight) => self.answer_preflight(exchange),
             Ok(endpoint) => self.answer_local(exchange, endpoint),
             Err(refusal) => match self.cx.lookups.unknown.take() {
-                Some(key) if self.cx.lookups.may_wait(&key, self.cx.now.mono) => return Passed::Unknown(key),
+                Some(key) if self.cx.lookups.may_wait(&key, self.cx.now.mono) => return HeadOutcome::Unknown(key),
                 _ => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
             },
         }
-        Passed::Answered
+        HeadOutcome::Answered
     }
 
     /// Looks up an unknown key, which may have been issued a moment ago, in the ledger; the request waits.
@@ -350,7 +350,7 @@ impl Gateway {
         }
         for id in self.cx.lookups.answered(&key) {
             if self.exchanges.get(id).is_some_and(Exchange::is_identifying) {
-                self.tell(id, Event::LookedUp { answered });
+                self.tell(id, ExchangeEvent::LookedUp { answered });
             }
         }
     }
@@ -385,7 +385,7 @@ impl Gateway {
         let id = self.exchanges.insert(exchange);
         let (Some(exchange), Some(client)) = (self.exchanges.get_mut(id), self.clients.get_mut(cid)) else { return };
         let (head, body) = client.message();
-        let message = Message { exchange: id, head, body, storage: 0 };
+        let message = ClientMessage { exchange: id, head, body, storage: 0 };
         if exchange.look(&message, &mut self.cx) {
             client.begin_answer(Some(id));
         } else if let Some(mut exchange) = self.exchanges.remove(id) {
@@ -416,7 +416,7 @@ impl Gateway {
         errors::error_body(dialect, &words, &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, content_type) = (refusal.status, response::JSON);
-        self.reply(request, &Reply { status, framing, content_type, refusal: Some(refusal), more: &more });
+        self.reply(request, &WholeReply { status, framing, content_type, refusal: Some(refusal), more: &more });
     }
 
     pub(crate) fn answer_local(&mut self, exchange: &mut Exchange, endpoint: Endpoint) {
@@ -445,6 +445,6 @@ impl Gateway {
         self.cx.out.clear();
         exchange.finish(Outcome { status: 204, ..Outcome::ok() }, &mut self.cx);
         let (framing, content_type) = (Framing::None, "");
-        self.reply(&exchange.request, &Reply { status: 204, framing, content_type, refusal: None, more: &more });
+        self.reply(&exchange.request, &WholeReply { status: 204, framing, content_type, refusal: None, more: &more });
     }
 }

@@ -12,16 +12,16 @@ mod places;
 mod process;
 mod providers;
 
-use super::exchange::{Effect, Endpoint, Event, Exchange, Message};
+use super::exchange::{ClientMessage, Effect, Endpoint, Exchange, ExchangeEvent};
 use super::ids::{ExchangeId, client_conn};
-use super::offload::{Owner, Task};
+use super::offload::{JobOwner, OffloadTask};
 use super::{Gateway, Next};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::Framing;
 
 /// Beginning of an answer in one piece.
-pub(crate) struct Reply<'a> {
+pub(crate) struct WholeReply<'a> {
     status: u16,
     framing: Framing,
     content_type: &'static str,
@@ -32,13 +32,13 @@ pub(crate) struct Reply<'a> {
 
 impl Gateway {
     /// Passes an event to an exchange and performs the effects.
-    fn tell(&mut self, id: ExchangeId, event: Event<'_>) {
+    fn tell(&mut self, id: ExchangeId, event: ExchangeEvent<'_>) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let (head, body) = client.message();
         // The body's storage is needed only while it arrives.
-        let storage = if matches!(event, Event::Body { .. }) { client.payload_storage() } else { 0 };
-        let (message, key) = (Message { exchange: id, head, body, storage }, exchange.request.found.key);
+        let storage = if matches!(event, ExchangeEvent::Body { .. }) { client.payload_storage() } else { 0 };
+        let (message, key) = (ClientMessage { exchange: id, head, body, storage }, exchange.request.found.key);
         let effect = exchange.on(event, &message, &mut self.cx);
         self.done(id, effect);
         self.free_heavy(key);
@@ -80,8 +80,8 @@ impl Gateway {
                 draft.make_room(body.payload().len(), pool);
                 let lent = body.capacity() + draft.storage();
                 exchange.lent(lent, &mut self.cx);
-                let task = Task::Request { body, draft, from: translate.from, target: translate.target };
-                let of = Owner { exchange: id, key, serial: translate.serial };
+                let task = OffloadTask::Request { body, draft, from: translate.from, target: translate.target };
+                let of = JobOwner { exchange: id, key, serial: translate.serial };
                 self.cx.offload(of, lent, Default::default(), task);
                 self.arm(cid);
             }
@@ -91,7 +91,7 @@ impl Gateway {
                 // In a group the requests may be of any key.
                 let key = payer.and_then(|payer| payer.ok().filter(|payer| !payer.path.is_some()).map(|one| one.key));
                 self.count_bounded(key);
-                self.tell(id, Event::Counted);
+                self.tell(id, ExchangeEvent::Counted);
             }
             Effect::Send(provider) => self.write_request(id, provider, true),
             Effect::Begin => {
@@ -105,7 +105,7 @@ impl Gateway {
                     client.release_message(&mut self.cx.pool);
                 }
             }
-            Effect::Again => self.queue.push_back(Next::Tell(id, Event::BodyEnd)),
+            Effect::Again => self.queue.push_back(Next::Tell(id, ExchangeEvent::BodyEnd)),
             Effect::Forward(forward) => self.forward(id, forward),
             Effect::ForwardBulk(forward, bytes) => self.forward_bulk(id, forward, bytes),
             Effect::End(forward, outcome) => self.end_stream(id, forward, outcome),
@@ -121,7 +121,7 @@ impl Gateway {
         let ids: Vec<ExchangeId> =
             self.exchanges.iter().filter(|(_, exchange)| bounded(exchange)).map(|(id, _)| id).collect();
         for id in ids {
-            self.tell(id, Event::Count);
+            self.tell(id, ExchangeEvent::Count);
         }
     }
 

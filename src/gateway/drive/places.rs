@@ -3,7 +3,7 @@
 
 use crate::base::time::{Mono, Now};
 use crate::gateway::Gateway;
-use crate::gateway::exchange::{Event, Exchange};
+use crate::gateway::exchange::{Exchange, ExchangeEvent};
 use crate::gateway::queue::{Look, Waiter};
 
 /// Maximum number of slots given in one call; the next call continues.
@@ -32,7 +32,7 @@ impl Gateway {
                 return given > 0;
             };
             debug_assert!(self.exchanges.get(id).is_some_and(Exchange::is_queued));
-            self.tell(id, Event::Place);
+            self.tell(id, ExchangeEvent::Place);
         }
         self.cx.queues.look_again(self.cx.now.mono);
         false

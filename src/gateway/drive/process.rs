@@ -6,11 +6,11 @@ use crate::base::text::push_number;
 use crate::base::time::{Mono, Unix};
 use crate::gateway::Gateway;
 use crate::gateway::budget::{Budget, Gate};
-use crate::gateway::exchange::{Event, Exchange};
+use crate::gateway::exchange::{Exchange, ExchangeEvent};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::gateway::lifecycle::upgrade::Handover;
 use crate::gateway::lifecycle::{drain, inheritance, upgrade};
-use crate::gateway::offload::{Done, Product};
+use crate::gateway::offload::{FinishedJob, Product};
 use crate::gateway::orders::Order;
 use crate::policy::ask::{AskAnswer, Release, Ruling};
 use crate::policy::row::Running;
@@ -22,7 +22,7 @@ const TURNS_MAX: usize = 64;
 
 impl Gateway {
     /// Handles work returned by a helper thread.
-    pub(crate) fn offloaded(&mut self, done: Done) {
+    pub(crate) fn offloaded(&mut self, done: FinishedJob) {
         let (id, serial) = done.owner();
         let key = done.key();
         self.cx.returned(serial);
@@ -36,10 +36,10 @@ impl Gateway {
                 if let Some(client) = self.clients.get_mut(cid) {
                     client.put_back(body, &mut self.cx.pool);
                 }
-                self.tell(id, Event::Translated { draft, built });
+                self.tell(id, ExchangeEvent::Translated { draft, built });
             }
             product => {
-                self.tell(id, Event::Offloaded(product.map(Box::new)));
+                self.tell(id, ExchangeEvent::Offloaded(product.map(Box::new)));
                 self.resume(id);
             }
         }
@@ -58,7 +58,7 @@ impl Gateway {
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
         if self.exchanges.get(id).is_some_and(Exchange::is_reserving) {
-            self.tell(id, Event::Ruled(ask, answer.ruling));
+            self.tell(id, ExchangeEvent::Ruled(ask, answer.ruling));
         } else if answer.ruling == Ruling::Admitted {
             // The request has ended, or has waited too long; its lease is given back.
             self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
@@ -69,7 +69,7 @@ impl Gateway {
     pub(crate) fn committed(&mut self, rows: u64) {
         self.cx.ledger.committed(rows);
         while let Some(id) = self.cx.ledger.next_safe() {
-            self.tell(id, Event::Committed);
+            self.tell(id, ExchangeEvent::Committed);
         }
         inheritance::acknowledge(&mut self.cx);
     }
@@ -79,7 +79,7 @@ impl Gateway {
         self.cx.ledger.failed(true);
         self.cx.forget_grants();
         for (_, id) in self.cx.ledger.all_held() {
-            self.tell(id, Event::NotCommitted);
+            self.tell(id, ExchangeEvent::NotCommitted);
         }
     }
 
@@ -144,7 +144,7 @@ impl Gateway {
             self.cx.log_upgrade("refused: the ledger is not available");
         } else {
             self.cx.log_upgrade("starting");
-            self.hand_over(upgrade::Event::Asked);
+            self.hand_over(upgrade::UpgradeEvent::Asked);
         }
     }
 
@@ -157,7 +157,7 @@ impl Gateway {
     pub(crate) fn call_off(&mut self, why: &str) {
         if self.cx.lifecycle.handover.may_be_called_off() {
             self.cx.log_upgrade(why);
-            self.hand_over(upgrade::Event::CalledOff);
+            self.hand_over(upgrade::UpgradeEvent::CalledOff);
         }
     }
 
@@ -184,7 +184,7 @@ impl Gateway {
     /// Handles a successor that cannot continue, or has died.
     pub(crate) fn successor_failed(&mut self, why: &str) {
         self.cx.log_upgrade(why);
-        self.hand_over(upgrade::Event::Failed);
+        self.hand_over(upgrade::UpgradeEvent::Failed);
     }
 
     /// Continues a hand-over whose time has come.
@@ -198,40 +198,40 @@ impl Gateway {
             let quiet = !self.clients.iter().any(|(_, client)| !client.admin && client.is_arriving())
                 && !self.exchanges.iter().any(|(_, exchange)| exchange.may_be_admitted());
             match self.can_give_ledger() {
-                true => self.hand_over(upgrade::Event::Looked { quiet }),
+                true => self.hand_over(upgrade::UpgradeEvent::Looked { quiet }),
                 false => self.call_off("failed: the ledger is not available"),
             }
         } else if handover.is_impatient(now) {
-            self.hand_over(upgrade::Event::Impatient);
+            self.hand_over(upgrade::UpgradeEvent::Impatient);
         } else {
             self.call_off("failed: the successor is late");
         }
     }
 
     /// Handles an event of a hand-over.
-    pub(crate) fn hand_over(&mut self, event: upgrade::Event) {
+    pub(crate) fn hand_over(&mut self, event: upgrade::UpgradeEvent) {
         let (next, step) = self.cx.lifecycle.handover.on(event, self.cx.now.mono);
         self.cx.lifecycle.handover = next;
         match step {
-            upgrade::Step::Nothing => {}
-            upgrade::Step::Start => self.cx.actions.push(Action::StartSuccessor),
+            upgrade::UpgradeStep::Nothing => {}
+            upgrade::UpgradeStep::Start => self.cx.actions.push(Action::StartSuccessor),
             // Streams end in their own time; TERM still limits it.
-            upgrade::Step::Quiet => self.begin_drain(Mono::NEVER),
-            upgrade::Step::GiveAway => {
+            upgrade::UpgradeStep::Quiet => self.begin_drain(Mono::NEVER),
+            upgrade::UpgradeStep::GiveAway => {
                 // A successor has no bodies to count.
                 self.count_bounded(None);
                 let running = self.running();
                 self.cx.orders.0.push(Order::HandOver(running));
             }
-            upgrade::Step::LetServe => {
+            upgrade::UpgradeStep::LetServe => {
                 self.cx.log_upgrade("handed over");
                 // All of them: the successor answers health checks from now on.
                 self.cx.actions.push(Action::StopAccepting(usize::MAX));
                 let counters = Box::new(self.cx.take_counters());
                 self.cx.orders.0.push(Order::LetServe(counters));
             }
-            upgrade::Step::TakeBack => self.cx.orders.0.push(Order::TakeBack),
-            upgrade::Step::Resume => {
+            upgrade::UpgradeStep::TakeBack => self.cx.orders.0.push(Order::TakeBack),
+            upgrade::UpgradeStep::Resume => {
                 self.cx.lifecycle.drain.take_if(|drain| !drain.is_bounded());
                 self.cx.log_upgrade(match self.cx.lifecycle.is_stopping() {
                     true => "the successor has been ended",
@@ -302,7 +302,7 @@ impl Gateway {
     fn tell_room(&mut self, id: ExchangeId) {
         if self.exchanges.get(id).is_some_and(Exchange::waits_for_room) {
             self.cx.turns.served = Some(id);
-            self.tell(id, Event::Room);
+            self.tell(id, ExchangeEvent::Room);
             self.resume(id);
             self.cx.turns.served = None;
         }
@@ -312,8 +312,8 @@ impl Gateway {
     pub(crate) fn go_on_stopping(&mut self) {
         let now = self.cx.now.mono;
         match self.cx.lifecycle.drain.as_mut().and_then(|drain| drain.step(now)) {
-            Some(drain::Step::CloseIdle) => self.close_idle_clients(),
-            Some(drain::Step::EndAll) => self.end_all_clients(),
+            Some(drain::DrainStep::CloseIdle) => self.close_idle_clients(),
+            Some(drain::DrainStep::EndAll) => self.end_all_clients(),
             None => {}
         }
         let is_over = self.cx.lifecycle.is_over();
@@ -350,7 +350,7 @@ impl Gateway {
         for id in self.client_ids() {
             let Some(client) = self.clients.get_mut(id) else { continue };
             match client.exchange {
-                Some(exchange) => self.tell(exchange, Event::Stopped),
+                Some(exchange) => self.tell(exchange, ExchangeEvent::Stopped),
                 None => {
                     if let Some(shut) = client.close_when_written(&mut self.cx.pool) {
                         self.close_client(id, shut);

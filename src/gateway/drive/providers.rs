@@ -7,10 +7,10 @@ use crate::gateway::Gateway;
 use crate::gateway::budget::Gate;
 use crate::gateway::client;
 use crate::gateway::exchange::fault::FaultKind;
-use crate::gateway::exchange::{Dial, Effect, Event, Exchange, Message};
+use crate::gateway::exchange::{ClientMessage, Dial, Effect, Exchange, ExchangeEvent};
 use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
 use crate::gateway::provider::connection::{Ended, TAIL_WAIT};
-use crate::gateway::provider::{Connection, Event as ProviderEvent, Parting};
+use crate::gateway::provider::{Parting, ProviderConnection, ProviderEvent};
 use crate::policy::config::Origin;
 use crate::wire::head::ResponseHead;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ impl Gateway {
         let Dial { provider, addr, authority, present, until } = dial;
         let epoch = self.cx.setup.epoch;
         let epoch = if present { epoch } else { epoch.wrapping_sub(1) };
-        let pid = self.providers.insert(Connection::dialing(provider, epoch, id));
+        let pid = self.providers.insert(ProviderConnection::dialing(provider, epoch, id));
         if until != Mono::NEVER {
             self.arm_provider(pid, until);
         }
@@ -44,7 +44,7 @@ impl Gateway {
         let Some(provider) = self.providers.get_mut(id) else { return };
         provider.dialed();
         match self.awaiting_dial(id) {
-            Some(exchange) => self.tell(exchange, Event::Dialed(id)),
+            Some(exchange) => self.tell(exchange, ExchangeEvent::Dialed(id)),
             None => self.close_provider(id),
         }
     }
@@ -62,7 +62,7 @@ impl Gateway {
         self.timers.forget(provider_conn(id));
         provider.release(&mut self.cx.pool);
         if let Some(exchange) = exchange {
-            self.tell(exchange, Event::DialFailed(id, why));
+            self.tell(exchange, ExchangeEvent::DialFailed(id, why));
         }
     }
 
@@ -73,7 +73,7 @@ impl Gateway {
         let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_name(host, port));
         let waiting: Vec<ExchangeId> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
-            self.tell(id, Event::Named { host, port, failed });
+            self.tell(id, ExchangeEvent::Named { host, port, failed });
         }
     }
 
@@ -83,7 +83,7 @@ impl Gateway {
         let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_secret(origin));
         let waiting: Vec<ExchangeId> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
-            self.tell(id, Event::Renewed);
+            self.tell(id, ExchangeEvent::Renewed);
         }
     }
 
@@ -94,7 +94,7 @@ impl Gateway {
         };
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let (head, body) = client.message();
-        let message = Message { exchange: id, head, body, storage: 0 };
+        let message = ClientMessage { exchange: id, head, body, storage: 0 };
         let room = self.cx.pool.room();
         match begins {
             true => provider.begin(id, &mut self.cx.pool, |out| exchange.write_request(true, &message, room, out)),
@@ -109,7 +109,7 @@ impl Gateway {
         let Some(provider) = self.providers.get_mut(id) else { return false };
         let wrote = provider.wrote(count, &mut self.cx.pool);
         match (wrote, provider.exchange) {
-            (Some(true), Some(exchange)) => self.tell(exchange, Event::Sent),
+            (Some(true), Some(exchange)) => self.tell(exchange, ExchangeEvent::Sent),
             (Some(false), Some(exchange)) => self.write_request(exchange, id, false),
             _ => {}
         }
@@ -128,7 +128,7 @@ impl Gateway {
             if provider.is_rest(data) && exchange.reads_at_once(data.len(), &mut self.cx) {
                 // To its end.
                 let _ = provider.read(data);
-                return self.tell(xid, Event::Whole(data));
+                return self.tell(xid, ExchangeEvent::Whole(data));
             }
             let client = self.clients.get_mut(exchange.request.client);
             let unread = client.as_ref().map_or((false, 0), |client| (client.is_full(), client.unread.total()));
@@ -137,7 +137,7 @@ impl Gateway {
             };
             let Ok(piece) = provider.read(&data[..slice]) else {
                 return match exchange.reads_error() {
-                    true => self.tell(xid, Event::BodyEnd),
+                    true => self.tell(xid, ExchangeEvent::BodyEnd),
                     false => self.provider_failed(id, FaultKind::BadBody(BAD_CHUNKS)),
                 };
             };
@@ -183,7 +183,7 @@ impl Gateway {
         let Some(exchange) = self.exchanges.get_mut(xid) else { return };
         let Some(client) = self.clients.get_mut(exchange.request.client) else { return };
         let (head, body) = client.message();
-        let message = Message { exchange: xid, head, body, storage: 0 };
+        let message = ClientMessage { exchange: xid, head, body, storage: 0 };
         let effect = exchange.data(payload, alike, &message, &mut self.cx);
         if effect.is_mere_news() && !self.cx.lets_go() {
             let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
@@ -201,7 +201,7 @@ impl Gateway {
             provider.stop_writing();
         }
         let bytes = if received.is_empty() { came } else { received.bytes() };
-        self.tell(exchange, Event::Head(head, bytes));
+        self.tell(exchange, ExchangeEvent::Head(head, bytes));
         self.provider_bytes(id, bytes.get(head.len as usize..).unwrap_or_default());
         received.release(&mut self.cx.pool);
     }
@@ -216,7 +216,7 @@ impl Gateway {
             // These bytes are not part of an answer, so the connection cannot be kept.
             let _ = provider.read(rest);
         }
-        self.tell(xid, Event::BodyEnd);
+        self.tell(xid, ExchangeEvent::BodyEnd);
     }
 
     fn provider_tail(&mut self, id: ProviderId, data: &[u8]) {
@@ -235,7 +235,7 @@ impl Gateway {
         let Some(provider) = self.providers.get(id) else { return };
         let reused = provider.is_reused();
         match provider.exchange {
-            Some(exchange) => self.tell(exchange, Event::Failed { kind, reused }),
+            Some(exchange) => self.tell(exchange, ExchangeEvent::Failed { kind, reused }),
             None => self.close_provider(id),
         }
     }
@@ -249,8 +249,8 @@ impl Gateway {
         let xid = exchange.map(|(xid, _)| xid);
         match (provider.ended(how, paused), xid) {
             (Ended::Held, _) => {}
-            (Ended::AtEnd, Some(xid)) => self.tell(xid, Event::BodyEnd),
-            (Ended::InBody, Some(xid)) if reads_error => self.tell(xid, Event::BodyEnd),
+            (Ended::AtEnd, Some(xid)) => self.tell(xid, ExchangeEvent::BodyEnd),
+            (Ended::InBody, Some(xid)) if reads_error => self.tell(xid, ExchangeEvent::BodyEnd),
             (Ended::InBody, _) => self.provider_failed(id, FaultKind::Incomplete(how)),
             (Ended::Silent, _) => self.provider_failed(id, FaultKind::Closed(how)),
             (Ended::InHead(why), _) => self.provider_failed(id, FaultKind::BadHead(why)),
@@ -267,7 +267,7 @@ impl Gateway {
             self.provider_bytes(pid, received.bytes());
             received.release(&mut self.cx.pool);
         }
-        if let Some(how) = self.providers.get_mut(pid).and_then(Connection::ended_meanwhile) {
+        if let Some(how) = self.providers.get_mut(pid).and_then(ProviderConnection::ended_meanwhile) {
             self.provider_ended(pid, how);
         }
         self.dirty.push(provider_conn(pid));
@@ -346,7 +346,7 @@ impl Gateway {
 
     /// True if this answer may be read, if not all answers may be.
     #[cold]
-    fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::Connection>) -> bool {
+    fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::ClientConnection>) -> bool {
         let drained = || client.is_none_or(|client| client.is_drained());
         let share = || match exchange.request.found.key {
             Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),

@@ -2,7 +2,7 @@
 //! is kept: the exchange drops it once part of an answer has been relayed.
 
 use super::build::Built;
-use super::event::{Effect, Message, Outcome};
+use super::event::{ClientMessage, Effect, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::state::{Answering, Attempt, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
@@ -61,7 +61,7 @@ impl Exchange {
         &mut self,
         mut draft: Box<OutgoingRequest>,
         mut at: Attempt,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let now = cx.now.mono;
@@ -97,7 +97,7 @@ impl Exchange {
         &mut self,
         draft: Box<OutgoingRequest>,
         at: Attempt,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let (mut draft, mut at) = (draft, at);
@@ -134,7 +134,7 @@ impl Exchange {
     pub(crate) fn write_request(
         &mut self,
         begins: bool,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         room: usize,
         out: &mut Vec<u8>,
     ) -> bool {
@@ -195,7 +195,7 @@ impl Exchange {
         &mut self,
         mut fault: Fault,
         reused: bool,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         fault.answered = matches!(self.state, State::Answering(_));
@@ -239,7 +239,7 @@ impl Exchange {
         &mut self,
         mut answering: Answering,
         fault: &Fault,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Answering>> {
         if let Some(provider) = answering.provider.take() {
@@ -268,7 +268,7 @@ impl Exchange {
         draft: Box<OutgoingRequest>,
         mut at: Attempt,
         fault: Fault,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
         let limit = self.route(&at).map_or(1, |(_, target, _)| target.limits.attempts);
@@ -299,7 +299,7 @@ impl Exchange {
         mut draft: Box<OutgoingRequest>,
         mut at: Attempt,
         fault: Fault,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
         let failed = at.target;
@@ -329,7 +329,7 @@ impl Exchange {
         draft: Box<OutgoingRequest>,
         at: Attempt,
         fault: Fault,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         match self.next_target(draft, at, fault, message, cx) {
@@ -344,7 +344,7 @@ impl Exchange {
         draft: Box<OutgoingRequest>,
         at: Attempt,
         failed: (Fault, u32),
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let (fault, target) = failed;
@@ -419,7 +419,7 @@ impl Exchange {
     }
 
     /// A deadline of the exchange has come.
-    pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         if let State::Queued(Queued { by, .. }) = &self.state {
             if *by <= now {

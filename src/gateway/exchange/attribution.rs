@@ -2,7 +2,7 @@
 //! the kind of client program. Read once, when the model is known. A provider gets none of it that it would not have
 //! got anyway, and no metric has it as a label.
 
-use super::event::Message;
+use super::event::ClientMessage;
 use super::state::Exchange;
 use crate::dialect::{self, Named};
 use crate::gateway::cx::Cx;
@@ -14,7 +14,7 @@ use crate::wire::head::HeaderField;
 
 impl Exchange {
     /// Takes note of user, session and client, as far as the configuration wants them kept.
-    pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) {
+    pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &Cx) {
         let kept = self.request.setup.config.server.attribution;
         if kept == Attribution::Off {
             return;

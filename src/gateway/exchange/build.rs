@@ -3,7 +3,7 @@
 
 use super::authorize::Endpoint;
 use super::diagnosis::beginning;
-use super::event::Message;
+use super::event::ClientMessage;
 use super::state::{Attempt, Exchange, Request};
 use crate::base::buf::Pool;
 use crate::dialect::{self, Invalid, rewrite};
@@ -35,7 +35,7 @@ impl Exchange {
         &mut self,
         draft: &mut OutgoingRequest,
         at: &Attempt,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
         let built = self.lay_out(draft, at, message, cx)?;
@@ -49,7 +49,7 @@ impl Exchange {
 
     /// Notes what of the client's body the target of `at` is not sent.
     #[inline]
-    pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, at: &Attempt, message: &Message<'_>) {
+    pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, at: &Attempt, message: &ClientMessage<'_>) {
         let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return };
         let translated = provider.shape != dialect.upstream();
         let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
@@ -71,7 +71,7 @@ impl Exchange {
         &self,
         draft: &mut OutgoingRequest,
         at: &Attempt,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
         let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else {
@@ -129,7 +129,12 @@ impl Exchange {
     /// The outgoing body is written: it, and what the translation of the answer must know, stay in the buffers, if the
     /// key may have so much. How much that is was not known before.
     #[inline]
-    pub(super) fn keep(&self, draft: &mut OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Result<(), Refusal> {
+    pub(super) fn keep(
+        &self,
+        draft: &mut OutgoingRequest,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
         let storage = message.storage.max(message.body.len()) + draft.storage();
         match self.request.found.key {
             Some(key) => cx.budget.took(&mut draft.promise, key, storage, &mut cx.pool),

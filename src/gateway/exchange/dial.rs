@@ -1,7 +1,7 @@
 //! The connection of an attempt: a kept one, or dials to the addresses of the provider's host. An address that does not
 //! answer soon goes on while the next ones are tried (RFC 8305); all of them share `connect_timeout`.
 
-use super::event::{Dial, Effect, Message};
+use super::event::{ClientMessage, Dial, Effect};
 use super::fault::{Fault, FaultKind};
 use super::state::{Attempt, Attempting, Dials, Exchange, Half, State};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
@@ -133,7 +133,7 @@ impl Exchange {
         &mut self,
         provider: ProviderId,
         why: DialError,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let Some((_, dials)) = self.dials() else { return Effect::Nothing };
@@ -155,7 +155,7 @@ impl Exchange {
     }
 
     /// A dial takes long: the next address is tried while the first one that was slow goes on.
-    pub(super) fn dial_late(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn dial_late(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let timeout = self.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
         let Some((at, dials)) = self.dials() else { return Effect::Nothing };
         let (order, until) = (at.order(), at.begun.after(timeout));
@@ -194,7 +194,7 @@ impl Exchange {
         host: &str,
         port: u16,
         failed: Option<&'static str>,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         if !self.awaits_name(host, port) {
@@ -209,7 +209,7 @@ impl Exchange {
         }
     }
 
-    fn dial_again(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn dial_again(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Attempting(Attempting { draft, mut at, half, .. }) =
             std::mem::replace(&mut self.state, State::Ended)
         else {

@@ -18,7 +18,7 @@ use std::num::NonZeroU64;
 
 /// An event that the driver reports to an exchange.
 #[derive(Debug)]
-pub(crate) enum Event<'a> {
+pub(crate) enum ExchangeEvent<'a> {
     /// The lookup of its key has finished; `answered`: the ledger has answered, and the key store has the result.
     LookedUp { answered: bool },
     /// More of the body has arrived.
@@ -84,7 +84,7 @@ pub(crate) enum Effect {
     Wait,
     /// Lend the client's message out to be translated, with this draft.
     Translate(Box<Translate>),
-    /// Have the bounded requests of its key count their prompts, then report [`Event::Counted`] to this one.
+    /// Have the bounded requests of its key count their prompts, then report [`ExchangeEvent::Counted`] to this one.
     CountOthers,
     /// Write the request on this kept connection.
     Send(ProviderId),
@@ -167,7 +167,7 @@ pub(crate) struct Translate {
 
 /// The client's message, as far as an exchange may see it while it handles an event.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct ClientMessage<'a> {
     /// Handle of the exchange, for components that answer it.
     pub(crate) exchange: ExchangeId,
     /// The request's head.

@@ -3,9 +3,9 @@
 //! whole answer, waits until it is in the ledger, so that a kill loses nothing a client saw completed. No stream waits
 //! for another's commit but at its own end.
 
-use super::event::{Effect, Forward, Message, Outcome};
+use super::event::{ClientMessage, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Queued, Reserving, State};
+use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, FinalOutput, Queued, Reserving, State};
 use crate::base::limits::{BYTES_PER_TOKEN_MAX, ROW_COST_MAX};
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Reported};
@@ -58,7 +58,7 @@ impl Exchange {
         body: &Body,
         draft: &OutgoingRequest,
         fault: &Fault,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) {
         let mut observed = body.observed();
@@ -126,7 +126,13 @@ impl Exchange {
 
     /// A complete answer: gives its row to the ledger and waits. At most `max_commit_lag`, for beyond it the ledger is
     /// late by our own word. An effect where nothing has to be waited for.
-    pub(super) fn await_row(&mut self, last: Last, usage: Usage, message: &Message<'_>, cx: &mut Cx) -> Option<Effect> {
+    pub(super) fn await_row(
+        &mut self,
+        last: FinalOutput,
+        usage: Usage,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Option<Effect> {
         let row = self.settle(usage, 200, cx);
         let State::Answering(answering) = std::mem::replace(&mut self.state, State::Ended) else { return None };
         let Answering { at, body, draft, last: mut held, charged, .. } = answering;
@@ -150,16 +156,16 @@ impl Exchange {
     pub(super) fn committed(&mut self, cx: &mut Cx) -> Effect {
         let State::Committing(Committing { last, usage, .. }) = &mut self.state else { return Effect::Nothing };
         let outcome = Outcome { status: 200, error: None, usage: *usage };
-        let (Last::Events(buf) | Last::Whole(buf) | Last::Bulk(buf)) = last;
+        let (FinalOutput::Events(buf) | FinalOutput::Whole(buf) | FinalOutput::Bulk(buf)) = last;
         let mut buf = std::mem::take(buf);
-        if let Last::Bulk(_) = last {
+        if let FinalOutput::Bulk(_) = last {
             return Effect::AnswerBulk(outcome, buf);
         }
         cx.out.clear();
         cx.out.extend_from_slice(buf.bytes());
         buf.release(&mut cx.pool);
         match last {
-            Last::Events(_) => Effect::End(Forward { opens: self.open(), ..Forward::default() }, outcome),
+            FinalOutput::Events(_) => Effect::End(Forward { opens: self.open(), ..Forward::default() }, outcome),
             _ => Effect::Answer(outcome),
         }
     }
@@ -261,7 +267,7 @@ impl Exchange {
                 release_draft(draft, cx);
             }
             State::Committing(Committing { last, .. }) => {
-                let (Last::Events(mut buf) | Last::Whole(mut buf) | Last::Bulk(mut buf)) = last;
+                let (FinalOutput::Events(mut buf) | FinalOutput::Whole(mut buf) | FinalOutput::Bulk(mut buf)) = last;
                 buf.release(&mut cx.pool);
             }
             State::Translating(mut translating) => {
@@ -322,7 +328,7 @@ impl Exchange {
             return;
         }
         let attempt = self.attempt().zip(self.target()).filter(|(at, _)| at.attempts > 0);
-        let line = access_log::Line {
+        let line = access_log::AccessLogLine {
             id: &request.id,
             endpoint: request.endpoint_name(),
             peer: self.caller(cx).into(),

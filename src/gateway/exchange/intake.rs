@@ -1,10 +1,10 @@
 //! Limits how much of an answer is read at the moment: nothing while its client is slow to read or the buffer budget
 //! has no room. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
 
-use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Queued, Reserving, State};
+use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, FinalOutput, Queued, Reserving, State};
 use crate::base::buf::BLOCK;
 use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
-use crate::gateway::budget::{Budget, Promise, Verdict};
+use crate::gateway::budget::{Budget, MemoryVerdict, Promise};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ExchangeId;
 
@@ -48,7 +48,7 @@ impl Exchange {
             _ => (bytes, bytes),
         };
         let verdict = cx.room_for_events(own, more);
-        answering.paused = verdict != Verdict::Now;
+        answering.paused = verdict != MemoryVerdict::Now;
         if answering.paused {
             cx.wait_for(own, None, more, verdict);
         }
@@ -138,7 +138,7 @@ impl Exchange {
                 text + answering.last.capacity() + body(&answering.body)
             }
             State::Committing(Committing { last, .. }) => match last {
-                Last::Events(buf) | Last::Whole(buf) | Last::Bulk(buf) => buf.capacity(),
+                FinalOutput::Events(buf) | FinalOutput::Whole(buf) | FinalOutput::Bulk(buf) => buf.capacity(),
             },
             State::Identifying { .. } | State::Translating(_) | State::Reserving(_) | State::Ended => 0,
         }
@@ -176,7 +176,7 @@ impl Exchange {
         // What is sent takes the place of what has come; a translation may be longer.
         let total = if is_rewritten { 2 * wanted } else { wanted } + ANSWER_MORE;
         let verdict = cx.room_for_answer(own, key, promise, total);
-        if verdict != Verdict::Now {
+        if verdict != MemoryVerdict::Now {
             let more = total - promise.total();
             answering.paused = true;
             cx.wait_for(own, Some(key), more, verdict);

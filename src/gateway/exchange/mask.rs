@@ -2,7 +2,7 @@
 //! confidence, in whatever encoding, in pieces or shortened, and without anything that looks like a key. Pure; called
 //! for every message of a provider.
 
-use super::views::{Text, in_base64, in_hex};
+use super::views::{MappedText, in_base64, in_hex};
 use crate::base::limits::ERROR_MESSAGE_MAX;
 use crate::base::order;
 use crate::base::text::holds_secret;
@@ -48,7 +48,7 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
         return message.to_owned();
     }
     let mut spans = Vec::new();
-    let plain = Text::plain(message);
+    let plain = MappedText::plain(message);
     // What was encoded twice, such as a query in a URL in a URL.
     let twice = plain.decoded();
     for text in [&plain, &twice] {
@@ -71,7 +71,7 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
 }
 
 /// Finds runs of the secrets in a text.
-fn find(text: &Text, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
+fn find(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
     let lengths: BTreeSet<usize> = parts.iter().map(|part| part.len().min(RUN_MIN)).collect();
     for length in lengths {
         let of_length = parts.iter().filter(|part| part.len().min(RUN_MIN) == length);
@@ -85,7 +85,7 @@ fn find(text: &Text, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
 }
 
 /// Finds secrets of which the beginning or the end stands beside stars or dots: `sk-proj-****abcd`, `abcd...wxyz`.
-fn shortened(text: &Text, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
+fn shortened(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
     let bytes = text.bytes();
     let gap_at = |at: usize| GAPS.iter().find(|gap| bytes[at..].starts_with(gap.as_bytes())).map(|gap| gap.len());
     let mut at = 0;

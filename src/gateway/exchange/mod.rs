@@ -1,6 +1,6 @@
-//! The life of one request, from its head to its one end. A state machine: it receives [`Event`]s and returns an
-//! [`Effect`]; it knows neither sockets nor connections. Every way out passes [`Exchange::finish`]: the reservation is
-//! settled, and the usage record and the log line are written exactly once.
+//! The life of one request, from its head to its one end. A state machine: it receives [`ExchangeEvent`]s and returns
+//! an [`Effect`]; it knows neither sockets nor connections. Every way out passes [`Exchange::finish`]: the reservation
+//! is settled, and the usage record and the log line are written exactly once.
 //!
 //! A state owns its data, which is dropped with it: once the draft is dropped, the request is committed to its target.
 //! A test checks this table against the match of [`Exchange::on`]; any other transition is a bug.
@@ -45,7 +45,7 @@ mod verdict;
 mod views;
 
 pub(crate) use authorize::{Endpoint, Readiness};
-pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
+pub(crate) use event::{ClientMessage, Dial, Effect, ExchangeEvent, Forward, Outcome};
 pub(crate) use state::{Exchange, Request};
 
 use super::budget::REQUEST_BYTES;
@@ -180,53 +180,58 @@ impl Exchange {
 
     /// Handles an event in the present state. Any other combination is a bug: it ends this exchange, and a debug build
     /// panics.
-    pub(crate) fn on(&mut self, event: Event<'_>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         match (&mut self.state, event) {
-            (State::Identifying { .. }, Event::LookedUp { answered }) => self.looked_up(answered),
-            (State::Identifying { .. }, Event::Due { .. }) => self.looked_up(false),
-            (State::Reading { .. }, Event::Body { complete }) => self.body(complete, message, cx),
-            (State::Reading { .. }, Event::Refused(refusal)) => self.refuse(*refusal),
-            (State::Translating(_), Event::Translated { draft, built }) => self.translated(draft, built, message, cx),
-            (State::Reserving(_), Event::Ruled(ask, ruling)) => self.ruled(ask, ruling, message, cx),
-            (State::Reserving(_), Event::Counted) => self.others_counted(message, cx),
-            (State::Reserving(_), Event::Due { .. }) => self.not_ruled(message, cx),
-            (State::Queued(_) | State::Attempting(_) | State::Answering(_), Event::Count) => {
+            (State::Identifying { .. }, ExchangeEvent::LookedUp { answered }) => self.looked_up(answered),
+            (State::Identifying { .. }, ExchangeEvent::Due { .. }) => self.looked_up(false),
+            (State::Reading { .. }, ExchangeEvent::Body { complete }) => self.body(complete, message, cx),
+            (State::Reading { .. }, ExchangeEvent::Refused(refusal)) => self.refuse(*refusal),
+            (State::Translating(_), ExchangeEvent::Translated { draft, built }) => {
+                self.translated(draft, built, message, cx)
+            }
+            (State::Reserving(_), ExchangeEvent::Ruled(ask, ruling)) => self.ruled(ask, ruling, message, cx),
+            (State::Reserving(_), ExchangeEvent::Counted) => self.others_counted(message, cx),
+            (State::Reserving(_), ExchangeEvent::Due { .. }) => self.not_ruled(message, cx),
+            (State::Queued(_) | State::Attempting(_) | State::Answering(_), ExchangeEvent::Count) => {
                 self.count_now(message, cx)
             }
-            (State::Queued(_), Event::Place) => self.placed(message, cx),
-            (State::Attempting(_), Event::Named { host, port, failed }) => self.named(host, port, failed, message, cx),
-            (State::Attempting(_), Event::Dialed(id)) => self.dialed(id, cx),
-            (State::Attempting(_), Event::Renewed) => self.renewed(message, cx),
-            (State::Attempting(_), Event::DialFailed(id, why)) => self.dial_failed(id, why, message, cx),
-            (State::Attempting(_) | State::Answering(_), Event::Sent) => self.sent(cx),
-            (State::Attempting(_), Event::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
-            (State::Answering(_), Event::Whole(body)) => self.whole(body, message, cx),
-            (State::Answering(_), Event::BodyEnd) => self.body_end(message, cx),
-            (State::Answering(_), Event::Room) => self.room(cx),
-            (State::Answering(_), Event::Drained) => self.drained(cx),
-            (State::Answering(_), Event::Offloaded(product)) => {
+            (State::Queued(_), ExchangeEvent::Place) => self.placed(message, cx),
+            (State::Attempting(_), ExchangeEvent::Named { host, port, failed }) => {
+                self.named(host, port, failed, message, cx)
+            }
+            (State::Attempting(_), ExchangeEvent::Dialed(id)) => self.dialed(id, cx),
+            (State::Attempting(_), ExchangeEvent::Renewed) => self.renewed(message, cx),
+            (State::Attempting(_), ExchangeEvent::DialFailed(id, why)) => self.dial_failed(id, why, message, cx),
+            (State::Attempting(_) | State::Answering(_), ExchangeEvent::Sent) => self.sent(cx),
+            (State::Attempting(_), ExchangeEvent::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
+            (State::Answering(_), ExchangeEvent::Whole(body)) => self.whole(body, message, cx),
+            (State::Answering(_), ExchangeEvent::BodyEnd) => self.body_end(message, cx),
+            (State::Answering(_), ExchangeEvent::Room) => self.room(cx),
+            (State::Answering(_), ExchangeEvent::Drained) => self.drained(cx),
+            (State::Answering(_), ExchangeEvent::Offloaded(product)) => {
                 self.offloaded(product.map(|product| *product), message, cx)
             }
-            (State::Attempting(_) | State::Answering(_), Event::Failed { kind, reused }) => {
+            (State::Attempting(_) | State::Answering(_), ExchangeEvent::Failed { kind, reused }) => {
                 self.attempt_failed(Fault::from(kind), reused, message, cx)
             }
-            (State::Translating(_), Event::Offloaded(_)) => self.end(Fault::from(FaultKind::Internal), cx),
+            (State::Translating(_), ExchangeEvent::Offloaded(_)) => self.end(Fault::from(FaultKind::Internal), cx),
             (
                 State::Translating(_) | State::Queued(_) | State::Attempting(_) | State::Answering(_),
-                Event::Due { unread, drained },
+                ExchangeEvent::Due { unread, drained },
             ) => self.due_now(unread, drained, message, cx),
-            (State::Committing(_), Event::Committed) => self.committed(cx),
-            (State::Committing(_), Event::NotCommitted | Event::Due { .. }) => {
+            (State::Committing(_), ExchangeEvent::Committed) => self.committed(cx),
+            (State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due { .. }) => {
                 self.end(Fault::from(FaultKind::Store), cx)
             }
             // A body under way is watched by its connection; an answer that has ended wants nothing more.
-            (State::Reading { .. }, Event::Due { .. }) => Effect::Nothing,
-            (State::Committing(_), Event::Drained | Event::Sent) => Effect::Nothing,
-            (State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_), Event::Drained) => {
-                Effect::Nothing
-            }
-            (_, Event::Left) => self.left(message, cx),
-            (_, Event::Stopped) => {
+            (State::Reading { .. }, ExchangeEvent::Due { .. }) => Effect::Nothing,
+            (State::Committing(_), ExchangeEvent::Drained | ExchangeEvent::Sent) => Effect::Nothing,
+            (
+                State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_),
+                ExchangeEvent::Drained,
+            ) => Effect::Nothing,
+            (_, ExchangeEvent::Left) => self.left(message, cx),
+            (_, ExchangeEvent::Stopped) => {
                 self.abandon(cx);
                 self.end(Fault::from(FaultKind::Draining), cx)
             }
@@ -380,7 +385,7 @@ impl Exchange {
     }
 
     /// More of the body has come, perhaps the last of it.
-    fn body(&mut self, complete: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn body(&mut self, complete: bool, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Reading { draft } = &mut self.state else { return Effect::Nothing };
         let length = message.body.len() as u64;
         let scanned = match (&draft.invalid, complete) {
@@ -426,7 +431,7 @@ impl Exchange {
     }
 
     /// The client has left.
-    fn left(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn left(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         // What has not been sent costs nothing, whatever its prompt is.
         if self.attempt().is_some_and(|at| at.sent != Mono::NEVER) {
             self.count_now(message, cx);
@@ -471,9 +476,9 @@ mod tests {
     #[test]
     fn what_a_stream_under_way_holds_is_small() {
         assert!(size_of::<Exchange>() <= 320, "{}", size_of::<Exchange>());
-        assert!(size_of::<provider::Connection>() <= 80, "{}", size_of::<provider::Connection>());
+        assert!(size_of::<provider::ProviderConnection>() <= 80, "{}", size_of::<provider::ProviderConnection>());
         assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
-        assert!(size_of::<client::Connection>() <= 128, "{}", size_of::<client::Connection>());
+        assert!(size_of::<client::ClientConnection>() <= 128, "{}", size_of::<client::ClientConnection>());
     }
 
     type Table<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;

@@ -3,7 +3,7 @@
 //! [`super::super::queue`] decides the order.
 
 use super::build::Built;
-use super::event::{Effect, Message};
+use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind, wants_rest};
 use super::state::{Attempt, Exchange, Queued, Request, State};
 use crate::base::time::Mono;
@@ -110,7 +110,7 @@ impl Exchange {
         queue: QueueLimits,
         draft: Box<OutgoingRequest>,
         at: Attempt,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let fresh = at.fresh();
@@ -137,7 +137,7 @@ impl Exchange {
         draft: Box<OutgoingRequest>,
         mut at: Attempt,
         fault: &Fault,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<Effect, (Box<OutgoingRequest>, Attempt)> {
         let Some(queue) = self.model().and_then(|model| model.queue) else { return Err((draft, at)) };
@@ -159,7 +159,7 @@ impl Exchange {
         queue: QueueLimits,
         mut draft: Box<OutgoingRequest>,
         at: Attempt,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         draft.rewind(&mut cx.pool);
@@ -212,7 +212,7 @@ impl Exchange {
     }
 
     /// Starts the attempt: the request is first in its queue, and a slot is free.
-    pub(super) fn placed(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn placed(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         self.note_waited(now);
         if self.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
@@ -238,7 +238,7 @@ impl Exchange {
         mut draft: Box<OutgoingRequest>,
         mut at: Attempt,
         by: Mono,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let unfit = || Fault::from(FaultKind::Internal);

@@ -2,7 +2,7 @@
 //! secret has been read again, and is sent once more with it.
 
 use super::build::Built;
-use super::event::{Effect, Message};
+use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind};
 use super::state::{Attempt, Attempting, Exchange, Half, State};
 use crate::gateway::cx::Cx;
@@ -18,7 +18,7 @@ impl Exchange {
         draft: Box<OutgoingRequest>,
         mut at: Attempt,
         fault: Fault,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
         if fault.kind == FaultKind::Status(401) && !at.renewed {
@@ -43,7 +43,7 @@ impl Exchange {
         mut draft: Box<OutgoingRequest>,
         at: Attempt,
         fault: Fault,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
         match self.build(&mut draft, &at, message, cx) {
@@ -103,7 +103,7 @@ impl Exchange {
     }
 
     /// The secret has been asked for, or takes too long.
-    pub(super) fn renewed(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn renewed(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Attempting(Attempting { draft, at, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };

@@ -1,20 +1,20 @@
 //! Whole answers: collected, read here or by a helper thread, and passed on as one.
 
-use super::event::{Effect, Message, Outcome};
+use super::event::{ClientMessage, Effect, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Asked, Body, Draft, Exchange, Last, State};
+use super::state::{Asked, Body, Draft, Exchange, FinalOutput, State};
 use super::stream::NOT_JSON;
 use crate::base::buf::Buf;
 use crate::dialect::stream::SseStream;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
 use crate::gateway::cx::Cx;
-use crate::gateway::offload::{Owner, Task};
+use crate::gateway::offload::{JobOwner, OffloadTask};
 use crate::policy::usage::Usage;
 use crate::wire::Dialect;
 
 impl Exchange {
     /// A piece of a whole answer: kept until all of it is there.
-    pub(super) fn collect(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn collect(&mut self, data: &[u8], message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let limit = self.target().map_or(0, |target| target.limits.max_response);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
@@ -32,7 +32,7 @@ impl Exchange {
     }
 
     /// All of a whole answer has been collected: reads it.
-    pub(super) fn collected(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn collected(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Collect { buf, stream, .. } = &mut answering.body else { return Effect::Nothing };
         if cx.is_long(buf.len()) {
@@ -51,7 +51,7 @@ impl Exchange {
     }
 
     /// A whole answer has come at once.
-    pub(super) fn whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn whole(&mut self, body: &[u8], message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         if let State::Answering(answering) = &mut self.state
             && let Body::Collect { stream, .. } = &mut answering.body
             && let Some(stream) = stream.take()
@@ -64,7 +64,13 @@ impl Exchange {
 
     /// A complete response has come in the place of a stream: it is written as one.
     #[cold]
-    fn unstreamed(&mut self, mut stream: Box<SseStream>, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn unstreamed(
+        &mut self,
+        mut stream: Box<SseStream>,
+        body: &[u8],
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
         let (Some(asked), Some(from)) = (self.asked, self.upstream()) else { return Effect::Nothing };
         cx.out.clear();
         let prompt = PromptTokens::Counted(asked.counted());
@@ -91,7 +97,7 @@ impl Exchange {
     }
 
     /// Reads a complete answer, and writes what the client is sent to `cx.out`.
-    fn read_whole(&mut self, body: &[u8], message: &Message<'_>, cx: &mut Cx) -> Result<ObservedUsage, Rejected> {
+    fn read_whole(&mut self, body: &[u8], message: &ClientMessage<'_>, cx: &mut Cx) -> Result<ObservedUsage, Rejected> {
         let (Some(asked), Some(to), State::Answering(answering)) = (self.asked, self.dialect(), &self.state) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
         };
@@ -112,7 +118,7 @@ impl Exchange {
     }
 
     /// Answers with what has been made of a whole answer.
-    fn reply(&mut self, read: Result<ObservedUsage, Rejected>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn reply(&mut self, read: Result<ObservedUsage, Rejected>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let usage = match self.whole_accepted(read, message, cx) {
             Ok(usage) => usage,
             Err(fault) => return self.attempt_failed(*fault, false, message, cx),
@@ -126,11 +132,11 @@ impl Exchange {
         }
         let mut last = Buf::default();
         last.push(&mut cx.pool, &cx.out);
-        self.await_row(Last::Whole(last), usage, message, cx).unwrap_or(Effect::Wait)
+        self.await_row(FinalOutput::Whole(last), usage, message, cx).unwrap_or(Effect::Wait)
     }
 
     /// Has a large answer read by a helper thread. Its connection has given all it had to give.
-    fn offload_reply(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn offload_reply(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         self.let_go_complete(cx);
         let serial = cx.next_offload();
         let (Some(asked), Some(to), Some(from)) = (self.asked, self.dialect(), self.upstream()) else {
@@ -145,10 +151,10 @@ impl Exchange {
         let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
         let Body::Collect { buf, stream, .. } = body else { return Effect::Nothing };
         let lent = buf.capacity();
-        let of = Owner { exchange: message.exchange, key: self.request.found.key, serial };
+        let of = JobOwner { exchange: message.exchange, key: self.request.found.key, serial };
         let task = match stream {
-            Some(stream) => Task::Unstreamed { stream, body: buf, from },
-            None => Task::Reply { body: buf, from, to, state, chunked },
+            Some(stream) => OffloadTask::Unstreamed { stream, body: buf, from },
+            None => OffloadTask::Reply { body: buf, from, to, state, chunked },
         };
         cx.offload(of, lent, identity, task);
         Effect::Wait
@@ -159,12 +165,12 @@ impl Exchange {
         &mut self,
         read: Result<ObservedUsage, Rejected>,
         mut out: Buf,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         match self.whole_accepted(read, message, cx) {
             Ok(usage) if cx.waits_for_rows() => {
-                self.await_row(Last::Bulk(out), usage, message, cx).unwrap_or(Effect::Wait)
+                self.await_row(FinalOutput::Bulk(out), usage, message, cx).unwrap_or(Effect::Wait)
             }
             Ok(usage) => Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, out),
             Err(fault) => {
@@ -187,7 +193,7 @@ impl Exchange {
     fn whole_accepted(
         &mut self,
         read: Result<ObservedUsage, Rejected>,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<Usage, Box<Fault>> {
         let observed = match read {

@@ -4,7 +4,7 @@
 
 use super::authorize::Endpoint;
 use super::build::Built;
-use super::event::{Effect, Message, Outcome, Translate};
+use super::event::{ClientMessage, Effect, Outcome, Translate};
 use super::fault::Fault;
 use super::need::{answer_tokens, payer};
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
@@ -24,7 +24,7 @@ use std::num::NonZeroU32;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
-    pub(super) fn body_complete(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn body_complete(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let counts = match self.request.found.endpoint {
             Some(Endpoint::CountTokens(shape)) => Some(shape),
             _ => None,
@@ -81,7 +81,12 @@ impl Exchange {
     }
 
     /// The model that the body names, or the default one, if the key may use it.
-    fn choose_model(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Result<(), Refusal> {
+    fn choose_model(
+        &mut self,
+        draft: &OutgoingRequest,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
         let Some(key) = self.request.found.key else { return Ok(()) };
         let fields = draft.scan.fields();
         if fields.thread {
@@ -137,7 +142,13 @@ impl Exchange {
     /// Checks, for a request under a budget, that the model has a price and that no target is sent anything that is
     /// billed at another price.
     #[cold]
-    fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &Message<'_>) -> Result<(), Refusal> {
+    fn has_price(
+        &self,
+        index: usize,
+        model: &Model,
+        fields: &Fields,
+        message: &ClientMessage<'_>,
+    ) -> Result<(), Refusal> {
         if !model.priced {
             return Err(Refusal::unpriced(&model.id));
         }
@@ -156,7 +167,7 @@ impl Exchange {
         &mut self,
         mut draft: Box<OutgoingRequest>,
         at: Attempt,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         match self.build(&mut draft, &at, message, cx) {
@@ -173,7 +184,7 @@ impl Exchange {
         draft: Box<OutgoingRequest>,
         mut at: Attempt,
         refusal: Refusal,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         match self.next_to_write(&mut at, &draft, cx) {
@@ -214,7 +225,7 @@ impl Exchange {
         &mut self,
         mut draft: Box<OutgoingRequest>,
         built: Result<(), Invalid>,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let State::Translating(translating) = std::mem::replace(&mut self.state, State::Ended) else {
@@ -245,7 +256,7 @@ impl Exchange {
         draft: Box<OutgoingRequest>,
         at: Attempt,
         others_counted: bool,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         if self.admit_bounded(&draft, message, cx) {
@@ -283,7 +294,7 @@ impl Exchange {
     }
 
     /// Admits or refuses the request, after the bounded requests that share a limit with it have been counted.
-    pub(super) fn others_counted(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn others_counted(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
@@ -294,7 +305,7 @@ impl Exchange {
 
     /// Admits a request without counting its prompt, where that cannot matter to anybody: far from all limits, and with
     /// an answer that will say what was used. Its body stays until then, so that it can still be counted.
-    fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> bool {
+    fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> bool {
         let is_whole = self.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
         if !is_whole || cx.is_shared() {
             return false;
@@ -317,7 +328,7 @@ impl Exchange {
 
     /// Counts the request's prompt and returns the maximum usage. If it was admitted by a bound, the exact amount is
     /// reserved from here on.
-    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Amount {
+    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> Amount {
         let unknown = self.unknown_tokens(draft, message);
         let most = self.model().map_or(0, |model| model.prompt_max().saturating_mul(draft.scan.fields().prompts()));
         let Some(asked) = &mut self.asked else { return Amount::default() };
@@ -337,7 +348,7 @@ impl Exchange {
     }
 
     /// Counts the prompt in any state, if that has not been done.
-    pub(super) fn count_now(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn count_now(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         if !self.is_bounded() {
             return Effect::Nothing;
         }
@@ -367,7 +378,7 @@ impl Exchange {
         draft: Box<OutgoingRequest>,
         at: Attempt,
         reserved: Amount,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let payer = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
@@ -386,7 +397,7 @@ impl Exchange {
 
     /// Asks the shared ledger for the state of the key, since other hosts use it too. Returns false if the local state
     /// is enough: the request has a body, which no client sends.
-    pub(crate) fn look(&mut self, message: &Message<'_>, cx: &mut Cx) -> bool {
+    pub(crate) fn look(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> bool {
         let asks = self.request.meta.bodiless && cx.asks_ledger();
         let Some(payer) = payer(self, &cx.plans, &cx.keys, &cx.setup.config).ok().filter(|_| asks) else {
             return false;
@@ -403,7 +414,7 @@ impl Exchange {
         at: Attempt,
         lease: Lease,
         limits: Limits,
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let Some(key) = self.request.found.key else { return self.refuse(Refusal::internal()) };
@@ -426,7 +437,7 @@ impl Exchange {
     }
 
     /// The shared ledger has answered.
-    pub(super) fn ruled(&mut self, ask: &Ask, ruling: Ruling, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn ruled(&mut self, ask: &Ask, ruling: Ruling, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         if ruling == Ruling::Unavailable {
             return self.not_ruled(message, cx);
         }
@@ -458,7 +469,7 @@ impl Exchange {
     }
 
     /// The shared ledger has not decided: what the configuration says for that.
-    pub(super) fn not_ruled(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn not_ruled(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
@@ -502,7 +513,7 @@ impl Exchange {
     }
 
     /// An admitted request is served: its clocks start, and the first attempt.
-    fn serve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn serve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let target = self.targets().get(at.target as usize);
         let timeout = target.map(|target| target.limits.request_timeout);
         let stream = self.asked.is_some_and(|asked| asked.stream);

@@ -7,7 +7,7 @@ use crate::base::buf::Buf;
 use crate::base::limits::DONE_GRACE;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ObservedUsage, Param, PromptTokens, ResponseIdentity, SseStream};
-use crate::gateway::access_log::Said;
+use crate::gateway::access_log::ClientAttribution;
 use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::RequestId;
@@ -36,7 +36,7 @@ pub(crate) struct Request {
     /// CORS headers for browsers.
     pub(crate) cors: CorsPolicy,
     /// Attribution that the client supplied, if any.
-    pub(crate) said: Option<Box<Said>>,
+    pub(crate) said: Option<Box<ClientAttribution>>,
     /// The configuration that the request began with.
     pub(crate) setup: Arc<Setup>,
     /// When the head was complete.
@@ -253,14 +253,14 @@ pub(super) enum Body {
 #[derive(Debug)]
 pub(super) struct Committing {
     pub(super) at: Attempt,
-    pub(super) last: Last,
+    pub(super) last: FinalOutput,
     pub(super) usage: Usage,
     pub(super) by: Mono,
 }
 
 /// Output that is sent once the usage record is committed.
 #[derive(Debug)]
-pub(super) enum Last {
+pub(super) enum FinalOutput {
     /// The end of a stream.
     Events(Buf),
     /// A whole answer.

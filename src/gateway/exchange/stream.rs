@@ -1,10 +1,10 @@
 //! An answer as it comes: what its head says is done with its body, and the events of a stream on their way. Usage is
 //! observed as they pass.
 
-use super::event::{Effect, Forward, Message, Outcome};
+use super::event::{ClientMessage, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind, status_within};
 use super::mask::mask;
-use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, Queued, State};
+use super::state::{Answering, Attempting, Body, Draft, Exchange, FinalOutput, Half, Queued, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::seam::Ending;
@@ -13,7 +13,7 @@ use crate::dialect::stream::heartbeat;
 use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault, opening};
 use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
-use crate::gateway::offload::{Owner, Product, Task};
+use crate::gateway::offload::{JobOwner, OffloadTask, Product};
 use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::rate_limits::retry_after;
 use crate::policy::limits::UpstreamLimits;
@@ -56,7 +56,7 @@ impl Exchange {
         &mut self,
         head: &ResponseHead,
         bytes: &[u8],
-        message: &Message<'_>,
+        message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let now = cx.now.mono;
@@ -160,7 +160,7 @@ impl Exchange {
     }
 
     /// A piece of the answer's body, of which [`Exchange::pass_alike`] has taken so many bytes.
-    pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else {
             debug_assert!(false, "a piece of a body while {:?}", self.state);
             return self.end(Fault::from(FaultKind::Internal), cx);
@@ -187,7 +187,7 @@ impl Exchange {
     }
 
     /// A piece of a stream has been read, its events lie in `cx.out`.
-    pub(super) fn fed(&mut self, fed: Result<Fed, StreamFault>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn fed(&mut self, fed: Result<Fed, StreamFault>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let fits = self.charge_events(cx);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Stream(stream) = &answering.body else { return Effect::Nothing };
@@ -324,7 +324,7 @@ impl Exchange {
     }
 
     /// The stream is broken. What of it is good has been put in `cx.out`.
-    fn stream_failed(&mut self, fault: Fault, forward: Forward, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn stream_failed(&mut self, fault: Fault, forward: Forward, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(Answering { draft, .. }) = &self.state else { return Effect::Nothing };
         if matches!(draft, Draft::Kept(_)) || cx.out.is_empty() {
             return self.attempt_failed(fault, false, message, cx);
@@ -341,7 +341,7 @@ impl Exchange {
     }
 
     /// The stream has come to its proper end.
-    fn stream_ends(&mut self, forward: Forward, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn stream_ends(&mut self, forward: Forward, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         self.let_go_complete(cx);
         self.target_succeeded(cx);
         let usage = self.complete_usage();
@@ -350,7 +350,7 @@ impl Exchange {
             return Effect::End(forward, Outcome { status: 200, error: None, usage });
         }
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
-        let last = Last::Events(std::mem::take(&mut answering.last));
+        let last = FinalOutput::Events(std::mem::take(&mut answering.last));
         let waits = Forward { waits: true, ..forward };
         match self.await_row(last, usage, message, cx) {
             Some(effect) => effect,
@@ -368,7 +368,7 @@ impl Exchange {
     }
 
     /// The answer's body has ended as its framing promised.
-    pub(super) fn body_end(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn body_end(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         match &mut answering.body {
             // Another attempt may need the very connection.
@@ -386,7 +386,7 @@ impl Exchange {
         }
     }
 
-    fn stream_body_ended(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn stream_body_ended(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else { return Effect::Nothing };
         let Body::Stream(stream) = &mut answering.body else { return Effect::Nothing };
         if let Some(buf) = stream.take_document() {
@@ -411,7 +411,7 @@ impl Exchange {
     }
 
     /// Handles the end of a stream that has been read; its output is in `cx.out`.
-    fn ended(&mut self, ended: Result<(), StreamFault>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn ended(&mut self, ended: Result<(), StreamFault>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let forward = if cx.out.is_empty() { Forward::default() } else { self.relayed(true, cx) };
         match ended {
             Ok(()) => {
@@ -426,7 +426,7 @@ impl Exchange {
     }
 
     /// Has a large event read by a helper thread: what has come of it is `data`, or its stream has ended with it.
-    fn offload_events(&mut self, data: Option<&[u8]>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    fn offload_events(&mut self, data: Option<&[u8]>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let serial = cx.next_offload();
         let Some(asked) = self.asked else { return Effect::Nothing };
         let prompt = PromptTokens::Counted(asked.counted());
@@ -439,16 +439,16 @@ impl Exchange {
         piece.push(&mut cx.pool, data.unwrap_or_default());
         let lent = stream.capacity() + piece.capacity();
         let task = match data {
-            Some(_) => Task::Events { stream, data: piece },
-            None => Task::LastEvent { stream },
+            Some(_) => OffloadTask::Events { stream, data: piece },
+            None => OffloadTask::LastEvent { stream },
         };
-        let of = Owner { exchange: message.exchange, key: self.request.found.key, serial };
+        let of = JobOwner { exchange: message.exchange, key: self.request.found.key, serial };
         cx.offload(of, lent, identity, task);
         Effect::Wait
     }
 
     /// Handles the result of a helper thread for a piece of the answer.
-    pub(super) fn offloaded(&mut self, product: Option<Product>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn offloaded(&mut self, product: Option<Product>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         match product {
             Some(Product::Reply { read, out }) => self.whole_read(read, out, message, cx),
@@ -471,7 +471,7 @@ impl Exchange {
 
     /// The provider is late with its answer. It is not where it has not been read: that is its client's doing, or of
     /// those who fill the buffers. What an error says beyond its status is not waited for.
-    pub(super) fn answer_late(&mut self, unread: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn answer_late(&mut self, unread: bool, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         if unread && !self.reads_error() {
             return self.drained(cx);
         }

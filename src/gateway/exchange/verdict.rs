@@ -4,8 +4,8 @@
 use super::fault::{Fault, refuses_credential, wants_rest};
 use super::state::{Attempt, Exchange, State};
 use crate::gateway::cx::Cx;
-use crate::gateway::provider::breaker::{Begun, Caller, Failure, place_of};
-use crate::gateway::provider::rate_limits::Said;
+use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, place_of};
+use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 use crate::wire::head::ResponseHead;
@@ -46,7 +46,7 @@ impl Exchange {
         let Some((_, target, provider)) = self.route(at) else { return };
         let cools_down = wants_rest(head.status);
         let reads = head.has_allowances || cools_down;
-        let said = reads.then(|| Said::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
+        let said = reads.then(|| RateLimitHeaders::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
         self.heard(at, said.as_ref(), cx);
         let (rested, now) = (at.begun_as.cooling, cx.now.mono);
         let cause = Cause::status(head.status);
@@ -72,7 +72,7 @@ impl Exchange {
     }
 
     /// The present attempt has an answer, or will have none.
-    fn heard(&self, at: &mut Attempt, said: Option<&Said>, cx: &mut Cx) {
+    fn heard(&self, at: &mut Attempt, said: Option<&RateLimitHeaders>, cx: &mut Cx) {
         if std::mem::take(&mut at.unheard)
             && let Some((_, target, _)) = self.route(at)
         {
@@ -89,7 +89,8 @@ impl Exchange {
         cx.breakers.ended(target, fault.end());
         if fault.is_targets_own() {
             let (caller, keys) = (self.whose(cx), &cx.keys);
-            let failure = Failure { caller, many_keys: keys.len() > 1, many_owners: keys.has_several_owners(), trial };
+            let failure =
+                FailedAttempt { caller, many_keys: keys.len() > 1, many_owners: keys.has_several_owners(), trial };
             if cx.breakers.failed(target, failure, &target.limits, now) {
                 cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
             }

@@ -46,17 +46,17 @@ const ENTITIES: [(&[u8], u8); 30] = [
 
 /// Bytes, and where in the message each of them comes from.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+pub(super) struct MappedText {
     bytes: Vec<u8>,
     spans: Vec<Span>,
     /// The bytes before they were turned to lower case.
     raw: Vec<u8>,
 }
 
-impl Text {
+impl MappedText {
     /// The message, with every encoded character decoded.
-    pub(super) fn plain(message: &str) -> Text {
-        let mut text = Text::default();
+    pub(super) fn plain(message: &str) -> MappedText {
+        let mut text = MappedText::default();
         for (at, c) in message.char_indices() {
             let span = Span::new(at, at + c.len_utf8());
             c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push(byte, span));
@@ -71,8 +71,8 @@ impl Text {
     }
 
     /// The text decoded once more.
-    pub(super) fn decoded(&self) -> Text {
-        let (mut text, mut at) = (Text::default(), 0);
+    pub(super) fn decoded(&self) -> MappedText {
+        let (mut text, mut at) = (MappedText::default(), 0);
         while at < self.bytes.len() {
             let (byte, length) = encoded(&self.bytes[at..]).unwrap_or((self.raw[at], 1));
             text.push(byte, self.span(at, at + length));
@@ -106,7 +106,7 @@ impl Text {
     }
 
     /// Adds what digits of so many bits come to from their place on, the first digit being at `begin`.
-    fn add(&mut self, of: &Text, begin: usize, digits: &[u8], bits: usize) {
+    fn add(&mut self, of: &MappedText, begin: usize, digits: &[u8], bits: usize) {
         for at in 0..digits.len() * bits / 8 {
             let (first, last) = (at * 8 / bits, (at * 8 + 7) / bits);
             let whole = digits[first..=last].iter().fold(0u32, |sum, digit| sum << bits | u32::from(*digit));
@@ -119,13 +119,13 @@ impl Text {
 }
 
 /// The bytes that hexadecimal digits in a text stand for, whichever digit begins a byte.
-pub(super) fn in_hex(text: &Text) -> Vec<Text> {
+pub(super) fn in_hex(text: &MappedText) -> Vec<MappedText> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     read(text, &text.runs(HEX_MIN, digit), 2, 4)
 }
 
 /// The bytes that base64 in a text stands for, in either alphabet, whichever digit begins a group.
-pub(super) fn in_base64(text: &Text) -> Vec<Text> {
+pub(super) fn in_base64(text: &MappedText) -> Vec<MappedText> {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => Some(byte - b'A'),
         b'a'..=b'z' => Some(byte - b'a' + 26),
@@ -138,10 +138,10 @@ pub(super) fn in_base64(text: &Text) -> Vec<Text> {
 }
 
 /// Bytes that runs of digits encode, read from each of the first `group` digits on.
-fn read(text: &Text, runs: &[(usize, Vec<u8>)], group: usize, bits: usize) -> Vec<Text> {
+fn read(text: &MappedText, runs: &[(usize, Vec<u8>)], group: usize, bits: usize) -> Vec<MappedText> {
     let mut all = Vec::new();
     for skipped in (0..group).filter(|_| !runs.is_empty()) {
-        let mut read = Text::default();
+        let mut read = MappedText::default();
         for (begin, digits) in runs {
             read.add(text, begin + skipped, &digits[skipped..], bits);
         }

@@ -11,12 +11,12 @@ pub(crate) struct Drain {
     idle_after: Mono,
     /// When running requests are ended.
     until: Mono,
-    done: Option<Step>,
+    done: Option<DrainStep>,
 }
 
 /// Next step of stopping.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum DrainStep {
     /// Close the connections that are idle.
     CloseIdle,
     /// End the requests that still run.
@@ -40,10 +40,10 @@ impl Drain {
     }
 
     /// The step to take now, each once.
-    pub(crate) fn step(&mut self, now: Mono) -> Option<Step> {
+    pub(crate) fn step(&mut self, now: Mono) -> Option<DrainStep> {
         let step = match self.done {
-            None | Some(Step::CloseIdle) if now >= self.until => Step::EndAll,
-            None if now >= self.idle_after => Step::CloseIdle,
+            None | Some(DrainStep::CloseIdle) if now >= self.until => DrainStep::EndAll,
+            None if now >= self.idle_after => DrainStep::CloseIdle,
             _ => return None,
         };
         self.done = Some(step);
@@ -54,14 +54,14 @@ impl Drain {
     pub(crate) fn due(&self) -> Option<Mono> {
         match self.done {
             None => Some(self.idle_after.min(self.until)),
-            Some(Step::CloseIdle) => Some(self.until),
-            Some(Step::EndAll) => None,
+            Some(DrainStep::CloseIdle) => Some(self.until),
+            Some(DrainStep::EndAll) => None,
         }
     }
 
     /// True if running requests have been ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.done == Some(Step::EndAll)
+        self.done == Some(DrainStep::EndAll)
     }
 }
 
@@ -73,11 +73,11 @@ mod tests {
     fn each_step_is_taken_once_and_in_its_time() {
         let mut drain = Drain::new(Mono(10), Mono(100));
         assert_eq!((drain.due(), drain.step(Mono(9))), (Some(Mono(10)), None));
-        assert_eq!((drain.step(Mono(10)), drain.step(Mono(11))), (Some(Step::CloseIdle), None));
+        assert_eq!((drain.step(Mono(10)), drain.step(Mono(11))), (Some(DrainStep::CloseIdle), None));
         drain.bound(Mono(50));
         assert_eq!(
             (drain.due(), drain.step(Mono(50)), drain.step(Mono(51))),
-            (Some(Mono(50)), Some(Step::EndAll), None)
+            (Some(Mono(50)), Some(DrainStep::EndAll), None)
         );
         assert!(drain.is_over() && drain.due().is_none());
     }

@@ -22,7 +22,7 @@ pub(crate) struct Lifecycle {
     pub(crate) drain: Option<Drain>,
     pub(crate) handover: Handover,
     pub(crate) inheritance: Inheritance,
-    pub(crate) reading: Reading,
+    pub(crate) reading: ConfigReading,
     /// A newer version has changed the ledger, and must be started instead of this one.
     pub(crate) outgrown: bool,
 }
@@ -61,7 +61,7 @@ impl Lifecycle {
 
 /// Progress of a helper thread that reads the configuration.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Reading {
+pub(crate) enum ConfigReading {
     /// No thread is reading.
     #[default]
     No,

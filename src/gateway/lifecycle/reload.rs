@@ -5,7 +5,7 @@
 //! Provider numbers are valid only within one configuration: connections carry the number of the configuration
 //! (`epoch`) they were dialed under, and only those of the present one are kept for later requests.
 
-use super::Reading;
+use super::ConfigReading;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::orders::{Order, Reloaded};
 use crate::policy::config::{Config, Origin, fit_secret};
@@ -15,18 +15,18 @@ use std::sync::Arc;
 /// HUP: has the configuration read again.
 pub(crate) fn begin(cx: &mut Cx) {
     cx.lifecycle.reading = match cx.lifecycle.reading {
-        Reading::No => {
+        ConfigReading::No => {
             cx.orders.0.push(Order::Reload(cx.setup.config.clone()));
-            Reading::Running
+            ConfigReading::Running
         }
-        Reading::Running | Reading::Again => Reading::Again,
+        ConfigReading::Running | ConfigReading::Again => ConfigReading::Again,
     };
 }
 
 /// Handles the configuration that has been read. True if it is taken over: connections kept for later requests are
 /// useless then.
 pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
-    let again = std::mem::take(&mut cx.lifecycle.reading) == Reading::Again;
+    let again = std::mem::take(&mut cx.lifecycle.reading) == ConfigReading::Again;
     let fresh = match news {
         Reloaded::Refused(errors) => {
             tell_refused(&errors, cx);

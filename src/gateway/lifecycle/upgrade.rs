@@ -11,8 +11,8 @@
 //! | `Served` | serves | new | new | new |
 //! | `Outlived` | has died after it served | none | free; old, while it writes rows of its last streams | gone |
 //!
-//! The match in [`Handover::on`] defines all transitions and their effects ([`Step`]). Tests compare this table and the
-//! one above with the code:
+//! The match in [`Handover::on`] defines all transitions and their effects ([`UpgradeStep`]). Tests compare this table
+//! and the one above with the code:
 //!
 //! | state | event → next: step |
 //! |---|---|
@@ -81,7 +81,7 @@ pub(crate) enum Handover {
 
 /// Event of a hand-over.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
+pub(crate) enum UpgradeEvent {
     /// USR2, if nothing prevents it.
     Asked,
     /// The successor has checked everything that it can without the ledger.
@@ -102,7 +102,7 @@ pub(crate) enum Event {
 
 /// Effect of an event.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum UpgradeStep {
     /// Do nothing.
     Nothing,
     /// Start a successor.
@@ -121,42 +121,46 @@ pub(crate) enum Step {
 
 impl Handover {
     /// Handles an event: returns the next state and the effect.
-    pub(crate) fn on(self, event: Event, now: Mono) -> (Handover, Step) {
+    pub(crate) fn on(self, event: UpgradeEvent, now: Mono) -> (Handover, UpgradeStep) {
         self.step(event, now).unwrap_or_else(|| {
             debug_assert!(false, "{event:?} in {self:?}");
-            (self, Step::Nothing)
+            (self, UpgradeStep::Nothing)
         })
     }
 
     /// Transition of an event; `None` for an event that cannot occur in this state.
-    fn step(self, event: Event, now: Mono) -> Option<(Handover, Step)> {
+    fn step(self, event: UpgradeEvent, now: Mono) -> Option<(Handover, UpgradeStep)> {
         use Handover::{Given, None, Outlived, Quieting, Returning, Served, Starting};
         Some(match (self, event) {
-            (None, Event::Asked) => (Starting { until: now.after(SUCCESSOR_WAIT) }, Step::Start),
-            (Starting { .. }, Event::Ready) => {
-                (Quieting { look: Mono(now.0 + 1), until: now.after(QUIET_WAIT) }, Step::Quiet)
+            (None, UpgradeEvent::Asked) => (Starting { until: now.after(SUCCESSOR_WAIT) }, UpgradeStep::Start),
+            (Starting { .. }, UpgradeEvent::Ready) => {
+                (Quieting { look: Mono(now.0 + 1), until: now.after(QUIET_WAIT) }, UpgradeStep::Quiet)
             }
-            (Quieting { until, .. }, Event::Looked { quiet }) if !quiet && now < until => {
-                (Quieting { look: now.after(QUIET_LOOK), until }, Step::Nothing)
+            (Quieting { until, .. }, UpgradeEvent::Looked { quiet }) if !quiet && now < until => {
+                (Quieting { look: now.after(QUIET_LOOK), until }, UpgradeStep::Nothing)
             }
-            (Quieting { .. }, Event::Looked { .. }) => {
-                (Given { wait_until: now.after(QUIET_WAIT), until: now.after(TAKE_WAIT) }, Step::GiveAway)
+            (Quieting { .. }, UpgradeEvent::Looked { .. }) => {
+                (Given { wait_until: now.after(QUIET_WAIT), until: now.after(TAKE_WAIT) }, UpgradeStep::GiveAway)
             }
-            (Given { until, .. }, Event::Impatient) => (Given { wait_until: Mono::NEVER, until }, Step::Nothing),
-            (Returning { given, .. }, Event::Impatient) => {
-                (Returning { given, wait_until: Mono::NEVER }, Step::Nothing)
+            (Given { until, .. }, UpgradeEvent::Impatient) => {
+                (Given { wait_until: Mono::NEVER, until }, UpgradeStep::Nothing)
             }
-            (Given { .. }, Event::Taken) => (Served, Step::LetServe),
-            (Starting { .. } | Quieting { .. }, Event::Failed | Event::CalledOff) => {
-                (Returning { given: false, wait_until: now.after(QUIET_WAIT) }, Step::TakeBack)
+            (Returning { given, .. }, UpgradeEvent::Impatient) => {
+                (Returning { given, wait_until: Mono::NEVER }, UpgradeStep::Nothing)
             }
-            (Given { wait_until, .. }, Event::Failed | Event::CalledOff) => {
-                (Returning { given: true, wait_until }, Step::TakeBack)
+            (Given { .. }, UpgradeEvent::Taken) => (Served, UpgradeStep::LetServe),
+            (Starting { .. } | Quieting { .. }, UpgradeEvent::Failed | UpgradeEvent::CalledOff) => {
+                (Returning { given: false, wait_until: now.after(QUIET_WAIT) }, UpgradeStep::TakeBack)
             }
-            (Returning { .. }, Event::Gone) => (None, Step::Resume),
-            (Served, Event::Failed) => (Outlived, Step::Nothing),
+            (Given { wait_until, .. }, UpgradeEvent::Failed | UpgradeEvent::CalledOff) => {
+                (Returning { given: true, wait_until }, UpgradeStep::TakeBack)
+            }
+            (Returning { .. }, UpgradeEvent::Gone) => (None, UpgradeStep::Resume),
+            (Served, UpgradeEvent::Failed) => (Outlived, UpgradeStep::Nothing),
             // Sent before it was killed, or caused by that.
-            (Returning { .. }, Event::Ready | Event::Taken | Event::Failed) => (self, Step::Nothing),
+            (Returning { .. }, UpgradeEvent::Ready | UpgradeEvent::Taken | UpgradeEvent::Failed) => {
+                (self, UpgradeStep::Nothing)
+            }
             _ => return Option::None,
         })
     }
@@ -179,8 +183,8 @@ impl Handover {
         matches!(self, Given { wait_until, .. } | Returning { wait_until, .. } if *wait_until <= now)
     }
 
-    /// True if an event is due: [`Event::Looked`] while it quiets, [`Event::Impatient`], otherwise
-    /// [`Event::CalledOff`].
+    /// True if an event is due: [`UpgradeEvent::Looked`] while it quiets, [`UpgradeEvent::Impatient`], otherwise
+    /// [`UpgradeEvent::CalledOff`].
     pub(crate) fn is_due(&self, now: Mono) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
@@ -230,7 +234,7 @@ mod tests {
 
     const NOW: Mono = Mono(1_000_000);
 
-    fn run(events: &[Event]) -> (Handover, Vec<Step>) {
+    fn run(events: &[UpgradeEvent]) -> (Handover, Vec<UpgradeStep>) {
         let (mut handover, mut steps) = (Handover::default(), Vec::new());
         for event in events {
             let (next, step) = handover.on(*event, NOW);
@@ -271,15 +275,15 @@ mod tests {
     #[test]
     fn the_table_of_steps_is_that_of_the_match() {
         let events = [
-            Event::Asked,
-            Event::Ready,
-            Event::Looked { quiet: false },
-            Event::Looked { quiet: true },
-            Event::Impatient,
-            Event::Taken,
-            Event::Failed,
-            Event::CalledOff,
-            Event::Gone,
+            UpgradeEvent::Asked,
+            UpgradeEvent::Ready,
+            UpgradeEvent::Looked { quiet: false },
+            UpgradeEvent::Looked { quiet: true },
+            UpgradeEvent::Impatient,
+            UpgradeEvent::Taken,
+            UpgradeEvent::Failed,
+            UpgradeEvent::CalledOff,
+            UpgradeEvent::Gone,
         ];
         let (mut matched, mut documented) = (Steps::new(), Steps::new());
         for state in states() {
@@ -313,29 +317,36 @@ mod tests {
         }
     }
 
-    const TO_READY: [Event; 2] = [Event::Asked, Event::Ready];
-    const TO_GIVEN: [Event; 3] = [Event::Asked, Event::Ready, Event::Looked { quiet: true }];
+    const TO_READY: [UpgradeEvent; 2] = [UpgradeEvent::Asked, UpgradeEvent::Ready];
+    const TO_GIVEN: [UpgradeEvent; 3] =
+        [UpgradeEvent::Asked, UpgradeEvent::Ready, UpgradeEvent::Looked { quiet: true }];
 
     #[test]
     fn a_hand_over_goes_its_way() {
-        let (end, steps) = run(&[&TO_GIVEN[..], &[Event::Taken]].concat());
-        assert_eq!((end, steps), (Handover::Served, vec![Step::Start, Step::Quiet, Step::GiveAway, Step::LetServe]));
+        let (end, steps) = run(&[&TO_GIVEN[..], &[UpgradeEvent::Taken]].concat());
+        assert_eq!(
+            (end, steps),
+            (
+                Handover::Served,
+                vec![UpgradeStep::Start, UpgradeStep::Quiet, UpgradeStep::GiveAway, UpgradeStep::LetServe]
+            )
+        );
         assert!(end.is_given() && end.is_final() && !end.is_under_way() && end.due().is_none());
     }
 
     #[test]
     fn everything_before_the_successor_has_the_ledger_leads_back() {
         for begun in [&TO_READY[..1], &TO_READY[..], &TO_GIVEN[..]] {
-            for why in [Event::Failed, Event::CalledOff] {
+            for why in [UpgradeEvent::Failed, UpgradeEvent::CalledOff] {
                 let (returning, steps) = run(&[begun, &[why]].concat());
-                assert_eq!(steps.last(), Some(&Step::TakeBack), "{begun:?} {why:?}");
+                assert_eq!(steps.last(), Some(&UpgradeStep::TakeBack), "{begun:?} {why:?}");
                 let wait_until = NOW.after(QUIET_WAIT);
                 assert_eq!(returning, Handover::Returning { given: begun.len() == 3, wait_until });
                 // Until it is gone no other event counts, whatever it has still reported.
-                for late in [Event::Ready, Event::Taken, Event::Failed] {
-                    assert_eq!(returning.on(late, NOW), (returning, Step::Nothing));
+                for late in [UpgradeEvent::Ready, UpgradeEvent::Taken, UpgradeEvent::Failed] {
+                    assert_eq!(returning.on(late, NOW), (returning, UpgradeStep::Nothing));
                 }
-                assert_eq!(returning.on(Event::Gone, NOW), (Handover::None, Step::Resume));
+                assert_eq!(returning.on(UpgradeEvent::Gone, NOW), (Handover::None, UpgradeStep::Resume));
             }
         }
     }
@@ -344,26 +355,26 @@ mod tests {
     fn arrivals_are_waited_for_within_a_bound() {
         let (quieting, _) = run(&TO_READY);
         assert!(quieting.is_quieting() && !quieting.is_given() && !quieting.is_due(NOW));
-        let (later, step) = quieting.on(Event::Looked { quiet: false }, NOW.after(QUIET_LOOK));
-        assert!(later.is_quieting() && step == Step::Nothing);
+        let (later, step) = quieting.on(UpgradeEvent::Looked { quiet: false }, NOW.after(QUIET_LOOK));
+        assert!(later.is_quieting() && step == UpgradeStep::Nothing);
         let end = NOW.after(QUIET_WAIT);
         assert!(later.is_due(end));
-        let (given, step) = later.on(Event::Looked { quiet: false }, end);
+        let (given, step) = later.on(UpgradeEvent::Looked { quiet: false }, end);
         let (wait_until, until) = (end.after(QUIET_WAIT), end.after(TAKE_WAIT));
-        assert_eq!((given, step), (Handover::Given { wait_until, until }, Step::GiveAway));
+        assert_eq!((given, step), (Handover::Given { wait_until, until }, UpgradeStep::GiveAway));
         // New clients wait for a while as well, and then get 503.
         assert!(given.holds_clients_back() && !given.is_impatient(end) && given.is_impatient(wait_until));
-        let (given, _) = given.on(Event::Impatient, wait_until);
+        let (given, _) = given.on(UpgradeEvent::Impatient, wait_until);
         assert!(!given.holds_clients_back() && given.is_given() && given.due() == Some(until));
-        let (returning, _) = given.on(Event::CalledOff, until);
+        let (returning, _) = given.on(UpgradeEvent::CalledOff, until);
         assert!(!returning.holds_clients_back() && returning.is_given() && returning.due().is_none());
     }
 
     #[test]
     fn who_has_served_and_died_gives_nothing_back() {
-        let (served, _) = run(&[&TO_GIVEN[..], &[Event::Taken]].concat());
-        let (outlived, step) = served.on(Event::Failed, NOW);
-        assert_eq!((outlived, step), (Handover::Outlived, Step::Nothing));
+        let (served, _) = run(&[&TO_GIVEN[..], &[UpgradeEvent::Taken]].concat());
+        let (outlived, step) = served.on(UpgradeEvent::Failed, NOW);
+        assert_eq!((outlived, step), (Handover::Outlived, UpgradeStep::Nothing));
         assert!(outlived.is_given() && outlived.is_final());
     }
 }

@@ -9,7 +9,7 @@
 //! | open | `breaker_cooldown` passed, and an attempt begins → trial |
 //! | trial | part of an answer → closed; failure → open; no result → open, and the next request tries |
 
-use super::rate_limits::{ALLOWANCES, Left, Needs, Rest, Said};
+use super::rate_limits::{ALLOWANCES, Left, Needs, RateLimitHeaders, Rest};
 use crate::base::hash::{lot, mix};
 use crate::base::places::Places;
 use crate::base::time::Mono;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// A credential together with an upstream model.
 #[derive(Debug)]
-struct Entry {
+struct TargetState {
     label: Arc<str>,
     /// Results of attempts, for the metrics.
     counts: TargetCounts,
@@ -71,7 +71,7 @@ impl Breaker {
 
 /// A credential, for all models.
 #[derive(Debug)]
-struct Account {
+struct CredentialState {
     name: Box<str>,
     rest: Rest,
     /// Callers that it was refused for since it last served one.
@@ -127,7 +127,7 @@ pub(crate) fn place_of(label: &str) -> String {
 
 /// A failed attempt.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct FailedAttempt {
     pub(crate) caller: Caller,
     /// There is more than one key, or more than one owner of keys, that could have called.
     pub(crate) many_keys: bool,
@@ -171,11 +171,11 @@ pub(crate) struct Begun {
 /// The state of every target that has been used.
 #[derive(Debug, Default)]
 pub(crate) struct Breakers {
-    entries: Vec<Entry>,
+    entries: Vec<TargetState>,
     /// Entries by the addresses of their labels.
     by_label: Places,
     breakers: Vec<Breaker>,
-    accounts: Vec<Account>,
+    accounts: Vec<CredentialState>,
     /// A slot or a target may have become free since the last [`Breakers::take_eased`].
     eased: bool,
 }
@@ -351,7 +351,7 @@ impl Breakers {
     }
 
     /// An attempt with these needs has its answer, or will have none; `said`: the rate-limit headers of that answer.
-    pub(crate) fn heard(&mut self, target: &Target, needs: &Needs, said: Option<&Said>, now: Mono) {
+    pub(crate) fn heard(&mut self, target: &Target, needs: &Needs, said: Option<&RateLimitHeaders>, now: Mono) {
         self.eased = true;
         let entry = self.entry(target);
         entry.asked.iter_mut().zip(needs).for_each(|(asked, need)| *asked = asked.saturating_sub(*need));
@@ -388,7 +388,13 @@ impl Breakers {
 
     /// The provider has no capacity for requests of this credential and model: it cools down. Returns the time, if the
     /// cool-down is new.
-    pub(crate) fn rest(&mut self, target: &Target, said: &Said, rested: bool, now: Mono) -> Option<Duration> {
+    pub(crate) fn rest(
+        &mut self,
+        target: &Target,
+        said: &RateLimitHeaders,
+        rested: bool,
+        now: Mono,
+    ) -> Option<Duration> {
         let most = target.limits.breaker_cooldown;
         let rest = &mut self.entry(target).rest;
         let before = rest.ends(now).is_some();
@@ -407,7 +413,7 @@ impl Breakers {
         now: Mono,
     ) -> Option<Duration> {
         let account = self.entry(target).account;
-        let Account { rest, refused, .. } = &mut self.accounts[account];
+        let CredentialState { rest, refused, .. } = &mut self.accounts[account];
         if let Some(caller) = caller {
             refused.meet(caller);
             if !refused.several_owners {
@@ -486,8 +492,14 @@ impl Breakers {
     }
 
     /// The target has failed by its own fault. True if its cool-down begins with that.
-    pub(crate) fn failed(&mut self, target: &Target, failure: Failure, limits: &UpstreamLimits, now: Mono) -> bool {
-        let Failure { caller, many_keys, many_owners, trial } = failure;
+    pub(crate) fn failed(
+        &mut self,
+        target: &Target,
+        failure: FailedAttempt,
+        limits: &UpstreamLimits,
+        now: Mono,
+    ) -> bool {
+        let FailedAttempt { caller, many_keys, many_owners, trial } = failure;
         self.entry(target).counts.failures += 1;
         let breaker = self.breaker(target);
         breaker.trial &= !trial;
@@ -530,7 +542,7 @@ impl Breakers {
     }
 
     #[inline]
-    fn entry(&mut self, target: &Target) -> &mut Entry {
+    fn entry(&mut self, target: &Target) -> &mut TargetState {
         let index = self.index(&target.label);
         &mut self.entries[index]
     }
@@ -542,7 +554,11 @@ impl Breakers {
 
     fn account(&mut self, name: &str) -> usize {
         self.accounts.iter().position(|account| *account.name == *name).unwrap_or_else(|| {
-            self.accounts.push(Account { name: name.into(), rest: Rest::default(), refused: Callers::default() });
+            self.accounts.push(CredentialState {
+                name: name.into(),
+                rest: Rest::default(),
+                refused: Callers::default(),
+            });
             self.accounts.len() - 1
         })
     }

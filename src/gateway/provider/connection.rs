@@ -38,15 +38,15 @@ const HANDSHAKE: u8 = 22;
 
 /// Event that received bytes cause.
 #[derive(Debug)]
-pub(crate) enum Event {
-    /// The head of an answer; its body begins behind the head, in the result of [`Connection::take_received`], or if
-    /// that is empty, in the bytes that have just arrived.
+pub(crate) enum ProviderEvent {
+    /// The head of an answer; its body begins behind the head, in the result of [`ProviderConnection::take_received`],
+    /// or if that is empty, in the bytes that have just arrived.
     Head(ResponseHead),
     /// The bytes are not a valid or acceptable head; the reason, for the log.
     BadHead(&'static str),
     /// Bytes without a request: the connection cannot be trusted.
     Unasked,
-    /// Bytes of an end that is read only to keep the connection; they are for [`Connection::read_tail`].
+    /// Bytes of an end that is read only to keep the connection; they are for [`ProviderConnection::read_tail`].
     Tail,
 }
 
@@ -108,7 +108,7 @@ enum ResponseHalf {
 
 /// A connection to a provider.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ProviderConnection {
     /// Index into the providers of the configuration numbered `epoch`.
     pub(crate) provider: u32,
     pub(crate) epoch: u32,
@@ -127,10 +127,10 @@ pub(crate) struct Connection {
     ended: Option<Ending>,
 }
 
-impl Connection {
+impl ProviderConnection {
     /// A connection about to be dialed for an exchange.
-    pub(crate) fn dialing(provider: usize, epoch: u32, exchange: ExchangeId) -> Connection {
-        Connection {
+    pub(crate) fn dialing(provider: usize, epoch: u32, exchange: ExchangeId) -> ProviderConnection {
+        ProviderConnection {
             provider: provider as u32,
             epoch,
             exchange: Some(exchange),
@@ -153,7 +153,7 @@ impl Connection {
         self.refill(pool, write);
     }
 
-    /// Puts more of the request into the queue, as [`Connection::begin`].
+    /// Puts more of the request into the queue, as [`ProviderConnection::begin`].
     pub(crate) fn refill(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> bool) {
         let all = self.queue.edit(pool, write);
         self.request = if all { RequestHalf::Handed } else { RequestHalf::Writing };
@@ -201,13 +201,13 @@ impl Connection {
         self.response == ResponseHalf::Dialing
     }
 
-    /// Takes bytes that belong to no body: those are for [`Connection::read`]. Bytes of a head are kept.
-    pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<Event> {
+    /// Takes bytes that belong to no body: those are for [`ProviderConnection::read`]. Bytes of a head are kept.
+    pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<ProviderEvent> {
         debug_assert!(!self.has_answer());
         let ResponseHalf::Head { scanned, interim } = &mut self.response else {
             return Some(match self.response {
-                ResponseHalf::Tail { .. } => Event::Tail,
-                _ => Event::Unasked,
+                ResponseHalf::Tail { .. } => ProviderEvent::Tail,
+                _ => ProviderEvent::Unasked,
             });
         };
         // Nearly every head arrives complete, and is read in place.
@@ -216,7 +216,7 @@ impl Connection {
             && head.status >= 200
         {
             self.response = ResponseHalf::Body { reader: BodyReader::new(head.framing), reusable: head.keep_alive };
-            return Some(Event::Head(head));
+            return Some(ProviderEvent::Head(head));
         }
         self.received.push(pool, data);
         loop {
@@ -230,10 +230,10 @@ impl Connection {
                 Ok(Some(head)) if head.status >= 200 => {
                     let reader = BodyReader::new(head.framing);
                     self.response = ResponseHalf::Body { reader, reusable: head.keep_alive };
-                    return Some(Event::Head(head));
+                    return Some(ProviderEvent::Head(head));
                 }
-                Ok(Some(_)) => return Some(Event::BadHead("too many interim answers")),
-                Err(error) => return Some(Event::BadHead(self.odd_head(error.reason))),
+                Ok(Some(_)) => return Some(ProviderEvent::BadHead("too many interim answers")),
+                Err(error) => return Some(ProviderEvent::BadHead(self.odd_head(error.reason))),
             }
         }
     }
@@ -251,8 +251,8 @@ impl Connection {
         *left == data.len() as u64
     }
 
-    /// Reads the front of the body's bytes; see [`BodyReader::next`]. Bytes after the end of the body are not allowed: the
-    /// connection cannot be kept.
+    /// Reads the front of the body's bytes; see [`BodyReader::next`]. Bytes after the end of the body are not allowed:
+    /// the connection cannot be kept.
     #[inline]
     pub(crate) fn read(&mut self, data: &[u8]) -> Result<Piece, BodyError> {
         let ResponseHalf::Body { reader, reusable } = &mut self.response else {

@@ -15,7 +15,7 @@ const RETRY: Duration = Duration::from_secs(2);
 const ADDRESSES_MAX: usize = 16;
 
 #[derive(Debug)]
-struct Entry {
+struct HostEntry {
     host: Arc<str>,
     port: u16,
     addrs: Vec<SocketAddr>,
@@ -30,11 +30,11 @@ struct Entry {
 
 /// Hosts and ports of the configuration; few, so a linear search suffices.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
-    entries: Vec<Entry>,
+pub(crate) struct HostNames {
+    entries: Vec<HostEntry>,
 }
 
-impl Names {
+impl HostNames {
     /// The addresses of `host`, empty while none is known; asks the resolver when it is time to.
     pub(crate) fn look_up(
         &mut self,
@@ -87,7 +87,15 @@ impl Names {
             Ok(ip) => (vec![SocketAddr::new(ip, port)], Mono::NEVER),
             Err(_) => (Vec::new(), Mono(0)),
         };
-        self.entries.push(Entry { host: host.clone(), port, addrs, answered: None, ask_after, asked: false, why: "" });
+        self.entries.push(HostEntry {
+            host: host.clone(),
+            port,
+            addrs,
+            answered: None,
+            ask_after,
+            asked: false,
+            why: "",
+        });
         self.entries.len() - 1
     }
 
@@ -117,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_literal_address_is_never_asked_for() {
-        let (mut names, mut actions) = (Names::default(), Vec::new());
+        let (mut names, mut actions) = (HostNames::default(), Vec::new());
         let found = names.look_up(&Arc::from("127.0.0.1"), 80, Mono(5), &mut actions).to_vec();
         assert_eq!((found.len(), actions.len()), (1, 0));
         assert_eq!(names.look_up(&Arc::from("[::1]"), 80, Mono(5), &mut actions).len(), 1);
@@ -125,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_failed_refresh_keeps_the_last_good_answer() {
-        let (mut names, mut actions) = (Names::default(), Vec::new());
+        let (mut names, mut actions) = (HostNames::default(), Vec::new());
         let host: Arc<str> = Arc::from("api.example");
         assert!(names.look_up(&host, 443, Mono(0), &mut actions).is_empty());
         assert!(names.look_up(&host, 443, Mono(1), &mut actions).is_empty());

@@ -8,4 +8,4 @@ pub(crate) mod pool;
 pub(crate) mod rate_limits;
 pub(crate) mod request;
 
-pub(crate) use connection::{Connection, Event, Parting};
+pub(crate) use connection::{Parting, ProviderConnection, ProviderEvent};

@@ -28,7 +28,7 @@ pub(crate) type Needs = [u64; ALLOWANCES];
 
 /// Rate-limit headers of an answer.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct RateLimitHeaders {
     /// Wait that the provider asks for.
     pub(crate) wait: Option<Duration>,
     /// Remaining amount of each limit, and the time for which it is valid.
@@ -36,14 +36,14 @@ pub(crate) struct Said {
 }
 
 /// Meaning of a rate-limit header, and the index of its limit.
-enum Part {
+enum RateLimitPart {
     Left(usize),
     Reset(usize),
 }
 
-impl Said {
+impl RateLimitHeaders {
     /// Reads a whole head.
-    pub(crate) fn read(head: &[u8], now: Unix) -> Said {
+    pub(crate) fn read(head: &[u8], now: Unix) -> RateLimitHeaders {
         let (mut exact, mut wait) = (None, None);
         let (mut left, mut reset) = ([None; ALLOWANCES], [None; ALLOWANCES]);
         for line in head.split(|byte| *byte == b'\n').skip(1) {
@@ -54,8 +54,8 @@ impl Said {
             };
             let value = value.trim();
             match part_of(&name.to_ascii_lowercase()) {
-                Some(Part::Left(at)) => left[at] = value.parse::<f64>().ok().filter(|left| *left >= 0.0),
-                Some(Part::Reset(at)) => reset[at] = until_reset(value, now),
+                Some(RateLimitPart::Left(at)) => left[at] = value.parse::<f64>().ok().filter(|left| *left >= 0.0),
+                Some(RateLimitPart::Reset(at)) => reset[at] = until_reset(value, now),
                 None if name.eq_ignore_ascii_case("retry-after-ms") => {
                     exact = whole(value, 1000.0).or_else(|| seconds(value.parse::<f64>().ok()? / 1000.0));
                 }
@@ -64,7 +64,7 @@ impl Said {
             }
         }
         let pair = |at: usize| Some((left[at]? as u64, reset[at]?));
-        Said { wait: exact.or(wait), left: [pair(0), pair(1), pair(2), pair(3)] }
+        RateLimitHeaders { wait: exact.or(wait), left: [pair(0), pair(1), pair(2), pair(3)] }
     }
 
     /// Length of the cool-down, if known: the provider's wait, otherwise the latest reset of an exhausted limit.
@@ -76,7 +76,7 @@ impl Said {
 
 /// Limit that a header is about, by its lower-case name: `x-ratelimit-remaining-tokens`,
 /// `anthropic-ratelimit-tokens-remaining`.
-fn part_of(name: &str) -> Option<Part> {
+fn part_of(name: &str) -> Option<RateLimitPart> {
     let (counted, is_reset) = match (name.strip_prefix("x-ratelimit-"), name.strip_prefix("anthropic-ratelimit-")) {
         (Some(rest), _) => match rest.strip_prefix("remaining-") {
             Some(counted) => (counted, false),
@@ -89,7 +89,7 @@ fn part_of(name: &str) -> Option<Part> {
         (None, None) => return None,
     };
     let at = COUNTED.iter().position(|known| *known == counted)?;
-    Some(if is_reset { Part::Reset(at) } else { Part::Left(at) })
+    Some(if is_reset { RateLimitPart::Reset(at) } else { RateLimitPart::Left(at) })
 }
 
 fn seconds(seconds: f64) -> Option<Duration> {
@@ -180,7 +180,7 @@ impl Rest {
     /// Begins a cool-down: the provider has no capacity for a request. It lasts as long as the provider asks, otherwise
     /// 5 s and longer each time, up to `most`. `trial`: the request was sent although, or because, the target was
     /// cooling down.
-    pub(crate) fn begin(&mut self, said: &Said, most: Duration, trial: bool, now: Mono) {
+    pub(crate) fn begin(&mut self, said: &RateLimitHeaders, most: Duration, trial: bool, now: Mono) {
         match said.rest() {
             Some(wait) => self.extend(wait, now),
             None => self.double(REST_UNSAID, most, trial, now),
@@ -312,8 +312,8 @@ mod tests {
         assert_eq!(until_reset("1800000060500", later), Some(Duration::from_millis(60_500)));
     }
 
-    fn read(lines: &str) -> Said {
-        Said::read(format!("HTTP/1.1 429 x\r\n{lines}\r\n").as_bytes(), NOW)
+    fn read(lines: &str) -> RateLimitHeaders {
+        RateLimitHeaders::read(format!("HTTP/1.1 429 x\r\n{lines}\r\n").as_bytes(), NOW)
     }
 
     #[test]
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn a_rest_of_which_nobody_says_how_long_doubles_and_one_that_is_told_is_as_told() {
         let (second, most) = (Duration::from_secs(1), Duration::from_secs(30));
-        let (mut rest, nothing) = (Rest::default(), Said::default());
+        let (mut rest, nothing) = (Rest::default(), RateLimitHeaders::default());
         let mut now = Mono(0);
         for expected in [5, 10, 20, 30, 30] {
             rest.begin(&nothing, most, true, now);
@@ -362,7 +362,12 @@ mod tests {
         assert!(rest.ended(true, now) && rest.ends(now).is_none());
         for (told, kept) in [(0, 1), (17, 17), (86_400, 3600)] {
             let mut rest = Rest::default();
-            rest.begin(&Said { wait: Some(second * told), ..Said::default() }, most, false, now);
+            rest.begin(
+                &RateLimitHeaders { wait: Some(second * told), ..RateLimitHeaders::default() },
+                most,
+                false,
+                now,
+            );
             assert_eq!(rest.ends(now), Some(now.after(second * kept)));
         }
         let mut rest = Rest::default();

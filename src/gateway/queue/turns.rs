@@ -42,7 +42,7 @@ pub(crate) enum Look {
 
 /// Waiting requests of one key, and its debt.
 #[derive(Debug)]
-struct Line {
+struct KeyQueue {
     key: KeyIx,
     share: u32,
     /// Round in which its debt is paid, in parts of rounds.
@@ -55,7 +55,7 @@ struct Line {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    lines: Vec<Line>,
+    lines: Vec<KeyQueue>,
     /// Present round, in parts.
     round: u64,
     /// Number of the last turn.
@@ -83,7 +83,7 @@ impl Turns {
             None => {
                 self.turn += 1;
                 let (paid, turn, waiting) = (self.round, self.turn, VecDeque::new());
-                self.lines.push(Line { key, share, paid, turn, waiting });
+                self.lines.push(KeyQueue { key, share, paid, turn, waiting });
                 self.lines.len() - 1
             }
         };

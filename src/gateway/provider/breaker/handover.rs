@@ -1,6 +1,6 @@
 //! Breaker state that is transferred between processes on upgrade, and forgotten with its target.
 
-use super::{Breakers, Entry};
+use super::{Breakers, TargetState};
 use crate::base::time::Mono;
 use crate::base::time::Now;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, Rest};
@@ -10,7 +10,8 @@ use std::time::Duration;
 impl Breakers {
     /// Takes the counts of every target since the last call; its state stays.
     pub(crate) fn take_counts(&mut self) -> Vec<TargetCounts> {
-        let fresh = |entry: &mut Entry| std::mem::replace(&mut entry.counts, TargetCounts::new(entry.label.clone()));
+        let fresh =
+            |entry: &mut TargetState| std::mem::replace(&mut entry.counts, TargetCounts::new(entry.label.clone()));
         self.entries.iter_mut().map(fresh).collect()
     }
 

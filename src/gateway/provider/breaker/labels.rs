@@ -1,6 +1,8 @@
 //! Finds the entry of a target by its label, in the same time however many targets there are.
 
-use super::{ALLOWANCES, Breaker, Breakers, Callers, Entry, Left, Needs, Rest, TargetCounts, account_of, place_of};
+use super::{
+    ALLOWANCES, Breaker, Breakers, Callers, Left, Needs, Rest, TargetCounts, TargetState, account_of, place_of,
+};
 use std::sync::Arc;
 
 /// Targets that are compared one by one before the table is used.
@@ -49,7 +51,7 @@ impl Breakers {
             self.breakers.len() - 1
         });
         let account = self.account(account_of(label));
-        self.entries.push(Entry {
+        self.entries.push(TargetState {
             label: label.clone(),
             counts: TargetCounts::new(label.clone()),
             credit: 0,

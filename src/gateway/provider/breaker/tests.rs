@@ -22,7 +22,7 @@ fn limits() -> UpstreamLimits {
 fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], many_keys: bool, now: Mono) {
     for key in keys {
         let caller = Caller::new((*key).into(), (*key).into());
-        let failure = Failure { caller, many_keys, many_owners: many_keys, trial: false };
+        let failure = FailedAttempt { caller, many_keys, many_owners: many_keys, trial: false };
         breakers.failed(target, failure, &target.limits, now);
     }
 }
@@ -59,7 +59,7 @@ fn a_target_cools_down_after_failures_of_several_keys_and_one_request_probes_it(
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(100))).trial, "one tries");
     assert!(!breakers.begin(&targets, 0, &ask(0, Mono(100))).trial, "and no other at the same time");
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(1), "the others wait for its verdict");
-    let failure = Failure { caller: Caller::new(1, 1), many_keys: true, many_owners: true, trial: true };
+    let failure = FailedAttempt { caller: Caller::new(1, 1), many_keys: true, many_owners: true, trial: true };
     breakers.failed(first, failure, &targets[0].limits, Mono(101));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(200))), Some(1), "it cools down again");
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(201))).trial);
@@ -130,12 +130,12 @@ fn where_all_rest_none_does() {
     assert_eq!(breakers.states(Mono(1)).filter(|(_, cooling)| *cooling).count(), 1);
 }
 
-const NOTHING: Said = Said { wait: None, left: [None; ALLOWANCES] };
+const NOTHING: RateLimitHeaders = RateLimitHeaders { wait: None, left: [None; ALLOWANCES] };
 
 /// A provider's answer that no requests are left for so many seconds.
-fn spent(seconds: u64) -> Said {
+fn spent(seconds: u64) -> RateLimitHeaders {
     let left = [Some((0, Duration::from_secs(seconds))), None, None, None];
-    Said { wait: None, left }
+    RateLimitHeaders { wait: None, left }
 }
 
 fn account(label: &str, credential: usize) -> Target {
@@ -154,7 +154,7 @@ fn a_server_that_fails_fails_for_all_its_credentials_and_one_that_is_full_for_on
     let now = Mono(SECOND);
     assert!(breakers.succeeded(&targets[1], false, now));
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(0));
-    let told = |wait| Said { wait: Some(Duration::from_secs(wait)), ..NOTHING };
+    let told = |wait| RateLimitHeaders { wait: Some(Duration::from_secs(wait)), ..NOTHING };
     assert_eq!(breakers.rest(&targets[0], &told(20), false, now), Some(Duration::from_secs(20)));
     assert_eq!(breakers.rest(&targets[0], &told(20), false, now), None, "it rested before");
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(1));
@@ -191,7 +191,10 @@ fn a_refused_credential_cools_down_for_all_models_until_it_changes() {
 fn what_will_not_do_for_a_request_is_passed_over_while_another_is_free() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1)];
     let mut breakers = Breakers::default();
-    let said = |requests: u64| Said { left: [Some((requests, Duration::from_secs(60))), None, None, None], ..NOTHING };
+    let said = |requests: u64| RateLimitHeaders {
+        left: [Some((requests, Duration::from_secs(60))), None, None, None],
+        ..NOTHING
+    };
     let needs = [1; ALLOWANCES];
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
@@ -210,7 +213,7 @@ fn cool_downs_are_handed_to_a_process_with_another_clock() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1), account("p#3/m", 2)];
     let mut before = Breakers::default();
     let now = Now { mono: Mono(5 * SECOND), unix: crate::base::time::Unix(1_800_000_000_000) };
-    before.rest(&targets[0], &Said { wait: Some(Duration::from_secs(40)), ..NOTHING }, false, now.mono);
+    before.rest(&targets[0], &RateLimitHeaders { wait: Some(Duration::from_secs(40)), ..NOTHING }, false, now.mono);
     before.refused(&targets[1], None, false, now.mono);
     before.heard(&targets[2], &[0; ALLOWANCES], Some(&spent(50)), now.mono);
     let told = before.cool_downs(now);
@@ -237,7 +240,7 @@ fn keys_of_one_owner_cannot_open_a_breaker_for_others() {
     let chosen = |callers: [(u64, u64); 2], many_owners: bool| {
         let mut breakers = Breakers::default();
         for (key, owner) in callers.into_iter().cycle().take(8) {
-            let failure = Failure { caller: Caller::new(key, owner), many_keys: true, many_owners, trial: false };
+            let failure = FailedAttempt { caller: Caller::new(key, owner), many_keys: true, many_owners, trial: false };
             breakers.failed(&targets[0], failure, &targets[0].limits, now);
         }
         breakers.choose(&targets, &ask(0, Mono(1)))
@@ -312,7 +315,7 @@ fn a_conversation_stays_with_its_target_and_weights_hold() {
         breakers.left(&targets[*home]);
     }
     // A target that is removed takes only its own with it, and gets them back when it returns.
-    breakers.rest(&targets[3], &Said { wait: Some(Duration::from_secs(10)), ..NOTHING }, false, Mono(0));
+    breakers.rest(&targets[3], &RateLimitHeaders { wait: Some(Duration::from_secs(10)), ..NOTHING }, false, Mono(0));
     for (session, home) in home.iter().enumerate() {
         let now = breakers.choose(&targets, &kept(mix(9, session as u64))).unwrap();
         assert!(if *home == 3 { now != 3 } else { now == *home }, "{session}");
