@@ -12,7 +12,7 @@ use crate::policy::catalog::Model;
 use crate::policy::config::{Config, Source};
 use crate::policy::keys::{self, KeyRecord, Scope};
 use crate::policy::plan::LimitOverrides;
-use crate::simulator::Settings;
+use crate::simulator::SimulatorSettings;
 use crate::store::sqlite::{Mode, Sqlite};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -109,7 +109,7 @@ fn start_provider(args: &DemoArgs) -> Result<SocketAddr, String> {
     let failed = |error: std::io::Error| format!("cannot start the simulated provider: {error}");
     let listener = listen::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), false).map_err(failed)?;
     let addr = listener.local_addr().map_err(failed)?;
-    let settings = Settings { pace: args.pace, ..Settings::default() };
+    let settings = SimulatorSettings { pace: args.pace, ..SimulatorSettings::default() };
     let start = move || super::provider::reactor(listener, settings)?.run().map(drop);
     std::thread::Builder::new().name("provider".into()).spawn(start).map_err(failed)?;
     Ok(addr)

@@ -5,7 +5,7 @@ use super::args::parse_address;
 use crate::io::listen;
 use crate::io::reactor::{Reactor, Setup};
 use crate::io::signals::Signals;
-use crate::simulator::{Settings, Simulator};
+use crate::simulator::{Simulator, SimulatorSettings};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ fn serve(args: &ProviderArgs) -> io::Result<()> {
     let _ = listen::raise_descriptor_limit();
     let listener = listen::bind(args.listen, false)?;
     let addr = listener.local_addr()?;
-    let settings = Settings { pace: args.pace, key: args.key.clone(), models: args.model.clone() };
+    let settings = SimulatorSettings { pace: args.pace, key: args.key.clone(), models: args.model.clone() };
     let mut reactor = reactor(listener, settings)?;
     reactor.watch(Signals::catch()?)?;
     println!("simulated provider on http://{addr} (stats at /stats, last request at /last)");
@@ -52,7 +52,7 @@ fn serve(args: &ProviderArgs) -> io::Result<()> {
 }
 
 /// A loop with a provider on `listener`, ready to run on a thread of its own; for `demo` and tests.
-pub fn reactor(listener: TcpListener, settings: Settings) -> io::Result<Reactor<Simulator>> {
+pub fn reactor(listener: TcpListener, settings: SimulatorSettings) -> io::Result<Reactor<Simulator>> {
     let setup = Setup { listeners: vec![listener], ..Setup::default() };
     Reactor::new(Simulator::new(settings), setup, |orders| orders)
 }

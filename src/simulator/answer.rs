@@ -1,11 +1,11 @@
 //! An answer in progress: its next bytes, their due time, and its fault. Writes into the connection's buffer as far as
 //! the buffer's high-water mark and the pace allow. Owns no connection.
 
-use super::ask::Ask;
-use super::event::{Event, Identity, Usage};
+use super::ask::SimulatedRequest;
+use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage};
 use super::responses::{self, Spoken};
-use super::script::{Part, Token};
-use super::stats::Stats;
+use super::script::{ScriptPart, ScriptToken};
+use super::stats::SimulatorStats;
 use super::{chat, messages, relay};
 use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Shut;
@@ -23,7 +23,7 @@ enum Framed {
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Stage {
+enum AnswerStage {
     /// The head is next.
     Head,
     /// The first event is next.
@@ -51,12 +51,12 @@ pub enum Wait {
 
 /// An answer and its progress.
 #[derive(Debug)]
-pub struct Answer {
-    ask: Ask,
-    id: Identity,
+pub struct SimulatedAnswer {
+    ask: SimulatedRequest,
+    id: AnswerIdentity,
     framed: Framed,
     keep_alive: bool,
-    stage: Stage,
+    stage: AnswerStage,
     started: Mono,
     /// Tokens per second, 0 for no limit.
     pace: u64,
@@ -70,10 +70,17 @@ pub struct Answer {
     spoken: Spoken,
 }
 
-impl Answer {
+impl SimulatedAnswer {
     /// Begins the answer to `ask` at `now`. `http11` and `keep_alive` are those of the request; `pace` is the
     /// provider's own.
-    pub fn new(ask: Ask, serial: u64, pace: u64, http11: bool, keep_alive: bool, now: Now) -> Answer {
+    pub fn new(
+        ask: SimulatedRequest,
+        serial: u64,
+        pace: u64,
+        http11: bool,
+        keep_alive: bool,
+        now: Now,
+    ) -> SimulatedAnswer {
         let streamed = ask.stream && !ask.directives.plain;
         let framed = match streamed {
             _ if ask.directives.close => Framed::ToEnd,
@@ -81,11 +88,11 @@ impl Answer {
             true => Framed::ToEnd,
             false => Framed::Length,
         };
-        Answer {
-            id: Identity::new(&ask, serial, now.unix.secs()),
+        SimulatedAnswer {
+            id: AnswerIdentity::new(&ask, serial, now.unix.secs()),
             framed,
             keep_alive: keep_alive && framed != Framed::ToEnd,
-            stage: Stage::Head,
+            stage: AnswerStage::Head,
             started: now.mono,
             pace: ask.directives.pace.unwrap_or(pace),
             emitted: 0,
@@ -110,50 +117,50 @@ impl Answer {
     }
 
     /// Writes the bytes that are due. Called at the start, at the time waited for, and when there is room again.
-    pub fn pump(&mut self, out: &mut Vec<u8>, unsent: usize, stats: &mut Stats, now: Now) -> Wait {
+    pub fn pump(&mut self, out: &mut Vec<u8>, unsent: usize, stats: &mut SimulatorStats, now: Now) -> Wait {
         let before = out.len();
         loop {
             let stage = self.stage;
             match stage {
-                Stage::Done(shut) => return Wait::Nothing(shut),
-                Stage::Stalled => return self.stall(out, now),
+                AnswerStage::Done(shut) => return Wait::Nothing(shut),
+                AnswerStage::Stalled => return self.stall(out, now),
                 _ if unsent + (out.len() - before) >= HIGH_WATER => return Wait::Room,
-                Stage::Head => {
+                AnswerStage::Head => {
                     let due = self.head_due();
                     if due > now.mono {
                         return Wait::Until(due);
                     }
                     self.begin(out, stats, now);
                 }
-                Stage::Start | Stage::Tokens | Stage::Finish if self.fault(out, now) => {}
-                Stage::Start => {
+                AnswerStage::Start | AnswerStage::Tokens | AnswerStage::Finish if self.fault(out, now) => {}
+                AnswerStage::Start => {
                     let usage = self.usage();
-                    self.put(out, &Event::Start(usage));
-                    self.stage = Stage::Tokens;
+                    self.put(out, &AnswerEvent::Start(usage));
+                    self.stage = AnswerStage::Tokens;
                 }
-                Stage::Tokens if self.emitted >= self.ask.script.tokens => self.stage = Stage::Finish,
-                Stage::Tokens => {
+                AnswerStage::Tokens if self.emitted >= self.ask.script.tokens => self.stage = AnswerStage::Finish,
+                AnswerStage::Tokens => {
                     let due = self.token_due(self.emitted);
                     if due > now.mono {
                         return Wait::Until(due);
                     }
                     self.token(out, stats);
                 }
-                Stage::Finish => self.finish(out),
+                AnswerStage::Finish => self.finish(out),
             }
         }
     }
 
     /// Usage of the tokens written so far.
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> AnswerUsage {
         let prompt = self.ask.prompt;
         let cached = self.ask.directives.cached.min(prompt);
         let written = self.ask.directives.written.min(prompt - cached);
         let thought = match self.ask.script.parts.first() {
-            Some(part @ Part::Think(_)) => part.len().min(self.emitted),
+            Some(part @ ScriptPart::Think(_)) => part.len().min(self.emitted),
             _ => 0,
         };
-        Usage { prompt, cached, written, completion: self.emitted * self.ask.made, thought }
+        AnswerUsage { prompt, cached, written, completion: self.emitted * self.ask.made, thought }
     }
 
     fn token_due(&self, number: u64) -> Mono {
@@ -177,7 +184,7 @@ impl Answer {
         }
     }
 
-    fn begin(&mut self, out: &mut Vec<u8>, stats: &mut Stats, now: Now) {
+    fn begin(&mut self, out: &mut Vec<u8>, stats: &mut SimulatorStats, now: Now) {
         if self.ask.directives.hint {
             out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\nlink: </sim>\r\n\r\n");
         }
@@ -189,7 +196,7 @@ impl Answer {
             return;
         }
         self.head(out, "text/event-stream; charset=utf-8", None);
-        self.stage = Stage::Start;
+        self.stage = AnswerStage::Start;
     }
 
     fn head(&mut self, out: &mut Vec<u8>, kind: &str, length: Option<usize>) {
@@ -210,7 +217,7 @@ impl Answer {
         out.extend_from_slice(head.as_bytes());
     }
 
-    fn whole(&mut self, out: &mut Vec<u8>, stats: &mut Stats) {
+    fn whole(&mut self, out: &mut Vec<u8>, stats: &mut SimulatorStats) {
         self.emitted = self.ask.script.tokens;
         stats.tokens(self.emitted * self.ask.made);
         let usage = self.usage();
@@ -229,10 +236,10 @@ impl Answer {
         let give = cut.map_or(body.len(), |cut| (cut as usize).min(body.len()));
         out.extend_from_slice(&body.as_bytes()[..give]);
         self.stage = match (d.cut_after, d.reset_after, d.stall_after) {
-            (Some(_), _, _) => Stage::Done(Some(Shut::Clean)),
-            (_, Some(_), _) => Stage::Done(Some(Shut::Abort)),
-            (_, _, Some(_)) => Stage::Stalled,
-            _ => Stage::Done(self.shut()),
+            (Some(_), _, _) => AnswerStage::Done(Some(Shut::Clean)),
+            (_, Some(_), _) => AnswerStage::Done(Some(Shut::Abort)),
+            (_, _, Some(_)) => AnswerStage::Stalled,
+            _ => AnswerStage::Done(self.shut()),
         };
     }
 
@@ -246,15 +253,15 @@ impl Answer {
         let due = |after: Option<u64>| after.is_some_and(|after| after <= self.emitted && self.stage_reached(after));
         if due(d.error_after) {
             let message = d.message.clone().unwrap_or_else(|| "the simulated provider was told to fail".to_owned());
-            self.put(out, &Event::Error(&message));
+            self.put(out, &AnswerEvent::Error(&message));
             self.end_body(out);
         } else if due(d.cut_after) {
-            self.stage = Stage::Done(Some(Shut::Clean));
+            self.stage = AnswerStage::Done(Some(Shut::Clean));
         } else if due(d.reset_after) {
-            self.stage = Stage::Done(Some(Shut::Abort));
+            self.stage = AnswerStage::Done(Some(Shut::Abort));
         } else if due(d.stall_after) {
             self.next_ping = d.ping.map_or(Mono::NEVER, |wait| now.mono.after(Duration::from_millis(wait)));
-            self.stage = Stage::Stalled;
+            self.stage = AnswerStage::Stalled;
         } else {
             return false;
         }
@@ -263,12 +270,12 @@ impl Answer {
 
     /// True if a fault may occur: with `after` 0 before the first event, otherwise after the start has been written.
     fn stage_reached(&self, after: u64) -> bool {
-        after == 0 || self.stage != Stage::Start
+        after == 0 || self.stage != AnswerStage::Start
     }
 
     fn stall(&mut self, out: &mut Vec<u8>, now: Now) -> Wait {
         if self.next_ping <= now.mono && self.is_streamed() {
-            self.put(out, &Event::Ping);
+            self.put(out, &AnswerEvent::Ping);
             let wait = self.ask.directives.ping.unwrap_or(0).max(1);
             self.next_ping = now.mono.after(Duration::from_millis(wait));
         }
@@ -276,32 +283,32 @@ impl Answer {
     }
 
     /// Writes one token, with the events that open and close its part.
-    fn token(&mut self, out: &mut Vec<u8>, stats: &mut Stats) {
+    fn token(&mut self, out: &mut Vec<u8>, stats: &mut SimulatorStats) {
         let Some(part) = self.ask.script.parts.get(self.part) else {
-            self.stage = Stage::Finish;
+            self.stage = AnswerStage::Finish;
             return;
         };
         let (last, token) = (self.within + 1 == part.len(), part.token(self.within));
         let (block, call) = (self.part, self.calls);
         match &token {
-            Token::Word(piece) => {
+            ScriptToken::Word(piece) => {
                 if self.within == 0 {
-                    self.put(out, &Event::OpenText { block });
+                    self.put(out, &AnswerEvent::OpenText { block });
                 }
                 if self.ask.directives.garbage {
-                    self.put(out, &Event::Garbage);
+                    self.put(out, &AnswerEvent::Garbage);
                 } else {
-                    self.put(out, &Event::Text { block, piece });
+                    self.put(out, &AnswerEvent::Text { block, piece });
                 }
             }
-            Token::Thought(piece) => {
+            ScriptToken::Thought(piece) => {
                 if self.within == 0 {
-                    self.put(out, &Event::OpenThought { block });
+                    self.put(out, &AnswerEvent::OpenThought { block });
                 }
-                self.put(out, &Event::Thought { block, piece });
+                self.put(out, &AnswerEvent::Thought { block, piece });
             }
-            Token::Name(name) => self.put(out, &Event::OpenCall { block, call, name }),
-            Token::Args(piece) => self.put(out, &Event::Args { block, call, piece }),
+            ScriptToken::Name(name) => self.put(out, &AnswerEvent::OpenCall { block, call, name }),
+            ScriptToken::Args(piece) => self.put(out, &AnswerEvent::Args { block, call, piece }),
         }
         self.emitted += 1;
         self.within += 1;
@@ -313,11 +320,11 @@ impl Answer {
 
     fn close_part(&mut self, out: &mut Vec<u8>) {
         let block = self.part;
-        if matches!(self.ask.script.parts.get(block), Some(Part::Think(_))) {
-            self.put(out, &Event::Sign { block });
+        if matches!(self.ask.script.parts.get(block), Some(ScriptPart::Think(_))) {
+            self.put(out, &AnswerEvent::Sign { block });
         }
-        self.put(out, &Event::Close { block });
-        self.calls += usize::from(matches!(self.ask.script.parts.get(block), Some(Part::Call(_))));
+        self.put(out, &AnswerEvent::Close { block });
+        self.calls += usize::from(matches!(self.ask.script.parts.get(block), Some(ScriptPart::Call(_))));
         self.part += 1;
         self.within = 0;
     }
@@ -331,23 +338,23 @@ impl Answer {
         let usage = self.usage();
         if !no_finish {
             let (finish, sequence) = (self.ask.script.finish, self.ask.script.sequence.clone());
-            self.put(out, &Event::Finish { finish, sequence: sequence.as_deref(), usage });
-            self.put(out, &Event::Usage(usage));
+            self.put(out, &AnswerEvent::Finish { finish, sequence: sequence.as_deref(), usage });
+            self.put(out, &AnswerEvent::Usage(usage));
         }
         if !no_finish && !no_done {
-            self.put(out, &Event::End);
+            self.put(out, &AnswerEvent::End);
         }
-        if hang { self.stage = Stage::Stalled } else { self.end_body(out) }
+        if hang { self.stage = AnswerStage::Stalled } else { self.end_body(out) }
     }
 
     fn end_body(&mut self, out: &mut Vec<u8>) {
         if self.framed == Framed::Chunked {
             out.extend_from_slice(LAST_CHUNK);
         }
-        self.stage = Stage::Done(self.shut());
+        self.stage = AnswerStage::Done(self.shut());
     }
 
-    fn put(&mut self, out: &mut Vec<u8>, event: &Event<'_>) {
+    fn put(&mut self, out: &mut Vec<u8>, event: &AnswerEvent<'_>) {
         self.event.clear();
         match self.ask.shape {
             Dialect::Chat => chat::event(&self.id, event, &mut self.event),

@@ -4,7 +4,7 @@
 use super::directives::Directives;
 use super::given;
 use super::order;
-use super::script::{Call, Finish, Part, Script, Text, pieces_of};
+use super::script::{Call, Finish, Script, ScriptPart, Text, pieces_of};
 use crate::base::order::gathered;
 use crate::wire::Dialect;
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ const SCHEMA_DEPTH_MAX: u32 = 8;
 
 /// A parsed request.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct SimulatedRequest {
     /// API of the request.
     pub shape: Dialect,
     /// Model name as sent.
@@ -73,7 +73,7 @@ pub fn count(text: &str) -> u64 {
 }
 
 /// Reads the body of a request of the API `shape`.
-pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
+pub fn read(shape: Dialect, body: &[u8]) -> Result<SimulatedRequest, Complaint> {
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
@@ -107,7 +107,7 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     let directives = Directives::parse(&asked).map_err(complain)?;
     let bound = |name: &str| root[name].as_u64();
     let max_tokens = bound("max_completion_tokens").or(bound("max_tokens")).or(bound("max_output_tokens"));
-    Ok(Ask {
+    Ok(SimulatedRequest {
         shape,
         model,
         stream,
@@ -180,8 +180,8 @@ fn script(
     directives: &Directives,
     max_tokens: Option<u64>,
 ) -> Script {
-    let thought = directives.think.map(|tokens| Part::Think(Text::Words(tokens.min(TOKENS_MAX))));
-    let mut parts: Vec<Part> = thought.into_iter().collect();
+    let thought = directives.think.map(|tokens| ScriptPart::Think(Text::Words(tokens.min(TOKENS_MAX))));
+    let mut parts: Vec<ScriptPart> = thought.into_iter().collect();
     let calls = calls(shape, root, messages, asked, directives);
     let mut sequence = None;
     if calls.is_empty() || directives.tokens.is_some() {
@@ -192,10 +192,10 @@ fn script(
         if let Some((cut, stop)) = said.until(&stops(root)) {
             (said, sequence) = (cut, Some(stop));
         }
-        parts.push(Part::Text(said));
+        parts.push(ScriptPart::Text(said));
     }
     let calls = if sequence.is_some() { Vec::new() } else { calls };
-    parts.extend(calls.into_iter().map(Part::Call));
+    parts.extend(calls.into_iter().map(ScriptPart::Call));
     let told = match sequence {
         Some(_) => Some(Finish::Sequence),
         None => directives.refuse.then_some(Finish::Refusal),

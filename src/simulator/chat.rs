@@ -1,8 +1,8 @@
 //! Writes answers in the published format of chat completions (chunks in the order role, content, tool start, tool
 //! fragments, finish, usage, `[DONE]`). Pure.
 
-use super::event::{Event, Identity, Usage, quoted, sse};
-use super::script::{Finish, Part, Script};
+use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage, quoted, sse};
+use super::script::{Finish, Script, ScriptPart};
 
 fn reason(finish: Finish) -> &'static str {
     match finish {
@@ -13,8 +13,8 @@ fn reason(finish: Finish) -> &'static str {
     }
 }
 
-fn usage_object(usage: Usage) -> String {
-    let Usage { prompt, cached, written, completion, thought } = usage;
+fn usage_object(usage: AnswerUsage) -> String {
+    let AnswerUsage { prompt, cached, written, completion, thought } = usage;
     let total = prompt + completion;
     let written = if written > 0 { format!(r#","cache_write_tokens":{written}"#) } else { String::new() };
     let counts = format!(r#""prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total}"#);
@@ -22,12 +22,12 @@ fn usage_object(usage: Usage) -> String {
     format!(r#"{{{counts},{of_prompt},"completion_tokens_details":{{"reasoning_tokens":{thought}}}}}"#)
 }
 
-fn call_id(id: &Identity, call: usize) -> String {
+fn call_id(id: &AnswerIdentity, call: usize) -> String {
     format!("call_sim_{}_{call}", id.serial)
 }
 
 /// Returns the members before `choices`.
-fn opening(id: &Identity, object: &str) -> String {
+fn opening(id: &AnswerIdentity, object: &str) -> String {
     let (serial, model, created) = (id.serial, quoted(&id.model), id.created);
     if id.bare {
         return format!(r#"{{"id":"chatcmpl-sim-{serial}","model":{model}"#);
@@ -36,65 +36,68 @@ fn opening(id: &Identity, object: &str) -> String {
     format!(r#"{{"id":"chatcmpl-sim-{serial}",{middle},"system_fingerprint":"fp_sim""#)
 }
 
-fn chunk(id: &Identity, delta: &str, finish: &str) -> String {
+fn chunk(id: &AnswerIdentity, delta: &str, finish: &str) -> String {
     let opening = opening(id, "chat.completion.chunk");
     let usage = if id.include_usage && !id.no_usage { r#","usage":null"# } else { "" };
     let choice = format!(r#"{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":{finish}}}"#);
     format!(r#"{opening},"choices":[{choice}]{usage}}}"#)
 }
 
-fn said(id: &Identity, member: &str, piece: &str) -> String {
+fn said(id: &AnswerIdentity, member: &str, piece: &str) -> String {
     chunk(id, &format!(r#"{{"{member}":{}}}"#, quoted(piece)), "null")
 }
 
 /// Appends one event of a stream, or nothing if this API does not have it.
-pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
+pub fn event(id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
     let data = match event {
-        Event::Start(_) => chunk(id, r#"{"role":"assistant","content":"","refusal":null}"#, "null"),
-        Event::OpenThought { .. } | Event::Sign { .. } | Event::OpenText { .. } | Event::Close { .. } => return,
-        Event::Thought { piece, .. } => said(id, "reasoning_content", piece),
-        Event::Text { piece, .. } => said(id, if id.refuses { "refusal" } else { "content" }, piece),
-        Event::OpenCall { call, name, .. } => {
+        AnswerEvent::Start(_) => chunk(id, r#"{"role":"assistant","content":"","refusal":null}"#, "null"),
+        AnswerEvent::OpenThought { .. }
+        | AnswerEvent::Sign { .. }
+        | AnswerEvent::OpenText { .. }
+        | AnswerEvent::Close { .. } => return,
+        AnswerEvent::Thought { piece, .. } => said(id, "reasoning_content", piece),
+        AnswerEvent::Text { piece, .. } => said(id, if id.refuses { "refusal" } else { "content" }, piece),
+        AnswerEvent::OpenCall { call, name, .. } => {
             let (call_id, name) = (call_id(id, *call), quoted(name));
             let function = format!(r#"{{"name":{name},"arguments":""}}"#);
             let entry = format!(r#"{{"index":{call},"id":"{call_id}","type":"function","function":{function}}}"#);
             chunk(id, &format!(r#"{{"tool_calls":[{entry}]}}"#), "null")
         }
-        Event::Args { call, piece, .. } => {
+        AnswerEvent::Args { call, piece, .. } => {
             let entry = format!(r#"{{"index":{call},"function":{{"arguments":{}}}}}"#, quoted(piece));
             chunk(id, &format!(r#"{{"tool_calls":[{entry}]}}"#), "null")
         }
-        Event::Finish { finish, .. } => chunk(id, "{}", &format!("\"{}\"", reason(*finish))),
-        Event::Usage(usage) if id.include_usage && !id.no_usage => {
+        AnswerEvent::Finish { finish, .. } => chunk(id, "{}", &format!("\"{}\"", reason(*finish))),
+        AnswerEvent::Usage(usage) if id.include_usage && !id.no_usage => {
             let opening = opening(id, "chat.completion.chunk");
             format!(r#"{opening},"choices":[],"usage":{}}}"#, usage_object(*usage))
         }
-        Event::Usage(_) => return,
-        Event::End => "[DONE]".to_owned(),
-        Event::Ping => {
+        AnswerEvent::Usage(_) => return,
+        AnswerEvent::End => "[DONE]".to_owned(),
+        AnswerEvent::Ping => {
             out.extend_from_slice(if id.crlf { b": sim\r\n\r\n" } else { b": sim\n\n" });
             return;
         }
-        Event::Error(message) => error_body(500, message),
-        Event::Garbage => r#"{"choices":[{"#.to_owned(),
+        AnswerEvent::Error(message) => error_body(500, message),
+        AnswerEvent::Garbage => r#"{"choices":[{"#.to_owned(),
     };
     sse(out, id.crlf, None, &data);
 }
 
 /// Returns a whole answer.
-pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
+pub fn whole(id: &AnswerIdentity, script: &Script, usage: AnswerUsage) -> String {
     let (mut content, mut thought, mut calls) = (None::<String>, String::new(), Vec::new());
     for (part, tokens) in script.given() {
         match part {
-            Part::Think(text) => {
+            ScriptPart::Think(text) => {
                 let joined: String = (0..tokens).map(|at| text.piece(at)).collect();
                 thought = format!(r#","reasoning_content":{}"#, quoted(&joined));
             }
-            Part::Text(text) => {
+            ScriptPart::Text(text) => {
                 let content = content.get_or_insert_default();
                 (0..tokens).for_each(|at| content.push_str(&text.piece(at)));
             }
-            Part::Call(call) => {
+            ScriptPart::Call(call) => {
                 let (name, args) = (quoted(&call.name), quoted(&call.args[..tokens as usize - 1].concat()));
                 let (id, function) = (call_id(id, calls.len()), format!(r#"{{"name":{name},"arguments":{args}}}"#));
                 calls.push(format!(r#"{{"id":"{id}","type":"function","function":{function}}}"#));

@@ -1,10 +1,10 @@
 //! Common types of all APIs for writing an answer: its identity, its usage, and the events of a stream. Pure.
 
-use super::ask::Ask;
+use super::ask::SimulatedRequest;
 
 /// Usage of an answer, exactly, in tokens as `provider::ask` and `provider::script` count them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
+pub struct AnswerUsage {
     /// Tokens of the prompt, including the two below.
     pub prompt: u64,
     /// Prompt tokens read from a cache.
@@ -19,7 +19,7 @@ pub struct Usage {
 
 /// Values that every event of one answer repeats.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct AnswerIdentity {
     /// Number of the answer since the provider started.
     pub serial: u64,
     /// Model name as requested.
@@ -40,10 +40,10 @@ pub struct Identity {
     pub texts: u64,
 }
 
-impl Identity {
+impl AnswerIdentity {
     /// Returns the identity of the answer to `ask`.
-    pub fn new(ask: &Ask, serial: u64, created: u64) -> Identity {
-        Identity {
+    pub fn new(ask: &SimulatedRequest, serial: u64, created: u64) -> AnswerIdentity {
+        AnswerIdentity {
             serial,
             model: ask.model.clone(),
             created,
@@ -60,9 +60,9 @@ impl Identity {
 /// An event of a stream. `block` counts the parts of the answer, `call` its tool calls; both from 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the fields are the words above
-pub enum Event<'a> {
+pub enum AnswerEvent<'a> {
     /// The first event.
-    Start(Usage),
+    Start(AnswerUsage),
     /// Reasoning begins.
     OpenThought { block: usize },
     /// A piece of reasoning.
@@ -80,9 +80,9 @@ pub enum Event<'a> {
     /// A part ends.
     Close { block: usize },
     /// The reason for the end of the answer, the stop sequence that occurred, and the usage.
-    Finish { finish: super::script::Finish, sequence: Option<&'a str>, usage: Usage },
+    Finish { finish: super::script::Finish, sequence: Option<&'a str>, usage: AnswerUsage },
     /// The usage in an event of its own, for APIs that have it.
-    Usage(Usage),
+    Usage(AnswerUsage),
     /// The last event.
     End,
     /// A keep-alive without meaning.

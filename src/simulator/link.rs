@@ -1,10 +1,10 @@
 //! A connection of the provider: reads requests in order, refuses invalid ones, and gives answers one after another.
 //! Never answers a pipelined request before the earlier one.
 
-use super::answer::{Answer, Wait};
+use super::answer::{SimulatedAnswer, Wait};
 use super::ask::{self, Complaint};
-use super::settings::Settings;
-use super::stats::{Last, Stats, credential};
+use super::settings::SimulatorSettings;
+use super::stats::{Last, SimulatorStats, credential};
 use super::{chat, messages};
 use crate::base::buf::{Buf, Pool};
 use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
@@ -25,21 +25,21 @@ const IDLE_MAX: Duration = Duration::from_secs(3600);
 /// State shared by the connections of one provider.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) settings: Settings,
+    pub(super) settings: SimulatorSettings,
     pub(super) pool: Pool,
-    pub(super) stats: Stats,
+    pub(super) stats: SimulatorStats,
     pub(super) last: Last,
     pub(super) serial: u64,
 }
 
 /// A connection.
 #[derive(Debug, Default)]
-pub(super) struct Link {
+pub(super) struct SimulatorLink {
     inbound: Inbound,
     tx: Buf,
     /// Request whose body is being read.
     head: Option<RequestHead>,
-    answer: Option<Box<Answer>>,
+    answer: Option<Box<SimulatedAnswer>>,
     /// If set, no more is read, and the connection is closed in this way after everything is written.
     ending: Option<Shut>,
     /// Next time that the connection must be processed.
@@ -50,7 +50,7 @@ pub(super) struct Link {
 
 /// Endpoint of a request.
 #[derive(PartialEq, Eq)]
-enum Place {
+enum SimulatorEndpoint {
     Generate(Dialect),
     Stats,
     Last,
@@ -58,7 +58,7 @@ enum Place {
     Health,
 }
 
-impl Link {
+impl SimulatorLink {
     pub(super) fn unsent(&self) -> &[u8] {
         let bytes = self.tx.bytes();
         if self.drip > 0 { &bytes[..bytes.len().min(self.drip)] } else { bytes }
@@ -206,10 +206,10 @@ impl Link {
         let complaint = |status, message: &str| Err(Complaint { status, message: message.to_owned() });
         let post = match place(head.path.of(bytes)) {
             None => return complaint(404, "there is nothing at this path"),
-            Some(Place::Generate(_)) => true,
+            Some(SimulatorEndpoint::Generate(_)) => true,
             Some(_) => false,
         };
-        let secret = post || place(head.path.of(bytes)) == Some(Place::Models);
+        let secret = post || place(head.path.of(bytes)) == Some(SimulatorEndpoint::Models);
         if post != (head.method == Method::Post) || (!post && head.method != Method::Get) {
             return complaint(405, "this method is not allowed here");
         }
@@ -229,7 +229,7 @@ impl Link {
         let (bytes, body) = self.inbound.message();
         let found = place(head.path.of(bytes));
         let shown = match found {
-            Some(Place::Generate(shape)) => {
+            Some(SimulatorEndpoint::Generate(shape)) => {
                 shared.last.keep(bytes, body);
                 shared.serial += 1;
                 let read = ask::read(shape, body);
@@ -249,9 +249,9 @@ impl Link {
                 }
                 return true;
             }
-            Some(Place::Stats) => shared.stats.json(),
-            Some(Place::Last) => shared.last.json(),
-            Some(Place::Models) => match models(head.path.of(bytes), &shared.settings.models) {
+            Some(SimulatorEndpoint::Stats) => shared.stats.json(),
+            Some(SimulatorEndpoint::Last) => shared.last.json(),
+            Some(SimulatorEndpoint::Models) => match models(head.path.of(bytes), &shared.settings.models) {
                 Ok(list) => list,
                 Err(complaint) => {
                     self.done_reading(shared);
@@ -260,7 +260,7 @@ impl Link {
                     return true;
                 }
             },
-            Some(Place::Health) | None => "{}".to_owned(),
+            Some(SimulatorEndpoint::Health) | None => "{}".to_owned(),
         };
         self.done_reading(shared);
         self.respond(shared, 200, "application/json", "", &shown);
@@ -279,19 +279,19 @@ impl Link {
         }
     }
 
-    fn begin(&mut self, shared: &mut Shared, ask: ask::Ask, head: &RequestHead, now: Now) {
+    fn begin(&mut self, shared: &mut Shared, ask: ask::SimulatedRequest, head: &RequestHead, now: Now) {
         let wanted = &ask.directives;
         if wanted.status.is_some_and(|status| status != 200) || wanted.html {
             return self.fail(shared, &ask, head);
         }
         let pace = shared.settings.pace;
-        let answer = Answer::new(ask, shared.serial, pace, head.http11, head.keep_alive, now);
+        let answer = SimulatedAnswer::new(ask, shared.serial, pace, head.http11, head.keep_alive, now);
         self.drip = answer.drip();
         self.answer = Some(Box::new(answer));
     }
 
     /// Writes the error that the request asks for.
-    fn fail(&mut self, shared: &mut Shared, ask: &ask::Ask, head: &RequestHead) {
+    fn fail(&mut self, shared: &mut Shared, ask: &ask::SimulatedRequest, head: &RequestHead) {
         shared.stats.failed += 1;
         let wanted = &ask.directives;
         self.drip = wanted.drip.unwrap_or(0) as usize;
@@ -334,13 +334,15 @@ fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String
 }
 
 /// Returns the endpoint of a path. Any prefix may precede it, as in base URLs of real providers.
-fn place(path: &[u8]) -> Option<Place> {
+fn place(path: &[u8]) -> Option<SimulatorEndpoint> {
     match path {
-        b"/stats" => Some(Place::Stats),
-        b"/last" => Some(Place::Last),
-        b"/" | b"/healthz" => Some(Place::Health),
-        _ if path.ends_with(b"/models") || path.windows(8).any(|part| part == b"/models/") => Some(Place::Models),
-        _ => shape_of(path).map(Place::Generate),
+        b"/stats" => Some(SimulatorEndpoint::Stats),
+        b"/last" => Some(SimulatorEndpoint::Last),
+        b"/" | b"/healthz" => Some(SimulatorEndpoint::Health),
+        _ if path.ends_with(b"/models") || path.windows(8).any(|part| part == b"/models/") => {
+            Some(SimulatorEndpoint::Models)
+        }
+        _ => shape_of(path).map(SimulatorEndpoint::Generate),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Writes answers in the published format of the messages API (`message_start`, blocks with start, deltas and stop,
 //! `message_delta`, `message_stop`; every event named). Pure.
 
-use super::event::{Event, Identity, Usage, quoted, sse};
-use super::script::{Finish, Part, Script};
+use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage, quoted, sse};
+use super::script::{Finish, Script, ScriptPart};
 
 /// Explanation of a refusal.
 const EXPLANATION: &str = "The simulated provider was told to refuse.";
@@ -20,11 +20,11 @@ fn reason(finish: Finish) -> &'static str {
 }
 
 /// Returns `,"usage":{…}`, or nothing if none is reported. Input excludes cached tokens.
-fn usage_member(id: &Identity, usage: Usage) -> String {
+fn usage_member(id: &AnswerIdentity, usage: AnswerUsage) -> String {
     if id.no_usage {
         return String::new();
     }
-    let Usage { prompt, cached, written, completion, thought } = usage;
+    let AnswerUsage { prompt, cached, written, completion, thought } = usage;
     let input = prompt - cached - written;
     let cache = format!(r#""cache_creation_input_tokens":{written},"cache_read_input_tokens":{cached}"#);
     let details = if thought > 0 {
@@ -35,7 +35,7 @@ fn usage_member(id: &Identity, usage: Usage) -> String {
     format!(r#","usage":{{"input_tokens":{input},{cache},"output_tokens":{completion}{details}}}"#)
 }
 
-fn call_id(id: &Identity, block: usize) -> String {
+fn call_id(id: &AnswerIdentity, block: usize) -> String {
     format!("toolu_sim_{}_{block}", id.serial)
 }
 
@@ -52,48 +52,52 @@ fn stop(finish: Finish, sequence: Option<&str>) -> String {
     format!(r#""stop_reason":"{}","stop_sequence":{sequence}{details}"#, reason(finish))
 }
 
-fn message(id: &Identity, content: &str, stop: &str, usage: Usage) -> String {
+fn message(id: &AnswerIdentity, content: &str, stop: &str, usage: AnswerUsage) -> String {
     let (serial, model, usage) = (id.serial, quoted(&id.model), usage_member(id, usage));
     let head = format!(r#""id":"msg_sim_{serial}","type":"message","role":"assistant","model":{model}"#);
     format!(r#"{{{head},"content":[{content}],{stop}{usage}}}"#)
 }
 
 /// Appends one event of a stream, or nothing if this API does not have it.
-pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
+pub fn event(id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
     let (name, rest) = match event {
-        Event::Start(usage) => {
+        AnswerEvent::Start(usage) => {
             let message =
-                message(id, "", r#""stop_reason":null,"stop_sequence":null"#, Usage { completion: 1, ..*usage });
+                message(id, "", r#""stop_reason":null,"stop_sequence":null"#, AnswerUsage { completion: 1, ..*usage });
             ("message_start", format!(r#","message":{message}"#))
         }
-        Event::OpenThought { block } => {
+        AnswerEvent::OpenThought { block } => {
             let content = r#"{"type":"thinking","thinking":"","signature":""}"#;
             ("content_block_start", format!(r#","index":{block},"content_block":{content}"#))
         }
-        Event::Thought { block, piece } => delta(*block, &format!(r#""thinking_delta","thinking":{}"#, quoted(piece))),
-        Event::Sign { block } => delta(*block, &format!(r#""signature_delta","signature":{}"#, quoted(SIGNATURE))),
-        Event::OpenText { block } => {
+        AnswerEvent::Thought { block, piece } => {
+            delta(*block, &format!(r#""thinking_delta","thinking":{}"#, quoted(piece)))
+        }
+        AnswerEvent::Sign { block } => {
+            delta(*block, &format!(r#""signature_delta","signature":{}"#, quoted(SIGNATURE)))
+        }
+        AnswerEvent::OpenText { block } => {
             ("content_block_start", format!(r#","index":{block},"content_block":{{"type":"text","text":""}}"#))
         }
-        Event::Text { block, piece } => delta(*block, &format!(r#""text_delta","text":{}"#, quoted(piece))),
-        Event::OpenCall { block, name, .. } => {
+        AnswerEvent::Text { block, piece } => delta(*block, &format!(r#""text_delta","text":{}"#, quoted(piece))),
+        AnswerEvent::OpenCall { block, name, .. } => {
             let (call_id, name) = (call_id(id, *block), quoted(name));
             let content = format!(r#"{{"type":"tool_use","id":"{call_id}","name":{name},"input":{{}}}}"#);
             ("content_block_start", format!(r#","index":{block},"content_block":{content}"#))
         }
-        Event::Args { block, piece, .. } => {
+        AnswerEvent::Args { block, piece, .. } => {
             delta(*block, &format!(r#""input_json_delta","partial_json":{}"#, quoted(piece)))
         }
-        Event::Close { block } => ("content_block_stop", format!(r#","index":{block}"#)),
-        Event::Finish { finish, sequence, usage } => {
+        AnswerEvent::Close { block } => ("content_block_stop", format!(r#","index":{block}"#)),
+        AnswerEvent::Finish { finish, sequence, usage } => {
             let (stop, usage) = (stop(*finish, *sequence), usage_member(id, *usage));
             ("message_delta", format!(r#","delta":{{{stop}}}{usage}"#))
         }
-        Event::Usage(_) => return,
-        Event::End => ("message_stop", String::new()),
-        Event::Ping => ("ping", String::new()),
-        Event::Error(message) => return sse(out, id.crlf, Some("error"), &error_body(529, message, id.serial)),
-        Event::Garbage => return sse(out, id.crlf, Some("content_block_delta"), r#"{"type":"content_bl"#),
+        AnswerEvent::Usage(_) => return,
+        AnswerEvent::End => ("message_stop", String::new()),
+        AnswerEvent::Ping => ("ping", String::new()),
+        AnswerEvent::Error(message) => return sse(out, id.crlf, Some("error"), &error_body(529, message, id.serial)),
+        AnswerEvent::Garbage => return sse(out, id.crlf, Some("content_block_delta"), r#"{"type":"content_bl"#),
     };
     sse(out, id.crlf, Some(name), &format!(r#"{{"type":"{name}"{rest}}}"#));
 }
@@ -103,20 +107,20 @@ fn delta(block: usize, inner: &str) -> (&'static str, String) {
 }
 
 /// Returns a whole answer. Arguments cut off by the limit are no longer an object and are replaced by `{}`.
-pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
+pub fn whole(id: &AnswerIdentity, script: &Script, usage: AnswerUsage) -> String {
     let mut blocks = Vec::new();
     for (block, (part, tokens)) in script.given().enumerate() {
         blocks.push(match part {
-            Part::Think(text) => {
+            ScriptPart::Think(text) => {
                 let joined: String = (0..tokens).map(|at| text.piece(at)).collect();
                 let (thinking, signature) = (quoted(&joined), quoted(SIGNATURE));
                 format!(r#"{{"type":"thinking","thinking":{thinking},"signature":{signature}}}"#)
             }
-            Part::Text(text) => {
+            ScriptPart::Text(text) => {
                 let joined: String = (0..tokens).map(|at| text.piece(at)).collect();
                 format!(r#"{{"type":"text","text":{}}}"#, quoted(&joined))
             }
-            Part::Call(call) => {
+            ScriptPart::Call(call) => {
                 let args = call.args[..tokens as usize - 1].concat();
                 let object = serde_json::from_str::<serde_json::Value>(&args).is_ok_and(|value| value.is_object());
                 let (id, name, input) = (call_id(id, block), quoted(&call.name), if object { &*args } else { "{}" });

@@ -86,9 +86,9 @@ use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal};
 use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Timers;
-use link::{Link, Shared};
-pub use settings::Settings;
-use stats::{Last, Stats};
+use link::{Shared, SimulatorLink};
+pub use settings::SimulatorSettings;
+use stats::{Last, SimulatorStats};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
@@ -98,7 +98,7 @@ const CONNECTIONS_MAX: usize = 20_000;
 /// A simulated provider.
 #[derive(Debug)]
 pub struct Simulator {
-    links: Slots<Link>,
+    links: Slots<SimulatorLink>,
     shared: Shared,
     timers: Timers,
     dirty: Vec<Conn>,
@@ -108,8 +108,8 @@ pub struct Simulator {
 
 impl Simulator {
     /// Returns a provider without connections.
-    pub fn new(settings: Settings) -> Simulator {
-        let (stats, last) = (Stats::default(), Last::default());
+    pub fn new(settings: SimulatorSettings) -> Simulator {
+        let (stats, last) = (SimulatorStats::default(), Last::default());
         Simulator {
             links: Slots::default(),
             shared: Shared { settings, pool: Pool::new(usize::MAX), stats, last, serial: 0 },
@@ -121,12 +121,12 @@ impl Simulator {
     }
 
     /// Returns the statistics since the start.
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &SimulatorStats {
         &self.shared.stats
     }
 
     /// Runs one step of a connection, then updates its alarm and handles its end.
-    fn step(&mut self, conn: Conn, run: impl FnOnce(&mut Link, &mut Shared)) {
+    fn step(&mut self, conn: Conn, run: impl FnOnce(&mut SimulatorLink, &mut Shared)) {
         let Some(link) = self.links.get_mut(id(conn)) else { return };
         run(link, &mut self.shared);
         if let Some(shut) = link.finished() {
@@ -146,7 +146,7 @@ impl Simulator {
     }
 }
 
-fn id(conn: Conn) -> Id<Link> {
+fn id(conn: Conn) -> Id<SimulatorLink> {
     Id::new(conn.slot, conn.generation)
 }
 
@@ -158,7 +158,7 @@ impl Core for Simulator {
         if self.links.len() >= CONNECTIONS_MAX {
             return None;
         }
-        let id = self.links.insert(Link::default());
+        let id = self.links.insert(SimulatorLink::default());
         let conn = Conn { side: Side::Client, slot: id.slot, generation: id.generation };
         self.step(conn, |link, shared| link.advance(shared, now));
         Some(conn)
@@ -169,7 +169,7 @@ impl Core for Simulator {
     }
 
     fn closed(&mut self, conn: Conn, _: Ending, _: Now) {
-        let busy = self.links.get(id(conn)).is_some_and(Link::is_busy);
+        let busy = self.links.get(id(conn)).is_some_and(SimulatorLink::is_busy);
         self.shared.stats.aborted += u64::from(busy);
         self.close(conn, if busy { Shut::Abort } else { Shut::Clean });
     }
@@ -207,11 +207,11 @@ impl Core for Simulator {
     }
 
     fn unsent(&self, conn: Conn) -> &[u8] {
-        self.links.get(id(conn)).map(Link::unsent).unwrap_or_default()
+        self.links.get(id(conn)).map(SimulatorLink::unsent).unwrap_or_default()
     }
 
     fn wants_read(&self, conn: Conn) -> bool {
-        self.links.get(id(conn)).is_some_and(Link::wants_read)
+        self.links.get(id(conn)).is_some_and(SimulatorLink::wants_read)
     }
 
     fn dirty(&mut self) -> &mut Vec<Conn> {

@@ -1,12 +1,12 @@
 //! Writes relayed answers like the real servers. Pure; called by `simulator::answer`.
 
-use super::event::{Event, Identity, Usage, quoted, sse};
-use super::script::{Finish, Part, Script};
+use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage, quoted, sse};
+use super::script::{Finish, Script, ScriptPart};
 use crate::wire::Relay;
 use std::ops::Range;
 
 /// Returns a whole answer. `given`: `given::Read::given`.
-pub(super) fn whole(relay: Relay, id: &Identity, given: &str, script: &Script, usage: Usage) -> String {
+pub(super) fn whole(relay: Relay, id: &AnswerIdentity, given: &str, script: &Script, usage: AnswerUsage) -> String {
     let (serial, model, prompt) = (id.serial, quoted(&id.model), usage.prompt);
     match relay {
         Relay::Embeddings => {
@@ -23,7 +23,7 @@ pub(super) fn whole(relay: Relay, id: &Identity, given: &str, script: &Script, u
         Relay::Completions => {
             let mut said = String::new();
             for (part, tokens) in script.given() {
-                if let Part::Text(text) = part {
+                if let ScriptPart::Text(text) = part {
                     (0..tokens).for_each(|at| said.push_str(&text.piece(at)));
                 }
             }
@@ -36,21 +36,21 @@ fn reason(finish: Finish) -> &'static str {
     if finish == Finish::Length { "length" } else { "stop" }
 }
 
-fn counts(id: &Identity, usage: Usage) -> String {
-    let Usage { prompt, completion, .. } = usage;
+fn counts(id: &AnswerIdentity, usage: AnswerUsage) -> String {
+    let AnswerUsage { prompt, completion, .. } = usage;
     let total = prompt + completion;
     let counts = format!(r#""prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total}"#);
     if id.no_usage { String::new() } else { format!(r#","usage":{{{counts}}}"#) }
 }
 
 /// Returns the members that every answer has.
-fn opening(id: &Identity) -> String {
+fn opening(id: &AnswerIdentity) -> String {
     let (serial, created, model) = (id.serial, id.created, quoted(&id.model));
     format!(r#"{{"id":"cmpl-sim-{serial}","object":"text_completion","created":{created},"model":{model}"#)
 }
 
 /// Returns a text, or a piece of one, for each of the indices `at`.
-fn chunk(id: &Identity, at: Range<u64>, text: &str, finish: &str, usage: &str) -> String {
+fn chunk(id: &AnswerIdentity, at: Range<u64>, text: &str, finish: &str, usage: &str) -> String {
     let text = quoted(text);
     let choice = |at| format!(r#"{{"text":{text},"index":{at},"logprobs":null,"finish_reason":{finish}}}"#);
     let choices: Vec<String> = at.map(choice).collect();
@@ -58,17 +58,19 @@ fn chunk(id: &Identity, at: Range<u64>, text: &str, finish: &str, usage: &str) -
 }
 
 /// Appends one event of a stream, or one for each of its texts; nothing for events that completions do not have.
-pub(super) fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
+pub(super) fn event(id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
     let mut each = |text: &str, finish: &str| {
         (0..id.texts).for_each(|at| sse(out, id.crlf, None, &chunk(id, at..at + 1, text, finish, "")));
     };
     let data = match event {
-        Event::Text { piece, .. } => return each(piece, "null"),
-        Event::Finish { finish, .. } => return each("", &quoted(reason(*finish))),
-        Event::Usage(usage) if id.include_usage && !id.no_usage => {
+        AnswerEvent::Text { piece, .. } => return each(piece, "null"),
+        AnswerEvent::Finish { finish, .. } => return each("", &quoted(reason(*finish))),
+        AnswerEvent::Usage(usage) if id.include_usage && !id.no_usage => {
             format!(r#"{},"choices":[]{}}}"#, opening(id), counts(id, *usage))
         }
-        Event::Start(_) | Event::OpenText { .. } | Event::Close { .. } | Event::Usage(_) => return,
+        AnswerEvent::Start(_) | AnswerEvent::OpenText { .. } | AnswerEvent::Close { .. } | AnswerEvent::Usage(_) => {
+            return;
+        }
         other => return super::chat::event(id, other, out),
     };
     sse(out, id.crlf, None, &data);

@@ -2,8 +2,8 @@
 //! numbered, the whole response at the beginning and at the end. [`Spoken`] keeps the items so far for the writer of
 //! the events. Pure.
 
-use super::event::{Event, Identity, Usage, quoted, sse};
-use super::script::{Finish, Part, Script};
+use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage, quoted, sse};
+use super::script::{Finish, Script, ScriptPart};
 
 /// Placeholder for reasoning that only this provider can read.
 const ENCRYPTED: &str = "c2ltdWxhdGVk";
@@ -17,20 +17,20 @@ pub struct Spoken {
     /// Text of the current item so far.
     text: String,
     name: String,
-    usage: Usage,
+    usage: AnswerUsage,
     finish: Option<Finish>,
     closed: bool,
 }
 
-fn usage_object(usage: Usage) -> String {
-    let Usage { prompt, cached, written, completion, thought } = usage;
+fn usage_object(usage: AnswerUsage) -> String {
+    let AnswerUsage { prompt, cached, written, completion, thought } = usage;
     let total = prompt + completion;
     let input = format!(r#""input_tokens":{prompt},"input_tokens_details":{{"cached_tokens":{cached}"#);
     let output = format!(r#""output_tokens":{completion},"output_tokens_details":{{"reasoning_tokens":{thought}}}"#);
     format!(r#"{{{input},"cache_write_tokens":{written}}},{output},"total_tokens":{total}}}"#)
 }
 
-fn response(id: &Identity, status: &str, items: &[String], usage: Option<Usage>, error: &str) -> String {
+fn response(id: &AnswerIdentity, status: &str, items: &[String], usage: Option<AnswerUsage>, error: &str) -> String {
     let (serial, created, model) = (id.serial, id.created, quoted(&id.model));
     let lacks = match status {
         "incomplete" if id.refuses => r#"{"reason":"content_filter"}"#,
@@ -45,26 +45,26 @@ fn response(id: &Identity, status: &str, items: &[String], usage: Option<Usage>,
     format!(r#"{{{head},{middle},"parallel_tool_calls":true,{rest}}}"#)
 }
 
-fn part(id: &Identity, text: &str) -> String {
+fn part(id: &AnswerIdentity, text: &str) -> String {
     match id.refuses {
         true => format!(r#"{{"type":"refusal","refusal":{}}}"#, quoted(text)),
         false => format!(r#"{{"type":"output_text","text":{},"annotations":[]}}"#, quoted(text)),
     }
 }
 
-fn message(id: &Identity, block: usize, status: &str, parts: &str) -> String {
+fn message(id: &AnswerIdentity, block: usize, status: &str, parts: &str) -> String {
     let serial = id.serial;
     let head = format!(r#""id":"msg_sim_{serial}_{block}","type":"message","status":"{status}""#);
     format!(r#"{{{head},"role":"assistant","content":[{parts}]}}"#)
 }
 
-fn call(id: &Identity, block: usize, status: &str, name: &str, args: &str) -> String {
+fn call(id: &AnswerIdentity, block: usize, status: &str, name: &str, args: &str) -> String {
     let (serial, name, args) = (id.serial, quoted(name), quoted(args));
     let head = format!(r#""id":"fc_sim_{serial}_{block}","type":"function_call","status":"{status}""#);
     format!(r#"{{{head},"call_id":"call_sim_{serial}_{block}","name":{name},"arguments":{args}}}"#)
 }
 
-fn reasoning(id: &Identity, block: usize, text: Option<&str>) -> String {
+fn reasoning(id: &AnswerIdentity, block: usize, text: Option<&str>) -> String {
     let head = format!(r#""id":"rs_sim_{}_{block}","type":"reasoning""#, id.serial);
     match text {
         None => format!(r#"{{{head},"summary":[]}}"#),
@@ -76,18 +76,18 @@ fn reasoning(id: &Identity, block: usize, text: Option<&str>) -> String {
 }
 
 impl Spoken {
-    fn put(&mut self, id: &Identity, name: &str, rest: &str, out: &mut Vec<u8>) {
+    fn put(&mut self, id: &AnswerIdentity, name: &str, rest: &str, out: &mut Vec<u8>) {
         let data = format!(r#"{{"type":"{name}","sequence_number":{}{rest}}}"#, self.sequence);
         self.sequence += 1;
         sse(out, id.crlf, Some(name), &data);
     }
 
-    fn added(&mut self, id: &Identity, block: usize, item: &str, out: &mut Vec<u8>) {
+    fn added(&mut self, id: &AnswerIdentity, block: usize, item: &str, out: &mut Vec<u8>) {
         self.text.clear();
         self.put(id, "response.output_item.added", &format!(r#","output_index":{block},"item":{item}"#), out);
     }
 
-    fn done(&mut self, id: &Identity, block: usize, item: String, out: &mut Vec<u8>) {
+    fn done(&mut self, id: &AnswerIdentity, block: usize, item: String, out: &mut Vec<u8>) {
         self.put(id, "response.output_item.done", &format!(r#","output_index":{block},"item":{item}"#), out);
         self.items.push(item);
         self.text.clear();
@@ -95,70 +95,70 @@ impl Spoken {
     }
 
     /// Appends one event of a stream, or nothing if this API does not have it.
-    pub fn event(&mut self, id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
+    pub fn event(&mut self, id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
         let about = |start: &str, block: usize| {
             format!(r#","item_id":"{start}_sim_{}_{block}","output_index":{block}"#, id.serial)
         };
         match event {
-            Event::Start(usage) => {
+            AnswerEvent::Start(usage) => {
                 self.usage = *usage;
                 let response = response(id, "in_progress", &[], None, "null");
                 self.put(id, "response.created", &format!(r#","response":{response}"#), out);
                 self.put(id, "response.in_progress", &format!(r#","response":{response}"#), out);
             }
-            Event::OpenThought { block } => {
+            AnswerEvent::OpenThought { block } => {
                 self.added(id, *block, &reasoning(id, *block, None), out);
                 let rest =
                     format!(r#"{},"summary_index":0,"part":{{"type":"summary_text","text":""}}"#, about("rs", *block));
                 self.put(id, "response.reasoning_summary_part.added", &rest, out);
             }
-            Event::Thought { block, piece } => {
+            AnswerEvent::Thought { block, piece } => {
                 self.text.push_str(piece);
                 let rest = format!(r#"{},"summary_index":0,"delta":{}"#, about("rs", *block), quoted(piece));
                 self.put(id, "response.reasoning_summary_text.delta", &rest, out);
             }
-            Event::Sign { block } => {
+            AnswerEvent::Sign { block } => {
                 let text = self.text.clone();
                 self.done(id, *block, reasoning(id, *block, Some(&text)), out);
                 self.closed = true;
             }
-            Event::OpenText { block } => {
+            AnswerEvent::OpenText { block } => {
                 self.added(id, *block, &message(id, *block, "in_progress", ""), out);
                 let rest = format!(r#"{},"content_index":0,"part":{}"#, about("msg", *block), part(id, ""));
                 self.put(id, "response.content_part.added", &rest, out);
             }
-            Event::Text { block, piece } => {
+            AnswerEvent::Text { block, piece } => {
                 self.text.push_str(piece);
                 let name = if id.refuses { "response.refusal.delta" } else { "response.output_text.delta" };
                 let rest = format!(r#"{},"content_index":0,"delta":{}"#, about("msg", *block), quoted(piece));
                 self.put(id, name, &rest, out);
             }
-            Event::OpenCall { block, name, .. } => {
+            AnswerEvent::OpenCall { block, name, .. } => {
                 self.added(id, *block, &call(id, *block, "in_progress", name, ""), out);
                 self.name = (*name).to_owned();
             }
-            Event::Args { block, piece, .. } => {
+            AnswerEvent::Args { block, piece, .. } => {
                 self.text.push_str(piece);
                 let rest = format!(r#"{},"delta":{}"#, about("fc", *block), quoted(piece));
                 self.put(id, "response.function_call_arguments.delta", &rest, out);
             }
             // Reasoning ends with its signature.
-            Event::Close { .. } if std::mem::take(&mut self.closed) => {}
-            Event::Close { block } => self.close(id, *block, out),
-            Event::Finish { finish, usage, .. } => (self.finish, self.usage) = (Some(*finish), *usage),
-            Event::Usage(_) => {}
-            Event::End => self.end(id, out),
-            Event::Ping => self.put(id, "keepalive", "", out),
-            Event::Error(words) => {
+            AnswerEvent::Close { .. } if std::mem::take(&mut self.closed) => {}
+            AnswerEvent::Close { block } => self.close(id, *block, out),
+            AnswerEvent::Finish { finish, usage, .. } => (self.finish, self.usage) = (Some(*finish), *usage),
+            AnswerEvent::Usage(_) => {}
+            AnswerEvent::End => self.end(id, out),
+            AnswerEvent::Ping => self.put(id, "keepalive", "", out),
+            AnswerEvent::Error(words) => {
                 let error = format!(r#"{{"code":"server_error","message":{}}}"#, quoted(words));
                 let response = response(id, "failed", &self.items, None, &error);
                 self.put(id, "response.failed", &format!(r#","response":{response}"#), out);
             }
-            Event::Garbage => sse(out, id.crlf, Some("response.output_text.delta"), r#"{"type":"response.out"#),
+            AnswerEvent::Garbage => sse(out, id.crlf, Some("response.output_text.delta"), r#"{"type":"response.out"#),
         }
     }
 
-    fn close(&mut self, id: &Identity, block: usize, out: &mut Vec<u8>) {
+    fn close(&mut self, id: &AnswerIdentity, block: usize, out: &mut Vec<u8>) {
         let (text, name) = (std::mem::take(&mut self.text), std::mem::take(&mut self.name));
         let about = |start: &str| format!(r#","item_id":"{start}_sim_{}_{block}","output_index":{block}"#, id.serial);
         if name.is_empty() {
@@ -174,7 +174,7 @@ impl Spoken {
         self.done(id, block, call(id, block, "completed", &name, &text), out);
     }
 
-    fn end(&mut self, id: &Identity, out: &mut Vec<u8>) {
+    fn end(&mut self, id: &AnswerIdentity, out: &mut Vec<u8>) {
         let status = status(self.finish.unwrap_or(Finish::Stop));
         let response = response(id, status, &self.items, Some(self.usage), "null");
         self.put(id, &format!("response.{status}"), &format!(r#","response":{response}"#), out);
@@ -189,14 +189,16 @@ fn status(finish: Finish) -> &'static str {
 }
 
 /// Returns a whole answer.
-pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
+pub fn whole(id: &AnswerIdentity, script: &Script, usage: AnswerUsage) -> String {
     let mut items = Vec::new();
     for (block, (part_of, tokens)) in script.given().enumerate() {
         let joined = |text: &super::script::Text| (0..tokens).map(|at| text.piece(at)).collect::<String>();
         items.push(match part_of {
-            Part::Think(text) => reasoning(id, block, Some(&joined(text))),
-            Part::Text(text) => message(id, block, "completed", &part(id, &joined(text))),
-            Part::Call(made) => call(id, block, "completed", &made.name, &made.args[..tokens as usize - 1].concat()),
+            ScriptPart::Think(text) => reasoning(id, block, Some(&joined(text))),
+            ScriptPart::Text(text) => message(id, block, "completed", &part(id, &joined(text))),
+            ScriptPart::Call(made) => {
+                call(id, block, "completed", &made.name, &made.args[..tokens as usize - 1].concat())
+            }
         });
     }
     response(id, status(script.finish), &items, Some(usage), "null")

@@ -114,7 +114,7 @@ pub struct Call {
 
 /// A part of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum ScriptPart {
     /// Reasoning. If there is any, it is the first part.
     Think(Text),
     /// Text.
@@ -125,7 +125,7 @@ pub enum Part {
 
 /// A token of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Token {
+pub enum ScriptToken {
     /// A piece of reasoning.
     Thought(String),
     /// A piece of text.
@@ -136,15 +136,15 @@ pub enum Token {
     Args(String),
 }
 
-impl Part {
+impl ScriptPart {
     /// Returns token number `at`.
-    pub fn token(&self, at: u64) -> Token {
+    pub fn token(&self, at: u64) -> ScriptToken {
         match self {
-            Part::Think(text) => Token::Thought(text.piece(at).into_owned()),
-            Part::Text(text) => Token::Word(text.piece(at).into_owned()),
-            Part::Call(call) => match at.checked_sub(1) {
-                None => Token::Name(call.name.clone()),
-                Some(at) => Token::Args(call.args.get(at as usize).cloned().unwrap_or_default()),
+            ScriptPart::Think(text) => ScriptToken::Thought(text.piece(at).into_owned()),
+            ScriptPart::Text(text) => ScriptToken::Word(text.piece(at).into_owned()),
+            ScriptPart::Call(call) => match at.checked_sub(1) {
+                None => ScriptToken::Name(call.name.clone()),
+                Some(at) => ScriptToken::Args(call.args.get(at as usize).cloned().unwrap_or_default()),
             },
         }
     }
@@ -152,8 +152,8 @@ impl Part {
     /// Number of tokens.
     pub fn len(&self) -> u64 {
         match self {
-            Part::Think(text) | Part::Text(text) => text.len(),
-            Part::Call(call) => 1 + call.args.len() as u64,
+            ScriptPart::Think(text) | ScriptPart::Text(text) => text.len(),
+            ScriptPart::Call(call) => 1 + call.args.len() as u64,
         }
     }
 
@@ -182,7 +182,7 @@ pub enum Finish {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Script {
     /// Parts in order; none is empty.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ScriptPart>,
     /// Number of tokens that are sent, at most those of the parts.
     pub tokens: u64,
     /// Reason for its end.
@@ -194,11 +194,11 @@ pub struct Script {
 impl Script {
     /// Makes a script of the parts, up to `max_tokens`. `told` is the reason for the end without that limit, if it does
     /// not follow from the parts.
-    pub fn new(parts: Vec<Part>, max_tokens: Option<u64>, told: Option<Finish>) -> Script {
-        let parts: Vec<Part> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        let all: u64 = parts.iter().map(Part::len).sum();
+    pub fn new(parts: Vec<ScriptPart>, max_tokens: Option<u64>, told: Option<Finish>) -> Script {
+        let parts: Vec<ScriptPart> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        let all: u64 = parts.iter().map(ScriptPart::len).sum();
         let tokens = all.min(max_tokens.unwrap_or(u64::MAX));
-        let calls = parts.iter().any(|part| matches!(part, Part::Call(_)));
+        let calls = parts.iter().any(|part| matches!(part, ScriptPart::Call(_)));
         let finish = match (tokens < all, told, calls) {
             (true, _, _) => Finish::Length,
             (false, Some(told), _) => told,
@@ -209,7 +209,7 @@ impl Script {
     }
 
     /// Returns the parts that are sent, each with its number of tokens.
-    pub fn given(&self) -> impl Iterator<Item = (&Part, u64)> {
+    pub fn given(&self) -> impl Iterator<Item = (&ScriptPart, u64)> {
         let mut left = self.tokens;
         self.parts.iter().map_while(move |part| {
             let count = part.len().min(left);
@@ -245,8 +245,10 @@ mod tests {
 
     #[test]
     fn a_limit_ends_an_answer_early_and_says_so() {
-        let parts =
-            vec![Part::Text(Text::Words(3)), Part::Call(Call { name: "f".into(), args: pieces_of("{\"a\":1}") })];
+        let parts = vec![
+            ScriptPart::Text(Text::Words(3)),
+            ScriptPart::Call(Call { name: "f".into(), args: pieces_of("{\"a\":1}") }),
+        ];
         let script = Script::new(parts.clone(), None, None);
         assert_eq!((script.tokens, script.finish), (6, Finish::Tools));
         let script = Script::new(parts, Some(4), Some(Finish::Refusal));

@@ -2,7 +2,7 @@
 
 /// Defaults for requests without directives.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct SimulatorSettings {
     /// Tokens per second of every answer; 0 for no limit.
     pub pace: u64,
     /// Key that requests must carry, as bearer token or `x-api-key`. Absent: any key or none.

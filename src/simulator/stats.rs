@@ -9,7 +9,7 @@ const BODY_KEPT: usize = 256 * 1024;
 
 /// Counters since the start, shown by `GET /stats`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Stats {
+pub struct SimulatorStats {
     /// Answers begun with status 200.
     pub requests: u64,
     /// Streams among them.
@@ -24,7 +24,7 @@ pub struct Stats {
     pub failed: u64,
 }
 
-impl Stats {
+impl SimulatorStats {
     /// Counts an answer that has begun.
     pub fn began(&mut self, streamed: bool, prompt: u64) {
         self.requests += 1;

@@ -18,7 +18,7 @@ struct World {
 }
 
 impl World {
-    fn new(settings: Settings) -> World {
+    fn new(settings: SimulatorSettings) -> World {
         let mut provider = Simulator::new(settings);
         let now = Now { mono: Mono(1_000_000), unix: Unix(1_795_158_000_000) };
         let conn = provider.accepted(0, ([127, 0, 0, 1], 1).into(), now).unwrap();
@@ -89,7 +89,7 @@ impl World {
 }
 
 fn world() -> World {
-    World::new(Settings::default())
+    World::new(SimulatorSettings::default())
 }
 
 fn post(path: &str, body: &Value) -> Vec<u8> {
@@ -279,7 +279,7 @@ fn the_last_request_is_shown_as_it_came() {
 
 #[test]
 fn a_pace_is_kept_streamed_and_whole() {
-    let mut world = World::new(Settings { pace: 10, ..Settings::default() });
+    let mut world = World::new(SimulatorSettings { pace: 10, ..SimulatorSettings::default() });
     world.send(&ask(CHAT, "#sim tokens=5", true));
     let texts = |world: &World| String::from_utf8_lossy(&world.received).matches("\"content\":\"").count() - 1;
     assert_eq!(texts(&world), 1);
@@ -330,7 +330,7 @@ fn errors_have_the_form_of_their_shape() {
 
 #[test]
 fn what_is_not_for_it_is_refused_before_the_body() {
-    let mut world = World::new(Settings { key: Some("k".into()), ..Settings::default() });
+    let mut world = World::new(SimulatorSettings { key: Some("k".into()), ..SimulatorSettings::default() });
     assert_eq!(world.send(&ask(CHAT, "Hi", false)).json().0, 401);
     assert_eq!(world.send(&ask("/v1/other", "Hi", false)).json().0, 404);
     assert_eq!(world.send(b"GET /v1/messages HTTP/1.1\r\nhost: h\r\n\r\n").json().0, 405);
@@ -516,7 +516,7 @@ fn an_old_client_gets_a_body_that_ends_with_the_connection() {
 
 #[test]
 fn terminate_leaves() {
-    let mut provider = Simulator::new(Settings::default());
+    let mut provider = Simulator::new(SimulatorSettings::default());
     provider.reply(Reply::Signal(Signal::Terminate), Now::default());
     assert_eq!(provider.actions(), &[Action::StopAccepting(usize::MAX), Action::Exit]);
 }

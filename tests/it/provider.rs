@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::cli::provider::reactor;
-use tollgate::simulator::Settings;
+use tollgate::simulator::SimulatorSettings;
 
-fn start(settings: Settings) -> SocketAddr {
+fn start(settings: SimulatorSettings) -> SocketAddr {
     let listener = tollgate::io::listen::bind(([127, 0, 0, 1], 0).into(), false).unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || reactor(listener, settings).unwrap().run());
@@ -42,7 +42,7 @@ fn read_until(stream: &mut TcpStream, end: &str) -> String {
 
 #[test]
 fn pipelined_requests_are_answered_over_one_socket() {
-    let mut stream = connect(start(Settings::default()));
+    let mut stream = connect(start(SimulatorSettings::default()));
     stream.write_all((request("one #sim tokens=3", false) + &request("two", true)).as_bytes()).unwrap();
     let said = read_until(&mut stream, "data: [DONE]\n\n\r\n0\r\n\r\n");
     assert_eq!(said.matches("HTTP/1.1 200").count(), 2);
@@ -51,7 +51,7 @@ fn pipelined_requests_are_answered_over_one_socket() {
 
 #[test]
 fn a_pace_takes_its_time() {
-    let mut stream = connect(start(Settings { pace: 50, ..Settings::default() }));
+    let mut stream = connect(start(SimulatorSettings { pace: 50, ..SimulatorSettings::default() }));
     let mut times = [(); 5].map(|()| {
         let begun = Instant::now();
         stream.write_all(request("#sim tokens=11", true).as_bytes()).unwrap();
@@ -64,7 +64,7 @@ fn a_pace_takes_its_time() {
 
 #[test]
 fn a_cut_and_a_reset_are_what_they_say() {
-    let addr = start(Settings::default());
+    let addr = start(SimulatorSettings::default());
     let mut cut = connect(addr);
     cut.write_all(request("#sim cut_after=2", true).as_bytes()).unwrap();
     let mut all = String::new();
@@ -78,7 +78,7 @@ fn a_cut_and_a_reset_are_what_they_say() {
 
 #[test]
 fn a_client_that_leaves_is_counted_and_a_long_answer_waits_for_a_slow_one() {
-    let addr = start(Settings::default());
+    let addr = start(SimulatorSettings::default());
     let mut stream = connect(addr);
     stream.write_all(request("#sim tokens=200000", true).as_bytes()).unwrap();
     thread::sleep(Duration::from_millis(50));

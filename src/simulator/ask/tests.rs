@@ -3,11 +3,11 @@
 use super::*;
 use crate::simulator::script::Finish;
 
-fn chat(body: Value) -> Ask {
+fn chat(body: Value) -> SimulatedRequest {
     read(Dialect::Chat, body.to_string().as_bytes()).unwrap()
 }
 
-fn messages(body: Value) -> Ask {
+fn messages(body: Value) -> SimulatedRequest {
     read(Dialect::Messages, body.to_string().as_bytes()).unwrap()
 }
 
@@ -32,10 +32,10 @@ fn weather() -> Value {
     ])
 }
 
-fn names(ask: &Ask) -> Vec<String> {
-    let call = |part: &'_ Part| match part {
-        Part::Call(call) => Some(call.name.clone()),
-        Part::Think(_) | Part::Text(_) => None,
+fn names(ask: &SimulatedRequest) -> Vec<String> {
+    let call = |part: &'_ ScriptPart| match part {
+        ScriptPart::Call(call) => Some(call.name.clone()),
+        ScriptPart::Think(_) | ScriptPart::Text(_) => None,
     };
     ask.script.parts.iter().filter_map(call).collect()
 }
@@ -129,15 +129,15 @@ fn a_tools_result_ends_the_loop_even_when_a_tool_is_forced() {
 #[test]
 fn arguments_and_json_answers_fit_their_schema() {
     let ask = chat(with("#sim tool=get_weather", json!({ "tools": weather() })));
-    let Part::Call(call) = &ask.script.parts[0] else { panic!("a call") };
+    let ScriptPart::Call(call) = &ask.script.parts[0] else { panic!("a call") };
     assert_eq!(call.args.concat(), r#"{"city":"Oslo","days":1}"#);
     let ask = chat(with("#sim tool=get_weather args={\"x\":[]}", json!({ "tools": weather() })));
-    let Part::Call(call) = &ask.script.parts[0] else { panic!("a call") };
+    let ScriptPart::Call(call) = &ask.script.parts[0] else { panic!("a call") };
     assert_eq!(call.args.concat(), r#"{"x":[]}"#);
     let schema = json!({ "type": "object", "properties": { "kind": { "enum": ["a", "b"] }, "list": { "type": "array", "items": { "type": "boolean" } } } });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
     let ask = chat(with("Hi", json!({ "response_format": format })));
-    let Part::Text(text) = &ask.script.parts[0] else { panic!("a text") };
+    let ScriptPart::Text(text) = &ask.script.parts[0] else { panic!("a text") };
     let joined: String = (0..text.len()).map(|at| text.piece(at)).collect();
     assert_eq!(joined, r#"{"kind":"a","list":[true]}"#);
 }
@@ -161,12 +161,12 @@ fn turns_are_counted_and_their_results_reported() {
     for turn in 0..2 {
         let ask = ask_with(&history);
         assert_eq!((names(&ask), ask.script.finish), (vec!["alpha".into(), "beta".into()], Finish::Tools));
-        assert_eq!(ask.script.parts[0], Part::Think(Text::Words(1)));
+        assert_eq!(ask.script.parts[0], ScriptPart::Think(Text::Words(1)));
         let args = ask
             .script
             .parts
             .iter()
-            .filter_map(|part| if let Part::Call(call) = part { Some(call.args.concat()) } else { None });
+            .filter_map(|part| if let ScriptPart::Call(call) = part { Some(call.args.concat()) } else { None });
         given.extend(args);
         let calls =
             [0, 1].map(|n| json!({ "type": "tool_use", "id": format!("t{turn}{n}"), "name": "alpha", "input": {} }));
@@ -176,7 +176,7 @@ fn turns_are_counted_and_their_results_reported() {
     }
     assert_eq!(given, [1, 2, 3, 4].map(|n| format!("{{\"n\":{n}}}")));
     let ask = ask_with(&history);
-    assert_eq!(ask.script.parts[1..], [Part::Text(Text::words_of("r00 r01 r10 r11"))]);
+    assert_eq!(ask.script.parts[1..], [ScriptPart::Text(Text::words_of("r00 r01 r10 r11"))]);
     assert_eq!(ask.script.finish, Finish::Stop);
 }
 

@@ -314,7 +314,8 @@ fn a_simulated_provider_with_a_list_of_models_serves_no_other() {
     let folder = Folder::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    let settings = tollgate::simulator::Settings { models: vec!["gpt-5.4-mini".to_owned()], ..Default::default() };
+    let settings =
+        tollgate::simulator::SimulatorSettings { models: vec!["gpt-5.4-mini".to_owned()], ..Default::default() };
     std::thread::spawn(move || tollgate::cli::provider::reactor(listener, settings).unwrap().run());
     let right = provider("right", &format!("http://{at}/v1"), "");
     let misspelt = provider("wrong", &format!("http://{at}/v1"), "").replace("gpt-5.4-mini", "gpt-5.4-mimi");

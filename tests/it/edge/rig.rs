@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tollgate::simulator::Settings;
+use tollgate::simulator::SimulatorSettings;
 
 /// Timeout of every expected event.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -119,7 +119,7 @@ pub fn provider() -> SocketAddr {
     let addr = listener.local_addr().unwrap();
     // Left to itself the kernel takes megabytes from a provider whose reader stands still, for each connection.
     socket2::SockRef::from(&listener).set_send_buffer_size(64 * 1024).unwrap();
-    std::thread::spawn(move || tollgate::cli::provider::reactor(listener, Settings::default()).unwrap().run());
+    std::thread::spawn(move || tollgate::cli::provider::reactor(listener, SimulatorSettings::default()).unwrap().run());
     addr
 }
 

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::cli::provider::reactor;
-use tollgate::simulator::Settings;
+use tollgate::simulator::SimulatorSettings;
 
 /// Streams that are watched.
 const STREAMS: usize = 100;
@@ -28,7 +28,7 @@ pub fn is_optimised() -> bool {
 pub fn provider() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    std::thread::spawn(move || reactor(listener, Settings::default()).unwrap().run().map(drop));
+    std::thread::spawn(move || reactor(listener, SimulatorSettings::default()).unwrap().run().map(drop));
     at
 }
 
