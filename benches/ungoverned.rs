@@ -14,7 +14,7 @@ use tollgate::gateway::{Gateway, Start};
 use tollgate::io::clock::Clock;
 use tollgate::io::listen;
 use tollgate::io::log_writer::LogWriter;
-use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
+use tollgate::io::reactor::{Authority, Reactor, ReactorMessage, ReactorSetup, Security};
 use tollgate::io::signals::Signals;
 use tollgate::policy::config::{AdminListen, Config, StoreUrl};
 use tollgate::store::api::Names;
@@ -37,7 +37,7 @@ fn start(config: &Config) -> Start {
     Start { seed, keys, client_listeners: config.server.listen.len(), ..Start::default() }
 }
 
-fn setup(config: &Config) -> Setup {
+fn setup(config: &Config) -> ReactorSetup {
     let own = &config.server;
     let bind = |addr| listen::bind(addr, own.reuse_port).unwrap();
     let authorities: Vec<Authority> = (config.authorities.iter())
@@ -51,7 +51,7 @@ fn setup(config: &Config) -> Setup {
         Some(AdminListen::Address(admin)) => Some(admin),
         _ => None,
     };
-    Setup {
+    ReactorSetup {
         listeners: own.listen.iter().copied().chain(admin).map(bind).collect(),
         secured: own.listen.len(),
         security: Security::load(&authorities, None, None).unwrap(),
@@ -83,7 +83,7 @@ fn main() -> std::io::Result<()> {
         loop {
             std::thread::sleep(ACKNOWLEDGE);
             let count = rows.swap(0, Ordering::Relaxed);
-            if count > 0 && mailbox.send(Note::Notice(Notice::Committed(count))).is_err() {
+            if count > 0 && mailbox.send(ReactorMessage::Notice(Notice::Committed(count))).is_err() {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 
 use super::args::parse_address;
 use crate::io::listen;
-use crate::io::reactor::{Reactor, Setup};
+use crate::io::reactor::{Reactor, ReactorSetup};
 use crate::io::signals::Signals;
 use crate::simulator::{Simulator, SimulatorSettings};
 use std::io::{self, Write};
@@ -53,6 +53,6 @@ fn serve(args: &ProviderArgs) -> io::Result<()> {
 
 /// A loop with a provider on `listener`, ready to run on a thread of its own; for `demo` and tests.
 pub fn reactor(listener: TcpListener, settings: SimulatorSettings) -> io::Result<Reactor<Simulator>> {
-    let setup = Setup { listeners: vec![listener], ..Setup::default() };
+    let setup = ReactorSetup { listeners: vec![listener], ..ReactorSetup::default() };
     Reactor::new(Simulator::new(settings), setup, |orders| orders)
 }

@@ -13,7 +13,7 @@ use crate::io::log_writer::LogWriter;
 use crate::io::machine::{self, explained};
 use crate::io::mailbox::Mailbox;
 use crate::io::process;
-use crate::io::reactor::{Note, Reactor, Security};
+use crate::io::reactor::{Reactor, ReactorMessage, Security};
 use crate::io::secrets::{self, SecretWatch};
 use crate::io::signals::Signals;
 use crate::policy::config::Config;
@@ -210,9 +210,9 @@ impl Service {
 }
 
 /// Starts the thread that asks again where secrets come from.
-fn watch_secrets(config: &Config, mailbox: Mailbox<Note<Gateway>>) -> Result<Arc<SecretWatch>, String> {
+fn watch_secrets(config: &Config, mailbox: Mailbox<ReactorMessage<Gateway>>) -> Result<Arc<SecretWatch>, String> {
     // A full box means that the loop is gone.
-    let tell = move |origin, said| drop(mailbox.send(Note::Notice(Notice::SecretTold(origin, said))));
+    let tell = move |origin, said| drop(mailbox.send(ReactorMessage::Notice(Notice::SecretTold(origin, said))));
     let secrets = SecretWatch::start(tell)
         .map_err(|error| format!("cannot start the thread for secrets: {}", explained(&error)))?;
     secrets.watch(setup::origins(config), config.secret_variables.clone());

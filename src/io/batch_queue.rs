@@ -12,7 +12,7 @@ use crate::base::time::Mono;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-struct State<T> {
+struct BatchState<T> {
     items: T,
     asleep: bool,
     hurry: bool,
@@ -20,7 +20,7 @@ struct State<T> {
 }
 
 /// Queue of batches; both ends have one. `T` is a vector of rows or of bytes.
-pub struct BatchQueue<T>(Arc<(Mutex<State<T>>, Condvar)>);
+pub struct BatchQueue<T>(Arc<(Mutex<BatchState<T>>, Condvar)>);
 
 impl<T> Clone for BatchQueue<T> {
     fn clone(&self) -> Self {
@@ -84,11 +84,11 @@ impl<T: Default> Default for BatchQueue<T> {
 impl<T> BatchQueue<T> {
     /// Creates a queue that begins with `items`: empty, but with allocated storage.
     pub fn new(items: T) -> BatchQueue<T> {
-        let state = State { items, asleep: false, hurry: false, closed: false };
+        let state = BatchState { items, asleep: false, hurry: false, closed: false };
         BatchQueue(Arc::new((Mutex::new(state), Condvar::new())))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, BatchState<T>> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

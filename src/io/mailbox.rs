@@ -7,10 +7,10 @@ use crate::base::limits;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-type Shared<T> = Arc<(Mutex<Vec<T>>, mio::Waker)>;
+type MailboxState<T> = Arc<(Mutex<Vec<T>>, mio::Waker)>;
 
 /// Sending end; there may be any number.
-pub struct Mailbox<T>(Shared<T>);
+pub struct Mailbox<T>(MailboxState<T>);
 
 impl<T> Clone for Mailbox<T> {
     fn clone(&self) -> Self {
@@ -41,7 +41,7 @@ impl<T> Mailbox<T> {
 }
 
 /// The receiving end.
-pub struct Inbox<T>(Shared<T>);
+pub struct Inbox<T>(MailboxState<T>);
 
 impl<T> Inbox<T> {
     /// Takes all messages, in the order of sending; `into` must be empty and lends its capacity for the next ones.

@@ -50,7 +50,7 @@ mod queues;
 
 /// Initial data of a reactor.
 #[derive(Default)]
-pub struct Setup {
+pub struct ReactorSetup {
     /// Listening sockets; their index is the `listener` of [`Core::accepted`].
     pub listeners: Vec<TcpListener>,
     /// Number of listeners, counted from the first, that show the certificate in `security`, if there is one.
@@ -63,7 +63,7 @@ pub struct Setup {
 pub type Successor = Box<dyn FnMut(Vec<OwnedFd>)>;
 
 /// A message to the loop.
-pub enum Note<C: Core> {
+pub enum ReactorMessage<C: Core> {
     /// An answer to an action, from the resolver.
     Reply(Reply),
     /// Notice from a helper thread.
@@ -98,8 +98,8 @@ pub struct Reactor<C: Core> {
     secured: usize,
     /// Handshakes continued in this iteration.
     shakes: Shakes,
-    inbox: Inbox<Note<C>>,
-    notes: Vec<Note<C>>,
+    inbox: Inbox<ReactorMessage<C>>,
+    notes: Vec<ReactorMessage<C>>,
     mail: bool,
     dirty: Vec<Conn>,
     actions: Vec<Action>,
@@ -131,7 +131,7 @@ impl<C: Core + 'static> Reactor<C> {
     /// or with orders that are empty but keep their storage for the next iteration.
     pub fn new(
         core: C,
-        setup: Setup,
+        setup: ReactorSetup,
         outbox: impl FnMut(Vec<C::Order>) -> Vec<C::Order> + 'static,
     ) -> io::Result<Reactor<C>> {
         let poll = Poll::new()?;
@@ -170,7 +170,7 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     /// Returns the mailbox for helper threads.
-    pub fn mailbox(&self) -> Mailbox<Note<C>> {
+    pub fn mailbox(&self) -> Mailbox<ReactorMessage<C>> {
         self.inbox.mailbox()
     }
 
@@ -319,9 +319,9 @@ impl<C: Core + 'static> Reactor<C> {
         for note in notes.drain(..) {
             let now = self.now;
             match note {
-                Note::Reply(reply) => self.replies.push(reply),
-                Note::Security(security) => self.security = *security,
-                Note::Notice(notice) => verb(&mut self.core, None, now, |core| core.notice(notice, now)),
+                ReactorMessage::Reply(reply) => self.replies.push(reply),
+                ReactorMessage::Security(security) => self.security = *security,
+                ReactorMessage::Notice(notice) => verb(&mut self.core, None, now, |core| core.notice(notice, now)),
             }
         }
         self.notes = notes;

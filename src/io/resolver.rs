@@ -10,7 +10,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 /// Answer to one look-up: host and port as asked, and the addresses, or the reason that there are none.
-pub type Answer = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
+pub type Lookup = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
 
 /// Handle of the thread. The thread ends when it is dropped, after the current look-up.
 pub struct Resolver {
@@ -19,7 +19,7 @@ pub struct Resolver {
 
 impl Resolver {
     /// Starts the thread; it passes every answer to `tell`.
-    pub fn start(tell: impl Fn(Answer) + Send + 'static) -> io::Result<Resolver> {
+    pub fn start(tell: impl Fn(Lookup) + Send + 'static) -> io::Result<Resolver> {
         let (questions, asked) = bounded(limits::LOOKUPS_MAX);
         std::thread::Builder::new().name("names".into()).spawn(move || serve(&asked, tell))?;
         Ok(Resolver { questions })
@@ -31,7 +31,7 @@ impl Resolver {
     }
 }
 
-fn serve(asked: &Receiver<(Arc<str>, u16)>, tell: impl Fn(Answer)) {
+fn serve(asked: &Receiver<(Arc<str>, u16)>, tell: impl Fn(Lookup)) {
     while let Ok((host, port)) = asked.recv() {
         let addrs = match (&*host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>) {
             Ok(addrs) if !addrs.is_empty() => Ok(addrs),

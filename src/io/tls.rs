@@ -36,7 +36,7 @@ pub struct Authority {
 #[derive(Clone, Default)]
 pub struct Security {
     /// Towards providers.
-    pub(super) peers: Peers,
+    pub(super) peers: TlsPeers,
     /// Towards clients; `None` for plain HTTP.
     pub(super) identity: Option<Identity>,
 }
@@ -49,7 +49,7 @@ impl Security {
         own: Option<(&Path, &Path)>,
         before: Option<&Security>,
     ) -> io::Result<Security> {
-        let peers = Peers::load(authorities, before.map(|before| &before.peers))?;
+        let peers = TlsPeers::load(authorities, before.map(|before| &before.peers))?;
         let known = before.and_then(|before| before.identity.as_ref());
         let identity = own.map(|(cert, key)| Identity::load(cert, key, known)).transpose()?;
         Ok(Security { peers, identity })
@@ -64,12 +64,12 @@ struct Peer {
 
 /// Table that `Action::Dial::authority` indexes.
 #[derive(Clone, Default)]
-pub struct Peers(Vec<Peer>);
+pub struct TlsPeers(Vec<Peer>);
 
-impl Peers {
+impl TlsPeers {
     /// Reads the certificate files; an error names the file or the bad name. Peers with the same file share one
     /// configuration, and with it the cache of sessions to resume.
-    pub fn load(authorities: &[Authority], before: Option<&Peers>) -> io::Result<Peers> {
+    pub fn load(authorities: &[Authority], before: Option<&TlsPeers>) -> io::Result<TlsPeers> {
         let mut configs: Vec<(Option<&Path>, Arc<ClientConfig>)> = Vec::new();
         let mut peers = Vec::with_capacity(authorities.len());
         for (index, authority) in authorities.iter().enumerate() {
@@ -93,7 +93,7 @@ impl Peers {
                 .map_err(|_| invalid(format!("`{}` is not a name a certificate can carry", authority.server_name)))?;
             peers.push(Peer { config, name });
         }
-        Ok(Peers(peers))
+        Ok(TlsPeers(peers))
     }
 
     /// Creates a session with peer number `index`, its ClientHello ready to be written. `None` for an unknown index.

@@ -55,12 +55,12 @@ impl Lanes {
 }
 
 #[derive(Default)]
-struct Shared {
+struct WorkerState {
     lanes: Mutex<Lanes>,
     wake: Condvar,
 }
 
-impl Shared {
+impl WorkerState {
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,7 +87,7 @@ impl Shared {
 /// Handle of the threads. Dropping it lets the threads finish all jobs, and waits for them, unless they are of the idle
 /// class.
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerState>,
     threads: Vec<JoinHandle<()>>,
     /// If true, jobs that have not begun are dropped at the end, and no thread is waited for.
     is_idle: bool,

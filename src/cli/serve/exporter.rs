@@ -10,7 +10,7 @@ use crate::gateway::orders::Notice;
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use crate::io::channel::{Receiver, channel};
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::{Note, Security};
+use crate::io::reactor::{ReactorMessage, Security};
 use crate::policy::config::Config;
 use crate::wire::head::values;
 use crate::wire::json::{self, Raw, ValueKind};
@@ -46,7 +46,7 @@ struct Ends {
     /// Spans that wait, or are being sent.
     waiting: Arc<AtomicU64>,
     security: Arc<Mutex<Security>>,
-    mailbox: Mailbox<Note<Gateway>>,
+    mailbox: Mailbox<ReactorMessage<Gateway>>,
 }
 
 /// Spans in JSON are a line each.
@@ -56,7 +56,10 @@ fn count(spans: &[u8]) -> u64 {
 
 impl Exporter {
     /// Starts the thread. `security` is what the loop uses at present.
-    pub(super) fn start(security: Arc<Mutex<Security>>, mailbox: Mailbox<Note<Gateway>>) -> io::Result<Exporter> {
+    pub(super) fn start(
+        security: Arc<Mutex<Security>>,
+        mailbox: Mailbox<ReactorMessage<Gateway>>,
+    ) -> io::Result<Exporter> {
         let ends =
             Ends { queue: BatchQueue::default(), dropped: Arc::default(), waiting: Arc::default(), security, mailbox };
         let (theirs, (alive, ended)) = (ends.clone(), channel());
@@ -140,7 +143,7 @@ impl Ends {
             if lost > 0 || is_news {
                 let news = is_news.then_some(sent.map(|_| ()));
                 // A full box means that the loop is gone.
-                let _ = self.mailbox.send(Note::Notice(Notice::Spans(lost, news)));
+                let _ = self.mailbox.send(ReactorMessage::Notice(Notice::Spans(lost, news)));
             }
         }
     }

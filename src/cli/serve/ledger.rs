@@ -11,7 +11,7 @@ use crate::gateway::{Gateway, Past, Start};
 use crate::io::clock::{unix, watch};
 use crate::io::machine::explained;
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::Note;
+use crate::io::reactor::ReactorMessage;
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Durability, StoreConfig, StoreUrl};
 use crate::policy::keys::{KeyId, Keys};
@@ -190,7 +190,7 @@ impl Opened {
     pub(super) fn keep(
         self,
         config: &Config,
-        mailbox: Mailbox<Note<Gateway>>,
+        mailbox: Mailbox<ReactorMessage<Gateway>>,
         warn: impl Fn(String) + Send + 'static,
     ) -> Result<LedgerHandle, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
@@ -208,7 +208,7 @@ impl Opened {
         // A message that cannot be delivered finds the loop gone.
         #[cfg(feature = "redis")]
         let answers = mailbox.clone();
-        let say = move |notice| drop(mailbox.send(Note::Notice(notice)));
+        let say = move |notice| drop(mailbox.send(ReactorMessage::Notice(notice)));
         let tell = move |notice| match notice {
             StoreNotice::Keys(keys) => say(Notice::Keys(keys)),
             StoreNotice::LookedUp(answers) => say(Notice::LookedUp(answers)),
@@ -223,7 +223,7 @@ impl Opened {
             Kind::File(db) => store::spawn(*db, duties, tell).map(LedgerHandle::File),
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
-                let answered = move |notice| drop(answers.send(Note::Notice(notice)));
+                let answered = move |notice| drop(answers.send(ReactorMessage::Notice(notice)));
                 let tell = move |notice| match notice {
                     SharedNotice::Store(notice) => tell(notice),
                     SharedNotice::Answered(answer) => answered(Notice::Answered(*answer)),

@@ -13,7 +13,7 @@ use crate::gateway::orders::{DeskAsk, Notice, Order, Work};
 use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::Note;
+use crate::io::reactor::ReactorMessage;
 use crate::io::secrets::SecretWatch;
 use crate::io::worker::Worker;
 use crate::policy::config::Config;
@@ -46,12 +46,12 @@ pub(super) struct Helpers {
 pub(super) struct LongWork {
     worker: Worker,
     freer: Worker,
-    mailbox: Mailbox<Note<Gateway>>,
+    mailbox: Mailbox<ReactorMessage<Gateway>>,
 }
 
 impl LongWork {
     /// Starts them.
-    pub(super) fn start(mailbox: Mailbox<Note<Gateway>>) -> io::Result<LongWork> {
+    pub(super) fn start(mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<LongWork> {
         Ok(LongWork { worker: Worker::start(WORK_THREADS)?, freer: Worker::start(1)?, mailbox })
     }
 
@@ -59,7 +59,7 @@ impl LongWork {
         let (mailbox, key) = (self.mailbox.clone(), work.lane());
         let thread = if work.is_freeing() { &self.freer } else { &self.worker };
         // A full box means that the loop is gone.
-        thread.give(key, Box::new(move || drop(mailbox.send(Note::Notice(Notice::Worked(work.run()))))));
+        thread.give(key, Box::new(move || drop(mailbox.send(ReactorMessage::Notice(Notice::Worked(work.run()))))));
     }
 }
 
@@ -68,19 +68,19 @@ impl LongWork {
 pub(super) struct DeskEnd {
     changes: OnceLock<Option<Worker>>,
     reads: OnceLock<Option<Worker>>,
-    mailbox: Mailbox<Note<Gateway>>,
+    mailbox: Mailbox<ReactorMessage<Gateway>>,
 }
 
 impl DeskEnd {
     /// Creates a handler without requests.
-    pub(super) fn new(mailbox: Mailbox<Note<Gateway>>) -> DeskEnd {
+    pub(super) fn new(mailbox: Mailbox<ReactorMessage<Gateway>>) -> DeskEnd {
         DeskEnd { changes: OnceLock::new(), reads: OnceLock::new(), mailbox }
     }
 
     fn give(&self, ask: Box<DeskAsk>) {
         let mailbox = self.mailbox.clone();
         // A full box means that the loop is gone.
-        let tell = move |said| drop(mailbox.send(Note::Notice(Notice::Desk(said))));
+        let tell = move |said| drop(mailbox.send(ReactorMessage::Notice(Notice::Desk(said))));
         let worker = match ask.is_change() {
             true => self.changes.get_or_init(|| Worker::start(1).ok()),
             false => self.reads.get_or_init(|| Worker::start_idle().ok()),

@@ -8,7 +8,7 @@ use crate::cli::load::{self, Secrets};
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Listing, ListingAsked, NoList, Notice, Reloaded};
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::{Note, Security};
+use crate::io::reactor::{ReactorMessage, Security};
 use crate::io::secrets::SecretWatch;
 use crate::policy::config::Config;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(super) struct Reloader {
     /// Certificates that the loop uses at present.
     security: Arc<Mutex<Security>>,
     secrets: Arc<SecretWatch>,
-    mailbox: Mailbox<Note<Gateway>>,
+    mailbox: Mailbox<ReactorMessage<Gateway>>,
 }
 
 impl Reloader {
@@ -33,7 +33,7 @@ impl Reloader {
         admin: Option<AdminDoor>,
         security: Security,
         secrets: Arc<SecretWatch>,
-        mailbox: Mailbox<Note<Gateway>>,
+        mailbox: Mailbox<ReactorMessage<Gateway>>,
     ) -> Reloader {
         Reloader { path, admin, security: Arc::new(Mutex::new(security)), secrets, mailbox }
     }
@@ -57,7 +57,7 @@ impl Reloader {
             Ok((config, unchanged, security)) => {
                 // The loop has the certificates before the core has what refers to them; both read one box in order.
                 *self.security.lock().unwrap_or_else(PoisonError::into_inner) = security.clone();
-                let _ = self.mailbox.send(Note::Security(Box::new(security)));
+                let _ = self.mailbox.send(ReactorMessage::Security(Box::new(security)));
                 self.secrets.watch(setup::origins(&config), config.secret_variables.clone());
                 Reloaded::Fresh { config: Arc::new(config), unchanged }
             }
@@ -74,7 +74,7 @@ impl Reloader {
         let tell = move |list| {
             let listing = Listing { epoch, provider: index, list };
             // A full box means that the loop is gone.
-            let _ = mailbox.send(Note::Notice(Notice::Listed(listing)));
+            let _ = mailbox.send(ReactorMessage::Notice(Notice::Listed(listing)));
         };
         let failed = tell.clone();
         let thread = std::thread::Builder::new().name("models".into());
@@ -89,7 +89,7 @@ impl Reloader {
 
     fn tell(&self, news: Reloaded) {
         // A full box means that the loop is gone.
-        let _ = self.mailbox.send(Note::Notice(Notice::Reloaded(news)));
+        let _ = self.mailbox.send(ReactorMessage::Notice(Notice::Reloaded(news)));
     }
 
     fn read(&self, before: &Config) -> Result<(Config, Vec<String>, Security), Vec<String>> {

@@ -2,7 +2,7 @@
 //! at the start, on reload, and by `check`.
 
 use super::listeners::Listeners;
-use crate::io::reactor::{Authority, Security, Setup};
+use crate::io::reactor::{Authority, ReactorSetup, Security};
 use crate::policy::config::{AuthoritySpec, Config, Origin};
 
 /// Reads every certificate that `config` names; an error says which place of it names the file. `before` is what a
@@ -26,7 +26,7 @@ pub(super) fn origins(config: &Config) -> impl Iterator<Item = Origin> {
 }
 
 /// The listeners for clients come first; the one for health and metrics speaks plain HTTP, behind them.
-pub(super) fn setup(listeners: Listeners, security: Security) -> Setup {
+pub(super) fn setup(listeners: Listeners, security: Security) -> ReactorSetup {
     let secured = listeners.clients.len();
-    Setup { listeners: listeners.clients.into_iter().chain(listeners.admin).collect(), secured, security }
+    ReactorSetup { listeners: listeners.clients.into_iter().chain(listeners.admin).collect(), secured, security }
 }

@@ -1,7 +1,7 @@
 //! Beginning and end of a connection: look-up, dial, a proxy's tunnel, TLS handshake, close. The parent module does the
 //! rest.
 
-use super::{Note, Reactor, verb};
+use super::{Reactor, ReactorMessage, verb};
 use crate::base::limits;
 use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side, Stray, Tunnel};
 use crate::base::slots::Id;
@@ -263,7 +263,7 @@ impl<C: Core + 'static> Reactor<C> {
             let mailbox = self.inbox.mailbox();
             let tell = move |(host, port, addrs)| {
                 // A full box means that the loop is gone; then no answer is needed.
-                let _ = mailbox.send(Note::Reply(Reply::Named { host, port, addrs }));
+                let _ = mailbox.send(ReactorMessage::Reply(Reply::Named { host, port, addrs }));
             };
             self.resolver = Resolver::start(tell).ok();
         }

@@ -191,7 +191,7 @@ impl Core for Puppet {
 pub(super) struct World {
     pub(super) addr: SocketAddr,
     pub(super) heard: Receiver<Heard>,
-    mailbox: Mailbox<Note<Puppet>>,
+    mailbox: Mailbox<ReactorMessage<Puppet>>,
     pub(super) orders: Receiver<Vec<Vec<u8>>>,
     turns: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
@@ -237,7 +237,8 @@ impl World {
                 let _ = give.send(orders);
                 Vec::new()
             };
-            let reactor = Reactor::new(puppet, Setup { listeners: vec![listener], secured: 1, security }, outbox)?;
+            let reactor =
+                Reactor::new(puppet, ReactorSetup { listeners: vec![listener], secured: 1, security }, outbox)?;
             let _ = send.send(reactor.mailbox());
             reactor.run()
         });
@@ -245,7 +246,7 @@ impl World {
     }
 
     pub(super) fn order(&self, order: Order) {
-        assert!(self.mailbox.send(Note::Notice(order)).is_ok());
+        assert!(self.mailbox.send(ReactorMessage::Notice(order)).is_ok());
     }
 
     pub(super) fn next(&self) -> Heard {

@@ -6,7 +6,7 @@ use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
 use crate::io::channel::{Sender, channel};
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::Note;
+use crate::io::reactor::ReactorMessage;
 use crate::policy::counters::Counters;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -82,7 +82,7 @@ impl HandoverReceiver {
     }
 
     /// Takes the predecessor's rows from here on, on a thread; returns the way to tell it that they are safe.
-    pub(in crate::cli::serve) fn follow(self, mailbox: Mailbox<Note<Gateway>>) -> io::Result<Sender<u64>> {
+    pub(in crate::cli::serve) fn follow(self, mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<Sender<u64>> {
         let (tell, safe) = channel::<u64>();
         let HandoverReceiver { lines, channel } = self;
         let follow = move || {
@@ -92,9 +92,9 @@ impl HandoverReceiver {
                     Some(Line::Counted(counters)) => Notice::Counted(counters),
                     _ => continue,
                 };
-                let _ = mailbox.send(Note::Notice(notice));
+                let _ = mailbox.send(ReactorMessage::Notice(notice));
             }
-            let _ = mailbox.send(Note::Notice(Notice::PredecessorLeft));
+            let _ = mailbox.send(ReactorMessage::Notice(Notice::PredecessorLeft));
         };
         std::thread::Builder::new().name("predecessor".into()).spawn(follow)?;
         let answer = move || {

@@ -10,7 +10,7 @@ use crate::gateway::orders::Notice;
 use crate::io::channel::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::io::clock::Clock;
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::{Note, Successor};
+use crate::io::reactor::{ReactorMessage, Successor};
 use crate::io::upgrade;
 use crate::policy::counters::Counters;
 use crate::policy::row::{Row, Running};
@@ -69,7 +69,7 @@ pub(in crate::cli::serve) struct HandoverSender {
     program: Option<PathBuf>,
     admin: bool,
     listening: Listening,
-    mailbox: Mailbox<Note<Gateway>>,
+    mailbox: Mailbox<ReactorMessage<Gateway>>,
     present: Arc<Mutex<Option<Channel>>>,
 }
 
@@ -80,7 +80,7 @@ impl HandoverSender {
         program: Option<PathBuf>,
         admin: bool,
         listening: Listening,
-        mailbox: Mailbox<Note<Gateway>>,
+        mailbox: Mailbox<ReactorMessage<Gateway>>,
     ) -> HandoverSender {
         HandoverSender { program, admin, listening, mailbox, present: Arc::default() }
     }
@@ -107,7 +107,7 @@ impl HandoverSender {
 
     fn tell(&self, notice: Notice) {
         // A full box means that the loop is gone.
-        let _ = self.mailbox.send(Note::Notice(notice));
+        let _ = self.mailbox.send(ReactorMessage::Notice(notice));
     }
 
     /// Hands a message to the thread; false where there is none.

@@ -163,7 +163,7 @@ fn a_second_connection_resumes_also_after_the_certificate_was_renewed() {
     client.read_exact(&mut [0]).unwrap();
     card.renew();
     let renewed = Box::new(card.security(Some(&security)));
-    assert!(world.mailbox.send(Note::Security(renewed)).is_ok());
+    assert!(world.mailbox.send(ReactorMessage::Security(renewed)).is_ok());
     // A new client needs the new certificate, one with a ticket needs none, and who is connected stays so.
     let (fresh, _) = connect(&world, &card.trusting(BOTH));
     assert_eq!(fresh.conn.handshake_kind(), Some(HandshakeKind::Full));
