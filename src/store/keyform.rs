@@ -22,7 +22,7 @@ pub fn former_from(text: &str) -> Vec<Former> {
 
 /// Record of a key as stored in the shared store. Times in milliseconds.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredKey {
     id: String,
     digest: String,
     name: String,
@@ -67,7 +67,7 @@ pub fn limits_from(text: &str) -> LimitOverrides {
 
 /// A whole record as a JSON object.
 pub fn record_text(key: &KeyRecord) -> String {
-    let stored = Stored {
+    let stored = StoredKey {
         id: key.id.to_string(),
         digest: hex(&key.digest),
         name: key.name.clone(),
@@ -88,7 +88,7 @@ pub fn record_text(key: &KeyRecord) -> String {
 
 /// Reads [`record_text`]; `None` for anything else.
 pub fn record_from(text: &str) -> Option<KeyRecord> {
-    let stored: Stored = serde_json::from_str(text).ok()?;
+    let stored: StoredKey = serde_json::from_str(text).ok()?;
     let scope = Scope::from_stored(&stored.endpoints, stored.models);
     let former = |(digest, until): (String, u64)| Some(Former { digest: unhex(&digest)?, until: Unix(until) });
     Some(KeyRecord {

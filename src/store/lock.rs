@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Device and inode: identity of a file, whatever its name.
 pub(super) type FileId = (u64, u64);
 
-struct Opened {
+struct OpenedFile {
     path: PathBuf,
     id: FileId,
     file: File,
@@ -29,9 +29,9 @@ struct Opened {
 
 /// Files that were locked, open for the rest of the process's life: closing a descriptor of a file drops all of
 /// SQLite's locks on that file in the same process. A gateway has one ledger, so these are three descriptors.
-static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+static OPENED: Mutex<Vec<OpenedFile>> = Mutex::new(Vec::new());
 
-fn opened() -> MutexGuard<'static, Vec<Opened>> {
+fn opened() -> MutexGuard<'static, Vec<OpenedFile>> {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -40,7 +40,7 @@ pub(super) fn id_of(found: &Metadata) -> FileId {
 }
 
 /// Opens the file that `path` leads to, unless it is open already. Returns its identity.
-fn open(opened: &mut Vec<Opened>, path: &Path, makes: bool) -> Result<FileId, StoreError> {
+fn open(opened: &mut Vec<OpenedFile>, path: &Path, makes: bool) -> Result<FileId, StoreError> {
     let failed = |error| StoreError::File(path.to_path_buf(), error);
     let known = std::fs::metadata(path).ok().map(|found| id_of(&found));
     if let Some(id) = known.filter(|id| opened.iter().any(|opened| opened.id == *id)) {
@@ -53,7 +53,7 @@ fn open(opened: &mut Vec<Opened>, path: &Path, makes: bool) -> Result<FileId, St
     let file = file.map_err(failed)?;
     let id = id_of(&file.metadata().map_err(failed)?);
     if opened.iter().all(|opened| opened.id != id) {
-        opened.push(Opened { path: path.to_path_buf(), id, file, locked: false });
+        opened.push(OpenedFile { path: path.to_path_buf(), id, file, locked: false });
     }
     Ok(id)
 }
@@ -157,7 +157,7 @@ impl FileLock {
     }
 
     /// Fails if the file was overwritten, and unlocks it meanwhile: commands find only the log locked, and fail.
-    fn check_main(&self, log: &Log, opened: &mut [Opened]) -> Result<(), StoreError> {
+    fn check_main(&self, log: &Log, opened: &mut [OpenedFile]) -> Result<(), StoreError> {
         let mut seen = self.main.take().filter(|_| self.held);
         let files = [self.id, log.ids[1]].map(|id| found(opened, id));
         let ([Some(main), Some(index)], true) = (files, self.held) else { return Ok(()) };
@@ -188,7 +188,7 @@ impl FileLock {
 }
 
 impl Log {
-    fn check(&self, opened: &[Opened]) -> Result<(), StoreError> {
+    fn check(&self, opened: &[OpenedFile]) -> Result<(), StoreError> {
         match self.ids.map(|id| found(opened, id)) {
             [Some(log), Some(index)] => log_files::check([&log.file, &index.file], &self.paths),
             _ => Ok(()),
@@ -196,7 +196,7 @@ impl Log {
     }
 
     /// True if the ledger's own file `main` was cut.
-    fn is_main_cut(&self, main: FileId, opened: &[Opened]) -> io::Result<bool> {
+    fn is_main_cut(&self, main: FileId, opened: &[OpenedFile]) -> io::Result<bool> {
         match [main, self.ids[0], self.ids[1]].map(|id| found(opened, id)) {
             [Some(main), Some(log), Some(index)] => log_files::is_main_cut(&main.file, [&log.file, &index.file]),
             _ => Ok(false),
@@ -210,11 +210,11 @@ impl Drop for FileLock {
     }
 }
 
-fn found(opened: &[Opened], id: FileId) -> Option<&Opened> {
+fn found(opened: &[OpenedFile], id: FileId) -> Option<&OpenedFile> {
     opened.iter().find(|opened| opened.id == id)
 }
 
-fn lock(opened: &mut [Opened], id: FileId, path: &Path) -> Result<(), StoreError> {
+fn lock(opened: &mut [OpenedFile], id: FileId, path: &Path) -> Result<(), StoreError> {
     let place = opened.iter_mut().find(|opened| opened.id == id);
     let place = place.ok_or_else(|| StoreError::Moved(path.to_path_buf()))?;
     if place.locked {
@@ -236,7 +236,7 @@ fn lock(opened: &mut [Opened], id: FileId, path: &Path) -> Result<(), StoreError
     }
 }
 
-fn unlock(opened: &mut [Opened], id: FileId) {
+fn unlock(opened: &mut [OpenedFile], id: FileId) {
     for opened in opened.iter_mut().filter(|opened| opened.id == id && opened.locked) {
         opened.locked = false;
         // If unlocking fails, the file stays locked until the process ends.
@@ -245,7 +245,7 @@ fn unlock(opened: &mut [Opened], id: FileId) {
 }
 
 /// True if a gateway, this process or another one, has locked the file.
-fn is_locked(opened: &[Opened], id: FileId) -> io::Result<bool> {
+fn is_locked(opened: &[OpenedFile], id: FileId) -> io::Result<bool> {
     let Some(place) = found(opened, id) else { return Ok(false) };
     if place.locked {
         return Ok(true);

@@ -81,13 +81,13 @@ struct Tasks {
     /// Keys to look up before the rows are written.
     lookups: Vec<KeyId>,
     /// Change of the ledger's owner, to be done after the rows.
-    turn: Option<Turn>,
+    turn: Option<LedgerTransfer>,
     /// The thread has ended, and accepts no more work.
     ended: bool,
 }
 
 /// Hands the ledger over to another process, or takes it back.
-enum Turn {
+enum LedgerTransfer {
     /// Commit all rows and release the ledger to another process; if that fails, keep it and return the reason. In both
     /// cases later rows wait.
     Release(Sender<Result<(), String>>),
@@ -107,16 +107,16 @@ impl Tasks {
     /// Ends all tasks: waiting callers receive no answer; rows are left for [`StoreHandle::finish`].
     fn end(&mut self) {
         self.ended = true;
-        if let Some(Turn::Retake(mut rows, _) | Turn::Offer(mut rows, _)) = self.turn.take() {
+        if let Some(LedgerTransfer::Retake(mut rows, _) | LedgerTransfer::Offer(mut rows, _)) = self.turn.take() {
             self.rows.append(&mut rows);
         }
     }
 }
 
 /// Refuses a waiting release, because a hand-over does not wait for a failing ledger. True if there was one.
-fn refuse_release(turn: &mut Option<Turn>, error: &StoreError) -> bool {
-    match turn.take_if(|turn| matches!(turn, Turn::Release(_))) {
-        Some(Turn::Release(told)) => told.send(Err(error.to_string())).is_ok(),
+fn refuse_release(turn: &mut Option<LedgerTransfer>, error: &StoreError) -> bool {
+    match turn.take_if(|turn| matches!(turn, LedgerTransfer::Release(_))) {
+        Some(LedgerTransfer::Release(told)) => told.send(Err(error.to_string())).is_ok(),
         _ => false,
     }
 }
@@ -135,16 +135,16 @@ pub struct StoreTurn {
 }
 
 /// Guard that marks the tasks as ended when the thread ends, even by a panic.
-struct Ending(BatchQueue<Tasks>);
+struct EndGuard(BatchQueue<Tasks>);
 
-impl Drop for Ending {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.put(false, Tasks::end);
     }
 }
 
 impl StoreTurn {
-    fn give(&self, turn: Turn) {
+    fn give(&self, turn: LedgerTransfer) {
         self.queue.put(true, |tasks| {
             tasks.turn = Some(turn);
             if tasks.ended {
@@ -158,7 +158,7 @@ impl StoreTurn {
     /// [`StoreTurn::retake`].
     pub fn release(&self) -> Result<(), String> {
         let (told, answer) = channel();
-        self.give(Turn::Release(told));
+        self.give(LedgerTransfer::Release(told));
         answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
     }
 
@@ -166,7 +166,7 @@ impl StoreTurn {
     /// again. Otherwise returns the rows.
     pub fn offer(&self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
         let (told, answer) = channel();
-        self.give(Turn::Offer(rows, told));
+        self.give(LedgerTransfer::Offer(rows, told));
         // A thread that has died has reported it.
         answer.recv().unwrap_or(Ok(()))
     }
@@ -175,7 +175,7 @@ impl StoreTurn {
     /// thread keeps trying, and reports that the ledger has failed.
     pub fn retake(&self, rows: Vec<Row>) {
         let (told, answer) = channel();
-        self.give(Turn::Retake(rows, told));
+        self.give(LedgerTransfer::Retake(rows, told));
         // A thread that has died has reported it.
         let _ = answer.recv();
     }
@@ -234,7 +234,7 @@ pub fn spawn(
     let urgent = duties.urgent;
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
-        let _ending = Ending(theirs.clone());
+        let _ending = EndGuard(theirs.clone());
         let (clock, schedule) = (Clock::new(), Schedule::new(&duties));
         let mut thread = StoreThread {
             db,
@@ -361,13 +361,13 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
         match tasks.turn.take() {
             None => Ok(()),
-            Some(Turn::Retake(rows, told)) => self.retake(rows, &told, queue),
+            Some(LedgerTransfer::Retake(rows, told)) => self.retake(rows, &told, queue),
             // The ledger is here.
-            Some(Turn::Offer(rows, told)) => {
+            Some(LedgerTransfer::Offer(rows, told)) => {
                 let _ = told.send(Err(rows));
                 Ok(())
             }
-            Some(Turn::Release(told)) => {
+            Some(LedgerTransfer::Release(told)) => {
                 let _ = told.send(self.db.release().map_err(|error| error.to_string()));
                 self.wait(Vec::new(), queue)
             }
@@ -387,7 +387,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
                 tasks.lookups.clear();
             }
             match tasks.turn.take() {
-                Some(Turn::Retake(mut rows, told)) => {
+                Some(LedgerTransfer::Retake(mut rows, told)) => {
                     if !refused.is_empty() {
                         let _ = told.send(());
                     }
@@ -395,8 +395,8 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
                     refused.append(&mut waiting);
                     return self.retake(refused, &told, queue);
                 }
-                Some(Turn::Release(told)) => drop(told.send(Ok(()))),
-                Some(Turn::Offer(rows, told)) => drop(told.send(self.offer(rows))),
+                Some(LedgerTransfer::Release(told)) => drop(told.send(Ok(()))),
+                Some(LedgerTransfer::Offer(rows, told)) => drop(told.send(self.offer(rows))),
                 None if polled == Polled::Closed => {
                     self.snapshots = None;
                     refused.append(&mut waiting);
@@ -462,7 +462,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
 
     /// Commits `rows` in groups. Tries again until it succeeds, until the end has come, or until a release of the
     /// ledger was refused. Returns the number of rows left, which are the last ones.
-    fn commit_all(&mut self, rows: &[Row], turn: &mut Option<Turn>, queue: &BatchQueue<Tasks>) -> usize {
+    fn commit_all(&mut self, rows: &[Row], turn: &mut Option<LedgerTransfer>, queue: &BatchQueue<Tasks>) -> usize {
         let (mut rest, mut end) = (rows, End::default());
         while !rest.is_empty() {
             let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));

@@ -28,7 +28,7 @@ pub fn edited<E>(
 }
 
 /// Text about a key.
-pub type Said<'a> = &'a dyn Fn(&KeyRecord) -> String;
+pub type KeyText<'a> = &'a dyn Fn(&KeyRecord) -> String;
 
 /// Record of a change of a key.
 pub struct Note<'a> {
@@ -39,7 +39,7 @@ pub struct Note<'a> {
     /// Time of the change.
     pub at: Unix,
     /// Returns the key's record for the audit as JSON, without anything that could reveal secrets.
-    pub shown: Said<'a>,
+    pub shown: KeyText<'a>,
     /// Idempotency name of the request, if it has one.
     pub once: Option<Once<'a>>,
 }
@@ -51,7 +51,7 @@ pub struct Once<'a> {
     /// Digest of the request.
     pub digest: [u8; 32],
     /// Answer to a repeated request.
-    pub answer: Said<'a>,
+    pub answer: KeyText<'a>,
 }
 
 /// Stored answer to a request with an idempotency name.

@@ -48,7 +48,7 @@ use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, LimitReason, Sh
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 pub use link::Bounds;
-use link::Link;
+use link::RemoteLink;
 use nodes::Nodes;
 use redis::{Cmd, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, ServerError, Value};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -81,7 +81,7 @@ const CHANGES: usize = 7;
 /// Shared ledger. Connects at its first use, and again after a failure.
 pub struct Remote {
     nodes: Nodes,
-    connection: Option<Link>,
+    connection: Option<RemoteLink>,
     /// The URL without its password.
     name: String,
     /// Epoch of the ledger, once found.
@@ -97,7 +97,7 @@ pub struct Remote {
 }
 
 /// Command in a pipeline.
-pub enum Command<'a> {
+pub enum RemoteCommand<'a> {
     /// A question.
     Ask(&'a Ask),
     /// Leases without a row.
@@ -124,7 +124,7 @@ pub enum Done {
 }
 
 /// What a host holds, by account, window and period.
-pub type Holds = BTreeMap<Held, Holding>;
+pub type Holds = BTreeMap<AccountSpans, Holding>;
 
 /// Running requests of one account, window and period.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -138,7 +138,7 @@ pub struct Holding {
 }
 
 /// An account, a window and a period.
-type Held = (Account, (Unix, Unix), (Unix, Unix));
+type AccountSpans = (Account, (Unix, Unix), (Unix, Unix));
 
 /// Account that amounts are counted in. Its text form is the end of names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -159,7 +159,7 @@ impl fmt::Display for Account {
 }
 
 /// Returns the accounts that a lease counts in: its key first, then the groups above it.
-pub fn accounts(key: &KeyId, lease: &Lease) -> impl Iterator<Item = Held> {
+pub fn accounts(key: &KeyId, lease: &Lease) -> impl Iterator<Item = AccountSpans> {
     let group = |group: &GroupLease| (Account::Group(group.name.clone()), group.window, group.period);
     std::iter::once((Account::Key(*key), lease.window, lease.period)).chain(lease.groups.iter().map(group))
 }
@@ -253,7 +253,7 @@ impl Remote {
         done
     }
 
-    fn run<T>(&mut self, mut call: impl FnMut(&mut Link) -> RedisResult<T>) -> Result<T, StoreError> {
+    fn run<T>(&mut self, mut call: impl FnMut(&mut RemoteLink) -> RedisResult<T>) -> Result<T, StoreError> {
         self.until_heard(|remote| remote.run_once(&mut call))
     }
 
@@ -263,7 +263,7 @@ impl Remote {
     }
 
     /// Runs `call` on the connection. After an error the connection's state is unknown, and it is dropped.
-    fn run_once<T>(&mut self, call: impl FnOnce(&mut Link) -> RedisResult<T>) -> Result<T, StoreError> {
+    fn run_once<T>(&mut self, call: impl FnOnce(&mut RemoteLink) -> RedisResult<T>) -> Result<T, StoreError> {
         self.connect_to(false)?;
         let Some(connection) = &mut self.connection else { return Err(self.lost()) };
         let done = call(connection);
@@ -380,18 +380,18 @@ impl Remote {
 
     /// Sends commands in one pipeline and returns the outcome of each. After an error the outcomes are unknown: rows
     /// are sent again under the same number; all other reservations end with the host's name, which is given up.
-    pub fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
+    pub fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         self.connect()?;
         let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);
         for command in commands {
             pipe.add_command(match command {
-                Command::Ask(ask) => self.ask_command(speaker, ask),
-                Command::Release(releases) => self.release_command(speaker, releases),
-                Command::Rows(number, rows, uses) => {
+                RemoteCommand::Ask(ask) => self.ask_command(speaker, ask),
+                RemoteCommand::Release(releases) => self.release_command(speaker, releases),
+                RemoteCommand::Rows(number, rows, uses) => {
                     let numbers = (*number, std::mem::replace(&mut before, *number));
                     self.rows_command(speaker, numbers, rows, uses)
                 }
-                Command::Return(number) => {
+                RemoteCommand::Return(number) => {
                     let mut cmd = redis::cmd("DEL");
                     cmd.arg(self.named("host:") + &grant_name(&speaker.writer, *number));
                     cmd
@@ -434,16 +434,18 @@ impl Remote {
         }
     }
 
-    fn read_answer(&mut self, command: &Command<'_>, answer: Value) -> Result<Done, StoreError> {
+    fn read_answer(&mut self, command: &RemoteCommand<'_>, answer: Value) -> Result<Done, StoreError> {
         match (command, answer) {
-            (Command::Ask(ask), Value::ServerError(error)) if is_wrong_type(&error) => {
+            (RemoteCommand::Ask(ask), Value::ServerError(error)) if is_wrong_type(&error) => {
                 self.pass_over(format_args!("what is counted for key {}", ask.key), error);
                 Ok(Done::Unanswered((*ask).clone()))
             }
             (_, Value::ServerError(error)) => Err(self.failed(&error.into())),
-            (Command::Ask(ask), answer) => read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.nonsense()),
+            (RemoteCommand::Ask(ask), answer) => {
+                read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.nonsense())
+            }
             // It may have ended before.
-            (Command::Return(_), _) => Ok(Done::Done),
+            (RemoteCommand::Return(_), _) => Ok(Done::Done),
             (_, answer) => match self.read_done(&answer) {
                 Some(0) => Ok(Done::Ended),
                 Some(1) => Ok(Done::Done),

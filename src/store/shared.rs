@@ -15,7 +15,7 @@ use super::api::{Batch, StoreError, answers, unavailable};
 use super::follow::{Follower, KeysSeen};
 use super::moments::FoldGuard;
 use super::remote::epoch::OLDER;
-use super::remote::{Command, Done, Holds, Speaker, accounts};
+use super::remote::{Done, Holds, RemoteCommand, Speaker, accounts};
 use super::{DIED, End, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
@@ -303,18 +303,18 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             let (releases, returned) = (std::mem::take(&mut self.releases), std::mem::take(&mut self.returned));
             // Order: amounts taken from grants, then the remainders of grants, then the leases given back.
             let batches = self.batches.iter().take(limits::COMMANDS_PER_PIPELINE / 8);
-            let mut commands: Vec<Command<'_>> = Vec::new();
+            let mut commands: Vec<RemoteCommand<'_>> = Vec::new();
             commands.extend(
-                batches.filter_map(|batch| Some(Command::Rows(batch.sent.as_ref()?.1, &batch.rows, &batch.uses))),
+                batches.filter_map(|batch| Some(RemoteCommand::Rows(batch.sent.as_ref()?.1, &batch.rows, &batch.uses))),
             );
             let sent = commands.len();
             if !releases.is_empty() {
-                commands.push(Command::Release(&releases));
+                commands.push(RemoteCommand::Release(&releases));
             }
-            commands.extend(returned.iter().map(|number| Command::Return(*number)));
+            commands.extend(returned.iter().map(|number| RemoteCommand::Return(*number)));
             let room = limits::COMMANDS_PER_PIPELINE.saturating_sub(commands.len()).max(1);
             let now = rest.len().min(room);
-            commands.extend(rest[..now].iter().map(Command::Ask));
+            commands.extend(rest[..now].iter().map(RemoteCommand::Ask));
             if commands.is_empty() {
                 return Ok(());
             }
@@ -539,7 +539,8 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
         if self.is_ready() {
             let returned = self.lents.take();
-            let returned: Vec<Command<'_>> = returned.iter().map(|number| Command::Return(*number)).collect();
+            let returned: Vec<RemoteCommand<'_>> =
+                returned.iter().map(|number| RemoteCommand::Return(*number)).collect();
             // Grants that are not given back end by themselves.
             let _ = self.remote.send(&self.speaker, &returned);
             // The remaining reservations end with the lease in any case.

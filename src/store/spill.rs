@@ -33,7 +33,7 @@ pub struct Place {
 
 /// Line of a file: a row, and for a shared ledger its number.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct SpillLine {
     #[serde(flatten)]
     row: Row,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,8 +49,8 @@ struct Line {
 /// A group, its window and its period.
 type LentBy = (Arc<str>, [u64; 2], [u64; 2]);
 
-impl Line {
-    fn of(row: &Row, batch: &Batch) -> Line {
+impl SpillLine {
+    fn of(row: &Row, batch: &Batch) -> SpillLine {
         let pair = |(from, to): (Unix, Unix)| [from.0, to.0];
         let lease = row.lease.as_deref().filter(|_| batch.sent.is_some());
         let lent = lease.filter(|lease| lease.reserved.nano > 0 || !lease.groups.is_empty()).map(|lease| {
@@ -58,7 +58,7 @@ impl Line {
             (lease.reserved.nano, groups.collect())
         });
         let lease = lease.map(|lease| (pair(lease.window), pair(lease.period), lease.reserved.tokens, lease.shared));
-        Line { row: row.clone(), batch: batch.sent.clone(), lease, lent }
+        SpillLine { row: row.clone(), batch: batch.sent.clone(), lease, lent }
     }
 
     /// True if a ledger can store it. No gateway writes others, and one of them would make a whole ledger unreadable.
@@ -228,7 +228,7 @@ fn write_lines(path: &Path, left: &Leftover) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     for batch in &left.batches {
         for row in &batch.rows {
-            serde_json::to_writer(&mut out, &Line::of(row, batch))?;
+            serde_json::to_writer(&mut out, &SpillLine::of(row, batch))?;
             out.write_all(b"\n")?;
         }
     }
@@ -264,10 +264,10 @@ fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError
     let (mut batch, mut taken, mut strange) = (Batch::default(), 0, 0);
     // The file may grow while it is read.
     let mut lines =
-        Lines { file: BufReader::new(file.take(limits::SPILL_BYTES_MAX)), line: Vec::new(), has_failed: false };
+        SpillLines { file: BufReader::new(file.take(limits::SPILL_BYTES_MAX)), line: Vec::new(), has_failed: false };
     while let Some(line) = lines.next() {
-        let line = line.and_then(|line| serde_json::from_slice::<Line>(line).ok());
-        let Some(line) = line.filter(Line::is_possible) else {
+        let line = line.and_then(|line| serde_json::from_slice::<SpillLine>(line).ok());
+        let Some(line) = line.filter(SpillLine::is_possible) else {
             strange += 1;
             continue;
         };
@@ -288,14 +288,14 @@ fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError
 }
 
 /// Lines of a file, none of them longer than [`limits::SPILL_LINE_MAX`] in memory.
-struct Lines<R> {
+struct SpillLines<R> {
     file: R,
     line: Vec<u8>,
     /// Reading has failed.
     has_failed: bool,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> SpillLines<R> {
     /// Returns the next line. The inner `None` is a line that is too long or cannot be read. After a read error there
     /// are no more lines.
     fn next(&mut self) -> Option<Option<&[u8]>> {
@@ -423,7 +423,7 @@ mod tests {
         .iter()
         .map(|(from, to)| ROW.replace(from, to))
         .collect();
-        assert!(lines.iter().all(|line| line != ROW && serde_json::from_str::<Line>(line).is_ok()));
+        assert!(lines.iter().all(|line| line != ROW && serde_json::from_str::<SpillLine>(line).is_ok()));
         lines.push(" ".repeat(2 * limits::SPILL_LINE_MAX) + ROW);
         lines.push("\u{0}".repeat(limits::SPILL_LINE_MAX));
         let odd = lines.len();

@@ -5,7 +5,7 @@ use crate::base::time::Unix;
 use crate::cli::output::json_text;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
-use crate::store::note::{Note, Once, Said};
+use crate::store::note::{KeyText, Note, Once};
 use serde::Serialize;
 
 /// Actor of a key change.
@@ -22,7 +22,12 @@ impl By<'_> {
 
     /// Audit entry and stored answer of a change. `shown`: audit text of a key. `answer`: the answer to a repetition of
     /// the request.
-    pub(super) fn note<'a>(&'a self, what: &'static str, (shown, answer): (Said<'a>, Said<'a>), at: Unix) -> Note<'a> {
+    pub(super) fn note<'a>(
+        &'a self,
+        what: &'static str,
+        (shown, answer): (KeyText<'a>, KeyText<'a>),
+        at: Unix,
+    ) -> Note<'a> {
         let once = self.once.map(|(name, digest)| Once { name, digest, answer });
         Note { who: self.who, what, at, shown, once }
     }

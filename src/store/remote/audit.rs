@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Name, and alternating fields and values.
 type Hash = (String, Vec<String>);
 /// Result of the script.
-type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<String>);
+type AuditResult = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<String>);
 
 /// Maximum number of comparisons, which start again if rows were folded meanwhile.
 const TRIES: usize = 10;
@@ -69,7 +69,7 @@ impl Remote {
         let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(|name| self.named(name));
         let mut cmd = self.script(SNAPSHOT, &names);
         cmd.arg(self.nodes.prefix());
-        let (last, folds, days, folded, uses, costs, windows, people, wrong): Raw =
+        let (last, folds, days, folded, uses, costs, windows, people, wrong): AuditResult =
             self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);

@@ -13,10 +13,10 @@ use crate::store::counters::place_text;
 use redis::Cmd;
 
 /// First moment, and first moment after.
-type Bounds = (Unix, Unix);
+type TimeRange = (Unix, Unix);
 
 /// Totals of rows of one day, key, model and so on.
-struct Place<'a> {
+struct DayTotals<'a> {
     row: &'a Row,
     day: u64,
     sums: Sums,
@@ -31,7 +31,7 @@ struct Person<'a> {
 }
 
 /// Use of one account on one day.
-struct Used<'a> {
+struct DailyUse<'a> {
     account: (bool, &'a str),
     day: u64,
     used: Amount,
@@ -39,10 +39,10 @@ struct Used<'a> {
 
 /// Requests that begin and end in one account, window and period. A request that does both within the commit never had
 /// a reservation.
-struct Line<'a> {
+struct AccountUse<'a> {
     account: (bool, &'a str),
-    window: Bounds,
-    period: Bounds,
+    window: TimeRange,
+    period: TimeRange,
     /// True if the host has admitted the requests without the ledger. Otherwise the ledger has lent or granted the
     /// reservation.
     alone: bool,
@@ -62,10 +62,10 @@ struct Line<'a> {
 /// of the last row.
 #[derive(Default)]
 struct Totals<'a> {
-    places: Vec<Place<'a>>,
+    places: Vec<DayTotals<'a>>,
     people: Vec<Person<'a>>,
-    used: Vec<Used<'a>>,
-    lines: Vec<Line<'a>>,
+    used: Vec<DailyUse<'a>>,
+    lines: Vec<AccountUse<'a>>,
 }
 
 /// Returns the entry for which `is_it` is true, or a `new` one.
@@ -93,12 +93,12 @@ impl<'a> Totals<'a> {
         let (sums, day) = (sums_of(row), row.admitted.0 / DAY_MS);
         let lease = row.lease.as_deref().unwrap_or(none);
         let what = |row: &Row| (row.key, row.endpoint, row.client);
-        let is_place = |place: &Place<'_>| {
+        let is_place = |place: &DayTotals<'_>| {
             let (one, other) = (place.row, row);
             let names = [(&one.model, &other.model), (&one.target, &other.target), (&one.group, &other.group)];
             place.day == day && what(one) == what(other) && names.iter().all(|(one, other)| one == other)
         };
-        add(&mut entry(&mut self.places, is_place, || Place { row, day, sums: Sums::default() }).sums, &sums);
+        add(&mut entry(&mut self.places, is_place, || DayTotals { row, day, sums: Sums::default() }).sums, &sums);
         for (kind, name) in [('u', &row.user), ('s', &row.session)] {
             let Some(name) = name else { continue };
             let is_one = |one: &Person<'_>| (one.kind, one.day, one.name) == (kind, day, &**name);
@@ -107,8 +107,8 @@ impl<'a> Totals<'a> {
         }
         let (tokens, shared) = (sums[1..5].iter().sum(), lease.shared);
         for account in accounts(row) {
-            let is_one = |one: &Used<'_>| (one.account, one.day) == (account, day);
-            let used = entry(&mut self.used, is_one, || Used { account, day, used: Amount::default() });
+            let is_one = |one: &DailyUse<'_>| (one.account, one.day) == (account, day);
+            let used = entry(&mut self.used, is_one, || DailyUse { account, day, used: Amount::default() });
             used.used = used.used.plus(Amount { tokens, nano: sums[5] });
             let lent = lease.groups.iter().find(|group| account == (true, &*group.name));
             let (window, period) = match account.0 {
@@ -146,17 +146,18 @@ impl<'a> Totals<'a> {
     fn line(
         &mut self,
         account: (bool, &'a str),
-        window: Bounds,
-        period: Bounds,
+        window: TimeRange,
+        period: TimeRange,
         alone: bool,
         grant: Option<u64>,
-    ) -> &mut Line<'a> {
-        let is_one = |one: &Line<'_>| {
+    ) -> &mut AccountUse<'a> {
+        let is_one = |one: &AccountUse<'_>| {
             let is_grant = grant.is_none_or(|grant| one.grant == grant || one.grant == 0);
             (one.account, one.window, one.period, one.alone) == (account, window, period, alone) && is_grant
         };
         let none = (0, Amount::default());
-        let new = || Line { account, window, period, alone, grant: 0, taken: none, served: 0, ended: none, tokens: 0 };
+        let new =
+            || AccountUse { account, window, period, alone, grant: 0, taken: none, served: 0, ended: none, tokens: 0 };
         entry(&mut self.lines, is_one, new)
     }
 
@@ -186,7 +187,7 @@ impl<'a> Totals<'a> {
         }
         let (mut days, mut groups, mut named) = (Vec::new(), Vec::new(), Vec::new());
         self.places.iter().for_each(|place| _ = entry(&mut days, |day| *day == place.day, || place.day));
-        let is_group = |one: &&Used<'_>| one.account.0;
+        let is_group = |one: &&DailyUse<'_>| one.account.0;
         for one in self.used.iter().filter(is_group) {
             entry(&mut groups, |known: &String| known[1..] == *one.account.1, || name(one.account));
         }

@@ -3,7 +3,7 @@
 //! different epoch. Only `tollgate ledger adopt` makes hosts take over another ledger.
 
 use super::code::{self, SCRIPTS};
-use super::link::Link;
+use super::link::RemoteLink;
 use super::values::{list, text};
 use super::{FORMAT, FORMERS, Remote, Speaker};
 use crate::base::digest::hex;
@@ -25,12 +25,12 @@ pub(crate) const OLDER: &str = "the ledger has lost usage records or changes of 
     changes of keys must be made again";
 
 /// Marks of a ledger: its format, its epoch, and the epoch to be taken over.
-type Found = [Option<String>; 3];
+type LedgerMarks = [Option<String>; 3];
 
 impl Remote {
     /// Opens a connection to the server that has the ledger, loads the scripts, and reads the marks. Each node of a
     /// cluster is tried once, within the time that one node has to answer.
-    fn open(&mut self) -> RedisResult<(Link, Found)> {
+    fn open(&mut self) -> RedisResult<(RemoteLink, LedgerMarks)> {
         let (mut tried, mut why) = (Vec::new(), None);
         let until = self.clock.mono().after(self.nodes.bounds.answer);
         loop {
@@ -48,7 +48,7 @@ impl Remote {
         }
     }
 
-    fn open_here(&mut self) -> RedisResult<(Link, Found)> {
+    fn open_here(&mut self) -> RedisResult<(RemoteLink, LedgerMarks)> {
         let mut connection = self.nodes.connect()?;
         let mut pipe = redis::pipe();
         for code in code::scripts(self.nodes.is_cluster()) {
@@ -141,7 +141,7 @@ impl Remote {
         Ok(())
     }
 
-    fn begin(&self, connection: &mut Link, adopts: bool) -> RedisResult<String> {
+    fn begin(&self, connection: &mut RemoteLink, adopts: bool) -> RedisResult<String> {
         let name = random_name()?;
         let kept = if adopts { limits::ADOPTED_KEPT.as_secs() } else { 0 };
         let mut cmd = redis::cmd("EVAL");

@@ -1,7 +1,7 @@
 //! Connection to a server of a shared ledger: sends commands, and reads answers within bounds.
 //!
 //! A server that is broken, or not Redis, may send anything: a line without an end, an answer of any length or depth,
-//! or a byte now and then. An answer is scanned as it arrives ([`Frame`]), and parsed once it is complete.
+//! or a byte now and then. An answer is scanned as it arrives ([`ReplyScanner`]), and parsed once it is complete.
 
 use crate::base::limits;
 use crate::io::clock::watch;
@@ -43,7 +43,7 @@ impl Bounds {
 
 /// Scanner of one answer.
 #[derive(Default)]
-struct Frame {
+struct ReplyScanner {
     /// Bytes looked through, and beginning of the present line.
     at: usize,
     line: usize,
@@ -62,7 +62,7 @@ fn nonsense() -> io::Error {
     wrong("an answer that makes no sense: is this a Redis or Valkey server?".to_string())
 }
 
-impl Frame {
+impl ReplyScanner {
     /// Looks through what has arrived of an answer of at most `most` bytes. Returns its length once all of it is there.
     fn scan(&mut self, bytes: &[u8], most: usize) -> io::Result<Option<usize>> {
         loop {
@@ -142,22 +142,22 @@ impl Frame {
 }
 
 /// See the module's documentation.
-pub(super) struct Link {
+pub(super) struct RemoteLink {
     stream: Blocking,
     /// What has arrived, and what has been looked through of it.
     bytes: Vec<u8>,
-    frame: Frame,
+    frame: ReplyScanner,
     pub(super) bounds: Bounds,
 }
 
-impl Link {
+impl RemoteLink {
     /// Connects to a server, and logs in. `trust`: by TLS.
     pub(super) fn open(
         (host, port): (&str, u16),
         trust: Option<&Trust>,
         login: &RedisConnectionInfo,
         bounds: Bounds,
-    ) -> RedisResult<Link> {
+    ) -> RedisResult<RemoteLink> {
         let tcp = dial(host, port, bounds.connect)?;
         tcp.set_nodelay(true)?;
         let bounded = Bounded::new(tcp, bounds.connect);
@@ -165,7 +165,7 @@ impl Link {
             None => Blocking::Plain(bounded),
             Some(trust) => Blocking::secure(trust, host, bounded)?,
         };
-        let mut link = Link { stream, bytes: Vec::new(), frame: Frame::default(), bounds };
+        let mut link = RemoteLink { stream, bytes: Vec::new(), frame: ReplyScanner::default(), bounds };
         link.log_in(login)?;
         Ok(link)
     }
@@ -200,7 +200,7 @@ impl Link {
             if let Some(end) = self.frame.scan(&self.bytes, self.bounds.most)? {
                 let value = redis::parse_redis_value(&self.bytes[..end]);
                 self.bytes.drain(..end);
-                self.frame = Frame::default();
+                self.frame = ReplyScanner::default();
                 return Ok(value.map_err(|_| nonsense())?);
             }
             let mib = self.bytes.len().saturating_sub(before) >> 20;
@@ -249,7 +249,7 @@ fn dial(host: &str, port: u16, within: Duration) -> io::Result<TcpStream> {
     Err(why)
 }
 
-impl ConnectionLike for Link {
+impl ConnectionLike for RemoteLink {
     fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
         self.send(cmd)?;
         self.answer(self.bounds.answer)
@@ -288,9 +288,9 @@ mod tests {
 
     /// Length of the first answer, however the bytes are cut into pieces; or the error.
     fn length(bytes: &[u8]) -> Result<Option<usize>, String> {
-        let whole = Frame::default().scan(bytes, 1000).map_err(|error| error.to_string());
+        let whole = ReplyScanner::default().scan(bytes, 1000).map_err(|error| error.to_string());
         for piece in [1, 2, 3, 7] {
-            let (mut frame, mut found) = (Frame::default(), Ok(None));
+            let (mut frame, mut found) = (ReplyScanner::default(), Ok(None));
             for end in (0..bytes.len()).step_by(piece).chain([bytes.len()]) {
                 found = frame.scan(&bytes[..end], 1000).map_err(|error| error.to_string());
                 if found != Ok(None) {

@@ -9,7 +9,7 @@
 //! exists: both masters refuse a script that names a missing entry (TRYAGAIN) until the whole slot has moved. That is a
 //! temporary outage; so is ASK, the answer for names that have moved already.
 
-use super::link::{Bounds, Link};
+use super::link::{Bounds, RemoteLink};
 use super::values::{list, text};
 use crate::base::limits;
 use crate::io::tls::blocking::Trust;
@@ -22,7 +22,7 @@ const PREFIXES: [&str; 2] = ["tollgate:", "{tollgate}:"];
 const PORT: u16 = 6379;
 
 /// Host and port.
-type Place = (String, u16);
+type HostPort = (String, u16);
 
 /// Known location of the ledger.
 #[derive(Clone)]
@@ -32,11 +32,11 @@ pub(super) struct Nodes {
     trust: Option<Trust>,
     pub(super) bounds: Bounds,
     /// Nodes of a cluster: first those that the URL names, then those that nodes have reported. Empty on one server.
-    places: Vec<Place>,
+    places: Vec<HostPort>,
     /// Number of nodes that the URL names.
     seeds: usize,
     /// Node that was last reported to have the ledger, or that is to be tried next; `None` on one server.
-    at: Option<Place>,
+    at: Option<HostPort>,
 }
 
 impl Nodes {
@@ -65,12 +65,12 @@ impl Nodes {
     }
 
     /// Connects to the server, or to the node that is next.
-    pub(super) fn connect(&self) -> RedisResult<Link> {
+    pub(super) fn connect(&self) -> RedisResult<RemoteLink> {
         let (host, port) = match (&self.at, self.info.addr()) {
             (Some((host, port)), _) | (None, ConnectionAddr::Tcp(host, port)) => (&**host, *port),
             _ => return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into()),
         };
-        Link::open((host, port), self.trust.as_ref(), self.info.redis_settings(), self.bounds)
+        RemoteLink::open((host, port), self.trust.as_ref(), self.info.redis_settings(), self.bounds)
     }
 
     /// Remembers the answer to `CLUSTER SLOTS`: first and last slot, then host, port and more of each node.
@@ -92,7 +92,7 @@ impl Nodes {
     }
 
     /// Returns a node as another node reports it. If the reporting node does not know the name, its own name is meant.
-    fn meant(&self, host: &str, port: u16) -> Option<Place> {
+    fn meant(&self, host: &str, port: u16) -> Option<HostPort> {
         let own = || self.at.as_ref().map(|(host, _)| host.clone());
         let host = if matches!(host, "" | "?") { own()? } else { host.to_string() };
         (port > 0).then_some((host, port))
@@ -111,10 +111,10 @@ impl Nodes {
     }
 
     /// After `error`, selects the node that it names, or the next untried one. False if there is none.
-    pub(super) fn turn(&mut self, error: &RedisError, tried: &mut Vec<Place>) -> bool {
+    pub(super) fn turn(&mut self, error: &RedisError, tried: &mut Vec<HostPort>) -> bool {
         let Some(here) = self.at.clone() else { return false };
         tried.push(here.clone());
-        let is_new = |place: &Place| !tried.contains(place);
+        let is_new = |place: &HostPort| !tried.contains(place);
         if tried.len() >= limits::SHARED_NODES_MAX {
             return false;
         }
@@ -137,7 +137,7 @@ impl Nodes {
 }
 
 /// Parses host and port. A host with colons has brackets, except possibly if there is no port.
-fn place_of(text: &str) -> Place {
+fn place_of(text: &str) -> HostPort {
     let name = |host: &str| host.trim_matches(['[', ']']).to_string();
     match text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
         Some((host, port)) => (name(host), port.parse().unwrap_or(0)),
@@ -146,11 +146,11 @@ fn place_of(text: &str) -> Place {
 }
 
 /// Splits the URL of a cluster into that of its first node, and all nodes that it names; `None` for one server.
-fn of_cluster(url: &str) -> Option<(String, Vec<Place>)> {
+fn of_cluster(url: &str) -> Option<(String, Vec<HostPort>)> {
     let (scheme, rest) = url.split_once("+cluster://")?;
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-    let places: Vec<Place> = hosts.split(',').map(place_of).collect();
+    let places: Vec<HostPort> = hosts.split(',').map(place_of).collect();
     let first = hosts.split(',').next().unwrap_or_default();
     Some((format!("{scheme}://{user}{first}{tail}"), places))
 }

@@ -2,7 +2,7 @@
 //! it once.
 
 use super::super::api::{Batch, StoreError};
-use super::super::remote::{Command, Remote, Speaker};
+use super::super::remote::{Remote, RemoteCommand, Speaker};
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
@@ -40,7 +40,7 @@ pub fn append_again(remote: &mut Remote, batch: &Batch) -> Result<(), StoreError
     let Some((writer, number)) = batch.sent.clone() else { return Ok(()) };
     // Its reservations have ended with its lease.
     let speaker = Speaker { host: "gone".to_string(), writer };
-    remote.send(&speaker, &[Command::Rows(number, &batch.rows, &[])]).map(drop)
+    remote.send(&speaker, &[RemoteCommand::Rows(number, &batch.rows, &[])]).map(drop)
 }
 
 /// Counts requests whose admission the ledger does not know of with their rows, like requests that a host has admitted

@@ -7,7 +7,7 @@ use crate::policy::ask::{Ask, AskAnswer, Wish};
 use crate::policy::meter::{Amount, Lease};
 
 /// Remainder of one grant, as far as uses have been reported.
-struct Lent {
+struct LentGrant {
     /// Question that it was granted with, and by which it is enlarged.
     ask: Ask,
     until: Mono,
@@ -21,7 +21,7 @@ struct Lent {
 /// All grants. The number of each encodes its slot.
 #[derive(Default)]
 pub(super) struct Lents {
-    all: Vec<Option<Box<Lent>>>,
+    all: Vec<Option<Box<LentGrant>>>,
     serial: u64,
 }
 
@@ -38,7 +38,7 @@ fn are_alike(one: &Lease, other: &Lease) -> bool {
     own(one) == own(other) && one.groups == other.groups
 }
 
-impl Lent {
+impl LentGrant {
     fn number(&self) -> u64 {
         self.ask.wish.number
     }
@@ -72,7 +72,7 @@ fn times(each: Amount, count: u64) -> Amount {
 }
 
 impl Lents {
-    fn get(&mut self, number: u64) -> Option<&mut Lent> {
+    fn get(&mut self, number: u64) -> Option<&mut LentGrant> {
         self.all.get_mut(place(number))?.as_deref_mut().filter(|lent| lent.number() == number)
     }
 
@@ -143,7 +143,7 @@ impl Lents {
             return;
         }
         let ask = Ask { admits: false, number: (u32::MAX, 0), ..answer.ask.clone() };
-        let lent = Lent { ask, until, left: more, used: 0, reserved: Amount::default(), since: now };
+        let lent = LentGrant { ask, until, left: more, used: 0, reserved: Amount::default(), since: now };
         if let Some(free) = self.all.get_mut(place(wish.number)).filter(|_| more > 0) {
             *free = Some(Box::new(lent));
         }
@@ -151,12 +151,12 @@ impl Lents {
 
     /// Returns questions that enlarge grants in use, before they are used up or end.
     pub(super) fn renewals(&mut self, now: Mono) -> Vec<Ask> {
-        let due = |lent: &&Lent| {
+        let due = |lent: &&LentGrant| {
             let (age, lasts) = (now.micros_since(lent.since), lent.until.micros_since(now));
             let is_used = lent.used > 0 && lent.until > now && age >= GRANT_REST.as_micros() as u64;
             is_used && (lent.left < lent.target(now) / 2 || lasts < ((GRANT - GRANT_MARGIN) / 2).as_micros() as u64)
         };
-        let renewal = |lent: &Lent| {
+        let renewal = |lent: &LentGrant| {
             let wish = lent.wish(lent.ask.wish.part, Amount::default(), now);
             let lease = Lease { reserved: Amount::default(), ..lent.ask.lease.clone() };
             Ask { wish, lease, ..lent.ask.clone() }

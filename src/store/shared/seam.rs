@@ -4,7 +4,7 @@
 use super::super::api::StoreError;
 use super::super::follow::KeySource;
 use super::super::moments::Moments;
-use super::super::remote::{Command, Done, Holds, Remote, Speaker};
+use super::super::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
 use crate::base::digest::hex;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock;
@@ -21,7 +21,7 @@ pub trait SharedStore: KeySource {
     fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError>;
     fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError>;
     fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError>;
-    fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError>;
+    fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError>;
     fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError>;
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
@@ -64,7 +64,7 @@ impl SharedStore for Remote {
         Remote::leave(self, speaker)
     }
 
-    fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
+    fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         Remote::send(self, speaker, commands)
     }
 

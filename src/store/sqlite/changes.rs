@@ -11,16 +11,16 @@ use rusqlite::{Connection, OptionalExtension};
 use std::collections::HashSet;
 
 /// Number of a change, and a mark that distinguishes it from another change of that number.
-type Mark = (i64, i64);
+type ChangeMark = (i64, i64);
 
 /// The last change.
-fn last(connection: &Connection) -> Fallible<Mark> {
+fn last(connection: &Connection) -> Fallible<ChangeMark> {
     let mut query = connection.prepare_cached("SELECT number, mark FROM changes ORDER BY number DESC LIMIT 1")?;
     Ok(query.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?.unwrap_or_default())
 }
 
 /// True if all changes after this one are known, and it has the same mark.
-fn is_known(connection: &Connection, (number, mark): Mark) -> Fallible<bool> {
+fn is_known(connection: &Connection, (number, mark): ChangeMark) -> Fallible<bool> {
     if number == 0 {
         let first: Option<i64> = connection.query_row("SELECT MIN(number) FROM changes", [], |row| row.get(0))?;
         return Ok(first.is_none_or(|first| first == 1));
@@ -38,7 +38,7 @@ impl Sqlite {
     }
 
     /// Returns the ids of the changes after a number, and the number and the mark of the last of them.
-    fn changed_ids(&self, after: i64) -> Fallible<(Vec<String>, Option<Mark>)> {
+    fn changed_ids(&self, after: i64) -> Fallible<(Vec<String>, Option<ChangeMark>)> {
         let sql = "SELECT number, mark, key FROM changes WHERE number > ?1 ORDER BY number LIMIT ?2";
         let mut query = self.connection.prepare_cached(sql)?;
         let (mut ids, mut last) = (Vec::new(), None);

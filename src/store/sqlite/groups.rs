@@ -54,12 +54,12 @@ pub(super) const ROWS_PER_GROUP: usize = 256;
 const MICROS_MAX: u64 = i64::MAX as u64;
 
 /// Values that rows share: model, target, group, endpoint, source, client.
-type Names = (Arc<str>, Arc<str>, Arc<str>, &'static str, &'static str, Client);
+type SharedValues = (Arc<str>, Arc<str>, Arc<str>, &'static str, &'static str, Client);
 
 /// Writes rows; the buffers for their text are reused.
 #[derive(Default)]
 pub(super) struct Packer {
-    names: Vec<Names>,
+    names: Vec<SharedValues>,
     text: Vec<u8>,
     shared: Vec<u8>,
 }
@@ -131,7 +131,7 @@ impl Packer {
     /// Returns the index of a row's names, which are added if they are new.
     fn name(&mut self, row: &Row) -> usize {
         let (endpoint, source) = (row.endpoint.name(), row.usage.source.as_str());
-        let same = |(model, target, group, shape, from, client): &Names| {
+        let same = |(model, target, group, shape, from, client): &SharedValues| {
             (*shape, *from, *client) == (endpoint, source, row.client)
                 && (model, target, group) == (&row.model, &row.target, &row.group)
         };
@@ -161,7 +161,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// Row as stored, and the values after its numbers.
-struct Stored<'a> {
+struct StoredRow<'a> {
     request: &'a str,
     key: &'a str,
     numbers: [u64; NUMBERS],
@@ -174,17 +174,17 @@ struct Stored<'a> {
 /// Number of numeric values in every row.
 const NUMBERS: usize = 11;
 
-impl<'de: 'a, 'a> Deserialize<'de> for Stored<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Stored<'a>, D::Error> {
+impl<'de: 'a, 'a> Deserialize<'de> for StoredRow<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<StoredRow<'a>, D::Error> {
         struct Reading;
         impl<'de> Visitor<'de> for Reading {
-            type Value = Stored<'de>;
+            type Value = StoredRow<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a row")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Stored<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<StoredRow<'de>, A::Error> {
                 let short = || Error::custom("a row that is too short");
                 let request = row.next_element()?.ok_or_else(short)?;
                 let key = row.next_element()?.ok_or_else(short)?;
@@ -198,7 +198,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Stored<'a> {
                     *name = row.next_element()?.flatten();
                 }
                 let [user, session, trace] = names;
-                Ok(Stored { request, key, numbers, queued_ms, user, session, trace })
+                Ok(StoredRow { request, key, numbers, queued_ms, user, session, trace })
             }
         }
         from.deserialize_seq(Reading)
@@ -235,8 +235,8 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
         (model, target, group, endpoint_from(name(2)), source, Client::from_name(name(5)))
     };
     let names: Vec<_> = names.into_iter().map(shared).collect();
-    let rows: Vec<Stored<'_>> = serde_json::from_str(rows).map_err(|error| broken(error.into()))?;
-    let read = |row: Stored<'_>| {
+    let rows: Vec<StoredRow<'_>> = serde_json::from_str(rows).map_err(|error| broken(error.into()))?;
+    let read = |row: StoredRow<'_>| {
         let [admitted, name, stream, status, numbers @ ..] = row.numbers;
         let [uncached_in, cache_read, cache_write, out, cost_nano, attempts, micros] = numbers;
         let (model, target, group, endpoint, source, client) = names.get(usize::try_from(name).ok()?)?;

@@ -53,12 +53,12 @@ const SPOILT: u64 = u64::MAX;
 #[derive(Default)]
 pub(super) struct Tally {
     rows: u64,
-    sums: BTreeMap<Kind, Sums>,
+    sums: BTreeMap<SumKey, Sums>,
     people: People,
 }
 
 /// Key of a sum: day, key, model, target, group, endpoint, client.
-type Kind = (u64, KeyId, Arc<str>, Arc<str>, Arc<str>, &'static str, Client);
+type SumKey = (u64, KeyId, Arc<str>, Arc<str>, Arc<str>, &'static str, Client);
 
 impl Tally {
     /// Counts rows that are being written.
@@ -148,7 +148,7 @@ impl Tally {
 
     /// The sums.
     pub(super) fn into_sums(self) -> DaySums {
-        let key = |(day, key, model, target, group, endpoint, client): Kind| DayKey {
+        let key = |(day, key, model, target, group, endpoint, client): SumKey| DayKey {
             day,
             key: key.as_str().into(),
             model: (*model).into(),

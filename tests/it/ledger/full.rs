@@ -13,7 +13,7 @@ use tollgate::base::time::Unix;
 use tollgate::policy::ask::Use;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
 use tollgate::policy::row::Row;
-use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
 
 #[test]
 fn a_commit_behind_one_that_fails_is_not_taken_for_both() {
@@ -22,7 +22,7 @@ fn a_commit_behind_one_that_fails_is_not_taken_for_both() {
     let (speaker, rows) = (Speaker { host: "h".to_owned(), writer: "w".to_owned() }, [row(None, 1)]);
     remote.announce(&speaker, "", &Holds::new()).unwrap();
     // The second has no rows, but what was done with grants.
-    let both = [Command::Rows(1, &rows, &[]), Command::Rows(2, &[], &[])];
+    let both = [RemoteCommand::Rows(1, &rows, &[]), RemoteCommand::Rows(2, &[], &[])];
     server.say(&[b"SET", b"tollgate:rows", b"x"]);
     remote.send(&speaker, &both).unwrap_err();
     server.say(&[b"DEL", b"tollgate:rows"]);
@@ -62,7 +62,7 @@ fn the_largest_commit_of_unlike_records_counts_each() {
     for (number, size) in [(1, 1), (2, 16), (3, rows.len())] {
         server.say(&[b"CONFIG", b"RESETSTAT"]);
         assert_eq!(
-            remote.send(&speaker, &[Command::Rows(number, &rows[..size], &uses[..size])]).unwrap(),
+            remote.send(&speaker, &[RemoteCommand::Rows(number, &rows[..size], &uses[..size])]).unwrap(),
             [Done::Done]
         );
         let stats = server.text(&["INFO", "commandstats"]);

@@ -11,7 +11,7 @@ use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::{DAY_MS, window};
-use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker, accounts};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker, accounts};
 
 /// Limits of the group that all keys are in.
 const REQUESTS: u64 = 150;
@@ -56,7 +56,7 @@ impl World<'_> {
         Lease { window: bounds, period: bounds, reserved, shared: true, groups, ..Lease::default() }
     }
 
-    fn send(&mut self, host: usize, command: &Command<'_>) -> Done {
+    fn send(&mut self, host: usize, command: &RemoteCommand<'_>) -> Done {
         let speaker = &self.hosts[host].speaker;
         let done = self.remote.send(speaker, std::slice::from_ref(command)).unwrap().remove(0);
         assert_eq!(self.model.command(speaker, command), done, "what the model says of it, and what the scripts do");
@@ -113,16 +113,20 @@ impl World<'_> {
         let (uses, rows) = (std::mem::take(&mut of.uses), std::mem::take(&mut of.rows));
         of.batch += 1;
         let number = of.batch;
-        assert_eq!(self.send(host, &Command::Rows(number, &rows, &uses)), Done::Done);
+        assert_eq!(self.send(host, &RemoteCommand::Rows(number, &rows, &uses)), Done::Done);
         if self.rng.below(4) == 0 {
-            assert_eq!(self.send(host, &Command::Rows(number, &rows, &uses)), Done::Before, "once, however often");
+            assert_eq!(
+                self.send(host, &RemoteCommand::Rows(number, &rows, &uses)),
+                Done::Before,
+                "once, however often"
+            );
         }
     }
 
     fn give_back(&mut self, host: usize) {
         self.commit(host);
         for (number, ..) in std::mem::take(&mut self.hosts[host].grants) {
-            self.send(host, &Command::Return(number));
+            self.send(host, &RemoteCommand::Return(number));
         }
     }
 
@@ -166,7 +170,9 @@ impl World<'_> {
         let groups = [self.limits].into();
         let ask = Ask { number: (0, 0), key, lease, limits: Limits::default(), groups, admits: true, wish };
         self.hosts[host].uses.len().gt(&0).then(|| self.commit(host));
-        let Done::Answer(AskAnswer { ruling, grant, ask, .. }) = self.send(host, &Command::Ask(&ask)) else { panic!() };
+        let Done::Answer(AskAnswer { ruling, grant, ask, .. }) = self.send(host, &RemoteCommand::Ask(&ask)) else {
+            panic!()
+        };
         if let Some(grant) = grant {
             assert_eq!(ruling, Ruling::Admitted);
             let grants = &mut self.hosts[host].grants;

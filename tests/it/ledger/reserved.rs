@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::policy::ask::{Limits, Release, Ruling};
 use tollgate::policy::meter::{Amount, GroupLease, Lease, LimitKind, LimitReason};
 use tollgate::policy::window::window;
-use tollgate::store::remote::{Command, Done};
+use tollgate::store::remote::{Done, RemoteCommand};
 
 fn of(both: u64) -> Amount {
     Amount { tokens: both, nano: both }
@@ -37,7 +37,7 @@ fn shared_limits_are_reserved_until_rows_have_spent_them() {
         host.ask.limits = free;
         // What was lent comes back, and another request has used all of it.
         let release = Release { key: host.ask.key, lease: host.ask.lease.clone(), unsent: true };
-        assert_eq!(host.send(&Command::Release(&[release])), Done::Done);
+        assert_eq!(host.send(&RemoteCommand::Release(&[release])), Done::Done);
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
         let day = window(tollgate::base::time::Unix(now), Duration::from_secs(86_400)).0.0 / 86_400_000;
         for account in [host.ask.key.to_string(), format!("@{name}")] {

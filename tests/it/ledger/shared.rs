@@ -19,7 +19,7 @@ use tollgate::policy::ask::{Ask, Limits, Ruling, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason};
 use tollgate::policy::window::window;
-use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
 
 /// A server of the test's own.
 pub struct Server {
@@ -521,7 +521,7 @@ fn a_host_whose_clock_is_not_the_servers_is_held_to_its_limits() {
             Ask { number: (0, 0), key, lease, limits, groups: Box::default(), admits: true, wish: Wish::default() };
         let mut rulings = Vec::new();
         for _ in 0..5 {
-            let done = remote.send(&speaker, &[Command::Ask(&ask)]).unwrap();
+            let done = remote.send(&speaker, &[RemoteCommand::Ask(&ask)]).unwrap();
             let [Done::Answer(answer)] = &done[..] else { panic!("{done:?}") };
             rulings.push(answer.ruling);
         }

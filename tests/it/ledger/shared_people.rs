@@ -11,7 +11,7 @@ use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::Lease;
 use tollgate::policy::row::Row;
 use tollgate::store::api::{By, PEOPLE_MAX, Query, REST};
-use tollgate::store::remote::{Command, Remote, Speaker};
+use tollgate::store::remote::{Remote, RemoteCommand, Speaker};
 
 #[test]
 fn hosts_that_share_a_ledger_hash_alike() {
@@ -77,7 +77,7 @@ fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
     let names: Vec<String> = (0..6200).map(|n| format!("u{n:05}")).collect();
     let rows: Vec<Row> = names.iter().zip(1..).map(|(name, out)| row(Some(name), out)).collect();
     for (batch, number) in rows.chunks(128).zip(1..) {
-        remote.send(&speaker, &[Command::Rows(number, batch, &[])]).unwrap();
+        remote.send(&speaker, &[RemoteCommand::Rows(number, batch, &[])]).unwrap();
     }
     let lines = remote.usage(&Query::by(By::User), None).unwrap();
     assert_eq!((lines.len(), &*lines[1].name), (PEOPLE_MAX + 1, "u06199"), "the largest behind what is the rest");
@@ -110,7 +110,7 @@ fn a_shared_ledger_of_the_first_format_is_read_as_before_and_an_older_host_is_re
     let found = remote.find_keys(&[id]).unwrap().remove(0);
     assert!(found.group.is_none() && found.labels.is_empty());
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
-    remote.send(&speaker, &[Command::Rows(1, &[row(Some("ann"), 9)], &[])]).unwrap();
+    remote.send(&speaker, &[RemoteCommand::Rows(1, &[row(Some("ann"), 9)], &[])]).unwrap();
     let endpoints = remote.usage(&Query::by(By::Endpoint), None).unwrap();
     let endpoints: Vec<_> = endpoints.iter().map(|line| (&*line.name, line.requests)).collect();
     assert_eq!(endpoints, [("", 2), ("chat", 1)]);

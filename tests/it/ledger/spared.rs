@@ -9,7 +9,7 @@ use tollgate::policy::ask::{Ask, AskAnswer, Grant, Limits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::window::window;
-use tollgate::store::remote::{Command, Done, Holds, Remote, Speaker};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
 
 const LIMIT: u64 = 40;
 
@@ -37,13 +37,15 @@ impl Host {
         }
     }
 
-    pub fn send(&mut self, command: &Command<'_>) -> Done {
+    pub fn send(&mut self, command: &RemoteCommand<'_>) -> Done {
         self.remote.send(&self.speaker, std::slice::from_ref(command)).unwrap().remove(0)
     }
 
     pub fn admit(&mut self) -> (Ruling, Option<Grant>) {
         let ask = self.ask.clone();
-        let Done::Answer(AskAnswer { ruling, grant, .. }) = self.send(&Command::Ask(&ask)) else { panic!("no answer") };
+        let Done::Answer(AskAnswer { ruling, grant, .. }) = self.send(&RemoteCommand::Ask(&ask)) else {
+            panic!("no answer")
+        };
         (ruling, grant)
     }
 
@@ -83,8 +85,8 @@ fn what_was_granted_before_an_outage_counts_until_its_host_has_told_what_it_has_
         one.come_back();
         let took = (1..requests).map(|_| Use::Took(number, key, one.ask.lease.clone()));
         let uses: Vec<Use> = took.chain([Use::Served(key, one.ask.lease.clone())]).collect();
-        assert_eq!(one.send(&Command::Rows(number, &[], &uses)), Done::Done);
-        assert_eq!(one.send(&Command::Rows(number, &[], &uses)), Done::Before, "once, however often");
+        assert_eq!(one.send(&RemoteCommand::Rows(number, &[], &uses)), Done::Done);
+        assert_eq!(one.send(&RemoteCommand::Rows(number, &[], &uses)), Done::Before, "once, however often");
         one.remote.follow_clock().unwrap();
         assert_eq!(other.drain(), 0, "more may be told");
         // What was not used is there again when it is over by its host's clock, too.

@@ -12,7 +12,7 @@ use tollgate::policy::keys::{KeyId, KeyRecord};
 use tollgate::store::api::StoreError;
 use tollgate::store::follow::{KeyChanges, KeySource, KeysSeen};
 use tollgate::store::moments::Moments;
-use tollgate::store::remote::{Command, Done, Holds, Speaker};
+use tollgate::store::remote::{Done, Holds, RemoteCommand, Speaker};
 use tollgate::store::shared::SharedStore;
 
 /// Fate of the messages of a round.
@@ -179,7 +179,7 @@ impl SharedStore for Store {
         self.call(|ledger| ledger.server.end(&speaker.host))
     }
 
-    fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
+    fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         let fate = self.line.fate.get();
         let mut ledger = self.reach()?;
         let most = if let Fate::Unheard(most) = fate { most as usize } else { commands.len() };
@@ -193,8 +193,8 @@ impl SharedStore for Store {
                         ledger.granted.insert((speaker.writer.clone(), grant.number), now + 2000);
                     }
                 }
-                (Command::Return(number), _) => drop(ledger.granted.remove(&(speaker.writer.clone(), *number))),
-                (Command::Rows(_, _, uses), Done::Done | Done::Ended) => {
+                (RemoteCommand::Return(number), _) => drop(ledger.granted.remove(&(speaker.writer.clone(), *number))),
+                (RemoteCommand::Rows(_, _, uses), Done::Done | Done::Ended) => {
                     *ledger.told.entry(speaker.writer.clone()).or_default() += uses.len() as u64;
                 }
                 _ => {}

@@ -8,7 +8,7 @@ use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason, SharedCounts};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::DAY_MS;
-use tollgate::store::remote::{Command, Done, Holding, Holds, Speaker, accounts};
+use tollgate::store::remote::{Done, Holding, Holds, RemoteCommand, Speaker, accounts};
 
 /// Lifetime of a grant, and of the leases of a silent host, in milliseconds.
 const GRANT: u64 = 2000;
@@ -107,12 +107,12 @@ impl Server {
     }
 
     /// Does one command.
-    pub fn command(&mut self, speaker: &Speaker, command: &Command<'_>) -> Done {
+    pub fn command(&mut self, speaker: &Speaker, command: &RemoteCommand<'_>) -> Done {
         match command {
-            Command::Ask(ask) => Done::Answer(self.admit(speaker, ask)),
-            Command::Release(releases) => self.release(speaker, releases),
-            Command::Rows(number, rows, uses) => self.append(speaker, *number, rows, uses),
-            Command::Return(number) => {
+            RemoteCommand::Ask(ask) => Done::Answer(self.admit(speaker, ask)),
+            RemoteCommand::Release(releases) => self.release(speaker, releases),
+            RemoteCommand::Rows(number, rows, uses) => self.append(speaker, *number, rows, uses),
+            RemoteCommand::Return(number) => {
                 self.end(&grant_name(&speaker.writer, *number));
                 Done::Done
             }
