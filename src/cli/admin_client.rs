@@ -1,7 +1,7 @@
 //! The admin listener of a running gateway, for commands that ask it: where it is, and by which token.
 
 use super::args::{ConfigArg, parse_address};
-use super::blocking_http::{Answer, NoAnswer, Place, ask, follow};
+use super::blocking_http::{HttpResponse, NoAnswer, ServerAddress, ask, follow};
 use super::load::{self, Secrets};
 use super::output::Failure;
 use crate::io::tls::Security;
@@ -102,7 +102,7 @@ impl Listener {
     }
 
     /// Asks for a path.
-    pub(super) fn get(&self, path: &str, timeout: Duration) -> Result<Answer, NoAnswer> {
+    pub(super) fn get(&self, path: &str, timeout: Duration) -> Result<HttpResponse, NoAnswer> {
         self.at(timeout, |place| ask(place, &self.request(path)))
     }
 
@@ -116,12 +116,12 @@ impl Listener {
         format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}\r\n").into_bytes()
     }
 
-    fn at<T>(&self, timeout: Duration, call: impl FnOnce(&Place<'_>) -> T) -> T {
+    fn at<T>(&self, timeout: Duration, call: impl FnOnce(&ServerAddress<'_>) -> T) -> T {
         let (addresses, socket) = match &self.place {
             AdminListen::Address(address) => (vec![*address], None),
             AdminListen::Unix(path) => (Vec::new(), Some(path.as_path())),
         };
-        call(&Place {
+        call(&ServerAddress {
             socket,
             addresses: &addresses,
             host: "localhost",

@@ -1,7 +1,7 @@
 //! Admin API handlers that reuse CLI commands: map a request to the arguments of a command and return that command's
 //! `--json` output. They run on a helper thread, one at a time: never on the loop.
 
-use super::keys::{self, By, Limit, SetArgs};
+use super::keys::{self, Actor, KeyLimit, SetArgs};
 use super::output::{Failure, json_text};
 use super::{ledger, models, store, usage};
 use crate::base::digest::sha256;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const ONCE_MAX: usize = 255;
 
 /// An error answer: its status and message.
-type Wrong = (u16, String);
+type ErrorAnswer = (u16, String);
 
 /// Answers a request. It may take as long as a command takes.
 pub(super) fn answer(ask: Box<DeskAsk>) -> Box<DeskAnswer> {
@@ -39,7 +39,7 @@ pub(super) fn unanswered(ask: &DeskAsk) -> Box<DeskAnswer> {
     ask.answer(503, Err("no thread can be started".to_string()))
 }
 
-fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Wrong> {
+fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, ErrorAnswer> {
     let (high, now) = (&*ask.config, unix());
     // Each by itself, so that a name may have a slash.
     let parts: Vec<String> = ask.path.split('/').map(|part| percent::decoded(part.as_bytes())).collect();
@@ -74,7 +74,7 @@ fn change(
     name: &[&str],
     now: Unix,
     issued: &mut Option<Box<KeyRecord>>,
-) -> Result<String, Wrong> {
+) -> Result<String, ErrorAnswer> {
     let asked = [ask.method.as_bytes(), b" ", ask.path.as_bytes(), b"\n", &ask.body].concat();
     let Some(once) = ask.once.as_deref().map(|name| (name, sha256(&asked))) else {
         return changed(ask, high, name, None, now, issued);
@@ -94,7 +94,7 @@ fn change(
 }
 
 /// Answer to an earlier request with the same idempotency key; a different request with that key is an error.
-fn answered(high: &Config, (name, digest): (&str, [u8; 32]), now: Unix) -> Result<Option<String>, Wrong> {
+fn answered(high: &Config, (name, digest): (&str, [u8; 32]), now: Unix) -> Result<Option<String>, ErrorAnswer> {
     let Some(mut ledger) = store::open_existing(high).map_err(failed)? else { return Ok(None) };
     match ledger.answered(name, now).map_err(|error| failed(Failure::failed(error)))? {
         Some(known) if known.digest == digest => Ok(Some(known.answer)),
@@ -110,8 +110,8 @@ fn changed(
     once: Option<(&str, [u8; 32])>,
     now: Unix,
     issued: &mut Option<Box<KeyRecord>>,
-) -> Result<String, Wrong> {
-    let by = By { who: ask.writer.map_or("", ChangeAuthor::name), once };
+) -> Result<String, ErrorAnswer> {
+    let by = Actor { who: ask.writer.map_or("", ChangeAuthor::name), once };
     match (ask.method.as_str(), name) {
         ("POST", []) => {
             let SetArgs { name, options, .. } = options(&ask.body, false)?;
@@ -129,7 +129,7 @@ fn changed(
 }
 
 /// The part of all keys that is asked for, of which `next` is the id of the last key.
-fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, Wrong> {
+fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, ErrorAnswer> {
     let most = usize::try_from(ask.part.limit).unwrap_or(usize::MAX);
     let page = keys::listed(high, ask.part.after_key.as_ref(), most, now).map_err(|failure| match failure {
         Failure::Absent(_) => (400, UNKNOWN_AFTER.to_string()),
@@ -140,7 +140,7 @@ fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, Wrong> {
 }
 
 /// Options of a key, from a body that has the members of `--json`.
-fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, Wrong> {
+fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
     let mut args = SetArgs::default();
     let options = &mut args.options;
     for (name, value) in members("the body", body)? {
@@ -192,19 +192,19 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, Wrong> {
 }
 
 /// Result of reading the field at `path`, or an error with the expected value.
-fn fits<T>(path: &str, read: Result<T, String>) -> Result<T, Wrong> {
+fn fits<T>(path: &str, read: Result<T, String>) -> Result<T, ErrorAnswer> {
     read.map_err(|text| (400, [path, ": ", &text].concat()))
 }
 
 /// The names of a list that is not empty.
-fn names(path: &str, value: Raw<'_>) -> Result<Vec<String>, Wrong> {
+fn names(path: &str, value: Raw<'_>) -> Result<Vec<String>, ErrorAnswer> {
     let all: Option<Vec<String>> = value.items().map(|item| Some(item.text()?.into_owned())).collect();
     let all = all.filter(|all| value.kind() == ValueKind::Array && !all.is_empty());
     all.ok_or_else(|| expected(path, "names, or `[\"*\"]` for all"))
 }
 
 /// A limit of a key's own, as JSON may write it: `60`, `60.0`, `1e-9`.
-fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<Limit, Wrong> {
+fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<KeyLimit, ErrorAnswer> {
     let written = std::str::from_utf8(value.bytes()).unwrap_or_default();
     let plain = match written.parse::<f64>() {
         // Digits alone may be more than a float can tell apart; it writes all others without an exponent.
@@ -212,7 +212,7 @@ fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<Limit, Wrong> {
         _ => written.to_string(),
     };
     let read = match (value.kind(), is_budget) {
-        (ValueKind::Null, _) => return Ok(Limit::Plans),
+        (ValueKind::Null, _) => return Ok(KeyLimit::Plans),
         (ValueKind::Number, true) => keys::parse_budget(&plain).ok(),
         (ValueKind::Number, false) => keys::parse_limit(&plain).ok(),
         _ => None,
@@ -224,12 +224,12 @@ fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<Limit, Wrong> {
 }
 
 #[inline(never)]
-fn expected(name: &str, what: &str) -> Wrong {
+fn expected(name: &str, what: &str) -> ErrorAnswer {
     (400, [name, ": expected ", what].concat())
 }
 
 /// The time for which the old secret of a key stays valid.
-fn grace(body: &[u8]) -> Result<Duration, Wrong> {
+fn grace(body: &[u8]) -> Result<Duration, ErrorAnswer> {
     let mut grace = keys::GRACE.into();
     for (name, value) in members("the body", body)? {
         match name.as_str() {
@@ -241,7 +241,7 @@ fn grace(body: &[u8]) -> Result<Duration, Wrong> {
 }
 
 /// The members of the object at `path`, each of which is there once; none of nothing.
-fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Wrong> {
+fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, ErrorAnswer> {
     if body.is_empty() {
         return Ok(Vec::new());
     }
@@ -269,12 +269,12 @@ fn bounds(ask: &DeskAsk, items: usize) -> (usize, usize) {
 }
 
 /// A list with the lines of the requested page. `more`: further lines follow.
-fn part(ask: &DeskAsk, lines: &str, more: bool) -> Result<String, Wrong> {
+fn part(ask: &DeskAsk, lines: &str, more: bool) -> Result<String, ErrorAnswer> {
     Ok(list(lines.trim_end(), more.then(|| ask.part.bounds().1.to_string())))
 }
 
 /// The part of a list that is asked for.
-fn page(ask: &DeskAsk, items: &[impl serde::Serialize]) -> Result<String, Wrong> {
+fn page(ask: &DeskAsk, items: &[impl serde::Serialize]) -> Result<String, ErrorAnswer> {
     let (from, to) = bounds(ask, items.len());
     Ok(list(json(&&items[from..to])?.trim_end(), (to < items.len()).then(|| to.to_string())))
 }
@@ -300,20 +300,20 @@ fn plan(plan: &Plan) -> serde_json::Value {
     })
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String, Wrong> {
+fn json(value: &impl serde::Serialize) -> Result<String, ErrorAnswer> {
     json_text(value).map_err(failed)
 }
 
 #[inline(never)]
-fn unknown(name: &str) -> Wrong {
+fn unknown(name: &str) -> ErrorAnswer {
     (400, ["unknown member `", name, "`"].concat())
 }
 
-fn nothing() -> Wrong {
+fn nothing() -> ErrorAnswer {
     (404, "there is nothing here; see /admin/openapi.json".to_string())
 }
 
-fn failed(failure: Failure) -> Wrong {
+fn failed(failure: Failure) -> ErrorAnswer {
     let status = match failure {
         Failure::Misused(_) => 400,
         Failure::Absent(_) => 404,

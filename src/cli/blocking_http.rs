@@ -18,7 +18,7 @@ use std::time::Duration;
 const HEAD_MAX: usize = 64 * 1024;
 
 /// Server to ask.
-pub struct Place<'a> {
+pub struct ServerAddress<'a> {
     /// A socket in the file system, instead of addresses.
     pub socket: Option<&'a Path>,
     /// Addresses to connect to; if there are none the name is looked up.
@@ -38,7 +38,7 @@ pub struct Place<'a> {
 }
 
 /// Answer of a server.
-pub struct Answer {
+pub struct HttpResponse {
     /// Status.
     pub status: u16,
     /// The whole head.
@@ -87,7 +87,7 @@ impl NoAnswer {
 }
 
 /// Sends `request` and reads the answer.
-pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
+pub fn ask(place: &ServerAddress<'_>, request: &[u8]) -> Result<HttpResponse, NoAnswer> {
     let (mut stream, mut answer, framing) = begin(place, request)?;
     let rest = std::mem::take(&mut answer.body);
     (answer.body, answer.whole) = body(&mut stream, BodyReader::new(framing), rest);
@@ -95,7 +95,7 @@ pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
 }
 
 /// Sends `request` and shows the answer's body as it comes, until it ends or `see` has seen enough; its status.
-pub fn follow(place: &Place<'_>, request: &[u8], see: &mut dyn FnMut(&[u8]) -> bool) -> Result<u16, NoAnswer> {
+pub fn follow(place: &ServerAddress<'_>, request: &[u8], see: &mut dyn FnMut(&[u8]) -> bool) -> Result<u16, NoAnswer> {
     let (mut stream, answer, framing) = begin(place, request)?;
     let (mut reader, mut rest) = (BodyReader::new(framing), answer.body);
     loop {
@@ -112,7 +112,7 @@ pub fn follow(place: &Place<'_>, request: &[u8], see: &mut dyn FnMut(&[u8]) -> b
 }
 
 /// Sends `request` and reads the head of the answer; its body is what has come of it, framed as is said.
-fn begin(place: &Place<'_>, request: &[u8]) -> Result<(Blocking, Answer, Framing), NoAnswer> {
+fn begin(place: &ServerAddress<'_>, request: &[u8]) -> Result<(Blocking, HttpResponse, Framing), NoAnswer> {
     let tcp = connect(place)?;
     let mut tcp = Bounded::new(tcp, place.connect);
     if let Some(tunnel) = place.tunnel {
@@ -135,7 +135,7 @@ fn begin(place: &Place<'_>, request: &[u8]) -> Result<(Blocking, Answer, Framing
         }
     };
     let rest = got.split_off(head.len as usize);
-    Ok((stream, Answer { status: head.status, head: got, body: rest, whole: false }, head.framing))
+    Ok((stream, HttpResponse { status: head.status, head: got, body: rest, whole: false }, head.framing))
 }
 
 /// Has a proxy make a tunnel. Its answer is read byte by byte: what comes behind it is not the proxy's.
@@ -159,7 +159,7 @@ fn through(tcp: &mut Bounded, tunnel: &Tunnel) -> Result<(), NoAnswer> {
     }
 }
 
-fn connect(place: &Place<'_>) -> Result<TcpStream, NoAnswer> {
+fn connect(place: &ServerAddress<'_>) -> Result<TcpStream, NoAnswer> {
     if let Some(path) = place.socket {
         // It has the type of the others: only how it is reached differs.
         let stream = UnixStream::connect(path).map_err(|error| NoAnswer::Broken(error.to_string()))?;
@@ -234,7 +234,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
     /// Result for a peer that sends `words`, and then a letter every 20 ms; and the time that it took.
-    fn asked(words: &'static [u8]) -> (Result<Answer, NoAnswer>, Duration) {
+    fn asked(words: &'static [u8]) -> (Result<HttpResponse, NoAnswer>, Duration) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let peer = std::thread::spawn(move || {
@@ -245,7 +245,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        let place = Place {
+        let place = ServerAddress {
             socket: None,
             addresses: &[address],
             host: "127.0.0.1",

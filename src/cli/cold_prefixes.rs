@@ -24,7 +24,7 @@ const FOLLOWED_MAX: usize = 100_000;
 const LINES_MAX: usize = 1000;
 
 /// State of a conversation after a request.
-struct Seen {
+struct ConversationState {
     admitted: Unix,
     target: Arc<str>,
     /// Tokens that the provider has reported to be in its cache.
@@ -33,7 +33,7 @@ struct Seen {
 
 /// Totals of one conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub(super) struct Line {
+pub(super) struct ConversationLine {
     /// Name of the conversation, as in the rows.
     name: String,
     requests: u64,
@@ -50,14 +50,14 @@ pub(super) struct Line {
     cold_cost_nano_usd: u64,
 }
 
-impl Line {
+impl ConversationLine {
     fn cold(&mut self) -> [&mut u64; 4] {
         [&mut self.changed_tokens, &mut self.expired_tokens, &mut self.moved_tokens, &mut self.failed_over_tokens]
     }
 }
 
 /// Cost of cold prefixes by conversation, from the rows that `query` selects, the most expensive first.
-pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Result<Vec<Line>, Failure> {
+pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Result<Vec<ConversationLine>, Failure> {
     let mut followed = Followed::default();
     let exported = ledger.export(&mut |entry| {
         if let Entry::Request(row) = entry
@@ -74,7 +74,7 @@ pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Resul
 }
 
 /// The lines for people.
-pub(super) fn table(lines: &[Line]) -> String {
+pub(super) fn table(lines: &[ConversationLine]) -> String {
     let heads =
         ["REQUESTS", "PROMPT", "CACHE READ", "CACHE WRITE", "CHANGED", "EXPIRED", "MOVED", "FAILED OVER", "PAID $"];
     let heads: Vec<_> = [("SESSION", Align::Left)].into_iter().chain(heads.map(|head| (head, Align::Right))).collect();
@@ -89,7 +89,7 @@ pub(super) fn table(lines: &[Line]) -> String {
 }
 
 /// Formats the report as comma-separated values, with the names of the JSON.
-pub(super) fn csv(lines: &[Line]) -> String {
+pub(super) fn csv(lines: &[ConversationLine]) -> String {
     let mut out = "session,requests,input_tokens,cache_read_tokens,cache_write_tokens,changed_tokens,expired_tokens,\
                    moved_tokens,failed_over_tokens,cold_cost_nano_usd\r\n"
         .to_string();
@@ -111,8 +111,8 @@ pub(super) fn csv(lines: &[Line]) -> String {
 #[derive(Default)]
 struct Followed {
     /// By session and model: what a program asks of another model beside it is a prefix of its own.
-    seen: BTreeMap<(Arc<str>, Arc<str>), Seen>,
-    lines: BTreeMap<Arc<str>, Line>,
+    seen: BTreeMap<(Arc<str>, Arc<str>), ConversationState>,
+    lines: BTreeMap<Arc<str>, ConversationLine>,
 }
 
 impl Followed {
@@ -131,7 +131,7 @@ impl Followed {
         if usage.total() == 0 {
             return;
         }
-        let now = Seen {
+        let now = ConversationState {
             admitted: row.admitted,
             target: row.target.clone(),
             cached: usage.cache_read.saturating_add(usage.cache_write),
@@ -162,9 +162,9 @@ impl Followed {
         models.into_iter().take_while(|(other, _)| *other == session).for_each(|place| drop(self.seen.remove(&place)));
     }
 
-    fn lines(self) -> Vec<Line> {
-        let named = |(name, line): (Arc<str>, Line)| Line { name: name.to_string(), ..line };
-        let mut lines: Vec<Line> = self.lines.into_iter().map(named).collect();
+    fn lines(self) -> Vec<ConversationLine> {
+        let named = |(name, line): (Arc<str>, ConversationLine)| ConversationLine { name: name.to_string(), ..line };
+        let mut lines: Vec<ConversationLine> = self.lines.into_iter().map(named).collect();
         crate::base::order::by_key(&mut lines, |line| {
             let cold = line.clone().cold().into_iter().map(|tokens| *tokens).sum::<u64>();
             (u64::MAX - line.cold_cost_nano_usd, u128::from(u64::MAX - cold))
@@ -192,7 +192,7 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn lines(rows: &[Row]) -> Vec<Line> {
+    fn lines(rows: &[Row]) -> Vec<ConversationLine> {
         let mut followed = Followed::default();
         rows.iter().for_each(|row| followed.row(row, Some(&PRICES)));
         followed.lines()

@@ -1,7 +1,7 @@
 //! `tollgate check --connect`: asks every provider for its models, as the gateway would, and reports problems and their
 //! solutions. Must never repeat a provider's text: it may contain a credential.
 
-use super::blocking_http::{Answer, NoAnswer};
+use super::blocking_http::{HttpResponse, NoAnswer};
 use super::discover;
 use super::output::{Failure, clean, print};
 use super::provider_client::{ANSWER, Asker, base_path, encoded, get, list_path, request, send};
@@ -133,14 +133,14 @@ fn origin(provider: &Provider) -> String {
 }
 
 /// A model that a provider lists.
-struct Listed {
+struct ListedModel {
     id: String,
     /// The day on which it ends, where the provider says so (`shutdown_date`, as OpenAI's list has it).
     ends: Option<String>,
 }
 
 /// Evaluates an answer to the request for models. `list`: the models, if there is a list.
-fn judge(provider: &Provider, asker: &Asker<'_>, answer: &Answer, list: &mut Option<Vec<Listed>>) -> Found {
+fn judge(provider: &Provider, asker: &Asker<'_>, answer: &HttpResponse, list: &mut Option<Vec<ListedModel>>) -> Found {
     let status = answer.status;
     match status {
         200 => match serde_json::from_slice::<Value>(&answer.body) {
@@ -172,7 +172,7 @@ fn judge(provider: &Provider, asker: &Asker<'_>, answer: &Answer, list: &mut Opt
     }
 }
 
-fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut Option<Vec<Listed>>) -> Found {
+fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut Option<Vec<ListedModel>>) -> Found {
     let Some(entries) = value["data"].as_array() else {
         return Found::Hint("200, but the response is not a list of models".to_string());
     };
@@ -182,8 +182,8 @@ fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut 
         return Found::Bad("it speaks the messages shape: write shape = \"messages\"".to_string());
     }
     let text = |value: &Value| value.as_str().map(str::to_string);
-    let listed = |entry: &Value| Some(Listed { id: text(&entry["id"])?, ends: text(&entry["shutdown_date"]) });
-    let models: Vec<Listed> = entries.iter().filter_map(listed).collect();
+    let listed = |entry: &Value| Some(ListedModel { id: text(&entry["id"])?, ends: text(&entry["shutdown_date"]) });
+    let models: Vec<ListedModel> = entries.iter().filter_map(listed).collect();
     let found = Found::Good(format!("200, {} models", models.len()));
     *list = Some(models);
     found
@@ -209,7 +209,7 @@ const ABSENT: [u16; 3] = [404, 405, 501];
 const NOT_FOR_IT: [&str; 3] = ["does not support", "not supported", "not a chat model"];
 
 /// The answer to a request without a message or a text: a provider refuses it, and charges nothing.
-fn post(provider: &Provider, asker: &Asker<'_>, path: &str, body: &[u8]) -> Option<Answer> {
+fn post(provider: &Provider, asker: &Asker<'_>, path: &str, body: &[u8]) -> Option<HttpResponse> {
     send(provider, asker, &request(provider, "POST", path, &[], body)).ok()
 }
 
@@ -344,8 +344,8 @@ fn answers_tls(provider: &Provider, asker: &Asker<'_>) -> bool {
 }
 
 /// True if the provider has the model of a target.
-fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[Listed], target: &Target) -> Found {
-    if let Some(Listed { ends, .. }) = list.iter().find(|model| model.id == target.model) {
+fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[ListedModel], target: &Target) -> Found {
+    if let Some(ListedModel { ends, .. }) = list.iter().find(|model| model.id == target.model) {
         return match ends {
             Some(day) => Found::Hint(format!("it is there, and the provider will end it on {day}: choose another")),
             None => Found::Good("it is there".to_string()),
@@ -359,7 +359,7 @@ fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[Listed], target: &Ta
     if provider.is_openai() && &*provider.host != "api.openai.com" {
         return Found::Hint("not listed, as deployments of Azure are not".to_string());
     }
-    let far = |model: &&Listed| distance(&model.id, &target.model);
+    let far = |model: &&ListedModel| distance(&model.id, &target.model);
     let nearest = list.iter().min_by_key(far).filter(|model| far(model) <= 3);
     match (nearest, list) {
         (Some(near), _) => Found::Bad(format!("the provider has no such model; did you mean `{}`?", near.id)),

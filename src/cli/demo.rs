@@ -3,7 +3,7 @@
 use super::args::DemoArgs;
 use super::demo_config::demo_text;
 use super::output::Failure;
-use super::serve::{Listeners, catch_signals, serve};
+use super::serve::{ServeListeners, catch_signals, serve};
 use crate::base::digest::hex;
 use crate::io::clock;
 use crate::io::listen;
@@ -22,27 +22,27 @@ use std::process::ExitCode;
 
 /// Runs the demo in the foreground until a signal; exit code 0.
 pub fn run(args: &DemoArgs) -> ExitCode {
-    let folder = Folder::new().map_err(Failure::failed);
+    let folder = DemoFolder::new().map_err(Failure::failed);
     let ended = catch_signals().and_then(|signals| demo(args, &folder?.0, signals));
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
 /// A folder for the demo's ledger, gone when it ends.
-struct Folder(PathBuf);
+struct DemoFolder(PathBuf);
 
-impl Folder {
+impl DemoFolder {
     /// Creates a folder with an unguessable name; it must be new, since others may write where temporary files are.
-    fn new() -> Result<Folder, String> {
+    fn new() -> Result<DemoFolder, String> {
         let mut random = [0u8; 8];
         SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
         let path = std::env::temp_dir().join(format!("tollgate-demo-{:016x}", u64::from_ne_bytes(random)));
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| format!("cannot create {}: {error}", path.display()))?;
-        Ok(Folder(path))
+        Ok(DemoFolder(path))
     }
 }
 
-impl Drop for Folder {
+impl Drop for DemoFolder {
     fn drop(&mut self) {
         // What cannot be removed is left in the folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -63,7 +63,7 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     let source = Source { file: &name, text: &text, env: &|_| None, read: &read, run: &Source::no_program };
     let config = Config::parse(&source).map_err(Failure::Config)?;
     let key = issue_key(&db, &config).map_err(Failure::failed)?;
-    let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
+    let listeners = ServeListeners::bind(&config).map_err(Failure::failed)?;
     [&listen, &admin].into_iter().for_each(Port::tell);
     print_help(listen.address, admin.address, &key, &token, &config, &file);
     // The demo is for looking at answers; its log would only stand between them.

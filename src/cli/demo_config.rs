@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 /// Id, name, shape, context, input, output, cache read and cache write price (USD per 1M tokens).
-type Entry = (&'static str, &'static str, &'static str, &'static str, [&'static str; 4]);
+type DemoModel = (&'static str, &'static str, &'static str, &'static str, [&'static str; 4]);
 
 /// Context sizes and prices as they are found in the market; names that are nobody's.
-const CATALOG: [Entry; 6] = [
+const CATALOG: [DemoModel; 6] = [
     ("heron-large", "Heron Large", "chat", "1M", ["2.50", "10.00", "0.25", "2.50"]),
     ("heron-small", "Heron Small", "chat", "256K", ["0.25", "2.00", "0.025", "0.25"]),
     ("heron-nano", "Heron Nano", "chat", "256K", ["0.05", "0.40", "0.005", "0.05"]),

@@ -1,7 +1,7 @@
 //! Reads a provider's list of models for the catalog. Blocks: called on separate threads by `serve`, and by `models`
 //! and `check`. Never for the loop.
 
-use super::blocking_http::Answer;
+use super::blocking_http::HttpResponse;
 use super::provider_client::{Asker, encoded, get, list_path};
 use crate::base::limits::{ASKED_BYTES_MAX, LIST_PAGES_MAX, TOLD_BYTES_MAX};
 use crate::gateway::orders::{List, NoList};
@@ -50,7 +50,7 @@ fn ask_by(provider: &Provider, security: &Security) -> Result<List, NoList> {
 }
 
 /// Adds one page to the list. What the next one begins behind, where there is one.
-fn page(answer: &Answer, discover: &Discover, list: &mut List) -> Result<Option<String>, &'static str> {
+fn page(answer: &HttpResponse, discover: &Discover, list: &mut List) -> Result<Option<String>, &'static str> {
     if !answer.whole {
         return Err(match answer.body.len() >= ASKED_BYTES_MAX {
             true => "the list is longer than 4 MiB",
@@ -91,7 +91,7 @@ mod tests {
 
     /// Result of one page: names with contexts, the skipped ones, and the cursor of the next page.
     fn read(prefix: &str, body: &str) -> Result<(List, Option<String>), &'static str> {
-        let answer = Answer { status: 200, head: Vec::new(), body: body.as_bytes().to_vec(), whole: true };
+        let answer = HttpResponse { status: 200, head: Vec::new(), body: body.as_bytes().to_vec(), whole: true };
         let mut list = List::default();
         let next = page(&answer, &Discover { prefix: prefix.into(), ..Discover::default() }, &mut list)?;
         Ok((list, next))
@@ -153,9 +153,9 @@ mod tests {
         }
         let deep = "[".repeat(200) + &"]".repeat(200);
         assert_eq!(read("", &deep), Err("the list is no JSON"));
-        let cut = Answer { status: 200, head: Vec::new(), body: b"[]".to_vec(), whole: false };
+        let cut = HttpResponse { status: 200, head: Vec::new(), body: b"[]".to_vec(), whole: false };
         assert_eq!(page(&cut, &Discover::default(), &mut List::default()), Err("the list ends too early"));
-        let long = Answer { body: vec![b' '; ASKED_BYTES_MAX], ..cut };
+        let long = HttpResponse { body: vec![b' '; ASKED_BYTES_MAX], ..cut };
         assert_eq!(page(&long, &Discover::default(), &mut List::default()), Err("the list is longer than 4 MiB"));
     }
 

@@ -2,7 +2,7 @@
 //! their usual ports; where nothing is found, an example to be filled in. Never writes over a file.
 
 use super::args::ConfigArg;
-use super::blocking_http::{Place, ask};
+use super::blocking_http::{ServerAddress, ask};
 use super::load;
 use super::output::{Failure, clean, print, remark};
 use crate::io::tls::Security;
@@ -237,7 +237,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
 /// Asks a port of this host for its models.
 fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let place = Place {
+    let place = ServerAddress {
         socket: None,
         addresses: &[address],
         host: "127.0.0.1",

@@ -8,11 +8,11 @@ mod listing;
 mod lookup;
 mod options;
 
-pub(super) use actor::By;
+pub(super) use actor::Actor;
 pub use listing::ListArgs;
 pub use lookup::KeyArgs;
 pub use options::KeyOptions;
-pub(super) use options::{Limit, parse_budget, parse_expiry, parse_group, parse_label, parse_limit, parse_name};
+pub(super) use options::{KeyLimit, parse_budget, parse_expiry, parse_group, parse_label, parse_limit, parse_name};
 
 use super::args::ConfigArg;
 use super::ledger::present;
@@ -28,7 +28,7 @@ use crate::policy::window::iso;
 use actor::{answer, shown as audited};
 use clap::{Args, Subcommand};
 use listing::Used;
-pub(super) use listing::{Line, listed, shown};
+pub(super) use listing::{KeyLine, listed, shown};
 pub(super) use lookup::unknown;
 use lookup::{find, is_no_id};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -165,7 +165,7 @@ fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     somewhere_to_show()?;
     let now = present(&high)?;
-    let (record, text) = make(args, &high, &By::COMMAND, now)?;
+    let (record, text) = make(args, &high, &Actor::COMMAND, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| withdraw(&high, &record.id, &unseen))?;
     let (name, expiry) = (clean(&record.name), record.expires.map_or("never".to_string(), iso));
     remark(&format!("key {} for {name}: plan {}, expires {expiry}; shown only now", record.id, record.plan));
@@ -179,7 +179,7 @@ fn somewhere_to_show() -> Result<(), Failure> {
 
 /// Revokes a key that was stored and could not be shown; what is to be said of it.
 fn withdraw(high: &Config, id: &KeyId, unseen: &Failure) -> Failure {
-    let outcome = match revoke_in(high, id, &By::COMMAND, unix()) {
+    let outcome = match revoke_in(high, id, &Actor::COMMAND, unix()) {
         Ok(_) => "it is revoked again".to_string(),
         Err(failure) => format!("it could not be revoked either ({}): revoke it", failure.text()),
     };
@@ -195,7 +195,7 @@ fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: U
 }
 
 /// Makes a key and stores its record: the record, and the key, which cannot be shown again.
-fn make(args: &IssueArgs, high: &Config, by: &By<'_>, now: Unix) -> Result<(KeyRecord, String), Failure> {
+fn make(args: &IssueArgs, high: &Config, by: &Actor<'_>, now: Unix) -> Result<(KeyRecord, String), Failure> {
     is_no_id(high, &args.name)?;
     let key = prepare(args, high, now)?;
     let issued = with_entropy(|fill| issue(&high.server.key_prefix, fill))?;
@@ -220,7 +220,7 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     somewhere_to_show()?;
     let now = present(&high)?;
     let id = find(&high, &args.key)?.id;
-    let Rotated { before, record, text } = rotate_in(&high, &id, args.grace, &By::COMMAND, now)?;
+    let Rotated { before, record, text } = rotate_in(&high, &id, args.grace, &Actor::COMMAND, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| undo(&high, &before, &record, &unseen))?;
     let end = record.former.first().map(|former| format!("former secrets end by {}", iso(former.until)));
     let end = end.unwrap_or_else(|| "the former secret has ended".to_string());
@@ -234,19 +234,19 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
         return Err(Failure::misused(NOTHING));
     }
     let now = args.options.present(&high)?;
-    let record = set_in(&high, &find(&high, &args.key)?.id, args, &By::COMMAND, now)?;
+    let record = set_in(&high, &find(&high, &args.key)?.id, args, &Actor::COMMAND, now)?;
     if args.json {
-        return print_json(&Line::new(&record, &high, &Used::default(), now));
+        return print_json(&KeyLine::new(&record, &high, &Used::default(), now));
     }
     remark(&format!("key {} for {} is changed", record.id, clean(&record.name)));
     Ok(())
 }
 
 /// Changes a key as asked, all of it or nothing.
-fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &By<'_>, now: Unix) -> Result<KeyRecord, Failure> {
+fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &Actor<'_>, now: Unix) -> Result<KeyRecord, Failure> {
     is_no_id(high, args.name.as_deref().unwrap_or_default())?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
-    let answer = |key: &KeyRecord| answer(&Line::new(key, high, &Used::default(), now));
+    let answer = |key: &KeyRecord| answer(&KeyLine::new(key, high, &Used::default(), now));
     let edited = ledger.edit_key(id, &by.note("edit", (&audited(high, now), &answer), now), |key| {
         if key.revoked.is_some() {
             return Err(Failure::Refused(format!("key {id} is revoked; issue a new one")));
@@ -268,7 +268,7 @@ struct Rotated {
 }
 
 /// Gives a key a new secret.
-fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &By<'_>, now: Unix) -> Result<Rotated, Failure> {
+fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &Actor<'_>, now: Unix) -> Result<Rotated, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     let issued = with_entropy(|fill| reissue(&high.server.key_prefix, *id, fill))?;
     let until = Unix(now.0.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
@@ -301,7 +301,7 @@ fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure)
     let take_back = || -> Result<(), Failure> {
         let (mut ledger, now) = (store::open_existing(high)?.ok_or_else(|| unknown(record.id.as_str()))?, unix());
         let shown = audited(high, now);
-        let note = By::COMMAND.note("undo", (&shown, &|_| String::new()), now);
+        let note = Actor::COMMAND.note("undo", (&shown, &|_| String::new()), now);
         let edited = ledger.edit_key(&record.id, &note, |key| {
             if key.digest == record.digest {
                 (key.digest, key.former) = (before.digest, before.former.clone());
@@ -342,7 +342,7 @@ fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Fail
 fn revoke(args: &KeyArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let id = find(&high, &args.key)?.id;
-    let new = revoke_in(&high, &id, &By::COMMAND, unix())?;
+    let new = revoke_in(&high, &id, &Actor::COMMAND, unix())?;
     if args.json {
         return print_json(&gone(&id, !new));
     }
@@ -351,14 +351,14 @@ fn revoke(args: &KeyArgs) -> Result<(), Failure> {
 }
 
 /// A key that is revoked, as JSON.
-pub(super) type Gone = serde_json::Value;
+pub(super) type RevokedKey = serde_json::Value;
 
-fn gone(id: &KeyId, was_before: bool) -> Gone {
+fn gone(id: &KeyId, was_before: bool) -> RevokedKey {
     serde_json::json!({"id": id.as_str(), "revoked": true, "was_revoked_before": was_before})
 }
 
 /// True if the key was not revoked before; an unknown one is a failure.
-fn revoke_in(high: &Config, id: &KeyId, by: &By<'_>, now: Unix) -> Result<bool, Failure> {
+fn revoke_in(high: &Config, id: &KeyId, by: &Actor<'_>, now: Unix) -> Result<bool, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     let answer = |key: &KeyRecord| answer(&gone(&key.id, false));
     let edited =
@@ -378,18 +378,18 @@ pub(super) struct Fresh {
     /// The key itself, which is shown this once; afterwards `None`.
     secret: Option<String>,
     #[serde(flatten)]
-    record: Line,
+    record: KeyLine,
 }
 
 impl Fresh {
     fn new(secret: Option<String>, record: &KeyRecord, high: &Config, now: Unix) -> Fresh {
-        Fresh { secret, record: Line::new(record, high, &Used::default(), now) }
+        Fresh { secret, record: KeyLine::new(record, high, &Used::default(), now) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::options::{Expiry, Limit};
+    use super::options::{Expiry, KeyLimit};
     use super::*;
     use crate::cli::demo_config::tests::parsed;
     use crate::policy::config::StoreUrl;
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn an_issued_key_opens_what_is_stored_and_is_not_in_the_store_itself() {
         let (high, _folder) = with_ledger("issue");
-        let (record, text) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        let (record, text) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         let stored = records_in(&high).unwrap();
         assert_eq!(stored, std::slice::from_ref(&record));
         let mut keys = Keys::new(1);
@@ -481,12 +481,12 @@ mod tests {
     fn a_key_is_revoked_once_and_an_unknown_one_is_a_failure() {
         let (high, _folder) = with_ledger("revoke");
         let stranger = KeyId::parse("0123456789ab").unwrap();
-        assert_eq!(revoke_in(&high, &stranger, &By::COMMAND, NOW), Err(unknown(stranger.as_str())));
+        assert_eq!(revoke_in(&high, &stranger, &Actor::COMMAND, NOW), Err(unknown(stranger.as_str())));
         assert!(records_in(&high).unwrap().is_empty());
-        let (record, _) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
-        assert_eq!(revoke_in(&high, &record.id, &By::COMMAND, NOW), Ok(true));
-        assert_eq!(revoke_in(&high, &record.id, &By::COMMAND, NOW), Ok(false));
-        assert_eq!(revoke_in(&high, &stranger, &By::COMMAND, NOW), Err(unknown(stranger.as_str())));
+        let (record, _) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
+        assert_eq!(revoke_in(&high, &record.id, &Actor::COMMAND, NOW), Ok(true));
+        assert_eq!(revoke_in(&high, &record.id, &Actor::COMMAND, NOW), Ok(false));
+        assert_eq!(revoke_in(&high, &stranger, &Actor::COMMAND, NOW), Err(unknown(stranger.as_str())));
         assert_eq!(records_in(&high).unwrap()[0].revoked, Some(NOW));
     }
 
@@ -494,18 +494,18 @@ mod tests {
     fn an_id_is_found_before_a_name() {
         let (high, _folder) = with_ledger("find");
         assert_eq!(find(&high, "ci"), Err(unknown("ci")), "there is no ledger yet");
-        let (first, text) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        let (first, text) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         let named = IssueArgs { name: first.id.to_string(), ..args() };
-        assert!(matches!(make(&named, &high, &By::COMMAND, NOW), Err(Failure::Misused(_))), "that is an id");
+        assert!(matches!(make(&named, &high, &Actor::COMMAND, NOW), Err(Failure::Misused(_))), "that is an id");
         let stranger = IssueArgs { name: "0123456789ab".to_string(), ..args() };
-        let (second, _) = make(&stranger, &high, &By::COMMAND, NOW).unwrap();
+        let (second, _) = make(&stranger, &high, &Actor::COMMAND, NOW).unwrap();
         for (text, id) in
             [("ci", first.id), (&text, first.id), (first.id.as_str(), first.id), ("0123456789ab", second.id)]
         {
             assert_eq!(find(&high, text).unwrap().id, id, "{text}");
         }
         let twin = KeyRecord { id: KeyId::parse("0123456789ab").unwrap(), digest: [7; 32], ..second.clone() };
-        let note = By::COMMAND.note("issue", (&|_| String::new(), &|_| String::new()), NOW);
+        let note = Actor::COMMAND.note("issue", (&|_| String::new(), &|_| String::new()), NOW);
         store::open(&high).unwrap().issue_key(&twin, &note).unwrap();
         assert_eq!(find(&high, "0123456789ab").unwrap().id, twin.id, "an id before a name");
     }
@@ -513,10 +513,10 @@ mod tests {
     #[test]
     fn a_rotated_key_opens_with_both_secrets_for_the_grace_and_repeating_it_cuts_nobody_off() {
         let (high, _folder) = with_ledger("rotate");
-        let (record, first) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        let (record, first) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         let minute = Duration::from_secs(60);
-        let second = rotate_in(&high, &record.id, minute, &By::COMMAND, NOW).unwrap().text;
-        let third = rotate_in(&high, &record.id, minute, &By::COMMAND, Unix(NOW.0 + 10_000)).unwrap().text;
+        let second = rotate_in(&high, &record.id, minute, &Actor::COMMAND, NOW).unwrap().text;
+        let third = rotate_in(&high, &record.id, minute, &Actor::COMMAND, Unix(NOW.0 + 10_000)).unwrap().text;
         let mut keys = Keys::new(1);
         keys.load(records_in(&high).unwrap());
         let mut opens = |text: &String, seconds: u64| {
@@ -527,7 +527,7 @@ mod tests {
         }
         assert_eq!((opens(&first, 60), opens(&second, 69)), (None, Some(record.id)));
         assert_eq!((opens(&second, 70), opens(&third, 10_000)), (None, Some(record.id)));
-        let fourth = rotate_in(&high, &record.id, Duration::ZERO, &By::COMMAND, NOW).unwrap().text;
+        let fourth = rotate_in(&high, &record.id, Duration::ZERO, &Actor::COMMAND, NOW).unwrap().text;
         keys.load(records_in(&high).unwrap());
         let mut opens = |text: &String| keys.identify(text.as_bytes(), "tg_", NOW).is_some();
         assert_eq!((opens(&third), opens(&fourth), opens(&second)), (false, true, false));
@@ -538,16 +538,16 @@ mod tests {
         let (high, _folder) = with_ledger("rotate-revoked");
         let stranger = KeyId::parse("0123456789ab").unwrap();
         assert_eq!(
-            rotate_in(&high, &stranger, Duration::ZERO, &By::COMMAND, NOW).err(),
+            rotate_in(&high, &stranger, Duration::ZERO, &Actor::COMMAND, NOW).err(),
             Some(unknown(stranger.as_str()))
         );
-        let (record, _) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        let (record, _) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         assert_eq!(
-            rotate_in(&high, &stranger, Duration::ZERO, &By::COMMAND, NOW).err(),
+            rotate_in(&high, &stranger, Duration::ZERO, &Actor::COMMAND, NOW).err(),
             Some(unknown(stranger.as_str()))
         );
-        revoke_in(&high, &record.id, &By::COMMAND, NOW).unwrap();
-        assert!(matches!(rotate_in(&high, &record.id, Duration::ZERO, &By::COMMAND, NOW), Err(Failure::Refused(_))));
+        revoke_in(&high, &record.id, &Actor::COMMAND, NOW).unwrap();
+        assert!(matches!(rotate_in(&high, &record.id, Duration::ZERO, &Actor::COMMAND, NOW), Err(Failure::Refused(_))));
         assert_eq!(records_in(&high).unwrap()[0].digest, record.digest);
     }
 
@@ -576,12 +576,12 @@ mod tests {
         let (high, _folder) = with_ledger("set");
         let models = vec!["heron-small".to_string()];
         let (record, text) =
-            make(&with(KeyOptions { models, ..KeyOptions::default() }), &high, &By::COMMAND, NOW).unwrap();
+            make(&with(KeyOptions { models, ..KeyOptions::default() }), &high, &Actor::COMMAND, NOW).unwrap();
         let endpoints = vec!["chat".to_string()];
-        let (requests, tokens) = (Some(Limit::Own(5)), Some(Limit::Own(0)));
+        let (requests, tokens) = (Some(KeyLimit::Own(5)), Some(KeyLimit::Own(0)));
         let options = KeyOptions { endpoints, requests, tokens, ..KeyOptions::default() };
         let changed =
-            set_in(&high, &record.id, &SetArgs { name: Some("ann".into()), ..set_args(options) }, &By::COMMAND, NOW)
+            set_in(&high, &record.id, &SetArgs { name: Some("ann".into()), ..set_args(options) }, &Actor::COMMAND, NOW)
                 .unwrap();
         assert_eq!((changed.name.as_str(), changed.scope.endpoints_text().as_str()), ("ann", "chat,models,quota"));
         assert_eq!(changed.scope.models_allowed, record.scope.models_allowed);
@@ -593,11 +593,11 @@ mod tests {
         let back = KeyOptions {
             models: vec!["all".to_string()],
             endpoints: vec!["all".to_string()],
-            requests: Some(Limit::Plans),
-            tokens: Some(Limit::Plans),
+            requests: Some(KeyLimit::Plans),
+            tokens: Some(KeyLimit::Plans),
             ..KeyOptions::default()
         };
-        let changed = set_in(&high, &record.id, &set_args(back), &By::COMMAND, NOW).unwrap();
+        let changed = set_in(&high, &record.id, &set_args(back), &Actor::COMMAND, NOW).unwrap();
         assert_eq!((changed.scope, changed.limits), (Scope::default(), LimitOverrides::default()));
         let mut keys = Keys::new(1);
         keys.load(records_in(&high).unwrap());
@@ -607,11 +607,11 @@ mod tests {
     #[test]
     fn an_edit_is_made_whole_or_not_at_all() {
         let (high, _folder) = with_ledger("set-whole");
-        let (record, _) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        let (record, _) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         let options =
-            KeyOptions { requests: Some(Limit::Own(5)), models: vec!["gpt-9".into()], ..KeyOptions::default() };
+            KeyOptions { requests: Some(KeyLimit::Own(5)), models: vec!["gpt-9".into()], ..KeyOptions::default() };
         let edit = SetArgs { name: Some("ann".into()), disable: true, ..set_args(options) };
-        assert!(matches!(set_in(&high, &record.id, &edit, &By::COMMAND, NOW), Err(Failure::Misused(_))));
+        assert!(matches!(set_in(&high, &record.id, &edit, &Actor::COMMAND, NOW), Err(Failure::Misused(_))));
         assert_eq!(records_in(&high).unwrap(), [record]);
     }
 
@@ -622,28 +622,28 @@ mod tests {
     #[test]
     fn a_disabled_key_can_be_enabled_again_and_a_revoked_one_cannot() {
         let (high, _folder) = with_ledger("disable");
-        let (record, text) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        let (record, text) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         let opens = || {
             let mut keys = Keys::new(1);
             keys.load(records_in(&high).unwrap());
             keys.identify(text.as_bytes(), "tg_", NOW).is_some()
         };
         let plain = || set_args(KeyOptions::default());
-        set_in(&high, &record.id, &SetArgs { disable: true, ..plain() }, &By::COMMAND, NOW).unwrap();
+        set_in(&high, &record.id, &SetArgs { disable: true, ..plain() }, &Actor::COMMAND, NOW).unwrap();
         assert!(!opens());
-        set_in(&high, &record.id, &SetArgs { name: Some("still disabled".into()), ..plain() }, &By::COMMAND, NOW)
+        set_in(&high, &record.id, &SetArgs { name: Some("still disabled".into()), ..plain() }, &Actor::COMMAND, NOW)
             .unwrap();
         assert!(!opens());
-        set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, &By::COMMAND, NOW).unwrap();
+        set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, &Actor::COMMAND, NOW).unwrap();
         assert!(opens());
         let past = with_expiry(Expiry::After(Duration::from_secs(1)));
-        set_in(&high, &record.id, &past, &By::COMMAND, Unix(NOW.0 - 2000)).unwrap();
+        set_in(&high, &record.id, &past, &Actor::COMMAND, Unix(NOW.0 - 2000)).unwrap();
         assert!(!opens(), "it has expired");
-        set_in(&high, &record.id, &with_expiry(Expiry::Never), &By::COMMAND, NOW).unwrap();
+        set_in(&high, &record.id, &with_expiry(Expiry::Never), &Actor::COMMAND, NOW).unwrap();
         assert!(opens());
-        revoke_in(&high, &record.id, &By::COMMAND, NOW).unwrap();
+        revoke_in(&high, &record.id, &Actor::COMMAND, NOW).unwrap();
         assert!(matches!(
-            set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, &By::COMMAND, NOW),
+            set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, &Actor::COMMAND, NOW),
             Err(Failure::Refused(_))
         ));
         assert!(!opens());

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// A model as JSON.
 #[derive(Serialize)]
-pub(super) struct Line<'a> {
+pub(super) struct ModelLine<'a> {
     name: &'a str,
     id: &'a str,
     owned_by: &'a str,
@@ -65,9 +65,9 @@ fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
 }
 
 /// The catalog as JSON.
-pub(super) fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
+pub(super) fn lines(catalog: &Catalog) -> Vec<ModelLine<'_>> {
     let price = |micro: u64| micro as f64 / 1e6;
-    let line = catalog.models().iter().map(|model| Line {
+    let line = catalog.models().iter().map(|model| ModelLine {
         name: &model.name,
         id: &model.id,
         owned_by: &model.owned_by,

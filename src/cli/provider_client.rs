@@ -1,7 +1,7 @@
 //! Questions to a provider as the gateway would ask it, of commands and helper threads: with its credential, headers
 //! and certificates, by its proxy, and with an end to how long that may take.
 
-use super::blocking_http::{Answer, NoAnswer, Place, ask};
+use super::blocking_http::{HttpResponse, NoAnswer, ServerAddress, ask};
 use crate::base::time::Mono;
 use crate::io::clock::Clock;
 use crate::io::tls::Security;
@@ -86,12 +86,12 @@ pub(super) fn request(provider: &Provider, method: &str, path: &str, more: &[(&s
     bytes
 }
 
-pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
+pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<HttpResponse, NoAnswer> {
     let left = Duration::from_micros(asker.until.micros_since(asker.clock.mono()));
     if left.is_zero() {
         return Err(NoAnswer::Silent);
     }
-    let place = Place {
+    let place = ServerAddress {
         socket: None,
         addresses: &provider.addresses,
         host: provider.next_hop().0,
@@ -104,7 +104,7 @@ pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Re
     ask(&place, request)
 }
 
-pub(super) fn get(provider: &Provider, asker: &Asker<'_>, path: &str) -> Result<Answer, NoAnswer> {
+pub(super) fn get(provider: &Provider, asker: &Asker<'_>, path: &str) -> Result<HttpResponse, NoAnswer> {
     send(provider, asker, &request(provider, "GET", path, &[], b""))
 }
 

@@ -21,7 +21,7 @@ use crate::policy::window;
 use crate::store::api::Leftover;
 use crate::store::spill::Place;
 use ledger::Opened;
-pub(super) use listeners::Listeners;
+pub(super) use listeners::ServeListeners;
 use outbox::{DeskEnd, Helpers, LongWork, outbox};
 use reload::Reloader;
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
-use upgrade::{HandoverReceiver, HandoverSender, Listening, Turn};
+use upgrade::{HandoverReceiver, HandoverSender, Listening, ReceivedLedger};
 
 pub(super) mod descriptors;
 mod exporter;
@@ -47,7 +47,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         let signals = catch_signals()?;
         let path = load::find(&args.config)?;
         let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
-        let listeners = Listeners::open(&config).map_err(Failure::failed)?;
+        let listeners = ServeListeners::open(&config).map_err(Failure::failed)?;
         serve(config, Some(path), listeners, signals, Box::new(std::io::stderr())).map_err(Failure::failed)
     };
     start().map_or_else(Failure::report, |()| ExitCode::SUCCESS)
@@ -63,7 +63,7 @@ pub(super) fn catch_signals() -> Result<Signals, Failure> {
 pub(super) fn serve(
     config: Config,
     path: Option<PathBuf>,
-    mut listeners: Listeners,
+    mut listeners: ServeListeners,
     signals: Signals,
     log: Box<dyn std::io::Write + Send>,
 ) -> Result<(), String> {
@@ -80,9 +80,10 @@ pub(super) fn serve(
         .map_err(|error| format!("cannot start the log thread: {}", explained(&error)))?;
     let predecessor = listeners.channel.take().map(HandoverReceiver::new).transpose().map_err(cannot_take_over)?;
     let spills = store::spill_place(&config, path.as_deref());
-    let plan = Plan { config: Arc::new(config), path, program, descriptors, security, spills, log: Rc::new(log) };
+    let plan =
+        ServiceInputs { config: Arc::new(config), path, program, descriptors, security, spills, log: Rc::new(log) };
     let service = match predecessor {
-        None => Service::prepare(&plan, listeners, signals, Turn::default(), false)?,
+        None => Service::prepare(&plan, listeners, signals, ReceivedLedger::default(), false)?,
         Some(predecessor) => take_over(&plan, listeners, signals, predecessor)?,
     };
     plan.log.write(service.banner);
@@ -110,8 +111,8 @@ fn cannot_take_over(error: std::io::Error) -> String {
 /// Becomes a successor: everything that can be wrong is found before the predecessor stands aside, or before it has let
 /// us serve.
 fn take_over(
-    plan: &Plan,
-    listeners: Listeners,
+    plan: &ServiceInputs,
+    listeners: ServeListeners,
     signals: Signals,
     mut predecessor: HandoverReceiver,
 ) -> Result<Service, String> {
@@ -129,7 +130,7 @@ fn take_over(
 }
 
 /// Inputs of a service.
-struct Plan {
+struct ServiceInputs {
     config: Arc<Config>,
     path: Option<PathBuf>,
     program: Option<PathBuf>,
@@ -154,10 +155,10 @@ impl Service {
     /// Takes the ledger and starts the threads. `inherits`: there is a predecessor, which still serves what `turn`
     /// says.
     fn prepare(
-        plan: &Plan,
-        listeners: Listeners,
+        plan: &ServiceInputs,
+        listeners: ServeListeners,
         signals: Signals,
-        turn: Turn,
+        turn: ReceivedLedger,
         inherits: bool,
     ) -> Result<Service, String> {
         let (config, now) = (&plan.config, Clock::new().now());
@@ -221,7 +222,7 @@ fn watch_secrets(config: &Config, mailbox: Mailbox<ReactorMessage<Gateway>>) -> 
 
 /// Rows that could not be written are put where the next start finds them. Whatever cannot be kept is said, in the log
 /// and by the exit code.
-fn keep_left(left: &Leftover, plan: &Plan) -> Result<(), String> {
+fn keep_left(left: &Leftover, plan: &ServiceInputs) -> Result<(), String> {
     let rows = left.rows();
     let say = |outcome: &str, member: &str, text: &str| {
         let (time, text) = (window::iso(unix()), serde_json::Value::from(text));
@@ -251,7 +252,7 @@ fn keep_left(left: &Leftover, plan: &Plan) -> Result<(), String> {
 }
 
 /// The first log line: where it listens, and the worst case of memory.
-fn banner(config: &Config, listeners: &Listeners, keys: usize, now: Unix) -> Vec<u8> {
+fn banner(config: &Config, listeners: &ServeListeners, keys: usize, now: Unix) -> Vec<u8> {
     let addrs = |listeners: &[TcpListener]| {
         let texts = listeners.iter().filter_map(|l| l.local_addr().ok()).map(|addr| format!("\"{addr}\""));
         texts.collect::<Vec<_>>().join(",")

@@ -18,8 +18,8 @@ use crate::store::ledger::Ledger;
 use clap::Args;
 use clap::builder::ArgPredicate;
 pub use parts::{Breakdown, Part};
-use parts::{Known, SUMS};
-use report::{Members, Report};
+use parts::{KeyDetails, SUMS};
+use report::{OrderedObject, Report};
 
 /// `tollgate usage`.
 #[derive(Args, Debug, Default)]
@@ -138,7 +138,7 @@ pub(super) fn reported(
     args: &UsageArgs,
     high: &Config,
     (from, to): (u64, u64),
-) -> Result<(Vec<Members>, bool), Failure> {
+) -> Result<(Vec<OrderedObject>, bool), Failure> {
     check_days(args)?;
     let most = to - from;
     let (mut lines, keys) = read(args, high, Some(Page { from, most: most.saturating_add(1) }))?;
@@ -148,11 +148,11 @@ pub(super) fn reported(
 }
 
 /// Reads the lines of the report, or of a page of it, and the details of keys that they show.
-fn read(args: &UsageArgs, high: &Config, page: Option<Page>) -> Result<(Vec<UsageLine>, Known), Failure> {
+fn read(args: &UsageArgs, high: &Config, page: Option<Page>) -> Result<(Vec<UsageLine>, KeyDetails), Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Default::default()) };
     let query = Query { page, ..query(args, high, &mut ledger)? };
     query.who().map_err(Failure::misused)?;
-    let mut keys = Known::labels(&args.by, &mut ledger)?;
+    let mut keys = KeyDetails::labels(&args.by, &mut ledger)?;
     let names = |name: &str, second: Option<&str>| renamed(&args.by, &query.by, (name, second), &keys);
     let is_plain = args.by.0.iter().all(|part| matches!(part, Part::Sums(..)));
     let lines =
@@ -164,7 +164,7 @@ fn read(args: &UsageArgs, high: &Config, page: Option<Page>) -> Result<(Vec<Usag
     Ok((lines, keys))
 }
 
-fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold_prefixes::Line>, Failure> {
+fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold_prefixes::ConversationLine>, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
     let query = query(args, high, &mut ledger)?;
     if query.by != [By::Session] || args.user.is_some() {
@@ -227,7 +227,7 @@ fn renamed(
     by: &Breakdown,
     sums: &[By],
     (name, second): (&str, Option<&str>),
-    keys: &Known,
+    keys: &KeyDetails,
 ) -> (String, Option<String>) {
     let value = |part: &Part| {
         let is_second = sums.iter().position(|by| *by == part.by()) == Some(1);
@@ -257,9 +257,9 @@ mod tests {
     }
 
     /// One key with a name and a label.
-    fn keys() -> Known {
+    fn keys() -> KeyDetails {
         let id = KeyId::parse("AAAAAAAAAAAA").unwrap();
-        Known {
+        KeyDetails {
             labels: [(id, vec![("team".to_string(), "search".to_string())])].into(),
             names: [(id, "ann".to_string())].into(),
         }

@@ -1,6 +1,6 @@
 //! By whom a key is changed, and what the change is written with.
 
-use super::listing::{Line, Used};
+use super::listing::{KeyLine, Used};
 use crate::base::time::Unix;
 use crate::cli::output::json_text;
 use crate::policy::config::Config;
@@ -9,16 +9,16 @@ use crate::store::note::{KeyText, Note, Once};
 use serde::Serialize;
 
 /// Actor of a key change.
-pub(in crate::cli) struct By<'a> {
+pub(in crate::cli) struct Actor<'a> {
     /// Name of the admin token, or that it is a command.
     pub(in crate::cli) who: &'a str,
     /// Idempotency key, and a digest of the request.
     pub(in crate::cli) once: Option<(&'a str, [u8; 32])>,
 }
 
-impl By<'_> {
+impl Actor<'_> {
     /// A command.
-    pub(super) const COMMAND: By<'static> = By { who: "command", once: None };
+    pub(super) const COMMAND: Actor<'static> = Actor { who: "command", once: None };
 
     /// Audit entry and stored answer of a change. `shown`: audit text of a key. `answer`: the answer to a repetition of
     /// the request.
@@ -40,5 +40,5 @@ pub(super) fn answer(value: &impl Serialize) -> String {
 
 /// Audit text of a key, as in `--json`, on one line.
 pub(super) fn shown(high: &Config, now: Unix) -> impl Fn(&KeyRecord) -> String {
-    move |key| answer(&Line::new(key, high, &Used::default(), now)).lines().map(str::trim_start).collect()
+    move |key| answer(&KeyLine::new(key, high, &Used::default(), now)).lines().map(str::trim_start).collect()
 }

@@ -1,9 +1,9 @@
 //! Key operations of the admin API: they use the code of the commands, but print nothing.
 
-use super::actor::By;
-use super::listing::{Line, Used};
+use super::actor::Actor;
+use super::listing::{KeyLine, Used};
 use super::lookup::find;
-use super::{Fresh, Gone, IssueArgs, KeyOptions, Rotated, SetArgs, gone, make, revoke_in, rotate_in, set_in};
+use super::{Fresh, IssueArgs, KeyOptions, RevokedKey, Rotated, SetArgs, gone, make, revoke_in, rotate_in, set_in};
 use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;
 use crate::cli::ledger::present;
@@ -17,7 +17,7 @@ pub(in crate::cli) fn issued(
     name: String,
     options: KeyOptions,
     high: &Config,
-    by: &By<'_>,
+    by: &Actor<'_>,
 ) -> Result<(KeyRecord, Fresh), Failure> {
     let now = present(high)?;
     let args = IssueArgs { config: ConfigArg::default(), name, options, json: true };
@@ -27,24 +27,24 @@ pub(in crate::cli) fn issued(
 }
 
 /// Gives a key a new secret, for the admin API.
-pub(in crate::cli) fn rotated(key: &str, grace: Duration, high: &Config, by: &By<'_>) -> Result<Fresh, Failure> {
+pub(in crate::cli) fn rotated(key: &str, grace: Duration, high: &Config, by: &Actor<'_>) -> Result<Fresh, Failure> {
     let now = present(high)?;
     let Rotated { record, text, .. } = rotate_in(high, &find(high, key)?.id, grace, by, now)?;
     Ok(Fresh::new(Some(text), &record, high, now))
 }
 
 /// Changes a key, for the admin API.
-pub(in crate::cli) fn changed(key: &str, args: &SetArgs, high: &Config, by: &By<'_>) -> Result<Line, Failure> {
+pub(in crate::cli) fn changed(key: &str, args: &SetArgs, high: &Config, by: &Actor<'_>) -> Result<KeyLine, Failure> {
     if args.is_empty() {
         return Err(Failure::misused("the body changes nothing: name at least one field"));
     }
     let now = args.options.present(high)?;
     let record = set_in(high, &find(high, key)?.id, args, by, now)?;
-    Ok(Line::new(&record, high, &Used::default(), now))
+    Ok(KeyLine::new(&record, high, &Used::default(), now))
 }
 
 /// Revokes a key, for the admin API.
-pub(in crate::cli) fn revoked(key: &str, high: &Config, by: &By<'_>, now: Unix) -> Result<Gone, Failure> {
+pub(in crate::cli) fn revoked(key: &str, high: &Config, by: &Actor<'_>, now: Unix) -> Result<RevokedKey, Failure> {
     let id = find(high, key)?.id;
     let new = revoke_in(high, &id, by, now)?;
     Ok(gone(&id, !new))

@@ -45,7 +45,7 @@ fn parse_after(text: &str) -> Result<KeyId, String> {
 
 /// A key as JSON.
 #[derive(Serialize)]
-pub(in crate::cli) struct Line {
+pub(in crate::cli) struct KeyLine {
     id: String,
     name: String,
     plan: String,
@@ -64,7 +64,7 @@ pub(in crate::cli) struct Line {
     revoked: Option<String>,
     /// Until when secrets from before a rotation stay valid.
     former_secrets_until: Vec<String>,
-    limits: Limits,
+    limits: KeyLimits,
     /// Tokens used in the present period.
     tokens_used: u64,
     /// Cost of those tokens, in US dollars.
@@ -78,7 +78,7 @@ pub(in crate::cli) struct Line {
 
 /// The limits of a key, its own in the place of its plan's; 0 is none.
 #[derive(Serialize)]
-struct Limits {
+struct KeyLimits {
     tokens: u64,
     requests: u64,
     tokens_per_window: u64,
@@ -89,8 +89,8 @@ struct Limits {
     own: Vec<&'static str>,
 }
 
-impl Limits {
-    fn new(key: &KeyRecord, high: &Config) -> Limits {
+impl KeyLimits {
+    fn new(key: &KeyRecord, high: &Config) -> KeyLimits {
         let own = &key.limits;
         let all = [
             ("tokens", own.tokens),
@@ -102,7 +102,7 @@ impl Limits {
         let Plan { tokens, requests, tokens_per_window, concurrency, budget, .. } =
             high.plan(&key.plan).cloned().unwrap_or_default().with(own);
         let own = all.into_iter().filter(|(_, limit)| limit.is_some()).map(|(name, _)| name).collect();
-        Limits { tokens, requests, tokens_per_window, concurrency, budget: budget as f64 / 1e9, own }
+        KeyLimits { tokens, requests, tokens_per_window, concurrency, budget: budget as f64 / 1e9, own }
     }
 
     /// The limits that there are, in words.
@@ -167,8 +167,8 @@ impl Used {
     }
 }
 
-impl Line {
-    pub(super) fn new(key: &KeyRecord, high: &Config, used: &Used, now: Unix) -> Line {
+impl KeyLine {
+    pub(super) fn new(key: &KeyRecord, high: &Config, used: &Used, now: Unix) -> KeyLine {
         let status = match key {
             key if key.revoked.is_some() => "revoked",
             key if key.disabled => "disabled",
@@ -179,7 +179,7 @@ impl Line {
         let plan = high.plan(&key.plan);
         let length = plan.map_or(Period::Month, |plan| plan.period);
         let [tokens, nano] = used.period.get(&(number(length), key.id)).copied().unwrap_or_default();
-        Line {
+        KeyLine {
             id: key.id.to_string(),
             name: key.name.clone(),
             plan: key.plan.clone(),
@@ -193,7 +193,7 @@ impl Line {
             expires: key.expires.map(iso),
             revoked: key.revoked.map(iso),
             former_secrets_until: former.map(|former| iso(former.until)).collect(),
-            limits: Limits::new(key, high),
+            limits: KeyLimits::new(key, high),
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
             nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
@@ -253,8 +253,8 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 /// Keys as they stand, and whether there are more.
-pub(in crate::cli) struct Page {
-    pub(in crate::cli) lines: Vec<Line>,
+pub(in crate::cli) struct KeyPage {
+    pub(in crate::cli) lines: Vec<KeyLine>,
     pub(in crate::cli) more: bool,
 }
 
@@ -266,30 +266,30 @@ fn page(
     (after, name): (Option<&KeyId>, Option<&str>),
     most: usize,
     (used, now): (Option<&Used>, Unix),
-) -> Result<Page, Failure> {
+) -> Result<KeyPage, Failure> {
     let page = ledger.keys_page(after, name.map_or_else(Names::default, Names::of), most + 1);
     let mut keys = page.map_err(Failure::failed)?.ok_or_else(|| unknown(after.map_or("", KeyId::as_str)))?;
     let more = keys.len() > most;
     keys.truncate(most);
     let own = if used.is_none() { Some(Used::read(ledger, high, Some(&keys), now)?) } else { None };
-    let line = |used: &Used| keys.iter().map(|key| Line::new(key, high, used, now)).collect();
-    Ok(Page { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
+    let line = |used: &Used| keys.iter().map(|key| KeyLine::new(key, high, used, now)).collect();
+    Ok(KeyPage { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
 }
 
 /// Keys as they stand, for the admin API.
-pub(in crate::cli) fn listed(high: &Config, after: Option<&KeyId>, most: usize, now: Unix) -> Result<Page, Failure> {
+pub(in crate::cli) fn listed(high: &Config, after: Option<&KeyId>, most: usize, now: Unix) -> Result<KeyPage, Failure> {
     match store::open_existing(high)? {
         Some(mut ledger) => page(&mut ledger, high, (after, None), most, (None, now)),
-        None => Ok(Page { lines: Vec::new(), more: false }),
+        None => Ok(KeyPage { lines: Vec::new(), more: false }),
     }
 }
 
 /// Current state of a key.
-pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<Line, Failure> {
+pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<KeyLine, Failure> {
     let key = find(high, name)?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(name))?;
     let used = Used::read(&mut ledger, high, Some(std::slice::from_ref(&key)), now)?;
-    Ok(Line::new(&key, high, &used, now))
+    Ok(KeyLine::new(&key, high, &used, now))
 }
 
 /// The list, of which one page at a time is kept.
@@ -306,7 +306,7 @@ impl Out {
     }
 
     /// Prints a page; false if nobody reads it.
-    fn page(&mut self, lines: &[Line]) -> Result<bool, Failure> {
+    fn page(&mut self, lines: &[KeyLine]) -> Result<bool, Failure> {
         match self {
             Out::Table(table, printed) => {
                 lines.iter().for_each(|line| row(table, line));
@@ -340,7 +340,7 @@ fn table() -> Table<'static> {
     Table::new(&heads)
 }
 
-fn row(table: &mut Table<'_>, line: &Line) {
+fn row(table: &mut Table<'_>, line: &KeyLine) {
     table.row(vec![
         line.id.clone(),
         line.name.clone(),
@@ -419,7 +419,7 @@ mod tests {
         }
     }
 
-    fn text_of(lines: &[Line]) -> String {
+    fn text_of(lines: &[KeyLine]) -> String {
         let mut table = table();
         lines.iter().for_each(|line| row(&mut table, line));
         table.text()
@@ -434,7 +434,7 @@ mod tests {
         let high = parsed();
         let orphan = KeyRecord { plan: "gone".to_string(), ..key.clone() };
         let used = Used::default();
-        let lines = [key, revoked, expired, disabled, orphan].map(|key| Line::new(&key, &high, &used, NOW));
+        let lines = [key, revoked, expired, disabled, orphan].map(|key| KeyLine::new(&key, &high, &used, NOW));
         let states = lines.each_ref().map(|line| line.status);
         assert_eq!(states, ["live", "revoked", "expired", "disabled", "live"]);
         let text = text_of(&lines);
@@ -448,17 +448,17 @@ mod tests {
         let mut used = Used::default();
         used.period.insert((number(Period::Month), id), [4044, 1_250_000_000]);
         used.last.insert(id, Unix(1_795_132_800_000));
-        let text = text_of(&[Line::new(&key(), &high, &used, NOW)]);
+        let text = text_of(&[KeyLine::new(&key(), &high, &used, NOW)]);
         assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
         let limits = LimitOverrides { tokens: Some(0), requests: Some(5), ..LimitOverrides::default() };
-        let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        let line = KeyLine::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert!(text_of(&[line]).contains("4 044 / no limit"));
-        let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        let line = KeyLine::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert_eq!(line.limits.text(), "tokens none (its own), requests 5 (its own), concurrency 100");
         assert_eq!((line.limits.own.as_slice(), line.money_text()), (&["tokens", "requests"][..], None));
         assert_eq!(line.cost_used, 1.25);
         let limits = LimitOverrides { budget: Some(12_500_000_000), ..LimitOverrides::default() };
-        let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        let line = KeyLine::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert!(text_of(&[line]).contains("$1.2500 / $12.50"));
     }
 }

@@ -38,19 +38,19 @@ pub struct KeyOptions {
     pub expires: Option<Expiry>,
     /// Requests per window for this key; 0: no limit; plan: the limit of the plan
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
-    pub requests: Option<Limit>,
+    pub requests: Option<KeyLimit>,
     /// Tokens per period for this key, such as 10M
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
-    pub tokens: Option<Limit>,
+    pub tokens: Option<KeyLimit>,
     /// Tokens per window for this key
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
-    pub tokens_per_window: Option<Limit>,
+    pub tokens_per_window: Option<KeyLimit>,
     /// Running requests of this key
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
-    pub concurrency: Option<Limit>,
+    pub concurrency: Option<KeyLimit>,
     /// US dollars per period for this key, such as 12.50
     #[arg(long, value_name = "USD|plan", value_parser = parse_budget, allow_negative_numbers = true)]
-    pub budget: Option<Limit>,
+    pub budget: Option<KeyLimit>,
 }
 
 /// The option with the help of `keys issue`; `keys set` has the one above.
@@ -93,18 +93,18 @@ pub enum KeyGroup {
 
 /// A limit of a key's own, as typed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Limit {
+pub enum KeyLimit {
     /// This many; 0 is no limit.
     Own(u64),
     /// The plan's limit.
     Plans,
 }
 
-impl Limit {
+impl KeyLimit {
     fn set(self) -> Option<u64> {
         match self {
-            Limit::Own(number) => Some(number),
-            Limit::Plans => None,
+            KeyLimit::Own(number) => Some(number),
+            KeyLimit::Plans => None,
         }
     }
 }
@@ -147,20 +147,20 @@ fn labels(before: &[(String, String)], asked: &[(String, String)]) -> Result<Vec
     }
 }
 
-pub(in crate::cli) fn parse_limit(text: &str) -> Result<Limit, String> {
+pub(in crate::cli) fn parse_limit(text: &str) -> Result<KeyLimit, String> {
     if text == "plan" {
-        return Ok(Limit::Plans);
+        return Ok(KeyLimit::Plans);
     }
     let number = units::context(text).filter(|number| *number <= UNLIMITED);
-    number.map(Limit::Own).ok_or_else(|| "expected a number such as 600 or 10M (0: no limit), or plan".to_string())
+    number.map(KeyLimit::Own).ok_or_else(|| "expected a number such as 600 or 10M (0: no limit), or plan".to_string())
 }
 
-pub(in crate::cli) fn parse_budget(text: &str) -> Result<Limit, String> {
+pub(in crate::cli) fn parse_budget(text: &str) -> Result<KeyLimit, String> {
     if text == "plan" {
-        return Ok(Limit::Plans);
+        return Ok(KeyLimit::Plans);
     }
     let nano = units::dollars(text).filter(|nano| *nano <= BUDGET_MAX);
-    nano.map(Limit::Own).ok_or_else(|| {
+    nano.map(KeyLimit::Own).ok_or_else(|| {
         "expected US dollars such as 12.50, at most 1000000000 and with at most nine decimals (0: no limit), or plan"
             .to_string()
     })
@@ -281,7 +281,7 @@ impl KeyOptions {
             (&mut limits.concurrency, self.concurrency),
             (&mut limits.budget, self.budget),
         ] {
-            *own = asked.map_or(*own, Limit::set);
+            *own = asked.map_or(*own, KeyLimit::set);
         }
         Ok(())
     }
@@ -338,15 +338,15 @@ mod tests {
     #[test]
     fn a_limit_is_a_number_or_the_plans() {
         for (text, limit) in [("0", 0), ("600", 600), ("10M", 10_000_000), ("4K", 4000), ("10_000", 10_000)] {
-            assert_eq!(parse_limit(text), Ok(Limit::Own(limit)), "{text}");
+            assert_eq!(parse_limit(text), Ok(KeyLimit::Own(limit)), "{text}");
         }
-        assert_eq!(parse_limit("plan"), Ok(Limit::Plans));
+        assert_eq!(parse_limit("plan"), Ok(KeyLimit::Plans));
         for wrong in ["", "-1", "many", "1.5.2", "99999999999999999999"] {
             assert!(parse_limit(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(parse_budget("12.50"), Ok(Limit::Own(12_500_000_000)));
-        assert_eq!((parse_budget("0"), parse_budget("plan")), (Ok(Limit::Own(0)), Ok(Limit::Plans)));
-        assert_eq!(parse_budget("1e3"), Ok(Limit::Own(1_000_000_000_000)));
+        assert_eq!(parse_budget("12.50"), Ok(KeyLimit::Own(12_500_000_000)));
+        assert_eq!((parse_budget("0"), parse_budget("plan")), (Ok(KeyLimit::Own(0)), Ok(KeyLimit::Plans)));
+        assert_eq!(parse_budget("1e3"), Ok(KeyLimit::Own(1_000_000_000_000)));
         for wrong in ["", "-1", "$5", "1e10", "10M", "1000000000.1", "0.0000000001"] {
             assert!(parse_budget(wrong).is_err(), "{wrong}");
         }

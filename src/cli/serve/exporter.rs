@@ -3,7 +3,7 @@
 //! of the program waits for it for long.
 
 use crate::base::limits;
-use crate::cli::blocking_http::{Answer, NoAnswer};
+use crate::cli::blocking_http::{HttpResponse, NoAnswer};
 use crate::cli::provider_client::{Asker, request, send};
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
@@ -210,7 +210,7 @@ fn envelope(spans: &[u8]) -> Vec<u8> {
 }
 
 /// Number of spans that the collector has refused of an accepted batch.
-fn refused(answer: &Answer) -> u64 {
+fn refused(answer: &HttpResponse) -> u64 {
     if !answer.whole || json::check(&answer.body).is_err() {
         return 0;
     }
@@ -222,7 +222,7 @@ fn refused(answer: &Answer) -> u64 {
 }
 
 /// When a batch may be sent again that was not taken; `None` if it never will be.
-fn again_after(answer: &Answer) -> Option<Duration> {
+fn again_after(answer: &HttpResponse) -> Option<Duration> {
     let said =
         values(&answer.head, "retry-after").next().and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
     let wait = said.map_or(AGAIN, Duration::from_secs).min(limits::SPANS_AGAIN_MAX);

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 /// An open ledger.
 pub(super) struct Opened {
-    kind: Kind,
+    kind: LedgerKind,
     /// See [`Duties::seen`].
     seen: KeysSeen,
     /// Findings about the clocks that wrote it.
@@ -42,7 +42,7 @@ pub(super) struct Opened {
     pub(super) warnings: Vec<String>,
 }
 
-enum Kind {
+enum LedgerKind {
     /// A file that no other gateway serves from.
     File(Box<Sqlite>),
     /// A ledger that other hosts use too.
@@ -113,7 +113,7 @@ impl Opened {
                         ));
                     }
                     Ok(Opened {
-                        kind: Kind::File(Box::new(db)),
+                        kind: LedgerKind::File(Box::new(db)),
                         seen: KeysSeen::default(),
                         moments: Moments::default(),
                         warnings,
@@ -128,7 +128,7 @@ impl Opened {
                 warnings.extend(remote.compare(spills, unix())?);
                 warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
                 Ok(Opened {
-                    kind: Kind::Shared(Box::new(remote)),
+                    kind: LedgerKind::Shared(Box::new(remote)),
                     seen: KeysSeen::default(),
                     moments: Moments::default(),
                     warnings,
@@ -144,9 +144,9 @@ impl Opened {
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
             .map_err(|_| "no entropy is available".to_string())?;
         let db = match &mut self.kind {
-            Kind::File(db) => &mut **db,
+            LedgerKind::File(db) => &mut **db,
             #[cfg(feature = "redis")]
-            Kind::Shared(remote) => {
+            LedgerKind::Shared(remote) => {
                 self.seen = remote.keys_seen().map_err(failed)?;
                 let (keys, hash_key) = (all_keys(&mut **remote)?, remote.hash_key().map_err(failed)?);
                 self.moments = remote.moments().map_err(failed)?;
@@ -220,9 +220,9 @@ impl Opened {
             StoreNotice::Warning(text) => warn(text),
         };
         let kept = match self.kind {
-            Kind::File(db) => store::spawn(*db, duties, tell).map(LedgerHandle::File),
+            LedgerKind::File(db) => store::spawn(*db, duties, tell).map(LedgerHandle::File),
             #[cfg(feature = "redis")]
-            Kind::Shared(remote) => {
+            LedgerKind::Shared(remote) => {
                 let answered = move |notice| drop(answers.send(ReactorMessage::Notice(notice)));
                 let tell = move |notice| match notice {
                     SharedNotice::Store(notice) => tell(notice),

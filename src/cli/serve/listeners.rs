@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 
 /// The sockets a gateway listens on.
-pub(crate) struct Listeners {
+pub(crate) struct ServeListeners {
     pub(super) clients: Vec<TcpListener>,
     pub(super) admin: Option<TcpListener>,
     /// Reachability of the admin listener.
@@ -36,12 +36,12 @@ impl AdminDoor {
     }
 }
 
-impl Listeners {
+impl ServeListeners {
     /// Takes the sockets that were inherited, from systemd or from a predecessor, and binds the others.
-    pub(super) fn open(config: &Config) -> Result<Listeners, String> {
+    pub(super) fn open(config: &Config) -> Result<ServeListeners, String> {
         let inherited = crate::io::upgrade::inherited();
         let inherited = inherited.map_err(|error| format!("cannot use the inherited sockets: {error}"))?;
-        let Some(inherited) = inherited else { return Listeners::bind(config) };
+        let Some(inherited) = inherited else { return ServeListeners::bind(config) };
         let mut rest = config.clone();
         if !inherited.clients.is_empty() {
             rest.server.listen.clear();
@@ -49,13 +49,13 @@ impl Listeners {
         if inherited.admin.is_some() {
             rest.server.admin_listen = None;
         }
-        let bound = Listeners::bind(&rest)?;
+        let bound = ServeListeners::bind(&rest)?;
         let clients = inherited.clients.into_iter().chain(bound.clients).collect();
-        Listeners::new(clients, inherited.admin.or(bound.admin), inherited.channel, config)
+        ServeListeners::new(clients, inherited.admin.or(bound.admin), inherited.channel, config)
     }
 
     /// Binds what the configuration names.
-    pub(crate) fn bind(config: &Config) -> Result<Listeners, String> {
+    pub(crate) fn bind(config: &Config) -> Result<ServeListeners, String> {
         let bind = |addr: &SocketAddr| {
             let bound = listen::bind(*addr, config.server.reuse_port);
             bound.map_err(|error| format!("cannot listen on {addr}: {}", explained(&error)))
@@ -68,7 +68,7 @@ impl Listeners {
         };
         let clients = config.server.listen.iter().map(bind).collect::<Result<_, _>>()?;
         let admin = config.server.admin_listen.as_ref().map(admin).transpose()?;
-        Listeners::new(clients, admin, None, config)
+        ServeListeners::new(clients, admin, None, config)
     }
 
     /// Creates the listeners, unless the admin one is open to other hosts without a token.
@@ -77,9 +77,9 @@ impl Listeners {
         admin: Option<TcpListener>,
         channel: Option<UnixStream>,
         config: &Config,
-    ) -> Result<Listeners, String> {
+    ) -> Result<ServeListeners, String> {
         let door = admin.as_ref().map(AdminDoor::of).transpose()?;
         door.as_ref().map_or(Ok(()), |door| door.check(config))?;
-        Ok(Listeners { clients, admin, door, channel })
+        Ok(ServeListeners { clients, admin, door, channel })
     }
 }

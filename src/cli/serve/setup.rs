@@ -1,7 +1,7 @@
 //! Inputs of the loop: listeners, and the certificates of both sides. Reads certificate files; decides nothing. Called
 //! at the start, on reload, and by `check`.
 
-use super::listeners::Listeners;
+use super::listeners::ServeListeners;
 use crate::io::reactor::{Authority, ReactorSetup, Security};
 use crate::policy::config::{AuthoritySpec, Config, Origin};
 
@@ -26,7 +26,7 @@ pub(super) fn origins(config: &Config) -> impl Iterator<Item = Origin> {
 }
 
 /// The listeners for clients come first; the one for health and metrics speaks plain HTTP, behind them.
-pub(super) fn setup(listeners: Listeners, security: Security) -> ReactorSetup {
+pub(super) fn setup(listeners: ServeListeners, security: Security) -> ReactorSetup {
     let secured = listeners.clients.len();
     ReactorSetup { listeners: listeners.clients.into_iter().chain(listeners.admin).collect(), secured, security }
 }

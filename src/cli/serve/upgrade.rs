@@ -1,5 +1,5 @@
 //! Both ends of handing over, as threads around the channel of `io::upgrade`; `gateway::lifecycle::upgrade` defines the
-//! meaning and the order. The messages, one [`Line`] of JSON each:
+//! meaning and the order. The messages, one [`HandoverMessage`] of JSON each:
 //!
 //! | process | line | when |
 //! |---|---|---|
@@ -30,7 +30,7 @@
 mod receiver;
 mod sender;
 
-pub(super) use receiver::{HandoverReceiver, Turn};
+pub(super) use receiver::{HandoverReceiver, ReceivedLedger};
 pub(super) use sender::HandoverSender;
 
 use crate::policy::config::Config;
@@ -46,7 +46,7 @@ const VERSION: u32 = 4;
 /// A message between the processes.
 #[derive(Serialize, Deserialize, PartialEq, Debug)]
 #[serde(rename_all = "lowercase")]
-enum Line {
+enum HandoverMessage {
     Ready(u32),
     Listening(Listening),
     Running(Running),
@@ -59,7 +59,7 @@ enum Line {
     Safe(u64),
 }
 
-impl Line {
+impl HandoverMessage {
     fn write(&self, mut out: impl Write) -> io::Result<()> {
         let mut text = serde_json::to_vec(self)?;
         text.push(b'\n');
@@ -67,7 +67,7 @@ impl Line {
     }
 
     /// `None` for anything but a line.
-    fn read(text: &str) -> Option<Line> {
+    fn read(text: &str) -> Option<HandoverMessage> {
         serde_json::from_str(text).ok()
     }
 }
@@ -112,14 +112,21 @@ mod tests {
     fn every_line_comes_back_as_it_was_and_is_one_line() {
         let at: SocketAddr = ([127, 0, 0, 1], 80).into();
         let listening = Listening { clients: vec![at], admin: None };
-        let counted = Line::Counted(Box::default());
-        let lines =
-            [counted, Line::Ready(3), Line::Listening(listening), Line::Go, Line::Taken, Line::Serve, Line::Safe(7)];
-        for line in lines.into_iter().chain([Line::Failed("two\nlines".to_string())]) {
+        let counted = HandoverMessage::Counted(Box::default());
+        let lines = [
+            counted,
+            HandoverMessage::Ready(3),
+            HandoverMessage::Listening(listening),
+            HandoverMessage::Go,
+            HandoverMessage::Taken,
+            HandoverMessage::Serve,
+            HandoverMessage::Safe(7),
+        ];
+        for line in lines.into_iter().chain([HandoverMessage::Failed("two\nlines".to_string())]) {
             let mut text = Vec::new();
             line.write(&mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
-            assert_eq!((text.matches('\n').count(), Line::read(&text)), (1, Some(line)));
+            assert_eq!((text.matches('\n').count(), HandoverMessage::read(&text)), (1, Some(line)));
         }
     }
 

@@ -84,7 +84,7 @@ impl Part {
     }
 
     /// Value of this property for a value of the sums.
-    pub(super) fn of(&self, value: &str, keys: &Known) -> String {
+    pub(super) fn of(&self, value: &str, keys: &KeyDetails) -> String {
         match self {
             Part::Sums(..) => value.to_string(),
             Part::Provider => value.split('/').next().unwrap_or_default().to_string(),
@@ -99,17 +99,17 @@ impl Part {
 
 /// Details of keys that a report shows.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KeyDetails {
     /// The labels that a report is broken down by.
     pub(super) labels: BTreeMap<KeyId, Vec<(String, String)>>,
     /// Names of the keys in the lines.
     pub(super) names: BTreeMap<KeyId, String>,
 }
 
-impl Known {
+impl KeyDetails {
     /// Reads the labels that `by` names.
-    pub(super) fn labels(by: &Breakdown, ledger: &mut Ledger) -> Result<Known, Failure> {
-        let mut known = Known::default();
+    pub(super) fn labels(by: &Breakdown, ledger: &mut Ledger) -> Result<KeyDetails, Failure> {
+        let mut known = KeyDetails::default();
         let shown = |name: &str| by.0.iter().any(|part| matches!(part, Part::Label(label) if label == name));
         if by.0.iter().any(|part| matches!(part, Part::Label(_))) {
             let take = &mut |mut key: KeyRecord| {

@@ -1,6 +1,6 @@
 //! Forms of a usage report: JSON, comma-separated values, a table.
 
-use super::parts::{Known, Part};
+use super::parts::{KeyDetails, Part};
 use crate::cli::output::{Align, Table, clean, dollars, grouped};
 use crate::policy::keys::KeyId;
 use crate::store::api::{By, REST, UsageLine};
@@ -25,9 +25,9 @@ fn counts(line: &UsageLine) -> [u64; 7] {
 }
 
 /// An object whose members keep their order.
-pub(in crate::cli) struct Members(Vec<(String, Value)>);
+pub(in crate::cli) struct OrderedObject(Vec<(String, Value)>);
 
-impl Serialize for Members {
+impl Serialize for OrderedObject {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
@@ -37,7 +37,7 @@ impl Serialize for Members {
 pub(super) struct Report<'a> {
     pub(super) parts: &'a [Part],
     pub(super) lines: &'a [UsageLine],
-    pub(super) keys: &'a Known,
+    pub(super) keys: &'a KeyDetails,
 }
 
 impl Report<'_> {
@@ -57,7 +57,7 @@ impl Report<'_> {
     }
 
     /// Objects: `name` is the first value; with two properties, each also has a member of its own.
-    pub(super) fn json(&self) -> Vec<Members> {
+    pub(super) fn json(&self) -> Vec<OrderedObject> {
         let object = |line: &UsageLine| {
             let names = self.names(line);
             let single = self.parts.len() == 1;
@@ -70,7 +70,7 @@ impl Report<'_> {
             members.extend(COUNTS.iter().zip(counts(line)).map(|(name, count)| ((*name).to_string(), json!(count))));
             // For people; the exact amount is the one before.
             members.push(("cost_usd".to_string(), json!(line.cost_nano as f64 / 1e9)));
-            Members(members)
+            OrderedObject(members)
         };
         self.lines.iter().map(object).collect()
     }

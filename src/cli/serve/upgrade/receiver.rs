@@ -1,7 +1,7 @@
 //! The new process's end: says how far it has come, waits for its turn, and takes the rows of the predecessor's last
 //! streams.
 
-use super::{Line, Listening, VERSION};
+use super::{HandoverMessage, Listening, VERSION};
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
 use crate::io::channel::{Sender, channel};
@@ -20,7 +20,7 @@ pub(in crate::cli::serve) struct HandoverReceiver {
 
 /// Data that arrives with the ledger.
 #[derive(Default)]
-pub(in crate::cli::serve) struct Turn {
+pub(in crate::cli::serve) struct ReceivedLedger {
     /// Requests that the predecessor still serves.
     pub(in crate::cli::serve) running: Vec<Running>,
     /// Listeners in its configuration.
@@ -37,24 +37,24 @@ impl HandoverReceiver {
     }
 
     /// The predecessor's next line; `None` if it has died, which leaves everything to us.
-    fn next(&mut self) -> io::Result<Option<Line>> {
+    fn next(&mut self) -> io::Result<Option<HandoverMessage>> {
         let mut text = String::new();
         match self.lines.read_line(&mut text)? {
             0 => Ok(None),
-            _ => Line::read(&text).map(Some).ok_or_else(another_version),
+            _ => HandoverMessage::read(&text).map(Some).ok_or_else(another_version),
         }
     }
 
     /// Says that everything is ready, and waits until the ledger is free for us.
-    pub(in crate::cli::serve) fn await_turn(&mut self) -> io::Result<Turn> {
+    pub(in crate::cli::serve) fn await_turn(&mut self) -> io::Result<ReceivedLedger> {
         // A predecessor that has died need not be told, and is found to have died next.
-        let _ = Line::Ready(VERSION).write(&self.channel);
-        let mut turn = Turn::default();
+        let _ = HandoverMessage::Ready(VERSION).write(&self.channel);
+        let mut turn = ReceivedLedger::default();
         loop {
             match self.next()? {
-                Some(Line::Listening(listening)) => turn.listening = Some(listening),
-                Some(Line::Running(one)) => turn.running.push(one),
-                Some(Line::Go) | None => return Ok(turn),
+                Some(HandoverMessage::Listening(listening)) => turn.listening = Some(listening),
+                Some(HandoverMessage::Running(one)) => turn.running.push(one),
+                Some(HandoverMessage::Go) | None => return Ok(turn),
                 Some(_) => return Err(another_version()),
             }
         }
@@ -64,12 +64,12 @@ impl HandoverReceiver {
     /// has died before.
     pub(in crate::cli::serve) fn await_serve(&mut self) -> io::Result<Counters> {
         // As before.
-        let _ = Line::Taken.write(&self.channel);
+        let _ = HandoverMessage::Taken.write(&self.channel);
         let mut counters = Counters::default();
         loop {
             match self.next()? {
-                Some(Line::Counted(counted)) => counters = *counted,
-                Some(Line::Serve) | None => return Ok(counters),
+                Some(HandoverMessage::Counted(counted)) => counters = *counted,
+                Some(HandoverMessage::Serve) | None => return Ok(counters),
                 Some(_) => return Err(another_version()),
             }
         }
@@ -78,7 +78,7 @@ impl HandoverReceiver {
     /// Says why it cannot go on.
     pub(in crate::cli::serve) fn fail(&self, why: &str) {
         // A predecessor that has died need not be told.
-        let _ = Line::Failed(why.to_string()).write(&self.channel);
+        let _ = HandoverMessage::Failed(why.to_string()).write(&self.channel);
     }
 
     /// Takes the predecessor's rows from here on, on a thread; returns the way to tell it that they are safe.
@@ -87,9 +87,9 @@ impl HandoverReceiver {
         let HandoverReceiver { lines, channel } = self;
         let follow = move || {
             for line in lines.lines().map_while(Result::ok) {
-                let notice = match Line::read(&line) {
-                    Some(Line::Row(row)) => Notice::Inherited(row),
-                    Some(Line::Counted(counters)) => Notice::Counted(counters),
+                let notice = match HandoverMessage::read(&line) {
+                    Some(HandoverMessage::Row(row)) => Notice::Inherited(row),
+                    Some(HandoverMessage::Counted(counters)) => Notice::Counted(counters),
                     _ => continue,
                 };
                 let _ = mailbox.send(ReactorMessage::Notice(notice));
@@ -100,7 +100,7 @@ impl HandoverReceiver {
         let answer = move || {
             let mut out = BufWriter::new(channel);
             while let Ok(rows) = safe.recv() {
-                if Line::Safe(rows).write(&mut out).and_then(|()| out.flush()).is_err() {
+                if HandoverMessage::Safe(rows).write(&mut out).and_then(|()| out.flush()).is_err() {
                     return;
                 }
             }

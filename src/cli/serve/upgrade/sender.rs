@@ -2,7 +2,7 @@
 //! a successor that does not serve. The thread follows the loop's commands and reports what it receives;
 //! `gateway::lifecycle::upgrade` decides on the order, and no timeout except those of the last rows is kept here.
 
-use super::{Line, Listening, VERSION};
+use super::{HandoverMessage, Listening, VERSION};
 use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT, SUCCESSOR_LINE_MAX};
 use crate::base::time::Mono;
 use crate::gateway::Gateway;
@@ -33,7 +33,7 @@ const PARTING: Duration = Duration::from_millis(500);
 const OFFER_REST: Duration = Duration::from_millis(500);
 
 /// Command for the thread that hands over.
-pub(in crate::cli::serve) enum Message {
+pub(in crate::cli::serve) enum HandoverCommand {
     /// Give the ledger away (none if it is shared), with the requests still served.
     HandOver(Option<StoreTurn>, Vec<Running>),
     /// Rows of requests that ended after that.
@@ -53,7 +53,7 @@ pub(in crate::cli::serve) enum Message {
 /// Event of the successor's channel; boxed on its way, one at a time.
 #[allow(clippy::large_enum_variant)]
 pub(in crate::cli::serve) enum Heard {
-    Line(Line),
+    Line(HandoverMessage),
     /// Bytes that are not a valid line.
     Nonsense,
     /// The successor has closed its end of the channel.
@@ -61,7 +61,7 @@ pub(in crate::cli::serve) enum Heard {
 }
 
 /// The way of messages to the thread, and that thread.
-type Channel = (Sender<Message>, JoinHandle<()>);
+type Channel = (Sender<HandoverCommand>, JoinHandle<()>);
 
 /// Starts successors, and holds the way to the thread that deals with the present one.
 #[derive(Clone)]
@@ -95,7 +95,7 @@ impl HandoverSender {
         let (give, messages) = channel();
         let (theirs, heard) = (self.clone(), give.clone());
         let thread = std::thread::Builder::new().name("successor".into());
-        match thread.spawn(move || Session::start(theirs, listeners, heard).serve(&messages)) {
+        match thread.spawn(move || HandoverSession::start(theirs, listeners, heard).serve(&messages)) {
             Ok(thread) => *self.lock() = Some((give, thread)),
             Err(error) => self.tell(Notice::SuccessorFailed(format!("failed: no thread: {error}"))),
         }
@@ -111,33 +111,33 @@ impl HandoverSender {
     }
 
     /// Hands a message to the thread; false where there is none.
-    fn give(&self, message: Message) -> bool {
+    fn give(&self, message: HandoverCommand) -> bool {
         self.lock().as_ref().is_some_and(|(give, _)| give.send(message).is_ok())
     }
 
-    /// Gives the ledger away; see [`Message::HandOver`].
+    /// Gives the ledger away; see [`HandoverCommand::HandOver`].
     pub(in crate::cli::serve) fn hand_over(&self, ledger: Option<StoreTurn>, running: Vec<Running>) {
-        self.give(Message::HandOver(ledger, running));
+        self.give(HandoverCommand::HandOver(ledger, running));
     }
 
     /// Passes rows on.
     pub(in crate::cli::serve) fn rows(&self, rows: Vec<Row>) {
-        self.give(Message::Rows(rows));
+        self.give(HandoverCommand::Rows(rows));
     }
 
     /// Lets the successor serve, which counts on from `counters`.
     pub(in crate::cli::serve) fn let_serve(&self, counters: Box<Counters>) {
-        self.give(Message::LetServe(counters));
+        self.give(HandoverCommand::LetServe(counters));
     }
 
     /// Tells the successor what has been counted since.
     pub(in crate::cli::serve) fn counted(&self, counters: Box<Counters>) {
-        self.give(Message::Counted(counters));
+        self.give(HandoverCommand::Counted(counters));
     }
 
-    /// Ends the successor; see [`Message::TakeBack`].
+    /// Ends the successor; see [`HandoverCommand::TakeBack`].
     pub(in crate::cli::serve) fn take_back(&self) {
-        if !self.give(Message::TakeBack) {
+        if !self.give(HandoverCommand::TakeBack) {
             // The thread could not be started, or has ended with its successor.
             self.tell(Notice::SuccessorGone);
         }
@@ -147,7 +147,7 @@ impl HandoverSender {
     pub(in crate::cli::serve) fn finish(&self) {
         let present = self.lock().take();
         if let Some((give, thread)) = present {
-            let _ = give.send(Message::End);
+            let _ = give.send(HandoverCommand::End);
             let _ = thread.join();
         }
     }
@@ -155,7 +155,7 @@ impl HandoverSender {
 
 /// Progress of a successor. A message out of order is invalid.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Stage {
+enum SuccessorStage {
     Starts,
     Ready,
     Given,
@@ -164,13 +164,13 @@ enum Stage {
 }
 
 /// State of one successor.
-struct Session {
+struct HandoverSession {
     sender: HandoverSender,
     successor: Option<(Child, UnixStream)>,
     ledger: Option<StoreTurn>,
     /// Rows that the successor has not reported to be committed, oldest first.
     rows: VecDeque<Row>,
-    stage: Stage,
+    stage: SuccessorStage,
     /// True if it has failed or ended, and the loop has been notified.
     failed: bool,
     /// The loop has ended; until then the last rows are waited for.
@@ -178,14 +178,14 @@ struct Session {
     clock: Clock,
 }
 
-impl Session {
-    fn start(sender: HandoverSender, listeners: Vec<OwnedFd>, heard: Sender<Message>) -> Session {
-        let mut session = Session {
+impl HandoverSession {
+    fn start(sender: HandoverSender, listeners: Vec<OwnedFd>, heard: Sender<HandoverCommand>) -> HandoverSession {
+        let mut session = HandoverSession {
             sender,
             successor: None,
             ledger: None,
             rows: VecDeque::new(),
-            stage: Stage::Starts,
+            stage: SuccessorStage::Starts,
             failed: false,
             until: None,
             clock: Clock::new(),
@@ -205,7 +205,7 @@ impl Session {
         &self,
         program: &Path,
         listeners: Vec<OwnedFd>,
-        heard: Sender<Message>,
+        heard: Sender<HandoverCommand>,
     ) -> io::Result<(Child, UnixStream)> {
         let mut command = Command::new(program);
         command.args(std::env::args_os().skip(1));
@@ -219,7 +219,7 @@ impl Session {
         }
     }
 
-    fn serve(mut self, messages: &Receiver<Message>) {
+    fn serve(mut self, messages: &Receiver<HandoverCommand>) {
         loop {
             let pauses = self.serves() && self.failed && !self.rows.is_empty();
             let message = match self.until {
@@ -231,13 +231,13 @@ impl Session {
                 }
             };
             match message {
-                Ok(Message::HandOver(ledger, running)) => self.hand_over(ledger, running),
-                Ok(Message::Rows(rows)) => self.pass_on(rows),
-                Ok(Message::LetServe(counters)) => self.let_serve(counters),
-                Ok(Message::Counted(counters)) => self.counted(counters),
-                Ok(Message::TakeBack) => return self.take_back(),
-                Ok(Message::End) => self.until = Some(self.clock.mono().after(LAST_ROWS_WAIT)),
-                Ok(Message::Heard(heard)) => self.hear(heard),
+                Ok(HandoverCommand::HandOver(ledger, running)) => self.hand_over(ledger, running),
+                Ok(HandoverCommand::Rows(rows)) => self.pass_on(rows),
+                Ok(HandoverCommand::LetServe(counters)) => self.let_serve(counters),
+                Ok(HandoverCommand::Counted(counters)) => self.counted(counters),
+                Ok(HandoverCommand::TakeBack) => return self.take_back(),
+                Ok(HandoverCommand::End) => self.until = Some(self.clock.mono().after(LAST_ROWS_WAIT)),
+                Ok(HandoverCommand::Heard(heard)) => self.hear(heard),
                 Err(RecvTimeoutError::Timeout) if pauses => self.offer(),
                 Err(_) => return self.take_back(),
             }
@@ -250,16 +250,16 @@ impl Session {
     fn hear(&mut self, heard: Heard) {
         match heard {
             _ if self.failed => {}
-            Heard::Line(Line::Ready(VERSION)) if self.stage == Stage::Starts => {
-                self.stage = Stage::Ready;
+            Heard::Line(HandoverMessage::Ready(VERSION)) if self.stage == SuccessorStage::Starts => {
+                self.stage = SuccessorStage::Ready;
                 self.sender.tell(Notice::SuccessorReady);
             }
-            Heard::Line(Line::Taken) if self.stage == Stage::Given => {
-                self.stage = Stage::Taken;
+            Heard::Line(HandoverMessage::Taken) if self.stage == SuccessorStage::Given => {
+                self.stage = SuccessorStage::Taken;
                 self.sender.tell(Notice::SuccessorTaken);
             }
-            Heard::Line(Line::Failed(why)) => self.fail(&why),
-            Heard::Line(Line::Safe(rows)) if self.serves() => {
+            Heard::Line(HandoverMessage::Failed(why)) => self.fail(&why),
+            Heard::Line(HandoverMessage::Safe(rows)) if self.serves() => {
                 let safe = self.rows.len().min(usize::try_from(rows).unwrap_or(usize::MAX));
                 self.rows.drain(..safe);
                 self.sender.tell(Notice::Committed(safe as u64));
@@ -269,7 +269,7 @@ impl Session {
             Heard::End => {
                 let status = self.successor.as_mut().and_then(|(child, _)| ended(child).ok());
                 let status = status.map(|status| status.to_string()).unwrap_or_default();
-                self.fail(&match self.stage == Stage::Starts {
+                self.fail(&match self.stage == SuccessorStage::Starts {
                     true => format!("the successor was not ready ({status}); its log says why"),
                     false => format!("the successor has died ({status})"),
                 });
@@ -278,7 +278,7 @@ impl Session {
     }
 
     fn serves(&self) -> bool {
-        self.stage == Stage::Serves
+        self.stage == SuccessorStage::Serves
     }
 
     /// Tells the loop, once, that this successor cannot go on.
@@ -295,16 +295,16 @@ impl Session {
         if let Err(error) = released {
             return self.fail(&format!("the ledger cannot be given away: {error}"));
         }
-        self.stage = Stage::Given;
-        let listening = Line::Listening(self.sender.listening.clone());
-        let running = running.into_iter().map(Line::Running);
-        self.write([listening].into_iter().chain(running).chain([Line::Go]));
+        self.stage = SuccessorStage::Given;
+        let listening = HandoverMessage::Listening(self.sender.listening.clone());
+        let running = running.into_iter().map(HandoverMessage::Running);
+        self.write([listening].into_iter().chain(running).chain([HandoverMessage::Go]));
     }
 
     /// A successor that has died counts no more.
     fn counted(&mut self, counters: Box<Counters>) {
         if !self.failed {
-            self.write([Line::Counted(counters)]);
+            self.write([HandoverMessage::Counted(counters)]);
         }
     }
 
@@ -312,16 +312,16 @@ impl Session {
         if let Some((child, _)) = self.successor.as_ref().filter(|_| !self.failed) {
             upgrade::notify_successor(child.id());
         }
-        self.stage = Stage::Serves;
-        let rows: Vec<Line> = self.rows.iter().cloned().map(Line::Row).collect();
-        self.write([Line::Counted(counters), Line::Serve].into_iter().chain(rows));
+        self.stage = SuccessorStage::Serves;
+        let rows: Vec<HandoverMessage> = self.rows.iter().cloned().map(HandoverMessage::Row).collect();
+        self.write([HandoverMessage::Counted(counters), HandoverMessage::Serve].into_iter().chain(rows));
     }
 
     /// Rows that end before the successor serves wait: it may never serve.
     fn pass_on(&mut self, rows: Vec<Row>) {
         self.rows.extend(rows.iter().cloned());
         if self.serves() && !self.failed {
-            self.write(rows.into_iter().map(Line::Row));
+            self.write(rows.into_iter().map(HandoverMessage::Row));
         }
     }
 
@@ -335,7 +335,7 @@ impl Session {
 
     /// Writes lines. A failed write ends the channel: part of a line may have been sent. The end is handled like any
     /// other.
-    fn write(&mut self, lines: impl IntoIterator<Item = Line>) {
+    fn write(&mut self, lines: impl IntoIterator<Item = HandoverMessage>) {
         let Some((_, channel)) = &self.successor else { return };
         let mut out = Vec::new();
         let written = lines.into_iter().try_for_each(|line| line.write(&mut out));
@@ -380,17 +380,17 @@ fn next_line(channel: &mut impl BufRead) -> Option<Heard> {
     let mut line = Vec::new();
     channel.take(SUCCESSOR_LINE_MAX).read_until(b'\n', &mut line).ok().filter(|read| *read > 0)?;
     let text = std::str::from_utf8(&line).ok().filter(|text| text.ends_with('\n'));
-    Some(text.and_then(Line::read).map_or(Heard::Nonsense, Heard::Line))
+    Some(text.and_then(HandoverMessage::read).map_or(Heard::Nonsense, Heard::Line))
 }
 
 /// Has a thread listen to the successor.
-fn listen(channel: &UnixStream, heard: Sender<Message>) -> io::Result<()> {
+fn listen(channel: &UnixStream, heard: Sender<HandoverCommand>) -> io::Result<()> {
     channel.set_write_timeout(Some(HANDOVER_STALL))?;
     let mut channel = BufReader::new(channel.try_clone()?);
     let listen = move || {
         while let Some(line) = next_line(&mut channel) {
             let ends = matches!(line, Heard::Nonsense);
-            if heard.send(Message::Heard(line)).is_err() {
+            if heard.send(HandoverCommand::Heard(line)).is_err() {
                 return;
             }
             if ends {
@@ -398,7 +398,7 @@ fn listen(channel: &UnixStream, heard: Sender<Message>) -> io::Result<()> {
             }
         }
         // Nobody listens where the session is over.
-        let _ = heard.send(Message::Heard(Heard::End));
+        let _ = heard.send(HandoverCommand::Heard(Heard::End));
     };
     std::thread::Builder::new().name("heard".into()).spawn(listen).map(drop)
 }
