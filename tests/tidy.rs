@@ -61,6 +61,7 @@ fn every_source_keeps_the_rules_of_the_house() {
     assert!(files.len() > 20, "the sources were not found");
     let mut wrong: Vec<String> = files.iter().flat_map(|(path, text)| rules::check(path, text)).collect();
     wrong.extend(rules::orphans(&files));
+    wrong.extend(rules::namesakes(&files));
     wrong.extend(rules::strangers().iter().map(|name| format!("{name}: a layer may use it, but it is no dependency")));
     wrong.extend(rooms::circles(&files));
     wrong.extend(rooms::extensions(&files));
@@ -273,6 +274,31 @@ fn an_orphan_is_found() {
     ];
     let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
     assert_eq!(rules::orphans(&files), ["src/a/c.rs: no parent declares it", "src/e.rs: no parent declares it"]);
+}
+
+#[test]
+fn a_type_with_the_name_of_another_is_found() {
+    let found = |other: &str| {
+        let files = [("io/a.rs", "pub struct Line;"), ("wire/b.rs", "pub struct Column;"), ("wire/c.rs", other)];
+        rules::namesakes(&house(&files))
+    };
+    for kind in
+        ["struct Line;", "enum Line {}", "pub(crate) trait Line {}", "type Line<'a> = &'a str;", "union Line {}"]
+    {
+        assert_eq!(found(kind), ["src/io/a.rs, src/wire/c.rs: each defines a type Line"], "{kind}");
+    }
+    // Members of others, tests and text are no types of the file, and one file may define a name for two targets.
+    for other in [
+        "impl Core for A { type Line = u8; }",
+        "enum A { Line }\nfn a() { struct Line; }",
+        "#[cfg(test)]\nmod tests { struct Line; }\n#[cfg(test)]\nstruct Line;",
+        "// struct Line;\nconst A: &str = \"struct Line;\";",
+        "#[cfg(unix)]\nstruct Row;\n#[cfg(not(unix))]\nstruct Row;",
+    ] {
+        assert_eq!(found(other), [""; 0], "{other}");
+    }
+    let tests = [("io/a.rs", "struct Line;"), ("io/tests.rs", "struct Line;"), ("io/tests/b.rs", "struct Line;")];
+    assert_eq!(rules::namesakes(&house(&tests)), [""; 0]);
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn definitions(code: &str) -> BTreeSet<String> {
 }
 
 /// Replaces everything in braces by blanks.
-fn without_braces(code: &str) -> String {
+pub fn without_braces(code: &str) -> String {
     let (mut depth, mut out) = (0usize, String::with_capacity(code.len()));
     for character in code.chars() {
         if character == '}' {

@@ -1,6 +1,8 @@
 //! Rules of the project: which layer may import which, maximum lengths, forbidden words.
 
 use crate::lexer::{code_only, find_word, is_word, line_of, matching_brace, test_items, without};
+use crate::paths::without_braces;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Lines of one function.
 const FUNCTION_LINES_MAX: usize = 70;
@@ -138,8 +140,7 @@ const MARKERS: [&str; 4] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("
 /// Everything wrong with one file. `path` is relative to the repository, with forward slashes.
 pub fn check(path: &str, text: &str) -> Vec<String> {
     let code = code_only(text);
-    let tested = path.starts_with("tests/") || path.starts_with("benches/");
-    let test_file = tested || path.ends_with("/tests.rs") || path.contains("/tests/");
+    let test_file = holds_tests(path);
     let items = if test_file { std::iter::once(0..code.len()).collect() } else { test_items(&code) };
     let product = without(&code, &items);
     // One flag per line: true where tests stand.
@@ -162,6 +163,12 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
     entropy(path, &product, &mut found);
     imports(path, &product, &mut found);
     found
+}
+
+/// True for a file that is no part of the product.
+fn holds_tests(path: &str) -> bool {
+    let outside = path.starts_with("tests/") || path.starts_with("benches/");
+    outside || path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
 /// A literal in a test may be longer than a line: a fixture is easier read whole.
@@ -328,4 +335,26 @@ pub fn orphans(files: &[(String, String)]) -> Vec<String> {
         }
     }
     found
+}
+
+/// Types at the top level of a file below `src` that have the name of one in another file: a reader who searches for
+/// the name would find both.
+pub fn namesakes(files: &[(String, String)]) -> Vec<String> {
+    const KINDS: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
+    let mut places: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.starts_with("src/") && !holds_tests(path)) {
+        let code = code_only(text);
+        let outside = without_braces(&without(&code, &test_items(&code)));
+        for kind in KINDS {
+            for at in find_word(&outside, kind) {
+                places.entry(leading(outside[at + kind.len()..].trim_start())).or_default().insert(path);
+            }
+        }
+    }
+    let repeated = places.into_iter().filter(|(name, paths)| !name.is_empty() && paths.len() > 1);
+    let complaint = |(name, paths): (String, BTreeSet<&str>)| {
+        let paths: Vec<&str> = paths.into_iter().collect();
+        format!("{}: each defines a type {name}", paths.join(", "))
+    };
+    repeated.map(complaint).collect()
 }
