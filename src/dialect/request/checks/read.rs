@@ -90,7 +90,7 @@ impl ObjectType {
 
 /// Media type of data, from the cheapest to the dearest: the dearest of several counts.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-enum Media {
+enum MediaType {
     #[default]
     Untold,
     Image,
@@ -99,13 +99,13 @@ enum Media {
     Text,
 }
 
-impl Media {
-    fn of(front: &[u8]) -> Media {
+impl MediaType {
+    fn of(front: &[u8]) -> MediaType {
         match front {
-            [b'i', b'm', b'a', b'g', b'e', b'/', ..] => Media::Image,
-            [b't', b'e', b'x', b't', b'/', ..] => Media::Text,
-            _ if front.starts_with(b"application/json") => Media::Text,
-            _ => Media::File,
+            [b'i', b'm', b'a', b'g', b'e', b'/', ..] => MediaType::Image,
+            [b't', b'e', b'x', b't', b'/', ..] => MediaType::Text,
+            _ if front.starts_with(b"application/json") => MediaType::Text,
+            _ => MediaType::File,
         }
     }
 }
@@ -134,7 +134,7 @@ struct HeldString {
     /// Name of its member: `Media`, `File` or `Sealed`.
     key: MemberName,
     /// Media type that the object with the string names.
-    media: Media,
+    media: MediaType,
     /// Depth of the object that has yet to end.
     depth: u8,
     /// True if that is the part around the one that has the string.
@@ -145,7 +145,7 @@ struct HeldString {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Reading {
     kinds: [ObjectType; LEVELS],
-    media: [Media; LEVELS],
+    media: [MediaType; LEVELS],
     key: MemberName,
     /// Depth of the container under way in which a model has chosen all names; 0 if there is none.
     chosen: u8,
@@ -219,7 +219,7 @@ impl Reading {
         }
         self.key = MemberName::Item;
         if token == Token::ObjectOpen && depth < LEVELS {
-            (self.kinds[depth], self.media[depth]) = (ObjectType::Untold, Media::Untold);
+            (self.kinds[depth], self.media[depth]) = (ObjectType::Untold, MediaType::Untold);
         }
     }
 
@@ -264,12 +264,12 @@ impl Reading {
             MemberName::MediaType => {
                 let (front, length) = front(span.of(buf));
                 if let Some(media) = self.media.get_mut(of) {
-                    *media = (*media).max(Media::of(&front[..length]));
+                    *media = (*media).max(MediaType::of(&front[..length]));
                 }
                 true
             }
             key if key.may_carry() && of < LEVELS => {
-                let held = HeldString { span, key, media: Media::Untold, depth: of as u8, is_outer: false };
+                let held = HeldString { span, key, media: MediaType::Untold, depth: of as u8, is_outer: false };
                 // A part carries one of them; which of two a provider takes is not known.
                 if let Some(before) = self.held[usize::from(key == MemberName::Sealed)].replace(held) {
                     before.count(ObjectType::Untold, buf, tokens);
@@ -322,7 +322,7 @@ impl HeldString {
         let is_url = schemes.iter().any(|scheme| front.starts_with(scheme)) || front.windows(3).any(|at| at == b"://");
         let is_address = is_url && inline.is_none();
         let is_data = inline.is_some() || is_encoded(raw);
-        let media = inline.map_or(self.media, Media::of);
+        let media = inline.map_or(self.media, MediaType::of);
         let by_address = length.div_ceil(SEALED_BYTES_PER_TOKEN);
         match (kind, self.key) {
             (ObjectType::File | ObjectType::Source | ObjectType::Untold, MemberName::Media) | (_, MemberName::File)
@@ -333,11 +333,11 @@ impl HeldString {
             }
             (ObjectType::Sealed, _) => tokens.add(by_address),
             (ObjectType::Image, MemberName::Media) if is_address => tokens.add(IMAGE_TOKENS.max(by_address)),
-            (ObjectType::Image, MemberName::Media | MemberName::File) if is_data && media == Media::Image => {
+            (ObjectType::Image, MemberName::Media | MemberName::File) if is_data && media == MediaType::Image => {
                 tokens.add(IMAGE_TOKENS)
             }
             (ObjectType::Image | ObjectType::File, MemberName::Media | MemberName::File)
-                if is_data && media == Media::Text =>
+                if is_data && media == MediaType::Text =>
             {
                 let least = if kind == ObjectType::Image { IMAGE_TOKENS } else { 0 };
                 tokens.add(least.max(length.div_ceil(TEXT_BYTES_PER_TOKEN)));
