@@ -126,8 +126,8 @@ const READING: u8 = 1;
 const LAST: u8 = 2;
 /// In [`ClientConnection::marks`]: pipelined requests wait until other connections have been served.
 const PAUSED: u8 = 4;
-/// In [`ClientConnection::marks`]: one of the requests that have begun since the connection was last read or resumed, which
-/// are counted in the upper bits.
+/// In [`ClientConnection::marks`]: one of the requests that have begun since the connection was last read or resumed.
+/// They are counted in the upper bits.
 const BEGUN: u8 = 8;
 
 /// Client connection. Uses no storage while idle.
