@@ -374,8 +374,10 @@ fn a_file_that_is_overwritten_in_place_stops_admission_and_commands_until_it_is_
             wait_until_ready(&h, 200);
             assert_eq!(h.chat(&key, &body).status(), 200, "{what}");
             served += 1;
+            // What overlaps a commit of the gateway may go unnoticed.
+            h.ledger(served);
+            std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
         }
-        h.ledger(served);
     }
     let why = failures(&h);
     assert!(why.iter().all(|why| why.contains("tollgate.db") && why.contains("cut or overwritten")), "{why:?}");
@@ -426,7 +428,8 @@ fn a_copy_replaces_only_an_older_copy() {
     assert!(Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
     let identity = |name: &str| {
         use std::os::unix::fs::MetadataExt;
-        fs::symlink_metadata(at(name)).map(|found| (found.ino(), found.mode(), found.len())).ok()
+        // A copy takes the place of another file by a new one. The gateway goes on writing to its own.
+        fs::symlink_metadata(at(name)).map(|found| (found.ino(), found.mode())).ok()
     };
     let config = fs::read_to_string(at("tollgate.toml")).unwrap();
     let check = |target: &str| {
