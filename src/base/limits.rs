@@ -214,7 +214,7 @@ pub const SHARED_REPLY_SERVING: usize = 64 << 20;
 pub const SHARED_NODES_MAX: usize = 64;
 /// Time that a shared ledger may take to answer while serving.
 pub const SHARED_ANSWER: Duration = Duration::from_secs(2);
-/// The same two times for a command, and until a gateway serves. No request waits meanwhile, and a busy host may need
+/// Both times for a command, and until a gateway serves. No request waits meanwhile, and a busy host may need
 /// more than a second.
 pub const SHARED_COMMAND: Duration = Duration::from_secs(5);
 /// Time that a request waits for its admission by a shared ledger before the ledger counts as unreachable. Longer than

@@ -114,7 +114,7 @@ pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
     let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
     let (beside, stem) = match &config.store.url {
         StoreUrl::Sqlite(file) => {
-            // The same file by another name has the same spills. One that is not there yet has none.
+            // A file has the same spills under each of its names. A file that does not exist yet has none.
             let file = file.canonicalize().unwrap_or_else(|_| file.clone());
             (parent(&file), file.file_name().unwrap_or_default().to_string_lossy().into_owned())
         }

@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// One key with a name and a label.
+    /// Record of a key with a name and a label.
     fn keys() -> KeyDetails {
         let id = KeyId::parse("AAAAAAAAAAAA").unwrap();
         KeyDetails {

@@ -125,7 +125,7 @@ pub struct Terms {
     pub clients: u64,
     /// Connections to providers.
     pub upstreams: u64,
-    /// Those of both that speak TLS.
+    /// Connections of both kinds that use TLS.
     pub secure: u64,
     /// Spans are exported.
     pub spans: bool,

@@ -93,11 +93,11 @@ impl SpillLine {
     }
 }
 
-/// Which shared ledger a host used last, and its last start.
+/// Shared ledger that a host used last, and its last start.
 #[cfg(feature = "redis")]
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Mark {
-    /// Its epoch.
+    /// Epoch of the ledger.
     pub epoch: String,
     /// Name of the place of this mark in the ledger.
     pub place: String,

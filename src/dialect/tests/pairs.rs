@@ -1,4 +1,4 @@
-//! What must hold for every pair of client and provider format, generated: names of tools, and what is charged.
+//! Generated tests for every pair of client and provider format: names of tools, and charges.
 
 use super::endings::{SHAPES, run_stream};
 use super::reports::{counted, shown};
@@ -405,7 +405,7 @@ fn usage_chunk_is_withheld_unless_asked_for() {
     }
 }
 
-/// What a provider's request says in its first places, as text.
+/// First values of a provider's request, as text.
 fn opening(provider: Dialect, request: &Value) -> [String; 2] {
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),

@@ -65,7 +65,7 @@ pub(crate) struct Recorder {
     since: Unix,
 }
 
-/// Where the sums of a minute are.
+/// Index of the sums of a minute.
 fn place_of(minute: u64) -> usize {
     usize::try_from(minute % MINUTES as u64).unwrap_or(0)
 }

@@ -78,7 +78,7 @@ impl Gateway {
         if let Some(client) = self.clients.get_mut(id) {
             client.resume();
             self.advance(id);
-            // It may be read again.
+            // The connection may be read again.
             self.dirty.push(client_conn(id));
         }
         self.settle_down();

@@ -390,7 +390,7 @@ impl Exchange {
         let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else { return Effect::Nothing };
         let Body::Stream(stream) = &mut answering.body else { return Effect::Nothing };
         if let Some(buf) = stream.take_document() {
-            // It is read as a complete response.
+            // The body is read as a complete response.
             let collect = Body::Collect { buf, announced: None, stream: None };
             let former = std::mem::replace(&mut answering.body, collect);
             if let (Body::Collect { stream, .. }, Body::Stream(own)) = (&mut answering.body, former) {

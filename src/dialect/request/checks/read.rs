@@ -149,7 +149,7 @@ pub(super) struct Reading {
     key: MemberName,
     /// Depth of the container under way in which a model has chosen all names; 0 if there is none.
     chosen: u8,
-    /// What is not sealed, and what is: a search result has both.
+    /// Strings held until their object ends: one that is not sealed, and one that is. A search result has both.
     held: [Option<HeldString>; 2],
 }
 
@@ -372,7 +372,7 @@ fn front(raw: &[u8]) -> ([u8; FRONT], usize) {
     (front, length)
 }
 
-/// What a word of the dialects is, also where it is written with escapes.
+/// Kind of a word of the dialects, also if it is written with escapes.
 fn known<T>(raw: &[u8], of: fn(&[u8]) -> Option<T>) -> Option<T> {
     let is_escaped = || raw.len() <= ESCAPE_MAX * FRONT && has_escape(raw);
     of(raw).or_else(|| is_escaped().then(|| of(Raw::text_of(raw).as_bytes()))?)

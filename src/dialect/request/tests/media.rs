@@ -1,4 +1,4 @@
-//! What images and files are counted as, by their media types, and files by address.
+//! Tests of the tokens that images and files count as, by media type, and of files by address.
 
 use super::{of_parts, prompt};
 use crate::dialect::tokens::{FILE_TOKENS_MAX, IMAGE_TOKENS};
