@@ -6,7 +6,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tollgate::base::time::Unix;
 use tollgate::policy::keys::{KeyIx, Keys};
-use tollgate::policy::meter::Meter;
+use tollgate::policy::meter::{Amount, Meter, PathIx, Payer};
 
 fn admit(c: &mut Criterion) {
     let (records, text) = common::keys(1000);
@@ -20,8 +20,10 @@ fn admit(c: &mut Criterion) {
     let plan = config.plan("team").expect("the plan exists");
     c.bench_function("admit: hold and settle", |b| {
         b.iter(|| {
-            let hold = meter.admit(KeyIx(7), plan, black_box(now), 500).expect("no limit is reached");
-            meter.settle(hold, 354);
+            let payer = Payer { key: KeyIx(7), plan, path: PathIx::NONE, hosts: 1 };
+            let estimate = Amount { tokens: 500, nano: 5_000_000 };
+            let hold = meter.admit(payer, black_box(now), estimate).expect("no limit is reached");
+            meter.settle(hold, Amount { tokens: 354, nano: 3_540_000 });
         });
     });
     assert_eq!(meter.open_holds(), 0);
