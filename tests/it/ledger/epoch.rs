@@ -114,7 +114,7 @@ fn a_ledger_restored_from_an_older_copy_is_reported() {
     wait_for("the warning", || warned_of_loss(&all[0]).then_some(()));
     all[1].start_again();
     assert_eq!(status(&all[1], &key), 200);
-    assert!(warned_of_loss(&all[1]));
+    wait_for("the warning of the host that starts", || warned_of_loss(&all[1]).then_some(()));
 }
 
 #[test]
