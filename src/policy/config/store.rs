@@ -100,6 +100,7 @@ impl StoreConfig {
                 reader.report(at, section.path_of("on_outage"), text);
             }
             store.check_flash(reader, &section);
+            store.warn_of_ignored(reader, &section);
             section.finish(reader);
         }
         store
@@ -107,6 +108,30 @@ impl StoreConfig {
 }
 
 impl StoreConfig {
+    /// Warns about settings of the other kind of store, unless they have their defaults.
+    fn warn_of_ignored(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
+        let usual = StoreConfig::default();
+        let shared = [
+            ("ca_file", self.ca_file != usual.ca_file),
+            ("on_outage", self.on_outage != usual.on_outage),
+            ("hosts", self.hosts != usual.hosts),
+            ("replicas", self.replicas != usual.replicas),
+        ];
+        let file = [
+            ("commit_every", self.commit_every != usual.commit_every),
+            ("sync_every", self.sync_every != usual.sync_every),
+            ("page_size", self.page_size != usual.page_size),
+        ];
+        let (ignored, owner): (&[_], _) = match &self.url {
+            StoreUrl::Sqlite(_) => (&shared, "a shared store"),
+            StoreUrl::Redis(_) => (&file, "a ledger in a file"),
+        };
+        for &(name, _) in ignored.iter().filter(|(_, is_set)| *is_set) {
+            let Some(at) = section.place(name) else { continue };
+            reader.warn(at, section.path_of(name), format!("only {owner} uses it: remove it, or change `url`"));
+        }
+    }
+
     /// Reports settings of a ledger in a file that contradict others.
     fn check_flash(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
         let durable = self.durability == Durability::BeforeReply;

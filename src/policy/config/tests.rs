@@ -351,6 +351,16 @@ fn values_of_the_store_table_are_checked() {
     assert_eq!((store.commit_every, store.sync_every), (Duration::from_secs(10), Duration::from_secs(60)));
     let snapshot = Snapshot { to: "/flash/a.db".into(), every: Duration::from_secs(1800) };
     assert_eq!((store.page_size, store.snapshot), (1024, Some(snapshot)));
+    let warned = |lines: &str| {
+        let warnings = parse(&with(&format!("[store]\n{lines}"))).unwrap().warnings;
+        warnings.iter().map(|warning| format!("{}: {}", warning.field, warning.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(warned(&all["[store]\n".len()..]), [""; 0]);
+    assert_eq!(warned("hosts = 1\nreplicas = 0"), [""; 0], "defaults");
+    let ignored = |name: &str, owner: &str| format!("store.{name}: only {owner} uses it: remove it, or change `url`");
+    assert_eq!(warned("hosts = 3\nreplicas = 1"), ["hosts", "replicas"].map(|name| ignored(name, "a shared store")));
+    let flash = warned("url = \"redis://h\"\nsync_every = \"1m\"");
+    assert_eq!(flash, [ignored("sync_every", "a ledger in a file")]);
 }
 
 #[test]
