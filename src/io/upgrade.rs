@@ -45,6 +45,7 @@ pub fn inherited() -> io::Result<Option<Inherited>> {
     for index in 0..fds.len() {
         match names.next().unwrap_or_default() {
             CHANNEL => all.channel = fds.take_custom(index, UNIX, STREAM, "unix stream")?,
+            ADMIN if all.admin.is_some() => return Err(io::Error::other("two of them are named \"admin\"")),
             ADMIN => {
                 let tcp = fds.take_tcp_listener(index);
                 all.admin = tcp.or_else(|_| fds.take_custom(index, UNIX, STREAM, "unix stream"))?;

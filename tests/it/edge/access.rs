@@ -154,6 +154,17 @@ fn admin_socket_decides_who_may_look_at_the_start() {
     }
 }
 
+#[test]
+fn two_inherited_admin_sockets_are_refused() {
+    let rig = Rig::new("access-two", "");
+    let mut command = rig.command(&["serve"]);
+    let fds = [3, 4].map(|child_fd| FdMapping { parent_fd: socket_of(&rig, Place::Loopback), child_fd });
+    command.fd_mappings(fds.into()).unwrap();
+    command.env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", "admin:admin");
+    let said = refused(command);
+    assert!(said.contains("cannot use the inherited sockets: two of them are named \"admin\""), "{said}");
+}
+
 /// Starts one with a token on `place`, then takes the token away and has that read; the gateway and its log.
 fn taken_away(place: Place, listen: &str, signal: &str, outcome: &str) -> (Rig, Gate, String) {
     let rig = Rig::new("access-change", "");
