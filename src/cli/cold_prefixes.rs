@@ -4,8 +4,8 @@
 
 use super::output::{Align, Failure, Table, dollars, grouped};
 use crate::base::time::Unix;
-use crate::policy::catalog::Prices;
 use crate::policy::config::Config;
+use crate::policy::prices::ModelPrices;
 use crate::policy::row::Row;
 use crate::store::api::{DayKey, Entry, Query};
 use crate::store::ledger::Ledger;
@@ -116,7 +116,7 @@ struct Followed {
 }
 
 impl Followed {
-    fn row(&mut self, row: &Row, prices: Option<&Prices>) {
+    fn row(&mut self, row: &Row, prices: Option<&ModelPrices>) {
         let Some(session) = &row.session else { return };
         if self.lines.len() >= FOLLOWED_MAX && !self.lines.contains_key(session) {
             self.forget();
@@ -147,7 +147,8 @@ impl Followed {
             false => usize::from(row.admitted.0.saturating_sub(before.admitted.0) > TIME_TO_LIVE_MS),
         };
         *line.cold()[why] += unread;
-        let paid = |prices: &Prices| {
+        let paid = |prices: &ModelPrices| {
+            let prices = prices.of(usage.prompt());
             let rate = if usage.cache_write >= unread { prices.cache_write } else { prices.input };
             unread.saturating_mul(rate.saturating_sub(prices.cache_read)) / 1000
         };
@@ -177,6 +178,7 @@ impl Followed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::prices::Prices;
 
     const PRICES: Prices =
         Prices { input: 3_000_000, output: 0, cache_read: 300_000, cache_write: 3_750_000, hour_write: 6_000_000 };
@@ -194,7 +196,7 @@ mod tests {
 
     fn lines(rows: &[Row]) -> Vec<ConversationLine> {
         let mut followed = Followed::default();
-        rows.iter().for_each(|row| followed.row(row, Some(&PRICES)));
+        rows.iter().for_each(|row| followed.row(row, Some(&PRICES.into())));
         followed.lines()
     }
 

@@ -107,7 +107,11 @@ pub(super) mod tests {
         assert!(models.iter().any(|model| model.context == 256_000));
         let chat = models.iter().filter(|model| high.providers[model.targets[0].provider].shape == Dialect::Chat);
         assert_eq!(chat.count(), 3);
-        assert!(models.iter().all(|model| model.prices.input > 0 && model.prices.output > model.prices.input));
+        assert!(
+            models
+                .iter()
+                .all(|model| model.prices.base.input > 0 && model.prices.base.output > model.prices.base.input)
+        );
         assert!(high.plan(PLAN).is_some());
         for (asked, served) in
             [("claude-opus-4-1", "ibis-large"), ("claude-x", "ibis-medium"), ("claude-haiku-9", "ibis-small")]

@@ -5,8 +5,9 @@ use super::discover;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, print, print_json, warn};
 use super::serve::setup;
-use crate::policy::catalog::{Catalog, price_text};
+use crate::policy::catalog::{Catalog, context_text};
 use crate::policy::config::Config;
+use crate::policy::prices::{ModelPrices, PriceTier, Prices, price_text};
 use crate::wire::Dialect;
 use serde::Serialize;
 
@@ -18,18 +19,48 @@ pub(super) struct ModelLine<'a> {
     owned_by: &'a str,
     context: &'a str,
     context_window: u64,
-    /// USD per 1M tokens, as are the other prices.
-    input_price: f64,
-    output_price: f64,
-    cache_read_price: f64,
-    cache_write_price: f64,
-    cache_write_1h_price: f64,
+    #[serde(flatten)]
+    prices: PriceLine,
+    /// Prices of requests with long prompts, by rising thresholds.
+    price_tiers: Vec<TierLine>,
     /// Endpoints that the model serves.
     serves: &'a [Dialect],
     /// False if it has no `input_price` or no `output_price`: it costs nothing, and budgets may refuse it.
     priced: bool,
     /// True if its provider lists it; then it is not configured, and has no price.
     discovered: bool,
+}
+
+/// Prices as JSON, in USD per 1M tokens.
+#[derive(Serialize)]
+struct PriceLine {
+    input_price: f64,
+    output_price: f64,
+    cache_read_price: f64,
+    cache_write_price: f64,
+    cache_write_1h_price: f64,
+}
+
+impl PriceLine {
+    fn new(prices: &Prices) -> PriceLine {
+        let usd = |micro: u64| micro as f64 / 1e6;
+        PriceLine {
+            input_price: usd(prices.input),
+            output_price: usd(prices.output),
+            cache_read_price: usd(prices.cache_read),
+            cache_write_price: usd(prices.cache_write),
+            cache_write_1h_price: usd(prices.hour_write),
+        }
+    }
+}
+
+/// A tier of the prices as JSON.
+#[derive(Serialize)]
+struct TierLine {
+    /// The tier applies to prompts with more tokens than this.
+    above: u64,
+    #[serde(flatten)]
+    prices: PriceLine,
 }
 
 /// Lists the catalog in the order of the configuration.
@@ -66,23 +97,32 @@ fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
 
 /// The catalog as JSON.
 pub(super) fn lines(catalog: &Catalog) -> Vec<ModelLine<'_>> {
-    let price = |micro: u64| micro as f64 / 1e6;
+    let tiers = |prices: &ModelPrices| {
+        let line = |tier: &PriceTier| TierLine { above: tier.above, prices: PriceLine::new(&tier.prices) };
+        prices.tiers.iter().map(line).collect()
+    };
     let line = catalog.models().iter().map(|model| ModelLine {
         name: &model.name,
         id: &model.id,
         owned_by: &model.owned_by,
         context: &model.context_text,
         context_window: model.context,
-        input_price: price(model.prices.input),
-        output_price: price(model.prices.output),
-        cache_read_price: price(model.prices.cache_read),
-        cache_write_price: price(model.prices.cache_write),
-        cache_write_1h_price: price(model.prices.hour_write),
+        prices: PriceLine::new(&model.prices.base),
+        price_tiers: tiers(&model.prices),
         serves: &model.serves,
         priced: model.priced,
         discovered: model.discovered,
     });
     line.collect()
+}
+
+/// A price with those of the tiers that differ from the tier below: `1.25, >200K 2.50`.
+fn tiered(prices: &ModelPrices, of: fn(&Prices) -> u64) -> String {
+    let (mut text, mut last) = (price_text(of(&prices.base)), of(&prices.base));
+    for tier in prices.tiers.iter().filter(|tier| std::mem::replace(&mut last, of(&tier.prices)) != of(&tier.prices)) {
+        text.push_str(&format!(", >{} {}", context_text(tier.above), price_text(of(&tier.prices))));
+    }
+    text
 }
 
 fn table(catalog: &Catalog) -> String {
@@ -98,7 +138,7 @@ fn table(catalog: &Catalog) -> String {
         let prices = match (model.discovered, model.priced) {
             (true, _) => ["discovered".to_string(), "-".to_string()],
             (_, false) => ["none".to_string(), "none".to_string()],
-            _ => [price_text(model.prices.input), price_text(model.prices.output)],
+            _ => [tiered(&model.prices, |prices| prices.input), tiered(&model.prices, |prices| prices.output)],
         };
         let mut row = vec![model.name.clone(), model.id.to_string(), model.context_text.clone()];
         row.extend(prices);
@@ -130,5 +170,16 @@ mod tests {
         assert_eq!(json[0]["context_window"], 1_000_000);
         assert_eq!(json[0]["input_price"], 2.5);
         assert_eq!(json[0]["serves"], serde_json::json!(["chat"]));
+    }
+
+    #[test]
+    fn tiers_of_prices_are_shown_where_they_change() {
+        let at = |above: u64, input: u64| PriceTier { above, prices: Prices { input, output: 7, ..Prices::default() } };
+        let base = Prices { input: 1_250_000, output: 7, ..Prices::default() };
+        let prices = ModelPrices { base, tiers: [at(200_000, 2_500_000), at(1_000_000, 2_500_000)].into() };
+        assert_eq!(tiered(&prices, |prices| prices.input), "1.25, >200K 2.50");
+        assert_eq!(tiered(&prices, |prices| prices.output), "0.000007");
+        let json = serde_json::to_value(TierLine { above: 5, prices: PriceLine::new(&base) }).unwrap();
+        assert_eq!((&json["above"], &json["input_price"]), (&serde_json::json!(5), &serde_json::json!(1.25)));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::keys::is_unseen;
 use super::limits::{Timeouts, UpstreamLimits};
+use super::prices::ModelPrices;
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
@@ -148,7 +149,7 @@ pub struct Model {
     /// Context size as written for people: `1M`, `256K`, `128Ki`.
     pub context_text: String,
     /// Prices.
-    pub prices: Prices,
+    pub prices: ModelPrices,
     /// True if it has a price: prices of input and output are written, even if they are 0; without output, a price of
     /// input is enough.
     pub priced: bool,
@@ -260,27 +261,6 @@ pub struct Target {
     pub places: u32,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
-}
-
-/// Prices in micro-dollars per 1M tokens, which is pico-dollars per token: 0.25 USD is 250 000.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Prices {
-    /// US dollars per million prompt tokens.
-    #[doc(alias = "input_price")]
-    pub input: u64,
-    /// US dollars per million completion tokens.
-    #[doc(alias = "output_price")]
-    pub output: u64,
-    /// US dollars per million prompt tokens that are read from the provider's cache. Default: the input price.
-    #[doc(alias = "cache_read_price")]
-    pub cache_read: u64,
-    /// US dollars per million prompt tokens that are written to the provider's cache. Default: the input price.
-    #[doc(alias = "cache_write_price")]
-    pub cache_write: u64,
-    /// US dollars per million prompt tokens that are written to the provider's cache for an hour. Default: the value of
-    /// `cache_write_price`.
-    #[doc(alias = "cache_write_1h_price")]
-    pub hour_write: u64,
 }
 
 /// Range of the time a request may wait for a slot: in microseconds it fits 32 bits.
@@ -469,16 +449,6 @@ section! {
     }
 }
 
-/// A price of [`Prices`] as text, in dollars per 1M tokens, with two to six decimals.
-pub fn price_text(micro: u64) -> String {
-    let mut text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
-    let least = text.len() - 4;
-    while text.len() > least && text.ends_with('0') {
-        text.pop();
-    }
-    text
-}
-
 /// A token count as text: `1M`, `256K`, `128Ki`, otherwise its digits. Decimal units win over binary ones.
 pub fn context_text(tokens: u64) -> String {
     let units = [("M", 1_000_000), ("Mi", 1 << 20), ("K", 1000), ("Ki", 1 << 10)];
@@ -495,14 +465,6 @@ pub fn context_text(tokens: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn prices_are_written_with_two_to_six_decimals() {
-        let cases = [(250_000, "0.25"), (2_000_000, "2.00"), (0, "0.00"), (37_500, "0.0375"), (1, "0.000001")];
-        for (micro, text) in cases {
-            assert_eq!(price_text(micro), text);
-        }
-    }
 
     #[test]
     fn context_sizes_are_abbreviated_when_they_are_round() {

@@ -17,6 +17,7 @@ mod groups;
 mod models;
 mod params;
 mod plans;
+mod prices;
 mod print;
 mod providers;
 mod proxy;

@@ -15,6 +15,7 @@ pub mod memory;
 pub mod meter;
 pub mod network;
 pub mod plan;
+pub mod prices;
 pub mod refusal;
 pub mod row;
 pub mod settings;

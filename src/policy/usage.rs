@@ -1,7 +1,7 @@
 //! Token counts of a request and their cost. Written by `gateway`, stored by `io`, printed by `cli`. A value names the
 //! source of its numbers.
 
-use super::catalog::Prices;
+use super::prices::{ModelPrices, Prices};
 use crate::base::limits;
 use serde::{Deserialize, Serialize};
 
@@ -105,16 +105,20 @@ impl Usage {
 }
 
 /// Highest possible cost of a prompt and a completion in nano-dollars, for any number of tokens read from or written to
-/// a cache.
-pub fn most_nano(prompt: u64, completion: u64, prices: &Prices) -> u64 {
-    let Prices { cache_read, cache_write, hour_write, .. } = *prices;
-    let dearest = Prices { input: prices.input.max(cache_read).max(cache_write).max(hour_write), ..*prices };
-    Usage { uncached_in: prompt, out: completion, ..Usage::default() }.cost_nano(&dearest)
+/// a cache, and in each tier that the prompt may be in.
+pub fn most_nano(prompt: u64, completion: u64, prices: &ModelPrices) -> u64 {
+    let usage = Usage { uncached_in: prompt, out: completion, ..Usage::default() };
+    let cost = |prices: &Prices| {
+        let Prices { input, cache_read, cache_write, hour_write, .. } = *prices;
+        usage.cost_nano(&Prices { input: input.max(cache_read).max(cache_write).max(hour_write), ..*prices })
+    };
+    prices.possible(prompt).map(cost).max().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::prices::PriceTier;
 
     const PRICES: Prices =
         Prices { input: 250_000, output: 2_000_000, cache_read: 25_000, cache_write: 312_500, hour_write: 312_500 };
@@ -142,7 +146,7 @@ mod tests {
         assert_eq!((usage.prompt(), usage.cost_nano(&PRICES)), (3000, 937_500));
         assert_eq!(usage.cost_nano(&dear), 312_500 + 1_000_000);
         assert_eq!(usage.plus(usage).bounded().cost_nano(&dear), 2 * usage.cost_nano(&dear));
-        assert_eq!(most_nano(3000, 0, &dear), 3000 * 500);
+        assert_eq!(most_nano(3000, 0, &dear.into()), 3000 * 500);
         // No more are for an hour than there are.
         assert_eq!(Usage { cache_write: 1, ..usage }.cost_nano(&dear), 500);
     }
@@ -155,9 +159,9 @@ mod tests {
 
     #[test]
     fn what_may_be_used_costs_at_least_what_is() {
-        assert_eq!(most_nano(1_000_000, 1_000_000, &PRICES), 312_500_000 + 2_000_000_000);
+        assert_eq!(most_nano(1_000_000, 1_000_000, &PRICES.into()), 312_500_000 + 2_000_000_000);
         let cheap = Prices { cache_write: 1, hour_write: 1, cache_read: 2, ..PRICES };
-        assert_eq!(most_nano(1_000_000, 0, &cheap), 250_000_000);
+        assert_eq!(most_nano(1_000_000, 0, &cheap.into()), 250_000_000);
         for (read, write) in [(0, 0), (7, 0), (0, 7), (3, 4)] {
             let used = Usage {
                 uncached_in: 7 - read - write,
@@ -166,9 +170,66 @@ mod tests {
                 out: 3,
                 ..Usage::default()
             };
-            assert!(used.cost_nano(&PRICES) <= most_nano(7, 3, &PRICES));
+            assert!(used.cost_nano(&PRICES) <= most_nano(7, 3, &PRICES.into()));
         }
-        assert_eq!(most_nano(u64::MAX, u64::MAX, &PRICES), u64::MAX);
+        assert_eq!(most_nano(u64::MAX, u64::MAX, &PRICES.into()), u64::MAX);
+    }
+
+    #[test]
+    fn reservation_covers_each_tier_that_the_prompt_may_be_in() {
+        let tiers = [
+            PriceTier { above: 100, prices: Prices { input: 500_000, ..PRICES } },
+            PriceTier { above: 1000, prices: Prices { output: 9_000_000, ..PRICES } },
+        ];
+        let prices = ModelPrices { base: PRICES, tiers: tiers.into() };
+        let base = ModelPrices::from(PRICES);
+        assert_eq!(most_nano(75, 10, &prices), most_nano(75, 10, &base));
+        assert_eq!(most_nano(76, 10, &prices), 76 * 500 + 10 * 2000);
+        // The input of the tier below is dearer, and the output of this one.
+        assert_eq!(most_nano(751, 0, &prices), 751 * 500);
+        assert_eq!(most_nano(751, 1000, &prices), 751 * 312 + 376 + 1000 * 9000);
+    }
+
+    #[test]
+    fn cost_equals_an_independent_model_in_random_tiers() {
+        let mut seed = 1_u64;
+        let mut random = |most: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % (most + 1)
+        };
+        for _ in 0..100_000 {
+            let mut one =
+                || [random(5_000_000), random(9_000_000), random(500_000), random(6_000_000), random(8_000_000)];
+            let written: Vec<(u64, [u64; 5])> = vec![(0, one()), (200, one()), (272, one())];
+            let [read, write, hour, fresh, out] = [random(150), random(150), random(200), random(150), random(400)];
+            let usage = Usage {
+                uncached_in: fresh,
+                cache_read: read,
+                cache_write: write,
+                hour_write: hour as u32,
+                out,
+                ..Usage::default()
+            };
+            let prices = |(_, [input, output, cache_read, cache_write, hour_write]): (u64, [u64; 5])| Prices {
+                input,
+                output,
+                cache_read,
+                cache_write,
+                hour_write,
+            };
+            let tier = |index: usize| PriceTier { above: written[index].0, prices: prices(written[index]) };
+            let model = ModelPrices { base: prices(written[0]), tiers: [tier(1), tier(2)].into() };
+            // Every token one by one, in pico-dollars.
+            let prompt = fresh + read + write;
+            let price = written.iter().filter(|(above, _)| *above == 0 || prompt > *above).next_back().unwrap().1;
+            let hour = hour.min(write);
+            let counts =
+                [(fresh, price[0]), (out, price[1]), (read, price[2]), (write - hour, price[3]), (hour, price[4])];
+            let pico: u64 = counts.iter().map(|(tokens, price)| (0..*tokens).map(|_| price).sum::<u64>()).sum();
+            let expected = pico / 1000 + u64::from(pico % 1000 >= 500);
+            assert_eq!(usage.cost_nano(model.of(prompt)), expected, "{usage:?} {model:?}");
+            assert!(most_nano(prompt, out, &model) >= expected, "{usage:?} {model:?}");
+        }
     }
 
     #[test]

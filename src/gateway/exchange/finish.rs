@@ -51,6 +51,14 @@ impl Exchange {
         }
     }
 
+    /// Cost of the request, as its usage record contains it. Each attempt is billed in the tier of its own prompt: the
+    /// prompts of earlier attempts do not lift the last one into a higher tier.
+    fn cost_nano(&self, usage: &Usage) -> u64 {
+        let earlier = self.diagnosis.as_ref().map_or(0, |diagnosis| diagnosis.spent.prompt());
+        let prompt = usage.prompt().saturating_sub(earlier);
+        self.model().map_or(0, |model| usage.cost_nano(model.prices.of(prompt))).min(ROW_COST_MAX)
+    }
+
     /// An answer has failed before any of it was relayed. Its provider bills what it reports, and generated one that is
     /// too large here.
     pub(super) fn charge_failed(
@@ -175,7 +183,7 @@ impl Exchange {
         let admitted = self.admitted.take()?;
         // As the ledger will keep it, so that what is counted now is what is counted after a restart.
         let usage = usage.bounded();
-        let cost_nano = self.model().map_or(0, |model| usage.cost_nano(&model.prices)).min(ROW_COST_MAX);
+        let cost_nano = self.cost_nano(&usage);
         let group = cx.meter.path_text(&admitted.hold);
         cx.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
         if cx.meter.has_news() {
@@ -286,7 +294,7 @@ impl Exchange {
             let first = self.attempt().filter(|at| at.has_events).map(|at| at.begun);
             let taken = Taken {
                 usage,
-                cost_nano: usage.cost_nano(&model.prices),
+                cost_nano: self.cost_nano(&usage),
                 micros: now.micros_since(self.request.received),
                 events: first.map(|first| (first.micros_since(self.request.read), now.micros_since(first))),
             };
@@ -346,12 +354,11 @@ impl Exchange {
         };
         let time = cx.date.iso(cx.now.unix);
         let Some(recorder) = &mut cx.recorder else { return cx.orders.log(|out| line.write(time, out)) };
-        let cost = |usage: Usage| self.model().map_or(0, |model| usage.cost_nano(&model.prices));
         let first = attempt.filter(|(at, _)| at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
             is_error: outcome.status >= 400,
             tokens: charged.map_or(0, |usage| usage.total()),
-            cost_nano: charged.map_or(0, cost),
+            cost_nano: charged.map_or(0, |usage| self.cost_nano(&usage)),
             first: first.map(|(at, target)| (target.seed, at.first.micros_since(at.sent))),
         };
         let mut record = |out: &mut Vec<u8>| {

@@ -1,20 +1,21 @@
 //! `[[models]]`.
 
 use super::params;
+use super::prices;
 use super::providers::{Credential, Declared, Provider};
 use crate::base::hash::mix_bytes;
 use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::catalog::{
-    Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, Prices, QueueLimits, SHARE, TOKENS_MAX, Target,
-    context_text, is_bad, is_id,
+    Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
+    is_bad, is_id,
 };
 use crate::policy::limits::{Timeouts, UpstreamLimits};
 use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::Kind;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::window::parse_moment;
-use crate::wire::{Dialect, Relay};
+use crate::wire::Dialect;
 use std::ops::RangeInclusive;
 
 /// Targets of one model.
@@ -91,27 +92,6 @@ fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     Some(id)
 }
 
-/// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
-fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect]) -> (Prices, bool) {
-    let keys = ["input_price", "output_price", "cache_read_price", "cache_write_price", "cache_write_1h_price"];
-    let mut read = keys.map(|key| reader.price(s, key));
-    // A model without completion tokens needs no output price.
-    let answers = |dialect: &Dialect| !matches!(dialect, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
-    if !serves.is_empty() && !serves.iter().any(answers) {
-        read[1] = read[1].or(read[0].and(Some(0)));
-    }
-    let [Some(input), Some(output), cache_read, cache_write, hour_write] = read else {
-        if read.iter().any(Option::is_some) {
-            let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
-            reader.warn(s.start(), path, "missing, so the model is unpriced; set both prices (0 = free)");
-        }
-        return (Prices::default(), false);
-    };
-    let (cache_read, cache_write) = (cache_read.unwrap_or(input), cache_write.unwrap_or(input));
-    let hour_write = hour_write.unwrap_or(cache_write);
-    (Prices { input, output, cache_read, cache_write, hour_write }, true)
-}
-
 fn read_one(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
@@ -145,7 +125,7 @@ fn read_one(
     });
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
     let (serves, relayed) = read_serves(reader, s, &targets, providers);
-    let (prices, priced) = read_prices(reader, s, &serves);
+    let (prices, priced) = prices::read(reader, s, &serves);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     Some(Model {

@@ -5,10 +5,11 @@
 use super::document::Config;
 use super::providers::{Auth, Provider};
 use super::server::{DERIVED, Server};
-use crate::policy::catalog::{Capabilities, Model, ModelParam, Prices, QueueLimits, price_text};
+use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, context_text};
 use crate::policy::discover::Discover;
 use crate::policy::limits::Timeouts;
 use crate::policy::plan::Group;
+use crate::policy::prices::{PriceTier, Prices, price_text};
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Setting, Settings};
@@ -160,19 +161,25 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     page.string("owned_by", &model.owned_by);
     page.key("created", iso(model.created));
     page.string("context", &model.context_text);
-    let Prices { input, output, cache_read, cache_write, hour_write } = model.prices;
-    let prices = [
-        ("input_price", input),
-        ("output_price", output),
-        ("cache_read_price", cache_read),
-        ("cache_write_price", cache_write),
-        ("cache_write_1h_price", hour_write),
+    let prices: [(&str, fn(&Prices) -> u64); 5] = [
+        ("input_price", |prices| prices.input),
+        ("output_price", |prices| prices.output),
+        ("cache_read_price", |prices| prices.cache_read),
+        ("cache_write_price", |prices| prices.cache_write),
+        ("cache_write_1h_price", |prices| prices.hour_write),
     ];
-    for (key, price) in prices {
+    for (key, of) in prices {
+        let base = price_text(of(&model.prices.base));
         // A written 0 is a price.
-        match model.priced {
-            true => page.key(key, price_text(price)),
-            false => page.line(format_args!("# {key}: none")),
+        match (model.priced, &*model.prices.tiers) {
+            (false, _) => page.line(format_args!("# {key}: none")),
+            (true, []) => page.key(key, base),
+            (true, tiers) => {
+                let tier =
+                    |tier: &PriceTier| format!(", \"{}\" = {}", context_text(tier.above), price_text(of(&tier.prices)));
+                let tiers: String = tiers.iter().map(tier).collect();
+                page.key(key, format_args!("{{ \"0\" = {base}{tiers} }}"));
+            }
         }
     }
     let targets: Vec<String> = model

@@ -1,8 +1,9 @@
 use super::*;
 use crate::base::time::Unix;
-use crate::policy::catalog::{Affinity, Balance, Prices, QueueLimits, SHARE, StructuredOutput};
+use crate::policy::catalog::{Affinity, Balance, QueueLimits, SHARE, StructuredOutput};
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::plan::{Plan, UNLIMITED};
+use crate::policy::prices::Prices;
 use crate::policy::window::Period;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +114,7 @@ requests = 600
     assert_eq!((small.context, small.context_text.as_str()), (256_000, "256K"));
     let prices =
         Prices { input: 250_000, output: 2_000_000, cache_read: 250_000, cache_write: 250_000, hour_write: 250_000 };
-    assert_eq!((small.prices, small.reserve_tokens), (prices, 4096));
+    assert_eq!((&small.prices, small.reserve_tokens), (&prices.into(), 4096));
     assert_eq!(&*small.targets[0].label, "openai/gpt-5-mini");
     assert_eq!((openai.tls, &*openai.host, openai.port), (true, "api.openai.com", 443));
     assert_eq!((openai.host_header.as_str(), openai.path.as_str()), ("api.openai.com", "/v1/chat/completions"));
@@ -961,7 +962,7 @@ fn every_key_of_a_model_is_read() {
         cache_write: 1_250_000,
         hour_write: 2_000_000,
     };
-    assert_eq!((m.prices, m.default_max_tokens, m.reserve_tokens), (prices, 100, 50));
+    assert_eq!((&m.prices, m.default_max_tokens, m.reserve_tokens), (&prices.into(), 100, 50));
     let c = m.capabilities;
     assert_eq!((c.sampling, c.max_output_tokens, c.structured_output), (Some(false), Some(9), StructuredOutput::Tool));
     assert!(c.replay_reasoning && c.strict_tools);
@@ -1016,6 +1017,41 @@ fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
 }
 
 #[test]
+fn prices_may_have_tiers_by_the_length_of_the_prompt() {
+    let text = "input_price = { \"272000\" = 2, \"0\" = 1 }\noutput_price = { \"0\" = 10, \"200K\" = 15 }\n\
+                cache_read_price = 0.1\n";
+    let config = parse(&format!("default_model = \"m\"\n{PROVIDER}{MODEL}{text}")).unwrap();
+    assert_eq!(config.warnings, []);
+    let prices = &config.catalog.models()[0].prices;
+    let of = |prices: &Prices| [prices.input, prices.output, prices.cache_read, prices.cache_write, prices.hour_write];
+    let micro = |usd: [u64; 5]| usd.map(|tenths| tenths * 100_000);
+    assert_eq!(of(&prices.base), micro([10, 100, 1, 10, 10]));
+    let tiers: Vec<_> = prices.tiers.iter().map(|tier| (tier.above, of(&tier.prices))).collect();
+    // What no key says of a tier stays as in the tier below; a cache write costs what the tier's input does.
+    assert_eq!(tiers, [(200_000, micro([10, 150, 1, 10, 10])), (272_000, micro([20, 150, 1, 20, 20]))]);
+    let printed = effective(&config);
+    assert!(printed.contains("input_price = { \"0\" = 1.00, \"200K\" = 1.00, \"272K\" = 2.00 }"), "{printed}");
+    assert_eq!(effective(&parse(&printed).unwrap()), printed);
+    let line = format!("{PROVIDER}{MODEL}").lines().count() as u32;
+    for (table, field, words) in [
+        ("{ \"200K\" = 2 }", "input_price", "expected a price \"0\", for short prompts: add it"),
+        ("{}", "input_price", "expected a price \"0\", for short prompts: add it"),
+        ("{ \"0\" = 1, \"200X\" = 2 }", "input_price.200X", "no number of prompt tokens"),
+        ("{ \"0\" = 1, \"200K\" = 2, \"200000\" = 3 }", "input_price.200K", "in another form"),
+        ("{ \"0\" = 1, \"200K\" = -2 }", "input_price.200K", "from 0 to 1000000"),
+        (
+            "{ \"0\" = 1, 1K = 1, 2K = 1, 3K = 1, 4K = 1, 5K = 1, 6K = 1, 7K = 1, 8K = 1, 9K = 1 }",
+            "input_price",
+            "more than 9",
+        ),
+        ("\"1\"", "input_price", "or a table"),
+    ] {
+        let text = format!("{PROVIDER}{MODEL}input_price = {table}\noutput_price = 1");
+        one_error(&text, line + 1, &format!("models[0].{field}"), words);
+    }
+}
+
+#[test]
 fn a_model_with_one_price_of_two_has_none_and_that_is_said() {
     let prices = |text: &str| {
         let config = parse(&format!("{PROVIDER}{MODEL}{text}")).unwrap();
@@ -1023,7 +1059,7 @@ fn a_model_with_one_price_of_two_has_none_and_that_is_said() {
         let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
         let printed = effective(&config);
         assert_eq!(printed.contains("# input_price: none"), !model.priced, "{printed}");
-        (model.priced, model.prices.input, said)
+        (model.priced, model.prices.base.input, said)
     };
     assert_eq!(prices(""), (false, 0, vec![]));
     assert_eq!(prices("input_price = 1\noutput_price = 0"), (true, 1_000_000, vec![]));

@@ -194,6 +194,11 @@ impl Field<'_> {
         matches!(self.value, DeValue::Array(_))
     }
 
+    /// True if it is a table.
+    pub fn is_table(&self) -> bool {
+        matches!(self.value, DeValue::Table(_))
+    }
+
     /// The number, if it is one, of either kind.
     pub fn number(&self) -> Option<f64> {
         match &self.value {
@@ -496,16 +501,6 @@ impl<'a> Reader<'a> {
             self.wrong(field, format!("expected a size from \"{least}\" to \"{most}\", such as \"{example}\""));
         }
         value
-    }
-
-    /// Takes `key` as a price in dollars per 1M tokens. Returns micro-dollars.
-    pub fn price(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<u64> {
-        let field = section.take(key)?;
-        let price = field.decimal().and_then(units::price);
-        if price.is_none() {
-            self.wrong(&field, "expected USD per 1M tokens, from 0 to 1000000 with at most six decimals");
-        }
-        price
     }
 
     /// The value of the choice that `field` must name.

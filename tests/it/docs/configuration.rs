@@ -46,7 +46,7 @@ const TABLES: [Table; 12] = [
     table("[[groups]]", "groups", "groups[0]", &["Group", "Plan"]),
 ];
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     include_str!("../../../src/policy/discover.rs"),
     include_str!("../../../src/policy/config/providers.rs"),
     include_str!("../../../src/policy/config/server.rs"),
@@ -54,6 +54,7 @@ const SOURCES: [&str; 8] = [
     include_str!("../../../src/policy/config/telemetry.rs"),
     include_str!("../../../src/policy/limits.rs"),
     include_str!("../../../src/policy/catalog.rs"),
+    include_str!("../../../src/policy/prices.rs"),
     include_str!("../../../src/policy/plan.rs"),
 ];
 

@@ -1,0 +1,97 @@
+//! Prices of a model: numbers, or tables with a price for each tier of prompt lengths.
+
+use crate::policy::catalog::TOKENS_MAX;
+use crate::policy::prices::{ModelPrices, PriceTier, Prices, TIERS_MAX};
+use crate::policy::settings::reader::{Field, Reader, Section};
+use crate::policy::settings::units;
+use crate::wire::{Dialect, Relay};
+
+/// Rule of one price.
+const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decimals";
+
+/// Prices that one key sets, by rising thresholds; the first is 0.
+type Tiered = Vec<(u64, u64)>;
+
+/// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
+pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect]) -> (ModelPrices, bool) {
+    let keys = ["input_price", "output_price", "cache_read_price", "cache_write_price", "cache_write_1h_price"];
+    let mut read = keys.map(|key| s.take(key).and_then(|field| read_key(reader, field)));
+    // A model without completion tokens needs no output price.
+    let answers = |dialect: &Dialect| !matches!(dialect, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
+    if !serves.is_empty() && !serves.iter().any(answers) && read[0].is_some() && read[1].is_none() {
+        read[1] = Some(vec![(0, 0)]);
+    }
+    if read[0].is_none() || read[1].is_none() {
+        if read.iter().any(Option::is_some) {
+            let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
+            reader.warn(s.start(), path, "missing, so the model is unpriced; set both prices (0 = free)");
+        }
+        return (ModelPrices::default(), false);
+    }
+    let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
+    thresholds.sort_unstable();
+    thresholds.dedup();
+    let tiers = thresholds.into_iter().map(|above| PriceTier { above, prices: prices_at(&read, above) });
+    let mut tiers: Vec<PriceTier> = tiers.collect();
+    let base = tiers.remove(0).prices;
+    (ModelPrices { base, tiers: tiers.into() }, true)
+}
+
+/// Prices of the tier that begins at `above`: of each key the highest tier up to there.
+fn prices_at(read: &[Option<Tiered>; 5], above: u64) -> Prices {
+    let at =
+        |tiers: &Option<Tiered>| tiers.as_ref()?.iter().rev().find(|(from, _)| *from <= above).map(|(_, price)| *price);
+    let [input, output, cache_read, cache_write, hour_write] = read.each_ref().map(at);
+    let input = input.unwrap_or_default();
+    let cache_write = cache_write.unwrap_or(input);
+    Prices {
+        input,
+        output: output.unwrap_or_default(),
+        cache_read: cache_read.unwrap_or(input),
+        cache_write,
+        hour_write: hour_write.unwrap_or(cache_write),
+    }
+}
+
+fn read_key(reader: &mut Reader<'_>, field: Field<'_>) -> Option<Tiered> {
+    if field.is_table() { read_tiers(reader, field) } else { Some(vec![(0, read_price(reader, &field)?)]) }
+}
+
+fn read_price(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<u64> {
+    let price = field.decimal().and_then(units::price);
+    if price.is_none() {
+        reader.wrong(field, format!("expected {PRICE}, or a table such as `{{ \"0\" = 1.25, \"200K\" = 2.5 }}`"));
+    }
+    price
+}
+
+fn read_tiers(reader: &mut Reader<'_>, field: Field<'_>) -> Option<Tiered> {
+    let (at, path) = (field.start(), field.path.clone());
+    let entries = reader.as_table(field)?.take_rest();
+    let mut tiers = Tiered::new();
+    for (name, field) in &entries {
+        let above = match name.as_str() {
+            "0" => Some(0),
+            text => units::context(text).filter(|tokens| (1..=TOKENS_MAX).contains(tokens)),
+        };
+        let Some(above) = above else {
+            reader.error(
+                field,
+                format!("`{name}` is no number of prompt tokens: expected \"0\", \"200K\" or \"272000\""),
+            );
+            return None;
+        };
+        if tiers.iter().any(|(other, _)| *other == above) {
+            reader.error(field, format!("`{name}` is there already in another form: remove one of them"));
+            return None;
+        }
+        tiers.push((above, read_price(reader, field)?));
+    }
+    tiers.sort_unstable();
+    match tiers.first() {
+        Some((0, _)) if tiers.len() <= TIERS_MAX + 1 => return Some(tiers),
+        Some((0, _)) => reader.report(at, path, format!("more than {} prices: remove some", TIERS_MAX + 1)),
+        _ => reader.report(at, path, "expected a price \"0\", for short prompts: add it"),
+    }
+    None
+}

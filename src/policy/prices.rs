@@ -1,0 +1,108 @@
+//! Prices of a model, with tiers for long prompts.
+
+/// Tiers besides the base price that a model may have.
+pub const TIERS_MAX: usize = 8;
+
+/// Prices in micro-dollars per 1M tokens, which is pico-dollars per token: 0.25 USD is 250 000.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Prices {
+    /// US dollars per million prompt tokens. With the table `{ "0" = 1.25, "200K" = 2.5 }`, a request whose prompt has
+    /// more than 200,000 tokens, cached ones included, costs 2.5 for each million of them, as Google and OpenAI bill.
+    /// `"0"` is required. Every price may be such a table; one that is not keeps its value for prompts of any length. A
+    /// request whose prompt is estimated at more than 75 % of a threshold reserves at the higher prices.
+    #[doc(alias = "input_price")]
+    pub input: u64,
+    /// US dollars per million completion tokens.
+    #[doc(alias = "output_price")]
+    pub output: u64,
+    /// US dollars per million prompt tokens that are read from the provider's cache. Default: the input price.
+    #[doc(alias = "cache_read_price")]
+    pub cache_read: u64,
+    /// US dollars per million prompt tokens that are written to the provider's cache. Default: the input price.
+    #[doc(alias = "cache_write_price")]
+    pub cache_write: u64,
+    /// US dollars per million prompt tokens that are written to the provider's cache for an hour. Default: the value of
+    /// `cache_write_price`.
+    #[doc(alias = "cache_write_1h_price")]
+    pub hour_write: u64,
+}
+
+/// Prices of whole requests whose prompts are longer than a threshold, as Google and OpenAI bill them.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct PriceTier {
+    /// The prompt must have more tokens than this.
+    pub above: u64,
+    /// Prices of such a request.
+    pub prices: Prices,
+}
+
+/// Prices of a model for prompts of any length.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ModelPrices {
+    /// Prices of prompts below all thresholds.
+    pub base: Prices,
+    /// Tiers by rising threshold; none for most models.
+    pub tiers: Box<[PriceTier]>,
+}
+
+impl From<Prices> for ModelPrices {
+    fn from(base: Prices) -> ModelPrices {
+        ModelPrices { base, tiers: Box::default() }
+    }
+}
+
+impl ModelPrices {
+    /// Prices of a request with `prompt` tokens, cached ones included.
+    #[inline]
+    pub fn of(&self, prompt: u64) -> &Prices {
+        if self.tiers.is_empty() { &self.base } else { self.tier(prompt) }
+    }
+
+    /// Prices that a request with an estimate of `prompt` tokens may cost: those of a tier from 75 % of its threshold
+    /// on, since the provider may count more tokens.
+    pub fn possible(&self, prompt: u64) -> impl Iterator<Item = &Prices> {
+        let is_near = move |tier: &&PriceTier| prompt.saturating_mul(4) > tier.above.saturating_mul(3);
+        std::iter::once(&self.base).chain(self.tiers.iter().filter(is_near).map(|tier| &tier.prices))
+    }
+
+    #[cold]
+    fn tier(&self, prompt: u64) -> &Prices {
+        self.tiers.iter().rev().find(|tier| prompt > tier.above).map_or(&self.base, |tier| &tier.prices)
+    }
+}
+
+/// A price of [`Prices`] as text, in dollars per 1M tokens, with two to six decimals.
+pub fn price_text(micro: u64) -> String {
+    let mut text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
+    let least = text.len() - 4;
+    while text.len() > least && text.ends_with('0') {
+        text.pop();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn price_is_written_with_two_to_six_decimals() {
+        let cases = [(250_000, "0.25"), (2_000_000, "2.00"), (0, "0.00"), (37_500, "0.0375"), (1, "0.000001")];
+        for (micro, text) in cases {
+            assert_eq!(price_text(micro), text);
+        }
+    }
+
+    #[test]
+    fn prompt_of_one_token_more_than_a_threshold_costs_its_tier() {
+        let at = |input| Prices { input, ..Prices::default() };
+        let tiers = [PriceTier { above: 200_000, prices: at(2) }, PriceTier { above: 1_000_000, prices: at(3) }];
+        let prices = ModelPrices { base: at(1), tiers: tiers.into() };
+        for (prompt, input) in [(0, 1), (200_000, 1), (200_001, 2), (1_000_000, 2), (1_000_001, 3), (u64::MAX, 3)] {
+            assert_eq!(prices.of(prompt).input, input, "{prompt}");
+        }
+        for (prompt, count) in [(150_000, 1), (150_001, 2), (750_000, 2), (750_001, 3)] {
+            assert_eq!(prices.possible(prompt).count(), count, "{prompt}");
+        }
+    }
+}
