@@ -21,6 +21,7 @@ pub mod ledger;
 pub mod load;
 pub mod models;
 pub mod output;
+pub mod prices;
 pub mod provider;
 mod provider_client;
 pub mod ready;
@@ -102,6 +103,9 @@ enum Command {
     /// List models: names, ids, context sizes, prices
     #[command(after_help = "Example:\n  tollgate models --json")]
     Models(ModelsArgs),
+    /// Compare the configured prices with a published price list
+    #[command(after_help = "Example:\n  tollgate prices --from model_prices_and_context_window.json --write")]
+    Prices(prices::PricesArgs),
     /// Report requests, tokens and cost
     #[command(after_help = "Example:\n  tollgate usage --by model,day --since 2026-11-01")]
     Usage(usage::UsageArgs),
@@ -127,6 +131,7 @@ impl Command {
             Command::Ready(args) => Some(&mut args.config),
             Command::Keys(command) => Some(command.config()),
             Command::Models(args) => Some(&mut args.config),
+            Command::Prices(args) => Some(&mut args.config),
             Command::Usage(args) => Some(&mut args.config),
             Command::Requests(args) => Some(&mut args.config),
             Command::Ledger(command) => Some(command.config()),
@@ -176,6 +181,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Ready(args) => ready::run(args),
         Command::Keys(command) => keys::run(command),
         Command::Models(args) => models::run(args),
+        Command::Prices(args) => prices::run(args),
         Command::Usage(args) => usage::run(args),
         Command::Requests(args) => requests::run(args),
         Command::Ledger(command) => ledger::run(command),

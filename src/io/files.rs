@@ -14,11 +14,16 @@ const NONBLOCK: i32 = 0o4000;
 
 /// Reads a regular file of at most `limits::SETTINGS_FILE_MAX` bytes. Any other file is an error.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_at_most(path, limits::SETTINGS_FILE_MAX)
+}
+
+/// Reads a regular file of at most `max` bytes.
+pub fn read_at_most(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
-    bounded(file, limits::SETTINGS_FILE_MAX)
+    bounded(file, max)
 }
 
 /// Reads a file as [`read`] does, as text in UTF-8.

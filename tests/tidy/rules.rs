@@ -52,7 +52,7 @@ const LAYERS: [Layer; 9] = [
     Layer {
         name: "cli",
         layers: &["base", "wire", "policy", "gateway", "simulator", "io", "store"],
-        crates: &["clap", "engine", "ring", "serde", "serde_json"],
+        crates: &["clap", "engine", "ring", "serde", "serde_json", "toml"],
     },
 ];
 

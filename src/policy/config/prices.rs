@@ -10,7 +10,7 @@ use crate::wire::{Dialect, Relay};
 const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decimals";
 
 /// Prices that one key sets, by rising thresholds; the first is 0.
-type Tiered = Vec<(u64, u64)>;
+type WrittenPrices = Vec<(u64, u64)>;
 
 /// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
 pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect]) -> (ModelPrices, bool) {
@@ -38,9 +38,10 @@ pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Diale
 }
 
 /// Prices of the tier that begins at `above`: of each key the highest tier up to there.
-fn prices_at(read: &[Option<Tiered>; 5], above: u64) -> Prices {
-    let at =
-        |tiers: &Option<Tiered>| tiers.as_ref()?.iter().rev().find(|(from, _)| *from <= above).map(|(_, price)| *price);
+fn prices_at(read: &[Option<WrittenPrices>; 5], above: u64) -> Prices {
+    let at = |tiers: &Option<WrittenPrices>| {
+        tiers.as_ref()?.iter().rev().find(|(from, _)| *from <= above).map(|(_, price)| *price)
+    };
     let [input, output, cache_read, cache_write, hour_write] = read.each_ref().map(at);
     let input = input.unwrap_or_default();
     let cache_write = cache_write.unwrap_or(input);
@@ -53,7 +54,7 @@ fn prices_at(read: &[Option<Tiered>; 5], above: u64) -> Prices {
     }
 }
 
-fn read_key(reader: &mut Reader<'_>, field: Field<'_>) -> Option<Tiered> {
+fn read_key(reader: &mut Reader<'_>, field: Field<'_>) -> Option<WrittenPrices> {
     if field.is_table() { read_tiers(reader, field) } else { Some(vec![(0, read_price(reader, &field)?)]) }
 }
 
@@ -65,10 +66,10 @@ fn read_price(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<u64> {
     price
 }
 
-fn read_tiers(reader: &mut Reader<'_>, field: Field<'_>) -> Option<Tiered> {
+fn read_tiers(reader: &mut Reader<'_>, field: Field<'_>) -> Option<WrittenPrices> {
     let (at, path) = (field.start(), field.path.clone());
     let entries = reader.as_table(field)?.take_rest();
-    let mut tiers = Tiered::new();
+    let mut tiers = WrittenPrices::new();
     for (name, field) in &entries {
         let above = match name.as_str() {
             "0" => Some(0),

@@ -1,0 +1,441 @@
+//! `tollgate prices`: compares the prices of the configured models with a published price list, and changes them if
+//! asked to. Reads LiteLLM's `model_prices_and_context_window.json` (USD per token; tiers in members that end in
+//! `_above_200k_tokens`) and models.dev's `api.json` (USD per million tokens; tiers in `tiers`, or the older member
+//! `context_over_200k`).
+
+use super::args::ConfigArg;
+use super::load::{self, Secrets};
+use super::output::{Align, Failure, Table, clean, print};
+use crate::io::files;
+use crate::policy::catalog::{Catalog, Model, context_text};
+use crate::policy::config::Config;
+use crate::policy::prices::{PriceTier, Prices, price_text};
+use clap::Args;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fs::{OpenOptions, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
+
+/// `tollgate prices`.
+#[derive(Args, Debug)]
+pub struct PricesArgs {
+    /// Configuration options.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Price list: LiteLLM's model_prices_and_context_window.json, or the api.json of models.dev
+    #[arg(long, value_name = "FILE")]
+    from: PathBuf,
+    /// Write the new prices into the configuration; comments stay
+    #[arg(long)]
+    write: bool,
+}
+
+/// Bytes of a price list. Both have about two million.
+const LIST_MAX: usize = 64 << 20;
+
+/// Hosts of providers, and their names in the two lists.
+const HOSTS: [(&str, &str, &str); 16] = [
+    ("api.openai.com", "openai", "openai"),
+    ("api.anthropic.com", "anthropic", "anthropic"),
+    ("generativelanguage.googleapis.com", "gemini", "google"),
+    ("aiplatform.googleapis.com", "vertex_ai", "google-vertex"),
+    ("amazonaws.com", "bedrock", "amazon-bedrock"),
+    ("openai.azure.com", "azure", "azure"),
+    ("services.ai.azure.com", "azure_ai", "azure"),
+    ("api.mistral.ai", "mistral", "mistral"),
+    ("api.groq.com", "groq", "groq"),
+    ("api.x.ai", "xai", "xai"),
+    ("api.deepseek.com", "deepseek", "deepseek"),
+    ("openrouter.ai", "openrouter", "openrouter"),
+    ("api.together.xyz", "together_ai", "togetherai"),
+    ("api.fireworks.ai", "fireworks_ai", "fireworks-ai"),
+    ("api.perplexity.ai", "perplexity", "perplexity"),
+    ("api.cerebras.ai", "cerebras", "cerebras"),
+];
+
+/// One price by rising thresholds of prompt tokens, the first 0; in micro-dollars per 1M tokens.
+type Tiered = BTreeMap<u64, u64>;
+
+/// Keys of a model's prices, with the name of each in LiteLLM's list and in that of models.dev.
+const KEYS: [(&str, &str, &str, fn(&Prices) -> u64); 5] = [
+    ("input_price", "input_cost_per_token", "input", |prices| prices.input),
+    ("output_price", "output_cost_per_token", "output", |prices| prices.output),
+    ("cache_read_price", "cache_read_input_token_cost", "cache_read", |prices| prices.cache_read),
+    ("cache_write_price", "cache_creation_input_token_cost", "cache_write", |prices| prices.cache_write),
+    ("cache_write_1h_price", "cache_creation_input_token_cost_above_1hr", "cache_write_1h", |prices| prices.hour_write),
+];
+
+/// A price that differs.
+struct PriceChange {
+    key: &'static str,
+    configured: Option<Tiered>,
+    listed: Tiered,
+}
+
+/// Compares, prints, and writes if asked to.
+pub fn run(args: &PricesArgs) -> Result<(), Failure> {
+    let path = load::find(&args.config)?;
+    let config = load::read(&path, Secrets::Optional).map_err(Failure::Config)?;
+    let place = clean(&args.from.to_string_lossy());
+    let bytes = files::read_at_most(&args.from, LIST_MAX)
+        .map_err(|error| Failure::failed(format!("cannot read {place}: {error}")))?;
+    let list: Value =
+        serde_json::from_slice(&bytes).map_err(|error| Failure::failed(format!("{place} is not JSON: {error}")))?;
+    let list = PriceList::of(&list).ok_or_else(|| {
+        Failure::failed(format!("{place} is neither LiteLLM's price list nor the api.json of models.dev"))
+    })?;
+    let (mut found, mut unknown) = (Vec::new(), Vec::new());
+    for model in config.catalog.models() {
+        match list.entry(&config, model) {
+            Some((name, prices)) => found.push((model, name, differences(model, prices))),
+            None => unknown.push(&*model.id),
+        }
+    }
+    let count = found.iter().map(|(_, _, differences)| differences.len()).sum::<usize>();
+    print(&report(&found, &unknown, count, args.write))?;
+    if !args.write || count == 0 {
+        return Ok(());
+    }
+    write(&path, &found)?;
+    print(&format!("wrote {count} prices to {}\n", clean(&path.to_string_lossy())))
+}
+
+/// A published list.
+enum PriceList<'a> {
+    LiteLlm(&'a Map<String, Value>),
+    ModelsDev(&'a Map<String, Value>),
+}
+
+impl PriceList<'_> {
+    fn of(list: &Value) -> Option<PriceList<'_>> {
+        let list = list.as_object()?;
+        let has = |key: &str| list.values().any(|entry| entry.get(key).is_some());
+        match (has("models"), has(KEYS[0].1)) {
+            (true, _) => Some(PriceList::ModelsDev(list)),
+            (false, true) => Some(PriceList::LiteLlm(list)),
+            _ => None,
+        }
+    }
+
+    /// Entry of the first target's upstream model, by the host of its provider or by the provider's name. Returns its
+    /// name and prices.
+    fn entry(&self, config: &Config, model: &Model) -> Option<(String, [Option<Tiered>; 5])> {
+        let target = model.targets.first()?;
+        let provider = config.provider(target.provider)?;
+        let known = HOSTS.iter().find(|(host, _, _)| {
+            provider.host.strip_suffix(host).is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '-']))
+        });
+        let upstream = &*target.model;
+        match self {
+            PriceList::LiteLlm(list) => {
+                let name = known.map_or(&*provider.name, |known| known.1);
+                let full = format!("{name}/{upstream}");
+                let of_provider =
+                    |entry: &&Value| entry["litellm_provider"].as_str().is_some_and(|other| other.starts_with(name));
+                let plain = || Some((upstream.to_owned(), list.get(upstream).filter(of_provider)?));
+                let (key, entry) = list.get(&full).map(|entry| (full, entry)).or_else(plain)?;
+                let prices = KEYS.map(|(_, name, _, _)| litellm_price(entry, name));
+                prices[0].is_some().then_some((key, prices))
+            }
+            PriceList::ModelsDev(list) => {
+                let name = known.map_or(&*provider.name, |known| known.2);
+                let cost = list.get(name)?.get("models")?.get(upstream)?.get("cost")?;
+                let prices = KEYS.map(|(_, _, name, _)| models_dev_price(cost, name));
+                prices[0].is_some().then(|| (format!("{name}/{upstream}"), prices))
+            }
+        }
+    }
+}
+
+/// A price in USD as micro-dollars per 1M tokens; `tokens` is the number of tokens that it is for.
+fn micro(usd: &Value, tokens: f64) -> Option<u64> {
+    let micro = (usd.as_f64()? / tokens * 1e12).round();
+    (0.0..=1e12).contains(&micro).then_some(micro as u64)
+}
+
+fn litellm_price(entry: &Value, name: &str) -> Option<Tiered> {
+    let mut tiers = Tiered::from([(0, micro(entry.get(name)?, 1.0)?)]);
+    for (key, price) in entry.as_object()? {
+        let above = key.strip_prefix(name).and_then(|rest| rest.strip_prefix("_above_")?.strip_suffix("k_tokens"));
+        if let (Some(Ok(above)), Some(price)) = (above.map(str::parse::<u64>), micro(price, 1.0)) {
+            tiers.insert(above.saturating_mul(1000), price);
+        }
+    }
+    Some(tiers)
+}
+
+fn models_dev_price(cost: &Value, name: &str) -> Option<Tiered> {
+    let price = |of: &Value| micro(of.get(name)?, 1e6);
+    let mut tiers = Tiered::from([(0, price(cost)?)]);
+    let written = cost["tiers"].as_array();
+    for tier in written.into_iter().flatten().filter(|tier| tier["tier"]["type"] == "context") {
+        if let (Some(above), Some(price)) = (tier["tier"]["size"].as_u64(), price(tier)) {
+            tiers.insert(above, price);
+        }
+    }
+    if let (None, Some(price)) = (written, price(&cost["context_over_200k"])) {
+        tiers.insert(200_000, price);
+    }
+    Some(tiers)
+}
+
+/// Prices of the list that the model has not. What the list does not have stays as it is.
+fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
+    let of_keys = KEYS.iter().zip(listed);
+    let differ = of_keys.filter_map(|(&(key, _, _, of), listed)| {
+        let mut listed = listed?;
+        let configured = model.priced.then(|| {
+            let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
+            std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)).collect()
+        });
+        let configured: Option<Tiered> = configured.map(plain);
+        listed = plain(listed);
+        (configured.as_ref() != Some(&listed)).then_some(PriceChange { key, configured, listed })
+    });
+    differ.collect()
+}
+
+/// Tiers without those that cost what the tier below does.
+fn plain(tiers: Tiered) -> Tiered {
+    let mut last = None;
+    tiers.into_iter().filter(|(_, price)| last.replace(*price) != Some(*price)).collect()
+}
+
+/// A price as the configuration has it.
+fn toml_text(tiers: &Tiered) -> String {
+    let one = |(above, price): (&u64, &u64)| format!("\"{}\" = {}", context_text(*above), price_text(*price));
+    match tiers.len() {
+        1 => tiers.values().map(|price| price_text(*price)).collect(),
+        _ => format!("{{ {} }}", tiers.iter().map(one).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn report(found: &[(&Model, String, Vec<PriceChange>)], unknown: &[&str], count: usize, writes: bool) -> String {
+    let mut table = Table::new(&[
+        ("MODEL", Align::Left),
+        ("ENTRY", Align::Left),
+        ("PRICE", Align::Left),
+        ("CONFIGURED", Align::Left),
+        ("LISTED", Align::Left),
+    ]);
+    for (model, name, differences) in found {
+        for difference in differences {
+            let configured = difference.configured.as_ref().map_or("none".to_owned(), toml_text);
+            let (key, listed) = (difference.key.to_owned(), toml_text(&difference.listed));
+            table.row(vec![model.id.to_string(), name.clone(), key, configured, listed]);
+        }
+    }
+    let mut text = if count > 0 { table.text() } else { String::new() };
+    if !unknown.is_empty() {
+        text.push_str(&format!("not in the list: {}\n", clean(&unknown.join(", "))));
+    }
+    let equal = found.iter().filter(|(_, _, differences)| differences.is_empty()).count();
+    text.push_str(&format!("{equal} of {} models have the listed prices\n", found.len()));
+    if count > 0 && !writes {
+        text.push_str("nothing was changed: add --write to change the configuration\n");
+    }
+    text
+}
+
+/// Writes the listed prices to the file at `path`, if what it then says is what was listed.
+fn write(path: &Path, found: &[(&Model, String, Vec<PriceChange>)]) -> Result<(), Failure> {
+    let shown = clean(&path.to_string_lossy());
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot write {shown}: {error}"));
+    // A link stays one: the file that it leads to is replaced.
+    let path = &std::fs::canonicalize(path).map_err(failed)?;
+    let old = std::fs::metadata(path).map_err(failed)?;
+    let mut text = files::read_text(path).map_err(failed)?;
+    for (model, _, differences) in found {
+        let change = |text: &str| edited(text, &model.id, differences);
+        text = change(&text).map_err(|why| Failure::failed(format!("{why}; nothing was written")))?;
+    }
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".new");
+    let draft = PathBuf::from(draft);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(failed)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    let checked = load::read(&draft, Secrets::Optional).map_err(Failure::Config).and_then(|config| {
+        let is_listed = found.iter().all(|(model, _, wanted)| has_prices(&config.catalog, &model.id, wanted));
+        is_listed
+            .then_some(())
+            .ok_or_else(|| Failure::failed("the prices cannot be changed by program: write them by hand"))
+    });
+    let replace = || {
+        chown(&draft, Some(old.uid()), Some(old.gid()))?;
+        std::fs::set_permissions(&draft, Permissions::from_mode(old.permissions().mode()))?;
+        std::fs::rename(&draft, path)
+    };
+    let written = checked.and_then(|()| replace().map_err(failed));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    written
+}
+
+fn has_prices(catalog: &Catalog, id: &str, wanted: &[PriceChange]) -> bool {
+    let listed = |key: &str| wanted.iter().find(|one| one.key == key).map(|one| one.listed.clone());
+    let model = catalog.models().iter().find(|model| &*model.id == id);
+    model.is_some_and(|model| differences(model, KEYS.map(|(key, _, _, _)| listed(key))).is_empty())
+}
+
+/// The document with the prices of one model changed. Everything else keeps its bytes.
+fn edited(text: &str, id: &str, differences: &[PriceChange]) -> Result<String, String> {
+    let by_hand = |why: &str| format!("model `{id}` {why}: change its prices by hand");
+    let document = DeTable::parse(text).map_err(|error| error.to_string())?;
+    let models = document.get_ref().get("models").map(toml::Spanned::get_ref);
+    let Some(DeValue::Array(models)) = models else { return Err(by_hand("is not in this file")) };
+    let is_it = |table: &&DeTable<'_>| {
+        table.get("id").is_some_and(|value| matches!(value.get_ref(), DeValue::String(text) if text == id))
+    };
+    let mut tables = models.iter().filter_map(|model| match model.get_ref() {
+        DeValue::Table(table) => Some(table),
+        _ => None,
+    });
+    let table = tables.find(is_it).ok_or_else(|| by_hand("is not in this file"))?;
+    let after_id = table.get("id").map(|value| value.span().end).unwrap_or_default();
+    let is_inline = text[..after_id].rsplit('\n').next().is_some_and(|line| line.contains('{'));
+    let line_end = text[after_id..].find('\n').map_or(text.len(), |length| after_id + length);
+    let mut edits = Vec::new();
+    for PriceChange { key, listed, .. } in differences {
+        let value = toml_text(listed);
+        match table.get(*key) {
+            Some(old) if text[old.span()].starts_with(['[', '"']) => return Err(by_hand("has its prices in a table")),
+            Some(old) => edits.push((old.span(), value)),
+            None if is_inline => edits.push((after_id..after_id, format!(", {key} = {value}"))),
+            None => edits.push((line_end..line_end, format!("\n{key} = {value}"))),
+        }
+    }
+    edits.sort_by_key(|(span, _)| span.start);
+    let mut result = text.to_owned();
+    for (span, value) in edits.iter().rev() {
+        result.replace_range(span.clone(), value);
+    }
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries as in the published file of 2026-11.
+    const LITELLM: &str = r#"{
+        "sample_spec": {"input_cost_per_token": 0, "litellm_provider": "one of the providers"},
+        "gpt-5.5": {"litellm_provider": "openai", "input_cost_per_token": 5e-06, "output_cost_per_token": 3e-05,
+            "cache_read_input_token_cost": 5e-07, "input_cost_per_token_above_272k_tokens": 1e-05,
+            "output_cost_per_token_above_272k_tokens": 4.5e-05, "input_cost_per_token_batches": 2.5e-06,
+            "cache_read_input_token_cost_above_272k_tokens": 1e-06, "input_cost_per_token_above_128k_tokens": null},
+        "claude-sonnet-4-5": {"litellm_provider": "anthropic", "input_cost_per_token": 3e-06,
+            "output_cost_per_token": 1.5e-05, "cache_creation_input_token_cost": 3.75e-06,
+            "cache_creation_input_token_cost_above_1hr": 6e-06},
+        "gemini/gemini-2.5-pro": {"litellm_provider": "gemini", "input_cost_per_token": 1.25e-06,
+            "output_cost_per_token": 1e-05},
+        "no-price": {"litellm_provider": "openai", "mode": "moderation"}
+    }"#;
+
+    /// Entries as in the published file of 2026-11.
+    const MODELS_DEV: &str = r#"{
+        "openai": {"id": "openai", "models": {"gpt-5.5": {"id": "gpt-5.5", "cost": {"input": 5, "output": 30,
+            "cache_read": 0.5, "tiers": [{"input": 10, "output": 45, "cache_read": 1,
+            "tier": {"type": "context", "size": 272000}}], "context_over_200k": {"input": 10, "output": 45}}}}},
+        "google": {"id": "google", "models": {"gemini-2.5-pro": {"cost": {"input": 1.25, "output": 10,
+            "context_over_200k": {"input": 2.5, "output": 15}}}}}
+    }"#;
+
+    const CONFIG: &str = "default_model = \"a\"\n\
+        [[providers]]\nname = \"openai\"\nshape = \"chat\"\nbase_url = \"https://api.openai.com/v1\"\n\
+        [[providers]]\nname = \"g\"\nshape = \"chat\"\nbase_url = \"https://generativelanguage.googleapis.com/v1\"\n\
+        [[providers]]\nname = \"local\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:9/v1\"\n\
+        [[models]]\nid = \"a\" # the first\ncontext = \"1M\"\ninput_price = 4 # too low\noutput_price = 30.0\n\
+        targets = [{ provider = \"openai\", model = \"gpt-5.5\" }]\n\
+        [[models]]\nid = \"b\"\ncontext = \"1M\"\ntargets = [{ provider = \"g\", model = \"gemini-2.5-pro\" }]\n\
+        [[models]]\nid = \"c\"\ncontext = \"1M\"\ntargets = [{ provider = \"local\", model = \"gpt-5.5\" }]\n";
+
+    fn parsed(text: &str) -> Config {
+        let (env, read) = (|_: &str| None, |_: &str| Err(std::io::ErrorKind::NotFound.into()));
+        let source = crate::policy::config::Source {
+            file: "tollgate.toml",
+            text,
+            env: &env,
+            read: &read,
+            run: &|_, _| Err(std::io::ErrorKind::NotFound.into()),
+        };
+        Config::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
+    }
+
+    /// Differences of all models by id, as `key: configured -> listed`; `None` for models that the list does not have.
+    fn compared(config: &Config, list: &str) -> Vec<(String, Option<Vec<String>>)> {
+        let list: Value = serde_json::from_str(list).unwrap();
+        let list = PriceList::of(&list).unwrap();
+        let of = |model: &Model| {
+            let (_, prices) = list.entry(config, model)?;
+            let text = |one: PriceChange| {
+                let configured = one.configured.as_ref().map_or("none".to_owned(), toml_text);
+                format!("{}: {configured} -> {}", one.key, toml_text(&one.listed))
+            };
+            Some(differences(model, prices).into_iter().map(text).collect())
+        };
+        config.catalog.models().iter().map(|model| (model.id.to_string(), of(model))).collect()
+    }
+
+    #[test]
+    fn both_lists_are_read_with_their_tiers() {
+        let config = parsed(CONFIG);
+        let first = [
+            "input_price: 4.00 -> { \"0\" = 5.00, \"272K\" = 10.00 }",
+            "output_price: 30.00 -> { \"0\" = 30.00, \"272K\" = 45.00 }",
+            "cache_read_price: 4.00 -> { \"0\" = 0.50, \"272K\" = 1.00 }",
+        ]
+        .map(str::to_owned);
+        for (list, second) in [
+            (LITELLM, ["input_price: none -> 1.25", "output_price: none -> 10.00"]),
+            (
+                MODELS_DEV,
+                [
+                    "input_price: none -> { \"0\" = 1.25, \"200K\" = 2.50 }",
+                    "output_price: none -> { \"0\" = 10.00, \"200K\" = 15.00 }",
+                ],
+            ),
+        ] {
+            let second = second.map(str::to_owned).to_vec();
+            let expected = [("a", Some(first.to_vec())), ("b", Some(second)), ("c", None)];
+            assert_eq!(compared(&config, list), expected.map(|(id, all)| (id.to_owned(), all)));
+        }
+        assert!(PriceList::of(&serde_json::json!({"a": 1})).is_none());
+        assert!(PriceList::of(&serde_json::json!([])).is_none());
+    }
+
+    #[test]
+    fn changed_configuration_keeps_everything_else_and_has_the_listed_prices() {
+        let config = parsed(CONFIG);
+        let list: Value = serde_json::from_str(MODELS_DEV).unwrap();
+        let list = PriceList::of(&list).unwrap();
+        let mut text = CONFIG.to_owned();
+        for model in &config.catalog.models()[..2] {
+            let (_, prices) = list.entry(&config, model).unwrap();
+            text = edited(&text, &model.id, &differences(model, prices)).unwrap();
+        }
+        let changed = "[[models]]\nid = \"a\" # the first\ncache_read_price = { \"0\" = 0.50, \"272K\" = 1.00 }\n\
+                       context = \"1M\"\ninput_price = { \"0\" = 5.00, \"272K\" = 10.00 } # too low\n";
+        assert!(text.contains(changed), "{text}");
+        let differ = compared(&parsed(&text), MODELS_DEV);
+        assert!(differ.iter().all(|(_, all)| all.as_ref().is_none_or(Vec::is_empty)), "{differ:?}");
+    }
+
+    #[test]
+    fn models_in_other_forms_are_changed_or_named() {
+        let listed =
+            || vec![PriceChange { key: "input_price", configured: None, listed: Tiered::from([(0, 1_500_000)]) }];
+        let inline = "models = [{ id = \"m\", context = \"1M\" }]";
+        let expected = "models = [{ id = \"m\", input_price = 1.50, context = \"1M\" }]";
+        assert_eq!(edited(inline, "m", &listed()).as_deref(), Ok(expected));
+        let literal = "[[models]]\nid = 'm'";
+        assert_eq!(edited(literal, "m", &listed()).as_deref(), Ok("[[models]]\nid = 'm'\ninput_price = 1.50"));
+        let apart = "[[models]]\nid = \"m\"\n[models.input_price]\n\"0\" = 1\n";
+        assert!(edited(apart, "m", &listed()).unwrap_err().contains("change its prices by hand"));
+        assert!(edited(apart, "other", &listed()).unwrap_err().contains("is not in this file"));
+    }
+}
