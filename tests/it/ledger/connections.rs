@@ -59,7 +59,8 @@ fn a_command_waits_for_a_busy_server_longer_than_a_request_does() {
     });
 }
 
-/// Writes a self-signed certificate of a server and its key, and returns their paths.
+/// Writes a self-signed certificate of a server and its key. Returns the paths of the certificate, the key and the CA
+/// file, which is the certificate itself.
 pub fn certificates(folder: &Path) -> [String; 3] {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();

@@ -4,7 +4,7 @@ use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
 use super::process::wait_for;
 use super::shared::Server;
-use crate::e2e::commands::keys_are_listed_in_parts;
+use crate::e2e::commands::keys_are_listed_in_pages;
 use serde_json::Value;
 use std::sync::Barrier;
 
@@ -114,5 +114,5 @@ fn idempotency_key_applies_once_in_a_race_of_two_hosts() {
 fn keys_of_a_shared_ledger_are_listed_in_pages() {
     let Some(server) = Server::start() else { return };
     let store = format!("url = \"{}\"", server.url());
-    keys_are_listed_in_parts(&Harness::start(&Setup { store, server: WRITE, ..Setup::default() }));
+    keys_are_listed_in_pages(&Harness::start(&Setup { store, server: WRITE, ..Setup::default() }));
 }
