@@ -225,8 +225,7 @@ fn check_row_of(world: &World, played: &Played, sent_again: bool) {
             assert!(matches!(charged.2, "partial" | "estimated"), "{} {row}", case.name());
         }
         out => {
-            // Rejected answers are charged, too: as reported, or if they are too large by the prompt and the length
-            // that was received.
+            // Rejected answers are charged, too: as reported, or by an estimate if they are too large.
             let rejected = match case.row.script {
                 _ if case.stream => (0, 0, "none"),
                 "failed" => (TOKENS.0, TOKENS.1, "provider"),
