@@ -115,7 +115,7 @@ fn hoard(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(status(&answer), 200, "{answer}");
     let most = gate.metric("tollgate_buffered_bytes");
     assert!(most <= (64 << 20) / 4 + (8 << 20), "{most}");
-    // Refused clients receive nothing yet, so the log shows how many were refused.
+    // The other clients receive nothing, so the log shows when the refusals are complete.
     gate.until("all others are refused", |gate| gate.log().matches("\"status\":503").count() >= 36);
     let mut refused = 0;
     for mut client in clients {

@@ -40,9 +40,9 @@
 //!
 //! **Shorthands** for frequent lines (in `text.rs`). For clients: `@chat [KEY]`, `@messages [KEY]`, `@responses [KEY]`,
 //! `@get PATH [KEY]`, `@relay NAME [KEY]`. For requests that a provider receives: `@up-chat`, `@up-relay NAME`,
-//! `@up-responses`, `@up-messages [VERSION]`. For answers that it sends: `@ok`, `@stream`, `@status N`. For answers that
-//! a client receives: `@401 [ID]`, `@limits [REQUESTS TOKENS [RESET]]`, `@length`, `@events [ID]`, `@answer N` (with any
-//! head), `@error [close] TYPE MESSAGE` and `@error-messages …`.
+//! `@up-responses`, `@up-messages [VERSION]`. For answers that it sends: `@ok`, `@stream`, `@status N`. For answers
+//! that a client receives: `@401 [ID]`, `@limits [REQUESTS TOKENS [RESET]]`, `@length`, `@events [ID]`, `@answer N`
+//! (with any head), `@error [close] TYPE MESSAGE` and `@error-messages …`.
 //!
 //! **Settings.** `[server] max_header = "1KiB"` sets one line of the configuration. Sections are the tables of the
 //! manual, and `[provider up]`, `[model small]`, `[plan team]` or new ones. Settings, keys and lets before the first
@@ -56,7 +56,8 @@
 //! - `stall`, `read`: the client stops reading, or continues.
 //! - `refuse-dial`, `tls-fail`, `hang-dial`, `stall-dial`: result of the next dial. A stalled one opens, and accepts no
 //!   bytes. `u1 up`, `u1 refused`: a dial that hangs opens or fails.
-//! - `dials 2`: number of dials so far. `dialed ADDRESS`: the last one. `resolve HOST [ADDRESS…]`: the resolver answers.
+//! - `dials 2`: number of dials so far. `dialed ADDRESS`: the last one. `resolve HOST [ADDRESS…]`: the resolver
+//!   answers.
 //! - `buffered 262144`: maximum number of buffered bytes.
 //! - `drain`: SIGTERM. `exit`: the gateway must have requested its end. `reload [server] max_header = "1KiB"`.
 //! - `hold-work`, `work`: the helper thread pauses, or does its work. `desk STATUS BODY`: it answers the oldest request
@@ -75,15 +76,15 @@
 //!   lists `a`, `b` with its context, and `c`, which is skipped. `listed up fails WHY`.
 //!
 //! **Events of other processes**
-//! - `upgrade`: SIGUSR2. `successor-ready`. `admits`: the gateway must not have handed over yet. `handed-over 2`: it must
-//!   have handed over with this number of running requests.
+//! - `upgrade`: SIGUSR2. `successor-ready`. `admits`: the gateway must not have handed over yet. `handed-over 2`: it
+//!   must have handed over with this number of running requests.
 //! - `inherits KEY TOKENS [DOLLARS PATH]`: a predecessor's usage record that was not announced. `predecessor-left`.
 //! - For a shared ledger, `asks 2`: number of checks without an answer. `ask 1 admitted`, `ask 1 refused [budget N
 //!   [reserved]]`: the ledger answers one. `released 1`: number of leases released without a usage record.
 //! - `rests 1`: number of cool-downs that the successor has received.
 //!
-//! **Start state**, before the steps: `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS [PATH]]`
-//! (admitted five seconds ago), `start rest TARGET SECONDS` (a cool-down that a predecessor has passed on).
+//! **Start state**, before the steps: `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS
+//! [PATH]]` (admitted five seconds ago), `start rest TARGET SECONDS` (a cool-down that a predecessor has passed on).
 //!
 //! Each case runs as written, with every byte sent separately in both directions, and in random pieces. Client bytes,
 //! provider bytes and usage records must be identical. `SCRIPT=words` runs only cases whose file or title contains the

@@ -120,7 +120,7 @@ impl Setting {
             _ => None,
         };
         let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".to_string());
-        // Each program prints its own name and arguments.
+        // Each program prints its own command line.
         let run = |program: &[String], _: &[String]| Ok(program.join("-"));
         let source = Source { file: "test.toml", text: &text, env: &env, read: &read, run: &run };
         match Config::parse(&source) {
