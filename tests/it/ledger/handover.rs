@@ -115,7 +115,7 @@ fn spills(h: &Harness) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn upgrade_is_refused_during_an_outage_and_pending_records_are_spilled() {
+fn upgrade_is_refused_while_the_shared_ledger_is_gone() {
     let Some(mut server) = Server::start() else { return };
     let mut h = server.gateway("on_outage = \"local\"\nhosts = 1");
     let key = key_of(std::slice::from_ref(&h), &[]);
