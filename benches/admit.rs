@@ -1,4 +1,4 @@
-//! May a request pass: its key among a thousand, and its plan's limits.
+//! Cost of an admission: finding the key among a thousand, and checking its plan's limits.
 
 mod common;
 

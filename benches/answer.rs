@@ -1,6 +1,6 @@
-//! Translation of a request on its way to a provider, and of a provider's complete answer on its way back: in its own
-//! shape and translated. With `parse`, `admit`, `stream` and `turn` every stage of the page "What a request costs" that
-//! can be called separately.
+//! Cost of a request on its way to a provider, and of a provider's complete answer on its way back, with and without
+//! translation. Together with `parse`, `admit`, `stream` and `turn`, this covers every separately callable stage of the
+//! page "What a request costs".
 
 mod common;
 
@@ -37,14 +37,15 @@ fn request(c: &mut Criterion) {
     c.bench_function("request: body for a provider of its shape", |b| {
         b.iter(|| {
             rewrite(Dialect::Chat, black_box(body.as_bytes()), fields, &same, &mut text, &mut pieces)
-                .expect("it is sound")
+                .expect("the request is valid")
         });
     });
     let other = target(Dialect::Messages);
     c.bench_function("request: body for a provider of another shape", |b| {
         b.iter(|| {
             text.clear();
-            translate(Dialect::Chat, black_box(body.as_bytes()), fields, &other, &mut text).expect("it is sound");
+            translate(Dialect::Chat, black_box(body.as_bytes()), fields, &other, &mut text)
+                .expect("the request is valid");
             text.len()
         });
     });
@@ -58,19 +59,19 @@ fn answer(c: &mut Criterion) {
     c.bench_function("answer: head", |b| {
         b.iter(|| parse_response(black_box(&answer), &mut 0, 16384, false).ok().flatten().map(|head| head.len));
     });
-    let head = parse_response(&answer, &mut 0, 16384, false).expect("the head is sound").expect("it is whole");
+    let head = parse_response(&answer, &mut 0, 16384, false).expect("the head is valid").expect("it is complete");
     let (body, mut out, mut templates) = (&answer[head.len as usize..], Vec::new(), AnswerTemplates::default());
     c.bench_function("answer: whole, same shape, like one before it", |b| {
         b.iter(|| {
             out.clear();
-            templates.whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("it is sound");
+            templates.whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("the answer is valid");
             out.len()
         });
     });
     c.bench_function("answer: whole, same shape, like none before it", |b| {
         b.iter(|| {
             out.clear();
-            whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("it is sound");
+            whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("the answer is valid");
             out.len()
         });
     });
@@ -79,7 +80,7 @@ fn answer(c: &mut Criterion) {
         c.bench_function(&format!("answer: whole, chat to {way}"), |b| {
             b.iter(|| {
                 out.clear();
-                reply((Dialect::Chat, to), black_box(body), &state, &ME, &mut out).expect("it is sound");
+                reply((Dialect::Chat, to), black_box(body), &state, &ME, &mut out).expect("the answer is valid");
                 out.len()
             });
         });

@@ -1,7 +1,7 @@
-//! The least that a relay on this loop can cost: `scripts/bench` compares the gateway with it to tell what is the
-//! kernel's share. The same four calls per request, and no more looked at than where a message ends; requests and
-//! answers with a `content-length`, upstream connections kept, nothing refused, nothing timed.
-//! `bare --listen ADDR --upstream ADDR`
+//! The minimum cost of a relay on this event loop: `scripts/bench` compares the gateway with it to determine the
+//! kernel's share. It makes the same four system calls per request, and parses only enough to find the end of a
+//! message. Requests and answers have a `content-length`, upstream connections are kept, nothing is refused, and there
+//! are no timeouts. `bare --listen ADDR --upstream ADDR`
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -9,15 +9,15 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 
 const LISTENER: Token = Token(usize::MAX);
-/// Bytes read at once.
+/// Maximum bytes per read.
 const READ: usize = 64 * 1024;
 
 struct Conn {
     socket: TcpStream,
-    /// The beginning of a message whose end has not come yet.
+    /// The beginning of an incomplete message.
     rx: Vec<u8>,
     is_upstream: bool,
-    /// Client of an upstream connection's answer, or the upstream that works for a client.
+    /// For an upstream connection, the client that gets its answer; for a client, its upstream connection.
     peer: Option<usize>,
 }
 
@@ -34,7 +34,7 @@ fn option(name: &str) -> SocketAddr {
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} ADDR"))
 }
 
-/// True if `bytes` are a complete message.
+/// Returns true if `bytes` are a complete message.
 fn is_whole(bytes: &[u8]) -> bool {
     let Some(head) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
     let lines = bytes[..head].split(|byte| *byte == b'\n');
@@ -54,7 +54,8 @@ impl Bare {
         Ok(token.0)
     }
 
-    /// An upstream connection for a request; a new one blocks the loop, which only a warm-up sees.
+    /// Returns an upstream connection for a request. A new one blocks the event loop, which happens only during the
+    /// warm-up.
     fn lend(&mut self) -> io::Result<usize> {
         if let Some(kept) = self.idle.pop() {
             return Ok(kept);

@@ -1,8 +1,8 @@
 //! The load generator of `scripts/bench`: N keep-alive connections, an exact number of requests, latency percentiles.
-//! Opens and warms its connections, says `ready`, waits for a line on standard input, runs, and prints one JSON line;
-//! so a script can read a process's counters between `ready` and the line, and after the result. Checks every answer's
-//! status and length, and counts events. With `--delays` it reports the age of stamped events on arrival, while all
-//! streams were under way.
+//! It opens and warms up its connections, prints `ready`, waits for a line on standard input, runs, and prints one JSON
+//! line; so a script can read the counters of a process between `ready` and the line, and after the result. It checks
+//! the status and length of every answer, and counts events. With `--delays` it reports the age of stamped events on
+//! arrival, measured while all streams run.
 
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 #[path = "common/stamp.rs"]
 mod stamp;
 
-/// Time after which the last request has settled.
+/// Time until the last request has settled.
 const SETTLED: Duration = Duration::from_millis(500);
 
 struct Args {
@@ -32,22 +32,22 @@ struct Args {
     model: String,
     body_bytes: usize,
     stream: bool,
-    /// The path is looked at with GET, and no body is sent.
+    /// True to send GET without a body.
     get: bool,
     /// The status that every answer must have.
     expect: String,
     keys: Vec<String>,
-    /// Further header fields, each with its line end.
+    /// Additional header fields, each with its line end.
     headers: String,
-    /// Requests under way at once; 0 for as many as there are connections.
+    /// Maximum number of concurrent requests; 0 for the number of connections.
     at_once: usize,
-    /// Least time between the beginnings of two requests.
+    /// Minimum time between the starts of two requests.
     gap: Duration,
-    /// After the result, keep the connections open until standard input ends.
+    /// True to keep the connections open after the result, until standard input ends.
     hold: bool,
-    /// Authorities in PEM: everything goes over TLS, with a full handshake for every connection.
+    /// CA certificates in PEM. If set, all connections use TLS, each with a full handshake.
     tls: Option<String>,
-    /// Look at the moments in events.
+    /// True to measure the age of events.
     delays: bool,
 }
 
@@ -92,14 +92,14 @@ fn args() -> Args {
             "--hold" => all.hold = true,
             "--delays" => all.delays = true,
             "--tls" => all.tls = Some(value()),
-            other => panic!("{other} is not understood"),
+            other => panic!("unknown argument {other}"),
         }
     }
     all
 }
 
-/// A chat in several turns, in the shape of the path: with escapes as code in a prompt has them, of about the bytes
-/// asked for.
+/// Returns a chat in several turns, in the API format of the path, of about the requested size, with the escapes of
+/// code in a prompt.
 fn body(args: &Args, stream: bool) -> String {
     if args.path.ends_with("/embeddings") {
         let frame = format!("{{\"model\":\"{}\",\"input\":\"\"}}", args.model);
@@ -127,7 +127,7 @@ fn body(args: &Args, stream: bool) -> String {
         if room < code.len() && !turns.is_empty() {
             break;
         }
-        // Turns of some kilobytes in a large body, of one piece of code in a small one.
+        // A large body has turns of some kilobytes, a small one has turns of one piece of code.
         let pieces = (room / code.len()).clamp(1, 16);
         let text = code.repeat(pieces);
         length += frame + text.len();
@@ -167,7 +167,7 @@ enum Extent {
     Chunked,
 }
 
-/// A socket that counts what it carries.
+/// A socket that counts the transferred bytes.
 struct Counted<S> {
     socket: S,
     bytes: u64,
@@ -195,7 +195,7 @@ enum Line {
 }
 
 impl Line {
-    /// Connects, and shakes hands if there is TLS.
+    /// Connects, with a TLS handshake if there is a configuration for it.
     fn open(addr: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> io::Result<Line> {
         let mut socket = Counted { socket: connect(addr)?, bytes: 0 };
         let mut session = None;
@@ -222,7 +222,7 @@ impl Line {
         }
     }
 
-    /// Fewer bytes than were asked for mean that the socket has no more.
+    /// Returns true if a short read means that the socket is empty.
     fn short_is_empty(&self) -> bool {
         matches!(self, Line::Plain(_))
     }
@@ -284,7 +284,7 @@ struct Tally {
     bytes: u64,
     latencies: Vec<u32>,
     firsts: Vec<u32>,
-    /// From when on the age of events is looked at, until the first stream ends.
+    /// Start of the measurement of event ages, which lasts until the first stream ends.
     steady: Option<Instant>,
     delays: Vec<u32>,
 }
@@ -309,14 +309,14 @@ impl Conn {
                 Err(error) => panic!("the connection broke while a request was written: {error}"),
             }
         }
-        // TLS may have taken more than the socket has.
+        // TLS may hold bytes that the socket has not accepted.
         match self.line.flush() {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("the connection broke: {error}"),
             _ => {}
         }
     }
 
-    /// Takes received bytes; true when the answer is complete.
+    /// Handles received bytes. Returns true when the answer is complete.
     fn take(&mut self, mut data: &[u8], expected: &[u8], tally: &mut Tally) -> bool {
         if self.first.is_none() {
             self.first = Some(Instant::now());
@@ -338,7 +338,7 @@ impl Conn {
         }
         match &mut self.extent {
             Extent::Left(left) => {
-                assert!(data.len() <= *left, "more came than was declared");
+                assert!(data.len() <= *left, "the answer is longer than declared");
                 *left -= data.len();
                 *left == 0
             }
@@ -371,7 +371,7 @@ struct World {
     poll: Poll,
     conns: Vec<Conn>,
     requests: Vec<Vec<u8>>,
-    /// Beginning of each answer.
+    /// Expected beginning of each answer.
     expected: Vec<u8>,
     scratch: Vec<u8>,
     delays: bool,
@@ -379,7 +379,7 @@ struct World {
 
 impl World {
     fn open(args: &Args) -> io::Result<World> {
-        // Warming is done with whole answers, so that it takes no stream's time.
+        // The warm-up uses complete answers, which take less time than streams.
         let (poll, requests) = (Poll::new()?, requests(args, false));
         let tls = args.tls.as_deref().map(trusting).transpose()?;
         let mut conns = Vec::new();
@@ -406,8 +406,8 @@ impl World {
         Ok(World { poll, conns, requests, expected, scratch: vec![0; 65536], delays: args.delays })
     }
 
-    /// Exactly `total` requests, at most `at_once` of them under way, each begun `gap` after the one before it or later.
-    /// The connection that has rested longest takes the next one.
+    /// Sends exactly `total` requests, at most `at_once` of them concurrently, each at least `gap` after the previous
+    /// one. The connection that has been idle longest sends the next request.
     fn run(&mut self, total: usize, at_once: usize, gap: Duration) -> io::Result<Tally> {
         let mut tally = Tally::default();
         tally.latencies.reserve(total);
@@ -428,7 +428,7 @@ impl World {
             }
             let wait = if gap.is_zero() || begun == total { Duration::from_secs(60) } else { Duration::from_millis(1) };
             self.poll.poll(&mut events, Some(wait))?;
-            assert!(!events.is_empty() || wait < Duration::from_secs(60), "nothing has come for a minute");
+            assert!(!events.is_empty() || wait < Duration::from_secs(60), "nothing has arrived for a minute");
             for event in &events {
                 let conn = &mut self.conns[event.token().0];
                 if event.is_writable() {
@@ -458,7 +458,7 @@ impl World {
     }
 }
 
-/// Connects, with retries: the process to be measured may still be starting.
+/// Connects, with retries: the measured process may still be starting.
 fn connect(addr: SocketAddr) -> io::Result<std::net::TcpStream> {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
@@ -481,7 +481,7 @@ fn percentile(sorted: &[u32], percent: f64) -> f64 {
 
 fn wait_for_line() {
     let mut line = String::new();
-    // An ended input means the same as a line.
+    // The end of the input has the same effect as a line.
     let _ = io::stdin().lock().read_line(&mut line);
 }
 

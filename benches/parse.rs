@@ -1,4 +1,4 @@
-//! Bytes to a request: its head, and the one pass over its body that finds fields, validates and estimates.
+//! Cost of parsing a request: its head, and the single pass over its body that finds fields, validates and estimates.
 
 mod common;
 

@@ -1,6 +1,6 @@
-//! Turns of the core in memory, a given number of them and nothing else: for callgrind and perf.
-//! `steady [whole|event|kept] [count]`: whole requests, events of one stream; or a stream to its end and, with a count,
-//! another on the connection that it has left, up to its first event.
+//! Runs the core in memory for a given number of requests or events and nothing else, for callgrind and perf. `steady
+//! [whole|event|kept] [count]`: whole requests; events of one stream; or a complete stream and, with a count, another
+//! one on the same connection, up to its first event.
 
 mod common;
 

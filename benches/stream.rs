@@ -1,5 +1,5 @@
-//! Cost of a stream's event: passed on in its own shape with id and model replaced, and translated either way; usage
-//! observed.
+//! Cost of a stream event: forwarded in the same API format with id and model replaced, and translated in both
+//! directions; the usage is observed.
 
 mod common;
 
@@ -18,7 +18,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
 };
 const EVENT_MAX: usize = 1 << 20;
 
-/// Beginning of a messages stream.
+/// Beginning of a Messages stream.
 const OPENING: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\
     \"type\":\"message\",\"role\":\"assistant\",\"model\":\"up\",\"content\":[],\"stop_reason\":null,\"usage\":\
     {\"input_tokens\":9,\"output_tokens\":1}}}\n\nevent: content_block_start\ndata: {\"type\":\"content_block_start\",\
@@ -33,7 +33,7 @@ fn stream(c: &mut Criterion) {
     c.bench_function("stream: one event, same shape", |b| {
         b.iter(|| {
             out.clear();
-            same.feed(black_box(chat.as_bytes()), &mut pool, &ME, &mut out).expect("the event is sound");
+            same.feed(black_box(chat.as_bytes()), &mut pool, &ME, &mut out).expect("the event is valid");
             out.len()
         });
     });
@@ -45,11 +45,11 @@ fn stream(c: &mut Criterion) {
     for (way, upstream, opening, event) in ways {
         let mut translated =
             SseStream::translated(upstream, TranslationState::default(), true, (EVENT_MAX, usize::MAX));
-        translated.feed(opening.as_bytes(), &mut pool, &ME, &mut out).expect("the opening is sound");
+        translated.feed(opening.as_bytes(), &mut pool, &ME, &mut out).expect("the opening is valid");
         c.bench_function(&format!("stream: one event, {way}"), |b| {
             b.iter(|| {
                 out.clear();
-                translated.feed(black_box(event.as_bytes()), &mut pool, &ME, &mut out).expect("it is sound");
+                translated.feed(black_box(event.as_bytes()), &mut pool, &ME, &mut out).expect("the event is valid");
                 out.len()
             });
         });

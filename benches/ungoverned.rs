@@ -1,7 +1,7 @@
-//! The gateway without what governs: `scripts/bench` compares its CPU with that of `tollgate serve`. The same core on
-//! the same loop, with the same log; but nothing is kept: rows are dropped as they come and called safe, and the plan
-//! of the keys is expected to have no limit. Keys are read once, from the ledger that the configuration names.
-//! `ungoverned --config FILE`
+//! The gateway without limits and ledger: `scripts/bench` compares its CPU time with that of `tollgate serve`. It has
+//! the same core on the same event loop, with the same log, but stores nothing: usage records are dropped immediately
+//! and reported as committed, and the plan of the keys must not have a limit. Keys are read once, from the configured
+//! ledger. `ungoverned --config FILE`
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use tollgate::policy::config::{AdminListen, Config, StoreUrl};
 use tollgate::store::api::Names;
 use tollgate::store::sqlite::{Mode, Sqlite};
 
-/// Interval at which the loop learns that its rows are committed: long, since each report wakes it, and well within the
-/// lag that admission tolerates.
+/// Interval at which the event loop learns that its usage records are committed: long, since each report wakes the
+/// loop, and well within the lag that admission tolerates.
 const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 
 fn start(config: &Config) -> Start {
@@ -74,7 +74,7 @@ fn main() -> std::io::Result<()> {
             kept.clear();
             Order::Rows(kept)
         }
-        other => panic!("the bench brings about no {other:?}"),
+        other => panic!("the bench causes no {other:?}"),
     };
     let outbox = move |orders: Vec<Order>| orders.into_iter().map(&perform).collect();
     let mut reactor = Reactor::new(gateway, setup(&config), outbox)?;

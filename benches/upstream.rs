@@ -1,7 +1,7 @@
-//! The common upstream of `scripts/bench`: answers as fast as one mio loop can, always the same. A request that says
-//! `"stream":true` gets `--events` events, one every `--pace-ms`; any other a fixed answer of 622 bytes. In the
-//! shape that the path names. With `--stamp yes` the text of a chat's event is the moment at which it was sent. Never
-//! parses more than it must; no test of correctness uses it (they use `tollgate provider`).
+//! The common upstream of `scripts/bench`: answers as fast as a single mio loop can, always the same. A request with
+//! `"stream":true` gets `--events` events, one every `--pace-ms`; any other request gets a fixed answer of 622 bytes.
+//! The API format depends on the path. With `--stamp yes` the text of a chat event is the time when it was sent. It
+//! parses as little as possible; no correctness test uses it (they use `tollgate provider`).
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 mod stamp;
 
 const LISTENER: Token = Token(usize::MAX);
-/// First sequence number of a response's events: it has five digits, as all later ones.
+/// First sequence number of the events of a response: it has five digits, like all later ones.
 const FIRST_NUMBER: u32 = 10_000;
-/// Beginnings of the requests of each shape.
+/// Beginnings of the requests of each API format.
 const PATHS: [&[u8]; 4] =
     [b"POST /v1/chat/completions", b"POST /v1/messages", b"POST /v1/responses", b"POST /v1/embeddings"];
 
@@ -26,7 +26,7 @@ struct Conn {
     tx: Vec<u8>,
     /// Events still to be sent.
     events_left: u32,
-    /// The shape, as a place in the lists of the plan.
+    /// Index of the API format in the lists of the plan.
     shape: usize,
     generation: u32,
 }
@@ -51,7 +51,7 @@ fn chunk(payload: &str) -> Vec<u8> {
     format!("{:x}\r\n{payload}\r\n", payload.len()).into_bytes()
 }
 
-/// Pads the text inside so that the body has exactly 622 bytes.
+/// Pads the text so that the body has exactly 622 bytes.
 fn padded(frame: impl Fn(&str) -> String) -> String {
     let words = "The heron waits in the shallow water and stands; it is patient, grey and exact. ".repeat(8);
     let room = 622 - frame("").len();
@@ -108,7 +108,7 @@ fn plan(events: u32, pace: Duration, stamped: bool) -> Plan {
     let usage = "{\"input_tokens\":271,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":83,\
                  \"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":354}";
     let whole = padded(|text| response("completed", &message("completed", &part(text)), usage));
-    // Their numbers are those of a stream of one piece: nobody here counts them.
+    // Their numbers are those of a short stream, since no client of this bench checks them.
     let event = |kind: &str, number: u32, rest: &str| {
         format!("event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{number},{rest}}}\n\n")
     };
@@ -127,7 +127,7 @@ fn plan(events: u32, pace: Duration, stamped: bool) -> Plan {
         + &event("response.content_part.done", 5, &format!("{place},\"part\":{}", part("patient")))
         + &event("response.output_item.done", 6, &format!("\"output_index\":0,\"item\":{said}"))
         + &event("response.completed", 7, &format!("\"response\":{}", response("completed", &said, usage)));
-    // A vector in base64, which looks like this.
+    // A vector in base64 looks like this.
     let vector = padded(|text| {
         let base64 = text.replace(|c: char| !c.is_ascii_alphanumeric(), "+");
         format!(
@@ -161,7 +161,7 @@ fn plan(events: u32, pace: Duration, stamped: bool) -> Plan {
     }
 }
 
-/// Length of the first whole request in `rx` and where its body begins; `None` if it is not all there.
+/// Returns the length of the first complete request in `rx` and the offset of its body; `None` if it is incomplete.
 fn request(rx: &[u8]) -> Option<(usize, usize)> {
     let head = rx.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let mut length = 0;
@@ -212,7 +212,7 @@ fn serve(conn: &mut Conn, slot: usize, plan: &Plan, due: &mut Due) -> io::Result
     while let Some((head, end)) = request(&conn.rx) {
         conn.shape = PATHS.iter().position(|path| conn.rx.starts_with(path)).unwrap_or(0);
         let shape = conn.shape;
-        // A body of ours says it near its end; only the last bytes are searched, so that a large one costs little.
+        // The bodies of this bench have it near their end, so searching the last bytes keeps a large body cheap.
         let tail = &conn.rx[head.max(end.saturating_sub(256))..end];
         if contains(tail, b"\"stream\":true") || contains(tail, b"\"stream\": true") {
             conn.tx.extend_from_slice(&plan.first[shape]);
@@ -234,7 +234,7 @@ fn tick(conn: &mut Conn, at: Instant, slot: usize, plan: &Plan, due: &mut Due) -
         let event = &plan.event[shape];
         let begin = conn.tx.len();
         conn.tx.extend_from_slice(event);
-        // Each event of a response has a number of its own.
+        // Each event of a response has its own number.
         if let Some(number) = position(event, FIRST_NUMBER.to_string().as_bytes()) {
             let own = FIRST_NUMBER + (plan.events - conn.events_left) % FIRST_NUMBER;
             conn.tx[begin + number..][..5].copy_from_slice(own.to_string().as_bytes());
@@ -258,7 +258,7 @@ fn main() -> io::Result<()> {
             "--events" => events = value.parse().unwrap(),
             "--pace-ms" => pace = value.parse().unwrap(),
             "--stamp" => stamped = value == "yes",
-            other => panic!("{other} is not understood"),
+            other => panic!("unknown argument {other}"),
         }
     }
     let plan = plan(events, Duration::from_millis(pace), stamped);

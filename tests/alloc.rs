@@ -1,5 +1,5 @@
-//! In its steady state the core allocates nothing: not for a request, not for an event of a stream. Drives the gateway
-//! in memory, as the reactor does, and counts what reaches the allocator.
+//! In its steady state the core allocates nothing, neither per request nor per stream event. Drives the gateway in
+//! memory as the reactor does, and counts allocations.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
@@ -11,11 +11,11 @@ use tollgate::dialect::{Capabilities, RequestScan, RequestTarget, most_text, str
 use tollgate::policy::keys::Keys;
 use tollgate::wire::Dialect;
 
-/// So often that every vector has grown to what it will ever need.
+/// Enough repetitions for every vector to grow to its final capacity.
 const WARM: usize = 200;
 
 #[test]
-fn a_whole_request_allocates_nothing_nor_does_one_under_four_groups() {
+fn request_allocates_nothing_even_under_four_groups() {
     for mut world in [World::new(), World::in_groups()] {
         let (request, answer) = (world.request("bench", 1200, false), answer());
         for _ in 0..WARM {
@@ -31,7 +31,7 @@ fn a_whole_request_allocates_nothing_nor_does_one_under_four_groups() {
 }
 
 #[test]
-fn an_event_of_a_stream_allocates_nothing() {
+fn stream_event_allocates_nothing() {
     let mut world = World::new();
     let event = chunk(&event("{\"content\":\" patient\"}", "null"));
     let request = world.request("bench", 1200, true);
@@ -53,7 +53,7 @@ fn an_event_of_a_stream_allocates_nothing() {
 }
 
 #[test]
-fn a_stream_from_its_request_to_its_end_allocates_nothing() {
+fn whole_stream_allocates_nothing() {
     let mut world = World::new();
     let event = chunk(&event("{\"content\":\" patient\"}", "null"));
     let (request, end) = (world.request("bench", 1200, true), stream_end());
@@ -69,7 +69,7 @@ fn a_stream_from_its_request_to_its_end_allocates_nothing() {
 }
 
 #[test]
-fn small_events_that_come_together_are_written_together() {
+fn small_events_that_arrive_together_are_written_together() {
     let mut world = World::new();
     let events = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n").repeat(100);
     world.client_sends(&world.request("bench", 1200, true));
@@ -81,7 +81,7 @@ fn small_events_that_come_together_are_written_together() {
 }
 
 #[test]
-fn events_that_wait_for_a_slow_client_move_few_bytes() {
+fn events_for_a_slow_client_move_few_bytes() {
     let mut world = World::new();
     let event = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n");
     world.client_sends(&world.request("bench", 1200, true));
@@ -94,7 +94,7 @@ fn events_that_wait_for_a_slow_client_move_few_bytes() {
 }
 
 #[test]
-fn a_key_beyond_the_first_thousand_takes_at_most_160_bytes() {
+fn each_key_beyond_a_thousand_takes_at_most_160_bytes() {
     let held = |count: u64| {
         let (records, mut table) = (keys(count).0, None);
         let counted = measure(|| table = Some(Keys::from(records.clone())));
@@ -106,11 +106,11 @@ fn a_key_beyond_the_first_thousand_takes_at_most_160_bytes() {
     assert!(each <= 160.0, "{each} bytes a key");
 }
 
-/// Memory of a waiting request and its client in tables with reserved room: bounds of unit tests.
+/// Memory of a waiting request and its client in preallocated tables, which unit tests bound.
 const IN_TABLES: usize = 320 + 136;
 
 #[test]
-fn a_request_that_waits_takes_at_most_two_kibibytes_beside_its_body() {
+fn waiting_request_takes_at_most_two_kib_plus_its_body() {
     const WAITERS: usize = 1000;
     for stream in [false, true] {
         let mut world = World::new();
@@ -125,10 +125,10 @@ fn a_request_that_waits_takes_at_most_two_kibibytes_beside_its_body() {
     }
 }
 
-/// Requests of as many tiny items as a translation takes: shape, what they consist of, body.
+/// Returns requests with as many tiny items as a translation accepts: API format, description, body.
 fn tiny_items() -> Vec<(Dialect, &'static str, String)> {
     let list = |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(",");
-    // Lists that grow by doubling are largest just above a power of two.
+    // Vectors that grow by doubling waste the most just above a power of two.
     let (tools, messages, parts) = (TOOLS_MAX / 2 + 2, 16_390, 2 * 16_390);
     assert!(messages < MESSAGES_MAX && parts < PARTS_MAX);
     let chat = |members: String| (Dialect::Chat, format!("{{\"model\":\"m\",{members}}}"));
@@ -262,7 +262,7 @@ fn tiny_items() -> Vec<(Dialect, &'static str, String)> {
 }
 
 #[test]
-fn a_translation_builds_no_more_than_is_charged_before() {
+fn translation_allocates_no_more_than_was_charged() {
     let capabilities = Capabilities::default();
     let mut over = Vec::new();
     for (from, what, body) in tiny_items() {

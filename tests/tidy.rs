@@ -1,5 +1,5 @@
-//! The project's style as a test: layers, lengths, words. Reads the sources as text; the second half checks that each
-//! rule can fail.
+//! The project's style rules as tests: layers, lengths, words. Reads the sources as text; the second half checks that
+//! each rule can fail.
 
 #[path = "tidy/lexer.rs"]
 mod lexer;
@@ -15,7 +15,7 @@ mod words;
 use std::fs;
 use std::path::Path;
 
-/// Files and folders in the repository's root, apart from those that begin with a dot.
+/// Files and folders in the repository's root, except those whose name starts with a dot.
 const ROOT: [&str; 12] = [
     "Cargo.lock",
     "Cargo.toml",
@@ -56,7 +56,7 @@ fn sources() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_source_keeps_the_rules_of_the_house() {
+fn every_source_follows_the_rules() {
     let files = sources();
     assert!(files.len() > 20, "the sources were not found");
     let mut wrong: Vec<String> = files.iter().flat_map(|(path, text)| rules::check(path, text)).collect();
@@ -70,7 +70,7 @@ fn every_source_keeps_the_rules_of_the_house() {
 }
 
 #[test]
-fn map_has_the_layers_that_are_checked() {
+fn map_lists_the_checked_layers() {
     let map = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
     let (_, table) = map.split_once("//! | layer | what it is | imports |\n//! |---|---|---|\n").unwrap();
     let rows = table.lines().take_while(|line| line.starts_with("//! | "));
@@ -95,7 +95,7 @@ fn doc_comments_begin_with_a_noun_or_a_verb() {
 }
 
 #[test]
-fn private_words_do_not_come_back() {
+fn sources_contain_no_private_words() {
     let mut files = sources();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = ["", "/api", "/configuration", "/tutorial", "/how-to", "/reference", "/explanation"];
@@ -115,7 +115,7 @@ fn private_words_do_not_come_back() {
 }
 
 #[test]
-fn an_odd_opening_and_a_private_word_are_found() {
+fn odd_opening_and_private_word_are_found() {
     assert_eq!(words::openers("/// What it is.\nfn a() {}\n/// Returns\n/// what it is.\n"), (2, 1));
     assert_eq!(words::openers("//! Whatever comes.\n"), (1, 0));
     assert_eq!(words::private("a", "It rests, but\nwrestsing and restless do not.").len(), 1);
@@ -123,14 +123,14 @@ fn an_odd_opening_and_a_private_word_are_found() {
 }
 
 #[test]
-fn the_root_holds_what_it_should() {
+fn repository_root_has_only_known_files() {
     let entries = fs::read_dir(env!("CARGO_MANIFEST_DIR")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let strange: Vec<_> = names.filter(|name| !name.starts_with('.') && !ROOT.contains(&name.as_str())).collect();
     assert!(strange.is_empty(), "{strange:?}");
 }
 
-/// The complaints about a file of this content, without its path.
+/// Returns the complaints about a file with this content, without its path.
 fn complaints(path: &str, body: &str) -> Vec<String> {
     let text = format!("//! Owns nothing.\n{body}\n");
     rules::check(path, &text).into_iter().map(|line| line.replace(path, "")).collect()
@@ -175,7 +175,7 @@ fn a_forbidden_crate_is_found() {
 }
 
 #[test]
-fn no_crate_is_forgotten() {
+fn every_crate_of_the_layers_is_in_a_manifest() {
     let crates = rules::crates();
     for name in ["mio", "lanes", "webpki_roots", "httpdate", "redis"] {
         assert!(crates.iter().any(|known| known == name), "{name}: {crates:?}");
@@ -184,7 +184,7 @@ fn no_crate_is_forgotten() {
 }
 
 #[test]
-fn a_map_that_takes_the_systems_entropy_is_found() {
+fn map_seeded_from_system_entropy_is_found() {
     for body in [
         "use std::collections::hash_map::RandomState;",
         "use std::hash::{BuildHasher, RandomState};",
@@ -200,7 +200,7 @@ fn a_map_that_takes_the_systems_entropy_is_found() {
 }
 
 #[test]
-fn what_is_too_long_is_found() {
+fn overlong_lines_functions_and_files_are_found() {
     let function = |lines: usize| format!("fn long() {{\n{}}}", "    a();\n".repeat(lines - 2));
     complains("src/base/a.rs", &function(71), "fn long has 71 lines");
     passes("src/base/a.rs", &function(70));
@@ -253,7 +253,7 @@ fn marks_of_unfinished_work_are_found_everywhere() {
 }
 
 #[test]
-fn a_file_without_a_word_about_itself_is_found() {
+fn file_without_a_head_comment_is_found() {
     assert_eq!(rules::check("src/base/a.rs", "fn a() {}\n").len(), 1);
     assert_eq!(rules::check("src/base/a.rs", "//! A.\n\nfn a() {} \n").len(), 1);
     assert_eq!(rules::check("src/base/a.rs", "//! A.\n\n\tfn a() {}\n").len(), 1);
@@ -277,7 +277,7 @@ fn an_orphan_is_found() {
 }
 
 #[test]
-fn a_type_with_the_name_of_another_is_found() {
+fn duplicate_type_name_is_found() {
     let found = |other: &str| {
         let files = [("io/a.rs", "pub struct Line;"), ("wire/b.rs", "pub struct Column;"), ("wire/c.rs", other)];
         rules::namesakes(&house(&files))
@@ -287,7 +287,8 @@ fn a_type_with_the_name_of_another_is_found() {
     {
         assert_eq!(found(kind), ["src/io/a.rs, src/wire/c.rs: each defines a type Line"], "{kind}");
     }
-    // Members of others, tests and text are no types of the file, and one file may define a name for two targets.
+    // Members of other items, tests and text do not define types of the file, and one file may define a name for two
+    // targets.
     for other in [
         "impl Core for A { type Line = u8; }",
         "enum A { Line }\nfn a() { struct Line; }",
@@ -310,7 +311,7 @@ fn literals_and_comments_are_not_code() {
     assert_eq!(code.len(), text.len());
 }
 
-/// Sources of these contents, by their paths below `src`.
+/// Returns sources with these contents, by their paths below `src`.
 fn house(files: &[(&str, &str)]) -> Vec<(String, String)> {
     files.iter().map(|(path, text)| (format!("src/{path}"), (*text).to_owned())).collect()
 }
@@ -320,7 +321,7 @@ fn circles(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn a_circle_of_files_is_found_however_it_is_written() {
+fn cycle_of_files_is_found_in_every_notation() {
     let b = ("io/b.rs", "pub struct B;\nfn b() { super::a::A; }");
     let ways = [
         "use crate::io::b::B;",
@@ -350,11 +351,12 @@ fn a_circle_of_files_is_found_however_it_is_written() {
 }
 
 #[test]
-fn a_child_that_needs_what_its_parent_defines_and_is_needed_makes_a_circle() {
+fn child_and_parent_that_need_each_other_are_a_cycle() {
     let child = ("io/a/child.rs", "use super::Common;\npub struct Child(Common);");
     let found = circles(&[("io/a.rs", "mod child;\nuse child::Child;\npub struct Common;"), child]);
     assert!(found.len() == 1 && found[0].contains("a circle of 2 files"), "{found:?}");
-    // A parent that only passes on; one that is needed and needs nothing; what the parent has from another file.
+    // A parent that only re-exports; a parent that is needed and needs nothing; a name that the parent has from another
+    // file.
     let passes = [
         ("mod child;\npub use child::Child;\npub struct Common;", "use super::Common;\npub struct Child(Common);"),
         ("mod child;\npub struct Common;", "use super::Common;\npub struct Child(Common);"),
@@ -369,11 +371,11 @@ fn a_child_that_needs_what_its_parent_defines_and_is_needed_makes_a_circle() {
 }
 
 #[test]
-fn what_is_no_circle_passes() {
+fn files_without_a_cycle_pass() {
     let parent = ("io/mod.rs", "pub mod a;\npub mod b;\n#[cfg(test)]\nmod check;");
     let b = ("io/b.rs", "pub struct B;");
     assert_eq!(circles(&[parent, ("io/a.rs", "use super::b::B; pub struct A;"), b]), [""; 0]);
-    // Tests may need anything; another layer is another rule's business; text is no code.
+    // Tests may need anything, another rule checks other layers, and comments are not code.
     let tests = ("io/check.rs", "use super::a::A; pub struct Check;");
     let a = ("io/a.rs", "// crate::io::b::B\n#[cfg(test)]\nuse super::check::Check;\npub struct A;");
     let b = ("io/b.rs", "use super::a::A; pub struct B;");
@@ -408,7 +410,7 @@ fn a_method_of_the_gateway_in_another_file_is_found() {
 }
 
 #[test]
-fn a_machine_that_knows_another_is_found() {
+fn state_machine_that_names_another_is_found() {
     let parent = ("gateway/mod.rs", "mod client;\nmod exchange;\nmod provider;\nmod ids;\npub use exchange::Exchange;");
     let rest = [("gateway/exchange/mod.rs", "pub struct Exchange;"), ("gateway/ids.rs", "pub struct ExchangeId;")];
     let found = |path: &str, text: &str| rooms::machines(&house(&[&[parent, (path, text)], &rest[..]].concat()));

@@ -1,7 +1,7 @@
 //! The gateway in memory, driven through the seam as the reactor drives it, without a socket: for the benches and for
-//! the test that counts allocations. Bytes go to it and are taken from it; what it orders is thrown away, the vectors
-//! are given back as the outbox gives them back.
-#![allow(dead_code)] // each user needs a part of it
+//! the test that counts allocations. Orders of the gateway are discarded, and their vectors are returned as the outbox
+//! returns them.
+#![allow(dead_code)] // each user needs only a part of it
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,31 +65,31 @@ pub struct World {
     gateway: Gateway,
     now: Now,
     client: Conn,
-    /// The upstream that was written to last.
+    /// The upstream connection that was written to last.
     upstream: Option<Conn>,
     dirty: Vec<Conn>,
     actions: Vec<Action>,
-    /// Bytes that left for the upstream since the last answer.
+    /// Bytes sent to the upstream since the last answer.
     pub sent_up: usize,
-    /// Bytes the client has got.
+    /// Bytes that the client has received.
     pub got: usize,
     rows: u64,
-    /// Connections that the gateway has named as having something to write.
+    /// Number of times that the gateway has named a connection with pending bytes.
     pub named: usize,
-    /// The client takes nothing.
+    /// True if the client reads nothing.
     pub stalls: bool,
-    /// A key of the table.
+    /// One of the keys.
     pub key: String,
 }
 
-/// A configuration as the benches use it.
+/// Returns the configuration of the benches.
 pub fn config() -> Config {
     let (env, read) = (|_: &str| None, |_: &str| Err(std::io::ErrorKind::NotFound.into()));
     let source = Source { file: "bench.toml", text: CONFIG, env: &env, read: &read, run: &Source::no_program };
     Config::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
-/// So many keys on the plan `team`, and the text of the last.
+/// Returns this number of keys with the plan `team`, and the text of the last one.
 pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
     let mut text = String::new();
     let mut state = 1u64;
@@ -122,12 +122,12 @@ pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
 }
 
 impl World {
-    /// With 1,000 keys and a client that is connected.
+    /// Returns a world with 1,000 keys and a connected client.
     pub fn new() -> World {
         World::with(None)
     }
 
-    /// A world with keys in a group, below three others; all four have budgets.
+    /// Returns a world whose keys are in a group below three others; all four groups have budgets.
     pub fn in_groups() -> World {
         World::with(Some("four"))
     }
@@ -138,7 +138,7 @@ impl World {
         keys.iter_mut().for_each(|key| key.group = group.map(str::to_string));
         let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.into(), ..Start::default() };
         let mut gateway = Gateway::new(Arc::new(config()), start, now);
-        let client = gateway.accepted(0, "127.0.0.1:5555".parse().unwrap(), now).expect("the client is let in");
+        let client = gateway.accepted(0, "127.0.0.1:5555".parse().unwrap(), now).expect("the client is accepted");
         let (dirty, actions) = (Vec::new(), Vec::new());
         let (sent_up, got, rows, named, stalls, upstream) = (0, 0, 0, 0, false, None);
         let mut world =
@@ -147,7 +147,7 @@ impl World {
         world
     }
 
-    /// A chat of about `bytes` bytes from this world's client, as it goes over the wire.
+    /// Returns a chat request of about `bytes` bytes from this world's client, as sent over the wire.
     pub fn request(&self, model: &str, bytes: usize, stream: bool) -> Vec<u8> {
         let body = chat(model, bytes, stream);
         format!(
@@ -160,7 +160,7 @@ impl World {
         .into_bytes()
     }
 
-    /// The client sends; everything that follows from it is done, up to the answer.
+    /// Sends bytes from the client, and runs everything that follows up to the answer.
     pub fn client_sends(&mut self, bytes: &[u8]) {
         self.tick();
         let now = self.now;
@@ -168,31 +168,32 @@ impl World {
         self.settle();
     }
 
-    /// Another client connects and sends.
+    /// Connects another client and sends bytes from it.
     pub fn another_sends(&mut self, bytes: &[u8]) {
-        let conn = self.gateway.accepted(0, "127.0.0.1:5556".parse().unwrap(), self.now).expect("it is let in");
+        let conn =
+            self.gateway.accepted(0, "127.0.0.1:5556".parse().unwrap(), self.now).expect("the client is accepted");
         self.gateway.bytes(conn, bytes, self.now);
         self.settle();
     }
 
-    /// Number of requests that wait for a slot.
+    /// Returns the number of requests that wait for a slot.
     pub fn queued(&self) -> usize {
         self.gateway.vitals().queued
     }
 
-    /// The upstream that was written to last answers.
+    /// Sends an answer on the upstream connection that was written to last.
     pub fn upstream_sends(&mut self, bytes: &[u8]) {
         self.tick();
-        let (now, upstream) = (self.now, self.upstream.expect("a request has gone upstream"));
+        let (now, upstream) = (self.now, self.upstream.expect("a request was sent upstream"));
         self.gateway.bytes(upstream, bytes, now);
         self.settle();
     }
 
-    /// A request and its whole answer; how many bytes the client got.
+    /// Runs a request and its complete answer. Returns the number of bytes that the client has received.
     pub fn turn(&mut self, request: &[u8], answer: &[u8]) -> usize {
         (self.got, self.sent_up) = (0, 0);
         self.client_sends(request);
-        assert!(self.sent_up > 0, "the request has gone upstream");
+        assert!(self.sent_up > 0, "the request was sent upstream");
         self.upstream_sends(answer);
         self.got
     }
@@ -259,7 +260,7 @@ impl World {
         }
     }
 
-    /// Does what a helper thread would.
+    /// Runs the work of the helper threads.
     fn work(&mut self, now: Now) {
         while let Some(index) = self.gateway.orders().iter().position(|order| matches!(order, Order::Work(_))) {
             if let Order::Work(work) = self.gateway.orders().swap_remove(index) {
@@ -268,13 +269,13 @@ impl World {
         }
     }
 
-    /// Rows ordered so far: one per admitted request.
+    /// Returns the number of usage records so far: one per admitted request.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 }
 
-/// A chat in several turns with code in them, of about `bytes` bytes.
+/// Returns a chat in several turns that contain code, of about `bytes` bytes.
 pub fn chat(model: &str, bytes: usize, stream: bool) -> String {
     let open = format!("{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"system\",\"content\":\"Be brief.\"}}");
     let stream = if stream { ",\"stream\":true" } else { "" };
@@ -291,7 +292,7 @@ pub fn chat(model: &str, bytes: usize, stream: bool) -> String {
     text + &close
 }
 
-/// A provider's whole answer, as it goes over the wire.
+/// Returns a provider's complete answer, as sent over the wire.
 pub fn answer() -> Vec<u8> {
     let text = "The heron waits in the shallow water and stands; it is patient, grey and exact. ".repeat(4);
     let body = format!(
@@ -304,11 +305,11 @@ pub fn answer() -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// The head of a provider's stream.
+/// Head of a provider's stream.
 pub const STREAM_HEAD: &[u8] =
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// A chat event with this delta, without chunk framing.
+/// Returns a chat event with this delta, without chunk framing.
 pub fn event(delta: &str, finish: &str) -> String {
     format!(
         "data: {{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1790000000,\
@@ -317,12 +318,12 @@ pub fn event(delta: &str, finish: &str) -> String {
     )
 }
 
-/// A chunk as it goes over the wire.
+/// Returns a chunk as sent over the wire.
 pub fn chunk(payload: &str) -> Vec<u8> {
     format!("{:x}\r\n{payload}\r\n", payload.len()).into_bytes()
 }
 
-/// The end of a chat stream: finish reason, usage, `[DONE]`, last chunk.
+/// Returns the end of a chat stream: finish reason, usage, `[DONE]`, last chunk.
 pub fn stream_end() -> Vec<u8> {
     let usage = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1790000000,\"model\":\"m\",\
                  \"choices\":[],\"usage\":{\"prompt_tokens\":271,\"completion_tokens\":83,\"total_tokens\":354}}\n\n";

@@ -14,7 +14,7 @@ pub fn encode_url(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `bytes` in the usual alphabet, padded.
+/// Returns `bytes` in the standard alphabet, padded.
 pub fn encode(bytes: &[u8]) -> String {
     let mut out = Vec::new();
     encode_url(bytes, &mut out);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_and_the_rfcs_words_are_known() {
+    fn base64_round_trips_and_matches_the_rfc_examples() {
         let words = ["", "f", "fo", "foo", "foob", "fooba", "foobar"];
         let coded = ["", "Zg", "Zm8", "Zm9v", "Zm9vYg", "Zm9vYmE", "Zm9vYmFy"];
         for (word, code) in words.iter().zip(coded) {

@@ -6,15 +6,15 @@ pub struct Pool {
     // Boxed because a `Buf` holds its store boxed: lending moves a pointer.
     #[allow(clippy::vec_box)]
     free: Vec<Box<BufStorage>>,
-    /// Free stores of `SMALL` bytes.
+    /// Free blocks of `SMALL` bytes.
     #[allow(clippy::vec_box)]
     small: Vec<Box<BufStorage>>,
     /// Large blocks no longer in use. They wait to be freed when that delays nobody, and count as lent until then.
     heavy: Vec<Vec<u8>>,
     lent: usize,
-    /// Lent bytes that have left with parts of the pool.
+    /// Lent bytes in parts of the pool that are away; see [`Pool::part`].
     away: usize,
-    /// Bytes that are promised and not lent yet.
+    /// Bytes that are promised, but not lent yet.
     promised: usize,
     budget: usize,
 }
@@ -91,7 +91,7 @@ impl Pool {
         Pool { lent, ..Pool::new(usize::MAX) }
     }
 
-    /// Takes back a part that left with `lent` bytes, with the bytes that `part` has lent now.
+    /// Takes back a part that left with `lent` bytes. Its own count of lent bytes replaces them.
     pub fn reunite(&mut self, part: &mut Pool, lent: usize) {
         self.away -= lent;
         self.lent = self.lent - lent + part.lent;
@@ -143,7 +143,7 @@ impl Pool {
     fn take_back(&mut self, mut store: Box<BufStorage>) {
         let capacity = store.data.capacity();
         store.front = 0;
-        // The case of nearly all blocks.
+        // Nearly all blocks are of this size.
         if capacity == BLOCK && self.free.len() < FREE_MAX {
             self.lent -= BLOCK;
             store.data.clear();
@@ -279,7 +279,7 @@ impl Buf {
         if left == 0 {
             self.release(pool);
         } else if store.data.capacity() > LARGE && left <= BLOCK {
-            // A large storage must not stay lent for a few bytes.
+            // A large block must not stay lent for a few bytes.
             let mut kept = Buf::default();
             kept.push(pool, self.bytes());
             std::mem::replace(self, kept).release(pool);
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_lent_comes_back() {
+    fn every_lent_byte_is_returned() {
         let mut pool = Pool::new(1 << 20);
         let mut buf = Buf::default();
         buf.push(&mut pool, b"hello");
@@ -321,12 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn a_large_storage_is_not_kept_for_a_few_bytes() {
+    fn large_block_is_not_kept_for_a_few_bytes() {
         let mut pool = Pool::new(1 << 20);
         let mut buf = Buf::default();
         buf.push(&mut pool, &[7; 10 * BLOCK]);
         buf.consume(&mut pool, 9 * BLOCK - 1);
-        assert!(pool.lent() >= 10 * BLOCK, "more than a block is left: nothing is copied");
+        assert!(pool.lent() >= 10 * BLOCK, "nothing is copied while more than a block is left");
         buf.consume(&mut pool, 1);
         assert_eq!((pool.lent(), buf.len()), (BLOCK, BLOCK));
         assert!(buf.bytes().iter().all(|byte| *byte == 7));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_storage_comes_back_as_such_unless_it_has_grown() {
+    fn small_block_is_reused_unless_it_has_grown() {
         let mut pool = Pool::new(1 << 20);
         let mut buf = Buf::default();
         buf.edit_small(&mut pool, |out| out.extend_from_slice(b"ab"));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_with_a_part_of_the_pool_stays_counted_until_it_is_back() {
+    fn bytes_of_a_pool_part_stay_counted_until_reunited() {
         let mut pool = Pool::new(1 << 20);
         let mut buf = Buf::default();
         buf.push_ahead(&mut pool, &[7; 10_000], 1000);

@@ -1,7 +1,7 @@
-//! A hash that is the same on every host, in every version and after every restart, so that hosts choose alike without
-//! communication. Must never be used where an adversary could gain by a collision.
+//! A hash that is equal on every host, in every version and after every restart, so that hosts choose alike without
+//! communication. Must never be used where an attacker could benefit from a collision.
 
-/// Odd constants with as many ones as zeros: the fractions of the square roots of 2 and 3.
+/// Odd constants with as many ones as zeros: the fractional parts of the square roots of 2 and 3.
 const ROOTS: [u64; 2] = [0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b];
 
 /// Multiplies into 128 bits and folds them: every bit of the result depends on every bit of both inputs.
@@ -31,16 +31,16 @@ pub fn mix_bytes(so_far: u64, bytes: &[u8]) -> u64 {
     mix(mixed, u64::from_le_bytes(last))
 }
 
-/// Draw of the bidder with `seed` for a number; the smallest draw wins (weighted rendezvous hashing). Each bidder wins
-/// a share of the numbers in proportion to its weight. A bidder that leaves moves only its own numbers. Each bidder is
-/// a stream of events with its weight as the rate, and the first event wins.
+/// Returns the draw of the bidder with `seed` for a number; the smallest draw wins (weighted rendezvous hashing). Each
+/// bidder wins a share of the numbers in proportion to its weight, and if a bidder leaves, only its own numbers move.
+/// Mathematically, each bidder is a series of events with its weight as the rate, and the first event wins.
 pub fn lot(number: u64, seed: u64, weight: f64) -> f64 {
     first_of_events(mix(number, seed)) / weight
 }
 
-/// Time to the first of events with a rate of 1, for a uniform draw of 64 bits: the negative logarithm of a number
-/// between 0 and 1. Uses only sums, products and quotients, which are rounded alike everywhere. A library's logarithm
-/// differs between systems in its last bit, and would be the only use of `libm` in the binary.
+/// Returns the time to the first event at a rate of 1, for a uniform draw of 64 bits: the negative logarithm of a
+/// number between 0 and 1. Uses only sums, products and quotients, which are rounded alike everywhere. A library's
+/// logarithm differs between systems in its last bit, and would be the only use of `libm` in the binary.
 #[inline(never)]
 fn first_of_events(draw: u64) -> f64 {
     let even = ((draw >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_events_comes_at_the_negative_logarithm() {
+    fn first_event_is_at_the_negative_logarithm() {
         let edges = [0, 1, 1 << 12, 1 << 62, 1 << 63, (1 << 63) - 1, u64::MAX, u64::MAX - (1 << 12)];
         let mut sum = 0.0;
         for draw in edges.into_iter().chain((0..10_000).map(|n| mix(3, n))) {
@@ -75,14 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn it_never_changes() {
-        // A change of these values moves every conversation to another target.
+    fn hash_values_never_change() {
+        // A change of these values would move every conversation to another target.
         assert_eq!(mix(0, 0), 0xf901_09d2_335f_6b4f);
         assert_eq!(mix_bytes(7, b"conversation 12"), 0x403a_902d_d6d4_9af0);
     }
 
     #[test]
-    fn its_bits_are_even_and_lengths_count() {
+    fn hash_bits_are_uniform_and_lengths_count() {
         let mut ones = [0u32; 64];
         for value in 0..4096u64 {
             let mixed = mix_bytes(1, format!("session-{value}").as_bytes());

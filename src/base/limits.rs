@@ -100,7 +100,7 @@ pub const CONNECTIONS_MAX: u64 = if usize::BITS == 64 { 1_000_000 } else { 500_0
 pub const ACCEPT_BATCH: usize = 64;
 /// TLS handshakes continued in one event-loop iteration: each costs up to a millisecond of arithmetic.
 pub const SHAKES_PER_TURN: usize = 16;
-/// TLS handshakes of one host continued in one event-loop iteration: a flood of them leaves others their share.
+/// TLS handshakes of one host continued in one event-loop iteration, so that a flood of them leaves time for others.
 pub const SHAKES_PER_HOST: usize = 4;
 /// Pause of the listeners after an error such as EMFILE, which would repeat at once and make the loop spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,5 +1,5 @@
-//! Sorting of lists that are rarely sorted. The standard sort is compiled again for every type, with eight kilobytes of
-//! code each time. Here indices are sorted, which have one type, and the items are moved afterwards.
+//! Sorting of lists that are rarely sorted. The standard sort is compiled separately for every type, with eight
+//! kilobytes of code each time. This module sorts indices, which have a single type, and moves the items afterwards.
 
 /// Sorts `list` by `key` in ascending order. The sort is stable.
 pub fn by_key<T>(list: &mut [T], key: impl Fn(&T) -> (u64, u128)) {
@@ -8,7 +8,7 @@ pub fn by_key<T>(list: &mut [T], key: impl Fn(&T) -> (u64, u128)) {
         let (major, minor) = key(one);
         (major, minor, at)
     }));
-    // With their indices in them no two are equal.
+    // The indices make all keys different.
     order.sort_unstable();
     for start in 0..list.len() {
         // Follows a cycle of indices: each gets its item, and the first item moves on to the last index.
@@ -24,7 +24,8 @@ pub fn by_key<T>(list: &mut [T], key: impl Fn(&T) -> (u64, u128)) {
     }
 }
 
-/// Collects into a map or set, item by item. The standard way for a B-tree sorts first: see the head of this file.
+/// Collects into a map or set, item by item. `collect` into a B-tree would sort first, which costs the code size
+/// described above.
 pub fn gathered<T, M: Default + Extend<T>>(items: impl IntoIterator<Item = T>) -> M {
     let mut all = M::default();
     items.into_iter().for_each(|item| all.extend([item]));
@@ -37,7 +38,7 @@ mod tests {
     use crate::base::rng::Rng;
 
     #[test]
-    fn lists_come_out_as_the_library_would_sort_them() {
+    fn lists_are_sorted_like_by_the_standard_library() {
         let mut rng = Rng::from_u64(7);
         for length in (0..40u64).chain([1000]) {
             let list: Vec<(u64, u64)> = (0..length).map(|at| (rng.below(length / 2 + 1), at)).collect();
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_moved_as_a_whole_costs_one_round() {
+    fn rotated_list_is_sorted_in_one_cycle() {
         let mut list: Vec<u64> = (1..100_000).chain([0]).collect();
         by_key(&mut list, |value| (*value, 0));
         assert!(list.is_sorted());

@@ -1,6 +1,6 @@
 //! Texts that are compressed in the binary. `scripts/build.rs` packs them.
 
-/// A text that is rarely needed, and would be one fiftieth of the binary.
+/// A text that is rarely needed. All of them uncompressed would be one fiftieth of the binary.
 pub struct Packed(pub &'static [u8]);
 
 impl Packed {

@@ -1,8 +1,8 @@
-//! A list that grows by a page. Its items never move, so growing never copies them.
+//! A list that grows page by page. Its items never move, so growing never copies them.
 
 use std::ops::{Index, IndexMut};
 
-/// See the module's documentation.
+/// A list in pages.
 #[derive(Clone, Debug)]
 pub struct Paged<T> {
     pages: Vec<Vec<T>>,
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_keep_their_place_while_the_list_grows() {
+    fn items_do_not_move_while_the_list_grows() {
         let mut list = Paged::default();
         list.push(0u64);
         let first: *const u64 = list.get(0).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_has_an_item_only_once_it_is_asked_for() {
+    fn sparse_item_exists_only_after_entry() {
         let mut sparse = Sparse::<u64>::default();
         assert_eq!(sparse.get(0), None);
         *sparse.entry(1_000_000) = 7;

@@ -1,7 +1,7 @@
 //! A hash table of indices into a list that its owner keeps: four bytes a slot, and no copy of the items. Growing moves
 //! a few slots with each entry, so that no entry waits for a copy of the whole table.
 
-/// See the module's documentation. Entries cannot be removed one by one.
+/// A hash table of indices. Entries cannot be removed one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// Index plus one, 0 for none. The length is a power of two, and at most half of the slots are used.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_costs_the_same_however_many_there_are() {
+    fn insertion_cost_does_not_depend_on_the_size() {
         let hashed = Cell::new(0);
         let hash = |index: u32| {
             hashed.set(hashed.get() + 1);
@@ -127,7 +127,7 @@ mod tests {
         for index in 0..100_000 {
             let (before, own) = (hashed.get(), mix(7, index.into()));
             places.insert(own, index, hash);
-            assert!(hashed.get() - before <= MOVED, "{} moved with entry {index}", hashed.get() - before);
+            assert!(hashed.get() - before <= MOVED, "{} entries moved with entry {index}", hashed.get() - before);
         }
         let looked = Cell::new(0);
         (0..100_000u32).for_each(|index| {
@@ -137,6 +137,6 @@ mod tests {
             };
             assert_eq!(places.find(mix(7, index.into()), is), Some(index));
         });
-        assert!(looked.get() < 300_000, "{} looked at for 100,000", looked.get());
+        assert!(looked.get() < 300_000, "{} comparisons for 100,000 entries", looked.get());
     }
 }

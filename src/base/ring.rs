@@ -1,10 +1,11 @@
-//! The few most recent examples of something, to compare the next one with. The last match is tried first, because it
-//! often repeats. A new example replaces the oldest. If nothing ever matches, only one in so many is kept.
+//! The few most recent examples of something, for comparison with the next one. The last match is tried first, because
+//! it often repeats. A new example replaces the oldest. If nothing matches for a long time, only a fraction of the new
+//! examples is kept.
 
-/// Consecutive misses after which only one example in so many is kept.
+/// Consecutive misses after which only one in this number of examples is kept.
 const MISSES_MAX: u32 = 64;
 
-/// See the head of this file.
+/// A ring of examples.
 #[derive(Debug)]
 pub struct Ring<T> {
     kept: Vec<T>,
@@ -21,7 +22,7 @@ impl<T> Default for Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// Returns the result of `fit` for the first example that it accepts.
+    /// Returns the result of `fit` for the first example for which it is `Some`.
     #[inline]
     pub fn find<R>(&mut self, mut fit: impl FnMut(&T) -> Option<R>) -> Option<R> {
         let count = self.kept.len();
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn new_example_replaces_the_oldest() {
         let mut ring = Ring::default();
         for number in 0..5 {
             *ring.place(3, || 0) = number;
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_fits_only_one_in_many_is_kept() {
+    fn without_matches_only_one_in_many_is_kept() {
         let mut ring = Ring::default();
         *ring.place(3, || 0) = 1;
         let kept = (0..10 * MISSES_MAX).filter(|_| !fits(&mut ring, 2) && ring.takes()).count() as u32;

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_seed_same_numbers_other_seed_others() {
+    fn numbers_depend_only_on_the_seed() {
         let (mut a, mut b, mut c) = (Rng::from_u64(7), Rng::from_u64(7), Rng::from_u64(8));
         let first: Vec<u64> = (0..8).map(|_| a.next_u64()).collect();
         assert_eq!(first, (0..8).map(|_| b.next_u64()).collect::<Vec<_>>());
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn below_stays_below_and_survives_a_zero_seed() {
+    fn below_is_in_range_even_with_a_zero_seed() {
         let mut rng = Rng::new([0; 32]);
         assert!((0..1000).all(|_| rng.below(10) < 10));
         assert_eq!(rng.below(0), 0);

@@ -1,14 +1,15 @@
-//! Names for things that outlive a call: a slot number and a generation. The only check for stale names in Tollgate.
+//! Handle table: names objects that outlive a call by a slot number and a generation. The only check for stale names in
+//! Tollgate.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Name of a tenant in a [`Slots`]. Names of a freed slot never match its next tenant. `T` is the tenant's type, or a
-/// placeholder type if the name is passed to code that must not know the tenant.
+/// Name of an occupant of a [`Slots`]. A name of a freed slot never matches its next occupant. `T` is the occupant's
+/// type, or a placeholder type if the name is passed to code that must not know the occupant.
 pub struct Id<T> {
     /// Index into the slab.
     pub slot: u32,
-    /// Number of the tenant in its slot, below 2^31, so that a name fits a poll token next to a bit for its side.
+    /// Number of the occupant in its slot, below 2^31, so that a name fits a poll token next to a bit for its side.
     pub generation: u32,
     kind: PhantomData<fn() -> T>,
 }
@@ -38,17 +39,16 @@ impl<T> fmt::Debug for Id<T> {
     }
 }
 
-/// A slab whose keys are [`Id`]s: stale names give `None` instead of another tenant. `N` is the type that its names
-/// carry.
+/// A slab whose keys are [`Id`]s: stale names return `None` instead of another occupant. `N` is the type in its names.
 #[derive(Debug)]
 pub struct Slots<T, N = T> {
     slab: slab::Slab<Tenant<T>>,
-    /// Generation of the next tenant of each slot that has had one.
+    /// Generation of the next occupant of each slot that has had one.
     next: Vec<u32>,
     names: PhantomData<fn() -> N>,
 }
 
-/// A tenant with its generation, so that a name is checked next to its tenant.
+/// An occupant with its generation, so that the check of a name touches the same memory.
 #[derive(Debug)]
 struct Tenant<T> {
     generation: u32,
@@ -62,8 +62,8 @@ impl<T, N> Default for Slots<T, N> {
 }
 
 impl<T, N> Slots<T, N> {
-    /// Returns a slab with room for `tenants` tenants. The room uses memory only as it fills, and growing within it
-    /// costs no copy and leaves no storage behind.
+    /// Returns a slab with room for `tenants` occupants. The room uses memory only as it fills, and growing within it
+    /// copies nothing and leaves no unused memory behind.
     pub fn with_room(tenants: usize) -> Slots<T, N> {
         Slots { slab: slab::Slab::with_capacity(tenants), next: Vec::with_capacity(tenants), names: PhantomData }
     }
@@ -80,7 +80,7 @@ impl<T, N> Slots<T, N> {
         Id::new(slot as u32, generation)
     }
 
-    /// Returns the tenant of `id`, unless it was removed.
+    /// Returns the occupant of `id`, unless it was removed.
     #[inline]
     pub fn get(&self, id: Id<N>) -> Option<&T> {
         match self.slab.get(id.slot as usize) {
@@ -89,7 +89,7 @@ impl<T, N> Slots<T, N> {
         }
     }
 
-    /// Returns the tenant of `id`, mutable, unless it was removed.
+    /// Returns the occupant of `id`, mutable, unless it was removed.
     #[inline]
     pub fn get_mut(&mut self, id: Id<N>) -> Option<&mut T> {
         match self.slab.get_mut(id.slot as usize) {
@@ -98,38 +98,38 @@ impl<T, N> Slots<T, N> {
         }
     }
 
-    /// Returns the current tenant of `slot` and its name.
+    /// Returns the current occupant of `slot` and its name.
     #[inline]
     pub fn tenant(&self, slot: u32) -> Option<(Id<N>, &T)> {
         self.slab.get(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &tenant.value))
     }
 
-    /// Returns the current tenant of `slot` and its name, mutable.
+    /// Returns the current occupant of `slot` and its name, mutable.
     #[inline]
     pub fn tenant_mut(&mut self, slot: u32) -> Option<(Id<N>, &mut T)> {
         self.slab.get_mut(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &mut tenant.value))
     }
 
-    /// Removes the tenant of `id`. Its name is stale from then on.
+    /// Removes the occupant of `id`. Its name is stale from then on.
     #[inline]
     pub fn remove(&mut self, id: Id<N>) -> Option<T> {
         self.get(id)?;
-        // Before the removal, whose result would be copied once more otherwise.
+        // Done before the removal, since its result would otherwise be copied once more.
         self.next[id.slot as usize] = (id.generation + 1) & 0x7fff_ffff;
         self.slab.try_remove(id.slot as usize).map(|tenant| tenant.value)
     }
 
-    /// Number of tenants.
+    /// Number of occupants.
     pub fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// True if there is no tenant.
+    /// True if there is no occupant.
     pub fn is_empty(&self) -> bool {
         self.slab.is_empty()
     }
 
-    /// Iterates over all tenants with their names, in slot order.
+    /// Iterates over all occupants with their names, in slot order.
     pub fn iter(&self) -> impl Iterator<Item = (Id<N>, &T)> {
         self.slab.iter().map(|(slot, tenant)| (Id::new(slot as u32, tenant.generation), &tenant.value))
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_name_never_reaches_the_next_tenant() {
+    fn stale_name_never_matches_the_next_occupant() {
         let mut slots: Slots<&str> = Slots::default();
         let a = slots.insert("a");
         assert_eq!(slots.remove(a), Some("a"));

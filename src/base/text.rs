@@ -1,5 +1,5 @@
-//! Detection of words that look like credentials, and numbers as text without the machinery of `std::fmt`. A request
-//! writes about twenty numbers, and a formatter costs a hundred or more instructions for each.
+//! Detection of words that look like credentials, and formatting of numbers without `std::fmt`. A request writes about
+//! twenty numbers, and a formatter costs a hundred or more instructions for each.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ fn push_large(out: &mut Vec<u8>, value: u64) {
     }
     match value / 1_000_000 {
         high @ ..1000 => push_small(out, high),
-        // At most three more times, for ten or more digits.
+        // Recurses at most three more times, for numbers of ten or more digits.
         high => push_large(out, high),
     }
     let [a, b, c] = three_digits(value / 1000 % 1000);
@@ -66,7 +66,7 @@ fn three_digits(value: u64) -> [u8; 3] {
 fn push_small(out: &mut Vec<u8>, value: u64) {
     let entry = SMALL[value as u32 as usize];
     let length = out.len() + (entry >> 24) as usize;
-    // A copy whose length the compiler knows, then the excess is cut off.
+    // Copies a length that the compiler knows, then cuts off the excess.
     out.extend_from_slice(&entry.to_le_bytes());
     out.truncate(length);
 }
@@ -80,7 +80,7 @@ fn push_three(out: &mut Vec<u8>, value: u64) {
 /// Appends `parts` / `unit` as a decimal number. `unit` is a power of ten, and its zeros are the number of decimals.
 pub fn push_decimal(out: &mut Vec<u8>, parts: u64, unit: u64) {
     push_number(out, parts / unit);
-    // The position of the first digit becomes that of the point.
+    // The position of the first digit becomes that of the decimal point.
     let point = out.len();
     push_number(out, unit + parts % unit);
     out[point] = b'.';
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_seen_inside_a_word_and_words_that_only_hold_its_letters_are_not() {
+    fn secret_is_found_inside_a_text_but_not_inside_a_word() {
         for text in
             ["sk-proj-0123456789", "req-sk-proj-0123456789", "x_hf_0123456789", "é gsk_0123456789", "a:Bearer1234"]
         {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_out_as_people_write_them() {
+    fn addresses_have_their_usual_notation() {
         for (text, shown) in [
             ("127.0.0.1", "127.0.0.1"),
             ("255.10.0.255", "255.10.0.255"),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_out_as_the_formatter_writes_them() {
+    fn numbers_are_written_like_by_the_formatter() {
         let edges = [0, 1, 9, 10, 99, 100, 101, 999, 1000, 1001, 12_345, u64::from(u32::MAX), u64::MAX];
         let powers = (0..20).map(|power| 10u64.pow(power)).flat_map(|power| [power - 1, power, power / 4 * 7]);
         for value in edges.into_iter().chain(0..2000).chain(powers) {

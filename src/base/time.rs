@@ -1,4 +1,4 @@
-//! The two clocks as plain values. Only `io::clock` reads a real clock.
+//! The two clocks as plain values. Only `io::clock` reads the system's clocks.
 
 use std::time::Duration;
 

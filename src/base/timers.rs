@@ -4,7 +4,7 @@ use super::seam::{Conn, Side};
 use super::time::Mono;
 
 /// Owner of an entry: a slot of a side. Entries are removed with their connections, so no generation is needed to
-/// distinguish tenants of a slot.
+/// distinguish occupants of a slot.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Owner(u32);
 
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn pushing_a_deadline_back_costs_no_entry_and_fires_late() {
+    fn postponing_a_deadline_adds_no_entry() {
         let mut timers = Timers::default();
         for due in 100..200 {
             timers.arm(conn(1), Mono(due));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_deadline_takes_the_place_of_the_later() {
+    fn earlier_deadline_replaces_the_later_one() {
         let mut timers = Timers::default();
         timers.arm(conn(1), Mono(100));
         assert!(timers.is_late(conn(1), Mono(50)) && !timers.is_late(conn(1), Mono(100)));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_to_be_woken_no_more_is_not() {
+    fn forgotten_connection_is_not_woken() {
         let mut timers = Timers::default();
         timers.arm(conn(1), Mono(100));
         assert!(!timers.fired(conn(1), Mono::NEVER, Mono(100)));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_have_slots_of_their_own() {
+    fn both_sides_have_separate_slots() {
         let mut timers = Timers::default();
         let provider = Conn { side: Side::Upstream, slot: 1, generation: 9 };
         timers.arm(conn(1), Mono(7));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_fall_in_the_order_of_arming() {
+    fn equal_deadlines_fire_in_the_order_of_arming() {
         let mut timers = Timers::default();
         for slot in [2u32, 0, 1] {
             timers.arm(conn(slot), Mono(5));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_armed_and_forgotten_wakes_in_order() {
+    fn random_timers_fire_in_order() {
         let (mut rng, mut timers, mut known) = (Rng::new([5; 32]), Timers::default(), BTreeMap::new());
         for step in 0..20_000 {
             let (slot, at) = (rng.below(60) as u32, Mono(rng.below(1000)));

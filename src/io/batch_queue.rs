@@ -102,7 +102,7 @@ impl<T> BatchQueue<T> {
             (state.asleep, state.hurry) = (false, true);
         }
         drop(state);
-        // Outside the lock: the woken thread would block on it at once.
+        // Outside the lock, since the woken thread would immediately block on it.
         if wakes {
             self.0.1.notify_one();
         }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn items_come_in_order_and_the_end_comes_after_them() {
+    fn items_arrive_in_order_before_the_end() {
         let (queue, mut idle) = (BatchQueue::<Vec<u32>>::default(), IdlePolicy::new(Duration::from_millis(1)));
         queue.put(false, |items| items.extend([1, 2]));
         queue.put(false, |items| items.push(3));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_is_woken_by_the_first_item() {
+    fn waiting_thread_is_woken_by_the_first_item() {
         let queue = BatchQueue::<Vec<u32>>::default();
         let other = queue.clone();
         let helper = std::thread::spawn(move || {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_thread_lets_items_gather_unless_they_are_urgent() {
+    fn busy_thread_collects_items_unless_they_are_urgent() {
         let queue = BatchQueue::<Vec<u32>>::default();
         let tick = Duration::from_secs(1);
         let mut idle = IdlePolicy::new(tick);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_in_order_and_then_the_end() {
+    fn messages_arrive_in_order_before_the_end() {
         let (give, take) = channel();
         let other = give.clone();
         give.send("one".to_string()).unwrap();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_longer_than_asked_and_who_listens_no_more_is_noticed() {
+    fn waits_are_bounded_and_a_closed_end_is_noticed() {
         let (give, take) = channel::<u32>();
         assert_eq!(take.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
         drop(take);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_holds() {
+    fn channel_accepts_no_more_than_its_bound() {
         let (give, take) = bounded(2);
         assert_eq!([1, 2, 3].map(|n| give.try_send(n)), [true, true, false]);
         assert_eq!(take.recv(), Ok(1));

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Microseconds for which wall-clock time is extrapolated by the monotonic clock: reading it costs as much again, and a
-/// jump of it need not be known at once.
+/// Microseconds for which wall-clock time is extrapolated with the monotonic clock: reading it would cost the same
+/// again, and a jump may be noticed slightly later.
 const WALL_FRESH: u64 = 100_000;
 /// Milliseconds by which a followed clock may be off before it is set.
 const FOLLOW_SLACK_MS: u64 = 20;
@@ -70,7 +70,8 @@ pub fn watch() -> Mono {
     since(*START.get_or_init(ticks))
 }
 
-/// Milliseconds of wall-clock time at the beginning of [`watch`], by the clock of a shared ledger; 0: by our own.
+/// Wall-clock time in milliseconds at the start of [`watch`], by the clock of a shared ledger; 0 for the host's own
+/// clock.
 static FOLLOWED: AtomicU64 = AtomicU64::new(0);
 
 /// Follows another clock from now on, which returned `unix` at some moment between two readings of [`watch`].
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_does_not_run_backwards_and_the_year_is_plausible() {
+    fn time_never_runs_backwards_and_the_year_is_plausible() {
         let mut clock = Clock::new();
         let (a, b) = (clock.now(), clock.now());
         assert!(a.mono <= b.mono);
@@ -111,7 +112,7 @@ mod tests {
         for _ in 0..50 {
             std::thread::sleep(std::time::Duration::from_millis(1));
             let (before, counted, after) = (unix().0, clock.now().unix.0, unix().0);
-            // Either of two clocks may have been rounded down.
+            // Each of the two clocks may have been rounded down.
             assert!(before <= counted + 2 && counted <= after + 1, "{before} {counted} {after}");
         }
     }

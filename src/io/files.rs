@@ -1,5 +1,5 @@
-//! Reads the files of a configuration: itself, secrets, certificates. Never waits for a file and never reads without
-//! bound: otherwise a reload would never end if a path leads to a pipe or a device.
+//! Reads the files of a configuration: the configuration itself, secrets, certificates. Never waits for a file and
+//! never reads without bound: otherwise a reload would never end if a path leads to a pipe or a device.
 //!
 //! Called by the command line and by the code that loads certificates.
 
@@ -9,7 +9,8 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Linux's `O_NONBLOCK`, on every supported machine: opening a pipe does not wait for its other end.
+/// Linux's `O_NONBLOCK`, which is equal on every supported architecture: opening a pipe does not wait for its other
+/// end.
 const NONBLOCK: i32 = 0o4000;
 
 /// Reads a regular file of at most `limits::SETTINGS_FILE_MAX` bytes. Any other file is an error.
@@ -47,7 +48,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn only_a_regular_file_within_the_bound_is_read_and_none_is_waited_for() {
+    fn only_bounded_regular_files_are_read_without_waiting() {
         let folder = std::env::temp_dir().join(format!("tollgate-files-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();

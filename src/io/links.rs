@@ -36,7 +36,7 @@ impl Flags {
     pub const SHAKING: Flags = Flags(128);
     /// The core has received `closed(Fin)`; no more bytes are read.
     pub const ENDED: Flags = Flags(256);
-    /// The core has forgotten the connection; the last encrypted bytes are being sent.
+    /// The core has removed the connection; the last encrypted bytes are being sent.
     pub const PARTING: Flags = Flags(512);
     /// Our half has ended: the core writes no more bytes.
     pub const FINISHED: Flags = Flags(1024);
@@ -44,7 +44,7 @@ impl Flags {
     pub const PREFACE: Flags = Flags(4096);
     /// A proxy's answer is awaited before anything else. Set together with DIALING, and then with SHAKING.
     pub const TUNNEL: Flags = Flags(8192);
-    /// Among those to be flushed.
+    /// In the queue of links to be flushed.
     pub const TOUCHED: Flags = Flags(16384);
     /// The connection is a provider's.
     const UPSTREAM: Flags = Flags(2048);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_core_finds_its_link_until_the_slot_has_a_new_tenant() {
+    fn stale_name_of_the_core_finds_no_link() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let socket = || Transport::Plain(mio::net::TcpStream::connect(addr).unwrap());

@@ -42,7 +42,7 @@ pub fn bind_unix(path: &Path) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Before any client can connect.
+    // Sets the mode before any client can connect.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     socket.listen(limits::BACKLOG)?;
     Ok(socket.into())
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn two_may_listen_on_one_address_only_if_both_share_it() {
+    fn address_is_shared_only_if_both_request_it() {
         let first = bind(([127, 0, 0, 1], 0).into(), true).unwrap();
         let addr = first.local_addr().unwrap();
         assert!(bind(addr, true).is_ok());

@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Waits for the first, writes to the second.
+    /// A sink that first waits for `Stuck` and then writes to `Page`.
     struct Both(Stuck, Page);
     impl Write for Both {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_in_order_and_the_last_ones_before_the_end() {
+    fn lines_are_written_in_order_and_all_before_the_end() {
         let (page, written) = channel();
         let log = LogWriter::start(Box::new(Page(page)), limits::LOG_BYTES_MAX).unwrap();
         let mut batch = log.write(b"one\n".to_vec());
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(written.iter().flatten().collect::<Vec<u8>>(), b"one\ntwo\nthree\n");
     }
 
-    /// Hands over eight batches of one line, of which at most two have room at a time.
+    /// Sends eight batches of one line each, of which at most two fit at a time.
     fn overwhelm(log: &LogWriter) {
         let line = [vec![b'x'; limits::LOG_BYTES_MAX / 2 - 1], b"\n".to_vec()].concat();
         for _ in 0..8 {
@@ -169,19 +169,19 @@ mod tests {
     }
 
     #[test]
-    fn a_stuck_sink_costs_lines_and_no_waiting() {
+    fn blocked_sink_drops_lines_without_waiting() {
         let (release, stuck) = channel();
         let log = LogWriter::start(Box::new(Stuck(stuck)), limits::LOG_BYTES_MAX).unwrap();
         overwhelm(&log);
         let began = Instant::now();
         drop(log);
-        assert!(began.elapsed() >= limits::LOG_PARTING, "what is left is waited for");
-        // The sink was stuck until now, and the end did not depend on it.
+        assert!(began.elapsed() >= limits::LOG_PARTING, "the end must wait for the remaining lines");
+        // The sink was blocked until now, and dropping the writer did not depend on it.
         drop(release);
     }
 
     #[test]
-    fn lines_that_found_no_room_are_counted_where_they_would_have_stood() {
+    fn dropped_lines_are_counted_in_their_place() {
         let (release, stuck) = channel();
         let (page, written) = channel();
         let log = LogWriter::start(Box::new(Both(Stuck(stuck), Page(page))), limits::LOG_BYTES_MAX).unwrap();

@@ -1,12 +1,12 @@
-//! The memory that this process can have: of its cgroup (version 1 or 2), or of the machine; and what is short if the
-//! system refuses something. Reads files of the kernel.
+//! The memory that this process may use: that of its cgroup (version 1 or 2), or of the machine; and the resource that
+//! is exhausted when the system refuses something. Reads files of the kernel.
 
 use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns the bytes of memory, and whose they are; `None` if the kernel does not say.
+/// Returns the bytes of memory, and what limits them; `None` if the kernel does not report it.
 pub fn memory() -> Option<(u64, &'static str)> {
     memory_at(Path::new("/"))
 }
@@ -19,13 +19,14 @@ fn memory_at(root: &Path) -> Option<(u64, &'static str)> {
     machine.into_iter().chain(group.map(|bytes| (bytes, "this process's cgroup"))).min()
 }
 
-/// The value of `MemTotal`.
+/// Returns the value of `MemTotal`.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// A line of `/proc/self/cgroup`: where its hierarchy is, the group in it, and the name of its limit's file.
+/// Parses a line of `/proc/self/cgroup`. Returns the folder of its hierarchy, the group in it, and the name of the file
+/// with the limit.
 fn places(line: &str) -> Option<(&'static str, PathBuf, &'static str)> {
     let mut parts = line.splitn(3, ':');
     let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -37,14 +38,14 @@ fn places(line: &str) -> Option<(&'static str, PathBuf, &'static str)> {
     }
 }
 
-/// The least limit of a group and those above it. In a container the path may be that of the host: then the limit is in
-/// the place of the root.
+/// Returns the smallest limit of a group and its ancestors. In a container the path may be that of the host; then the
+/// limit is found at the root.
 fn least(base: &Path, group: &Path, file: &str) -> Option<u64> {
     let limit = |group: &Path| fs::read_to_string(base.join(group).join(file)).ok()?.trim().parse::<u64>().ok();
     group.ancestors().filter_map(limit).min()
 }
 
-/// The text of an error of the system, with what is short and how to raise its limit.
+/// Returns the text of a system error, with the exhausted resource and how to raise its limit.
 pub fn explained(error: &io::Error) -> String {
     match shortage(error) {
         Some(what) => format!("{error}: {what}"),
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_name_what_is_short() {
+    fn errors_name_the_exhausted_resource() {
         let text = |errno: Errno| explained(&io::Error::from(errno));
         assert!(text(Errno::AGAIN).ends_with(
             ": memory or threads are short: raise their limit (MemoryMax=, TasksMax=, \
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(text(Errno::ROFS), io::Error::from(Errno::ROFS).to_string());
     }
 
-    /// Memory of a machine with 1 MiB and these files.
+    /// Returns the memory of a machine with 1 MiB and these files.
     fn found(name: &str, files: &[(&str, &str)]) -> Option<(u64, &'static str)> {
         let root = std::env::temp_dir().join(format!("tollgate-machine-{}-{name}", std::process::id()));
         let meminfo = ("proc/meminfo", "MemTotal:        1024 kB\nMemFree: 1 kB\n");
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn least_of_machine_and_cgroup_counts() {
+    fn smaller_of_machine_and_cgroup_memory_counts() {
         let one = ("proc/self/cgroup", "5:cpu:/a\n4:memory,hugetlb:/a/b\n0::/x\n");
         let two = ("proc/self/cgroup", "0::/a/b\n");
         let group = |bytes| Some((bytes, "this process's cgroup"));

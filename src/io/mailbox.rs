@@ -31,7 +31,7 @@ impl<T> Mailbox<T> {
             waiting.push(message);
             waiting.len() == 1
         };
-        // Outside the lock: the woken loop would block on it at once.
+        // Outside the lock, since the woken loop would immediately block on it.
         if was_empty {
             // A failure means that the poll is gone, and with it every reader of this box.
             let _ = waker.wake();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_box_gives_the_message_back() {
+    fn full_box_returns_the_message() {
         let poll = mio::Poll::new().unwrap();
         let inbox = inbox(poll.registry(), mio::Token(7)).unwrap();
         let mailbox = inbox.mailbox();

@@ -1,8 +1,8 @@
 //! The world: sockets, TLS, files, clocks, signals and helper threads.
 //!
-//! Everything here is thin and takes no decision: a [`Core`](crate::base::seam::Core) decides. The loop thread's only
-//! system calls in the steady state are `recv`, `send` and `epoll_wait`; whatever can block (names, the ledger,
-//! stderr) has a thread of its own.
+//! All code here is thin and makes no decisions: a [`Core`](crate::base::seam::Core) decides. In the steady state, the
+//! only system calls of the loop thread are `recv`, `send` and `epoll_wait`. Anything that can block (names, the
+//! ledger, stderr) has a separate thread.
 
 pub mod batch_queue;
 pub mod channel;

@@ -1,4 +1,4 @@
-//! Results of calls on a socket, plain or encrypted. Only data, between the transports and the reactor.
+//! Results of calls on a socket, plain or encrypted. Pure data that transports return to the reactor.
 
 use crate::base::seam::Ending;
 
@@ -43,13 +43,13 @@ pub struct Sent {
 /// State of a handshake.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Shake {
-    /// Bytes of the peer are missing, or room to write.
+    /// Bytes of the peer are missing, or the socket accepts no more.
     Going,
     /// More bytes of the peer may be available than one event-loop iteration takes.
     More,
     /// Number of bytes that have arrived; they are plain HTTP.
     Plain(usize),
-    /// Done; the name and the certificate are right.
+    /// Done; the name and the certificate are valid.
     Done,
     /// Failure, with the reason for the log; an alert was sent if there was one.
     Failed(&'static str),

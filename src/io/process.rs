@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn values_of_the_kernel_are_read() {
         assert_eq!(resident("Name:\tx\nVmRSS:\t    5304 kB\nVmData: 7 kB\n"), 5304 * 1024);
         let stat = "7 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 99 0";
         assert_eq!(cpu_micros(stat), 3_000_000);

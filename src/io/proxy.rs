@@ -20,7 +20,7 @@ pub struct Header {
     pub from: Option<IpAddr>,
 }
 
-/// Error: the bytes are no header, or one that is too long.
+/// Error: the bytes are not a header, or the header is too long.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct NoHeader;
 
@@ -35,7 +35,7 @@ pub fn header(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     }
 }
 
-/// `PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n`.
+/// Parses a header such as `PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n`.
 fn version_1(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     let window = &bytes[..bytes.len().min(V1_MAX)];
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
@@ -60,7 +60,8 @@ fn version_1(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     if is_port(from_port) && is_port(to_port) { Ok(Some(Header { len, from: Some(from) })) } else { Err(NoHeader) }
 }
 
-/// Twelve bytes of a signature, version and command, family, two bytes of a length, addresses, and optional fields.
+/// Parses a binary header: twelve bytes of a signature, version and command, family, two bytes of a length, addresses,
+/// and optional fields.
 fn version_2(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     let Some(fixed) = bytes.get(V2.len()..V2.len() + 4) else { return Ok(None) };
     let (version, command, family) = (fixed[0] >> 4, fixed[0] & 15, fixed[1]);
@@ -70,7 +71,7 @@ fn version_2(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     }
     let Some(rest) = bytes.get(V2.len() + 4..len) else { return Ok(None) };
     let from = match (command, family >> 4) {
-        // A check of the proxy's own, or a family without addresses.
+        // A health check by the proxy itself, or a family without addresses.
         (0, _) | (_, 0 | 3) => None,
         (_, 1) => Some(IpAddr::from(address::<4>(rest, 12)?)),
         (_, 2) => Some(IpAddr::from(address::<16>(rest, 36)?)),
@@ -98,7 +99,7 @@ mod tests {
         all
     }
 
-    /// Checks a header whole, cut at every byte, and followed by other bytes.
+    /// Checks a header as a whole, truncated at every byte, and followed by other bytes.
     fn check(bytes: &[u8], from: Option<&str>) {
         let want = Header { len: bytes.len(), from: from.map(|text| text.parse().unwrap()) };
         assert_eq!(header(bytes), Ok(Some(want)), "{bytes:?}");
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_both_versions_say_who_called() {
+    fn headers_of_both_versions_name_the_client() {
         check(b"PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n", Some("192.0.2.1"));
         check(b"PROXY TCP6 2001:db8::7 2001:db8::1 1 65535\r\n", Some("2001:db8::7"));
         check(b"PROXY UNKNOWN\r\n", None);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused() {
+    fn invalid_headers_are_refused() {
         let long = [&b"PROXY TCP4 "[..], &[b'1'; 200]].concat();
         for bytes in [
             &b"GET / HTTP/1.1\r\n"[..],
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_proxy_writes_is_read_as_it_was_meant_however_it_comes() {
+    fn random_valid_headers_are_read_for_every_split() {
         let mut rng = Rng::from_u64(1);
         for _ in 0..300 {
             let (bytes, from) = written(&mut rng);
@@ -181,10 +182,10 @@ mod tests {
         }
     }
 
-    /// Changes, removes or inserts bytes: the result must not change with later bytes, and must never exceed the bytes
-    /// there are.
+    /// Changes, removes or inserts bytes: the result must not depend on later bytes, and must never exceed the
+    /// available bytes.
     #[test]
-    fn what_is_said_of_spoilt_headers_does_not_change_with_what_comes_later() {
+    fn result_of_a_corrupted_header_does_not_depend_on_later_bytes() {
         let (mut rng, mut refused) = (Rng::from_u64(2), 0);
         for _ in 0..2000 {
             let (mut bytes, _) = written(&mut rng);

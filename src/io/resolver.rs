@@ -25,7 +25,7 @@ impl Resolver {
         Ok(Resolver { questions })
     }
 
-    /// Asks for `host`. False if too many look-ups wait already, or if the thread is gone.
+    /// Requests a look-up of `host`. Returns false if too many look-ups wait already, or if the thread is gone.
     pub fn ask(&self, host: Arc<str>, port: u16) -> bool {
         self.questions.try_send((host, port))
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_name_has_addresses_and_an_impossible_one_has_none() {
+    fn known_name_has_addresses_and_invalid_one_has_none() {
         let (tell, told) = crate::io::channel::channel();
         let resolver = Resolver::start(move |answer| tell.send(answer).unwrap()).unwrap();
         assert!(resolver.ask("localhost".into(), 80));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_there_is_told_from_a_server_that_does_not_answer() {
+    fn unknown_name_is_distinguished_from_a_silent_name_server() {
         assert_eq!(explain("failed to lookup address information: Name or service not known"), UNKNOWN);
         for words in ["Temporary failure in name resolution", "Try again"] {
             assert_ne!(explain(words), UNKNOWN, "{words}");

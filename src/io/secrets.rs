@@ -95,7 +95,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // The id of a reaped group may be another process's by now.
+        // The id of a reaped group may have been reused.
         if !self.is_reaped {
             let _ = self.end();
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_prints_its_secret_without_a_shell_and_not_for_ever() {
+    fn program_prints_its_secret_without_a_shell_within_bounds() {
         assert_eq!(run(&words("printf|%s|a b;c"), &[]).unwrap(), "a b;c");
         for (program, why) in [
             ("false", "it ended with code 1"),
@@ -335,7 +335,7 @@ mod tests {
         let clock = Clock::new();
         let error = run_within(&words("sleep|60"), &[], Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(clock.mono() < Mono(0).after(Duration::from_secs(30)), "half of what the programs would take");
+        assert!(clock.mono() < Mono(0).after(Duration::from_secs(30)), "the programs must have been stopped early");
     }
 
     /// Returns the processes whose command line contains `mark`.
@@ -356,12 +356,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_started_ends_with_it() {
+    fn child_processes_end_with_their_program() {
         // Only these processes have the mark as an argument.
         let mark = format!("610.{}", std::process::id());
         let script = |then: &str| words(&format!("sh|-c|sleep {mark} & (sleep {mark} &) ; {then}"));
         let clock = Clock::new();
-        assert_eq!(run(&script("echo x"), &[]).unwrap(), "x\n", "although they hold its pipe");
+        assert_eq!(run(&script("echo x"), &[]).unwrap(), "x\n", "the child processes must not delay the result");
         is_gone(&mark);
         assert_eq!(run(&script("exit 3"), &[]).unwrap_err().to_string(), "it ended with code 3");
         is_gone(&mark);
@@ -371,17 +371,17 @@ mod tests {
         let error = run(&script("head -c 70000 /dev/zero; sleep 610"), &[]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
         is_gone(&mark);
-        assert!(clock.mono() < Mono(0).after(PROGRAM_WAIT), "none of them took its time");
+        assert!(clock.mono() < Mono(0).after(PROGRAM_WAIT), "no child process may delay the result");
     }
 
     #[test]
-    fn a_program_leaves_no_thread_or_descriptor() {
+    fn program_leaves_no_thread_or_descriptor() {
         let folder = |name: &str| std::fs::read_dir(format!("/proc/self/{name}")).unwrap().filter_map(Result::ok);
-        // The process has left the group, so it is not killed: only its pipe is closed.
+        // The process has left the group, so it is not killed: only the pipe is closed.
         let mark = format!("5.{}", std::process::id());
         let printed = run(&words(&format!("sh|-c|setsid sleep {mark} & sleep 0.3; echo x")), &[]).unwrap();
         assert_eq!(printed, "x\n");
-        assert_eq!(processes(&mark), 1, "the case is what it should be");
+        assert_eq!(processes(&mark), 1, "the process outside the group must still run");
         let threads = folder("task").filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
         assert_eq!(threads.filter(|name| name.trim() == "secret-pipe").count(), 0);
         let of_child = std::fs::read_dir("/proc").unwrap().find_map(|entry| {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_when_it_changes_and_a_program_when_it_is_due_or_asked_for() {
+    fn changed_files_are_read_and_due_or_requested_programs_run() {
         let folder = std::env::temp_dir().join(format!("tollgate-secrets-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("key");
@@ -420,10 +420,14 @@ mod tests {
         watch.ask(late.clone());
         assert_eq!(told.recv_timeout(wait).unwrap(), (late, Ok("late".to_string())));
         watch.ask(file.clone());
-        assert_eq!(told.recv_timeout(wait).unwrap().0, file, "although it has not changed");
+        assert_eq!(
+            told.recv_timeout(wait).unwrap().0,
+            file,
+            "a requested file must be read even if it has not changed"
+        );
         std::fs::remove_file(&path).unwrap();
         let (origin, said) = told.recv_timeout(wait).unwrap();
-        assert!(origin == file && said.is_err(), "its file is gone, which is reported once: {said:?}");
+        assert!(origin == file && said.is_err(), "a missing file must be reported once: {said:?}");
         std::fs::write(&path, "three").unwrap();
         assert_eq!(told.recv_timeout(wait).unwrap(), (file, Ok("three".to_string())));
         watch.watch([often.clone()].into_iter(), Vec::new());

@@ -68,13 +68,13 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_signal_wakes_the_poll_and_several_of_a_kind_count_as_one() {
+    fn signals_wake_the_poll_and_equal_ones_count_once() {
         let mut poll = mio::Poll::new().unwrap();
-        // Other signals than the real ones: those would keep a stuck test run from being stopped.
+        // Signals other than the real ones, which would keep a stuck test run from being stopped.
         let pipes =
             vec![(caught(&[SIGUSR1]).unwrap(), Signal::Terminate), (caught(&[SIGUSR2]).unwrap(), Signal::Reload)];
         let mut signals = Signals { pipes };
-        // Before the poll watches: signals received then are not lost.
+        // Sent before the poll watches: such signals are not lost.
         for _ in 0..3 {
             signal_hook::low_level::raise(SIGUSR2).unwrap();
         }

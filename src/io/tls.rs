@@ -21,12 +21,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// TLS peer: the name that it must prove, and the authorities trusted for that.
+/// TLS peer: the name that it must prove, and the CAs trusted for that.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Authority {
     /// DNS name or IP address that the peer's certificate must carry.
     pub server_name: String,
-    /// PEM file with further root certificates for this peer; the public roots (webpki-roots) are trusted anyway.
+    /// PEM file with additional root certificates for this peer; the public roots (webpki-roots) are always trusted.
     pub ca_file: Option<PathBuf>,
     /// True if only an earlier configuration uses it: its file is not read again, and may be gone.
     pub retired: bool,
@@ -35,9 +35,9 @@ pub struct Authority {
 /// TLS data of the event loop; replaced as a whole when the configuration is read again.
 #[derive(Clone, Default)]
 pub struct Security {
-    /// Towards providers.
+    /// For connections to providers.
     pub(super) peers: TlsPeers,
-    /// Towards clients; `None` for plain HTTP.
+    /// For clients; `None` for plain HTTP.
     pub(super) identity: Option<Identity>,
 }
 
@@ -104,7 +104,8 @@ impl TlsPeers {
     }
 }
 
-/// Our identity towards clients: certificate chain and private key, TLS 1.2 and 1.3, only `http/1.1`. Cheap to clone.
+/// The certificate that Tollgate shows to clients: certificate chain and private key, TLS 1.2 and 1.3, only `http/1.1`.
+/// Cheap to clone.
 #[derive(Clone)]
 pub struct Identity(Arc<ServerConfig>);
 

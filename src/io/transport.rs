@@ -101,7 +101,7 @@ impl Transport {
         matches!(self, Transport::Tls(both) if both.1.owes())
     }
 
-    /// Looks at what comes next, without taking a byte.
+    /// Peeks at the next bytes, without taking any.
     pub fn peek(&mut self) -> Peek {
         let fin = match self {
             Transport::Plain(_) => Ending::Fin,
@@ -122,7 +122,7 @@ impl Transport {
 
     /// Takes `len` bytes, which have been peeked at, off the socket.
     pub fn skip(&mut self, len: usize, scratch: &mut Scratch) {
-        // The bytes are there, so there is neither an error nor a short read.
+        // These bytes have arrived, so there is neither an error nor a short read.
         let _ = receive(self.socket(), &mut scratch.raw[..len]);
     }
 

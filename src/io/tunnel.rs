@@ -28,7 +28,7 @@ const NO_HTTP: &str = "proxy: no answer in HTTP";
 pub fn answer(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
     let mut at = 0;
     loop {
-        // A server of another protocol may wait for us: there may never be an end of a head.
+        // A server of another protocol may be waiting, and the end of a head may never arrive.
         if !bytes[at..].iter().zip(b"HTTP/1.").all(|(is, should)| is == should) {
             return Err(NO_HTTP);
         }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_good_from_200_to_299_and_ends_with_its_head() {
+    fn statuses_200_to_299_open_the_tunnel_after_the_head() {
         for head in [
             "HTTP/1.1 200 Connection established\r\n\r\n",
             "HTTP/1.0 200 OK\r\nproxy-agent: x\r\n\r\n",
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_told_as_what_it_is() {
+    fn every_other_answer_is_reported_with_its_cause() {
         for (bytes, why) in [
             (
                 "HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\n\r\nbody",

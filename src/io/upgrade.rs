@@ -68,7 +68,7 @@ pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::
     let mappings = fds.zip(FIRST..).map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd }).collect();
     command.fd_mappings(mappings).map_err(|error| io::Error::other(error.to_string()))?;
     command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
-    // That variable is for the process that systemd started; ours is another.
+    // That variable is for the process that systemd started, which is not the new one.
     command.env_remove("LISTEN_PID");
     Ok((command.spawn()?, ours))
 }
@@ -108,7 +108,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn a_child_finds_its_sockets_from_3_on_under_their_names() {
+    fn child_process_finds_its_sockets_by_name() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let fds = vec![OwnedFd::from(listener.try_clone().unwrap()), OwnedFd::from(listener)];
         let mut command = Command::new("sh");

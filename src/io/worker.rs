@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_worker_drops_what_has_not_begun() {
+    fn idle_worker_drops_pending_jobs() {
         let (tell, told) = channel();
         let (let_go, held) = channel::<()>();
         let worker = Worker::start_idle().unwrap();
@@ -193,13 +193,13 @@ mod tests {
         assert_eq!(told.recv(), Ok("begun"));
         worker.give(0, Box::new(move || tell.send("never").unwrap()));
         drop(worker);
-        // Dropping the handle has not waited: only now the first job can end. The second job's end of the channel is
-        // unused.
+        // Dropping the handle has not waited: only now the first job can end. The second job has been dropped with its
+        // end of the channel.
         let_go.send(()).unwrap();
         assert!(told.recv().is_err());
     }
 
-    /// Returns a job that waits until it is released.
+    /// Returns a job that waits until it is released, and the channel that releases it.
     fn blocked() -> (Job, std::sync::mpsc::Sender<()>) {
         let (go, gone) = channel();
         (
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_turns_on_one_thread() {
+    fn keys_alternate_on_one_thread() {
         let (tell, told) = channel();
         let worker = Worker::start(1).unwrap();
         let (first, go) = blocked();
@@ -226,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn one_key_leaves_a_thread_to_others() {
+    fn one_key_leaves_threads_to_others() {
         let worker = Worker::start(2).unwrap();
         let jobs: Vec<_> = (0..3).map(|_| blocked()).collect();
         let gates: Vec<_> = jobs.into_iter().map(|(job, go)| (worker.give(1, job), go)).collect();
         let (tell, told) = channel();
         worker.give(2, Box::new(move || tell.send(()).unwrap()));
-        // The job is done although none of the other key's jobs ever is.
+        // The job has run although no job of the other key has ended.
         told.recv().unwrap();
         drop(gates);
     }
@@ -241,7 +241,7 @@ mod tests {
     /// the idle one.
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_worker_has_its_class() {
+    fn worker_has_its_scheduling_class() {
         let class = |worker: io::Result<Worker>| {
             let (worker, (tell, told)) = (worker.unwrap(), channel());
             worker.give(

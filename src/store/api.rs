@@ -15,7 +15,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Reason that the ledger cannot be used. The text names the file or the server.
+/// Reason why the ledger cannot be used. The text names the file or the server.
 #[derive(Debug)]
 pub enum StoreError {
     /// Another gateway has the ledger open.
@@ -82,7 +82,7 @@ pub struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Reads a name, or with a `*` behind it the beginning of one.
+    /// Parses a name, or the beginning of a name with a `*` after it.
     pub fn of(text: &'a str) -> Names<'a> {
         match text.strip_suffix('*') {
             Some(prefix) => Names { prefix, whole: false },
@@ -106,7 +106,7 @@ pub trait Store: Send + 'static {
     }
     /// Fails if the open file is no longer the one that a restart would open.
     fn check(&self) -> Result<(), StoreError>;
-    /// Returns the records of these keys that exist and can be read, in any order.
+    /// Returns the records of these keys that exist and are readable, in any order.
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days. Returns their number.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
@@ -114,7 +114,7 @@ pub trait Store: Send + 'static {
     fn moments(&mut self) -> Result<Moments, StoreError>;
     /// Stores [`Moments::held`] in the ledger.
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
-    /// Releases the ledger to another gateway, even if it returns an error: something may be wrong there then. Only
+    /// Releases the ledger to another gateway, even if it returns an error: the ledger may be damaged then. Only
     /// [`Store::retake`] may be called after it.
     fn release(&mut self) -> Result<(), StoreError>;
     /// Takes the ledger back. Does nothing if it was not released.
@@ -293,7 +293,7 @@ impl Query {
         (self.since.map_or(0, |at| at.0 / DAY_MS), self.until.map_or(i64::MAX as u64, |at| at.0.div_ceil(DAY_MS)))
     }
 
-    /// True if a sum counts.
+    /// True if a sum is included.
     pub fn takes(&self, key: &DayKey) -> bool {
         let (first, beyond) = self.days();
         let below = |group: &str, name: &String| format!("/{group}/").contains(&format!("/{name}/"));

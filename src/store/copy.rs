@@ -1,5 +1,5 @@
 //! Copies of a ledger in a file: backups by a command, and the snapshots that a gateway takes of a ledger on tmpfs. A
-//! copy is consistent although others write meanwhile, and replaces an older one in one step, but no other file.
+//! copy is consistent although others write in the meantime, and replaces an older copy in one step, but no other file.
 
 use super::api::StoreError;
 use super::lock::{self, id_of};
@@ -41,8 +41,8 @@ pub fn is_database(path: &Path) -> io::Result<bool> {
     Ok(length == 0 || begun == MAGIC)
 }
 
-/// Fails unless a copy of the ledger at `from` may be put at `to`: in place of nothing, or of a database or an empty
-/// file that is none of the ledger's, by whatever name.
+/// Fails unless a copy of the ledger at `from` may be written to `to`: there must be nothing, a database or an empty
+/// file, and it must not be one of the ledger's files under any name.
 pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
     let refused = |why| Err(StoreError::File(to.to_path_buf(), io::Error::other(why)));
     let found = match std::fs::metadata(to) {
@@ -68,7 +68,7 @@ pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The path without links, also of a file that does not exist.
+/// Returns the path without links, even for a file that does not exist.
 fn place(path: &Path) -> PathBuf {
     let in_folder = || Some(std::fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?));
     std::fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_path_buf())
@@ -78,7 +78,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Removes old drafts of copies to `to`, which killed processes have left. A younger one may be in use.
+/// Removes old drafts of copies to `to`, which killed processes have left. A recent one may be in use.
 fn remove_drafts(to: &Path) {
     let is_draft = |name: OsString| -> Option<bool> {
         let end = name.as_bytes().strip_prefix(to.file_name()?.as_bytes())?.strip_prefix(b".")?;
@@ -93,7 +93,7 @@ fn remove_drafts(to: &Path) {
     }
 }
 
-/// Removes a draft with its journal. What cannot be removed is a file without a reader.
+/// Removes a draft with its journal. A file that cannot be removed is ignored, since nothing reads it.
 fn remove(draft: &Path) {
     let mut journal = draft.as_os_str().to_os_string();
     journal.push("-journal");
@@ -142,7 +142,7 @@ impl SnapshotPlan {
     }
 }
 
-/// Snapshots of a ledger, each by a thread of its own, since writing to flash takes seconds.
+/// Snapshots of a ledger, each taken by a separate thread, since writing to flash takes seconds.
 pub(super) struct Snapshots {
     plan: SnapshotPlan,
     next: Mono,

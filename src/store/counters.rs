@@ -70,11 +70,11 @@ mod tests {
     use crate::store::tests::sample;
 
     #[test]
-    fn the_counters_of_a_row_have_its_names() {
+    fn counters_of_a_record_have_its_names() {
         let mut row = sample("AAAAAAAAAAAA", 3 * DAY_MS + 5, "odd \"model\"\n", 7);
         assert_eq!(place_from(3, &format!("4{}", place_text(&row))), Some((4, DayKey::of(&row))));
         row.usage.out = u64::MAX;
-        assert!(sums_of(&row)[4] < 1 << 41, "absurd numbers are cut");
+        assert!(sums_of(&row)[4] < 1 << 41, "absurd numbers are capped");
         row.group = "labs/a".into();
         row.client = Client::OTHER;
         assert_eq!(place_from(3, &format!("0{}", place_text(&row))), Some((0, DayKey::of(&row))));

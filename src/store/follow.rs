@@ -1,6 +1,6 @@
-//! Follows the keys of a ledger. Reports the changes since the last look; only if these are unknown, reports all keys,
-//! piece by piece, to block neither the ledger's thread nor the event loop. Called by the threads of both kinds of
-//! ledger.
+//! Follows the keys of a ledger. Reports the changes since the last look. Only if these are unknown, it reports all
+//! keys, in pieces, so that neither the ledger's thread nor the event loop is blocked. Called by the threads of both
+//! kinds of ledger.
 
 use super::api::StoreError;
 use crate::policy::keys::{KeyId, KeyNews, KeyRecord};

@@ -60,7 +60,7 @@ pub fn limits_text(limits: &LimitOverrides) -> String {
 
 /// Reads [`limits_text`]. Unreadable text permits one request, rather than unlimited use.
 pub fn limits_from(text: &str) -> LimitOverrides {
-    // A list would be read as members in their order.
+    // A JSON list would be parsed as members in order.
     let read = if text.starts_with('{') { serde_json::from_str(text).ok() } else { None };
     read.unwrap_or(LimitOverrides { tokens: Some(1), requests: Some(1), ..Default::default() })
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn former_secrets_come_back_as_they_were_and_nonsense_opens_nothing() {
+    fn former_secrets_round_trip_and_invalid_ones_open_nothing() {
         let former = [Former { digest: [7; 32], until: Unix(5) }, Former { digest: [255; 32], until: Unix(9) }];
         assert_eq!(former_from(&former_text(&former)), former);
         let mut key = KeyRecord {
@@ -145,7 +145,7 @@ mod tests {
         (key.group, key.labels) = (None, Vec::new());
         let text = record_text(&key);
         for word in ["disabled", "limits", "group", "labels"] {
-            assert!(!text.contains(word), "older records have none of it: {text}");
+            assert!(!text.contains(word), "older records do not have this member: {text}");
         }
         assert_eq!(record_from(&text), Some(key));
         assert_eq!(record_from("{}"), None);

@@ -1,9 +1,8 @@
-//! Owns the locks on the files of ledgers: one gateway at a time, by whatever name it reaches the file, since the lock
-//! is on the file itself (`flock`). SQLite's own locks are of another kind (POSIX record locks) and do not conflict
-//! with these.
+//! Owns the locks on the files of ledgers: one gateway at a time, under any name of the file, since the lock is on the
+//! file itself (`flock`). SQLite's own locks are of another kind (POSIX record locks) and do not conflict with these.
 //!
-//! Called by the SQLite ledger. Commands take no lock: by the locks they see whether a gateway has the files open that
-//! they are about to write.
+//! Called by the SQLite ledger. Commands take no lock, but use the locks to find out whether a gateway has the files
+//! open that they are about to write.
 
 use super::api::StoreError;
 use super::log_files::{self, Main};
@@ -64,9 +63,9 @@ pub struct FileLock {
     id: FileId,
     log: Option<Log>,
     held: bool,
-    /// Bytes that the file had at the last look: SQLite makes it only longer.
+    /// Length of the file at the last check: SQLite only makes it longer.
     length: AtomicU64,
-    /// The file at the last look, while it is locked.
+    /// The file at the last check, while it is locked.
     main: Cell<Option<Main>>,
 }
 
@@ -156,7 +155,8 @@ impl FileLock {
         Ok(())
     }
 
-    /// Fails if the file was overwritten, and unlocks it meanwhile: commands find only the log locked, and fail.
+    /// Fails if the file was overwritten, and unlocks it until it is restored: commands then find only the log locked,
+    /// and fail.
     fn check_main(&self, log: &Log, opened: &mut [OpenedFile]) -> Result<(), StoreError> {
         let mut seen = self.main.take().filter(|_| self.held);
         let files = [self.id, log.ids[1]].map(|id| found(opened, id));
@@ -180,7 +180,7 @@ impl FileLock {
     }
 
     /// True if a file was cut or overwritten: reading the log could end the process, its contents could be anything, or
-    /// it would be copied into a file to which it does not belong.
+    /// it could be copied into a file to which it does not belong.
     pub fn is_cut(&self) -> bool {
         let is_cut = |checked| matches!(checked, Err(StoreError::Cut(_)));
         self.log.as_ref().is_some_and(|log| is_cut(log.check(&opened()))) || is_cut(self.check())
@@ -315,7 +315,7 @@ fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
     let log = Log { paths, ids };
     log.check(&opened).map_err(surely)?;
     if log.is_main_cut(id, &opened).map_err(failed)? {
-        // A checkpoint may have written between the looks at the file and at its log.
+        // A checkpoint may have written between the checks of the file and of its log.
         return Err((StoreError::Cut(path.to_path_buf()), true));
     }
     Ok(())

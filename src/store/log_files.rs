@@ -1,10 +1,10 @@
 //! Checks the files of a ledger's log, `-wal` and `-shm`: they must be the files found when the ledger was opened, and
-//! complete. SQLite does not check: data written to a removed or replaced log is invisible to processes that open the
-//! file later. Called by the lock on the ledger's file, which keeps both open.
+//! complete. SQLite does not check this: data written to a removed or replaced log is invisible to processes that open
+//! the file later. Called by the lock on the ledger's file, which keeps both open.
 //!
 //! Parses SQLite's "WAL-mode File Format": the header of the index, stored twice, and that of the log.
 //!
-//! Checks the ledger's own file, too: only checkpoints write it.
+//! Also checks the ledger's own file, which only checkpoints may write.
 
 use super::api::StoreError;
 use crate::base::digest::sha256;
@@ -28,7 +28,7 @@ const END: u64 = 64 * 1024;
 /// Bytes of the header of the log, and of the header of a page in it.
 const LOG_HEADER: u64 = 32;
 const FRAME_HEADER: u64 = 24;
-/// Number of checks before a log counts as cut: other processes write meanwhile.
+/// Number of checks before a log counts as cut, since other processes may be writing.
 const LOOKS: usize = 3;
 
 /// Returns the paths of the log of the ledger at `path`: SQLite follows links to the file, and puts the log next to it.
@@ -56,7 +56,7 @@ pub(super) fn check([log, index]: [&File; 2], [log_path, index_path]: &[PathBuf;
         let mut headers = [0; 2 * HEADER];
         index.read_exact_at(&mut headers, 0).map_err(|error| StoreError::File(index_path.clone(), error))?;
         let (header, copy) = headers.split_at(HEADER);
-        // While they differ another process writes them.
+        // If they differ, another process is writing them.
         if header == copy && fits(header, log, length) {
             return Ok(());
         }
@@ -64,9 +64,9 @@ pub(super) fn check([log, index]: [&File; 2], [log_path, index_path]: &[PathBuf;
     Err(StoreError::Cut(log_path.clone()))
 }
 
-/// True if the ledger's own file is shorter than its header says, and the log does not make up for it. While a
-/// checkpoint runs, and after one that had to stop at the snapshot of a reader, pages beyond the end of the file are in
-/// the log.
+/// True if the ledger's own file is shorter than its header says, and the log does not contain the missing pages. While
+/// a checkpoint runs, and after one that had to stop at the snapshot of a reader, pages beyond the end of the file are
+/// in the log.
 pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<bool> {
     let mut header = [0; 32];
     let length = file.metadata()?.len();
@@ -83,7 +83,7 @@ pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<b
     let mut numbers = [0; BACKFILLED + 4];
     index.read_exact_at(&mut numbers, 0)?;
     let number = |at: usize| u32::from_ne_bytes([numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]]);
-    // Readers take only these frames from the log, and all other pages from the file.
+    // Readers use only these frames of the log, and read all other pages from the file.
     let frames = u64::from(number(BACKFILLED))..u64::from(number(16));
     let mut logged = BTreeSet::new();
     for frame in frames {
@@ -115,7 +115,7 @@ pub(super) fn look_at_main(seen: &mut Option<Main>, main: &File, index: &File) -
         return Ok(());
     }
     let digest = digest_of_ends(main)?;
-    // A checkpoint that has run meanwhile has written the file.
+    // A checkpoint in the meantime has written the file.
     if self::checkpoint(index)? != Some(checkpoint) {
         return Ok(());
     }

@@ -109,31 +109,35 @@ mod tests {
     const RETENTION: Duration = Duration::from_secs(32 * 86_400);
 
     #[test]
-    fn folding_stops_when_the_newest_record_is_older_than_retention_and_a_year() {
+    fn folding_stops_if_the_newest_record_is_older_than_retention_and_a_year() {
         let guard = FoldGuard::new(Some(RETENTION), Moments { newest: Unix(DAY), ..Moments::default() });
         let edge = DAY + (32 + 365) * DAY;
         assert_eq!(guard.before(Unix(edge)), Some(Unix(edge - 32 * DAY)));
         assert_eq!(guard.before(Unix(edge + 1)), None);
-        assert_eq!(FoldGuard::new(None, guard.moments).before(Unix(DAY)), None, "without retention nothing is folded");
+        assert_eq!(
+            FoldGuard::new(None, guard.moments).before(Unix(DAY)),
+            None,
+            "without a retention nothing is folded"
+        );
         let empty = FoldGuard::new(Some(RETENTION), Moments::default());
         assert!(empty.before(Unix(edge + 1)).is_some(), "an empty ledger has no gap");
     }
 
     #[test]
-    fn folding_waits_for_a_confirmation_or_for_the_clock_to_be_set_back() {
+    fn folding_waits_for_a_confirmation_or_a_corrected_clock() {
         let newest = Unix(100 * DAY);
         let mut guard = FoldGuard::new(Some(RETENTION), Moments { newest, ..Moments::default() });
         let far = Unix(20_000 * DAY);
         assert_eq!(guard.judge(Unix(101 * DAY)), Judged::default());
         let judged = guard.judge(far);
         assert!(judged.remember == Some(Some(newest)) && judged.warning.is_some(), "{judged:?}");
-        assert_eq!(guard.judge(far), Judged::default(), "the jump is reported once");
-        // Records dated by the clock do not make it right.
+        assert_eq!(guard.judge(far), Judged::default(), "the jump must be reported once");
+        // Records dated by the wrong clock do not make it right.
         guard.moments.newest = far;
         assert_eq!(guard.before(far), None);
         let mut again = FoldGuard::new(Some(RETENTION), guard.moments);
         let judged = again.judge(far);
-        assert!(judged.remember.is_none() && judged.warning.is_some(), "a process that starts says it again");
+        assert!(judged.remember.is_none() && judged.warning.is_some(), "a starting process must report it again");
         assert_eq!(again.judge(Unix(101 * DAY)).remember, Some(None));
         assert!(again.before(Unix(101 * DAY)).is_some());
         guard.learn(Moments { held: None, confirmed: Some(newest), newest: far, accepted: None });
@@ -141,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_is_for_one_gap() {
+    fn confirmation_applies_to_one_gap() {
         let confirmed = Some(Unix(100 * DAY));
         let moments = Moments { newest: Unix(100 * DAY), confirmed, ..Moments::default() };
         assert_eq!(moments.gap(Unix(1000 * DAY), RETENTION), None);

@@ -1,5 +1,5 @@
-//! Records stored with a change of a key: a line of the audit, and the answer that is repeated if the same request is
-//! sent again. Data only; both kinds of ledger store them in the transaction that makes the change.
+//! Records stored with a change of a key: an audit line, and the answer to repeat if the same request is sent again.
+//! Data only; both kinds of ledger store them in the transaction that makes the change.
 
 use super::api::StoreError;
 use crate::base::time::Unix;

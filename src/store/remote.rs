@@ -89,7 +89,7 @@ pub struct Remote {
     /// SHA-1 of the scripts, by which the server identifies them.
     hashes: Vec<String>,
     spared: Spared,
-    /// Malformed entries that were skipped, as texts for the operator; taken by `take_odd`.
+    /// Descriptions of skipped malformed entries, for the operator; taken by `take_odd`.
     odd: Vec<String>,
     clock: Clock,
     /// Number of replicas that must have each write.
@@ -167,9 +167,9 @@ pub fn accounts(key: &KeyId, lease: &Lease) -> impl Iterator<Item = AccountSpans
 /// Names of the sender: the host's present name for its reservations, and the writer's lasting name for its batches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Speaker {
-    /// Letters and digits.
+    /// Present name of the host: letters and digits.
     pub host: String,
-    /// Letters and digits.
+    /// Lasting name of the writer: letters and digits.
     pub writer: String,
 }
 
@@ -201,7 +201,7 @@ impl Remote {
         self
     }
 
-    /// True if there is a connection, as far as is known.
+    /// True if there is a connection, as far as this host knows.
     pub fn is_connected(&self) -> bool {
         self.connection.is_some()
     }
@@ -423,11 +423,11 @@ impl Remote {
         Ok(done)
     }
 
-    /// The server did not come to a question for so long that grants may have ended before their hosts could report
-    /// their use. They are spared as after an outage, and the question can be asked again.
+    /// The server took so long to execute a question that grants may have ended before their hosts could report their
+    /// use. They are spared as after an outage, and the question can be asked again.
     fn stalled(&mut self) -> StoreError {
         self.spared.broke(self.clock.mono());
-        // The clock may have been read wrong, too.
+        // The clock may have been read incorrectly, too.
         match self.ask_clock() {
             Ok(()) => StoreError::Interrupted(self.name.clone()),
             Err(error) => error,
@@ -444,7 +444,7 @@ impl Remote {
             (RemoteCommand::Ask(ask), answer) => {
                 read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.nonsense())
             }
-            // It may have ended before.
+            // The grant may have ended before.
             (RemoteCommand::Return(_), _) => Ok(Done::Done),
             (_, answer) => match self.read_done(&answer) {
                 Some(0) => Ok(Done::Ended),
@@ -553,11 +553,11 @@ fn is_interrupted(error: &RedisError) -> bool {
 /// True if a script has met an entry of the wrong type.
 fn is_wrong_type(error: &ServerError) -> bool {
     let text = error.to_string();
-    // Errors about the type of an entry, the text in a field of it, and arithmetic on that text.
+    // Errors about the type of an entry, the text in one of its fields, and arithmetic on that text.
     ["WRONGTYPE", "is not an integer", "attempt to "].iter().any(|part| text.contains(part))
 }
 
-/// True for the answer to a question that the server came to too late.
+/// True for the answer to a question that the server executed too late.
 fn is_late(answer: &Value) -> bool {
     matches!(answer, Value::Array(parts) if parts.len() == 7 && integer(&parts[0]) == Some(LATE))
 }

@@ -90,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_wait_for_the_interval_since_the_last_commit_or_until_they_fill_one() {
+    fn records_wait_for_the_interval_or_a_full_commit() {
         let mut schedule = schedule(10 * SECOND, None);
         let start = Mono(5_000_000);
-        assert!(schedule.is_due(1, start), "the first commit does not wait");
+        assert!(schedule.is_due(1, start), "the first commit must not wait");
         schedule.committed(start);
         let before = Mono(start.0 + 9_999_999);
         assert!(
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn default_interval_commits_rows_when_they_are_taken() {
+    fn default_interval_commits_records_immediately() {
         let mut schedule = schedule(limits::COMMIT_TICK, None);
         schedule.committed(Mono(7));
         assert!(schedule.is_due(1, Mono(7)));

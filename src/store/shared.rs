@@ -39,7 +39,7 @@ pub enum Task {
     Row(Row),
     /// A question.
     Ask(Ask),
-    /// A lease that no row gives back.
+    /// A lease that is released without a row.
     Release(Release),
     /// A use of a grant.
     Use(Use),
@@ -58,7 +58,7 @@ pub enum SharedNotice {
     Answered(Box<AskAnswer>),
     /// Grants in this account must be given back.
     CalledIn(String),
-    /// The ledger is a different one than before, taken over on purpose.
+    /// The ledger is a different one than before, adopted by the operator.
     BegunAnew,
 }
 
@@ -83,12 +83,12 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     batches: VecDeque<Batch>,
     /// Number given last.
     numbered: u64,
-    /// Number of the last batch that the ledger has accepted, and when; `None` if it has lost it.
+    /// Number of the last batch that the ledger has accepted, and the time; `None` if the ledger has lost it.
     committed: Option<(u64, Mono)>,
     releases: Vec<Release>,
     /// Keys to look up.
     lookups: Vec<KeyId>,
-    /// Reservations that the ledger has given to this host and not got back.
+    /// Reservations that the ledger has given to this host and that are not released.
     holds: Holds,
     lents: Lents,
     /// Questions that wait for grants of other hosts.
@@ -224,7 +224,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
         match done {
             Ok(true) => self.succeeded(),
-            // Paused between two attempts; questions asked meanwhile have been answered.
+            // Paused between two attempts. Questions asked in the meantime have been answered.
             Ok(false) => {}
             Err(error) => self.failed_with(&error),
         }
@@ -261,7 +261,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let known = std::mem::replace(&mut self.epoch, epoch);
         if known.is_some() && known != self.epoch {
             (self.tell)(SharedNotice::BegunAnew);
-            // What the former ledger has admitted does not count in this one.
+            // Admissions of the former ledger do not count in this one.
             self.holds.values_mut().for_each(|held| held.asked = 0);
             self.batches.iter_mut().for_each(|batch| batch.uses.retain(|one| !matches!(one, Use::Served(..))));
             self.committed = None;
@@ -389,7 +389,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// Records the reservation of a lease, and whether the ledger has admitted its request.
+    /// Records the reservation of a lease. `asked` is 1 if the ledger has admitted its request.
     fn hold(&mut self, key: &KeyId, lease: &Lease, asked: u64) {
         for name in accounts(key, lease) {
             let held = self.holds.entry(name).or_default();
@@ -420,7 +420,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         (self.tell)(SharedNotice::Answered(Box::new(AskAnswer { grant, ..answer.clone() })));
     }
 
-    /// `unsent`: the ledger has admitted the request, and it does not count.
+    /// Releases the reservation of a lease. `unsent`: the ledger has admitted the request, which does not count.
     fn give_back(&mut self, key: &KeyId, lease: &Lease, unsent: bool) {
         for name in accounts(key, lease) {
             let Some(held) = self.holds.get_mut(&name) else { continue };
@@ -453,7 +453,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         Ok(())
     }
 
-    /// Reads changes of the keys, renews the lease, and folds old rows. True if all of it works.
+    /// Reads changes of the keys, renews the lease, and folds old rows. Returns true if all of this works.
     fn look_after(&mut self) -> Result<bool, StoreError> {
         if !self.is_ready() {
             return Ok(false);
@@ -499,11 +499,11 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         Ok(())
     }
 
-    /// Checks whether the ledger's clock has jumped since `before`, and whether rows may be folded by it.
+    /// Checks whether the ledger's clock has jumped since `before`, and whether it permits folding.
     fn look_at_clock(&mut self, before: Unix) -> Result<(), StoreError> {
         let now = self.remote.unix();
         let jumped = now.0.abs_diff(before.0) > limits::CLOCK_BEHIND_MAX.as_millis() as u64;
-        // Other hosts may have written since the last look.
+        // Other hosts may have written since the last check.
         if jumped || self.folding.gap(now) != self.folding.moments.held {
             self.look_at_moments()?;
         }

@@ -1,10 +1,10 @@
-//! Files beside a ledger. The mark: which shared ledger this host used last, and its last start.
+//! Files next to a ledger. The mark contains the shared ledger that this host used last, and its last start.
 //!
-//! Rows that the ledger did not take before their process ended, in files that the next start reads: one file for each
-//! such end, JSON lines in the form of rows, private to their owner. Called at the end of a gateway and at the start of
-//! the next.
+//! Spill files contain rows that the ledger had not taken when their process ended. The next start reads them. There is
+//! one file for each such end, with the rows as JSON lines, private to its owner. Called at the end of a gateway and at
+//! the start of the next.
 //!
-//! A file is written atomically, and is removed when the ledger has its rows. The ledger takes each row once, however
+//! A file is written atomically, and is removed when the ledger has its rows. The ledger counts each row once, however
 //! often a file is read (see `Store::append_missing` and `shared::append_again`).
 
 use super::api::{Batch, Leftover, StoreError};
@@ -61,7 +61,8 @@ impl SpillLine {
         SpillLine { row: row.clone(), batch: batch.sent.clone(), lease, lent }
     }
 
-    /// True if a ledger can store it. No gateway writes others, and one of them would make a whole ledger unreadable.
+    /// True if a ledger can store the row. No gateway writes other rows, and a single one would make a whole ledger
+    /// unreadable.
     fn is_possible(&self) -> bool {
         let is_moment = |at: &u64| *at <= limits::MOMENT_MAX;
         let are_moments = |moments: &[u64; 2]| moments.iter().all(is_moment);
@@ -103,7 +104,7 @@ pub struct Mark {
     pub place: String,
     /// Name of the last start of a gateway, which the ledger knows too.
     pub start: String,
-    /// When that was, in milliseconds.
+    /// Time of that start, in milliseconds.
     pub at: u64,
 }
 
@@ -113,7 +114,7 @@ impl Place {
         self.folder.join(format!("{}.mark", self.stem))
     }
 
-    /// Returns the mark of an earlier process of our own user; `None` if there is none that can be read.
+    /// Returns the mark of an earlier process of the same user; `None` if there is none that can be read.
     pub fn mark(&self) -> Option<Mark> {
         let mut text = Vec::new();
         open(&self.mark_path()).ok()?.take(limits::SPILL_LINE_MAX as u64).read_to_end(&mut text).ok()?;
@@ -165,14 +166,15 @@ impl Place {
             let _ = std::fs::remove_file(&draft);
             return Err(error);
         }
-        // The name must survive a power cut, too. A file system that cannot ensure this is no reason to fail.
+        // The name must survive a power cut, too. If the file system cannot ensure this, the write still succeeds.
         let _ = File::open(&self.folder).and_then(|folder| folder.sync_all());
         Ok(path)
     }
 
     /// Passes the rows of every file to `take`, the oldest file first, and removes the files. Returns warnings for the
-    /// operator. A file with any other contents is kept under another name after its rows have been taken. Anything
-    /// that is not a file of our own user is not touched: others may be able to write to the folder.
+    /// operator. A file with any other contents is kept under another name after its rows have been taken. A file of
+    /// another user, or one that is not a regular file, is not touched, since others may be able to write to the
+    /// folder.
     pub fn read(&self, mut take: impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<Vec<String>, StoreError> {
         let (mut notes, mut passed_over) = (Vec::new(), 0);
         for path in self.files() {
@@ -249,7 +251,7 @@ fn open(path: &Path) -> Result<File, String> {
     }
 }
 
-/// Reason that no gateway of the user `own` can have written this; `None` if one can.
+/// Returns why no gateway of the user `own` can have written this file; `None` if one can.
 fn oddity(found: &Metadata, own: u32) -> Option<&'static str> {
     match found {
         found if !found.is_file() => Some("it is not a regular file"),
@@ -259,7 +261,7 @@ fn oddity(found: &Metadata, own: u32) -> Option<&'static str> {
     }
 }
 
-/// Reads the rows. Returns the number of rows taken, and of lines that are no rows.
+/// Reads the rows. Returns the number of rows taken, and of invalid lines.
 fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<(u64, u64), StoreError> {
     let (mut batch, mut taken, mut strange) = (Batch::default(), 0, 0);
     // The file may grow while it is read.
@@ -350,7 +352,7 @@ mod tests {
             self.0.join(format!("t.db.spill-{number}-1.jsonl"))
         }
 
-        /// Reads the files. Returns the number of rows, and the warnings. It must not hang.
+        /// Reads the files, which must not block. Returns the number of rows, and the warnings.
         fn read(&self) -> (usize, Vec<String>) {
             let (tell, told) = channel();
             let place = Place::new(self.0.clone(), "t.db".to_string());
@@ -362,7 +364,7 @@ mod tests {
                 });
                 let _ = tell.send((rows, notes.unwrap()));
             });
-            told.recv_timeout(Duration::from_secs(20)).expect("reading ends")
+            told.recv_timeout(Duration::from_secs(20)).expect("reading must end")
         }
     }
 
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_is_passed_over() {
+    fn foreign_files_are_skipped() {
         let folder = Folder::new("strange");
         let spill = |number| folder.spill(number);
         let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -388,17 +390,17 @@ mod tests {
         File::create(spill(9)).unwrap().set_len(limits::SPILL_BYTES_MAX + 1).unwrap();
         std::fs::write(spill(10), format!("{ROW}\n")).unwrap();
         let (rows, notes) = folder.read();
-        assert_eq!(rows, 1, "those of the last file: {notes:?}");
-        assert_eq!(notes.len(), 10, "each is named: {notes:?}");
+        assert_eq!(rows, 1, "only those of the last file: {notes:?}");
+        assert_eq!(notes.len(), 10, "each must be named: {notes:?}");
         for (number, note) in (1..10).zip(&notes) {
             assert!(note.contains(&format!("t.db.spill-{number}-1.jsonl: passed over: ")), "{note}");
-            assert!(std::fs::symlink_metadata(spill(number)).is_ok(), "{number} is left alone");
+            assert!(std::fs::symlink_metadata(spill(number)).is_ok(), "{number} must not be touched");
         }
         assert!(!spill(10).exists());
     }
 
     #[test]
-    fn another_users_file_is_passed_over() {
+    fn file_of_another_user_is_skipped() {
         let folder = Folder::new("owner");
         std::fs::write(folder.spill(1), ROW).unwrap();
         let (found, own) = (folder.spill(1).metadata().unwrap(), geteuid().as_raw());
@@ -407,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_no_ledger_can_hold_are_kept() {
+    fn records_that_no_ledger_can_store_are_kept() {
         let folder = Folder::new("rows");
         let late = format!("\"a\":{}", 1u64 << 63);
         let mut lines: Vec<String> = [

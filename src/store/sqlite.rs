@@ -107,7 +107,7 @@ impl Sqlite {
         let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
-        // Without effect on a file that has tables.
+        // Has no effect on a file that has tables.
         connection.pragma_update(None, "page_size", page_size).map_err(failed)?;
         connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB).map_err(failed)?;
         let fresh = hex(&random::<32>().map_err(|error| StoreError::File(path.to_path_buf(), error))?);
@@ -122,8 +122,8 @@ impl Sqlite {
         store.set_durable(true)?;
         if mode == Mode::Owner {
             store.settle()?;
-            // After a kill the index does not say how far checkpoints have come, which `FileLock::check` needs. Failing
-            // is harmless.
+            // After a kill, the index does not show how far checkpoints have come, which `FileLock::check` needs. A
+            // failure is harmless.
             let _ = store.connection.execute_batch("PRAGMA wal_checkpoint(PASSIVE)");
             store.lock.iter_mut().try_for_each(FileLock::take_log)?;
         }
@@ -323,7 +323,7 @@ impl Sqlite {
             for group in rows.chunks(groups::ROWS_PER_GROUP) {
                 self.packer.append(&transaction, group)?;
                 self.tally.add(group);
-                // A commit of many names must take no more memory than one of few.
+                // A commit with many names must not take more memory than one with few.
                 if self.tally.has_many_names() {
                     self.tally.settle(&transaction)?;
                 }
@@ -334,7 +334,8 @@ impl Sqlite {
             transaction.commit()
         };
         let written = write();
-        // The commit may have begun a new log or made a checkpoint: the next look compares with the file as it is now.
+        // The commit may have started a new log or made a checkpoint, so the next check compares with the file as it is
+        // now.
         let _ = self.check();
         written.map_err(|error| {
             self.tally.spoil();
@@ -390,7 +391,7 @@ impl Sqlite {
 impl Drop for Sqlite {
     fn drop(&mut self) {
         if self.lock.as_ref().is_some_and(FileLock::is_cut) {
-            // Closing would copy from the log into the file. The next process that opens the file reads the log.
+            // Closing would copy the log into the file. The next process that opens the file reads the log.
             if let Ok(other) = Connection::open_in_memory() {
                 std::mem::forget(std::mem::replace(&mut self.connection, other));
             }

@@ -1,4 +1,4 @@
-//! The ledger in a real file, and the thread that writes it.
+//! Tests of the ledger in a real file, and of the thread that writes it.
 
 use super::api::{By, DaySum, Entry, Names, Query, Recent, UsageLine};
 use super::follow::{Follower, KeyChanges, KeySource, KeysSeen};
@@ -26,7 +26,7 @@ mod formats;
 mod notes;
 mod people;
 
-/// A directory of its own for each test, removed at its end.
+/// A new directory for each test, removed at its end.
 struct Place(PathBuf);
 
 impl Place {
@@ -75,7 +75,7 @@ fn record(id: &str, created: u64) -> KeyRecord {
     }
 }
 
-/// A row; used by the tests beside this file.
+/// Returns a row, for the tests in other files.
 #[cfg(feature = "redis")]
 pub(super) fn sample(id: &str, admitted: u64, model: &str, out: u64) -> Row {
     row(id, admitted, model, out)
@@ -134,7 +134,7 @@ fn revoke(db: &mut Sqlite, id: &str, at: u64) {
 }
 
 #[test]
-fn keys_come_back_as_they_were_stored_and_a_revocation_counts_once() {
+fn stored_keys_are_read_back_and_revoked_once() {
     let place = Place::new("keys");
     let mut db = place.shared();
     let all = record(A, 5);
@@ -158,7 +158,7 @@ fn keys_come_back_as_they_were_stored_and_a_revocation_counts_once() {
 }
 
 #[test]
-fn a_scope_that_permits_nothing_does_not_come_back_as_everything() {
+fn scope_that_permits_nothing_is_read_back_unchanged() {
     let place = Place::new("nothing");
     let db = place.shared();
     let mut none = record(A, 5);
@@ -168,7 +168,7 @@ fn a_scope_that_permits_nothing_does_not_come_back_as_everything() {
 }
 
 #[test]
-fn rows_and_day_sums_agree_and_outlive_the_connection() {
+fn records_and_day_sums_agree_and_outlive_the_connection() {
     let place = Place::new("rows");
     let rows = [row(A, 3 * DAY + 5, "small", 1), row(A, 3 * DAY + 9, "large", 2), row(B, 4 * DAY, "small", 4)];
     place.owner().append(&rows).unwrap();
@@ -192,7 +192,7 @@ fn rows_and_day_sums_agree_and_outlive_the_connection() {
 }
 
 #[test]
-fn the_usage_report_sums_by_each_of_its_names_within_its_days() {
+fn usage_report_sums_by_each_property_within_its_days() {
     let place = Place::new("usage");
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(A, DAY, "large", 7), row(B, 2 * DAY, "small", 3)]).unwrap();
@@ -230,7 +230,7 @@ fn absurd_numbers_do_not_break_the_ledger() {
 }
 
 #[test]
-fn one_gateway_at_a_time_and_commands_beside_it() {
+fn one_gateway_at_a_time_while_commands_run() {
     let place = Place::new("lock");
     let owner = place.owner();
     assert!(matches!(Sqlite::open(&place.file(), Mode::Owner), Err(StoreError::Locked(_))));
@@ -240,7 +240,7 @@ fn one_gateway_at_a_time_and_commands_beside_it() {
     assert_eq!(all_keys(&place.owner()).len(), 1);
 }
 
-/// Record locks of this process on a file (proc(5)): type and range of each.
+/// Returns this process's record locks on a file (proc(5)): type and range of each.
 fn record_locks(path: &std::path::Path) -> Vec<String> {
     use std::os::unix::fs::MetadataExt;
     let (inode, pid) = (std::fs::metadata(path).unwrap().ino(), std::process::id().to_string());
@@ -251,14 +251,14 @@ fn record_locks(path: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn the_lock_is_on_the_file_whatever_its_name_and_leaves_sqlites_own_locks_alone() {
+fn lock_is_on_the_file_and_does_not_affect_sqlites_locks() {
     let place = Place::new("names");
     let owner = place.owner();
     let [soft, hard, dangling] = ["soft.db", "hard.db", "dangling.db"].map(|name| place.0.join(name));
     std::os::unix::fs::symlink("ledger.db", &soft).unwrap();
     std::fs::hard_link(place.file(), &hard).unwrap();
     let before = record_locks(&place.file());
-    assert!(!before.is_empty(), "SQLite holds its file in use");
+    assert!(!before.is_empty(), "SQLite must have a lock on the open file");
     for name in [&place.file(), &soft, &hard] {
         assert!(matches!(Sqlite::open(name, Mode::Owner), Err(StoreError::Locked(path)) if path == *name));
         assert_eq!(record_locks(&place.file()), before);
@@ -273,7 +273,7 @@ fn the_lock_is_on_the_file_whatever_its_name_and_leaves_sqlites_own_locks_alone(
 }
 
 #[test]
-fn nothing_is_committed_to_a_file_that_is_not_in_its_place() {
+fn nothing_is_committed_to_a_moved_file() {
     let place = Place::new("moved");
     let aside = place.0.join("aside.db");
     let (handle, told) = started(&place);
@@ -283,10 +283,10 @@ fn nothing_is_committed_to_a_file_that_is_not_in_its_place() {
         if replaced {
             std::fs::write(place.file(), "another file").unwrap();
         }
-        let StoreNotice::Failed(why) = next(&told) else { panic!("it failed") };
+        let StoreNotice::Failed(why) = next(&told) else { panic!("expected a failure") };
         assert!(why.contains("ledger.db: the ledger's file was moved, deleted or replaced"), "{why}");
         handle.write(vec![row(A, 1, "m", 1)]);
-        assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "said once");
+        assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "the failure must be reported once");
         std::fs::rename(&aside, place.file()).unwrap();
         assert_eq!(next(&told), StoreNotice::Recovered);
         assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
@@ -296,7 +296,7 @@ fn nothing_is_committed_to_a_file_that_is_not_in_its_place() {
 }
 
 #[test]
-fn many_may_meet_at_a_file_that_is_not_there_yet() {
+fn many_may_create_the_file_concurrently() {
     for round in 0..10 {
         let place = Place::new(&format!("meet{round}"));
         let path = place.file();
@@ -317,7 +317,7 @@ fn many_may_meet_at_a_file_that_is_not_there_yet() {
 }
 
 #[test]
-fn the_files_are_for_their_owners_eyes() {
+fn files_are_private_to_their_owner() {
     let place = Place::new("mode");
     let mut db = place.owner();
     db.append(&[row(A, 1, "m", 1)]).unwrap();
@@ -327,11 +327,11 @@ fn the_files_are_for_their_owners_eyes() {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.path());
         seen += 1;
     }
-    assert!(seen >= 3, "database, log and its index");
+    assert!(seen >= 3, "expected the database, the log and its index");
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_made_for_its_owner_alone() {
+fn missing_folder_is_created_private() {
     let place = Place::new("folder");
     let inner = place.0.join("a/b");
     Sqlite::open(&inner.join("ledger.db"), Mode::Owner).unwrap();
@@ -341,7 +341,7 @@ fn a_folder_that_is_not_there_is_made_for_its_owner_alone() {
 }
 
 #[test]
-fn a_strangers_database_and_a_newer_one_are_left_alone() {
+fn foreign_and_newer_databases_are_not_changed() {
     let place = Place::new("strange");
     rusqlite::Connection::open(place.file()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
     let told = Sqlite::open(&place.file(), Mode::Shared).err().unwrap().to_string();
@@ -366,7 +366,7 @@ fn next(told: &Receiver<StoreNotice>) -> StoreNotice {
 }
 
 #[test]
-fn the_thread_commits_what_it_is_given_and_the_rest_at_the_end() {
+fn thread_commits_all_records_at_the_latest_at_its_end() {
     let place = Place::new("thread");
     let (handle, told) = started(&place);
     assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
@@ -387,7 +387,7 @@ fn the_thread_commits_what_it_is_given_and_the_rest_at_the_end() {
 }
 
 #[test]
-fn a_key_changed_by_another_process_is_told_within_a_second_and_own_rows_tell_nothing() {
+fn key_changes_of_other_processes_are_reported_within_a_second() {
     let place = Place::new("poll");
     let (handle, told) = started(&place);
     assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
@@ -405,7 +405,7 @@ fn a_key_changed_by_another_process_is_told_within_a_second_and_own_rows_tell_no
         assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![expected], vec![])));
         times.push(began.elapsed());
     }
-    // A busy machine may hold up a look now and then; a thread that looks too seldom is late more often than not.
+    // A busy machine delays some of the looks, while a thread that looks too rarely would be late most of the time.
     times.sort();
     assert!(times[times.len() / 2] < limits::KEYS_LOOK_IDLE + limits::KEYS_LOOK, "{times:?}");
     handle.write(vec![row(A, 1, "m", 1)]);
@@ -414,7 +414,7 @@ fn a_key_changed_by_another_process_is_told_within_a_second_and_own_rows_tell_no
 }
 
 #[test]
-fn records_that_cannot_be_read_are_passed_over_and_named() {
+fn unreadable_key_records_are_skipped_and_named() {
     let place = Place::new("damaged");
     let ids = [A, B, "CCCCCCCCCCCC", "DDDDDDDDDDDD"];
     let mut db = place.shared();
@@ -426,7 +426,7 @@ fn records_that_cannot_be_read_are_passed_over_and_named() {
     assert_eq!(all_keys(&db), [record(ids[3], 1)]);
     assert_eq!(db.take_odd().len(), 3);
     assert_eq!((db.find_keys(&[key(A)]).unwrap(), db.keys_named(&record(A, 1).name).unwrap()), (vec![], vec![]));
-    // Found at the start, each is named once; one that is damaged later is named, too.
+    // Each unreadable record found at the start is named once; one that is damaged later is named, too.
     let (handle, told) = started(&place);
     let mut notices: Vec<StoreNotice> = (0..4).map(|_| next(&told)).collect();
     let mut warned = Vec::new();
@@ -445,26 +445,30 @@ fn records_that_cannot_be_read_are_passed_over_and_named() {
     assert_eq!(notices, [StoreNotice::Keys(KeyNews::all(vec![record(ids[3], 1)]))]);
     revoke(&mut db, ids[3], 5);
     let revoked = KeyRecord { revoked: Some(Unix(5)), ..record(ids[3], 1) };
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![revoked], vec![])), "nothing is named again");
+    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![revoked], vec![])), "no record may be named again");
     damage(&format!("UPDATE keys SET digest = x'' WHERE id = '{}'", ids[3]));
     let mut notices = vec![next(&told), next(&told)];
     let text = warnings(&mut notices);
     assert!(text.lines().count() == 4 && text.contains(&format!("key {:?} is passed over", ids[3])), "{text}");
-    assert_eq!(notices, [StoreNotice::Keys(KeyNews::Changed(vec![], vec![key(ids[3])]))], "it opens nothing any more");
+    assert_eq!(
+        notices,
+        [StoreNotice::Keys(KeyNews::Changed(vec![], vec![key(ids[3])]))],
+        "a damaged key must be removed"
+    );
     drop(handle);
 }
 
 #[test]
-fn rows_that_cannot_be_committed_are_kept_until_they_can() {
+fn uncommitted_records_are_kept_until_they_can_be_written() {
     let place = Place::new("failing");
     let (handle, told) = started(&place);
     assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
     let other = rusqlite::Connection::open(place.file()).unwrap();
     other.execute_batch("ALTER TABLE groups RENAME TO hidden").unwrap();
     handle.write(vec![row(A, 1, "m", 1)]);
-    let StoreNotice::Failed(why) = next(&told) else { panic!("it failed") };
+    let StoreNotice::Failed(why) = next(&told) else { panic!("expected a failure") };
     assert!(why.contains("ledger.db") && why.contains("no such table"), "{why}");
-    assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "said once");
+    assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "the failure must be reported once");
     other.execute_batch("ALTER TABLE hidden RENAME TO groups").unwrap();
     assert_eq!(next(&told), StoreNotice::Recovered);
     assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
@@ -474,7 +478,7 @@ fn rows_that_cannot_be_committed_are_kept_until_they_can() {
 }
 
 #[test]
-fn a_rotation_is_stored_and_one_that_is_refused_is_not() {
+fn rotation_is_stored_unless_it_is_refused() {
     let place = Place::new("rotate");
     let mut db = place.shared();
     db.insert_key(&record(A, 5)).unwrap();
@@ -496,7 +500,7 @@ fn a_rotation_is_stored_and_one_that_is_refused_is_not() {
 }
 
 #[test]
-fn folding_leaves_every_sum_as_it_was_and_is_done_in_batches() {
+fn folding_keeps_every_sum_and_works_in_batches() {
     let place = Place::new("fold");
     let mut db = place.owner();
     let rows: Vec<Row> = (0..10).map(|n| row(if n < 5 { A } else { B }, n * DAY / 2, "small", n)).collect();
@@ -530,7 +534,7 @@ fn folding_leaves_every_sum_as_it_was_and_is_done_in_batches() {
 }
 
 #[test]
-fn a_counter_that_is_not_what_the_rows_say_is_found() {
+fn wrong_counter_is_found() {
     let place = Place::new("verify");
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(B, DAY, "large", 7)]).unwrap();
@@ -548,7 +552,7 @@ fn a_counter_that_is_not_what_the_rows_say_is_found() {
 
 const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small, endpoint chat";
 
-/// Requests per day as the table holds them, whatever lies behind it.
+/// Returns the requests per day in the table, without unsettled rows.
 fn settled(place: &Place) -> u64 {
     let other = rusqlite::Connection::open(place.file()).unwrap();
     let sum = other.query_row("SELECT IFNULL(SUM(requests), 0) FROM days", [], |row| row.get::<_, i64>(0));
@@ -556,7 +560,7 @@ fn settled(place: &Place) -> u64 {
 }
 
 #[test]
-fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
+fn records_of_one_commit_are_stored_together() {
     let place = Place::new("groups");
     let mut db = place.owner();
     let mut rows: Vec<Row> = (0..600).map(|n| row(if n % 3 == 0 { A } else { B }, 2 * DAY - n, "small", n)).collect();
@@ -611,7 +615,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
 }
 
 #[test]
-fn the_views_for_people_have_names_dates_and_one_sum_of_a_kind() {
+fn sql_views_have_names_and_dates() {
     let place = Place::new("views");
     place.shared().insert_key(&record(A, 5)).unwrap();
     let mut db = place.owner();
@@ -634,7 +638,7 @@ fn the_views_for_people_have_names_dates_and_one_sum_of_a_kind() {
 }
 
 #[test]
-fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill() {
+fn lagging_sums_count_every_record_once_even_after_a_kill() {
     let place = Place::new("tally");
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(B, 5, "small", 2)]).unwrap();
@@ -642,14 +646,14 @@ fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill()
     assert_eq!(settled(&place), 0);
     let all = |db: &Sqlite| db.usage(&Query::by(By::Key), None).unwrap().iter().map(|line| line.requests).sum::<u64>();
     assert_eq!((all(&db), all(&place.shared())), (3, 3));
-    // What another connection has written is found in the rows.
+    // Rows written by another connection are read from the file.
     place.shared().append(&[row(B, DAY, "small", 8)]).unwrap();
     assert_eq!((settled(&place), all(&db)), (4, 4));
     db.append(&[row(B, DAY, "small", 16)]).unwrap();
     db.settle().unwrap();
     assert_eq!((settled(&place), all(&db)), (5, 5));
     db.append(&[row(A, DAY, "small", 32)]).unwrap();
-    // A kill leaves no time for the sums: what is found after it is what lies there now.
+    // A kill leaves no time to settle the sums, so this copies the files as they are now.
     let killed = Place::new("tally-killed");
     for name in ["ledger.db", "ledger.db-wal"] {
         std::fs::copy(place.0.join(name), killed.0.join(name)).unwrap();
@@ -658,7 +662,7 @@ fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill()
     assert_eq!(settled(&place), 5);
     let mut db = place.owner();
     assert_eq!((settled(&place), all(&db)), (6, 6));
-    // Once the last row has gone its number comes again.
+    // After the last row is deleted, its number is used again.
     assert_eq!(db.fold(Unix(9 * DAY), 100).unwrap(), 6);
     db.append(&[row(A, DAY, "small", 64)]).unwrap();
     assert_eq!((settled(&place), all(&db)), (6, 7));
@@ -668,7 +672,7 @@ fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill()
 }
 
 #[test]
-fn sums_are_settled_by_themselves_when_many_rows_lie_behind() {
+fn sums_are_settled_when_they_lag_by_many_records() {
     let place = Place::new("settle");
     let mut db = place.owner();
     let rows: Vec<Row> = (0..3000).map(|n| row(if n % 2 == 0 { A } else { B }, n, "small", n)).collect();
@@ -681,12 +685,12 @@ fn sums_are_settled_by_themselves_when_many_rows_lie_behind() {
     assert_eq!(db.verify().unwrap().differences, []);
 }
 
-/// All keys in the order of their creation.
+/// Returns all keys in the order of their creation.
 fn all_keys(db: &Sqlite) -> Vec<KeyRecord> {
     db.keys_page(None, Names::default(), 1000).unwrap().unwrap()
 }
 
-/// A ledger whose every commit is slow, and whose first writes fail, as often as set.
+/// A ledger whose commits are slow, and whose first writes fail, as often as set.
 struct Slow {
     db: Sqlite,
     pause: Duration,
@@ -759,14 +763,14 @@ fn a_slow_commit_does_not_delay_a_caller_that_hands_over_rows() {
     for n in 0..100 {
         handle.write(vec![row(A, n, "m", 1)]);
     }
-    assert!(told.try_recv().is_err(), "all are handed over before the first commit has come to its end");
+    assert!(told.try_recv().is_err(), "all must be handed over before the first commit ends");
     assert!(matches!((next(&told), next(&told)), (StoreNotice::Failed(_), StoreNotice::Recovered)));
     assert_eq!(handle.finish(), Leftover::default());
     assert_eq!(place.shared().count_rows().unwrap(), 100);
 }
 
 #[test]
-fn keys_that_the_loop_has_already_are_not_told_again_and_a_change_since_then_is() {
+fn only_key_changes_since_the_start_are_reported() {
     let place = Place::new("known");
     let db = place.owner();
     db.insert_key(&record(A, 5)).unwrap();
@@ -805,7 +809,7 @@ fn the_thread_folds_rows_older_than_the_retention() {
     assert_eq!((verdict.rows, verdict.folded, verdict.differences), (1, 1, vec![]));
 }
 
-/// Rows with ids of their own.
+/// Returns rows with different ids.
 fn rows_of(ids: std::ops::Range<u8>) -> Vec<Row> {
     ids.map(|id| Row { request: [id; 16], ..row(A, u64::from(id), "small", 1) }).collect()
 }
@@ -824,7 +828,7 @@ fn ids(db: &mut Sqlite) -> Vec<u8> {
 }
 
 #[test]
-fn rows_that_may_be_there_already_are_appended_once() {
+fn records_that_may_exist_are_appended_once() {
     let place = Place::new("missing");
     let mut db = place.owner();
     db.append(&rows_of(0..3)).unwrap();
@@ -839,7 +843,7 @@ fn rows_that_may_be_there_already_are_appended_once() {
 }
 
 #[test]
-fn a_ledger_is_given_away_and_taken_back_with_what_was_written_meanwhile() {
+fn released_ledger_is_retaken_with_changes_in_between() {
     let place = Place::new("turns");
     let mut db = place.owner();
     db.append(&rows_of(0..2)).unwrap();
@@ -861,11 +865,11 @@ fn a_ledger_is_given_away_and_taken_back_with_what_was_written_meanwhile() {
     assert!(matches!(Sqlite::look(&place.file()), Err(StoreError::Foreign(..))));
     newer.pragma_update(None, "user_version", present).unwrap();
     Sqlite::look(&place.file()).unwrap();
-    assert_eq!(place.owner().count_rows().unwrap(), 5, "what could not be taken back is free");
+    assert_eq!(place.owner().count_rows().unwrap(), 5, "a ledger that could not be retaken must be free");
 }
 
 #[test]
-fn looking_at_a_ledger_changes_nothing() {
+fn checking_a_ledger_changes_nothing() {
     let place = Place::new("look");
     Sqlite::look(&place.file()).unwrap();
     assert!(!place.file().exists());
@@ -876,7 +880,7 @@ fn looking_at_a_ledger_changes_nothing() {
 }
 
 #[test]
-fn the_thread_gives_its_ledger_away_and_keeps_rows_for_the_time_it_comes_back() {
+fn thread_releases_its_ledger_and_keeps_records_until_it_returns() {
     let place = Place::new("away");
     let (handle, told) = started(&place);
     handle.write(rows_of(0..2));
@@ -884,9 +888,9 @@ fn the_thread_gives_its_ledger_away_and_keeps_rows_for_the_time_it_comes_back() 
     turn.release().unwrap();
     let mut other = place.owner();
     assert_eq!(other.count_rows().unwrap(), 2);
-    // Rows of a successor's predecessor, one of which the successor has written.
+    // Rows of the predecessor, one of which the successor has already written.
     other.append(&rows_of(2..3)).unwrap();
-    assert_eq!(turn.offer(rows_of(2..4)), Err(rows_of(2..4)), "the other one has it");
+    assert_eq!(turn.offer(rows_of(2..4)), Err(rows_of(2..4)), "the other process has the ledger");
     drop(other);
     turn.offer(rows_of(2..4)).unwrap();
     let mut other = place.owner();
@@ -902,7 +906,7 @@ fn the_thread_gives_its_ledger_away_and_keeps_rows_for_the_time_it_comes_back() 
 }
 
 #[test]
-fn what_the_thread_cannot_write_before_the_end_comes_back() {
+fn records_not_written_before_the_end_are_returned() {
     let place = Place::new("leftover");
     let (handle, told) = started(&place);
     handle.write(rows_of(0..2));
@@ -921,14 +925,14 @@ fn what_the_thread_cannot_write_before_the_end_comes_back() {
 }
 
 #[test]
-fn a_ledger_that_fails_is_not_given_away_and_that_is_said_at_once() {
+fn failed_ledger_refuses_its_release_immediately() {
     let place = Place::new("stays");
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 3 };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |_| {}).unwrap();
     handle.write(rows_of(0..1));
     let refused = handle.turn().release();
     assert!(refused.is_err(), "{refused:?}");
-    // Rows wait until the hand-over has been called off, which it is.
+    // Rows wait until the hand-over is cancelled, as it is here.
     handle.write(rows_of(2..3));
     handle.turn().retake(rows_of(1..2));
     assert_eq!(handle.finish(), Leftover::default());
@@ -936,7 +940,7 @@ fn a_ledger_that_fails_is_not_given_away_and_that_is_said_at_once() {
 }
 
 #[test]
-fn a_ledger_that_cannot_be_written_is_taken_back_without_waiting_for_it_and_its_rows_come_back_at_the_end() {
+fn unwritable_ledger_is_retaken_without_waiting() {
     let place = Place::new("never");
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: u32::MAX };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |_| {}).unwrap();
@@ -958,7 +962,7 @@ fn a_ledger_that_cannot_be_written_is_taken_back_without_waiting_for_it_and_its_
 }
 
 #[test]
-fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
+fn spilled_records_are_read_back_and_odd_files_kept() {
     use super::spill::Place as Spills;
     let place = Place::new("spill");
     let spills = Spills::new(place.0.clone(), "ledger.db".to_string());
@@ -977,10 +981,10 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
     let left = Leftover { batches: vec![file.clone(), shared.clone()], died: false };
     let path = spills.write(&left, Unix(99), 7).unwrap();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(spills.write(&left, Unix(99), 7).is_ok(), "the same moment is no obstacle");
+    assert!(spills.write(&left, Unix(99), 7).is_ok(), "a file of the same moment must be possible");
     let mut read = Vec::new();
     let refused = spills.read(|_| Err(StoreError::Locked(place.file())));
-    assert!(refused.is_err() && path.exists(), "what was not taken stays");
+    assert!(refused.is_err() && path.exists(), "rows that were not taken must stay");
     let mut take = |batch: &Batch| {
         read.push(batch.clone());
         Ok(())
@@ -988,7 +992,7 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
     assert_eq!(spills.read(&mut take).unwrap().len(), 1);
     assert_eq!(read, [file, shared]);
     assert!(!path.exists());
-    // Of another ledger, or not whole.
+    // Files of another ledger, or incomplete ones.
     let others = ["other.db.spill-1-1.jsonl", "ledger.db.spill-1-1.part"].map(|name| place.0.join(name));
     others.iter().for_each(|path| std::fs::write(path, "{}").unwrap());
     let text = serde_json::to_string(&rows_of(9..10)[0]).unwrap();
@@ -1004,11 +1008,11 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
 }
 
 #[test]
-fn waiting_for_a_dead_thread_ends_and_leaves_its_rows() {
+fn wait_for_a_dead_thread_ends_and_returns_its_records() {
     let place = Place::new("dead");
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 0 };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |notice| {
-        assert!(!matches!(notice, StoreNotice::Committed { .. }), "so dies the thread");
+        assert!(!matches!(notice, StoreNotice::Committed { .. }), "the thread must die instead");
     })
     .unwrap();
     handle.write(rows_of(0..1));
@@ -1023,14 +1027,14 @@ fn waiting_for_a_dead_thread_ends_and_leaves_its_rows() {
     assert_eq!((left.rows(), left.died), (3, true));
 }
 
-/// The thread of a ledger that keeps rows for 32 days, with what it says.
+/// Starts the thread of a ledger that keeps rows for 32 days. Returns it and its notices.
 fn folding(place: &Place, moments: Moments) -> (StoreHandle, Receiver<StoreNotice>) {
     let (tell, told) = channel();
     let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), moments, ..Duties::default() };
     (spawn(place.owner(), duties, move |notice| drop(tell.send(notice))).unwrap(), told)
 }
 
-/// Waits until the thread has said this often that nothing is folded.
+/// Waits until the thread warns that nothing is folded.
 fn warned(told: &Receiver<StoreNotice>) {
     let warning =
         |notice: &StoreNotice| matches!(notice, StoreNotice::Warning(text) if text.contains("fold --confirm"));
@@ -1038,7 +1042,7 @@ fn warned(told: &Receiver<StoreNotice>) {
 }
 
 #[test]
-fn retention_folds_nothing_behind_a_gap_until_it_is_confirmed() {
+fn retention_folds_nothing_after_a_gap_until_it_is_confirmed() {
     let place = Place::new("gap");
     let now = crate::io::clock::unix();
     let newest = Unix(now.0 - (32 + 366) * DAY);
@@ -1046,7 +1050,7 @@ fn retention_folds_nothing_behind_a_gap_until_it_is_confirmed() {
     let (handle, told) = folding(&place, place.shared().moments().unwrap());
     warned(&told);
     assert_eq!((place.shared().count_rows().unwrap(), place.shared().moments().unwrap().held), (2, Some(newest)));
-    // Records of the clock that is in doubt change nothing, nor does a restart.
+    // Records written by the doubtful clock change nothing, nor does a restart.
     handle.write(vec![row(A, now.0, "m", 1)]);
     drop(handle);
     let (handle, told) = folding(&place, place.shared().moments().unwrap());
@@ -1067,7 +1071,7 @@ fn retention_folds_nothing_behind_a_gap_until_it_is_confirmed() {
 }
 
 #[test]
-fn records_from_before_the_present_time_was_accepted_do_not_count() {
+fn records_before_the_accepted_time_do_not_count() {
     let place = Place::new("accepted");
     let mut db = place.owner();
     let newest = |db: &Sqlite| db.moments().unwrap().newest.0 / DAY;
@@ -1079,7 +1083,7 @@ fn records_from_before_the_present_time_was_accepted_do_not_count() {
     assert_eq!((newest(&db), db.moments().unwrap().accepted), (20, Some(Unix(20 * DAY))));
     db.append(&[row(A, 30 * DAY, "m", 1)]).unwrap();
     assert_eq!(newest(&db), 30);
-    // What is folded away counts as it did; numbers of rows come again once the last one has gone.
+    // Folded rows still count. The numbers of rows start again after the last one is deleted.
     db.fold(Unix(31 * DAY), 100).unwrap();
     assert_eq!((newest(&db), db.count_rows().unwrap()), (30, 2));
     db.fold(Unix(1000 * DAY), 100).unwrap();
@@ -1092,7 +1096,7 @@ fn records_from_before_the_present_time_was_accepted_do_not_count() {
 }
 
 #[test]
-fn the_thread_tells_the_loop_that_the_present_time_is_accepted() {
+fn thread_reports_that_the_present_time_is_accepted() {
     let place = Place::new("told");
     place.owner().append(&[row(A, 900 * DAY, "m", 1)]).unwrap();
     let (_handle, told) = folding(&place, place.shared().moments().unwrap());
@@ -1105,7 +1109,7 @@ fn the_thread_tells_the_loop_that_the_present_time_is_accepted() {
     }
 }
 
-/// A ledger that counts the records of keys that are read of it.
+/// A ledger that counts the key records read from it.
 struct Counting {
     db: Sqlite,
     read: Arc<AtomicUsize>,
@@ -1138,7 +1142,7 @@ fn many(place: &Place, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_changed_key_is_read_alone_however_many_there_are() {
+fn only_changed_keys_are_read() {
     for count in [1, 2000] {
         let place = Place::new(&format!("alone-{count}"));
         let ids = many(&place, count);
@@ -1160,32 +1164,36 @@ fn a_changed_key_is_read_alone_however_many_there_are() {
         cli.insert_key(&record(B, 9)).unwrap();
         revoke(&mut cli, A, 6);
         let issued = vec![KeyRecord { revoked: Some(Unix(6)), ..record(A, 9) }, record(B, 9)];
-        assert_eq!(look(2), [KeyNews::Changed(issued, vec![])], "several changes between two looks");
-        // By hand, past all commands.
+        assert_eq!(
+            look(2),
+            [KeyNews::Changed(issued, vec![])],
+            "several changes between two looks must arrive together"
+        );
+        // Changed directly in the file, without a command.
         let other = rusqlite::Connection::open(place.file()).unwrap();
         other.execute("UPDATE keys SET name = 'by hand' WHERE id = ?1", [B]).unwrap();
         other.execute("DELETE FROM keys WHERE id = ?1", [A]).unwrap();
         let renamed = KeyRecord { name: "by hand".to_string(), ..record(B, 9) };
         assert_eq!(look(2), [KeyNews::Changed(vec![renamed], vec![key(A)])]);
         other.execute_batch("CREATE TABLE other (a); INSERT INTO other VALUES (1)").unwrap();
-        assert_eq!(look(0), [], "nothing of the keys has changed");
+        assert_eq!(look(0), [], "no key has changed");
     }
 }
 
 #[test]
-fn all_keys_are_read_in_pieces_where_changes_are_unknown() {
+fn all_keys_are_read_in_pieces_if_changes_are_unknown() {
     let place = Place::new("pieces");
     let ids = many(&place, 600);
     let db = place.owner();
     let mut follower = Follower::new(db.keys_seen().unwrap());
     let (mut source, mut told) = (Counting { db, read: Arc::default() }, Vec::new());
     let mut cli = place.shared();
-    // The changes that were kept are others than those that were seen.
+    // The stored changes differ from those that were seen.
     let other = rusqlite::Connection::open(place.file()).unwrap();
     other.execute("UPDATE changes SET mark = mark + 1", []).unwrap();
     follower.look(&mut source, &mut |news| told.push(news)).unwrap();
     assert!(follower.is_reading());
-    // Changes during the read are reported at once.
+    // Changes during the read are reported immediately.
     revoke(&mut cli, &ids[599], 5);
     follower.look(&mut source, &mut |news| told.push(news)).unwrap();
     while follower.is_reading() {
@@ -1210,7 +1218,7 @@ fn all_keys_are_read_in_pieces_where_changes_are_unknown() {
 }
 
 #[test]
-fn a_key_that_cannot_be_read_is_named_and_holds_up_no_other() {
+fn unreadable_key_is_named_and_blocks_no_other() {
     let place = Place::new("unreadable");
     let mut db = place.owner();
     let (mut seen, other) = (db.keys_seen().unwrap(), place.shared());
@@ -1225,7 +1233,7 @@ fn a_key_that_cannot_be_read_is_named_and_holds_up_no_other() {
 }
 
 #[test]
-fn pages_of_keys_go_on_where_the_last_one_ended() {
+fn pages_of_keys_continue_after_the_last_one() {
     let place = Place::new("pages");
     let db = place.owner();
     for (id, created) in [(B, 1), (A, 2), ("CCCCCCCCCCCC", 2), ("DDDDDDDDDDDD", 1)] {
@@ -1238,7 +1246,7 @@ fn pages_of_keys_go_on_where_the_last_one_ended() {
     assert_eq!(page(None, "*", 3).unwrap(), [B, "DDDDDDDDDDDD", A]);
     assert_eq!(page(Some(A), "*", 3).unwrap(), ["CCCCCCCCCCCC"]);
     assert_eq!(page(Some("CCCCCCCCCCCC"), "*", 3).unwrap(), [""; 0]);
-    assert_eq!(page(Some("EEEEEEEEEEEE"), "*", 3), None, "there is no such key");
+    assert_eq!(page(Some("EEEEEEEEEEEE"), "*", 3), None, "the key does not exist");
     assert_eq!(page(None, "name of D*", 3).unwrap(), ["DDDDDDDDDDDD"]);
     assert_eq!(page(None, "name of", 3).unwrap(), [""; 0]);
     assert_eq!(page(None, &format!("name of {A}"), 3).unwrap(), [A]);

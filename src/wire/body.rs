@@ -99,7 +99,7 @@ pub fn write_chunk_size(out: &mut Vec<u8>, length: usize) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |place: u32| DIGITS[length >> (4 * place) & 15];
     match length {
-        // The case of nearly all chunks.
+        // Nearly all chunks have such a length.
         0x10..0x100 => out.extend_from_slice(&[digit(1), digit(0), b'\r', b'\n']),
         0x100..0x1000 => out.extend_from_slice(&[digit(2), digit(1), digit(0), b'\r', b'\n']),
         _ => {

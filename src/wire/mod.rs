@@ -12,7 +12,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 
-/// A range of bytes in a buffer: offsets instead of borrows, so that the buffer may grow meanwhile.
+/// A range of bytes in a buffer: offsets instead of borrows, so that the buffer may grow in the meantime.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Span {
     /// Offset of the first byte.
@@ -48,7 +48,7 @@ impl Span {
     }
 }
 
-/// The API shapes.
+/// The API formats.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Dialect {
     /// OpenAI chat completions.
@@ -57,11 +57,11 @@ pub enum Dialect {
     Messages,
     /// OpenAI responses.
     Responses,
-    /// Endpoints relayed as they are, to providers of the chat API.
+    /// Endpoints relayed unchanged, to providers of the chat API.
     Relay(Relay),
 }
 
-/// An endpoint that is relayed. Its name is its path below a base URL.
+/// A relayed endpoint. Its name is its path below a base URL.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Relay {
     /// Embeddings: vectors of texts.
@@ -87,7 +87,7 @@ impl Relay {
 }
 
 impl Dialect {
-    /// Returns the API of the providers that accept it as it is.
+    /// Returns the API of the providers that accept it unchanged.
     #[inline]
     pub fn upstream(self) -> Dialect {
         if let Dialect::Relay(_) = self { Dialect::Chat } else { self }

@@ -30,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_stands_for_itself() {
+    fn all_other_bytes_stay_unchanged() {
         for text in ["100%", "a%zz", "%+5", "%-1", "% 1", "%1", "%%", "a+b"] {
             assert_eq!(decoded(text.as_bytes()), text);
         }

@@ -24,7 +24,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// True for a blank line with nothing before it, which is no event.
+    /// True for a blank line with nothing before it, which is not an event.
     pub fn is_blank(&self) -> bool {
         self.lines == 0 && !self.comment && self.name.is_empty()
     }
@@ -109,7 +109,8 @@ impl Splitter {
                     return None;
                 }
                 (Some(b'\n'), _) => (end + 1, LineEnd::Lf),
-                // After a line that ended in CR only, a second CR is the blank line, whatever follows: no waiting.
+                // After a line that ended in CR only, a second CR is the blank line, whatever follows, so there is no
+                // need to wait.
                 (Some(_), _) if blank && self.ended == LineEnd::Cr && self.line > u32::from(self.begin) => {
                     (end + 1, LineEnd::Cr)
                 }
@@ -214,7 +215,8 @@ impl Splitter {
         }
     }
 
-    /// Joins the data of a whole event of several lines, only at its end: so an incomplete event is stored only once.
+    /// Joins the data of a complete event of several lines. Done only at its end, so that an incomplete event is stored
+    /// only once.
     fn join(&mut self, event: &[u8]) {
         let Joined(joined) = &mut **self.joined.get_or_insert_default();
         joined.clear();
@@ -227,7 +229,7 @@ impl Splitter {
     }
 }
 
-/// Splits a line into name and value: the text before its first colon, and the text after that and a blank.
+/// Splits a line into name and value: the text before its first colon, and the text after the colon and one blank.
 fn named(line: &[u8]) -> (&[u8], &[u8]) {
     match line.iter().take(8).position(|&byte| byte == b':') {
         None => (line, &line[line.len()..]),

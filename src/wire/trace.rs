@@ -25,7 +25,7 @@ pub struct TraceParent {
     pub flags: u8,
 }
 
-/// Returns the caller that a head names. `None` if there is none, if it is malformed, or if there are several.
+/// Returns the caller in a head. `None` if there is none, if it is malformed, or if there are several.
 pub fn caller(head: &[u8]) -> Option<TraceParent> {
     let mut found = values(head, "traceparent");
     match (found.next(), found.next()) {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_formed_is_read_and_written_as_it_was() {
+    fn valid_contexts_are_read_and_written_unchanged() {
         let text = format!("00-{TRACE}-{SPAN}-01");
         let found = named(&text).unwrap();
         assert_eq!((found.trace[0], found.span[7], found.flags), (0x0a, 0x31, 1));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_none() {
+    fn invalid_contexts_are_ignored() {
         let (no_trace, no_span) = ("0".repeat(32), "0".repeat(16));
         for wrong in [
             String::new(),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_has_a_bound_and_its_headers_their_order() {
+    fn state_is_bounded_and_keeps_the_order_of_headers() {
         let state = |lines: &str| String::from_utf8(state(head(lines).as_bytes()).into_vec()).unwrap();
         assert_eq!(state("tracestate: a=1, b=2\r\nhost2: x\r\nTraceState: c=3\r\ntracestate:\r\n"), "a=1, b=2,c=3");
         let long = |length: usize| "x".repeat(length);

@@ -1,8 +1,9 @@
-//! Every reader of bytes from outside, behind one door each: `fn(&[u8])` that panics when the reader breaks a promise.
-//! Shared by the fuzz targets (`tests/fuzz/targets`) and by `tests/it/corpus.rs`, which replays the corpus on stable.
+//! Every parser of external bytes, behind one entry point each: `fn(&[u8])` that panics if the parser breaks a
+//! guarantee. Shared by the fuzz targets (`tests/fuzz/targets`) and by `tests/it/corpus.rs`, which replays the corpus
+//! with stable Rust.
 //!
-//! The promises: no panic; the same outcome however the bytes were split; what is written is what its reader accepts;
-//! a broken stream has no end.
+//! The guarantees: no panic; the same outcome however the bytes are split; the parser accepts what the corresponding
+//! writer writes; a broken stream never ends as if it were complete.
 
 #[path = "../it/support/mod.rs"]
 pub mod support;
@@ -25,10 +26,10 @@ use tollgate::wire::json::{self, Scanner, Valid};
 use tollgate::wire::sse::Splitter;
 use tollgate::wire::{Dialect, Relay};
 
-/// Reads what it is given; panics when a promise is broken.
+/// Parses the bytes, and panics if a guarantee is broken.
 pub type Door = fn(&[u8]);
 
-/// Every reader by the name of its target.
+/// Every parser by the name of its target.
 pub const READERS: [(&str, Door); 19] = [
     ("http_head", http_head),
     ("chunked_body", chunked_body),
@@ -54,7 +55,7 @@ pub const READERS: [(&str, Door); 19] = [
 const HEADER_MAX: usize = 16 * 1024;
 const EVENT_MAX: usize = 1 << 20;
 const ANSWER_MAX: usize = 1 << 22;
-/// Bytes that one item or part of a response takes beside what is said in it.
+/// Bytes that one item or part of a response takes in addition to its content.
 const ITEM_MORE: usize = 256;
 const ME_ID: &str = "req_00000000000000000000000000000000";
 const ME: ResponseIdentity<'static> = ResponseIdentity {
@@ -65,7 +66,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
     hides: &[],
 };
 
-/// The first byte is a choice; the rest is read in steps of 1 to 16 bytes.
+/// Returns the first byte as a choice, a step of 1 to 16 bytes, and the rest of the data.
 fn choice(data: &[u8]) -> Option<(u8, usize, &[u8])> {
     let (choice, rest) = data.split_first()?;
     Some((*choice, 1 + usize::from(choice & 15), rest))
@@ -77,7 +78,7 @@ fn chosen(data: &[u8], read: fn(Dialect, &[u8])) {
     read(Dialect::Relay(Relay::ALL[place]), data);
 }
 
-/// A head as it grows, `step` bytes more each time: its first verdict.
+/// Parses a head that grows by `step` bytes each time. Returns the first result.
 fn growing<T: Debug>(
     data: &[u8],
     step: usize,
@@ -110,7 +111,7 @@ fn http_head(data: &[u8]) {
     };
     same_kind(&growing(data, data.len().max(1), request), &growing(data, step, request));
     same_kind(&growing(data, data.len().max(1), response), &growing(data, step, response));
-    // A head like one that was parsed before is compared with that.
+    // A head that resembles an earlier one is parsed by comparing it with that one.
     let mut templates = HeadTemplates::default();
     let read = |bytes: &[u8], templates: Option<&mut HeadTemplates>| {
         let (mut inbound, mut pool) = (Inbound::new(), Pool::new(1 << 20));
@@ -124,15 +125,15 @@ fn http_head(data: &[u8]) {
         let other = [front, &[flags], behind].concat();
         assert_eq!(read(&other, Some(&mut templates)), read(&other, None));
     }
-    // A search that is resumed is the strict parser's: what is plain must be the same to both.
+    // A resumed search uses the strict parser, which must agree with the fast one on plain heads.
     if data.first().is_some_and(|first| !first.is_ascii_control()) {
         same_kind(&format!("{:?}", request(data, &mut 0)), &format!("{:?}", request(data, &mut 1)));
         same_kind(&format!("{:?}", response(data, &mut 0)), &format!("{:?}", response(data, &mut 1)));
     }
 }
 
-/// A head that is complete is the same however it came; one that is refused is refused either way (an early part may
-/// show another of its faults).
+/// Checks that a complete head is equal however it arrived, and that an invalid one is rejected either way (a part may
+/// show another of its errors).
 fn same_kind(at_once: &str, in_parts: &str) {
     if at_once.starts_with("Err") {
         assert!(in_parts.starts_with("Err"), "{at_once} but {in_parts}");
@@ -230,7 +231,7 @@ fn split(data: &[u8], step: usize) -> Vec<Seen> {
     if let Some(event) = splitter.last(buf) {
         events.push((event.name.of(buf).to_vec(), splitter.data(&event, buf).to_vec(), event.lines, event.comment));
     }
-    // A CR and the LF after it that came later: a blank line with nothing before it, which is no event.
+    // A CR whose LF came later is an empty line with nothing before it, which is not an event.
     events.retain(|(name, _, lines, comment)| *lines > 0 || *comment || !name.is_empty());
     events
 }
@@ -314,7 +315,7 @@ fn answer(shape: Dialect, body: &[u8]) {
     if whole(shape, body, &ME, &mut out).is_ok() {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     }
-    // An answer is compared with itself as a template, and with a copy that differs in two bytes.
+    // An answer is compared with itself as a template, and with copies that differ in one or two bytes.
     let mut templates = AnswerTemplates::default();
     let _ = templates.whole(shape, body, &ME, &mut Vec::new());
     let place = body.iter().fold(0, |sum: usize, byte| sum * 31 % 65_521 + usize::from(*byte)) % body.len().max(1);
@@ -329,7 +330,7 @@ fn answer(shape: Dialect, body: &[u8]) {
         if reply((shape, to), body, &TranslationState::default(), &ME, &mut out).is_ok() {
             json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
             let mut again = Vec::new();
-            // A turn without content is written as it is; read as a provider's answer it would be a failure.
+            // An answer without content is written as it is, although it would be a failure if a provider sent it.
             let is_empty = out.windows(11).any(|bytes| bytes == b"\"output\":[]");
             assert!(is_empty || whole(to, &out, &ME, &mut again).is_ok(), "{}", String::from_utf8_lossy(&out));
         }
@@ -350,7 +351,7 @@ fn translated(way: (Dialect, Dialect), show_usage: bool, data: &[u8], step: usiz
     fed(SseStream::translated(way, TranslationState::default(), show_usage, bounds), data, step)
 }
 
-/// The shapes that this one is not.
+/// Returns the other API formats.
 fn others(shape: Dialect) -> impl Iterator<Item = Dialect> {
     let all = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
     all.into_iter().filter(move |other| all.contains(&shape) && *other != shape)
@@ -362,7 +363,7 @@ fn fed(mut stream: SseStream, data: &[u8], step: usize) -> Outcome {
     for part in data.chunks(step) {
         let alike = stream.feed_alike(part, &mut pool, &mut out);
         result = stream.feed(&part[alike..], &mut pool, &ME, &mut out).map(|_| ());
-        // Of a response its end repeats all of it, with some words around each item.
+        // The end of a response repeats all of it, with some bytes around each item.
         assert!(stream.held() + stream.waiting() <= data.len() + ITEM_MORE * (1 + data.len() / 8));
         if result.is_err() {
             break;
@@ -387,15 +388,15 @@ fn stream(shape: Dialect, data: &[u8]) {
         let each_read = unlike(data);
         assert_eq!(at_once, translated((shape, to), show_usage, &each_read, each_read.len().max(1)));
         let (mut out, result, _) = at_once;
-        // What was written is a stream of that shape: to its reader it is whole, or it ends in the error.
+        // The output must be a stream of that format: its parser must find it complete, or ended by the error.
         if result.is_err() {
             let (kind, word, message) = ("upstream_error", "server_error", "broken");
             let words =
                 ErrorWords { kind, status: 500, word, message, details: None, resets_at: None, request_id: ME_ID };
             error_event(to, &words, &mut out);
         }
-        // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is
-        // read as it is.
+        // A chat stream can contain pieces of one call after the next one has started, which a Messages stream cannot,
+        // so it is parsed without translation.
         let (_, again, _) = match to {
             Dialect::Messages => translated((to, Dialect::Chat), true, &out, out.len().max(1)),
             _ => passed_on(to, true, &out, out.len().max(1)),
@@ -408,7 +409,8 @@ fn stream(shape: Dialect, data: &[u8]) {
     }
 }
 
-/// The stream with white space in its events, different for any two in a row: each event has to be read.
+/// Returns the stream with white space in its events that differs between neighbours, so that each event must be
+/// parsed.
 fn unlike(data: &[u8]) -> Vec<u8> {
     const BEGIN: &[u8] = b"data: {";
     let (mut out, mut count, mut at) = (Vec::new(), 0, 0);
@@ -425,11 +427,11 @@ fn unlike(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Secret of a configuration; no error and no listing may show it.
+/// Secret in a configuration; no error and no listing may contain it.
 const SECRET: &str = "sk-never-to-be-seen-anywhere";
 
 fn configuration(data: &[u8]) {
-    // The fuzzer has found the secret by itself, and written it where none belongs.
+    // The fuzzer may find the secret itself, and write it into another place.
     let Ok(text) = std::str::from_utf8(data).map(|text| text.replace(SECRET, "")) else { return };
     let text = text.as_str();
     let parse = |text: &str| {
@@ -451,11 +453,11 @@ fn configuration(data: &[u8]) {
     };
     let shown = effective(&high);
     assert!(!shown.contains(SECRET) && !format!("{high:?}").contains(SECRET), "{shown}");
-    // A password in the URL of a store is masked, so that what is shown is not the same again.
+    // A password in the URL of a store is masked, so the output cannot be parsed back to the same text.
     if !shown.contains("***") {
         let mut again = parse(&shown).unwrap_or_else(|errors| panic!("{errors:?}\n{shown}"));
         assert_eq!(effective(&again), shown);
-        assert_eq!(again.follow(&high), Ok(Vec::new()), "a configuration differs from itself");
+        assert_eq!(again.follow(&high), Ok(Vec::new()), "a configuration must not differ from itself");
     }
 }
 
@@ -464,20 +466,28 @@ fn proxy_header(data: &[u8]) {
     let at_once = proxy::header(data);
     let ends = (0..data.len()).step_by(step).chain([data.len()]);
     let in_parts = ends.map(|end| proxy::header(&data[..end])).find(|verdict| *verdict != Ok(None));
-    assert_eq!(in_parts.unwrap_or(Ok(None)), at_once, "bytes that come later change what is said");
+    assert_eq!(in_parts.unwrap_or(Ok(None)), at_once, "later bytes must not change the result");
     match at_once {
-        // What a header is waited for in holds no more.
+        // An incomplete header must be shorter than the maximum.
         Ok(None) => assert!(data.len() < proxy::HEADER_MAX),
         Ok(Some(header)) => {
             assert!((1..=data.len().min(proxy::HEADER_MAX)).contains(&header.len));
-            assert_eq!(proxy::header(&data[..header.len]), Ok(Some(header)), "bytes behind it are not its own");
-            assert_eq!(proxy::header(&data[..header.len - 1]), Ok(None), "it ends before its last byte");
+            assert_eq!(
+                proxy::header(&data[..header.len]),
+                Ok(Some(header)),
+                "the header must not depend on later bytes"
+            );
+            assert_eq!(
+                proxy::header(&data[..header.len - 1]),
+                Ok(None),
+                "the header must not end before its last byte"
+            );
         }
         Err(proxy::NoHeader) => {}
     }
 }
 
-/// Runs the reader of this name.
+/// Runs the parser with this name.
 pub fn run(name: &str, data: &[u8]) {
     let found = READERS.iter().find(|(reader, _)| *reader == name);
     let (_, read) = found.unwrap_or_else(|| panic!("there is no reader {name}"));

@@ -1,7 +1,7 @@
-//! The whole gateway as a reader of bytes: an input is a programme of its verbs, in simulated time. Clients and
-//! providers send what the programme says, whole sentences from a list or bytes of its own; connections break, dials
-//! fail, time passes, helper threads answer late. What must hold: no panic, every client reads a sequence of valid
-//! HTTP answers, no bound is passed, every row is settled once, and in the end nothing is held.
+//! Fuzzes the whole gateway: an input is a program of its entry points, in simulated time. Clients and providers send
+//! messages from a list or bytes of the program; connections break, dials fail, time passes, helper threads answer
+//! late. Invariants: no panic, every client receives a sequence of valid HTTP answers, no bound is exceeded, every
+//! usage record is settled once, and at the end nothing is held.
 
 use super::support::answers::{Answers, Piece};
 use super::support::setting::{KeyRing, Setting, begin, later};
@@ -16,15 +16,15 @@ use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 
 const CONNECTIONS_MAX: usize = 8;
-/// `max_buffered`, and the most by which a single read may exceed it.
+/// `max_buffered`, plus the maximum excess by a single read.
 const BUDGET: usize = (1 << 20) + (128 << 10);
-/// Rounds of one settling; beyond them something spins.
+/// Maximum number of rounds until the gateway must be idle; more mean an endless loop.
 const ROUNDS_MAX: usize = 10_000;
 
 struct Fixed {
     configs: [Arc<Config>; 2],
     keys: KeyRing,
-    /// Messages of clients and of providers.
+    /// Messages of clients, and of providers.
     says: [Vec<Vec<u8>>; 2],
 }
 
@@ -129,11 +129,11 @@ fn answers() -> Vec<Vec<u8>> {
 /// The remote end of a connection.
 struct Peer {
     conn: Conn,
-    /// Bytes on their way to the gateway.
+    /// Bytes in flight to the gateway.
     outbox: Vec<u8>,
-    /// True if it has sent its end.
+    /// Set if it has ended its side.
     ended: Option<Ending>,
-    /// Answers that a client has read.
+    /// Parser of the answers that a client receives.
     answers: Answers,
 }
 
@@ -143,7 +143,7 @@ impl Peer {
     }
 }
 
-/// The bytes of an input, taken one after the other; nothing but zeros after its end.
+/// The bytes of an input, consumed one after the other; zeros after its end.
 struct Programme<'a>(&'a [u8]);
 
 impl Programme<'_> {
@@ -173,7 +173,7 @@ struct World {
     uncommitted: u64,
     settled: BTreeSet<String>,
     reloading: bool,
-    /// Progress of a successor: it starts, it gets the ledger, the ledger is taken back.
+    /// Stage of a successor: it starts, it gets the ledger, the ledger is taken back.
     succeeding: Option<Succeeding>,
     exit: bool,
 }
@@ -185,11 +185,11 @@ enum Succeeding {
     Ends,
 }
 
-/// Runs one programme.
+/// Runs one program.
 pub fn run(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let now = begin();
-    // With small pieces given away as work, everything happens while it is away.
+    // If even small pieces of work go to a helper thread, any event can happen while it works.
     let work_min = [None, Some(0), Some(100), Some(600)][usize::from(first & 3)];
     let keys = FIXED.keys.records.clone();
     let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.into(), work_min, ..Start::default() };
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// A sentence from the list, or bytes of the programme, in the outbox.
+    /// Appends a message from the list, or bytes of the program, to the outbox.
     fn say(&mut self, side: Side, which: usize, programme: &mut Programme<'_>) {
         let list = &FIXED.says[usize::from(side == Side::Upstream)];
         let number = usize::from(programme.byte());
@@ -272,7 +272,7 @@ impl World {
         self.send(side, which, programme.byte());
     }
 
-    /// Part of the outbox arrives: so many bytes, or all.
+    /// Delivers this number of bytes of the outbox, or all.
     fn send(&mut self, side: Side, which: usize, count: u8) {
         let Some(peer) = self.peer(side, which).filter(|peer| peer.ended.is_none()) else { return };
         let conn = peer.conn;
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// Part of what the gateway has for a peer leaves it.
+    /// Takes this number of bytes that the gateway has for a peer, or all.
     fn take(&mut self, side: Side, which: usize, count: u8) {
         let Some(peer) = self.peer(side, which).filter(|peer| peer.ended != Some(Ending::Broken)) else { return };
         let conn = peer.conn;
@@ -329,7 +329,7 @@ impl World {
         self.gateway.reply(reply, self.now);
     }
 
-    /// A helper thread says something.
+    /// Reports a result of a helper thread.
     fn thread(&mut self, what: u8) {
         let notice = match what & 7 {
             0..=2 => {
@@ -371,7 +371,7 @@ impl World {
         self.gateway.reply(Reply::Signal(signal), self.now);
     }
 
-    /// Reports events of connections that do not exist any more.
+    /// Reports events of connections that no longer exist.
     fn stale(&mut self, which: usize, what: u8) {
         let side = if what & 1 == 0 { Side::Client } else { Side::Upstream };
         let Some(conn) = self.peer(side, which).map(|peer| peer.conn) else { return };
@@ -389,18 +389,18 @@ impl World {
         while let Some(due) = self.gateway.next_deadline().filter(|due| *due <= target.mono) {
             self.now = later(self.now, due.0.saturating_sub(self.now.mono.0));
             let mut rounds = 0;
-            // What one deadline has brought about may be due at once, as in the next turn of a real loop.
+            // The effects of one deadline may be due immediately, as in the next iteration of a real event loop.
             while self.gateway.next_deadline().is_some_and(|due| due <= self.now.mono) {
                 self.gateway.expire(self.now);
                 self.settle();
                 rounds += 1;
-                assert!(rounds < ROUNDS_MAX, "a deadline that has passed stays due: the loop would spin");
+                assert!(rounds < ROUNDS_MAX, "a deadline in the past stays due, so the event loop would spin");
             }
         }
         self.now = target;
     }
 
-    /// Performs what the gateway asked for.
+    /// Performs the actions of the gateway.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
             self.gateway.dirty().clear();
@@ -455,12 +455,12 @@ impl World {
                 self.providers.retain(|peer| peer.conn != conn);
                 self.dialing.retain(|dialed| *dialed != conn);
                 let after = self.clients.len() + self.providers.len() + self.dialing.len();
-                assert_eq!(after + 1, before, "it closed what was not open: {conn:?}");
+                assert_eq!(after + 1, before, "the gateway closed a connection that was not open: {conn:?}");
             }
         }
     }
 
-    /// Everybody leaves, and every deadline passes.
+    /// Disconnects all peers and lets every deadline pass.
     fn end(&mut self) {
         for which in 0..self.clients.len() {
             if self.clients[which].ended != Some(Ending::Broken) {
@@ -473,7 +473,7 @@ impl World {
             self.settle();
         }
         self.advance(3_600_000_000);
-        // One that has handed over waits for ever for what it serves.
+        // After a hand-over, the gateway waits for its last requests without a deadline.
         let due = self.gateway.next_deadline().filter(|due| *due < Mono::NEVER);
         assert_eq!(due, None, "a deadline is left after everybody has left");
         nothing_is_held(&self.gateway.vitals()).unwrap();

@@ -1,10 +1,11 @@
-//! Replays the committed fuzz corpus through the same doors the fuzz targets use, on stable and without a fuzzer.
+//! Replays the committed fuzz corpus through the entry points of the fuzz targets, with stable Rust and without a
+//! fuzzer.
 
 use super::readers;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Largest size of the whole corpus.
+/// Maximum size of the whole corpus.
 const CORPUS_BYTES_MAX: usize = 250_000;
 
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
@@ -15,14 +16,14 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn every_reader_keeps_its_promises_over_its_corpus() {
+fn every_reader_keeps_its_guarantees_on_its_corpus() {
     let mut bytes = 0;
     for (name, read) in readers::READERS {
         let inputs = corpus(name);
         assert!(inputs.len() >= 10, "{name} has {} inputs", inputs.len());
         for (path, input) in inputs {
             bytes += input.len();
-            println!("{}", path.display()); // shown when the reader panics
+            println!("{}", path.display()); // shown if the reader panics
             read(&input);
         }
     }
@@ -30,7 +31,7 @@ fn every_reader_keeps_its_promises_over_its_corpus() {
 }
 
 #[test]
-fn every_input_is_read_alike_when_it_is_cut_short() {
+fn every_reader_keeps_its_guarantees_on_truncated_inputs() {
     for (name, _) in readers::READERS {
         for (_, input) in corpus(name) {
             for end in [input.len() / 2, input.len().saturating_sub(1)] {

@@ -1,9 +1,9 @@
-//! The tests of the whole, one module for each kind, in one crate that is linked once. The real binary and the core in
-//! memory, from outside the crate; what a module tests says its head.
+//! Integration tests, one module per kind, in a single crate that is linked once: the real binary, and the core in
+//! memory, both from outside the crate. The head of each module describes its tests.
 //!
 //! `cargo test --test it e2e::` runs one module, `cargo test --test it` all of them. `scripts/test` runs modules that
-//! wait side by side, each in a process of its own. Two tests stand apart: `tests/alloc.rs` counts what reaches the
-//! allocator of its process, `tests/tidy.rs` reads sources and needs no gateway.
+//! mostly wait in parallel, each in its own process. Two tests are separate: `tests/alloc.rs` counts the allocations of
+//! its process, and `tests/tidy.rs` reads sources and needs no gateway.
 
 mod corpus;
 mod docs;
@@ -19,5 +19,5 @@ mod scripts;
 mod seam;
 mod sim;
 
-// What is beside us belongs to the readers, too: the fuzz targets are crates of their own and bring it along.
+// The support code is a module of the readers, since the fuzz targets are separate crates that need it, too.
 use readers::support;

@@ -26,7 +26,7 @@ fn request(text: &str, stream: bool) -> String {
     format!("POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// Reads until what has come ends with `end`.
+/// Reads until the received text ends with `end`.
 fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let (mut all, mut block) = (Vec::new(), [0; 4096]);
     while !all.ends_with(end.as_bytes()) {
@@ -50,7 +50,7 @@ fn pipelined_requests_are_answered_over_one_socket() {
 }
 
 #[test]
-fn a_pace_takes_its_time() {
+fn paced_stream_takes_its_time() {
     let mut stream = connect(start(SimulatorSettings { pace: 50, ..SimulatorSettings::default() }));
     let mut times = [(); 5].map(|()| {
         let begun = Instant::now();
@@ -63,7 +63,7 @@ fn a_pace_takes_its_time() {
 }
 
 #[test]
-fn a_cut_and_a_reset_are_what_they_say() {
+fn cut_and_reset_end_the_connection_as_named() {
     let addr = start(SimulatorSettings::default());
     let mut cut = connect(addr);
     cut.write_all(request("#sim cut_after=2", true).as_bytes()).unwrap();
@@ -77,7 +77,7 @@ fn a_cut_and_a_reset_are_what_they_say() {
 }
 
 #[test]
-fn a_client_that_leaves_is_counted_and_a_long_answer_waits_for_a_slow_one() {
+fn disconnects_are_counted_and_long_answers_wait_for_slow_clients() {
     let addr = start(SimulatorSettings::default());
     let mut stream = connect(addr);
     stream.write_all(request("#sim tokens=200000", true).as_bytes()).unwrap();
@@ -94,5 +94,5 @@ fn a_client_that_leaves_is_counted_and_a_long_answer_waits_for_a_slow_one() {
         }
         thread::sleep(Duration::from_millis(10));
     }
-    panic!("the departure was not counted");
+    panic!("the disconnect was not counted");
 }

@@ -1,9 +1,9 @@
-//! Enough of Rust's lexical structure to look at code without its comments and literals. Byte offsets and line
-//! breaks stay where they were.
+//! Parses enough of Rust's lexical structure to check code without its comments and literals. Byte offsets and line
+//! breaks are preserved.
 
 use std::ops::Range;
 
-/// `text` with every comment and every literal's contents blanked.
+/// Returns `text` with every comment and the contents of every literal blanked.
 pub fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
@@ -29,7 +29,7 @@ pub fn code_only(text: &str) -> String {
         blank(&mut out[at..end]);
         at = end;
     }
-    String::from_utf8(out).expect("only whole literals and comments are blanked")
+    String::from_utf8(out).expect("only complete literals and comments are blanked")
 }
 
 fn blank(bytes: &mut [u8]) {
@@ -75,7 +75,7 @@ fn starts_word(bytes: &[u8], at: usize) -> bool {
     at == 0 || !is_word(bytes[at - 1])
 }
 
-/// The end of `r"…"`, `r#"…"#`, `br…`, `cr…`; `None` if none begins here.
+/// Returns the end of `r"…"`, `r#"…"#`, `br…`, `cr…`; `None` if none starts here.
 fn raw_string_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from + usize::from(bytes[from] != b'r');
     if bytes.get(at) != Some(&b'r') {
@@ -92,7 +92,7 @@ fn raw_string_end(bytes: &[u8], from: usize) -> Option<usize> {
     Some(found.map_or(bytes.len(), |length| at + 1 + length + close.len()))
 }
 
-/// The end of a character literal; just past the quote if it is a lifetime's.
+/// Returns the end of a character literal; for a lifetime, the position after the quote.
 fn char_end(bytes: &[u8], from: usize) -> usize {
     match bytes.get(from + 1) {
         Some(b'\\') => bytes[from + 3..].iter().position(|byte| *byte == b'\'').map_or(bytes.len(), |n| from + n + 4),
@@ -109,12 +109,12 @@ fn char_end(bytes: &[u8], from: usize) -> usize {
     }
 }
 
-/// True for a byte that can stand in a name.
+/// Returns true for a byte that can be part of a name.
 pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Ranges of items behind `#[cfg(test)]`. `code` is already without comments and literals.
+/// Returns the ranges of items with `#[cfg(test)]`. `code` must be without comments and literals.
 pub fn test_items(code: &str) -> Vec<Range<usize>> {
     let (mut found, mut from) = (Vec::new(), 0);
     while let Some(at) = code[from..].find("#[cfg(test)]") {
@@ -125,14 +125,14 @@ pub fn test_items(code: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// `code` with these items blanked.
+/// Returns `code` with these items blanked.
 pub fn without(code: &str, items: &[Range<usize>]) -> String {
     let mut out = code.as_bytes().to_vec();
     items.iter().for_each(|item| blank(&mut out[item.clone()]));
-    String::from_utf8(out).expect("whole items are blanked")
+    String::from_utf8(out).expect("complete items are blanked")
 }
 
-/// The end of the item that begins at `from`: its closing brace, or its semicolon if none opens.
+/// Returns the end of the item that starts at `from`: its closing brace, or its semicolon if there is no brace.
 fn item_end(bytes: &[u8], from: usize) -> usize {
     let mut nesting = 0usize;
     for (at, byte) in bytes.iter().enumerate().skip(from) {
@@ -147,7 +147,7 @@ fn item_end(bytes: &[u8], from: usize) -> usize {
     bytes.len()
 }
 
-/// Offset behind the brace that closes the one at `open`.
+/// Returns the offset after the brace that closes the one at `open`.
 pub fn matching_brace(bytes: &[u8], open: usize) -> usize {
     let mut depth = 0;
     for (at, byte) in bytes.iter().enumerate().skip(open) {
@@ -163,7 +163,8 @@ pub fn matching_brace(bytes: &[u8], open: usize) -> usize {
     bytes.len()
 }
 
-/// Every place in `code` where `word` stands; a word character at its either end bounds it.
+/// Returns every position of `word` in `code`. If `word` starts or ends with a word character, it must not continue
+/// there.
 pub fn find_word<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     let (first, last) = (word.as_bytes()[0], word.as_bytes()[word.len() - 1]);
@@ -174,7 +175,7 @@ pub fn find_word<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize
     })
 }
 
-/// Number of the line that contains `at`, from 1.
+/// Returns the number of the line that contains `at`, counted from 1.
 pub fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1
 }

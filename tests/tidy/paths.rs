@@ -1,6 +1,6 @@
-//! Resolves Rust paths to files: the tree of modules, and the definitions, imports and re-exports of each file. Knows
-//! only as much of the language as the project uses; a name without a visible definition (a macro's) counts as defined
-//! in the file that is asked.
+//! Resolves Rust paths to files: the module tree, and the definitions, imports and re-exports of each file. Supports
+//! only as much of the language as the project uses; a name without a visible definition (such as a macro's) counts as
+//! defined in the file where it is looked up.
 
 use crate::lexer::{code_only, find_word, is_word, matching_brace, test_items, without};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,20 +31,20 @@ pub struct Module {
 /// Target of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Something that this file defines.
+    /// An item that this file defines.
     Item(usize),
     /// A file as a module.
     Module(usize),
 }
 
-/// All files of the product, and the way from a name to one of them.
+/// All files of the product, and the resolution of names to them.
 pub struct Tree {
     pub modules: Vec<Module>,
     by_name: BTreeMap<Vec<String>, usize>,
 }
 
 impl Place {
-    /// The file.
+    /// Returns the file.
     pub fn file(self) -> usize {
         match self {
             Place::Item(at) | Place::Module(at) => at,
@@ -52,11 +52,11 @@ impl Place {
     }
 }
 
-/// A chain of re-exports this long is a circle of them.
+/// Maximum length of a chain of re-exports; a longer one is a cycle.
 const HOPS_MAX: usize = 16;
 
 impl Tree {
-    /// `files` are paths and texts; only those below `src` count.
+    /// `files` are paths and texts; only those below `src` are used.
     pub fn new(files: &[(String, String)]) -> Tree {
         let mut tests = BTreeSet::new();
         let mut modules = Vec::new();
@@ -77,12 +77,12 @@ impl Tree {
         Tree { modules, by_name }
     }
 
-    /// Target of the path in the file `from`; `None` outside of the crate.
+    /// Returns the target of the path in the file `from`; `None` outside of the crate.
     pub fn resolve(&self, from: usize, path: &[String]) -> Option<Place> {
         self.follow(from, path, HOPS_MAX)
     }
 
-    /// The path from the crate's root that is meant, if its beginning says so or names something of the file's.
+    /// Returns the path from the crate's root, if its first part is a keyword for that or a name in the file.
     pub fn absolute(&self, from: usize, path: &[String]) -> Option<Vec<String>> {
         let here = &self.modules[from].name;
         let ups = path.iter().take_while(|part| *part == "super").count();
@@ -101,14 +101,14 @@ impl Tree {
     fn follow(&self, from: usize, path: &[String], hops: usize) -> Option<Place> {
         let hops = hops.checked_sub(1)?;
         let Some(absolute) = self.absolute(from, path) else {
-            // The name may be one that an import has brought in.
+            // The name may be imported.
             let import = self.modules[from].imports.iter().find(|import| import.name == path[0])?;
             if import.path == path[..1] {
                 return None;
             }
             return self.follow(from, &[&import.path, &path[1..]].concat(), hops);
         };
-        // As far down as files go; what comes then is an item of the last.
+        // Takes the longest prefix that is a file; the rest is an item in it.
         let depth = (0..=absolute.len()).rev().find(|depth| self.by_name.contains_key(&absolute[..*depth]))?;
         let at = self.by_name[&absolute[..depth]];
         let Some(item) = absolute.get(depth) else { return Some(Place::Module(at)) };
@@ -125,13 +125,13 @@ impl Tree {
     }
 }
 
-/// `src/a/b.rs` and `src/a/b/mod.rs` are `a`, `b`; `src/lib.rs` is the root.
+/// Returns the module path: `src/a/b.rs` and `src/a/b/mod.rs` are `a`, `b`; `src/lib.rs` is the root.
 fn name_of(path: &str) -> Vec<String> {
     let bare = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
     if bare == "lib" { Vec::new() } else { bare.split('/').map(str::to_owned).collect() }
 }
 
-/// The name in `#[cfg(test)] mod name;`.
+/// Returns the name in `#[cfg(test)] mod name;`.
 fn child_declared(item: &str) -> Option<String> {
     let rest = &item[find_word(item, "mod").next()? + "mod".len()..];
     let name = rest.trim_start();
@@ -154,12 +154,12 @@ fn module(path: &str, name: Vec<String>, product: &str) -> Module {
     Module { path: path.to_owned(), name, imports, code, defined }
 }
 
-/// False for `use<'a>`, which names lifetimes.
+/// Returns false for `use<'a>`, which names lifetimes.
 fn begins_statement(text: &str, at: usize) -> bool {
     !text[at + "use".len()..].trim_start().starts_with('<')
 }
 
-/// Calls `found` with every path of the tree of a `use`, and the name it gets.
+/// Calls `found` with every path in the tree of a `use`, and the name that it introduces.
 fn spread(tree: &str, before: &[String], found: &mut impl FnMut(Vec<String>, String)) {
     let tree = tree.trim().trim_start_matches("::");
     if let Some(open) = tree.find('{') {
@@ -202,7 +202,7 @@ fn parts(path: &str) -> Vec<String> {
     path.split("::").map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// The names of items that stand in no braces.
+/// Returns the names of items outside of braces.
 fn definitions(code: &str) -> BTreeSet<String> {
     const KINDS: [&str; 9] = ["struct", "enum", "union", "trait", "type", "const", "static", "fn", "macro_rules!"];
     let outside = without_braces(code);
@@ -240,7 +240,7 @@ pub fn without_braces(code: &str) -> String {
     out
 }
 
-/// Every path of two names and more in `code`, with its offset.
+/// Returns every path of at least two names in `code`, with its offset.
 pub fn paths_in(code: &str) -> Vec<(usize, Vec<String>)> {
     let bytes = code.as_bytes();
     let (mut found, mut at) = (Vec::new(), 0);
@@ -260,7 +260,7 @@ pub fn paths_in(code: &str) -> Vec<(usize, Vec<String>)> {
             }
             at += 2;
         }
-        // A field or a method is no path, nor is what follows one.
+        // A field or a method is not a path, nor is the text after it.
         let before = code[..start].trim_end();
         if path.len() > 1 && !before.ends_with("::") && (!before.ends_with('.') || before.ends_with("..")) {
             found.push((start, path));

@@ -1,17 +1,17 @@
-//! The rules about who may know whom inside a layer: no circle of files, one owner of the gateway's methods, three
-//! machines that do not know each other.
+//! Rules for the dependencies inside a layer: no cycle of files, one owner of the gateway's methods, three state
+//! machines that do not depend on each other.
 
 use crate::lexer::{find_word, is_word, line_of};
 use crate::paths::{Place, Tree, paths_in};
 use std::collections::BTreeSet;
 
-/// Folders of the gateway that have a machine each: no file of one names the machine of another.
+/// Folders of the gateway with one state machine each: no file of one may name the state machine of another.
 const MACHINES: [&str; 3] = ["client", "exchange", "provider"];
 /// The files that may extend the gateway.
 const OWNERS: [&str; 2] = ["src/gateway/mod.rs", "src/gateway/drive/"];
 
-/// Files of one layer that need each other: a file needs another if it names something that the other defines, however
-/// the way there is written. What is only passed on (`pub use child::X`) is no need of the one that passes it on.
+/// Returns cycles among the files of one layer. A file depends on another if it names something that the other defines,
+/// however the path is written. A mere re-export (`pub use child::X`) is not a dependency of the file that contains it.
 pub fn circles(files: &[(String, String)]) -> Vec<String> {
     let tree = Tree::new(files);
     let edges: Vec<BTreeSet<usize>> = (0..tree.modules.len()).map(|from| needs(&tree, from)).collect();
@@ -29,7 +29,7 @@ pub fn circles(files: &[(String, String)]) -> Vec<String> {
     found
 }
 
-/// The files of the same layer that a file needs.
+/// Returns the files of the same layer that a file depends on.
 fn needs(tree: &Tree, from: usize) -> BTreeSet<usize> {
     let module = &tree.modules[from];
     let mut found = BTreeSet::new();
@@ -47,7 +47,7 @@ fn needs(tree: &Tree, from: usize) -> BTreeSet<usize> {
             continue;
         }
         match import.name.as_str() {
-            // Everything of a module: at least what its own file defines.
+            // A glob import depends at least on the module's own file.
             "*" => edge(tree.resolve(from, &import.path).map(|place| Place::Item(place.file()))),
             _ => edge(tree.resolve(from, &import.path)),
         }
@@ -58,7 +58,7 @@ fn needs(tree: &Tree, from: usize) -> BTreeSet<usize> {
     found
 }
 
-/// Strongly connected groups of more than one, in order.
+/// Returns the strongly connected components with more than one file, in order.
 fn groups(edges: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     let reach: Vec<BTreeSet<usize>> = (0..edges.len()).map(|from| reachable(edges, from)).collect();
     let mut found: Vec<Vec<usize>> = Vec::new();
@@ -71,7 +71,7 @@ fn groups(edges: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// Everything that can be reached from `from` in one step or more.
+/// Returns everything that can be reached from `from` in one or more steps.
 fn reachable(edges: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
     let (mut found, mut next) = (BTreeSet::new(), vec![from]);
     while let Some(at) = next.pop() {
@@ -80,7 +80,7 @@ fn reachable(edges: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
     found
 }
 
-/// Methods of `Gateway` in files that do not own it.
+/// Returns methods of `Gateway` in files that do not own it.
 pub fn extensions(files: &[(String, String)]) -> Vec<String> {
     let tree = Tree::new(files);
     let mut found = Vec::new();
@@ -99,9 +99,9 @@ pub fn extensions(files: &[(String, String)]) -> Vec<String> {
     found
 }
 
-/// The name of the type in the head of an `impl`, without its path and its parameters.
+/// Returns the name of the type in the head of an `impl`, without its path and its parameters.
 fn implementer(head: &str) -> &str {
-    // What is a parameter of the `impl` itself.
+    // Skips the generic parameters of the `impl` itself.
     let mut rest = head.trim_start();
     if rest.starts_with('<') {
         let mut depth = 0;
@@ -118,7 +118,7 @@ fn implementer(head: &str) -> &str {
     &path[start..]
 }
 
-/// A machine of the gateway that names another.
+/// Returns state machines of the gateway that name another one.
 pub fn machines(files: &[(String, String)]) -> Vec<String> {
     let tree = Tree::new(files);
     let mut found = Vec::new();
@@ -139,14 +139,14 @@ pub fn machines(files: &[(String, String)]) -> Vec<String> {
     found
 }
 
-/// The machine that a module belongs to.
+/// Returns the state machine whose folder contains a module.
 fn machine(name: &[String]) -> Option<&'static str> {
     let folder = name.get(1).filter(|_| name[0] == "gateway")?;
     MACHINES.into_iter().find(|machine| machine == folder)
 }
 
-/// The machine that a module is part of. A connection stands in one file; beside it, in its folder, lie what it is made
-/// of and what others may share with it. All of an exchange's folder is the exchange.
+/// Returns the state machine that a module is part of. A connection is a single file; the other files in its folder are
+/// its parts, and types that others may share. All files of the exchange's folder are the exchange.
 fn machine_of(name: &[String]) -> Option<&'static str> {
     let folder = machine(name)?;
     let inside = name.get(2).map(String::as_str);

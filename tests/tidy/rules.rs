@@ -4,14 +4,14 @@ use crate::lexer::{code_only, find_word, is_word, line_of, matching_brace, test_
 use crate::paths::without_braces;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Lines of one function.
+/// Maximum number of lines of a function.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Lines of one file, tests not counted.
+/// Maximum number of lines of a file, without tests.
 const FILE_LINES_MAX: usize = 600;
-/// Characters of one line.
+/// Maximum number of characters of a line.
 const COLUMNS_MAX: usize = 120;
 
-/// A layer: its folder, the layers and the crates it may name. What is not listed is forbidden.
+/// A layer: its folder, and the layers and crates that it may use. All others are forbidden.
 struct Layer {
     name: &'static str,
     layers: &'static [&'static str],
@@ -56,7 +56,7 @@ const LAYERS: [Layer; 9] = [
     },
 ];
 
-/// Name of each layer and the layers that it imports, in the words of the map.
+/// Returns the name of each layer and the layers that it imports, as the map describes them.
 pub fn layers() -> Vec<(String, String)> {
     let words = |layer: &Layer| {
         let others: Vec<&str> = LAYERS.iter().map(|other| other.name).filter(|name| *name != layer.name).collect();
@@ -70,11 +70,10 @@ pub fn layers() -> Vec<(String, String)> {
     LAYERS.iter().map(|layer| (layer.name.to_owned(), words(layer))).collect()
 }
 
-/// The manifests of the packages that have layers.
+/// The manifests of the packages that contain layers.
 const MANIFESTS: [&str; 2] = [include_str!("../../src/Cargo.toml"), include_str!("../../src/cold/Cargo.toml")];
 
-/// Every crate of the manifests that the product is made of, as code names it; those a layer does not list are
-/// forbidden to it.
+/// Returns every crate in the product's manifests, as code names it. A layer must not use crates that it does not list.
 pub fn crates() -> Vec<String> {
     let lines = |text: &'static str| text.lines().skip_while(|line| *line != "[dependencies]").skip(1);
     let lines = MANIFESTS.into_iter().flat_map(|text| lines(text).take_while(|line| !line.starts_with('[')));
@@ -85,14 +84,14 @@ pub fn crates() -> Vec<String> {
     names
 }
 
-/// Crates that layers list and the manifests do not.
+/// Returns crates that layers list, but no manifest.
 pub fn strangers() -> Vec<&'static str> {
     let known = crates();
     let listed = LAYERS.iter().flat_map(|layer| layer.crates);
     listed.copied().filter(|name| !known.iter().any(|known| known == name)).collect()
 }
 
-/// A word that may stand only in files whose path begins with one of `but_in`.
+/// A word that is allowed only in files whose path starts with one of `but_in`.
 struct Banned {
     word: &'static str,
     but_in: &'static [&'static str],
@@ -100,7 +99,7 @@ struct Banned {
 
 const WORLD: &[&str] = &["src/io/", "src/store/", "src/cli/", "src/main.rs"];
 const SPEAKERS: &[&str] = &["src/cli/", "src/main.rs"];
-/// Files that may read process ids, or start processes: a successor is started with the environment's variables.
+/// Files that may read process ids or start processes: a successor gets the environment variables.
 const STARTERS: &[&str] = &["src/cli/", "src/main.rs", "src/io/secrets.rs", "src/io/upgrade.rs"];
 
 const BANNED: [Banned; 26] = [
@@ -108,7 +107,7 @@ const BANNED: [Banned; 26] = [
     Banned { word: "SystemTime", but_in: &["src/io/clock.rs"] },
     Banned { word: "Timestamp::now", but_in: &[] },
     Banned { word: "Zoned::now", but_in: &[] },
-    // Maps whose order is drawn from the system's entropy; those of the core are seeded.
+    // These maps are seeded with the system's entropy; those of the core have a fixed seed.
     Banned { word: "HashMap::new", but_in: WORLD },
     Banned { word: "HashSet::new", but_in: WORLD },
     Banned { word: "thread::", but_in: WORLD },
@@ -130,20 +129,20 @@ const BANNED: [Banned; 26] = [
     Banned { word: "unsafe", but_in: &[] },
     Banned { word: "dbg!", but_in: &[] },
     Banned { word: "unimplemented!", but_in: &[] },
-    // In two halves here and below, since this file is read by its own rules.
+    // Split here and below, since this file is checked by its own rules.
     Banned { word: concat!("to", "do!"), but_in: &[] },
 ];
 
-/// Marks of unfinished work; they stand nowhere, comments and tests included.
+/// Marks of unfinished work, which are not allowed anywhere, including comments and tests.
 const MARKERS: [&str; 4] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
 
-/// Everything wrong with one file. `path` is relative to the repository, with forward slashes.
+/// Returns all complaints about one file. `path` is relative to the repository, with forward slashes.
 pub fn check(path: &str, text: &str) -> Vec<String> {
     let code = code_only(text);
     let test_file = holds_tests(path);
     let items = if test_file { std::iter::once(0..code.len()).collect() } else { test_items(&code) };
     let product = without(&code, &items);
-    // One flag per line: true where tests stand.
+    // One flag per line: true in tests.
     let mut testing = vec![false; text.lines().count() + 1];
     for item in &items {
         testing[line_of(text, item.start) - 1..line_of(text, item.end.max(1) - 1)].fill(true);
@@ -165,13 +164,13 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// True for a file that is no part of the product.
+/// Returns true for a file that is not part of the product.
 fn holds_tests(path: &str) -> bool {
     let outside = path.starts_with("tests/") || path.starts_with("benches/");
     outside || path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
-/// A literal in a test may be longer than a line: a fixture is easier read whole.
+/// A literal in a test may exceed the line length, since a fixture is easier to read in one piece.
 fn columns(path: &str, text: &str, code: &str, testing: &[bool], found: &mut Vec<String>) {
     for (number, (line, bare)) in text.lines().zip(code.lines()).enumerate() {
         let fixture = testing[number] && line.trim_end() != bare.trim_end();
@@ -230,7 +229,8 @@ fn banned(path: &str, product: &str, found: &mut Vec<String>) {
     }
 }
 
-/// `RandomState` of the standard library, by whatever path, takes the system's entropy; only `ahash`'s can be seeded.
+/// Finds `RandomState` of the standard library by any path, since it uses the system's entropy; only `ahash`'s can be
+/// seeded.
 fn entropy(path: &str, product: &str, found: &mut Vec<String>) {
     if path.starts_with("src/io/") || path.starts_with("src/store/") {
         return;
@@ -267,7 +267,7 @@ fn imports(path: &str, product: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The first names of a path or of the paths in a group: `a::b` gives a, `{a, b::{c, d}}` gives a and b.
+/// Returns the first name of a path or of each path in a group: `a::b` gives a, `{a, b::{c, d}}` gives a and b.
 fn roots(rest: &str) -> Vec<String> {
     let Some(group) = rest.strip_prefix('{') else { return vec![leading(rest)] };
     let (mut names, mut depth, mut start) = (Vec::new(), 0, 0);
@@ -293,7 +293,7 @@ fn leading(text: &str) -> String {
     text.bytes().take_while(|byte| is_word(*byte)).map(char::from).collect()
 }
 
-/// Chains of `super::` that leave the layer, with the name they reach.
+/// Returns chains of `super::` that leave the layer, with the name that they reach.
 fn escapes(path: &str, product: &str) -> Vec<(usize, String)> {
     let module = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
     let depth = module.split('/').count();
@@ -312,7 +312,8 @@ fn escapes(path: &str, product: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Files below `src` that no parent declares: dead code that no compiler sees. `files` is everything below `src`.
+/// Returns files below `src` that no parent declares: dead code that the compiler does not see. `files` is everything
+/// below `src`.
 pub fn orphans(files: &[(String, String)]) -> Vec<String> {
     let text_of = |path: &str| files.iter().find(|(name, _)| name == path).map(|(_, text)| text.as_str());
     let mut found = Vec::new();
@@ -337,8 +338,8 @@ pub fn orphans(files: &[(String, String)]) -> Vec<String> {
     found
 }
 
-/// Types at the top level of a file below `src` that have the name of one in another file: a reader who searches for
-/// the name would find both.
+/// Returns types at the top level of files below `src` whose name is defined in several files: a search for the name
+/// would find all of them.
 pub fn namesakes(files: &[(String, String)]) -> Vec<String> {
     const KINDS: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
     let mut places: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();

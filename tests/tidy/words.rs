@@ -1,11 +1,11 @@
-//! Plain words: how doc comments begin, and words that only the authors understand.
+//! Plain words: the first words of doc comments, and words that only the authors understand.
 
-/// Words that begin a relative or pronoun clause, where a noun or a verb should begin a doc comment.
+/// Words that start a relative or pronoun clause, while a doc comment should start with a noun or a verb.
 const OPENERS: [&str; 20] = [
     "As", "How", "It", "Its", "Nobody", "Nothing", "Of", "One", "That", "The same", "They", "Those", "What", "When it",
     "Where", "Whether", "Which", "Who", "Whom", "Whose",
 ];
-/// Doc comments of a hundred that may begin with one of them.
+/// Maximum percentage of doc comments that may start with one of them.
 pub const OPENERS_PERCENT_MAX: f64 = 5.0;
 
 /// Private words, each with the term to use.
@@ -27,7 +27,7 @@ const PRIVATE: [(&str, &str); 16] = [
     ("the house", "the project"),
     ("this house", "this project"),
 ];
-/// The first line of each doc comment.
+/// Returns the first line of each doc comment.
 fn openings(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter_map(move |line| {
@@ -39,7 +39,7 @@ fn openings(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Doc comments, and those that begin with an opener.
+/// Returns the number of doc comments, and of those that start with an opener.
 pub fn openers(text: &str) -> (usize, usize) {
     let begins = |line: &str| {
         let after =
@@ -49,8 +49,8 @@ pub fn openers(text: &str) -> (usize, usize) {
     openings(text).fold((0, 0), |(all, found), line| (all + 1, found + usize::from(begins(line))))
 }
 
-/// Private words in a text, each with its line and the term to use. A word in quotes of its own is a name of the log or
-/// the API, which stays.
+/// Returns the private words in a text, each with its line and the term to use. A word in quotes is a name in the log
+/// or the API, and may stay.
 pub fn private(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -1,5 +1,6 @@
-//! Queues of the event loop: links to be served, links in a TLS handshake, and links to be flushed. A link is in one of
-//! the first two, once, and in the last once. And the shares of hosts in the handshakes of one iteration.
+//! Queues of the event loop: links to be served, links in a TLS handshake, and links to be flushed. A link is at most
+//! once in one of the first two, and at most once in the last. Also the share of each host in the handshakes of one
+//! iteration.
 
 use super::super::links::{Flags, Link};
 use crate::base::limits::{SHAKES_PER_HOST, SHAKES_PER_TURN};
@@ -8,8 +9,8 @@ use crate::base::slots::Id;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Links to be served. Those in a handshake wait apart: a flood of them is longer than many iterations, and no other
-/// link may wait behind it.
+/// Links to be served. Links in a handshake have a separate queue: a flood of them is longer than many iterations, and
+/// no other link may wait behind them.
 #[derive(Default)]
 pub(super) struct RunQueue {
     ready: VecDeque<Id<Link>>,
@@ -67,7 +68,7 @@ pub(super) fn host(address: IpAddr) -> u16 {
 /// Handshakes continued in one event-loop iteration.
 #[derive(Default)]
 pub(super) struct Shakes {
-    /// The hosts of those that began with their clients.
+    /// Hosts of the clients whose handshakes were continued.
     hosts: [u16; SHAKES_PER_TURN],
     count: usize,
 }
@@ -125,17 +126,17 @@ mod tests {
     }
 
     #[test]
-    fn one_host_leaves_handshakes_to_others() {
+    fn one_host_cannot_use_all_handshakes() {
         let mut shakes = Shakes::default();
         let taken = |shakes: &mut Shakes, host| (0..100).filter(|_| shakes.takes(host)).count();
         assert_eq!(taken(&mut shakes, Some(1)), SHAKES_PER_HOST);
-        assert_eq!(taken(&mut shakes, Some(2)), SHAKES_PER_HOST, "the flood of another host is no matter");
+        assert_eq!(taken(&mut shakes, Some(2)), SHAKES_PER_HOST, "the flood of another host must not matter");
         assert_eq!(taken(&mut shakes, None), SHAKES_PER_TURN - 2 * SHAKES_PER_HOST);
         assert!(!shakes.takes(Some(3)));
     }
 
     #[test]
-    fn a_host_is_its_address_or_network() {
+    fn host_is_identified_by_address_or_network() {
         let number = |text: &str| host(text.parse().unwrap());
         assert_eq!(number("10.0.0.1"), number("::ffff:10.0.0.1"));
         assert_eq!(number("2001:db8::1"), number("2001:db8::2"));

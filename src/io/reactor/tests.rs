@@ -1,4 +1,4 @@
-//! Tests of the event loop on real sockets, around a core that obeys the test and reports all its calls.
+//! Tests of the event loop on real sockets, around a core that follows the test's orders and reports all its calls.
 
 mod ends;
 mod guests;
@@ -40,9 +40,9 @@ pub(super) enum Order {
     Act(Action),
     Echo,
     PanicAt(u8),
-    /// Time that processing bytes takes from now on.
+    /// Time that processing of bytes takes from now on.
     Dwell(Duration),
-    /// The loop blocks until the other end is dropped.
+    /// The loop blocks until the sender is dropped.
     Stand(Receiver<()>),
     Alarm(Duration),
     Give(Vec<u8>),
@@ -187,7 +187,7 @@ impl Core for Puppet {
     }
 }
 
-/// A running loop around a puppet.
+/// A running loop around a puppet core.
 pub(super) struct World {
     pub(super) addr: SocketAddr,
     pub(super) heard: Receiver<Heard>,
@@ -250,7 +250,7 @@ impl World {
     }
 
     pub(super) fn next(&self) -> Heard {
-        self.heard.recv_timeout(TIMEOUT).expect("nothing heard")
+        self.heard.recv_timeout(TIMEOUT).expect("no call arrived")
     }
 
     /// Sets whether the core wants to read, and waits until it has received that.
@@ -264,7 +264,7 @@ impl World {
         self.heard.recv_timeout(Duration::from_millis(millis)).is_err()
     }
 
-    /// A client of ours, and the puppet's name for it.
+    /// Connects a client of the test. Returns it and the puppet's name for it.
     fn client(&self) -> (StdStream, Conn) {
         let socket = StdStream::connect(self.addr).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// A server of ours that the puppet has dialed.
+    /// Lets the puppet dial a server of the test. Returns the server's end and the puppet's name for it.
     fn upstream(&self) -> (StdStream, Conn) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
@@ -305,13 +305,13 @@ impl Drop for World {
     }
 }
 
-/// Makes closing `socket` a reset.
+/// Closes `socket` with a reset.
 fn reset(socket: StdStream) {
     socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
 #[test]
-fn an_echo_comes_back_and_the_goodbye_is_a_fin() {
+fn bytes_are_echoed_and_the_connection_ends_with_a_fin() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     world.order(Order::Echo);
@@ -328,7 +328,7 @@ fn an_echo_comes_back_and_the_goodbye_is_a_fin() {
 }
 
 #[test]
-fn back_pressure_stops_reading_and_no_edge_is_lost_when_it_ends() {
+fn back_pressure_stops_reading_without_losing_an_edge() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     world.want(false);
@@ -360,7 +360,7 @@ fn back_pressure_stops_reading_and_no_edge_is_lost_when_it_ends() {
 }
 
 #[test]
-fn ten_megabytes_reach_a_slow_reader_whole_and_the_core_is_asked_in_slices() {
+fn ten_megabytes_reach_a_slow_reader_in_slices() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     let sent: Vec<u8> = (0..10_000_000u32).map(|n| (n % 253) as u8).collect();
@@ -378,7 +378,7 @@ fn ten_megabytes_reach_a_slow_reader_whole_and_the_core_is_asked_in_slices() {
 }
 
 #[test]
-fn an_early_answer_is_heard_although_the_server_resets_our_upload() {
+fn early_answer_is_delivered_although_the_upload_is_reset() {
     let world = World::new();
     let (mut socket, conn) = world.upstream();
     world.order(Order::Send(conn, vec![b'x'; 8_000_000]));
@@ -391,9 +391,9 @@ fn an_early_answer_is_heard_although_the_server_resets_our_upload() {
 }
 
 #[test]
-fn a_refused_dial_is_told_as_such() {
+fn refused_dial_is_reported() {
     let world = World::new();
-    // A port below the ephemeral ones: no other process begins to listen there meanwhile.
+    // A port below the ephemeral ones, on which no other process starts to listen in the meantime.
     let addr = ([127, 0, 0, 1], 1).into();
     let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
     world.order(Order::Act(Action::Dial { conn, addr, authority: None, tunnel: None }));
@@ -415,7 +415,7 @@ fn names_and_literal_addresses_are_answered() {
 }
 
 #[test]
-fn a_panic_in_one_connection_leaves_the_others_alone() {
+fn panic_in_one_connection_affects_no_other() {
     let world = World::new();
     let (mut bad, bad_conn) = world.client();
     let (mut good, good_conn) = world.client();
@@ -428,7 +428,7 @@ fn a_panic_in_one_connection_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_refused_guest_is_shown_out_at_once() {
+fn refused_connection_is_closed_immediately() {
     let world = World::new();
     world.order(Order::Refuse);
     let mut socket = StdStream::connect(world.addr).unwrap();
@@ -437,7 +437,7 @@ fn a_refused_guest_is_shown_out_at_once() {
 }
 
 #[test]
-fn many_guests_at_once_are_all_let_in() {
+fn many_concurrent_connections_are_all_accepted() {
     let world = World::new();
     let count = limits::ACCEPT_BATCH * 4;
     let sockets: Vec<StdStream> = (0..count).map(|_| StdStream::connect(world.addr).unwrap()).collect();
@@ -456,17 +456,17 @@ fn many_guests_at_once_are_all_let_in() {
 }
 
 #[test]
-fn listeners_close_when_draining_begins_and_open_connections_live_on() {
+fn listeners_close_on_drain_and_open_connections_continue() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     world.order(Order::Act(Action::StopAccepting(1)));
-    // Actions are performed in order, so the second answer implies that the first is done.
+    // Actions are performed in order, so the second answer implies that the first action is done.
     world.order(Order::Act(Action::Resolve { host: "127.0.0.1".into(), port: 1 }));
     assert!(matches!(world.next(), Heard::Reply(Reply::Named { .. })));
     world.order(Order::Send(conn, b"x".to_vec()));
     assert_eq!(world.next(), Heard::Drained(conn));
     socket.read_exact(&mut [0]).unwrap();
-    // The write is reported before the action of the same iteration is performed: the close follows within moments.
+    // The write is reported before the action of the same iteration is performed, so the close follows slightly later.
     let closed = (0..10_000).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
         StdStream::connect(world.addr).is_err()
@@ -475,7 +475,7 @@ fn listeners_close_when_draining_begins_and_open_connections_live_on() {
 }
 
 #[test]
-fn a_deadline_is_told_when_due_and_not_before() {
+fn deadline_fires_when_due_and_not_before() {
     let world = World::new();
     let began = Clock::new();
     world.order(Order::Alarm(Duration::from_millis(60)));
@@ -485,7 +485,7 @@ fn a_deadline_is_told_when_due_and_not_before() {
 }
 
 #[test]
-fn orders_leave_in_the_turn_that_gave_them() {
+fn orders_leave_in_the_iteration_that_gave_them() {
     let world = World::new();
     world.order(Order::Give(b"row 1".to_vec()));
     assert_eq!(world.orders.recv_timeout(TIMEOUT).unwrap(), [b"row 1".to_vec()]);
@@ -494,7 +494,7 @@ fn orders_leave_in_the_turn_that_gave_them() {
 }
 
 #[test]
-fn a_stale_name_closes_nobody() {
+fn stale_name_closes_no_connection() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     let stale = Conn { generation: conn.generation + 1, ..conn };

@@ -1,4 +1,4 @@
-//! Connection for commands, which may block: plain or encrypted, by the same table of peers as the event loop's. Must
+//! Connection for commands, which may block: plain or encrypted, with the same table of peers as the event loop's. Must
 //! never be used by the event loop.
 
 use super::{Security, invalid, is_authority, provider, roots_of};
@@ -53,7 +53,7 @@ impl Write for Bounded {
     }
 }
 
-/// See the module's documentation.
+/// A blocking connection.
 pub enum Blocking {
     /// Plain TCP.
     Plain(Bounded),

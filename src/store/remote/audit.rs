@@ -158,7 +158,7 @@ impl Remote {
         self.connect()?;
         let mut cmd = self.script(FOLD, &["rows", "foldeds", "folds"].map(|name| self.named(name)));
         cmd.arg(self.nodes.prefix()).arg(before.0).arg(max);
-        // Parsed here: a malformed entry only keeps old rows from being folded.
+        // Parsed here, since a malformed entry must only prevent folding.
         match self.run(|connection| connection.req_command(&cmd))? {
             Value::ServerError(error) if is_wrong_type(&error) => {
                 self.pass_over("folding", error);
@@ -240,7 +240,7 @@ fn compare_use(
 
 fn compare_windows(verdict: &mut Verdict, prefix: &str, windows: &[Hash], counted: &Recount) {
     for (name, flat) in windows {
-        // The name of a group may have colons.
+        // The name of a group may contain colons.
         let mut parts = name.strip_prefix(prefix).unwrap_or(name).rsplitn(3, ':');
         let (Some(end), Some(start), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { continue };
         let Some((_, key)) = rest.split_once(':') else { continue };

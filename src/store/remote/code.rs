@@ -31,9 +31,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_script_asks_for_the_epoch_first() {
+    fn every_script_checks_the_epoch_first() {
         let (one, many, guard) = (scripts(false), scripts(true), texts().swap_remove(GUARD));
-        assert_eq!((one.len(), texts().len()), (SCRIPTS, GUARD + 2), "the last is empty");
+        assert_eq!((one.len(), texts().len()), (SCRIPTS, GUARD + 2), "the last text is empty");
         for (one, many) in one.iter().zip(&many) {
             assert!(one.starts_with(&guard) && one.len() > guard.len());
             assert_eq!(*many, format!("table.remove(KEYS)\n{one}"));

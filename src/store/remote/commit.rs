@@ -58,8 +58,8 @@ struct AccountUse<'a> {
     tokens: u64,
 }
 
-/// All totals of a commit. The lists are short if rows are alike, and are searched from the end, which has the entries
-/// of the last row.
+/// All totals of a commit. The lists are short if rows are similar, and are searched from the end, where the entries of
+/// the last row are.
 #[derive(Default)]
 struct Totals<'a> {
     places: Vec<DayTotals<'a>>,
@@ -83,7 +83,7 @@ fn add(sums: &mut Sums, more: &Sums) {
 
 /// Returns the accounts of a row, its key first: true for a group, and the name.
 fn accounts(row: &Row) -> impl Iterator<Item = (bool, &str)> {
-    // The groups are read from the row: the lease may not be known any more.
+    // The groups are read from the row, since the lease may be unknown by now.
     let groups = row.group.rsplit(PATH_SEPARATOR).filter(|name| !name.is_empty()).map(|name| (true, name));
     std::iter::once((false, row.key.as_str())).chain(groups)
 }
@@ -115,7 +115,7 @@ impl<'a> Totals<'a> {
                 false => (lease.window, lease.period),
                 true => lent.map(|lent| (lent.window, lent.period)).unwrap_or_default(),
             };
-            // For every kind of admission.
+            // Counted for every kind of admission.
             let line = self.line(account, window, period, !shared, None);
             (line.ended.0, line.tokens) = (line.ended.0 + 1, line.tokens + tokens);
             line.ended.1 = line.ended.1.plus(lease.reserved);
@@ -222,7 +222,7 @@ impl Remote {
         let seq = format!("seq:{}", speaker.writer);
         let keys = [&*seq, "rows", "days", "wins"].map(|name| self.named(name));
         let mut cmd = self.script(APPEND, &keys);
-        // Only text and numbers: this cannot fail.
+        // The argument consists of text and numbers, so this cannot fail.
         cmd.arg(self.nodes.prefix())
             .arg(number)
             .arg(&speaker.host)

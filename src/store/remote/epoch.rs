@@ -1,6 +1,6 @@
 //! Detects a ledger that was emptied or replaced. Each ledger has an epoch, a name given at its creation. A host
-//! remembers the epoch of the first ledger it finds, and every script checks it: nothing is counted on a missing or
-//! different epoch. Only `tollgate ledger adopt` makes hosts take over another ledger.
+//! remembers the epoch of the first ledger that it finds, and every script checks it: nothing is counted on a missing
+//! or different epoch. Only `tollgate ledger adopt` makes hosts accept another ledger.
 
 use super::code::{self, SCRIPTS};
 use super::link::RemoteLink;
@@ -24,7 +24,7 @@ pub(crate) const OLDER: &str = "the ledger has lost usage records or changes of 
     restored from an older copy, or a crash or failover lost its last writes; what it lost counts in no limit, and \
     changes of keys must be made again";
 
-/// Marks of a ledger: its format, its epoch, and the epoch to be taken over.
+/// Marks of a ledger: its format, its epoch, and the epoch to be adopted.
 type LedgerMarks = [Option<String>; 3];
 
 impl Remote {
@@ -71,8 +71,8 @@ impl Remote {
         Ok((connection, [0, 1, 2].map(|at| found.get(at).and_then(text).map(str::to_string))))
     }
 
-    /// Connects unless connected. Checks that this is a ledger of ours and the one known before, and loads the scripts.
-    /// `begins`: another ledger is taken over on purpose, by all hosts.
+    /// Connects unless connected. Checks that this is a Tollgate ledger and the one known before, and loads the
+    /// scripts. `begins`: the operator has requested that all hosts adopt another ledger.
     pub(super) fn connect_to(&mut self, begins: bool) -> Result<(), StoreError> {
         if self.connection.is_some() {
             return Ok(());
@@ -107,8 +107,8 @@ impl Remote {
         self.ask_clock()
     }
 
-    /// Reads the ledger's clock, which determines windows and periods instead of this host's clock. Called now and
-    /// then, while all uses of grants have been sent.
+    /// Reads the ledger's clock, which determines windows and periods instead of this host's clock. Called
+    /// occasionally, when all uses of grants have been sent.
     pub fn follow_clock(&mut self) -> Result<(), StoreError> {
         self.until_heard(Remote::ask_clock)?;
         let Some(number) = self.spared.is_over(self.clock.mono()) else { return Ok(()) };
@@ -147,14 +147,14 @@ impl Remote {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(code::begin()).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
         let told = connection.req_command(cmd.arg(name).arg(FORMAT).arg(kept))?;
-        // An error is passed on; any other value that is no text is no epoch of ours.
+        // An error is passed on; any other value that is not text is not a Tollgate epoch.
         match told {
             Value::ServerError(error) => Err(error.into()),
             told => Ok(text(&told).unwrap_or_default().to_string()),
         }
     }
 
-    /// Starts a new epoch if the ledger was emptied, and makes running hosts take over the present ledger. Returns its
+    /// Starts a new epoch if the ledger was emptied, and makes running hosts adopt the present ledger. Returns its
     /// epoch.
     pub fn adopt(&mut self) -> Result<String, StoreError> {
         self.connect_to(true)?;
@@ -227,7 +227,7 @@ impl Remote {
     }
 }
 
-/// Returns a name that nothing else has.
+/// Returns a unique random name.
 fn random_name() -> std::io::Result<String> {
     let mut random = [0u8; 12];
     let filled = SystemRandom::new().fill(&mut random);

@@ -1,7 +1,7 @@
 //! Connection to a server of a shared ledger: sends commands, and reads answers within bounds.
 //!
-//! A server that is broken, or not Redis, may send anything: a line without an end, an answer of any length or depth,
-//! or a byte now and then. An answer is scanned as it arrives ([`ReplyScanner`]), and parsed once it is complete.
+//! A server that is broken, or not Redis, may send anything: an endless line, an answer of any length or depth, or a
+//! byte at long intervals. An answer is scanned as it arrives ([`ReplyScanner`]), and parsed once it is complete.
 
 use crate::base::limits;
 use crate::io::clock::watch;
@@ -11,20 +11,20 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Bytes read at a time.
+/// Maximum bytes per read.
 const PIECE: usize = 64 << 10;
-/// Longest line of an answer, which is a number, a word or an error.
+/// Maximum length of a line of an answer, which is a number, a word or an error.
 const LINE_MAX: usize = 64 << 10;
-/// Deepest nesting of an answer. The deepest of ours is 4.
+/// Maximum nesting of an answer. The answers to Tollgate's commands have at most 4 levels.
 const DEPTH_MAX: usize = 16;
-/// Least bytes of an answer for each of its values, on average beyond the first thousand: a value takes more memory
-/// than it has bytes.
+/// Minimum bytes of an answer per value, on average beyond the first thousand: a value takes more memory than it has
+/// bytes.
 const VALUE_MIN: usize = 16;
 
 /// Bounds of a connection.
 #[derive(Copy, Clone)]
 pub struct Bounds {
-    /// Longest answer, in bytes.
+    /// Maximum length of an answer, in bytes.
     most: usize,
     connect: Duration,
     pub(super) answer: Duration,
@@ -44,12 +44,12 @@ impl Bounds {
 /// Scanner of one answer.
 #[derive(Default)]
 struct ReplyScanner {
-    /// Bytes looked through, and beginning of the present line.
+    /// Offset after the scanned bytes, and start of the present line.
     at: usize,
     line: usize,
-    /// Bytes of the present text that are still to come, with the end of its line.
+    /// Remaining bytes of the present text, with the end of its line.
     skip: usize,
-    /// Number of values still to come, at each level.
+    /// Number of missing values at each level.
     open: Vec<usize>,
     values: usize,
 }
@@ -63,7 +63,7 @@ fn nonsense() -> io::Error {
 }
 
 impl ReplyScanner {
-    /// Looks through what has arrived of an answer of at most `most` bytes. Returns its length once all of it is there.
+    /// Scans the available bytes of an answer of at most `most` bytes. Returns its length once it is complete.
     fn scan(&mut self, bytes: &[u8], most: usize) -> io::Result<Option<usize>> {
         loop {
             if self.skip > 0 {
@@ -92,7 +92,7 @@ impl ReplyScanner {
         }
     }
 
-    /// Takes a line. True if a value ends with it.
+    /// Scans a line. Returns true if a value ends with it.
     fn take(&mut self, line: &[u8], most: usize) -> io::Result<bool> {
         let Some((kind, Some(text))) = line.split_first().map(|(kind, text)| (kind, text.strip_suffix(b"\r"))) else {
             return Err(nonsense());
@@ -128,7 +128,7 @@ impl ReplyScanner {
         Ok(length == 0)
     }
 
-    /// Records the end of a value. True if the answer ends with it.
+    /// Records the end of a value. Returns true if the answer ends with it.
     fn ends(&mut self) -> bool {
         while let Some(left) = self.open.last_mut() {
             *left -= 1;
@@ -141,17 +141,17 @@ impl ReplyScanner {
     }
 }
 
-/// See the module's documentation.
+/// Connection to one server.
 pub(super) struct RemoteLink {
     stream: Blocking,
-    /// What has arrived, and what has been looked through of it.
+    /// Received bytes.
     bytes: Vec<u8>,
     frame: ReplyScanner,
     pub(super) bounds: Bounds,
 }
 
 impl RemoteLink {
-    /// Connects to a server, and logs in. `trust`: by TLS.
+    /// Connects to a server and logs in, over TLS if `trust` is given.
     pub(super) fn open(
         (host, port): (&str, u16),
         trust: Option<&Trust>,
@@ -179,7 +179,7 @@ impl RemoteLink {
             pipe.cmd("SELECT").arg(login.db());
         }
         let count = pipe.len();
-        // A user may have no right to it. It only shows whether the server answers.
+        // The user may lack permission for this command, which only shows whether the server answers.
         pipe.cmd("PING");
         self.stream.write_all(&pipe.get_packed_pipeline())?;
         for number in 0..=count {
@@ -192,8 +192,8 @@ impl RemoteLink {
         Ok(())
     }
 
-    /// Returns the next answer, or a message that the server sends unasked. Waits `within` for each piece of it, and
-    /// for all of it so long for each MiB.
+    /// Returns the next answer, or a message that the server sends by itself. Waits `within` for each piece of it, and
+    /// for the complete answer the same time per MiB.
     pub(super) fn answer(&mut self, within: Duration) -> RedisResult<Value> {
         let (begun, before) = (watch(), self.bytes.len());
         loop {
@@ -260,7 +260,7 @@ impl ConnectionLike for RemoteLink {
         let mut values = Vec::with_capacity(count);
         for number in 0..offset + count {
             match self.answer(self.bounds.answer)? {
-                // A command of a transaction that is not carried out.
+                // A rejected command of a transaction that is not executed.
                 Value::ServerError(error) if number < offset => return Err(error.into()),
                 value if number >= offset => values.push(value),
                 _ => {}
@@ -286,7 +286,8 @@ impl ConnectionLike for RemoteLink {
 mod tests {
     use super::*;
 
-    /// Length of the first answer, however the bytes are cut into pieces; or the error.
+    /// Returns the length of the first answer, or the error, and checks that it does not depend on the split of the
+    /// bytes.
     fn length(bytes: &[u8]) -> Result<Option<usize>, String> {
         let whole = ReplyScanner::default().scan(bytes, 1000).map_err(|error| error.to_string());
         for piece in [1, 2, 3, 7] {
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_where_its_last_value_does() {
+    fn answer_ends_with_its_last_value() {
         for (answer, value) in [
             (&b"+OK\r\n"[..], Value::Okay),
             (b":-7\r\n", Value::Int(-7)),
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_beyond_a_bound_is_refused_before_it_is_there() {
+    fn answer_beyond_a_bound_is_refused_early() {
         for (answer, why) in [
             (&b"$1001\r\n"[..], "an answer of more than 0 MiB"),
             (b"*1063\r\n", "an answer of more than 0 MiB"),

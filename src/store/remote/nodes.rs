@@ -91,7 +91,7 @@ impl Nodes {
         }
     }
 
-    /// Returns a node as another node reports it. If the reporting node does not know the name, its own name is meant.
+    /// Returns a node as another node reports it. If the reporting node does not know the name, it means itself.
     fn meant(&self, host: &str, port: u16) -> Option<HostPort> {
         let own = || self.at.as_ref().map(|(host, _)| host.clone());
         let host = if matches!(host, "" | "?") { own()? } else { host.to_string() };
@@ -110,7 +110,7 @@ impl Nodes {
         follows
     }
 
-    /// After `error`, selects the node that it names, or the next untried one. False if there is none.
+    /// After `error`, selects the node that the error names, or the next untried one. False if there is none.
     pub(super) fn turn(&mut self, error: &RedisError, tried: &mut Vec<HostPort>) -> bool {
         let Some(here) = self.at.clone() else { return false };
         tried.push(here.clone());
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_is_tried_once_and_one_that_is_named_next() {
+    fn each_node_is_tried_once_and_a_named_one_next() {
         let (mut nodes, mut tried) = (nodes("redis+cluster://a:1,b:2,c:3"), Vec::new());
         assert!(nodes.turn(&refused(), &mut tried));
         assert_eq!(at(&nodes), "b 2");
@@ -205,21 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_send_us_about_for_ever_are_left_at_last() {
+    fn endless_redirections_are_given_up() {
         let (mut nodes, mut tried) = (nodes("redis+cluster://a:1"), Vec::new());
         let hops = (1..).take_while(|n| nodes.turn(&moved(&format!("n{n}:1")), &mut tried)).count();
         assert_eq!(hops + 1, limits::SHARED_NODES_MAX);
     }
 
     #[test]
-    fn one_server_is_not_left_whatever_it_says() {
+    fn single_server_is_never_replaced() {
         let mut one = nodes("redis://h");
         assert!(!one.turn(&moved("a:1"), &mut Vec::new()) && !one.follow(&moved("a:1")));
         assert_eq!(at(&one), "");
     }
 
     #[test]
-    fn nodes_are_learnt_and_an_unknown_name_is_that_of_the_node_that_says_it() {
+    fn nodes_are_learnt_and_an_unknown_name_is_the_reporting_node() {
         let node =
             |host: Value, port: i64| Value::Array(vec![host, Value::Int(port), Value::SimpleString("id".into())]);
         let name = |text: &str| Value::BulkString(text.into());
@@ -232,7 +232,7 @@ mod tests {
         let told = |nodes: &Nodes| nodes.places.iter().map(|(host, port)| format!("{host} {port}")).collect::<Vec<_>>();
         assert_eq!(told(&nodes), ["a 1", "b 2", "a 3", "a 4", "::1 5"]);
         nodes.learn(&Value::Nil);
-        assert_eq!(told(&nodes).len(), 5, "one that cannot say forgets nothing");
+        assert_eq!(told(&nodes).len(), 5, "an answer without nodes must not remove known nodes");
         let many = (0..200).map(|n| node(name(&format!("n{n}")), 1)).collect();
         nodes.learn(&Value::Array(vec![range(many)]));
         assert_eq!(nodes.places.len(), limits::SHARED_NODES_MAX);

@@ -1,4 +1,4 @@
-//! Waits until replicas have each write, if that is required: then a failover to one of them loses no answered write.
+//! Waits until replicas have each write, if configured: then a failover to one of them loses no answered write.
 
 use super::Remote;
 use super::values::integer;
@@ -7,14 +7,14 @@ use crate::store::api::StoreError;
 use redis::{Cmd, ConnectionLike, Value};
 
 impl Remote {
-    /// Requires that so many replicas have each admission, grant, write and edit before it counts. If they do not have
-    /// it in time, that is an outage: the commands are sent again, and count once.
+    /// Requires that this number of replicas has each admission, grant, write and edit before it counts. If they do not
+    /// have it in time, that is an outage: the commands are sent again, and count once.
     pub fn with_replicas(mut self, replicas: u32) -> Remote {
         self.replicas = replicas;
         self
     }
 
-    /// Returns the command that follows others, and waits for all writes of this connection.
+    /// Returns the command that waits for all earlier writes of this connection.
     pub(super) fn wait(&self) -> Option<Cmd> {
         let mut cmd = redis::cmd("WAIT");
         cmd.arg(self.replicas).arg(limits::SHARED_REPLICAS.as_millis() as u64);

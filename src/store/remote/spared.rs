@@ -7,7 +7,7 @@
 use crate::base::limits;
 use crate::base::time::Mono;
 
-/// State of this host for that.
+/// This host's state for that purpose.
 #[derive(Default)]
 pub(super) struct Spared {
     /// The ledger could not be reached, or another node has it now, and this host has not announced itself to it yet.
@@ -27,7 +27,7 @@ impl Spared {
         self.stalled(now);
     }
 
-    /// Records that the ledger stood still for long: other hosts may spare its grants.
+    /// Records that the ledger was stalled for long: other hosts may spare its grants.
     pub(super) fn stalled(&mut self, now: Mono) {
         self.over = Some((now, self.number));
     }
@@ -38,7 +38,7 @@ impl Spared {
     }
 
     /// Number of the last grant whose uses are all reported: it has ended by this host's own clock, and all its uses
-    /// have been handed over.
+    /// have been sent.
     pub(super) fn is_over(&self, now: Mono) -> Option<u64> {
         let is_over = |at: Mono| at.after(limits::GRANT + limits::KEYS_LOOK) <= now;
         self.over.filter(|(at, _)| is_over(*at)).map(|(_, number)| number)

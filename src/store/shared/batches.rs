@@ -35,7 +35,7 @@ pub(super) fn batches_of(mut uses: Vec<Use>, mut rows: Vec<Row>, writer: &str, n
     batches
 }
 
-/// Appends a batch that an earlier process has left; once, however often it is sent.
+/// Appends a batch that an earlier process has left. It counts once, however often it is sent.
 pub fn append_again(remote: &mut Remote, batch: &Batch) -> Result<(), StoreError> {
     let Some((writer, number)) = batch.sent.clone() else { return Ok(()) };
     // Its reservations have ended with its lease.
@@ -67,7 +67,7 @@ mod tests {
     use crate::policy::meter::Lease;
 
     #[test]
-    fn a_batch_has_a_bounded_number_of_keys_and_of_records() {
+    fn batches_have_bounded_numbers_of_keys_and_records() {
         let used = |n: usize| Use::Served(KeyId::parse(&format!("{n:012}")).unwrap(), Lease::default());
         let sizes = |uses: Vec<Use>| {
             let (mut numbered, count) = (0, uses.len());

@@ -71,7 +71,7 @@ impl Sqlite {
 }
 
 fn verify(connection: &mut Connection) -> Fallible<Verdict> {
-    // One read transaction: all three sums are of the same moment.
+    // One read transaction, so that all three sums are of the same moment.
     let transaction = connection.transaction()?;
     let (mut counted, stored) = (Tally::default(), sums(&transaction, OF_DAYS)?);
     let mut people = PeopleTotals::new();

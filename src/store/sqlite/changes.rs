@@ -1,5 +1,5 @@
-//! Changes of the keys, by numbers that the file gives to every change of their table, made by any process: so that a
-//! gateway reads only changes, and not all keys. Also reads of keys in pieces.
+//! Changes of the keys, by numbers that the file gives to every change of their table by any process. So a gateway
+//! reads only changes, and not all keys. Also reads of keys in pieces.
 
 use super::super::api::StoreError;
 use super::super::follow::{KeyChanges, KeySource, KeysSeen};
@@ -65,7 +65,7 @@ impl Sqlite {
 
 impl KeySource for Sqlite {
     fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
-        // The version is read first: the next look finds changes made after it.
+        // The version is read first, so the next look finds changes made after it.
         let version = self.version()?;
         let Some((number, mark)) = &seen.last else {
             *seen = self.keys_seen()?;
@@ -100,7 +100,7 @@ impl KeySource for Sqlite {
     }
 
     fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
-        // Id of any bytes, each as a character.
+        // An id may contain any bytes, each of which is stored as a character.
         let after: Vec<u8> = cursor.chars().map(|byte| byte as u8).collect();
         let read = || -> Fallible<Vec<(Vec<u8>, Fallible<KeyRecord>)>> {
             let mut query = self.connection.prepare_cached(super::SELECT_PIECE)?;

@@ -20,18 +20,19 @@ impl Sqlite {
         size.map_err(|error| self.tell(error))
     }
 
-    /// Rewrites the file at `path` with pages of `page_size` bytes. A power cut meanwhile leaves the old file.
+    /// Rewrites the file at `path` with pages of `page_size` bytes. After a power cut in the meantime the old file
+    /// remains.
     pub fn compact(path: &Path, page_size: u32) -> Result<Compacted, StoreError> {
         let bytes = || std::fs::metadata(path).map(|found| found.len());
         let bytes = || bytes().map_err(|error| StoreError::File(path.to_path_buf(), error));
         let mut store = Sqlite::open(path, Mode::Owner)?;
-        // Held until the end, but not checked any more: its files of the log will be gone.
+        // Held until the end, but not checked any more, since its files of the log will disappear.
         let _lock = store.lock.take();
         let run = |sql: &str| store.connection.execute_batch(sql).map_err(|error| store.tell(error));
-        // The log is part of the ledger's size: it is emptied first.
+        // The log is part of the ledger's size, so it is emptied first.
         run("PRAGMA wal_checkpoint(TRUNCATE)")?;
         let before = bytes()?;
-        // The page size of a file with a write-ahead log is fixed. No command may bring the log back meanwhile.
+        // The page size of a file with a write-ahead log is fixed. No command may recreate the log in the meantime.
         run("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE")?;
         run(&format!("PRAGMA page_size = {page_size}; VACUUM; PRAGMA locking_mode = NORMAL"))?;
         run("PRAGMA journal_mode = WAL")?;

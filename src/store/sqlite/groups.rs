@@ -31,7 +31,7 @@ CREATE TABLE groups (
 CREATE INDEX groups_newest ON groups (newest);
 ";
 
-/// Each row for people: named as in the log, with dates as text.
+/// Each row in readable form: named as in the log, with dates as text.
 pub(super) const VIEW: &str = "
 CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS id,
     strftime('%Y-%m-%dT%H:%M:%S', (oldest + (r.value ->> 2)) / 1000, 'unixepoch')
@@ -47,7 +47,7 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
     FROM groups, json_each(groups.rows) AS r LEFT JOIN keys ON keys.id = r.value ->> 1;
 ";
 
-/// Maximum number of rows in one group: a larger commit makes several, so that no buffer grows large.
+/// Maximum number of rows in one group. A larger commit makes several groups, so that no buffer becomes large.
 pub(super) const ROWS_PER_GROUP: usize = 256;
 
 /// Maximum of SQLite's integers.
@@ -115,7 +115,7 @@ impl Packer {
             for name in &names[..known] {
                 out.push(b',');
                 match name {
-                    // A text: this cannot fail.
+                    // The value is text, so this cannot fail.
                     Some(name) => drop(serde_json::to_writer(&mut *out, name)),
                     None => out.extend_from_slice(b"null"),
                 }

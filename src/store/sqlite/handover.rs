@@ -1,5 +1,5 @@
 //! Hand-over of one file between gateways: checks that a successor may make while another gateway has the file, release
-//! and retaking by an owner, and rows that may be in the file already. Called by the store thread and at the start of a
+//! and retaking by an owner, and rows that may already be in the file. Called by the store thread and at the start of a
 //! gateway.
 
 use super::super::api::StoreError;
@@ -14,8 +14,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 impl Sqlite {
-    /// Checks whether a gateway of this version could serve from the file, without taking it: changes nothing, and
-    /// waits for no lock except SQLite's own. A missing file is no failure.
+    /// Checks whether a gateway of this version could use the file, without taking it. Changes nothing, and waits for
+    /// no lock except SQLite's own. A missing file is not an error.
     pub fn look(path: &Path) -> Result<(), StoreError> {
         if !path.try_exists().map_err(|error| StoreError::File(path.to_path_buf(), error))? {
             return Ok(());

@@ -47,7 +47,7 @@ impl Sqlite {
         }
         let (first, beyond) = query.days();
         let name = |place: usize| query.by.get(place).map_or("''", column);
-        // Without merging, SQLite sorts and returns one page: the number of lines costs no memory of ours.
+        // Without merging, SQLite sorts and returns one page, so the number of lines costs no memory here.
         let order = match (renaming, query.page) {
             (Some(_), _) => String::new(),
             (None, page) => {
@@ -85,7 +85,7 @@ impl Sqlite {
         let day = if by_day { "day" } else { "0" };
         let group = if by_day { "day, name" } else { "name" };
         let sums = "SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano)";
-        // A day with unsettled rows may have more names than are kept; the days before it do not.
+        // A day with unsettled rows may have more names than are kept; earlier days do not.
         let unsettled =
             "SELECT COALESCE(MIN(oldest) / 86400000, ?1) FROM groups WHERE first > (SELECT upto FROM counted)";
         let upto = self.connection.query_row(unsettled, params![int(beyond)], |row| row.get::<_, i64>(0))?;
@@ -101,7 +101,7 @@ impl Sqlite {
                 FROM people_parts WHERE day >= MAX(?1, ?6) AND day < ?2 AND who = ?3 GROUP BY day, name)))
              GROUP BY {group} LIMIT ?7"
         );
-        // One more than are merged, so that the excess is noticed.
+        // One more line than may be merged, so that an excess is noticed.
         let lines = query.page.map_or(-1, |_| REPORT_LINES_MAX as i64 + 1);
         let mut found = self.connection.prepare(&sql)?;
         let most = PEOPLE_MAX as i64;

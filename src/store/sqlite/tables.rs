@@ -139,7 +139,7 @@ pub(super) fn marks(connection: &Connection) -> Fallible<(i32, i64)> {
 /// is a secret for a ledger that has none, in hexadecimal.
 pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Option<&'static str>> {
     if marks(connection)? != (APPLICATION, SCHEMA) {
-        // Two processes may run this at once: only the state found with the others locked out counts.
+        // Two processes may run this concurrently, so only the state found while the others are locked out counts.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let tables: i64 = transaction.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
         match (marks(&transaction)?, tables) {
@@ -159,7 +159,7 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
                 if done < 6 {
                     sixth(&transaction, fresh)?;
                 }
-                // From version 4 to 5 rows may have one number more, from 7 to 8 a trace, which the views show.
+                // From version 4 to 5 rows may have one more number, from 7 to 8 a trace, which the views show.
                 views(&transaction)?;
                 if done < 7 {
                     transaction.execute_batch(notes::TABLES)?;
@@ -220,7 +220,7 @@ fn sixth(transaction: &Connection, fresh: &str) -> Fallible<()> {
     transaction.execute_batch(REST)
 }
 
-/// Creates the views, again for every version: two for people, and one for the program itself.
+/// Creates the views, again for every version: two for users of SQL, and one for the program itself.
 fn views(transaction: &Connection) -> Fallible<()> {
     let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts;
     DROP VIEW IF EXISTS people_parts";

@@ -25,8 +25,8 @@ CREATE TABLE counted (upto INTEGER NOT NULL) STRICT;
 INSERT INTO counted VALUES (0);
 ";
 
-/// All parts of the sums at this moment, those of days and the rows after them; and the sums for people, one line for
-/// each of them, with dates as text.
+/// All parts of the sums at this moment: those of days, and the rows after them. Also the sums for users of SQL, one
+/// line for each, with dates as text.
 pub(super) const VIEWS: &str = "
 CREATE VIEW parts AS SELECT day, key, model, target, group_path, endpoint, client, requests, uncached_in, cache_read,
     cache_write, out, cost_nano FROM days UNION ALL
@@ -84,7 +84,7 @@ impl Tally {
         self.rows >= ROWS_BEHIND
     }
 
-    /// True if that must be done at once.
+    /// True if the sums must be brought up to date immediately.
     pub(super) fn has_many_names(&self) -> bool {
         self.people.is_full()
     }
@@ -146,7 +146,7 @@ impl Tally {
         Ok(())
     }
 
-    /// The sums.
+    /// Returns the sums.
     pub(super) fn into_sums(self) -> DaySums {
         let key = |(day, key, model, target, group, endpoint, client): SumKey| DayKey {
             day,

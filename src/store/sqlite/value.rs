@@ -9,7 +9,7 @@ pub(super) fn key_id(row: &rusqlite::Row<'_>, column: usize) -> Fallible<KeyId> 
     KeyId::parse(text).ok_or_else(|| rusqlite::Error::InvalidColumnName(format!("`{text}` is not the id of a key")))
 }
 
-/// SQLite's integers are signed; ours stay far below their end.
+/// Converts to SQLite's signed integers; Tollgate's values stay far below their maximum.
 pub(super) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

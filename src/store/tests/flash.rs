@@ -1,10 +1,10 @@
-//! Settings for flash: rows that gather, syncs, page sizes, copies.
+//! Store settings for flash storage: commit interval, syncs, page sizes, copies.
 
 use super::super::copy::{self, SnapshotPlan};
 use super::super::{log_files, sqlite};
 use super::*;
 
-/// The thread of a ledger with these duties, without its first notice.
+/// Starts the thread of a ledger with these duties, and skips its first notice.
 fn with_duties(place: &Place, duties: Duties) -> (StoreHandle, Receiver<StoreNotice>) {
     let (tell, told) = channel();
     let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
@@ -23,12 +23,12 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn rows_gather_for_the_commit_interval_and_the_end_does_not_wait_for_it() {
+fn records_wait_for_the_commit_interval_except_at_the_end() {
     let place = Place::new("gather");
     let every = Duration::from_secs(2);
     let (handle, told) = with_duties(&place, Duties { commit_every: every, ..Duties::default() });
     handle.write(rows_of(0..1));
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 }, "the first commit does not wait");
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 }, "the first commit must not wait");
     let began = Instant::now();
     for number in 1..6 {
         handle.write(rows_of(number..number + 1));
@@ -43,7 +43,7 @@ fn rows_gather_for_the_commit_interval_and_the_end_does_not_wait_for_it() {
 }
 
 #[test]
-fn gathered_rows_are_committed_before_the_ledger_is_handed_over() {
+fn collected_records_are_committed_before_a_hand_over() {
     let place = Place::new("gather-turn");
     let duties = Duties { commit_every: Duration::from_secs(60), ..Duties::default() };
     let (handle, told) = with_duties(&place, duties);
@@ -54,7 +54,8 @@ fn gathered_rows_are_committed_before_the_ledger_is_handed_over() {
     assert_eq!(place.owner().count_rows().unwrap(), 4);
 }
 
-/// Opens what a power cut leaves of a ledger: the file, and a log of which everything after `synced` bytes is `rest`.
+/// Opens the files that a power cut leaves: the ledger's file, and a log whose bytes after the first `synced` are
+/// `rest`.
 fn after_power_cut(place: &Place, synced: usize, rest: &[u8]) -> u64 {
     let [log, _] = log_files::paths(&place.file()).unwrap();
     let cut = Place::new("power-cut");
@@ -68,7 +69,7 @@ fn after_power_cut(place: &Place, synced: usize, rest: &[u8]) -> u64 {
 }
 
 #[test]
-fn power_cut_loses_only_rows_committed_since_the_last_sync() {
+fn power_cut_loses_only_records_since_the_last_sync() {
     let place = Place::new("sync");
     let mut db = open_owner(&place.file(), false, 1024).unwrap();
     let log = log_files::paths(&place.file()).unwrap()[0].clone();
@@ -86,7 +87,7 @@ fn power_cut_loses_only_rows_committed_since_the_last_sync() {
     assert!(unsynced.len() > 1024);
     let mut random = crate::base::rng::Rng::new([7; 32]);
     for _ in 0..40 {
-        // Blocks of what was not synced arrive in any order, or not at all.
+        // Unsynced blocks are written in any order, or not at all.
         let mut rest = unsynced.to_vec();
         let blocks = rest.chunks_mut(512).filter(|_| random.next_u64().is_multiple_of(2)).collect::<Vec<_>>();
         blocks.into_iter().for_each(|block| block.fill(0));
@@ -98,14 +99,14 @@ fn power_cut_loses_only_rows_committed_since_the_last_sync() {
     assert_eq!(after_power_cut(&place, synced, unsynced), 30);
 }
 
-/// Bytes that this thread has written to files so far.
+/// Returns the bytes that this thread has written to files so far.
 fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
     io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
 }
 
 #[test]
-fn settings_for_flash_write_at_most_a_thousand_bytes_a_request_at_one_a_second() {
+fn flash_settings_write_at_most_a_thousand_bytes_per_request() {
     let place = Place::new("wear");
     for (page_size, per_commit, most) in [(1024, 10, 1000), (4096, 1, 9300)] {
         let _ = std::fs::remove_file(place.file());
@@ -158,7 +159,7 @@ fn new_ledger_gets_the_page_size_and_an_old_one_by_compacting() {
 }
 
 #[test]
-fn copy_is_complete_private_and_replaces_an_older_one_while_the_ledger_is_written() {
+fn copy_during_writes_is_complete_and_private() {
     let place = Place::new("copy");
     let mut db = open_owner(&place.file(), false, 1024).unwrap();
     let to = place.0.join("copy.db");
@@ -174,7 +175,10 @@ fn copy_is_complete_private_and_replaces_an_older_one_while_the_ledger_is_writte
     let refused = copy::copy(&place.file(), &place.file()).unwrap_err().to_string();
     assert!(refused.ends_with("the copy would replace a file of the ledger"), "{refused}");
     let names: Vec<_> = std::fs::read_dir(&place.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(names.iter().all(|name| !name.to_string_lossy().starts_with("copy.db.")), "no draft is left: {names:?}");
+    assert!(
+        names.iter().all(|name| !name.to_string_lossy().starts_with("copy.db.")),
+        "no draft may be left: {names:?}"
+    );
 }
 
 #[test]
@@ -187,7 +191,7 @@ fn snapshots_follow_changes_and_a_clean_stop_takes_the_last_one() {
     drop(place.owner());
     let (handle, _told) =
         with_duties(&place, Duties { snapshot: plan(Duration::from_millis(100)), ..Duties::default() });
-    // The ledger is newer than its snapshot, of which there is none.
+    // The ledger is newer than its snapshot, which does not exist.
     until("the first snapshot", || to.exists());
     handle.write(rows_of(0..1));
     until("the row's snapshot", || rows_in_copy() == 1);
@@ -202,7 +206,7 @@ fn snapshots_follow_changes_and_a_clean_stop_takes_the_last_one() {
     let modified = || std::fs::metadata(&to).unwrap().modified().unwrap();
     let before = modified();
     drop(with_duties_and_keys(&place, duties));
-    assert_eq!(modified(), before, "nothing has changed");
+    assert_eq!(modified(), before, "an unchanged ledger must not be copied");
 }
 
 #[test]

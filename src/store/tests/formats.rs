@@ -1,10 +1,10 @@
-//! Ledgers of earlier versions, brought up to date.
+//! Conversion of ledgers of earlier versions.
 
 use super::*;
 use crate::policy::plan::LimitOverrides;
 use rusqlite::Connection;
 
-/// From the present version of the tables to the fifth; its views are of no account.
+/// Converts the tables from the present version to the fifth; the views do not matter.
 const BACK_TO_THE_FIFTH: &str = "DROP TABLE audit; DROP TABLE answers;
     ALTER TABLE keys DROP COLUMN grp; ALTER TABLE keys DROP COLUMN labels;
     CREATE TABLE former_days AS SELECT day, key, model, target, requests, uncached_in, cache_read, cache_write, out,
@@ -25,7 +25,7 @@ const BACK_TO_THE_FIFTH: &str = "DROP TABLE audit; DROP TABLE answers;
     INSERT INTO days SELECT * FROM former_days; DROP TABLE former_days;
     CREATE VIEW sums AS SELECT * FROM days; CREATE VIEW parts AS SELECT * FROM days; PRAGMA user_version = 5;";
 
-/// From the fifth version of the tables to the first.
+/// Converts the tables from the fifth version to the first.
 const BACK_TO_THE_FIRST: &str = "ALTER TABLE keys DROP COLUMN former; ALTER TABLE keys DROP COLUMN disabled;
     ALTER TABLE keys DROP COLUMN limits; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts;
     DROP TABLE counted; CREATE TABLE old AS SELECT number, unhex(substr(id, 5)) AS request, key,
@@ -33,17 +33,17 @@ const BACK_TO_THE_FIRST: &str = "ALTER TABLE keys DROP COLUMN former; ALTER TABL
     cache_write, output AS out, source, cost_nano, attempts, micros FROM rows;
     DROP VIEW rows; DROP TABLE groups; ALTER TABLE old RENAME TO rows; PRAGMA user_version = 1";
 
-/// From the fifth version of the tables to the third.
+/// Converts the tables from the fifth version to the third.
 const BACK_TO_THE_THIRD: &str = "ALTER TABLE keys DROP COLUMN disabled; ALTER TABLE keys DROP COLUMN limits;
     DROP VIEW rows; DROP VIEW sums; DROP VIEW parts; PRAGMA user_version = 3;
     CREATE VIEW rows AS SELECT first AS number FROM groups; CREATE VIEW sums AS SELECT * FROM days;";
 
-/// From the fifth version of the tables to the fourth: its view has no column for what has waited.
+/// Converts the tables from the fifth version to the fourth, whose view has no column for the time in the queue.
 const BACK_TO_THE_FOURTH: &str = "DROP VIEW rows; CREATE VIEW rows AS SELECT first AS number FROM groups;
     PRAGMA user_version = 4";
 
 #[test]
-fn a_ledger_of_the_fourth_version_takes_rows_that_have_waited_and_keeps_those_that_have_not() {
+fn fourth_version_is_converted_to_store_queue_times() {
     let place = Place::new("fourth");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     let old = Connection::open(place.file()).unwrap();
@@ -69,7 +69,7 @@ fn a_ledger_of_the_fourth_version_takes_rows_that_have_waited_and_keeps_those_th
 }
 
 #[test]
-fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
+fn third_version_is_converted_with_keys_without_own_limits() {
     let place = Place::new("third");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     place.shared().insert_key(&record(A, 5)).unwrap();
@@ -94,7 +94,7 @@ fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
 }
 
 #[test]
-fn a_ledger_of_the_first_version_is_brought_up_to_date() {
+fn first_version_is_converted() {
     let place = Place::new("migrate");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     place.shared().insert_key(&record(A, 5)).unwrap();
@@ -111,7 +111,7 @@ fn a_ledger_of_the_first_version_is_brought_up_to_date() {
 }
 
 #[test]
-fn a_ledger_of_the_third_version_gets_the_views_for_people() {
+fn third_version_gets_the_sql_views() {
     let place = Place::new("views-again");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     let old = Connection::open(place.file()).unwrap();
@@ -128,12 +128,12 @@ fn a_ledger_of_the_third_version_gets_the_views_for_people() {
     );
 }
 
-/// A file of the fifth version, made by a gateway of that time: five rows that were folded away, then five more, the last
-/// two of which lie behind the sums, for its process was killed.
+/// A file of the fifth version, written by a gateway of that version: five rows that were folded, then five more, the
+/// last two of which are not in the sums, since the process was killed.
 const FIFTH: &str = include_str!("../../../tests/fixtures/ledger/format5.sql");
 
 #[test]
-fn a_ledger_of_the_fifth_version_keeps_its_sums_and_tells_endpoints_as_far_as_there_are_rows() {
+fn fifth_version_keeps_its_sums_and_known_endpoints() {
     let place = Place::new("fifth");
     let old = Connection::open(place.file()).unwrap();
     old.execute_batch(FIFTH).unwrap();
@@ -145,7 +145,7 @@ fn a_ledger_of_the_fifth_version_keeps_its_sums_and_tells_endpoints_as_far_as_th
     };
     let every = "SELECT {} FROM parts GROUP BY day, key, model, target ORDER BY day, key, model, target";
     let (before, behind) = (line(every), line("SELECT {} FROM days"));
-    assert_eq!((before.len(), behind[0]), (4 * 6, 8), "it is as it was made");
+    assert_eq!((before.len(), behind[0]), (4 * 6, 8), "the file must be unchanged");
     let mut db = place.owner();
     assert_eq!(line(every), before);
     assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 9);
@@ -168,7 +168,7 @@ fn a_ledger_of_the_fifth_version_keeps_its_sums_and_tells_endpoints_as_far_as_th
 }
 
 #[test]
-fn what_a_key_belongs_to_is_stored_and_changed() {
+fn group_and_labels_of_a_key_are_stored_and_changed() {
     let place = Place::new("belongs");
     let mut db = place.owner();
     let labels = vec![("cost".to_string(), "7 \u{fc}".to_string()), ("team".to_string(), "search".to_string())];
@@ -184,7 +184,7 @@ fn what_a_key_belongs_to_is_stored_and_changed() {
 }
 
 #[test]
-fn sums_tell_groups_endpoints_and_clients_apart_before_and_after_they_are_settled_and_folded() {
+fn sums_separate_groups_endpoints_and_clients() {
     let place = Place::new("kinds");
     let mut db = place.owner();
     let curl = Client::of_agent(b"curl/8");
@@ -227,7 +227,7 @@ fn sums_tell_groups_endpoints_and_clients_apart_before_and_after_they_are_settle
 }
 
 #[test]
-fn a_ledger_of_the_seventh_version_takes_rows_with_a_trace_and_shows_it() {
+fn seventh_version_is_converted_to_store_traces() {
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
     let place = Place::new("seventh");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
@@ -255,7 +255,7 @@ fn a_ledger_of_the_seventh_version_takes_rows_with_a_trace_and_shows_it() {
 }
 
 #[test]
-fn a_ledger_of_the_eighth_version_knows_its_newest_record() {
+fn eighth_version_is_converted_with_its_newest_record() {
     let place = Place::new("eighth");
     let mut db = place.owner();
     db.append(&[row(A, 5 * DAY + 7, "small", 1)]).unwrap();
@@ -265,7 +265,7 @@ fn a_ledger_of_the_eighth_version_knows_its_newest_record() {
     old.execute_batch("DROP TABLE moments; PRAGMA user_version = 8").unwrap();
     drop(old);
     let mut db = place.owner();
-    assert_eq!(db.moments().unwrap().newest, Unix(5 * DAY), "of folded rows the day is known");
+    assert_eq!(db.moments().unwrap().newest, Unix(5 * DAY), "only the day of folded rows is known");
     db.append(&[row(A, 5 * DAY + 8, "small", 1)]).unwrap();
     assert_eq!(db.moments().unwrap().newest, Unix(5 * DAY + 8));
 }

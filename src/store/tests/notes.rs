@@ -1,4 +1,4 @@
-//! Notes of key changes: audit entries and answers for repetitions.
+//! Notes of key changes: audit lines, and answers to repeated requests.
 
 use super::*;
 use crate::store::note::{ANSWERS_KEPT_MS, Once};
@@ -8,14 +8,14 @@ fn note<'a>(what: &'static str, at: u64, once: Option<Once<'a>>) -> Note<'a> {
 }
 
 #[test]
-fn a_change_its_line_and_its_answer_are_written_together_or_not_at_all() {
+fn change_audit_line_and_answer_are_written_atomically() {
     let place = Place::new("notes");
     let mut db = place.shared();
     let answer = |key: &KeyRecord| format!("issued {}", key.id);
     let once = |digest: u8| Some(Once { name: "n", digest: [digest; 32], answer: &answer });
     db.issue_key(&record(A, 5), &note("issue", 10, once(1))).unwrap();
-    assert!(db.issue_key(&record(B, 6), &note("issue", 11, once(2))).is_err(), "the name stands for something else");
-    assert_eq!(all_keys(&db), [record(A, 5)], "and nothing of it is kept");
+    assert!(db.issue_key(&record(B, 6), &note("issue", 11, once(2))).is_err(), "the name belongs to another request");
+    assert_eq!(all_keys(&db), [record(A, 5)], "a refused change must leave no trace");
     let known = db.answered("n", Unix(12)).unwrap().unwrap();
     assert_eq!((known.digest, known.answer), ([1; 32], format!("issued {A}")));
     assert_eq!(db.answered("other", Unix(12)).unwrap(), None);
@@ -28,14 +28,18 @@ fn a_change_its_line_and_its_answer_are_written_together_or_not_at_all() {
     assert!(edited.unwrap().unwrap().is_ok());
     let lines = db.audit(0, 10).unwrap();
     let shown: Vec<_> = lines.iter().map(|line| (line.what.as_str(), line.at.0, line.before.is_some())).collect();
-    assert_eq!(shown, [("edit", 14, true), ("issue", 10, false)], "the newest first, and none for what was refused");
+    assert_eq!(
+        shown,
+        [("edit", 14, true), ("issue", 10, false)],
+        "the newest line comes first, and a refused change has none"
+    );
     assert!(lines[0].before.as_ref().unwrap().contains("name of") && lines[0].after.contains("another"));
     assert!(lines.iter().all(|line| !line.after.contains("digest") && line.who == "the test" && line.key == A));
     assert_eq!(db.audit(0, 1).unwrap(), lines[..1]);
 }
 
 #[test]
-fn an_answer_is_kept_for_a_day_and_its_name_is_free_after_that() {
+fn answer_and_its_name_are_kept_for_a_day() {
     let place = Place::new("answers");
     let mut db = place.shared();
     let answer = |_: &KeyRecord| String::new();

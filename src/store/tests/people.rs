@@ -1,4 +1,4 @@
-//! Sums by user and by session, in a file, and how long reports out of many rows take.
+//! Sums by user and by session in a file, and the duration of reports from many rows.
 
 use super::super::api::{PEOPLE_MAX, REST};
 use super::*;
@@ -18,7 +18,7 @@ fn line(name: &str, requests: u64, out: u64) -> (String, u64, u64) {
 }
 
 #[test]
-fn users_and_sessions_are_summed_up_by_day_before_and_after_they_are_settled_and_folded() {
+fn users_and_sessions_are_summed_by_day() {
     let place = Place::new("people");
     let mut db = place.owner();
     let rows = [
@@ -57,7 +57,7 @@ fn users_and_sessions_are_summed_up_by_day_before_and_after_they_are_settled_and
 }
 
 #[test]
-fn the_largest_keep_their_names_and_the_others_are_one() {
+fn largest_users_keep_their_names_and_others_are_merged() {
     let place = Place::new("largest");
     let mut db = place.owner();
     let many = PEOPLE_MAX as u64 * 3;
@@ -70,7 +70,7 @@ fn the_largest_keep_their_names_and_the_others_are_one() {
         for query in [Query::by(By::User), by_day.clone()] {
             let found = db.usage(&query, None).unwrap();
             let requests: u64 = found.iter().map(|line| line.requests).sum();
-            assert!(found.len() <= PEOPLE_MAX + 1, "{} lines while rows are not settled", found.len());
+            assert!(found.len() <= PEOPLE_MAX + 1, "{} lines with unsettled rows", found.len());
             assert_eq!(requests, db.count_rows().unwrap());
         }
     }
@@ -86,12 +86,12 @@ fn the_largest_keep_their_names_and_the_others_are_one() {
     let rest = found.iter().find(|line| line.name == REST).unwrap();
     assert_eq!((found.len(), found.iter().map(|line| line.requests).sum()), (PEOPLE_MAX + 1, rows.len() as u64));
     assert!(rest.requests > many / 2 && found.iter().all(|line| !line.name.is_empty()), "{rest:?}");
-    assert!(found.iter().any(|line| line.name == user(many - 1)), "the largest of all");
+    assert!(found.iter().any(|line| line.name == user(many - 1)), "the largest user must have a line");
     assert_eq!(db.verify().unwrap().differences, []);
 }
 
 #[test]
-fn a_ledger_has_a_secret_of_its_own_that_stays() {
+fn ledger_keeps_its_own_secret() {
     let (place, other) = (Place::new("secret"), Place::new("secret-too"));
     let first = place.owner().hash_key().unwrap();
     assert_eq!(place.shared().hash_key().unwrap(), first);
@@ -99,16 +99,16 @@ fn a_ledger_has_a_secret_of_its_own_that_stays() {
     assert_ne!(first.0, [0; 32]);
 }
 
-/// Memory of this process according to the kernel, in kB.
+/// Returns a memory value of this process from the kernel, in kB.
 fn memory(what: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(what)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// `cargo test --lib -- --ignored --nocapture reports_out_of_many_rows`: prints how long reports take out of ten million
-/// rows (a month; 20,000 of them as they come, the others copies of these on other days), and what a day of so many
-/// users as `USERS` says costs in memory.
+/// `cargo test --lib -- --ignored --nocapture reports_out_of_many_rows` prints how long reports take from ten million
+/// rows (a month; 20,000 of them are written individually, the others are copies on other days), and how much memory a
+/// day with `USERS` users takes.
 #[test]
 #[ignore = "takes minutes; prints what it measures"]
 fn reports_out_of_many_rows() {
@@ -147,7 +147,7 @@ fn reports_out_of_many_rows() {
          out * 17, cost_nano * 17 FROM people, copies",
     );
     other.execute_batch("UPDATE counted SET upto = (SELECT MAX(last) FROM groups)").unwrap();
-    // As a gateway that runs leaves it.
+    // As a running gateway leaves it.
     other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     println!("{} rows", place.shared().count_rows().unwrap());
     for by in [&[By::User][..], &[By::Session], &[By::Key], &[By::Day], &[By::Group, By::Client], &[By::User, By::Day]]

@@ -89,14 +89,14 @@ impl Chunked {
         if self.left > 0 {
             return Piece { consumed: end, data: at..end, done: false };
         }
-        // The line end is nearly always there already.
+        // The line end has nearly always arrived, too.
         let whole = input[end..].starts_with(b"\r\n");
         self.state = if whole { ChunkedState::SizeStart } else { ChunkedState::DataCr };
         Piece { consumed: end + 2 * usize::from(whole), data: at..end, done: false }
     }
 
-    /// Takes a complete size line of a few digits, the usual case, and returns its length in bytes. Returns 0 for any
-    /// other line, which the steps read.
+    /// Parses a complete size line of a few digits, the usual case, and returns its length in bytes. Returns 0 for any
+    /// other line, which is parsed step by step.
     #[inline]
     fn short_size_line(&mut self, input: &[u8]) -> usize {
         let Some(line) = input.first_chunk::<SHORT_LINE>() else { return 0 };

@@ -18,13 +18,14 @@ fn feed(framing: Framing, parts: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, bool), B
                 break;
             }
         }
-        assert!(reader.is_done() || input.is_empty(), "an unfinished body takes everything");
+        assert!(reader.is_done() || input.is_empty(), "an unfinished body must consume all bytes");
         rest.extend_from_slice(input);
     }
     Ok((payload, rest, reader.is_done()))
 }
 
-/// Checks that all ways agree. Returns the payload, the bytes after the body, and whether it is complete.
+/// Checks that all splits of the input give the same result. Returns the payload, the bytes after the body, and whether
+/// it is complete.
 fn read(framing: Framing, input: &[u8]) -> Result<(Vec<u8>, Vec<u8>, bool), BodyError> {
     let whole = feed(framing, &[input]);
     let bytes: Vec<&[u8]> = input.chunks(1).collect();
@@ -41,7 +42,7 @@ fn chunked(input: &[u8]) -> Result<(Vec<u8>, Vec<u8>, bool), BodyError> {
 }
 
 #[test]
-fn a_length_takes_its_bytes_and_leaves_the_rest() {
+fn body_of_declared_length_leaves_the_rest() {
     assert_eq!(read(Framing::Length(3), b"abc"), Ok((b"abc".into(), b"".into(), true)));
     assert_eq!(read(Framing::Length(3), b"abcGET /"), Ok((b"abc".into(), b"GET /".into(), true)));
     assert_eq!(read(Framing::Length(3), b"ab"), Ok((b"ab".into(), b"".into(), false)));
@@ -51,14 +52,14 @@ fn a_length_takes_its_bytes_and_leaves_the_rest() {
 }
 
 #[test]
-fn to_the_end_takes_everything_until_the_end_comes() {
+fn body_without_length_ends_with_the_connection() {
     assert_eq!(read(Framing::ToEnd, b"abc"), Ok((b"abc".into(), b"".into(), false)));
     let mut reader = BodyReader::new(Framing::ToEnd);
     assert_eq!((reader.end(), reader.is_done()), (Ok(()), true));
 }
 
 #[test]
-fn chunks_are_joined_and_the_rest_is_left() {
+fn chunks_are_joined_and_leave_the_rest() {
     let cases: [(&[u8], &[u8]); 8] = [
         (b"0\r\n\r\n", b""),
         (b"3\r\nabc\r\n0\r\n\r\n", b"abc"),
@@ -134,7 +135,7 @@ fn an_early_end_truncates() {
 }
 
 #[test]
-fn what_is_written_as_chunks_is_read_back() {
+fn written_chunks_are_read_back() {
     let mut out = Vec::new();
     let parts: [&[u8]; 5] = [b"a", b"", &[7; 15], &[8; 16], &[9; 70_000]];
     for part in parts {
@@ -151,7 +152,7 @@ fn a_reader_is_small() {
 }
 
 #[test]
-fn a_size_of_any_number_of_digits_is_a_size() {
+fn chunk_size_may_have_any_number_of_digits() {
     for line in ["10000000000000000", "ffffffffffffffff0", "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF;x=y"] {
         let mut reader = BodyReader::new(Framing::Chunked);
         let line = format!("{line}\r\n");

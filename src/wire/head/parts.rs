@@ -205,7 +205,7 @@ pub(super) fn find_end(buf: &[u8], scanned: &mut u32) -> Result<BlankLine, &'sta
                 Some(b'\n') => at = found + 2,
                 Some(_) => return Err("a carriage return stands without its line feed"),
                 None => {
-                    // Checked again when its line feed has arrived.
+                    // Checked again once its line feed has arrived.
                     *scanned = found as u32;
                     return Ok(BlankLine::More);
                 }

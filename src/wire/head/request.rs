@@ -46,7 +46,7 @@ pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<
     parse_whole(&buf[..len]).map(Some)
 }
 
-/// Returns why the first bytes are no head: `reason`, unless they are recognised as another protocol.
+/// Returns why the first bytes are not a head: `reason`, unless they belong to a known other protocol.
 fn better_known(window: &[u8], reason: &'static str) -> &'static str {
     // A TLS record with a handshake.
     if window.starts_with(&[22, 3]) { "TLS on a port that speaks plain HTTP: use http://" } else { reason }
@@ -60,7 +60,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut storage = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
     let status = request.parse_with_uninit_headers(head, &mut storage).map_err(|error| explain(head, error))?;
-    // The blank line that was found must be the one httparse stops at.
+    // The blank line that was found must be the one where httparse stops.
     if status != httparse::Status::Complete(head.len()) {
         return Err(bad("the request head is malformed"));
     }
@@ -124,7 +124,7 @@ fn explain(head: &[u8], error: httparse::Error) -> HeadError {
     }
 }
 
-/// True if the line has a well-formed but unsupported version, `HTTP/d.d`, or `HTTP/2` as some write it.
+/// True if the line has a well-formed but unsupported version: `HTTP/d.d`, or `HTTP/2`, which some clients write.
 fn names_a_version(head: &[u8]) -> bool {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut parts = line.split(|byte| *byte == b' ');

@@ -34,7 +34,7 @@ const PUBLIC: [&str; 11] = [
     "x-stainless-",
 ];
 
-/// See the head of this file.
+/// Templates of earlier heads.
 #[derive(Debug, Default)]
 pub struct HeadTemplates(Ring<HeadTemplate>);
 
@@ -119,7 +119,7 @@ fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, HeadHole); 3]> {
         }
         if name.eq_ignore_ascii_case(b"content-length") {
             let value = line[colon + 1..].trim_ascii_start();
-            // A repeated length, or one with more than digits, is unusual.
+            // A repeated length, or one that is not only digits, is unusual.
             if digits.is_some() || !value.iter().all(u8::is_ascii_digit) || value.len() > LENGTH_DIGITS_MAX {
                 return None;
             }

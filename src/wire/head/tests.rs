@@ -22,7 +22,7 @@ fn dripped<T>(
     Ok(None)
 }
 
-/// Returns the head, after a check that all three ways agree.
+/// Returns the head, and checks that all three ways of delivery give the same result.
 fn head(input: &str) -> RequestHead {
     let input = input.as_bytes();
     let parsed = whole(input).unwrap().expect("complete");
@@ -32,7 +32,7 @@ fn head(input: &str) -> RequestHead {
     parsed
 }
 
-/// Returns the status of a refusal, after a check that all three ways agree.
+/// Returns the status of a refusal, and checks that all three ways of delivery give the same result.
 fn refused(input: impl AsRef<[u8]>) -> u16 {
     let input = input.as_ref();
     let error = whole(input).expect_err("refused");
@@ -73,7 +73,7 @@ fn a_request_head_is_read_into_spans() {
 }
 
 #[test]
-fn the_four_forms_of_a_target_give_their_path() {
+fn all_four_forms_of_a_target_give_their_path() {
     let cases = [
         ("GET /a/b?c#".trim_end_matches('#'), "/a/b"),
         ("GET /", "/"),
@@ -96,7 +96,7 @@ fn the_four_forms_of_a_target_give_their_path() {
 }
 
 #[test]
-fn methods_are_told_apart_by_case() {
+fn method_names_are_case_sensitive() {
     for (text, method) in [("GET", Method::Get), ("HEAD", Method::Head), ("get", Method::Other), ("PUT", Method::Other)]
     {
         assert_eq!(head(&format!("{text} / HTTP/1.1\r\nhost:h\r\n\r\n")).method, method);
@@ -104,7 +104,7 @@ fn methods_are_told_apart_by_case() {
 }
 
 #[test]
-fn the_connection_lives_on_as_the_version_and_the_header_say() {
+fn keep_alive_depends_on_version_and_connection_header() {
     let cases = [
         ("1.1", "", true),
         ("1.1", "Connection: close\r\n", false),
@@ -124,7 +124,7 @@ fn the_connection_lives_on_as_the_version_and_the_header_say() {
 }
 
 #[test]
-fn expect_is_understood_on_http_1_1_alone() {
+fn expect_is_only_honoured_on_http_1_1() {
     let cases = [
         ("1.1", "100-continue", Expect::Continue),
         ("1.1", "100-Continue", Expect::Continue),
@@ -244,7 +244,7 @@ fn host_is_one_and_well_formed() {
 }
 
 #[test]
-fn headers_that_say_who_asks_come_once() {
+fn identifying_headers_must_not_be_repeated() {
     for name in ["authorization", "x-api-key", "content-type", "content-encoding", "anthropic-version", "origin"] {
         assert_eq!(refused(format!("GET / HTTP/1.1\r\nHost: h\r\n{name}: a\r\n{name}:\r\n\r\n")), 400, "{name}");
         assert_eq!(refused(format!("GET / HTTP/1.1\r\nHost: h\r\n{name}:\r\n{name}: a\r\n\r\n")), 400, "{name}");
@@ -266,7 +266,7 @@ fn other_versions_are_505_and_nonsense_is_400() {
 }
 
 #[test]
-fn a_head_may_be_as_large_as_the_bound_and_no_larger() {
+fn head_up_to_the_maximum_size_is_accepted() {
     let start = "GET / HTTP/1.1\r\nHost: h\r\nX: ";
     let fill = |size: usize| format!("{start}{}\r\n\r\n", "a".repeat(size - start.len() - 4));
     assert_eq!(head(&fill(MAX)).len as usize, MAX);
@@ -284,7 +284,7 @@ fn a_hundred_headers_pass_and_one_more_does_not() {
 }
 
 #[test]
-fn an_unfinished_head_asks_for_more_and_remembers_where_it_looked() {
+fn unfinished_head_is_resumed_where_the_search_stopped() {
     let text = b"GET / HTTP/1.1\r\nHost: example.org\r\nA: b\r";
     let mut scanned = 0;
     assert_eq!(parse_request(text, &mut scanned, MAX), Ok(None));
@@ -369,7 +369,7 @@ fn a_broken_response_is_an_error() {
     assert_eq!(response("HTTP/1.1 200 OK\r\nA: b\r\n", false), Ok(None));
 }
 
-/// Generates heads as clients and providers send them, line by line, some of them odd.
+/// Generates heads as clients and providers send them, line by line, some of them unusual.
 fn generate(rng: &mut Rng, first: &[&str], lines: &[&str]) -> Vec<u8> {
     let any = |rng: &mut Rng, of: &[&str]| of[rng.below(of.len() as u64) as usize].to_owned();
     let mut text = any(rng, first) + "\r\n";
@@ -430,7 +430,7 @@ fn strict_len(bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn a_head_that_is_read_as_plain_is_read_so_by_the_strict_parser_too() {
+fn fast_and_strict_parser_agree_on_plain_heads() {
     let mut rng = Rng::from_u64(31);
     let requests = [
         "POST /v1/messages?beta=true HTTP/1.1",
@@ -470,7 +470,7 @@ fn a_head_that_is_read_as_plain_is_read_so_by_the_strict_parser_too() {
     assert!(plain > 1000 && odd > 1000, "{plain} plain, {odd} odd");
 }
 
-/// Generates heads of one client program, equal except for the key and the length, some of them odd.
+/// Generates heads of one client program, equal except for the key and the length, some of them unusual.
 fn alike(rng: &mut Rng) -> Vec<u8> {
     let number = match rng.below(6) {
         0 => rng.below(20),
@@ -497,7 +497,7 @@ fn alike(rng: &mut Rng) -> Vec<u8> {
 }
 
 #[test]
-fn a_head_like_one_before_is_read_as_if_it_came_first() {
+fn head_read_by_template_equals_a_parsed_head() {
     let mut rng = Rng::from_u64(32);
     let (mut templates, mut fitted) = (HeadTemplates::default(), 0);
     for _ in 0..60_000 {
@@ -516,7 +516,7 @@ fn a_head_like_one_before_is_read_as_if_it_came_first() {
 }
 
 #[test]
-fn of_a_head_that_comes_again_no_secret_is_kept() {
+fn templates_keep_no_secret() {
     const SECRET: &str = "tg_live_0123456789";
     let shown = |more: &str| {
         let head = format!("POST / HTTP/1.1\r\nhost: h\r\n{more}\r\ncontent-length: 2\r\n\r\n{{}}");
@@ -535,7 +535,7 @@ fn of_a_head_that_comes_again_no_secret_is_kept() {
     for odd in ["authorization: Basic x", "authorization: Bearer a b", "x-api-key: k\r\nauthorization: Bearer k"] {
         assert!(!shown(odd), "{odd}");
     }
-    assert!(!shown(&format!("host2: {SECRET}")), "nobody is named");
+    assert!(!shown(&format!("host2: {SECRET}")), "a head without a key is not kept");
 }
 
 #[test]
@@ -550,16 +550,16 @@ fn few_templates_are_kept_and_heads_that_never_match_cost_little() {
         templates.learn(text.as_bytes(), &whole(text.as_bytes()).unwrap().unwrap());
     }
     let kept: Vec<usize> = (0..1000).filter(|number| templates.find(head(*number).as_bytes(), MAX).is_some()).collect();
-    // After many misses in a row, few of the following heads are tried.
+    // After many consecutive misses, only few of the following heads are kept.
     assert_eq!(kept.len(), 8);
     assert!(kept.windows(2).all(|pair| pair[1] - pair[0] == 64), "{kept:?}");
 }
 
 #[test]
-fn the_most_telling_header_names_the_conversation() {
+fn most_specific_header_names_the_conversation() {
     let of = |lines: &str| {
         let head = format!("POST / HTTP/1.1\r\nhost: x\r\n{lines}\r\n");
-        // Once with a blank before a value, so that the strict parser reads it, and once unchanged.
+        // Once with an extra blank before a value, so that the strict parser reads it, and once unchanged.
         let found = [head.replace("host: x", "host:  x"), head].map(|head| {
             let parsed = parse_request(head.as_bytes(), &mut 0, 4096).unwrap().unwrap();
             String::from_utf8(parsed.field(HeaderField::Session).of(head.as_bytes()).to_vec()).unwrap()
@@ -577,7 +577,7 @@ fn the_most_telling_header_names_the_conversation() {
 }
 
 #[test]
-fn a_trace_and_a_browser_that_asks_for_leave_are_seen_by_either_reader() {
+fn both_parsers_see_traces_and_preflights() {
     let of = |lines: &str| head(&format!("POST / HTTP/1.1\r\nhost: a\r\n{lines}\r\n"));
     // A space before the value's end makes the strict parser read it.
     for lines in ["TraceParent: x\r\n", "traceparent: x \r\n", "traceparent:\r\n", "a: b\r\ntraceparent: x\r\n"] {

@@ -11,7 +11,7 @@ fn pool() -> Pool {
     Pool::new(usize::MAX)
 }
 
-/// Returns the requests of a connection: `METHOD path body` each, or the refusal and nothing after it.
+/// Returns the requests of a connection: `METHOD path body` each, or the refusal, after which there is nothing.
 fn serve(parts: &[&[u8]], discard: impl Fn(&[u8]) -> bool) -> Vec<String> {
     let (mut pool, mut inbound, mut said) = (pool(), Inbound::new(), Vec::new());
     let mut current: Option<RequestHead> = None;
@@ -80,7 +80,7 @@ fn serve(parts: &[&[u8]], discard: impl Fn(&[u8]) -> bool) -> Vec<String> {
         }
     }
     if inbound.is_idle() {
-        assert_eq!(pool.lent(), 0, "an idle connection holds nothing");
+        assert_eq!(pool.lent(), 0, "an idle connection must use no storage");
     }
     inbound.clear(&mut pool);
     assert_eq!(pool.lent(), 0);
@@ -101,7 +101,7 @@ fn all_ways(input: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn requests_come_out_whole_and_in_order() {
+fn requests_are_complete_and_in_order() {
     let input = b"\r\nPOST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc\
         GET /b HTTP/1.1\r\nHost: h\r\n\r\n\r\n\
         POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nde\r\n1;x\r\nf\r\n0\r\nt: u\r\n\r\n\
@@ -110,7 +110,7 @@ fn requests_come_out_whole_and_in_order() {
 }
 
 #[test]
-fn a_refused_body_is_dropped_and_the_next_request_is_read() {
+fn refused_body_is_dropped_before_the_next_request() {
     let input = b"POST /no HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nGETGET /b HTTP/1.1\r\nHost: h\r\n\r\n\
         POST /no HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nde\r\n0\r\n\r\n\
         GET /no HTTP/1.1\r\nHost: h\r\n\r\nGET /c HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -118,7 +118,7 @@ fn a_refused_body_is_dropped_and_the_next_request_is_read() {
 }
 
 #[test]
-fn a_body_over_the_bound_is_refused_declared_or_not_and_the_next_request_is_read() {
+fn body_over_the_bound_is_refused_before_the_next_request() {
     let declared = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n".to_vec();
     let next = b"GET /b HTTP/1.1\r\nHost: h\r\n\r\n";
     assert_eq!(all_ways(&[&declared, &vec![b'x'; 1001][..], next].concat()), ["413", "Get /b "]);
@@ -152,7 +152,7 @@ fn a_chunk_that_cannot_fit_is_refused_when_its_size_is_known() {
     assert_eq!(inbound.push(&mut pool, &[b'x'; 998]), Ok(()));
     assert_eq!(inbound.push(&mut pool, b"\r\n1\r"), Ok(()));
     assert_eq!(inbound.push(&mut pool, b"\n"), Err(PushError::Body(BodyRefusal::TooLarge)));
-    // The following bytes are dropped, and distinguished from the next message.
+    // The following bytes are dropped up to the next message.
     inbound.begin_discard(&mut pool).unwrap();
     inbound.push(&mut pool, b"y\r\n0\r\n\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
     assert!(inbound.discarded() && inbound.head(&mut pool, HEADER).unwrap().is_some());
@@ -193,7 +193,7 @@ fn after_a_broken_body_nothing_is_read_as_a_message() {
 }
 
 #[test]
-fn a_head_is_given_once_and_its_bytes_stay_while_the_body_grows() {
+fn head_is_returned_once_and_stays_valid_while_the_body_grows() {
     let (mut pool, mut inbound) = (pool(), Inbound::new());
     assert!(inbound.is_idle());
     inbound.push(&mut pool, b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab").unwrap();
@@ -226,7 +226,7 @@ fn an_incomplete_message_released_early_is_dropped_to_its_end() {
 }
 
 #[test]
-fn a_declared_size_takes_no_memory_and_a_body_little_more_than_itself() {
+fn declared_size_takes_no_memory_until_bytes_arrive() {
     let (mut pool, mut inbound) = (pool(), Inbound::new());
     let declared = 8 << 20;
     let text = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {declared}\r\n\r\n");
@@ -238,7 +238,7 @@ fn a_declared_size_takes_no_memory_and_a_body_little_more_than_itself() {
     for step in 1..=declared / IO_SLICE {
         inbound.push(&mut pool, &slice).unwrap();
         let come = step * IO_SLICE;
-        // Once one step has arrived, all of it is reserved at once: a large block is not grown repeatedly.
+        // Once one step has arrived, the whole length is reserved: a large block is not grown repeatedly.
         let bound = if come <= BODY_STEP_MAX { 2 * come } else { declared };
         assert!(pool.lent() <= bound + BLOCK, "step {step}");
     }
@@ -266,7 +266,7 @@ fn refused_bodies_of_any_size_are_not_stored() {
 }
 
 #[test]
-fn the_backlog_behind_a_message_is_bounded() {
+fn backlog_after_a_message_is_bounded() {
     let (mut pool, mut inbound) = (pool(), Inbound::new());
     inbound.push(&mut pool, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
     let head = inbound.head(&mut pool, HEADER).unwrap().unwrap();
@@ -278,7 +278,7 @@ fn the_backlog_behind_a_message_is_bounded() {
 }
 
 #[test]
-fn many_small_pipelined_requests_all_come_out() {
+fn many_small_pipelined_requests_are_all_read() {
     let one = b"POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok";
     let all = one.repeat(1000);
     let slices: Vec<&[u8]> = all.chunks(IO_SLICE).collect();

@@ -1,14 +1,13 @@
-//! Fast path of the scanner: from value to value, while each is complete and in order.
-//!
-//! Must never decide what is an error, nor wait. The first value that is unusual, wrong or incomplete is left to the
-//! scanner's steps as a whole. The steps report the error or ask for more. A property test (`tests.rs`) and a fuzz
-//! target compare the two paths.
+//! Fast path of the scanner: parses value after value while each is complete and valid.
+//! Must never report an error, nor wait. The first value that is unusual, invalid or incomplete is left entirely to the
+//! scanner's steps, which report the error or ask for more. A property test (`tests.rs`) and a fuzz target compare the
+//! two paths.
 
 use super::{ExpectedToken, Nest, Scanner, Stop, Token, Visitor, escape, multibyte};
 use crate::wire::Span;
 use lanes::skip::{to_special, to_special_near, to_special_wide};
 
-/// State of the fast path. Everything before `at` is done.
+/// State of the fast path. All bytes before `at` have been scanned.
 struct FastScan {
     at: usize,
     nest: Nest,
@@ -18,7 +17,7 @@ struct FastScan {
     fresh: bool,
 }
 
-/// Result of an attempt at a value.
+/// Result of scanning a value.
 enum ValueScan {
     /// A container was opened.
     Opened,

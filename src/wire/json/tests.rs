@@ -52,7 +52,7 @@ const SAMPLES: &[&str] = &[
 ];
 
 #[test]
-fn a_document_whole_and_byte_by_byte_gives_the_same_tokens() {
+fn document_gives_the_same_tokens_however_it_is_split() {
     for sample in SAMPLES {
         let whole = scan_whole(sample.as_bytes()).unwrap();
         for step in 1..=9 {
@@ -62,7 +62,7 @@ fn a_document_whole_and_byte_by_byte_gives_the_same_tokens() {
 }
 
 #[test]
-fn tokens_come_in_order_with_their_depth_and_spans() {
+fn tokens_are_in_order_with_depth_and_span() {
     let log = scan_whole(br#"{"a":[1,"x"],"b":{}}"#).unwrap();
     let want = [
         "0 ObjectOpen {",
@@ -80,7 +80,7 @@ fn tokens_come_in_order_with_their_depth_and_spans() {
 }
 
 #[test]
-fn a_document_cut_anywhere_is_refused_and_so_is_a_tail() {
+fn truncated_document_and_trailing_bytes_are_refused() {
     for sample in SAMPLES {
         let text = sample.trim();
         for end in 0..text.len() {
@@ -97,7 +97,7 @@ fn a_document_cut_anywhere_is_refused_and_so_is_a_tail() {
 }
 
 #[test]
-fn what_rfc_8259_forbids_is_refused_at_its_byte() {
+fn invalid_json_is_refused_at_its_byte() {
     let cases: &[(&[u8], usize, &str)] = &[
         (b"\xEF\xBB\xBF{}", 0, "expected a value"),
         (b"{\"a\":1,}", 7, "expected a string as key"),
@@ -231,7 +231,7 @@ fn mutate(rng: &mut Rng, text: &mut Vec<u8>) {
 }
 
 #[test]
-fn the_fast_way_and_the_steps_hand_out_the_same_tokens_and_the_same_error() {
+fn fast_path_and_steps_give_the_same_tokens_and_errors() {
     let mut rng = Rng::from_u64(23);
     let mut errors = 0;
     for round in 0..4000 {
@@ -264,7 +264,7 @@ fn the_fast_way_and_the_steps_hand_out_the_same_tokens_and_the_same_error() {
 fn serde_accepts(text: &[u8]) -> bool {
     match serde_json::from_slice::<Value>(text) {
         Ok(_) => true,
-        // The grammar has no largest number; serde_json's doubles do.
+        // The grammar has no largest number, but serde_json's doubles do.
         Err(error) => error.to_string().starts_with("number out of range"),
     }
 }
@@ -276,7 +276,7 @@ fn the_scanner_and_serde_json_agree_on_what_is_json() {
     for round in 0..6000 {
         let mut text = Vec::new();
         generate(&mut rng, 0, &mut text);
-        assert!(serde_accepts(&text), "the generator wrote no JSON: {}", String::from_utf8_lossy(&text));
+        assert!(serde_accepts(&text), "the generator has not written JSON: {}", String::from_utf8_lossy(&text));
         if round % 3 > 0 {
             mutate(&mut rng, &mut text);
         }
@@ -348,7 +348,7 @@ fn counts_are_whole_numbers_that_are_not_negative() {
 }
 
 #[test]
-fn integers_are_read_however_they_are_written() {
+fn integers_are_read_in_every_notation() {
     let integer = |text: &str| Raw::new(text.as_bytes()).integer();
     for (text, value) in [
         ("128", 128),
@@ -386,7 +386,7 @@ fn escaped_names_are_recognised_without_a_copy() {
 }
 
 #[test]
-fn a_view_of_anything_else_answers_nothing_and_does_not_panic() {
+fn view_of_invalid_json_is_empty_and_does_not_panic() {
     let mut rng = Rng::from_u64(11);
     for _ in 0..2000 {
         let mut text = Vec::new();
@@ -408,7 +408,7 @@ fn a_view_of_anything_else_answers_nothing_and_does_not_panic() {
 }
 
 #[test]
-fn the_place_of_a_fault_does_not_depend_on_how_the_bytes_came() {
+fn position_of_an_error_does_not_depend_on_the_split() {
     for (text, at) in [
         (&b"{\"a\xc9\x99\xff\":1}"[..], 5),
         (b"\"\xc3\xa9\xe2\x82\"", 3),

@@ -5,7 +5,7 @@
 use lanes::skip::to_either;
 use lanes::tokens::{BLOCK, has_backslash, packed};
 
-/// True if the inside of a JSON string has an escape. Most are names, shorter than a block.
+/// True if the inside of a JSON string has an escape. Most strings are names, shorter than a block.
 #[inline]
 pub fn has_escape(raw: &[u8]) -> bool {
     if raw.len() <= BLOCK { has_backslash(packed(raw)) } else { to_either(raw, 0, b'\\', b'\\') < raw.len() }
@@ -54,7 +54,7 @@ pub fn runs(raw: &[u8]) -> Runs<'_> {
 }
 
 impl<'a> Runs<'a> {
-    /// What has not been walked.
+    /// Returns the part that has not been walked yet.
     pub fn rest(&self) -> &'a [u8] {
         self.0
     }

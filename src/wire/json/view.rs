@@ -28,7 +28,7 @@ pub enum ValueKind {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Raw<'a>(&'a [u8]);
 
-/// Returns the number that is written as so few digits that any of them fits.
+/// Returns the number if it has few enough digits to fit any value.
 #[inline]
 fn number_of(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() >= 20 {
@@ -59,7 +59,7 @@ impl<'a> Raw<'a> {
         Raw(document.trim_ascii())
     }
 
-    /// Returns the bytes as they are written.
+    /// Returns the bytes as written.
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
@@ -121,7 +121,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// Returns a count: an integer that is not negative, also if written as `12.0`. Saturates.
+    /// Returns a count: a non-negative integer, which may be written as `12.0`. Saturates.
     pub fn count(self) -> Option<u64> {
         if let Some(value) = number_of(self.0) {
             return Some(value);
@@ -140,8 +140,8 @@ impl<'a> Raw<'a> {
         Some(value)
     }
 
-    /// Like [`Raw::count`], but accepts any notation: `1.2e1` is 12, too. For values requested by a client: a server
-    /// may accept that notation.
+    /// Like [`Raw::count`], but accepts any notation, such as `1.2e1` for 12. Used for values that a client requests,
+    /// since a server may accept that notation.
     #[inline]
     pub fn integer(self) -> Option<u64> {
         number_of(self.0).or_else(|| self.odd_integer())

@@ -68,7 +68,8 @@ fn write_halves<const N: usize>(out: &mut Vec<u8>, text: &[u8]) -> bool {
     if !are_plain(front, back) {
         return false;
     }
-    // One copy whose length the compiler knows, then the excess is cut off: each append costs a check of the capacity.
+    // Copies a length that the compiler knows, then cuts off the excess, since each append costs a check of the
+    // capacity.
     let (mut inside, end) = ([b'"'; 34], 1 + text.len());
     inside[1..=N].copy_from_slice(front);
     inside[end - N..end].copy_from_slice(back);

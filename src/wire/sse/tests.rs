@@ -31,7 +31,7 @@ fn data(text: &str) -> (String, Option<String>, bool) {
 }
 
 #[test]
-fn every_line_ending_and_every_spelling_is_read() {
+fn every_line_ending_and_notation_is_read() {
     for end in ["\n", "\r", "\r\n"] {
         let lines = [
             "\u{feff}data: one",
@@ -74,7 +74,7 @@ fn every_line_ending_and_every_spelling_is_read() {
 }
 
 #[test]
-fn raw_events_joined_are_the_stream_itself() {
+fn concatenated_raw_events_equal_the_stream() {
     for text in
         [": a\r\n\r\ndata: 1\r\n\r\nevent: x\r\ndata: 2\r\n\r\n", "data: 1\r\rdata: 2\r\r", "data: 1\n\ndata: 2\n\n"]
     {
@@ -85,7 +85,7 @@ fn raw_events_joined_are_the_stream_itself() {
 }
 
 #[test]
-fn mixed_line_endings_read_alike_however_they_are_cut() {
+fn mixed_line_endings_are_read_alike_for_every_split() {
     let text = "data: 1\r\r\ndata: 2\n\r\ndata: 3\r\n\rdata: 4\n\n\r\n\n";
     let want = feed(&[text.as_bytes()]);
     assert_eq!(want.0.len(), 4);
@@ -98,7 +98,7 @@ fn mixed_line_endings_read_alike_however_they_are_cut() {
 }
 
 #[test]
-fn an_event_without_its_blank_line_is_given_at_the_end_only() {
+fn event_without_a_blank_line_is_returned_only_at_the_end() {
     assert_eq!(feed(&[b"data: 1\n\ndata: 2"]).0, vec![data("1"), data("2")]);
     assert_eq!(feed(&[b"data: 1\n\ndata: 2\r"]).0, vec![data("1"), data("2")]);
     assert_eq!(feed(&[b"data: 1\n\ndata: 2\n"]).0, vec![data("1"), data("2")]);
@@ -107,19 +107,19 @@ fn an_event_without_its_blank_line_is_given_at_the_end_only() {
 }
 
 #[test]
-fn an_event_that_came_in_a_thousand_pieces_is_looked_at_once() {
+fn event_in_a_thousand_pieces_is_scanned_once() {
     let mut splitter = Splitter::new();
     let text = format!("data: {}\n\n", "x".repeat(100_000));
     for end in (0..text.len()).step_by(100) {
         assert_eq!(splitter.next(&text.as_bytes()[..end]), None);
-        assert!(splitter.at as usize + 4 >= end, "looked up to {} of {end}", splitter.at);
+        assert!(splitter.at as usize + 4 >= end, "searched only up to {} of {end}", splitter.at);
     }
     let event = splitter.next(text.as_bytes()).unwrap();
     assert_eq!(splitter.data(&event, text.as_bytes()).len(), 100_000);
 }
 
 #[test]
-fn a_part_of_a_byte_order_mark_is_waited_for() {
+fn incomplete_byte_order_mark_is_waited_for() {
     let mut splitter = Splitter::new();
     assert_eq!(splitter.next(b"\xEF\xBB"), None);
     let event = splitter.next(b"\xEF\xBB\xBFdata: x\n\n").unwrap();

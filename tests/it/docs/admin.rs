@@ -1,4 +1,4 @@
-//! The document of the admin API against real answers: as that of the API for clients.
+//! Compares the OpenAPI document of the admin API with real answers, as `openapi` does for the client API.
 
 use super::e2e::client::{Client, get, request};
 use super::e2e::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
@@ -15,7 +15,7 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Asks, and holds the answer against what the document says of `template`.
+    /// Sends a request, and checks the answer against the document's entry for `template`.
     fn see(
         &mut self,
         status: u16,
@@ -43,7 +43,7 @@ impl Seen<'_> {
 }
 
 #[test]
-fn every_answer_of_the_admin_api_is_as_its_document_says() {
+fn every_admin_api_answer_matches_its_document() {
     let server = "admin_token = { env = \"SIM_KEY\" }\nadmin_write_token = { env = \"SIM_KEY\" }\n\
                   admin_hosts = [\"gateway.test\"]\nrecord_requests = true";
     let h = Harness::start(&Setup { server, more: GROUPS.to_string(), ..Setup::default() });
@@ -53,7 +53,10 @@ fn every_answer_of_the_admin_api_is_as_its_document_says() {
     let doc = get(h.admin, "/admin/openapi.json").unwrap().json();
     assert_eq!(doc["info"]["version"], env!("CARGO_PKG_VERSION"));
     let clients = get(h.admin, "/openapi.json").unwrap().json();
-    assert_eq!(clients["externalDocs"]["url"], "/admin/openapi.json", "the one names the other");
+    assert_eq!(
+        clients["externalDocs"]["url"], "/admin/openapi.json",
+        "the client document must link the admin document"
+    );
     let token = bearer(CREDENTIAL.1);
     let token = [("authorization", token.as_str())];
     let mut all = Seen { h: &h, doc, seen: BTreeSet::new() };
@@ -129,19 +132,19 @@ fn every_answer_of_the_admin_api_is_as_its_document_says() {
     all.see(404, "PATCH", ("keys/{id}", "keys/nobody"), &token, r#"{"name":"x"}"#);
     all.see(200, "GET", ("audit", "audit?limit=2"), &token, "");
 
-    // The live feed does not end: what has come of it is looked at.
+    // The live feed does not end, so the test reads only its beginning.
     let mut live = Client::connect(h.admin);
     live.send(&request("GET", "/admin/v1/requests/live", &token));
     let head = live.head().unwrap();
     let mut body = String::new();
     assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);
     while !body.contains("data: ") {
-        body += &String::from_utf8(live.chunk().unwrap().expect("it goes on")).unwrap();
+        body += &String::from_utf8(live.chunk().unwrap().expect("the feed continues")).unwrap();
     }
     let answer = Answer { status: head.status, fields: head.fields, body };
     check(&all.doc, "/admin/v1/requests/live", "get", &answer);
     all.seen.insert(("/admin/v1/requests/live".to_string(), "get".to_string(), 200));
-    // Every operation of the document must be answered.
+    // Every operation of the document must have been answered.
     for (path, item) in all.doc["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {
             for status in [200, 401, 403] {

@@ -1,17 +1,17 @@
-//! The pairs of request and response in the API pages: each request is sent to a gateway on the simulated provider, and
-//! the response must be the one that the page shows. `BLESS=1 cargo test --test it docs::` writes the responses.
+//! The pairs of request and response in the API pages: each request is sent to a gateway with the simulated provider,
+//! and the response must equal the one on the page. `BLESS=1 cargo test --test it docs::` writes the responses.
 
 use super::openapi::{Answer, ask};
 use super::pages::root;
 use super::rig::Rig;
 use std::fs;
 
-/// Header fields that differ from run to run or say nothing new.
+/// Header fields that vary between runs or contain nothing new.
 const HIDDEN: [&str; 6] = ["date", "content-length", "transfer-encoding", "connection", "request-id", "x-request-id"];
-/// Levels of JSON with one member in each line.
+/// JSON levels whose members are each on a separate line.
 const LEVELS: usize = 3;
 
-/// A gateway with priced models and one plan with limits.
+/// Starts a gateway with priced models and one plan with limits.
 fn setting() -> Rig {
     let rig = Rig::new("pairs", "");
     let models = format!(
@@ -26,7 +26,7 @@ fn setting() -> Rig {
     rig
 }
 
-/// A request of a page as it is sent.
+/// Returns the bytes of a request on a page.
 fn sent(written: &str, key: &str) -> String {
     let (head, body) = written.split_once("\n\n").unwrap_or((written, ""));
     let body = body.trim_end().replace("\"Hello\"", "\"Hello #sim tokens=3\"");
@@ -34,10 +34,10 @@ fn sent(written: &str, key: &str) -> String {
     format!("{head}\r\nhost: h\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Text before values that differ from run to run.
+/// Texts that precede values which vary between runs.
 const MARKS: [&str; 7] = ["req_", "msg_", "\"created\":", "_at\":", "-reset: ", "\"start\":", "\"renews\":"];
 
-/// Text with fixed values after the marks: the time of a request, the end of its minute and of its month.
+/// Replaces the values after the marks by fixed ones: the time of a request, and the ends of its minute and its month.
 fn steady(text: &str) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while let Some((end, mark)) = MARKS.iter().filter_map(|mark| Some((rest.find(mark)? + mark.len(), *mark))).min() {
@@ -60,7 +60,7 @@ fn steady(text: &str) -> String {
     out + rest
 }
 
-/// JSON with the members of its upper levels on lines of their own, in their order.
+/// Returns JSON with the members of its upper levels on separate lines, in the original order.
 fn lines(json: &str) -> String {
     let (mut out, mut depth, mut inside, mut escaped) = (String::new(), 0, false, false);
     let mut chars = json.chars().peekable();
@@ -91,7 +91,7 @@ fn lines(json: &str) -> String {
     out
 }
 
-/// A response as a page shows it.
+/// Returns a response as a page shows it.
 fn shown(answer: &Answer) -> String {
     let fields = answer.fields.iter().filter(|(name, _)| !HIDDEN.contains(&name.as_str()));
     let head: String = fields.map(|(name, value)| format!("{name}: {value}\n")).collect();

@@ -1,12 +1,12 @@
-//! The reference of the command line, generated from its definition, and the form of every error that a wrong value
-//! causes. `BLESS=1 cargo test --test it docs::` writes the page.
+//! The command-line reference, generated from the definition of the commands, and the form of every error that a wrong
+//! value causes. `BLESS=1 cargo test --test it docs::` writes the page.
 
 use super::pages::{blessed, root};
 use super::rig::Rig;
 use clap::{Arg, Command};
 use std::fmt::Write;
 
-/// Commands without subcommands, with their full names.
+/// Returns the commands without subcommands, with their full names.
 fn leaves() -> Vec<(String, Command)> {
     fn collect(command: &Command, name: &str, found: &mut Vec<(String, Command)>) {
         if command.get_subcommands().next().is_none() {
@@ -23,17 +23,17 @@ fn leaves() -> Vec<(String, Command)> {
     found
 }
 
-/// Arguments of a command except `--help` and `--version`.
+/// Returns the arguments of a command except `--help` and `--version`.
 fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
 }
 
-/// The line of a command in the help of another, without line breaks.
+/// Returns a help text as a single line.
 fn line(text: Option<&clap::builder::StyledStr>) -> String {
     text.map(|text| text.to_string().split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
 }
 
-/// The example at the end of a command's help.
+/// Returns the example at the end of a command's help.
 fn example(name: &str, command: &Command) -> String {
     let after = command.get_after_help().unwrap_or_else(|| panic!("{name} has no example")).to_string();
     let example = after.strip_prefix("Example:\n  ").unwrap_or_else(|| panic!("{name}: {after}"));
@@ -93,7 +93,7 @@ fn every_help_has_an_example() {
 /// A value that no option with a rule accepts.
 const WRONG: &str = "no/such value?";
 
-/// Options that accept any text: a name to give or to search for, or the key of the simulated provider.
+/// Options that accept any text: a name to set or to search for, or the key of the simulated provider.
 const FREE: [(&str, &str); 9] = [
     ("tollgate keys issue", "name"),
     ("tollgate keys set", "name"),
@@ -123,7 +123,7 @@ fn every_wrong_value_is_shown_with_its_rule() {
             }
             words.extend(arg.get_long().map(|long| format!("--{long}")));
             words.push(WRONG.to_owned());
-            // Without a change it is not looked at which key is meant.
+            // Without a change, the command does not check the key.
             if name == "tollgate keys set" && id.is_empty() {
                 words.push("--disable".to_owned());
             }

@@ -1,10 +1,11 @@
 //! The configuration reference: the entry of every key in `src/docs/configuration/` is generated here from the code.
 //! `BLESS=1 cargo test --test it docs::` writes the entries; all text outside their marks is written by hand.
 //!
-//! Keys are those that the reader accepts. The accepted values come from the reader's own errors, or from the comment.
-//! Defaults are what the effective configuration shows of a configuration with only the required keys. The rows of
-//! `Config::follow` say if a reload applies a key. The meaning is the comment of the field that holds the value; a field
-//! with another name than its key has the key as an alias. Examples are in `examples`, and the reader accepts each.
+//! The keys are those that the reader accepts. The accepted values come from the reader's own errors, or from the
+//! comment. The defaults are those of the effective configuration if only the required keys are set. The rows of
+//! `Config::follow` say if a reload applies a key. The description is the comment of the field that holds the value; a
+//! field whose name differs from its key has the key as an alias. Examples are in `examples`, and the reader accepts
+//! each.
 
 use super::examples::EXAMPLES;
 use super::pages::{anchor, blessed, root};
@@ -19,9 +20,9 @@ const FOLDER: &str = "configuration";
 struct Table {
     /// Name in the manual.
     name: &'static str,
-    /// Page that has its keys.
+    /// Page that contains its keys.
     page: &'static str,
-    /// Position in a configuration.
+    /// Path in a configuration.
     path: &'static str,
     /// Types whose fields hold its values.
     types: &'static [&'static str],
@@ -58,7 +59,7 @@ const SOURCES: [&str; 9] = [
     include_str!("../../../src/policy/plan.rs"),
 ];
 
-/// Required settings, line by line, each with its key. Braces mark the position of further keys of a table.
+/// Required settings, line by line, each with its key. Braces mark where other keys of a table are inserted.
 const REQUIRED: [(&str, &str); 22] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
@@ -84,7 +85,8 @@ const REQUIRED: [(&str, &str); 22] = [
     ("", "{groups[0]}"),
 ];
 
-/// The required configuration with `more` in the table at `path`, and without the key `lacking` and the keys below it.
+/// Returns the required configuration with `more` in the table at `path`, and without the key `lacking` and the keys
+/// below it.
 fn text(path: &str, more: &str, lacking: &str) -> String {
     let (mark, items) = (format!("{{{lacking}"), format!("{lacking}["));
     let is_kept = |key: &str, line: &str| lacking.is_empty() || !(key.starts_with(&items) || line.contains(&mark));
@@ -106,7 +108,7 @@ fn parse(text: &str) -> Result<Config, Vec<String>> {
     Config::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
-/// Keys of the table at `path`, from the reader's error for an unknown key.
+/// Returns the keys of the table at `path`, from the reader's error for an unknown key.
 fn known(path: &str) -> Vec<String> {
     let errors = parse(&text(path, "no_such_key_there_is = 1", "")).unwrap_err();
     let said = errors.iter().find_map(|error| error.split_once("no_such_key_there_is: unknown key; known are "));
@@ -114,7 +116,8 @@ fn known(path: &str) -> Vec<String> {
     list.split(", ").map(str::to_string).collect()
 }
 
-/// Key to value of one table of the effective configuration, in its order. A key without a value has words.
+/// Returns the keys and values of one table of the effective configuration, in its order. For a key without a value,
+/// the value is a description.
 fn shown(config: &Config, path: &str) -> Vec<(String, String)> {
     let (heading, inline) = match path {
         "providers[0].discover" => ("[[providers]]", Some("discover = { ")),
@@ -140,7 +143,7 @@ fn shown(config: &Config, path: &str) -> Vec<(String, String)> {
     }
 }
 
-/// Type and key to the first paragraph of the comment of the field that holds it; others are for who reads the code.
+/// Maps type and key to the first paragraph of the field's comment; other paragraphs are for readers of the code.
 fn comments() -> BTreeMap<(String, String), String> {
     let (mut all, mut of, mut alias) = (BTreeMap::new(), String::new(), None);
     let (mut comment, mut first) = (String::new(), true);
@@ -172,7 +175,7 @@ fn comments() -> BTreeMap<(String, String), String> {
 /// Values that no key, or only a few keys, accept.
 const WRONG: [&str; 8] = ["2026-11-25", "-1", "\"\"", "[]", "[\"\"]", "{}", "[\"zz zz\"]", "\"zz zz\""];
 
-/// Values that the key accepts, from the reader's errors for wrong ones: the most exact of them.
+/// Returns the values that the key accepts, from the most precise of the reader's errors for wrong ones.
 fn accepted(path: &str, key: &str) -> Option<String> {
     let full = format!("{path}.{key}");
     let mut best: Option<(bool, String)> = None;
@@ -196,7 +199,7 @@ fn accepted(path: &str, key: &str) -> Option<String> {
     best.map(|(_, words)| words)
 }
 
-/// Text with TOML strings marked as code.
+/// Returns the text with TOML strings marked as code.
 fn marked(text: &str) -> String {
     if text.contains('`') || text.contains("\" \\") {
         return text.to_owned();
@@ -205,19 +208,19 @@ fn marked(text: &str) -> String {
     parts.map(|(at, part)| if at % 2 == 1 { format!("`\"{part}\"`") } else { part.to_owned() }).collect()
 }
 
-/// Heading of a key: its name, after the name of its table if that is inside another.
+/// Returns the heading of a key: its name, after the name of its table if that is inside another one.
 fn heading(table: &Table, key: &str) -> String {
     if table.name.starts_with('[') { key.to_owned() } else { format!("{}.{key}", table.name) }
 }
 
-/// Comment of the field that holds the value of a key.
+/// Returns the comment of the field that holds the value of a key.
 fn comment(table: &Table, key: &str) -> String {
     let comments = comments();
     let found = table.types.iter().find_map(|of| comments.get(&(of.to_string(), key.to_owned())));
     found.unwrap_or_else(|| panic!("no field of {:?} holds {key}", table.types)).clone()
 }
 
-/// Example of a key: that of `examples`, the required line, or its default.
+/// Returns the example of a key: from `examples`, the required line, or its default.
 fn example(table: &Table, key: &str, default: &str) -> String {
     let full = format!("{}.{key}", table.path);
     let named = full.replace("[0]", "");
@@ -232,13 +235,17 @@ fn example(table: &Table, key: &str, default: &str) -> String {
     }
 }
 
-/// Keys of one table in the order of the effective configuration, each with its default.
+/// Returns the keys of one table in the order of the effective configuration, each with its default.
 fn keys(table: &Table) -> Vec<(String, Option<String>)> {
     let shown = shown(&parse(&text("", "", "")).unwrap(), table.path);
     let place = |key: &String| shown.iter().position(|(other, _)| other == key).unwrap_or(usize::MAX);
     let mut keys = known(table.path);
     for (key, _) in &shown {
-        assert!(keys.contains(key), "{}.{key} is shown, but the reader does not know it", table.path);
+        assert!(
+            keys.contains(key),
+            "{}.{key} is in the effective configuration, but the reader does not know it",
+            table.path
+        );
     }
     if ["providers[0]", "models[0]"].contains(&table.path) {
         let repeated = known("upstream");
@@ -248,7 +255,7 @@ fn keys(table: &Table) -> Vec<(String, Option<String>)> {
     keys.into_iter().map(|key| (key.clone(), shown.get(place(&key)).map(|(_, value)| value.clone()))).collect()
 }
 
-/// Entries of one table.
+/// Returns the entries of one table.
 fn entries(table: &Table) -> String {
     let (fixed, mut out) = (fixed(), String::new());
     for (key, shown) in keys(table) {
@@ -278,7 +285,7 @@ fn entries(table: &Table) -> String {
     out
 }
 
-/// List of all keys, by table.
+/// Returns the list of all keys, by table.
 fn index() -> String {
     let mut out = "| table | keys |\n|---|---|\n".to_owned();
     for table in &TABLES {
@@ -293,7 +300,7 @@ fn index() -> String {
 }
 
 #[test]
-fn configuration_pages_are_what_the_code_says() {
+fn configuration_pages_match_the_code() {
     blessed(&root().join("src/docs/configuration.md"), &[("keys".to_owned(), index())]);
     let mut pages: Vec<&str> = TABLES.iter().map(|table| table.page).collect();
     pages.dedup();
@@ -328,7 +335,7 @@ fn every_example_of_a_key_is_accepted() {
     assert_eq!(used, EXAMPLES.lines().filter(|line| line.contains(" = ")).count(), "an example has no key");
 }
 
-/// Keys that are valid only with another one.
+/// Keys that are valid only together with another one.
 const NEEDS: [(&str, &str); 1] = [("server.proxy_protocol", "trusted_proxies = [\"10.0.0.0/8\"]\n")];
 
 #[test]
@@ -366,14 +373,14 @@ fn discovery_is_off_by_default() {
 }
 
 #[test]
-fn what_the_reference_calls_required_is() {
+fn required_keys_of_the_reference_are_required() {
     for (key, _) in REQUIRED.iter().filter(|(key, _)| !key.is_empty()) {
-        assert!(parse(&text("", "", key)).is_err(), "nobody misses {key}");
+        assert!(parse(&text("", "", key)).is_err(), "{key} is not required");
     }
 }
 
 #[test]
-fn outside_the_tables_stands_the_default_model_alone() {
+fn default_model_is_the_only_key_outside_the_tables() {
     let errors = parse(&format!("no_such_key_there_is = 1\n{}", text("", "", ""))).unwrap_err();
     let known =
         "unknown key; known are default_model, server, store, telemetry, upstream, providers, models, plans, groups";

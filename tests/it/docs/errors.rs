@@ -1,4 +1,4 @@
-//! The reference of errors, generated from the constructors of [`Refusal`]. `BLESS=1 cargo test --test it docs::` writes
+//! The error reference, generated from the constructors of [`Refusal`]. `BLESS=1 cargo test --test it docs::` writes
 //! its tables.
 
 use super::pages::{blessed, root};
@@ -11,19 +11,19 @@ use tollgate::policy::refusal::{Missing, Refusal};
 
 const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
 
-/// Constructors that are not errors of their own: they change another error, or belong to the admin API.
+/// Constructors that do not make an error: they change another error, or belong to the admin API.
 const OTHERS: [&str; 3] = ["closing", "too_long", "of_status"];
 
 fn limit(kind: LimitKind, by: LimitReason) -> Refusal {
     let value = if kind == LimitKind::Budget { 50_000_000_000 } else { 600 };
-    // The end of a minute, and that of a month.
+    // The end of a minute, or of a month.
     let is_window = matches!(kind, LimitKind::Requests | LimitKind::TokensPerWindow);
     let reset = Unix(if is_window { 1_795_617_060_000 } else { 1_796_083_200_000 });
     let window = Duration::from_secs(60);
     Refusal::limit(&Limit { kind, by, whose: Whose::Key, value, window, reset, retry_after: 30 })
 }
 
-/// Name of the constructor, an error that it makes, and the client's remedy.
+/// Returns the name of each constructor, an error that it makes, and the client's remedy.
 fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
     let wait = Duration::from_secs(10);
     let share = LimitReason::Share { need: 900, left: 300 };

@@ -1,4 +1,4 @@
-//! Examples for the configuration reference, for keys whose default says too little. `configuration` checks each.
+//! Examples in the configuration reference, for keys whose default is not a good example. `configuration` checks each.
 
 pub const EXAMPLES: &str = r#"
 server.listen = ["0.0.0.0:8080", "[::1]:8081"]

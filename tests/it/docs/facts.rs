@@ -1,4 +1,5 @@
-//! Facts that several texts state, which once disagreed: each is compared with the code or with its other text.
+//! Facts that several texts state and that have disagreed before: each is compared with the code or with the other
+//! text.
 
 use super::rig::Rig;
 use serde_json::Value;
@@ -15,7 +16,7 @@ const OPENAPI: &str = include_str!("../../../src/gateway/openapi.json");
 const README: &str = include_str!("../../../README.md");
 const SHARED: &str = include_str!("../../../src/docs/explanation/shared-ledger.md");
 
-/// The text between two marks.
+/// Returns the text between two marks.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
     let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("no {start}"));
     rest.split_once(end).map_or(rest, |(inside, _)| inside)
@@ -29,11 +30,11 @@ fn peers_have_versions() {
         assert!(version.is_some_and(|first| first.is_ascii_digit()), "{peer}: {header}");
     }
     let columns = between(README, "| on one core, 32 connections |", "\n").split('|').count();
-    assert_eq!(columns, 5, "a gateway without a version is in the table");
+    assert_eq!(columns, 5, "the table has a gateway without a version");
 }
 
 #[test]
-fn costs_are_those_that_the_gate_compares() {
+fn costs_on_the_page_are_those_of_the_gate() {
     let gate: Value = serde_json::from_str(GATE).unwrap();
     let figures = gate["figures"].as_object().unwrap();
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
@@ -53,7 +54,7 @@ fn costs_are_those_that_the_gate_compares() {
 }
 
 #[test]
-fn goals_are_judged_by_the_figures_shown() {
+fn goals_agree_with_the_figures_shown() {
     let mut judged = 0;
     for row in BENCHES.lines().filter(|line| line.ends_with("| yes |") || line.ends_with("| NO |")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -71,13 +72,13 @@ fn goals_are_judged_by_the_figures_shown() {
 }
 
 #[test]
-fn litellm_page_maps_what_tollgate_has() {
+fn litellm_page_maps_existing_features() {
     let row = |name: &str| between(LITELLM, name, "\n");
     let signed = row("| providers that need signed requests");
     assert!(["chat", "responses", "messages"].iter().all(|shape| signed.contains(&format!("`{shape}`"))), "{signed}");
     assert!(row("| Bedrock, Vertex").contains("scripts/examples/bedrock.toml"));
     assert!(row("| `/key/generate`").contains("`/admin/v1/keys`"), "keys are also issued over HTTP");
-    // A limit of one deployment has no equivalent, so the example must not turn it into one of each key.
+    // A limit of one deployment has no equivalent, so the example must not turn it into a limit per key.
     assert!(row("| `litellm_params.rpm`").contains("| none:") || row("| `litellm_params.rpm`").contains("none"));
     let example = between(LITELLM, "\n```toml\n", "\n```\n");
     assert!(!example.contains("requests =") && !between(LITELLM, "\n```yaml\n", "\n```\n").contains("rpm"));
@@ -109,7 +110,7 @@ fn admin_listener_is_described_with_its_dashboard() {
 }
 
 #[test]
-fn helps_say_what_their_own_command_does() {
+fn help_texts_match_their_own_command() {
     let rig = Rig::new("helps", "");
     let help = |words: &[&str]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate")).args(words).arg("--help").output();
@@ -123,7 +124,7 @@ fn helps_say_what_their_own_command_does() {
     for word in ["Verify", "audit", "export", "adopt"] {
         assert!(line.contains(word), "{word}: {line}");
     }
-    // A warning of the configuration says that it is one.
+    // A warning of the configuration must start with `warning`.
     let text = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
     std::fs::write(rig.path("tollgate.toml"), text.replace("context = ", "input_price = 1\ncontext = ")).unwrap();
     let checked = rig.command(&["check"]).output().unwrap();
@@ -132,7 +133,7 @@ fn helps_say_what_their_own_command_does() {
 }
 
 #[test]
-fn changelog_names_the_formats_of_the_ledgers() {
+fn changelog_has_the_current_ledger_formats() {
     let tables = include_str!("../../../src/store/sqlite/tables.rs");
     let remote = include_str!("../../../src/store/remote.rs");
     let file = between(tables, "const SCHEMA: i64 = ", ";");
@@ -147,7 +148,7 @@ fn bounds_are_next_to_their_claims() {
     assert!(claim.contains("exception"), "{claim}");
     assert!(MAP.contains("no more than one would, within the bound of [`docs::explanation::shared_ledger`]"));
     let recorder = include_str!("../../../src/gateway/admin/recorder.rs");
-    assert!(recorder.contains("const BYTES: [usize; 2] = [40 << 10, 1 << 20];"), "the page says 40 KiB and 1 MiB");
+    assert!(recorder.contains("const BYTES: [usize; 2] = [40 << 10, 1 << 20];"), "the manual says 40 KiB and 1 MiB");
     assert!(ADMIN_API.contains("in 40 KiB") && ADMIN_API.contains("in 1 MiB"));
 }
 
@@ -165,7 +166,7 @@ fn claude_code_gets_the_same_variables_everywhere() {
 }
 
 #[test]
-fn examples_of_containers_let_their_dashboard_be_reached() {
+fn container_examples_expose_their_dashboard() {
     for (name, text) in [
         ("compose", include_str!("../../../scripts/examples/compose.yaml")),
         ("kubernetes", include_str!("../../../scripts/examples/kubernetes.yaml")),
@@ -183,7 +184,7 @@ fn readme_is_short_and_has_the_clone_url_once() {
 }
 
 #[test]
-fn signals_and_files_are_those_of_the_program() {
+fn signals_and_files_page_matches_the_program() {
     let page = include_str!("../../../src/docs/reference/exit-codes.md");
     let source = include_str!("../../../src/io/signals.rs");
     let caught = between(source, "use signal_hook::consts::{", "}").split(',').map(str::trim);

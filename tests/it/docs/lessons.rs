@@ -1,5 +1,5 @@
-//! The code blocks of the tutorials and how-to pages: configurations hold, commands have the options that they name, and
-//! the tutorials for a team and for Claude Code are followed to their end.
+//! Code blocks of the tutorials and how-to pages: configurations are valid, commands have the options that they use,
+//! and the tutorials for a team and for Claude Code are executed completely.
 
 use super::pages::{pages, root};
 use super::rig::Rig;
@@ -13,7 +13,7 @@ const CODES: &str = include_str!("../../../src/docs/reference/exit-codes.md");
 const PROXY: &str = include_str!("../../../src/docs/how-to/behind-a-proxy.md");
 const LOCAL: &str = include_str!("../../../src/docs/tutorial/claude-code-local.md");
 
-/// Code blocks of a page with their languages, without the indentation of the list that they are in.
+/// Returns the code blocks of a page with their languages, without the indentation of an enclosing list.
 fn blocks(text: &str) -> Vec<(String, String)> {
     let (mut found, mut open) = (Vec::new(), None::<(usize, String, String)>);
     for line in text.lines() {
@@ -28,12 +28,12 @@ fn blocks(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The blocks of one language.
+/// Returns the blocks of one language.
 fn of(text: &str, language: &str) -> Vec<String> {
     blocks(text).into_iter().filter(|(name, _)| name == language).map(|(_, body)| body).collect()
 }
 
-/// A part of a configuration, completed by what is required.
+/// Returns a part of a configuration, completed with the required tables.
 fn completed(part: &str) -> String {
     let mut text = part.to_owned();
     if !text.contains("[[providers]]") {
@@ -46,7 +46,7 @@ fn completed(part: &str) -> String {
 }
 
 #[test]
-fn configurations_of_tutorials_and_how_to_pages_hold() {
+fn configurations_of_tutorials_and_how_to_pages_are_valid() {
     let mut count = 0;
     for folder in ["tutorial", "how-to", "reference", "configuration"] {
         for page in pages(&root().join("src/docs").join(folder)) {
@@ -70,7 +70,7 @@ fn configurations_of_tutorials_and_how_to_pages_hold() {
     assert!(count >= 10, "{count}");
 }
 
-/// The help of a command, such as `keys issue`.
+/// Returns the help of a command, such as `keys issue`.
 fn help(command: &str) -> String {
     let words = command.split_whitespace().chain(["--help"]);
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(words).output().unwrap();
@@ -79,7 +79,7 @@ fn help(command: &str) -> String {
 }
 
 #[test]
-fn commands_of_all_pages_have_the_options_that_they_name() {
+fn commands_on_all_pages_have_their_options() {
     let (mut helps, mut count) = (BTreeMap::new(), 0);
     for page in pages(&root().join("src/docs")) {
         let text = fs::read_to_string(&page).unwrap();
@@ -107,7 +107,7 @@ fn commands_of_all_pages_have_the_options_that_they_name() {
     assert!(count >= 40, "{count}");
 }
 
-/// Runs shell commands in the rig's folder with its configuration; what they print.
+/// Runs shell commands in the rig's folder with its configuration. Returns their output.
 fn shell(rig: &Rig, commands: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
     let output = Command::new("sh")
@@ -126,7 +126,7 @@ fn shell(rig: &Rig, commands: &str) -> String {
 fn team_of_five_gets_keys_and_budgets() {
     let rig = Rig::new("team", "");
     rig.configure("", &rig.models("small"), &of(TEAM, "toml")[0]);
-    let [issue, report] = &of(TEAM, "sh")[..] else { panic!("two walks") };
+    let [issue, report] = &of(TEAM, "sh")[..] else { panic!("expected two blocks of commands") };
     let list = shell(&rig, issue);
     for (name, budget) in [("ann", "$30"), ("ben", "$30"), ("cat", "$30"), ("dan", "$30"), ("eve", "$5")] {
         let line = list.lines().find(|line| line.contains(&format!(" {name} "))).unwrap_or_else(|| panic!("{list}"));
@@ -145,7 +145,7 @@ fn claude_code_reaches_the_local_model() {
     let there = "http://127.0.0.1:8000/v1";
     assert!(text.contains(there), "{text}");
     fs::write(rig.path("tollgate.toml"), text.replace(there, &format!("http://{}/v1", rig.provider))).unwrap();
-    let [commands] = &of(LOCAL, "sh")[..] else { panic!("one walk") };
+    let [commands] = &of(LOCAL, "sh")[..] else { panic!("expected one block of commands") };
     let (before, _) = commands.split_once("tollgate serve").unwrap();
     let printed = shell(&rig, &before.replace("tollgate check --connect", "tollgate check"));
     assert!(printed.contains("ok"), "{printed}");
@@ -163,7 +163,7 @@ fn claude_code_reaches_the_local_model() {
 }
 
 #[test]
-fn proxy_settings_fit_the_defaults() {
+fn reverse_proxy_page_matches_the_defaults() {
     let nginx = &of(PROXY, "nginx")[0];
     let value = |name: &str| nginx.split_once(name).unwrap().1.split(';').next().unwrap().trim().to_owned();
     let text = completed("");
@@ -179,7 +179,7 @@ fn proxy_settings_fit_the_defaults() {
 }
 
 #[test]
-fn exit_codes_are_those_of_the_reference() {
+fn exit_codes_match_the_reference() {
     let rig = Rig::new("codes", "");
     let code = |args: &[&str]| rig.command(args).output().unwrap().status.code();
     for (row, calls) in [
@@ -192,7 +192,7 @@ fn exit_codes_are_those_of_the_reference() {
         calls.iter().for_each(|args| assert_eq!(code(args), expected, "{args:?}"));
     }
     fs::remove_file(rig.path("ledger.db")).unwrap();
-    assert_eq!(code(&["usage", "--by", "user,model"]), Some(0), "an empty table if there is no ledger");
+    assert_eq!(code(&["usage", "--by", "user,model"]), Some(0), "expected an empty table without a ledger");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Documentation, compared with the program: the OpenAPI document, the configuration reference, the pages of the
+//! Compares the documentation with the program: the OpenAPI documents, the configuration reference, the pages of the
 //! manuals and their links, the systemd units, completions and man pages.
 
 mod admin;

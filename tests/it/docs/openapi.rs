@@ -1,15 +1,15 @@
-//! The OpenAPI document against real answers: every status, header and body must be as it says, and it must say nothing
-//! that is never answered.
+//! Compares the OpenAPI document with real answers: every status, header and body must match it, and every entry of it
+//! must occur.
 
 use super::rig::{Gate, Rig, chat, get, rest};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 
-/// Fields of HTTP itself, which the document does not list.
+/// Header fields of HTTP itself, which the document does not list.
 const OF_HTTP: [&str; 5] = ["date", "content-type", "content-length", "transfer-encoding", "connection"];
 
-/// Statuses in the document that need times or sizes which other tests spend; all are `Error`s of the same form.
+/// Documented statuses that need long times or large sizes, which other tests cover; all are `Error`s of the same form.
 const ELSEWHERE: [u16; 8] = [408, 414, 417, 431, 501, 503, 504, 505];
 
 pub(super) struct Answer {
@@ -49,14 +49,14 @@ fn resolve<'a>(doc: &'a Value, value: &'a Value) -> &'a Value {
     }
 }
 
-/// A schema of the document, ready to be held against instances.
+/// A compiled schema of the document, which checks instances.
 struct Schema {
     schemas: boon::Schemas,
     index: boon::SchemaIndex,
 }
 
 impl Schema {
-    /// References in `schema` mean parts of `doc`; a format that it names must hold.
+    /// Compiles `schema`, whose references point into `doc`. Formats are checked, too.
     fn new(doc: &Value, schema: &Value) -> Schema {
         let mut whole = schema.clone();
         whole["components"] = doc["components"].clone();
@@ -73,7 +73,7 @@ impl Schema {
     }
 }
 
-/// True if `instance` fits `schema`, whose references mean parts of `doc`.
+/// Checks that `instance` matches `schema`, whose references point into `doc`.
 fn fits(doc: &Value, schema: &Value, instance: &Value, what: &str) {
     let schema = Schema::new(doc, schema);
     if let Err(error) = schema.schemas.validate(instance, schema.index) {
@@ -85,7 +85,7 @@ pub(super) fn check(doc: &Value, path: &str, method: &str, answer: &Answer) {
     let what = format!("{method} {path} {}", answer.status);
     let operation = &doc["paths"][path][method];
     let responses = &operation["responses"];
-    // One entry may stand for a hundred statuses.
+    // One entry may cover a hundred statuses.
     let range = format!("{}XX", answer.status / 100);
     let response = resolve(doc, responses.get(answer.status.to_string()).unwrap_or(&responses[range]));
     assert!(response.is_object(), "{what} is not in the document: {}", answer.body);
@@ -112,7 +112,7 @@ pub(super) fn check(doc: &Value, path: &str, method: &str, answer: &Answer) {
     assert!(!events.is_empty());
     let data = &content["schema"]["properties"]["data"];
     let schema = data["anyOf"].get(0).unwrap_or(data)["contentSchema"].clone();
-    assert!(schema.is_object(), "{what}: nothing is said of its events");
+    assert!(schema.is_object(), "{what}: its events are not described");
     events.iter().for_each(|event| fits(doc, &schema, event, &what));
 }
 
@@ -150,7 +150,7 @@ fn document(gate: &Gate) -> Value {
 }
 
 #[test]
-fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answered() {
+fn every_answer_matches_the_document_and_every_entry_occurs() {
     let rig = setting("openapi-answers");
     let (key, narrow, spent) = (rig.issue(""), rig.issue("--endpoints quota --models small"), rig.issue("--plan none"));
     let (list_only, rich) = (rig.issue("--endpoints models"), rig.issue("--budget 12.5"));
@@ -220,14 +220,14 @@ fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answe
         see(template, "get", 401, get_with("nothing", path));
         see(template, "get", 405, other("DELETE", path, &key));
         see(template, "get", 400, broken("GET", path));
-        // A key with the scope chat can still read the list; a scope that permits none of these is not issued.
+        // A key with the scope `chat` can still read the list, and there is no scope without it.
         see(template, "get", 404, get_with(&key, &format!("{path}/or/not")));
     }
     see("/", "get", 400, broken("GET", "/"));
     see("/v1/models", "get", 403, get_with(&narrow, "/v1/models"));
     see("/v1/models/{id}", "get", 403, get_with(&narrow, "/v1/models/small"));
     see("/v1/quota", "get", 403, get_with(&list_only, "/v1/quota"));
-    // What a budget adds.
+    // Headers and errors that only a budget causes.
     see(chat_path, "post", 403, ask_chat(&rich, false, "a model without a price"));
     let quota = get_with(&rich, "/v1/quota");
     assert!(quota.fields.contains(&("x-budget-remaining".to_string(), "12.500000".to_string())), "{:?}", quota.fields);
@@ -318,7 +318,7 @@ fn answer_relayed(
 }
 
 #[test]
-fn relayed_requests_that_the_document_allows_are_accepted_and_others_are_not() {
+fn relayed_requests_are_accepted_as_documented() {
     let rig = setting("openapi-relayed");
     let key = rig.issue("");
     let gate = rig.start();
@@ -373,7 +373,7 @@ fn relayed_requests_that_the_document_allows_are_accepted_and_others_are_not() {
     }
 }
 
-/// Checks that every path of the document is answered.
+/// Checks that every entry of the document has been answered.
 fn complete(doc: &Value, seen: &BTreeSet<(String, String, u16)>) {
     let mut unseen = Vec::new();
     for (path, item) in doc["paths"].as_object().unwrap() {
@@ -390,7 +390,7 @@ fn complete(doc: &Value, seen: &BTreeSet<(String, String, u16)>) {
 }
 
 #[test]
-fn requests_that_the_document_allows_are_accepted_and_others_are_not() {
+fn requests_are_accepted_as_documented() {
     let rig = setting("openapi-requests");
     let key = rig.issue("");
     let gate = rig.start();
@@ -429,7 +429,7 @@ fn requests_that_the_document_allows_are_accepted_and_others_are_not() {
 }
 
 #[test]
-fn system_prompts_are_as_the_document_says() {
+fn system_prompts_match_the_document() {
     let rig = setting("openapi-system");
     let key = rig.issue("");
     let gate = rig.start();
@@ -457,9 +457,9 @@ fn system_prompts_are_as_the_document_says() {
     }
 }
 
-/// Valid values of a version header, by endpoint, from requests made by the document.
+/// Generates the valid values of version headers from the document, and sends them to each endpoint.
 #[test]
-fn version_headers_are_as_the_document_says() {
+fn version_headers_match_the_document() {
     let rig = setting("openapi-versions");
     let key = rig.issue("");
     let gate = rig.start();

@@ -1,16 +1,16 @@
-//! The pages of the manuals: each short, each reachable from the contents, and no link that leads nowhere.
+//! The pages of the manuals: each is short, is linked from the contents, and has no broken link.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Words that a page may have.
+/// Maximum number of words on a page.
 const WORDS_MAX: usize = 2500;
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Markdown files below a folder.
+/// Returns the Markdown files below a folder.
 pub fn pages(folder: &Path) -> Vec<PathBuf> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let found = paths.flat_map(|path| match path.is_dir() {
@@ -20,14 +20,14 @@ pub fn pages(folder: &Path) -> Vec<PathBuf> {
     found.filter(|path| path.extension().is_some_and(|end| end == "md")).collect()
 }
 
-/// Targets of a page's links, without those of its code.
+/// Returns the link targets of a page, without those in code.
 fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     let targets = prose.flat_map(|prose| prose.split("](").skip(1)).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// Returns the anchors of a page's headings, as GitHub creates them.
 pub fn anchors(text: &str) -> Vec<String> {
     let mut is_code = false;
     let headings = text.lines().filter(|line| {
@@ -37,14 +37,14 @@ pub fn anchors(text: &str) -> Vec<String> {
     headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Anchor of a heading.
+/// Returns the anchor of a heading.
 pub fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || ['-', '_', ' '].contains(c);
     heading.trim().to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")
 }
 
-/// Checks the generated parts of a page, or writes them if `BLESS` is set. A part is between `<!-- name -->` and
-/// `<!-- end -->`.
+/// Checks the generated parts of a page, or writes them if `BLESS` is set. A part is between `<!-- name -->` and `<!--
+/// end -->`.
 pub fn blessed(page: &Path, parts: &[(String, String)]) {
     let text = fs::read_to_string(page).unwrap();
     let mut made = text.clone();
@@ -63,7 +63,7 @@ pub fn blessed(page: &Path, parts: &[(String, String)]) {
     }
 }
 
-/// The files that a page's links lead to; what is wrong with a link goes to `wrong`.
+/// Returns the files that a page links to, and adds errors to `wrong`.
 fn follow(page: &Path, wrong: &mut Vec<String>) -> Vec<PathBuf> {
     let text = fs::read_to_string(page).unwrap();
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ fn follow(page: &Path, wrong: &mut Vec<String>) -> Vec<PathBuf> {
 }
 
 #[test]
-fn links_of_all_pages_lead_somewhere() {
+fn all_links_of_the_manuals_work() {
     let mut all = pages(&root().join("src/docs"));
     assert!(all.len() > 30, "{all:?}");
     let others = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benches/README.md"];
@@ -103,9 +103,9 @@ fn contents_link_every_page() {
     let linked = follow(&contents, &mut Vec::new());
     let pages = pages(&root().join("src/docs"));
     let missing: Vec<&PathBuf> = pages.iter().filter(|page| **page != contents && !linked.contains(page)).collect();
-    assert!(missing.is_empty(), "not in src/docs/README.md: {missing:?}");
+    assert!(missing.is_empty(), "missing in src/docs/README.md: {missing:?}");
     let readme = root().join("README.md");
-    assert!(follow(&readme, &mut Vec::new()).contains(&contents), "README.md does not lead to the contents");
+    assert!(follow(&readme, &mut Vec::new()).contains(&contents), "README.md does not link the contents");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn no_page_is_too_long() {
     }
 }
 
-/// How-to pages that lead from a symptom to its fix, without steps of their own.
+/// How-to pages that list symptoms with their fixes, without steps of their own.
 const SYMPTOMS: [&str; 2] = ["alerts.md", "troubleshooting.md"];
 
 #[test]
@@ -135,7 +135,7 @@ fn how_to_pages_have_prerequisites_steps_and_undo() {
 }
 
 #[test]
-fn an_anchor_is_made_as_github_makes_it() {
+fn anchors_are_those_of_github() {
     let text = "# A `b` of c's, d\n```sh\n# no heading\n```\n## E_f-g\n";
     assert_eq!(anchors(text), ["a-b-of-cs-d", "e_f-g"]);
     assert_eq!(links("[a](b.md#c) `x` [d](https://e) ```\n[f](g)\n``` [h](i)"), ["b.md#c", "i"]);

@@ -1,4 +1,4 @@
-//! The reference pages and the README against the program.
+//! Compares the reference pages and the README with the program.
 
 use super::rig::Rig;
 use std::fs;
@@ -11,7 +11,7 @@ const METRICS: &str = include_str!("../../../src/docs/reference/metrics.md");
 const TROUBLESHOOTING: &str = include_str!("../../../src/docs/how-to/troubleshooting.md");
 const README: &str = include_str!("../../../README.md");
 
-/// All sources of the program, without the manuals.
+/// Returns all sources of the program, without the manuals.
 fn sources(folder: &Path) -> String {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let text = paths.filter(|path| !path.ends_with("docs")).map(|path| match path.is_dir() {
@@ -22,7 +22,7 @@ fn sources(folder: &Path) -> String {
 }
 
 #[test]
-fn the_references_list_every_metric_and_every_field_of_the_log() {
+fn references_list_every_metric_and_log_field() {
     let rig = Rig::new("guide", "");
     let gate = rig.start();
     let request = super::rig::chat(&rig.key, "small", true, "hello");
@@ -38,7 +38,7 @@ fn the_references_list_every_metric_and_every_field_of_the_log() {
     }
     for name in METRICS.split('`').filter(|word| word.starts_with("tollgate_")) {
         let name = name.split('{').next().unwrap();
-        assert!(metrics.contains(&format!("# TYPE {name} ")), "{name} is no metric");
+        assert!(metrics.contains(&format!("# TYPE {name} ")), "{name} is not a metric");
     }
     gate.until("two requests are logged", |gate| gate.log().lines().count() >= 3);
     for line in gate.log().lines().filter(|line| !line.contains("\"event\"")) {
@@ -50,7 +50,7 @@ fn the_references_list_every_metric_and_every_field_of_the_log() {
 }
 
 #[test]
-fn the_log_page_lists_every_event_and_troubleshooting_quotes_real_messages() {
+fn log_page_lists_all_events_and_troubleshooting_quotes_are_real() {
     let sources = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let events: Vec<&str> =
         sources.split("\\\"event\\\":\\\"").skip(1).filter_map(|rest| rest.split('\\').next()).collect();
@@ -62,12 +62,12 @@ fn the_log_page_lists_every_event_and_troubleshooting_quotes_real_messages() {
     let quotes: Vec<&str> = headings.filter_map(|heading| heading.split('"').nth(1)).collect();
     assert!(quotes.len() >= 10, "{quotes:?}");
     for quote in quotes {
-        assert!(sources.contains(quote), "{quote} is said nowhere");
+        assert!(sources.contains(quote), "the program never says {quote}");
     }
 }
 
 #[test]
-fn the_ledger_page_has_every_column_of_the_ledgers_views() {
+fn ledger_page_has_every_column_of_the_views() {
     let rig = Rig::new("columns", "");
     let (_, table) = LEDGER.split_once("| column | in | meaning |\n").unwrap();
     let (table, _) = table.split_once("\n\n").unwrap();
@@ -92,7 +92,7 @@ fn the_ledger_page_has_every_column_of_the_ledgers_views() {
 }
 
 #[test]
-fn the_readme_has_a_configuration_that_is_right_and_asks_for_models_that_it_has() {
+fn readme_configuration_is_valid_and_has_the_requested_models() {
     let rig = Rig::new("readme", "");
     let (_, rest) = README.split_once("\n```toml\n").unwrap();
     let (configuration, _) = rest.split_once("\n```\n").unwrap();
@@ -110,8 +110,8 @@ fn the_readme_has_a_configuration_that_is_right_and_asks_for_models_that_it_has(
 
 const PROMISES: &str = include_str!("../../../src/docs/promises.md");
 
-/// File of the test that a promise names: `folder::file::test` below `tests/it`, with `src::` in front below `src`, or a
-/// transcript. Paths are relative to the project.
+/// Returns the file of a test that a promise names: `folder::file::test` below `tests/it`, with the prefix `src::`
+/// below `src`, or a transcript. The path is relative to the project.
 fn file_of(test: &str) -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     if test.ends_with(".txt") {
@@ -131,12 +131,12 @@ fn has_test(text: &str, name: &str) -> bool {
     at.is_some_and(|at| lines[at.saturating_sub(2)..at].iter().any(|line| line.trim() == "#[test]"))
 }
 
-/// True for the name of a test or a transcript.
+/// Returns true for the name of a test or a transcript.
 fn is_test(word: &str) -> bool {
     (word.contains("::") || word.ends_with(".txt")) && !word.contains(' ')
 }
 
-/// The page with a link for every test that it names.
+/// Returns the page with a link for every test that it names.
 fn linked(page: &str) -> String {
     let rows = page.lines().map(|line| {
         let mut row = line.to_owned();
@@ -154,7 +154,7 @@ fn linked(page: &str) -> String {
 #[test]
 fn every_promise_links_tests_that_attack_it() {
     for promise in README.split("\n- **").skip(1).filter_map(|rest| rest.split("**").next()) {
-        assert!(PROMISES.contains(&format!("| **{promise}**")), "{promise} is attacked by nothing");
+        assert!(PROMISES.contains(&format!("| **{promise}**")), "no test attacks {promise}");
     }
     let mut named = 0;
     for row in PROMISES.lines().filter(|line| line.starts_with("| ")).skip(1) {

@@ -1,5 +1,5 @@
-//! The page of the simulated provider: its table of directives is that of the simulator's own documentation, and has
-//! every word that the simulator knows. `BLESS=1 cargo test --test it docs::` writes the table.
+//! The page of the simulated provider: its table of directives equals the simulator's own documentation and contains
+//! every directive. `BLESS=1 cargo test --test it docs::` writes the table.
 
 use super::pages::{blessed, root};
 
@@ -15,7 +15,10 @@ fn simulator_page_has_every_directive() {
     let words: Vec<&str> = fields.filter_map(|line| line.trim().strip_prefix("pub ")?.split(':').next()).collect();
     assert!(words.len() >= 30, "{words:?}");
     for word in words {
-        assert!(["`", "="].iter().any(|end| table.contains(&format!("`{word}{end}"))), "`{word}` is not in the table");
+        assert!(
+            ["`", "="].iter().any(|end| table.contains(&format!("`{word}{end}"))),
+            "`{word}` is missing in the table"
+        );
     }
     blessed(&root().join("src/docs/reference/simulator.md"), &[("directives".to_owned(), table)]);
 }

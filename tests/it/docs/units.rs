@@ -1,15 +1,15 @@
-//! Files of a release besides the binary.
+//! Files of a release other than the binary.
 
 use serde_json::Value;
 use std::process::Command;
 
-#[allow(dead_code)] // its way of being called
+#[allow(dead_code)] // its `main` is not used here
 #[path = "../../../scripts/generate.rs"]
 mod generate;
 
-/// systemd's own check, with a program that exists in the place of the installed one.
+/// Runs systemd's own check, with an existing program in place of the installed one.
 #[test]
-fn the_units_are_valid_and_the_service_is_confined() {
+fn systemd_units_are_valid_and_the_service_is_confined() {
     let folder = std::env::temp_dir().join(format!("tollgate-units-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
@@ -26,7 +26,7 @@ fn the_units_are_valid_and_the_service_is_confined() {
     };
     let (good, said) = analyze(&["verify", "./tollgate.service", "./tollgate.socket"]);
     assert!(good && said.is_empty(), "{said}");
-    // Exposure 0 is best, 10 worst; `--threshold` counts in tenths.
+    // Exposure 0 is best, 10 is worst; `--threshold` counts in tenths.
     let (good, said) = analyze(&["security", "--offline=yes", "--threshold=20", "./tollgate.service"]);
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(good, "{said}");
@@ -34,7 +34,7 @@ fn the_units_are_valid_and_the_service_is_confined() {
 
 /// `BLESS=1 cargo test --test it docs::` writes them.
 #[test]
-fn completions_are_what_the_definitions_say() {
+fn completions_match_the_definitions() {
     use clap::ValueEnum;
     for shell in clap_complete::Shell::value_variants() {
         let file = format!("{}/src/cli/completions/{shell}", env!("CARGO_MANIFEST_DIR"));
@@ -46,7 +46,7 @@ fn completions_are_what_the_definitions_say() {
         }
         assert!(std::fs::read(&file).unwrap() == made, "BLESS=1 cargo test --test it docs:: writes {file}");
         let printed = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["completions", &shell.to_string()]).output();
-        assert!(printed.unwrap().stdout == made, "{shell}: what is printed is what is written");
+        assert!(printed.unwrap().stdout == made, "{shell}: printed completions must equal the written ones");
     }
 }
 
@@ -62,14 +62,14 @@ fn every_command_has_its_man_page() {
 }
 
 #[test]
-fn the_bill_of_materials_is_that_of_the_binary_that_is_released() {
+fn bill_of_materials_matches_the_released_binary() {
     let root = env!("CARGO_MANIFEST_DIR");
     let script = std::fs::read_to_string(format!("{root}/scripts/release")).unwrap();
     let is_built = |line: &&str| line.starts_with("cargo rustc --release") || line.starts_with("cargo metadata");
     let built: Vec<&str> = script.lines().map(str::trim).filter(is_built).collect();
-    assert_eq!(built.len(), 3, "the binary, the static one and the bill: {built:?}");
-    assert!(built.iter().all(|line| !line.contains("features")), "all with the usual features: {built:?}");
-    // For this machine alone, as the script asks: crates for others need not have been fetched.
+    assert_eq!(built.len(), 3, "expected the binary, the static one and the bill: {built:?}");
+    assert!(built.iter().all(|line| !line.contains("features")), "all must have the default features: {built:?}");
+    // Only for this platform, as in the script: the crates of other platforms may not have been downloaded.
     let ask = "host=$(rustc -vV | sed -n 's/^host: //p'); \
                cargo metadata --format-version 1 --locked --filter-platform \"$host\"";
     let output = Command::new("sh").args(["-c", ask]).current_dir(root).output().unwrap();
@@ -82,8 +82,8 @@ fn the_bill_of_materials_is_that_of_the_binary_that_is_released() {
     let refs: Vec<&Value> = bill["components"].as_array().unwrap().iter().map(|c| &c["bom-ref"]).collect();
     for dependency in bill["dependencies"].as_array().unwrap() {
         for on in dependency["dependsOn"].as_array().unwrap() {
-            assert!(refs.contains(&on), "{on} is no component");
+            assert!(refs.contains(&on), "{on} is not a component");
         }
     }
-    assert!(!bill.to_string().contains(root), "where it was built is nobody's business");
+    assert!(!bill.to_string().contains(root), "the bill must not contain the build folder");
 }

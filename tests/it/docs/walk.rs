@@ -1,4 +1,4 @@
-//! The tutorials and how-to pages, followed by a stranger: their own configurations and commands, run as written.
+//! Executes the tutorials and how-to pages as a new user would, with their own configurations and commands.
 
 use super::process::{free_port, wait_for};
 use super::rig::{Rig, write_certificate};
@@ -16,16 +16,16 @@ const FIRST: &str = include_str!("../../../src/docs/tutorial/first-gateway.md");
 const LIFE: &str = include_str!("../../../src/docs/tutorial/life-of-a-key.md");
 const README: &str = include_str!("../../../README.md");
 
-/// Code blocks of a page in one language, in their order.
+/// Returns the code blocks of a page in one language, in order.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let all = page.split("\n```").skip(1).step_by(2);
     all.filter_map(|block| block.strip_prefix(language)?.strip_prefix('\n')).collect()
 }
 
-/// The guide's configuration, on this machine: other addresses, another folder, no certificate.
+/// Returns the guide's configuration, adapted to this machine: other addresses, another folder, no certificate.
 fn configuration(rig: &Rig) -> String {
-    let [first] = blocks(SYSTEMD, "toml")[..] else { panic!("one configuration") };
-    let [trial] = blocks(LIFE, "toml")[..] else { panic!("one plan") };
+    let [first] = blocks(SYSTEMD, "toml")[..] else { panic!("expected one configuration") };
+    let [trial] = blocks(LIFE, "toml")[..] else { panic!("expected one plan") };
     let mut text = format!("{first}\n{trial}\n");
     let tls = text.lines().find(|line| line.starts_with("tls = ")).unwrap().to_owned();
     let base = format!("http://{}/v1", rig.provider);
@@ -42,7 +42,7 @@ fn configuration(rig: &Rig) -> String {
 }
 
 #[test]
-fn the_guides_credentials_are_read_as_it_says() {
+fn credentials_of_the_guide_are_read_as_described() {
     let model =
         "[[models]]\nid = \"m\"\ncontext = \"1K\"\ntargets = [{ provider = \"openai\" }, { provider = \"vertex\" }]";
     let text = format!("{}\n{model}\n", blocks(CREDENTIALS, "toml")[0]);
@@ -56,7 +56,7 @@ fn the_guides_credentials_are_read_as_it_says() {
     assert_eq!(labels, ["openai#1/m", "openai#2/m", "vertex/m"]);
 }
 
-/// A folder of programs: ours, and a `systemctl` that knows how to reload `pid`.
+/// Creates a folder of programs: Tollgate, and a `systemctl` that can reload `pid`.
 fn programs(rig: &Rig, pid: &str) -> String {
     let folder = rig.path("bin");
     fs::create_dir(&folder).unwrap();
@@ -68,17 +68,17 @@ fn programs(rig: &Rig, pid: &str) -> String {
 }
 
 #[test]
-fn a_stranger_has_a_public_endpoint_with_a_certificate_in_ten_commands() {
+fn public_endpoint_guide_works_in_ten_commands() {
     let rig = Rig::new("public", "");
     let folder = rig.path("empty");
     fs::create_dir(&folder).unwrap();
     write_certificate(&folder);
     let port = free_port();
-    // Where names are resolved and whom to trust is the machine's business.
+    // Name resolution and the trusted CA depend on the machine.
     let trust = format!("cacert = \"cert.pem\"\nresolve = \"gate.test:{port}:127.0.0.1\"\n");
     fs::write(folder.join(".curlrc"), trust).unwrap();
 
-    let [commands] = blocks(ENDPOINT, "shell")[..] else { panic!("one walk") };
+    let [commands] = blocks(ENDPOINT, "shell")[..] else { panic!("expected one block of commands") };
     let (configuration, commands) = commands.split_once("\nEND\n").unwrap();
     let count = 1 + commands.lines().filter(|line| !line.starts_with(' ')).count();
     assert!(count <= 10, "{count} commands");
@@ -105,7 +105,7 @@ fn a_stranger_has_a_public_endpoint_with_a_certificate_in_ten_commands() {
     assert!(said.contains("\"object\":\"list\"") && said.contains("\"object\":\"chat.completion\""), "{said}");
 }
 
-/// Leads the requests of a configuration to the simulated provider, which is as strict as the one that it names.
+/// Redirects the requests of a configuration to the simulated provider, which is as strict as the configured one.
 fn lead(text: &str, provider: SocketAddr) -> String {
     let real = "base_url = \"https://api.openai.com/v1\"\n";
     assert!(text.contains(real), "{text}");
@@ -113,15 +113,15 @@ fn lead(text: &str, provider: SocketAddr) -> String {
 }
 
 #[test]
-fn a_stranger_comes_from_a_clone_to_the_first_refusal_in_ten_commands() {
+fn first_gateway_tutorial_reaches_a_refusal_in_ten_commands() {
     let rig = Rig::new("clone", "");
     let folder = rig.path("empty");
     fs::create_dir(&folder).unwrap();
-    let [commands] = blocks(FIRST, "bash")[..] else { panic!("one walk") };
+    let [commands] = blocks(FIRST, "bash")[..] else { panic!("expected one block of commands") };
     let count = commands.lines().filter(|line| !line.starts_with(' ')).count();
     assert_eq!(count, 10, "{commands}");
     let (port, admin) = (free_port(), free_port());
-    // The program is built already, the demo ends by itself, and what `init` has found is led elsewhere.
+    // The program is already built, the demo ends by itself, and the providers that `init` found are redirected.
     let found = format!(
         "tollgate init; sed -i 's/^listen = .*/listen = \"127.0.0.1:{port}\"/; s/127.0.0.1:9090/127.0.0.1:{admin}/; \
          s#^base_url = \"https:.*#base_url = \"http://api.openai.com/v1\"\\naddresses = [\"{}\"]#' tollgate.toml",
@@ -169,7 +169,7 @@ fn a_stranger_comes_from_a_clone_to_the_first_refusal_in_ten_commands() {
 }
 
 #[test]
-fn the_readmes_configuration_serves_claude_code_at_a_provider_as_strict_as_the_real_one() {
+fn readme_configuration_serves_claude_code() {
     let rig = Rig::new("readme-claude", "");
     let (_, rest) = README.split_once("\n```toml\n").unwrap();
     let text = lead(&format!("{}\n", rest.split_once("\n```\n").unwrap().0), rig.provider);
@@ -188,7 +188,7 @@ fn the_readmes_configuration_serves_claude_code_at_a_provider_as_strict_as_the_r
     let names = lines.flat_map(|line| line.split_whitespace()).filter(|word| word.contains("_MODEL="));
     let mut models: Vec<&str> = names.filter_map(|word| Some(word.split_once('=')?.1)).collect();
     models.push("small");
-    assert!(models.len() >= 3, "Claude Code asks for several models: {models:?}");
+    assert!(models.len() >= 3, "Claude Code requests several models: {models:?}");
     for model in models {
         let body = format!(
             "{{\"model\":\"{model}\",\"max_tokens\":32000,\"temperature\":0.3,\"stream\":false,\
@@ -206,8 +206,8 @@ fn the_readmes_configuration_serves_claude_code_at_a_provider_as_strict_as_the_r
     }
 }
 
-/// Starts an example of a provider before the simulated one, and has every model of it answer once; or, where its
-/// models are those of the provider's list, the first of that.
+/// Starts a gateway with an example configuration of a provider, redirected to the simulated one. Every model that it
+/// lists must answer once.
 fn serves(rig: &Rig, name: &str, text: &str, prepare: &dyn Fn(&mut Command)) {
     let led: String = text
         .lines()
@@ -240,7 +240,7 @@ fn serves(rig: &Rig, name: &str, text: &str, prepare: &dyn Fn(&mut Command)) {
 }
 
 #[test]
-fn every_example_of_a_provider_is_a_configuration_that_holds_and_serves() {
+fn every_provider_example_is_valid_and_serves() {
     let rig = Rig::new("examples", "");
     let bin = rig.path("bin");
     fs::create_dir(&bin).unwrap();
@@ -260,9 +260,9 @@ fn every_example_of_a_provider_is_a_configuration_that_holds_and_serves() {
             Some("toml") => Some(text.clone()),
             _ => inline("tollgate.toml: |").or_else(|| inline("TOLLGATE_CONFIG_TOML: |")),
         };
-        // Rules and the dashboard hold none.
+        // Alert rules and the dashboard contain no configuration.
         let Some(text) = text else { continue };
-        // What stands below an indented text in a compose file.
+        // A compose file continues after the indented text.
         let text = text.split("volumes:").next().unwrap();
         fs::write(rig.path("tollgate.toml"), text).unwrap();
         let prepare = |command: &mut Command| {
@@ -295,7 +295,7 @@ fn every_example_of_a_provider_is_a_configuration_that_holds_and_serves() {
 }
 
 #[test]
-fn a_stranger_issues_spends_rotates_reports_and_verifies_by_the_guide() {
+fn key_life_cycle_guide_works() {
     let rig = Rig::new("walk", "");
     let text = configuration(&rig);
     let (without_trial, _) = text.split_once("\n[[plans]]\nname = \"trial\"").unwrap();
@@ -305,14 +305,14 @@ fn a_stranger_issues_spends_rotates_reports_and_verifies_by_the_guide() {
     });
     fs::write(rig.path("tollgate.toml"), &text).unwrap();
 
-    let [walk] = blocks(LIFE, "sh")[..] else { panic!("one walk") };
+    let [walk] = blocks(LIFE, "sh")[..] else { panic!("expected one block of commands") };
     let here = walk.replace("https://gateway.example", &format!("http://{}", gate.clients));
     assert_ne!(here, walk);
-    // As under systemd: only the file of secrets has the provider's key.
+    // As with systemd, only the file of secrets contains the provider's key.
     let secrets = rig.path("secrets.env");
     fs::write(&secrets, "OPENAI_API_KEY=sk-test\n").unwrap();
     let here = here.replace("/etc/tollgate/secrets.env", &secrets.display().to_string());
-    // The guide waits as long as the gateway may take; a machine full of other tests may take longer.
+    // The guide waits for the documented maximum; a machine full of other tests may take longer.
     assert_eq!(here.matches("\nsleep 1\n").count(), 1);
     let here = here.replace("\nsleep 1\n", "\nsleep 4\n");
     let output = Command::new("sh")
@@ -331,13 +331,13 @@ fn a_stranger_issues_spends_rotates_reports_and_verifies_by_the_guide() {
     assert!(answered > 0, "{said}");
     let documents: Vec<Value> =
         said.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect();
-    let [refused, spent, old, new] = &documents[..] else { panic!("four documents are due: {said}") };
+    let [refused, spent, old, new] = &documents[..] else { panic!("expected four documents: {said}") };
     assert_eq!(refused["error"]["code"], 429, "{said}");
     assert!(spent["tokens"]["used"].as_u64().unwrap() >= 50, "{spent}");
     assert_eq!(old["error"]["code"], 401);
-    assert_eq!(new["tokens"], spent["tokens"], "the same history");
+    assert_eq!(new["tokens"], spent["tokens"], "rotation must keep the usage");
     let report = said.lines().find(|line| line.contains(" ann ")).unwrap_or_else(|| panic!("{said}"));
     assert_eq!(report.split_whitespace().nth(2), Some(answered.to_string().as_str()), "{report}");
     assert!(said.contains("\nok: "), "{said}");
-    assert!(said.trim_end().ends_with(&format!("\n{answered}")), "one row per answer: {said}");
+    assert!(said.trim_end().ends_with(&format!("\n{answered}")), "expected one usage record per answer: {said}");
 }

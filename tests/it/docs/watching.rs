@@ -1,4 +1,5 @@
-//! The alert rules and the dashboard against what the gateway really exposes, and against Prometheus' own tool.
+//! Compares the alert rules and the dashboard with the metrics that the gateway exposes, and checks them with
+//! Prometheus' own tool.
 
 use super::pages::{anchors, root};
 use super::rig::{Rig, chat, connect, get, rest};
@@ -11,7 +12,7 @@ const ALERTS: &str = include_str!("../../../scripts/examples/alerts.yml");
 const DASHBOARD: &str = include_str!("../../../scripts/examples/grafana.json");
 const METRICS: &str = include_str!("../../../src/docs/reference/metrics.md");
 
-/// Output of `/metrics` after a request, a refusal and a failure.
+/// Returns the output of `/metrics` after a request, a refusal and a failure.
 fn metrics() -> String {
     let rig = Rig::new("watching", "");
     let gone = "[[models]]\nid = \"gone\"\ncontext = \"1M\"\ntargets = [{ provider = \"gone\" }]\nqueue = {}\n\
@@ -27,7 +28,7 @@ fn metrics() -> String {
     rest(&mut stream).split_once("\r\n\r\n").unwrap().1.to_string()
 }
 
-/// Names of series with the labels that they have.
+/// Returns the names of series with their labels.
 fn series(metrics: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut all = BTreeMap::<String, BTreeSet<String>>::new();
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
@@ -39,7 +40,7 @@ fn series(metrics: &str) -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// The rules by name, each with its expression and whatever else it says.
+/// Returns the rules by name, each with its expression and the rest of its text.
 fn rules() -> Vec<(String, String)> {
     let rules = ALERTS.split("- alert: ").skip(1).map(|rule| rule.split_once('\n').unwrap());
     let expression = |rest: &str| {
@@ -51,7 +52,7 @@ fn rules() -> Vec<(String, String)> {
     rules.map(|(name, rest)| (name.to_string(), expression(rest))).collect()
 }
 
-/// Summary, description and runbook of a rule, with their quotes.
+/// Returns summary, description and runbook of a rule, with their quotes.
 fn annotations(rule: &str) -> [String; 3] {
     let (_, rest) = ALERTS.split_once(&format!("- alert: {rule}\n")).unwrap();
     let rest = rest.split("- alert: ").next().unwrap();
@@ -80,7 +81,7 @@ fn dashboard() -> Value {
     serde_json::from_str(DASHBOARD).unwrap()
 }
 
-/// The queries of all panels, by the panel's title.
+/// Returns the queries of all panels, by the title of the panel.
 fn queries(dashboard: &Value) -> Vec<(String, String)> {
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let of = |panel: &Value| -> Vec<(String, String)> {
@@ -91,12 +92,12 @@ fn queries(dashboard: &Value) -> Vec<(String, String)> {
     panels.flat_map(of).collect()
 }
 
-/// The metrics that a query names, each with the labels that it asks of it.
+/// Returns the metrics in a query, each with the labels that it selects.
 fn asked(query: &str) -> Vec<(String, Vec<String>)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
     for (at, _) in query.match_indices("tollgate_").chain(query.match_indices("process_")) {
-        // Inside quotes, or behind other letters, it is no name.
+        // A match inside quotes, or after other letters, is not a metric name.
         if query[..at].ends_with(is_name) || query[..at].matches('"').count() % 2 == 1 {
             continue;
         }
@@ -110,16 +111,16 @@ fn asked(query: &str) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// Labels that a query groups by.
+/// Returns the labels that a query groups by.
 fn grouped(query: &str) -> BTreeSet<String> {
     let lists = query.split("by (").skip(1).filter_map(|rest| rest.split(')').next());
     lists.flat_map(|list| list.split(',')).map(|name| name.trim().to_string()).collect()
 }
 
 #[test]
-fn every_query_names_what_the_gateway_exposes() {
+fn every_query_uses_exposed_metrics_and_labels() {
     let series = series(&metrics());
-    // What Prometheus itself adds to every series.
+    // Labels that Prometheus itself adds to every series.
     let added = ["instance", "job", "le"];
     let mut used = BTreeSet::new();
     let all = rules().into_iter().chain(queries(&dashboard()));
@@ -136,18 +137,18 @@ fn every_query_names_what_the_gateway_exposes() {
             used.insert(name.trim_end_matches("_bucket").to_string());
         }
         for label in grouped(&query) {
-            assert!(known.contains(&*label), "{title}: nothing has the label {label}");
+            assert!(known.contains(&*label), "{title}: no series has the label {label}");
         }
     }
-    // Nothing that is exposed is shown nowhere.
+    // Every exposed metric must be used.
     let plain = |name: &String| ["_sum", "_count", "_bucket"].iter().fold(name.clone(), |n, end| n.replace(end, ""));
     let exposed: BTreeSet<String> = series.keys().map(plain).collect();
     let unseen: Vec<&String> = exposed.iter().filter(|name| !used.contains(*name)).collect();
-    assert!(unseen.is_empty(), "no rule and no panel looks at {unseen:?}");
+    assert!(unseen.is_empty(), "no rule and no panel uses {unseen:?}");
 }
 
 #[test]
-fn the_guide_says_of_each_metric_by_which_rule_it_is_watched() {
+fn metrics_page_names_the_rule_of_each_metric() {
     let (_, table) = METRICS.split_once("| metric | meaning | look when |\n").unwrap();
     let (table, _) = table.split_once("\n\n").unwrap();
     let mut named = BTreeSet::new();
@@ -158,7 +159,7 @@ fn the_guide_says_of_each_metric_by_which_rule_it_is_watched() {
                 rules().into_iter().find(|(rule, _)| rule == name).unwrap_or_else(|| panic!("no rule {name}"));
             let metrics: Vec<&str> = cells[1].split('`').skip(1).step_by(2).collect();
             let is_here = |metric: &&str| query.contains(metric.split('{').next().unwrap());
-            assert!(metrics.iter().any(is_here), "{name} does not look at {metrics:?}");
+            assert!(metrics.iter().any(is_here), "{name} does not use {metrics:?}");
             named.insert(name.to_string());
         }
     }
@@ -167,18 +168,18 @@ fn the_guide_says_of_each_metric_by_which_rule_it_is_watched() {
 }
 
 #[test]
-fn the_dashboard_has_what_grafana_wants_of_one() {
+fn dashboard_is_valid_for_grafana() {
     let dashboard = dashboard();
     assert!(dashboard["schemaVersion"].as_u64() >= Some(36) && dashboard["uid"] == "tollgate");
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     let names: Vec<&str> = variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
     let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
     for panel in dashboard["panels"].as_array().unwrap() {
-        assert!(ids.insert(panel["id"].as_u64().unwrap()), "the same id twice: {}", panel["title"]);
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "duplicate id: {}", panel["title"]);
         let [x, y, w, h] = ["x", "y", "w", "h"].map(|name| panel["gridPos"][name].as_u64().unwrap());
         assert!(x + w <= 24, "{}", panel["title"]);
         for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
-            assert!(places.insert(cell), "{} lies on another panel", panel["title"]);
+            assert!(places.insert(cell), "{} overlaps another panel", panel["title"]);
         }
         if panel["type"] != "row" {
             assert!(
@@ -189,7 +190,7 @@ fn the_dashboard_has_what_grafana_wants_of_one() {
         assert!(["row", "stat", "timeseries"].contains(&shows), "{}: {shows}", panel["title"]);
         let targets = panel["targets"].as_array().map_or(&[][..], Vec::as_slice);
         let letters: BTreeSet<&str> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
-        assert_eq!(letters.len(), targets.len(), "{}: one letter twice", panel["title"]);
+        assert_eq!(letters.len(), targets.len(), "{}: duplicate letter", panel["title"]);
         for target in targets {
             let datasource = (&target["datasource"]["type"], &target["datasource"]["uid"]);
             assert_eq!(datasource, (&"prometheus".into(), &"${datasource}".into()), "{}", panel["title"]);
@@ -216,7 +217,7 @@ fn promtool(args: &[&str], input: &str) {
 }
 
 #[test]
-fn prometheus_takes_the_rules_the_queries_and_the_metrics() {
+fn prometheus_accepts_rules_queries_and_metrics() {
     let folder = std::env::temp_dir().join(format!("tollgate-watching-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
@@ -245,7 +246,7 @@ fn prometheus_takes_the_rules_the_queries_and_the_metrics() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Rules at work: one that must fire, and a day on which nothing is wrong.
+/// Tests of the rules: one that must fire, and a day without any problem.
 const RULES_TESTED: &str = r#"
 rule_files: [alerts.yml]
 evaluation_interval: 1m

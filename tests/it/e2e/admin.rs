@@ -1,4 +1,5 @@
-//! The admin API on the running binary: what it tells is what the commands tell, and each sees what the other did.
+//! The admin API on the running binary: it returns what the commands print, and each side sees the changes of the
+//! other.
 
 use super::client::{Answer, Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, with};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tollgate::io::clock::unix;
 use tollgate::policy::window::iso;
 
-/// The write token is what the tests have a variable for.
+/// The write token comes from the environment variable that all tests set.
 const WRITE: &str =
     "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]\nrecord_requests = true";
 
@@ -19,7 +20,7 @@ fn start() -> Harness {
     Harness::start(&Setup { server: WRITE, ..Setup::default() })
 }
 
-/// Asks the admin API, with the write token.
+/// Sends a request to the admin API with the write token.
 fn ask(h: &Harness, method: &str, path: &str, more: &[(&str, &str)], body: &str) -> Answer {
     let token = bearer(CREDENTIAL.1);
     let fields: Vec<(&str, &str)> = more.iter().copied().chain([("authorization", token.as_str())]).collect();
@@ -45,7 +46,7 @@ fn printed(h: &Harness, args: &[&str]) -> Value {
 }
 
 #[test]
-fn what_the_api_tells_is_what_the_commands_print() {
+fn admin_api_returns_what_the_commands_print() {
     let h = start();
     let key = h.key();
     for _ in 0..3 {
@@ -79,7 +80,7 @@ fn what_the_api_tells_is_what_the_commands_print() {
 }
 
 #[test]
-fn a_read_with_a_body_is_answered_and_its_connection_kept() {
+fn get_with_a_body_is_answered_on_a_kept_connection() {
     let h = start();
     let id = &h.key()[8..20];
     let token = bearer(CREDENTIAL.1);
@@ -106,12 +107,16 @@ fn a_refused_request_leaves_its_idempotency_key_free() {
     assert!(made.status() == 200 && made.json()["secret"].is_string(), "{}", made.text());
     let again = ask(&h, "POST", "keys", &once, "{\"name\": \"x\"}");
     assert_eq!((again.status(), &again.json()["id"], &again.json()["secret"]), (200, &made.json()["id"], &Value::Null));
-    assert_eq!(ask(&h, "POST", "keys", &once, "{\"name\": 7}").status(), 409, "another request");
+    assert_eq!(
+        ask(&h, "POST", "keys", &once, "{\"name\": 7}").status(),
+        409,
+        "another request with the same idempotency key"
+    );
     assert_eq!(told(&h, "keys")["data"].as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn the_last_requests_are_the_lines_of_the_log() {
+fn last_requests_equal_the_lines_of_the_log() {
     let h = start();
     let key = h.key();
     let answers: Vec<Answer> = (0..5).map(|_| h.chat(&key, &chat("x\n#sim tokens=5"))).collect();
@@ -119,9 +124,9 @@ fn the_last_requests_are_the_lines_of_the_log() {
     let last = told(&h, "requests?limit=4");
     let ids: Vec<&str> = last["data"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
     let sent: Vec<String> = [&wrong, &answers[4], &answers[3], &answers[2]].map(Answer::id).to_vec();
-    assert_eq!(ids, sent, "the newest first");
+    assert_eq!(ids, sent, "the newest request comes first");
     assert_eq!(last["data"][1], h.log_of(&answers[4].id()));
-    let next = last["next"].as_str().expect("there are more");
+    let next = last["next"].as_str().expect("a cursor to more requests");
     let more = told(&h, &format!("requests?limit=1000&after={next}"));
     assert_eq!(more["data"][0]["id"], answers[1].id());
     assert_eq!(more["next"], Value::Null);
@@ -130,7 +135,7 @@ fn the_last_requests_are_the_lines_of_the_log() {
     let out = h.done(&["requests", "--key", "test", "--limit", "2", "--json"]);
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2);
-    assert_eq!(lines[1]["id"], wrong.id(), "the newest last");
+    assert_eq!(lines[1]["id"], wrong.id(), "the newest request comes last");
 
     let status = told(&h, "status");
     let sum = |name: &str| -> u64 {
@@ -152,7 +157,7 @@ fn empty_list_of_requests_names_the_start_of_the_recording() {
     let wrong = with(chat("x"), "model", "no-such");
     assert_eq!(h.chat(&key, &wrong).status(), 404);
     let said = h.command(&["requests", "--failed"]);
-    assert_eq!((said.code, said.out.lines().count()), (0, 1), "the earlier request was not recorded: {}", said.out);
+    assert_eq!((said.code, said.out.lines().count()), (0, 1), "the earlier request must not be recorded: {}", said.out);
     let since = told(&h, "status")["recorded_since"].as_str().unwrap().to_owned();
     assert!(said.err.starts_with(&format!("no such request since {since}, when recording began")), "{}", said.err);
     assert!(said.err.contains("`record_requests = true` records from the start"), "{}", said.err);
@@ -215,7 +220,7 @@ fn a_follower_continues_with_the_next_gateway() {
 }
 
 #[test]
-fn a_key_is_issued_changed_rotated_and_revoked_and_all_of_it_is_in_the_audit() {
+fn key_changes_by_the_api_are_all_in_the_audit() {
     let h = start();
     let body = json!({"name": "<b>ci</b>", "models": ["small"], "labels": {"team": "search"}, "expires": "30d",
         "limits": {"requests": 5, "budget": 1.5}});
@@ -223,7 +228,7 @@ fn a_key_is_issued_changed_rotated_and_revoked_and_all_of_it_is_in_the_audit() {
     assert_eq!(issued.status(), 200, "{}", issued.text());
     let issued = issued.json();
     let (id, secret) = (issued["id"].as_str().unwrap(), issued["secret"].as_str().unwrap());
-    assert_eq!(h.chat(secret, &chat("x\n#sim tokens=5")).status(), 200, "it works at once");
+    assert_eq!(h.chat(secret, &chat("x\n#sim tokens=5")).status(), 200, "the key works immediately");
     assert_eq!(printed(&h, &["keys", "show", id, "--json"])["limits"]["requests"], 5);
     let patch = json!({"plan": issued["plan"], "disabled": true, "limits": {"requests": null}, "expires": null,
         "models": ["*"], "group": null, "labels": {"team": null}});
@@ -274,11 +279,11 @@ fn a_key_is_issued_changed_rotated_and_revoked_and_all_of_it_is_in_the_audit() {
         let answer = ask(&h, "POST", "keys", &[], wrong);
         assert_eq!(answer.status(), 400, "{wrong}: {}", answer.text());
     }
-    assert_eq!(told(&h, "keys")["data"].as_array().map(Vec::len), Some(1), "nothing was issued by mistake");
+    assert_eq!(told(&h, "keys")["data"].as_array().map(Vec::len), Some(1), "no rejected request may issue a key");
 }
 
 #[test]
-fn members_are_read_as_json_may_write_them_and_what_is_wrong_is_named_by_its_path() {
+fn json_members_may_be_escaped_and_errors_name_their_path() {
     let h = start();
     let body = r#"{"name":"has/rotate","limits":{"budget":1e-9,"requests":60.0,"tokens":1e3}}"#;
     let issued = ask(&h, "POST", "keys", &[], body);
@@ -289,7 +294,11 @@ fn members_are_read_as_json_may_write_them_and_what_is_wrong_is_named_by_its_pat
     let id = key["id"].as_str().unwrap();
     let other = ask(&h, "POST", "keys", &[], r#"{"name":"other"}"#).json()["id"].as_str().unwrap().to_string();
     let again = json!({"limits": {"budget": limits["budget"], "requests": limits["requests"]}});
-    assert_eq!(ask(&h, "PATCH", &format!("keys/{id}"), &[], &again.to_string()).status(), 200, "as it was told");
+    assert_eq!(
+        ask(&h, "PATCH", &format!("keys/{id}"), &[], &again.to_string()).status(),
+        200,
+        "the API accepts what it returned"
+    );
     for (wrong, path) in [
         (r#"{"limits":{"requests":60.5}}"#, "limits.requests"),
         (r#"{"limits":{"tokens":-1}}"#, "limits.tokens"),
@@ -317,13 +326,17 @@ fn members_are_read_as_json_may_write_them_and_what_is_wrong_is_named_by_its_pat
     }
     assert_eq!(ask(&h, "DELETE", &format!("keys/{id}"), &[], r#"{"nope":1}"#).status(), 400);
     assert_eq!(told(&h, &format!("keys/{id}"))["status"], "live");
-    assert_eq!(ask(&h, "POST", &format!("keys/{id}%2Frotate"), &[], "{}").status(), 405, "one part is one name");
+    assert_eq!(
+        ask(&h, "POST", &format!("keys/{id}%2Frotate"), &[], "{}").status(),
+        405,
+        "an encoded slash belongs to the name"
+    );
     let report = told(&h, "usage?by=day&limit=1");
     assert_eq!(report, json!({"data": [], "next": null}));
 }
 
 #[test]
-fn a_rotation_keeps_every_promise_and_the_audit_says_until_when() {
+fn rotation_keeps_former_secrets_and_the_audit_has_their_end() {
     let h = start();
     let id = ask(&h, "POST", "keys", &[], r#"{"name":"ci","labels":{"team":"a"},"limits":{"budget":1.5}}"#).json();
     let rotate = format!("keys/{}/rotate", id["id"].as_str().unwrap());
@@ -333,9 +346,9 @@ fn a_rotation_keeps_every_promise_and_the_audit_says_until_when() {
     let more = ask(&h, "POST", &rotate, &[], r#"{"grace":"1h"}"#);
     assert_eq!(more.status(), 409, "{}", more.text());
     let key = told(&h, "keys/ci");
-    assert_eq!(key["former_secrets_until"].as_array().map(Vec::len), Some(8), "none was cut off");
+    assert_eq!(key["former_secrets_until"].as_array().map(Vec::len), Some(8), "no former secret may end early");
     let line = told(&h, "audit?limit=1")["data"][0].clone();
-    assert_eq!((&line["what"], &line["after"]), (&json!("rotate"), &key), "the members are those of --json");
+    assert_eq!((&line["what"], &line["after"]), (&json!("rotate"), &key), "the members equal those of --json");
     assert_eq!(line["before"]["former_secrets_until"].as_array().map(Vec::len), Some(7));
     let table = h.done(&["ledger", "audit", "--limit", "1"]);
     assert!(table.contains("former_secrets_until"), "{table}");
@@ -344,7 +357,7 @@ fn a_rotation_keeps_every_promise_and_the_audit_says_until_when() {
 }
 
 #[test]
-fn what_is_asked_for_under_one_name_is_done_once_by_however_many_and_after_a_restart() {
+fn idempotency_key_applies_once_in_a_race_and_after_a_restart() {
     let mut h = start();
     let once = [("idempotency-key", "deploy-4711")];
     let answers: Vec<Value> = thread::scope(|scope| {
@@ -359,7 +372,7 @@ fn what_is_asked_for_under_one_name_is_done_once_by_however_many_and_after_a_res
             .collect()
     });
     let secrets: Vec<&Value> = answers.iter().map(|answer| &answer["secret"]).filter(|one| !one.is_null()).collect();
-    assert_eq!(secrets.len(), 1, "the secret is in one answer");
+    assert_eq!(secrets.len(), 1, "only one answer contains the secret");
     assert!(answers.iter().all(|answer| answer["id"] == answers[0]["id"] && answer["name"] == "once"));
     assert_eq!(told(&h, "keys")["data"].as_array().map(Vec::len), Some(1));
     h.gateway.stop("TERM");
@@ -372,7 +385,7 @@ fn what_is_asked_for_under_one_name_is_done_once_by_however_many_and_after_a_res
 }
 
 #[test]
-fn reading_needs_no_token_on_loopback_and_writing_does() {
+fn loopback_reads_need_no_token_but_writes_do() {
     let h = start();
     let no_token = |method: &str, path: &str, host: &str| {
         let text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
@@ -383,12 +396,12 @@ fn reading_needs_no_token_on_loopback_and_writing_does() {
     assert_eq!(no_token("DELETE", "/admin/v1/keys/x", "localhost"), 401);
     assert_eq!(no_token("GET", "/admin/v1/keys", "elsewhere.example"), 403);
     assert_eq!(no_token("GET", "/", "elsewhere.example"), 403);
-    assert_eq!(no_token("GET", "/healthz", "elsewhere.example"), 200, "health is told by any name");
+    assert_eq!(no_token("GET", "/healthz", "elsewhere.example"), 200, "health is available under any host name");
     assert_eq!(no_token("GET", "/metrics", "elsewhere.example"), 403);
 }
 
 #[test]
-fn a_socket_in_the_file_system_needs_no_token_and_is_its_owners_alone() {
+fn unix_socket_needs_no_token_and_admits_only_its_owner() {
     let h = start();
     let text = fs::read_to_string(h.folder.path().join("tollgate.toml")).unwrap();
     let listen = format!("127.0.0.1:{}", free_port());

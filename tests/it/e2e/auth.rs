@@ -1,5 +1,4 @@
-//! Keys: their form, their scopes, and their rotation by the command line next to a running gateway. Contract section
-//! 3.
+//! Keys: their form, their scopes, and their rotation from the command line while a gateway runs.
 
 use super::client::{post, request};
 use super::harness::{Harness, bearer, chat, message, with};
@@ -7,11 +6,11 @@ use super::process::wait_for;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// A running gateway sees a key issued or revoked within this time.
+/// Time within which a running gateway notices that a key was issued or revoked.
 const SEEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// Waits until `seen` is true of each of several changes; more than half of them must be seen in time. What a busy
-/// machine adds now and then is not the gateway's; a gateway that looks too seldom is late more often than not.
+/// Makes several changes and waits until each is visible. More than half of them must be visible within
+/// [`SEEN_WITHIN`]: a busy machine delays some, while a gateway that polls too rarely would be late most of the time.
 fn are_seen_in_time<T>(changes: &[T], what: &str, change: impl Fn(&T), seen: impl Fn(&T) -> bool) {
     let mut times: Vec<Duration> = (changes.iter())
         .map(|one| {
@@ -50,7 +49,11 @@ fn bearer_works_everywhere_and_x_api_key_at_messages() {
         assert_eq!(ask(path, &by_header, &body), x_api_key, "{path}");
     }
     let foreign = [("authorization", "Bearer sk-of-someone-else"), ("x-api-key", key.as_str())];
-    assert_eq!(ask("/v1/messages", &foreign, &message("x")), 200, "of two, the one with our prefix decides");
+    assert_eq!(
+        ask("/v1/messages", &foreign, &message("x")),
+        200,
+        "of two credentials, the one with the tg_ prefix decides"
+    );
     let empty = [("authorization", auth.as_str()), ("x-api-key", "")];
     assert_eq!(ask("/v1/messages", &empty, &message("x")), 200, "an empty header counts as absent");
     let lower = [("authorization", format!("bearer {key}"))];
@@ -58,10 +61,10 @@ fn bearer_works_everywhere_and_x_api_key_at_messages() {
 }
 
 #[test]
-fn an_inexact_key_is_refused() {
+fn key_with_any_deviation_is_refused() {
     let h = Harness::usual();
     let key = h.key();
-    assert!(key.starts_with("tg_live_"), "section 5.3: prefix, live_, secret part");
+    assert!(key.starts_with("tg_live_"), "the form is prefix, live_, secret");
     let swapped: String = key.chars().rev().collect();
     let mut changed = key.clone();
     let last = if changed.pop() == Some('a') { 'b' } else { 'a' };
@@ -74,7 +77,7 @@ fn an_inexact_key_is_refused() {
         answers.push(answer.json()["error"]["message"].clone());
     }
     answers.dedup();
-    assert_eq!(answers.len(), 1, "no answer tells whether a key exists: {answers:?}");
+    assert_eq!(answers.len(), 1, "answers must not reveal whether a key exists: {answers:?}");
     let basic = h.client().ask(&request("GET", "/v1/quota", &[("authorization", &format!("Basic {key}"))]));
     assert_eq!(basic.status(), 401);
 }
@@ -86,7 +89,7 @@ fn scopes_permit_models_and_endpoints() {
     assert_eq!(h.chat(&chat_only, &chat("x")).status(), 200);
     assert_eq!(h.chat(&chat_only, &with(chat("x"), "model", "hasty")).status(), 403);
     assert_eq!(h.messages(&chat_only, &message("x")).status(), 403);
-    assert_eq!(h.get("/v1/models", &chat_only).status(), 200, "naming chat keeps models and quota");
+    assert_eq!(h.get("/v1/models", &chat_only).status(), 200, "a chat scope includes models and quota");
     assert_eq!(h.get("/v1/quota", &chat_only).status(), 200);
     let models_only = h.issue(&["--endpoints", "models"]);
     wait_for("the key", || (h.get("/v1/models", &models_only).status() == 200).then_some(()));
@@ -103,7 +106,7 @@ fn both_keys_work_during_rotation_and_changes_apply_within_a_second() {
     let key = |cell: &std::cell::OnceCell<String>| cell.get_or_init(|| h.issue(&[])).clone();
     are_seen_in_time(&issued, "the new key", |cell| drop(key(cell)), |cell| h.status_of(&key(cell)) == 200);
     let keys = issued.each_ref().map(key);
-    assert!(keys.iter().all(|key| h.status_of(key) == 200), "the old ones work beside the new ones");
+    assert!(keys.iter().all(|key| h.status_of(key) == 200), "old and new secrets must both work");
     let (new, old) = keys.split_first().unwrap();
     let revoke = |key: &String| drop(h.done(&["keys", "revoke", id_of(key)]));
     are_seen_in_time(old, "the revocation", revoke, |key| h.status_of(key) == 401);
@@ -115,17 +118,17 @@ fn an_expired_key_is_refused() {
     let h = Harness::usual();
     let (begun, life) = (Instant::now(), Duration::from_secs(4));
     let (brief, lasting) = (h.issue(&["--expires", "4s"]), h.issue(&[]));
-    // Who knows the second knows the first.
+    // The second key was issued later, so a gateway that knows it also knows the first.
     wait_for("the lasting key", || (h.status_of(&lasting) == 200).then_some(()));
     let early = h.status_of(&brief);
     assert!(early == 200 || begun.elapsed() >= life, "{early} after {:?}", begun.elapsed());
     wait_for("the expiry", || (h.status_of(&brief) == 401).then_some(()));
-    // The wall clock and this one may be apart by their roundings.
+    // The wall clock and the monotonic clock may differ by rounding.
     assert!(begun.elapsed() + Duration::from_millis(10) >= life, "expired after {:?}", begun.elapsed());
     assert_eq!(h.status_of(&lasting), 200);
 }
 
-/// Rule under test: the secret is shown once and must never be stored.
+/// Rule: the secret is shown once and never stored.
 #[test]
 fn a_key_is_shown_once_and_listed_without_its_secret() {
     let h = Harness::usual();
@@ -146,7 +149,7 @@ fn a_key_is_shown_once_and_listed_without_its_secret() {
 }
 
 #[test]
-fn keys_commands_tell_done_failed_and_misused_apart() {
+fn keys_commands_distinguish_success_failure_and_misuse() {
     let h = Harness::usual();
     assert_eq!(h.command(&["keys", "issue"]).code, 2, "--name is missing");
     assert_eq!(h.command(&["keys", "issue", "--name", "x", "--expires", "soon"]).code, 2);

@@ -1,5 +1,4 @@
-//! Bounds on large requests and answers: limits of heads and bodies, `max_event`, `max_response`, and a store that
-//! lags.
+//! Bounds on large requests and answers: sizes of heads and bodies, `max_event`, `max_response`, and a store that lags.
 
 use super::client::{Client, get, request};
 use super::harness::{Harness, ROUTES, Setup, bearer, body, chat, chat_request, gauge, streamed, with};
@@ -58,12 +57,16 @@ fn one_key_holds_at_most_a_quarter_of_the_buffers() {
     let refused = h.client().ask(&head(&key));
     assert_eq!((refused.status(), refused.json()["error"]["type"].as_str()), (503, Some("upstream_error")));
     assert!(refused.head.get("retry-after").is_some());
-    assert_eq!(h.chat(&key, &chat("small")).status(), 200, "small requests pass");
+    assert_eq!(h.chat(&key, &chat("small")).status(), 200, "small requests must pass");
     let mut neighbour = h.client();
-    assert_eq!(neighbour.ask(&[head(&other), text.clone().into_bytes()].concat()).status(), 200, "so do other keys'");
+    assert_eq!(
+        neighbour.ask(&[head(&other), text.clone().into_bytes()].concat()).status(),
+        200,
+        "so must those of other keys"
+    );
     assert_eq!(holding.ask(&text.as_bytes()[text.len() - 10..]).status(), 200);
     let again = h.client().ask(&[head(&key), text.into_bytes()].concat());
-    assert_eq!(again.status(), 200, "what was held is given back");
+    assert_eq!(again.status(), 200, "the buffered bytes must be released");
 }
 
 #[test]
@@ -91,7 +94,7 @@ fn new_connections_are_served_while_buffers_are_nearly_full() {
 }
 
 #[test]
-fn connections_beyond_the_limit_are_told_so() {
+fn connections_beyond_the_limit_get_an_error() {
     let h = Harness::start(&Setup { server: "max_connections = 20", ..Setup::default() });
     let key = h.key();
     let mut held: Vec<Client> = Vec::new();
@@ -112,7 +115,7 @@ fn connections_beyond_the_limit_are_told_so() {
     wait_for("room", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
 }
 
-/// Contract section 5: nothing is let through unmetered, and a failing store is never a 401.
+/// No request passes without being recorded, and a failing store never causes a 401.
 #[test]
 fn a_ledger_that_cannot_be_written_stops_admission_until_it_has_caught_up() {
     let h = Harness::usual();
@@ -143,11 +146,11 @@ fn a_ledger_that_cannot_be_written_stops_admission_until_it_has_caught_up() {
         (answer.status() == 200).then_some(())
     });
     let ledger = h.ledger(admitted);
-    assert_eq!((ledger.requests, ledger.tokens()), (admitted, h.used(&key)), "nothing was lost meanwhile");
+    assert_eq!((ledger.requests, ledger.tokens()), (admitted, h.used(&key)), "no usage may be lost in the meantime");
 }
 
 #[test]
-fn hundreds_of_streams_run_side_by_side() {
+fn hundreds_of_streams_run_concurrently() {
     let h = Harness::usual();
     let key = h.key();
     let before = h.gateway.resident();
@@ -162,6 +165,6 @@ fn hundreds_of_streams_run_side_by_side() {
         assert_eq!(answer.status(), 200, "{}", answer.text());
         assert!(answer.text().contains(&format!("\"stream-{at}\"")) && answer.text().ends_with("[DONE]\n\n"));
     }
-    assert!(grown < 32 << 20, "500 streams cost {grown} bytes");
+    assert!(grown < 32 << 20, "500 streams take {grown} bytes");
     assert_eq!(h.ledger(500).output, 500 * 21);
 }

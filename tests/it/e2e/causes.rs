@@ -1,6 +1,6 @@
-//! Every cause of a failure, produced once for real: what was done, what the operator reads in the log and in the
-//! metrics, what the client saw. No two look alike to the operator, and none tells a secret. `cargo test --test it
-//! e2e::causes -- --nocapture` prints the table.
+//! Provokes every cause of a failure once: what was done, what the operator reads in the log and the metrics, and what
+//! the client receives. No two causes may look alike to the operator, and none may reveal a secret. `cargo test --test
+//! it e2e::causes -- --nocapture` prints the table.
 
 use super::client::{Answer, get, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, chat_request, streamed, with};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const CAUSES: &str = include_str!("../../../src/docs/reference/causes.md");
 
-/// Does `serve` with every connection to an address of its own.
+/// Runs `serve` with every connection to a new listener. Returns its address.
 fn listen(serve: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -29,13 +29,13 @@ fn listen(serve: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> SocketAd
     at
 }
 
-/// A server over TLS that answers nothing, with a certificate for `localhost` that ended in that year; and its
-/// authority as PEM.
+/// Starts a TLS server that answers nothing, with a certificate for `localhost` that expires in the year `until`.
+/// Returns its address and its CA as PEM.
 fn secured(name: &str, until: i32) -> (SocketAddr, String) {
     secured_by(name, until, IsCa::NoCa)
 }
 
-/// Like [`secured`], with the CA flag of the server's certificate.
+/// Works like [`secured`], with the CA flag of the server's certificate.
 fn secured_by(name: &str, until: i32, is_ca: IsCa) -> (SocketAddr, String) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -59,7 +59,7 @@ fn secured_by(name: &str, until: i32, is_ca: IsCa) -> (SocketAddr, String) {
     (at, issuer.pem())
 }
 
-/// A gateway with a model for every way in which a provider can be set up wrongly.
+/// A gateway with one model for every way in which a provider can be misconfigured.
 struct World {
     h: Harness,
     key: String,
@@ -115,8 +115,8 @@ fn world() -> World {
     World { h, key, _folder: folder }
 }
 
-/// Name, model, line for the simulated provider, and true for a stream; then the expected cause, metric label, and
-/// status of the client (that of its error if a stream has one).
+/// Name, model, instruction to the simulated provider, and whether the request is streamed; then the expected cause,
+/// metric label, and status for the client (the status of the error event if there is a stream).
 type Row = (&'static str, &'static str, &'static str, bool, &'static str, &'static str, u64);
 
 const UPSTREAM: &[Row] = &[
@@ -152,7 +152,7 @@ const UPSTREAM: &[Row] = &[
 const NOT_JSON: &str = "bad answer: the provider's answer was not valid";
 const COMPRESSED: &str = "bad answer: the provider's answer is compressed, although compression was refused";
 
-/// A line of the table.
+/// A row of the table.
 struct Seen {
     done: String,
     log: String,
@@ -160,14 +160,14 @@ struct Seen {
     client: String,
 }
 
-/// Members of a log line that give the cause, in the order of the line.
+/// Returns the members of a log line that describe the cause, in the order of the line.
 fn told(line: &Value) -> String {
     let names = ["status", "error", "cause", "upstream_status", "upstream_code", "field", "limit", "asked", "path"];
     let member = |name: &&str| line.get(*name).map(|value| format!("{name}={}", value.to_string().replace('"', "")));
     names.iter().filter_map(member).collect::<Vec<_>>().join(" ")
 }
 
-/// The status of the error that a client got, and the error's words.
+/// Returns the status and the message of the error that a client received.
 fn error_of(answer: &Answer) -> (u64, String) {
     let body: Value = match answer.text().rfind("data: {\"error\"") {
         Some(at) => serde_json::from_str(answer.text()[at + 6..].trim()).unwrap(),
@@ -177,14 +177,14 @@ fn error_of(answer: &Answer) -> (u64, String) {
     (error["code"].as_u64().unwrap(), format!("{} {}", error["code"], error["message"].as_str().unwrap()))
 }
 
-/// Series of a metric with their counts.
+/// Returns the series of a metric with their values.
 fn series(h: &Harness, name: &str) -> BTreeMap<String, u64> {
     let text = get(h.admin, "/metrics").unwrap().text().to_owned();
     let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
     lines.filter_map(|line| line.rsplit_once(' ')).map(|(name, count)| (name.into(), count.parse().unwrap())).collect()
 }
 
-/// The series of `name` that have grown since `before`, by their last label.
+/// Returns the series of `name` that have grown since `before`, by their last label.
 fn grown(h: &Harness, name: &str, before: &BTreeMap<String, u64>) -> Vec<String> {
     let now = series(h, name);
     let news = now.iter().filter(|(series, count)| before.get(*series).copied().unwrap_or(0) < **count);
@@ -201,7 +201,7 @@ fn provoke(world: &World, row: &Row) -> Seen {
     let line = h.log_of(&answer.id());
     let (code, words) = error_of(&answer);
     let log = told(&line);
-    // Without a name server no name is known to be none.
+    // Without a name server the gateway cannot know that a name does not exist.
     let known = line["cause"].as_str().unwrap_or_default().replace("no answer from the name server", "no such name");
     assert_eq!((known.as_str(), code), (*cause, *status), "{done}: {line}");
     let metric_now = wait_for("the metric", || Some(grown(h, name, &before)).filter(|names| !names.is_empty()));
@@ -209,12 +209,12 @@ fn provoke(world: &World, row: &Row) -> Seen {
     Seen { done: (*done).into(), log, metric: format!("{name}{{status=\"{metric}\"}}"), client: words }
 }
 
-/// The head of a request to the chat endpoint with one more field.
+/// Returns the head of a request to the chat endpoint with one more field.
 fn headed(key: &str, (name, value): (&str, &str)) -> Vec<u8> {
     request("POST", "/v1/chat/completions", &[("authorization", &bearer(key)), (name, value)])
 }
 
-/// Errors of clients: name and request.
+/// Returns errors of clients: a description and the request.
 fn mistakes(world: &World) -> Vec<(&'static str, Vec<u8>)> {
     let (h, key) = (&world.h, world.key.as_str());
     let revoked = h.key_with(&[]);
@@ -272,7 +272,7 @@ fn print(table: &[Seen]) {
     }
 }
 
-/// Digits are of the moment: `status 401` and `status 402` are one row of the guide.
+/// Replaces numbers by `#`, since they vary: `status 401` and `status 402` are one row of the manual.
 fn without_numbers(text: &str) -> String {
     let mut plain = String::new();
     for c in text.chars() {
@@ -286,7 +286,7 @@ fn without_numbers(text: &str) -> String {
 }
 
 #[test]
-fn every_cause_is_told_and_no_two_look_alike() {
+fn every_cause_is_reported_and_no_two_look_alike() {
     let world = world();
     let mut table: Vec<Seen> = UPSTREAM.iter().map(|row| provoke(&world, row)).collect();
     table.extend(mistakes(&world).iter().map(|(done, asked)| refuse(&world, done, asked)));
@@ -299,7 +299,7 @@ fn every_cause_is_told_and_no_two_look_alike() {
     }
     let known: BTreeSet<String> = CAUSES.split('`').skip(1).step_by(2).map(without_numbers).collect();
     for line in world.h.log().iter().filter_map(|line| line["cause"].as_str()) {
-        assert!(known.contains(&without_numbers(line)), "`{line}` is not in the reference of causes");
+        assert!(known.contains(&without_numbers(line)), "`{line}` is missing in the reference of causes");
     }
     let metrics = get(world.h.admin, "/metrics").unwrap().text().to_owned();
     let written =
@@ -309,9 +309,9 @@ fn every_cause_is_told_and_no_two_look_alike() {
     }
 }
 
-/// The whole way of an attempt that failed: the request succeeds, and the log has what it had to get over.
+/// A failed attempt ends in a successful request, whose log line contains the cause of the failed attempt.
 #[test]
-fn attempts_that_failed_are_in_the_line_of_the_request_that_did_not() {
+fn failed_attempts_are_in_the_log_line_of_a_successful_request() {
     let more = "[[models]]\nid = \"both\"\ncontext = \"1M\"\ntargets = [{ provider = \"nobody\", model = \"a\" }, \
                 { provider = \"sim-chat\", model = \"b\" }]\n";
     let h = Harness::start(&Setup { more: more.to_owned(), ..Setup::default() });

@@ -1,4 +1,4 @@
-//! Changes of keys come first: nobody who only looks holds them up, nor the end of the process.
+//! Changes of keys have priority: neither they nor the shutdown wait for clients that only read.
 
 use super::client::{Client, get, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
-/// Sums of days that a report reads, so that each report takes its time.
+/// Daily sums that a report reads, enough to make each report slow.
 const SUMS: u32 = 100_000;
-/// Time for a report while other tests keep all cores busy: its thread has only the time that they leave.
+/// Timeout of a report while other tests use all cores: its thread only gets the remaining CPU time.
 const REPORT_WAIT: Duration = Duration::from_secs(300);
-/// Connections that ask for lists again and again.
+/// Connections that request lists in a loop.
 const READERS: u32 = 50;
-/// Reports of one caller that may be under way.
+/// Reports of one caller that may be pending at the same time.
 const REPORTS: usize = 9;
 const REPORT: &str = "usage?by=key,day&limit=1";
 
-/// A gateway whose reports take long.
+/// Starts a gateway whose reports take long.
 fn start() -> Harness {
     let h = Harness::start(&Setup { server: WRITE, ..Setup::default() });
     let db = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
@@ -40,7 +40,7 @@ fn asked(method: &str, path: &str, body: &str) -> Vec<u8> {
     }
 }
 
-/// Asks for this, and does not wait for the answer.
+/// Sends a request without waiting for its answer.
 fn begin(h: &Harness, path: &str) -> Client {
     let mut client = Client::connect(h.admin);
     client.socket.set_read_timeout(Some(REPORT_WAIT)).unwrap();
@@ -55,7 +55,7 @@ fn is_answered(client: &Client) -> bool {
     found.is_ok()
 }
 
-/// Asks for lists again and again, until that is over.
+/// Requests lists in a loop until `is_over` is set.
 fn look(h: &Harness, is_over: &AtomicBool, asked: &AtomicU32) {
     while !is_over.load(Ordering::Relaxed) {
         // A client without a token may be closed to make room for others.
@@ -66,7 +66,7 @@ fn look(h: &Harness, is_over: &AtomicBool, asked: &AtomicU32) {
     }
 }
 
-/// Ends the readers, also where the test fails.
+/// Ends the readers, even if the test fails.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -76,7 +76,7 @@ impl Drop for Ending<'_> {
 }
 
 #[test]
-fn a_change_is_done_while_reads_wait() {
+fn key_change_is_applied_while_reads_wait() {
     let h = start();
     let key = h.key();
     let id = &key[8..20];
@@ -92,7 +92,7 @@ fn a_change_is_done_while_reads_wait() {
         let mut waiting: Vec<Client> = paths.map(|path| begin(&h, &path)).collect();
         let others_wait = |waiting: &[Client]| {
             let last = waiting.last().unwrap();
-            assert!(!is_answered(last), "the change has waited for what was asked before");
+            assert!(!is_answered(last), "the change has waited for an earlier read");
         };
         for (method, path, body) in [
             ("POST", "keys".to_string(), "{\"name\":\"fresh\"}"),
@@ -109,24 +109,24 @@ fn a_change_is_done_while_reads_wait() {
         h.done(&["keys", "revoke", "fresh"]);
         others_wait(&waiting);
         drop(ending);
-        assert_eq!(waiting[0].answer().unwrap().status(), 200, "they are answered all the same");
+        assert_eq!(waiting[0].answer().unwrap().status(), 200, "waiting reads must be answered in the end");
     });
 }
 
 #[test]
-fn reports_that_have_not_begun_do_not_hold_up_the_end() {
+fn pending_reports_do_not_delay_shutdown() {
     let mut h = start();
     let mut first = begin(&h, REPORT);
     let began = std::time::Instant::now();
     assert_eq!(first.answer().unwrap().status(), 200);
     let one = began.elapsed();
     let mut waiting: Vec<Client> = (0..REPORTS).map(|_| begin(&h, REPORT)).collect();
-    // The last of them has been read once this is refused.
+    // When this request is refused, all of the earlier ones have been read.
     let refused = || Client::connect(h.admin).ask(&asked("GET", REPORT, "")).status() == 503;
     wait_for("all to be asked", || refused().then_some(()));
     h.gateway.signal("TERM");
     let bound = Duration::from_secs(2).max(one * 3);
     wait_at_most(bound, "the end", || h.gateway.has_ended().then_some(()));
     let last = waiting.last_mut().unwrap();
-    assert!(last.socket.read(&mut [0]).map_or(true, |read| read == 0), "it is not answered");
+    assert!(last.socket.read(&mut [0]).map_or(true, |read| read == 0), "the last report must not be answered");
 }

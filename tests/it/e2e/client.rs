@@ -1,14 +1,14 @@
-//! A small HTTP/1.1 client over a plain socket: it sends exactly the bytes it is given and keeps exactly those that
-//! come back, so that a test can look at both.
+//! A small HTTP/1.1 client over a plain socket. It sends exactly the bytes that it is given and keeps the received
+//! bytes, so that a test can inspect both.
 
 use serde_json::Value;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longest wait for any one read or write: longer than any answer that a test expects.
+/// Timeout of every read and write, longer than any expected answer takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of a response head that are looked at.
+/// Maximum length of a response head.
 const HEAD_MAX: usize = 64 * 1024;
 
 /// The head of a response.
@@ -21,41 +21,40 @@ pub struct Head {
 }
 
 impl Head {
-    /// The value of the only field of this name.
+    /// Returns the value of the only field with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         let mut values = self.fields.iter().filter(|(field, _)| field == name);
         let value = values.next().map(|(_, value)| value.as_str());
-        assert!(values.next().is_none(), "{name} is repeated: {:?}", self.fields);
+        assert!(values.next().is_none(), "{name} occurs more than once: {:?}", self.fields);
         value
     }
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Head of the answer.
     pub head: Head,
     /// Body without chunk framing.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// The status code.
+    /// Returns the status code.
     pub fn status(&self) -> u16 {
         self.head.status
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.body)))
     }
 
-    /// The gateway's request id, which every response carries in three headers.
+    /// Returns the gateway's request id, and checks that all three headers contain it.
     pub fn id(&self) -> String {
         let id = self.head.get("x-gateway-request-id").expect("a request id").to_owned();
         let digits = id.strip_prefix("req_").expect("req_");
@@ -65,7 +64,7 @@ impl Answer {
         id
     }
 
-    /// The data of every event of a stream, in order.
+    /// Returns the data of every event of a stream, in order.
     pub fn events(&self) -> Vec<String> {
         let events = self.text().split("\n\n").filter(|event| !event.is_empty());
         events
@@ -75,15 +74,15 @@ impl Answer {
     }
 }
 
-/// A connection.
+/// A connection to a server.
 pub struct Client {
-    /// The socket, for tests that want to misbehave.
+    /// The socket, for tests that misbehave.
     pub socket: TcpStream,
     unread: Vec<u8>,
 }
 
 impl Client {
-    /// Connects.
+    /// Opens a connection.
     pub fn connect(to: SocketAddr) -> Client {
         let socket = TcpStream::connect_timeout(&to, TIMEOUT).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -92,12 +91,12 @@ impl Client {
         Client { socket, unread: Vec::new() }
     }
 
-    /// Sends bytes as they are.
+    /// Sends these bytes unchanged.
     pub fn send(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).unwrap();
     }
 
-    /// Sends one byte at a time, each in a segment of its own as far as the kernel plays along.
+    /// Sends one byte at a time, each in a segment of its own unless the kernel combines them.
     pub fn drip(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.send(&[*byte]);
@@ -105,27 +104,27 @@ impl Client {
         }
     }
 
-    /// Sends a request and takes its answer.
+    /// Sends a request and returns its answer.
     pub fn ask(&mut self, request: &[u8]) -> Answer {
         self.send(request);
         self.answer().unwrap()
     }
 
-    /// The next response on this connection.
+    /// Reads the next response on this connection.
     pub fn answer(&mut self) -> Result<Answer> {
         let head = self.head()?;
         let body = self.body(&head)?;
         Ok(Answer { head, body })
     }
 
-    /// The next response's head; interim ones are skipped.
+    /// Reads the head of the next response, and skips interim responses.
     pub fn head(&mut self) -> Result<Head> {
         loop {
             let end = loop {
                 if let Some(at) = find(&self.unread, b"\r\n\r\n") {
                     break at + 4;
                 }
-                assert!(self.unread.len() < HEAD_MAX, "a response head without an end");
+                assert!(self.unread.len() < HEAD_MAX, "a response head that does not end");
                 self.more()?;
             };
             let text: Vec<u8> = self.unread.drain(..end).collect();
@@ -136,7 +135,7 @@ impl Client {
         }
     }
 
-    /// The body that belongs to `head`.
+    /// Reads the body that belongs to `head`.
     pub fn body(&mut self, head: &Head) -> Result<Vec<u8>> {
         if let Some(length) = head.get("content-length") {
             return self.exactly(length.parse().unwrap());
@@ -152,7 +151,7 @@ impl Client {
         Ok(std::mem::take(&mut self.unread))
     }
 
-    /// Payload of the next chunk; `None` for the last one.
+    /// Reads the payload of the next chunk; `None` for the last one.
     pub fn chunk(&mut self) -> Result<Option<Vec<u8>>> {
         let at = loop {
             if let Some(at) = find(&self.unread, b"\r\n") {
@@ -167,7 +166,7 @@ impl Client {
         Ok((size > 0).then_some(chunk))
     }
 
-    /// True if the other side ends the connection without a further byte.
+    /// Returns true if the other side ends the connection without sending another byte.
     pub fn is_ended(&mut self) -> bool {
         if !self.unread.is_empty() {
             eprintln!("not ended: {:?} had come already", String::from_utf8_lossy(&self.unread));
@@ -198,7 +197,7 @@ impl Client {
                     self.unread.extend_from_slice(&block[..count]);
                     return Ok(());
                 }
-                // A read with a timeout is not begun again by itself when the process has been stopped for a while.
+                // The kernel does not restart a read with a timeout after the process was stopped.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -214,12 +213,12 @@ fn parse_head(text: &str) -> Head {
     Head { status, fields: fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
 }
 
-/// Offset of `needle`.
+/// Returns the offset of `needle` in `hay`.
 pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
     hay.windows(needle.len()).position(|window| window == needle)
 }
 
-/// A request with a JSON body; `fields` are further header lines.
+/// Returns a request with a JSON body; `fields` are additional header lines.
 pub fn post(path: &str, fields: &[(&str, &str)], body: &str) -> Vec<u8> {
     let length = body.len();
     let mut request = request("POST", path, fields);
@@ -230,7 +229,7 @@ pub fn post(path: &str, fields: &[(&str, &str)], body: &str) -> Vec<u8> {
     request
 }
 
-/// A request without a body.
+/// Returns a request without a body.
 pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: gateway.test\r\n");
     for (name, value) in fields {
@@ -240,11 +239,11 @@ pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// A GET on a connection of its own.
+/// Sends a GET on a new connection.
 pub fn get(to: SocketAddr, path: &str) -> Result<Answer> {
     let mut client = Client { socket: TcpStream::connect_timeout(&to, TIMEOUT)?, unread: Vec::new() };
     client.socket.set_read_timeout(Some(TIMEOUT))?;
-    // By a name that the admin listener answers to, too.
+    // The admin listener accepts this host name, too.
     let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     client.socket.write_all(ask.as_bytes())?;
     client.answer()

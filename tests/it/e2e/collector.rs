@@ -1,5 +1,5 @@
-//! A collector of spans for tests: takes what OTLP sends over HTTP, checks its form, and keeps the spans as plain
-//! values. It can be told to be slow, to refuse, to take a part alone, or to speak TLS.
+//! An OTLP/HTTP collector for tests. It checks the format of the spans that it receives and keeps them as plain values.
+//! It can be slow, reject requests in part or completely, or use TLS.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -10,14 +10,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, mpsc};
 
-/// Span as received.
+/// A span as received.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Process of the span.
+    /// Id of the process that sent the span.
     pub instance: String,
     pub trace: String,
     pub id: String,
-    /// Empty for none.
+    /// Empty if there is no parent.
     pub parent: String,
     pub state: String,
     pub name: String,
@@ -26,48 +26,48 @@ pub struct Span {
     /// Nanoseconds since 1970.
     pub start: u64,
     pub end: u64,
-    /// Numbers and texts by name.
+    /// Numbers and strings by name.
     pub attributes: BTreeMap<String, Value>,
-    /// Names and moments, with what they have.
+    /// Names and times of the events, with their attributes.
     pub events: Vec<(String, u64, BTreeMap<String, Value>)>,
-    /// 2: failed; 0: nothing is said.
+    /// 2: failed; 0: unset.
     pub status: u64,
 }
 
 impl Span {
-    /// An attribute that is a text; empty where there is none.
+    /// Returns a string attribute; empty if it is missing.
     pub fn text(&self, name: &str) -> &str {
         self.attributes.get(name).map_or("", |value| value.as_str().unwrap())
     }
 
-    /// An attribute that is a whole number.
+    /// Returns an integer attribute.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.attributes.get(name).map(|value| value.as_u64().unwrap())
     }
 }
 
-/// Answer of a collector to one request.
+/// Returns the collector's answer to the request with this number; `None` for no answer.
 pub type Answer = Arc<dyn Fn(usize) -> Option<String> + Send + Sync>;
 
-/// See the module's documentation.
+/// A running collector.
 pub struct Collector {
     pub at: SocketAddr,
-    /// Heads and bodies in their order.
+    /// Heads and bodies of the requests, in order of arrival.
     asked: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
-/// An answer with a body.
+/// Returns an answer with a body.
 pub fn answer(status: &str, more: &str, body: &str) -> Option<String> {
     Some(format!("HTTP/1.1 {status}\r\n{more}content-length: {}\r\n\r\n{body}", body.len()))
 }
 
 impl Collector {
-    /// Collector that accepts everything.
+    /// Starts a collector that accepts everything.
     pub fn start() -> Collector {
         Collector::that(Arc::new(|_| answer("200 OK", "", "{}")))
     }
 
-    /// Collector that answers by the number of its request, counted from 0; `None`: never.
+    /// Starts a collector whose answer depends on the number of the request, counted from 0; `None` means no answer.
     pub fn that(says: Answer) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
@@ -82,7 +82,7 @@ impl Collector {
         Collector { at, asked }
     }
 
-    /// Collector that accepts everything over TLS, as `localhost`; and its certificate as PEM.
+    /// Starts a collector that accepts everything over TLS, as `localhost`. Returns it and the CA certificate as PEM.
     pub fn secured() -> (Collector, String) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -105,17 +105,17 @@ impl Collector {
         (Collector { at, asked }, issuer.pem())
     }
 
-    /// Heads in lower case, and bodies, of the requests so far.
+    /// Returns the heads (in lower case) and bodies of the requests so far.
     pub fn asked(&self) -> Vec<(String, Value)> {
         self.asked.lock().unwrap().clone()
     }
 
-    /// All spans so far.
+    /// Returns all spans so far.
     pub fn spans(&self) -> Vec<Span> {
         self.asked().iter().flat_map(|(_, body)| spans(body)).collect()
     }
 
-    /// The spans of a trace, the request's own first, then the attempts.
+    /// Returns the spans of a trace, in order of arrival: the request's own first, then the attempts.
     pub fn trace(&self, trace: &str) -> Vec<Span> {
         self.spans().into_iter().filter(|span| span.trace == trace).collect()
     }
@@ -140,7 +140,7 @@ fn serve(socket: impl Read + Write, kept: &Mutex<Vec<(String, Value)>>, says: &A
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
-    let body = serde_json::from_slice(&body).expect("what is sent is JSON");
+    let body = serde_json::from_slice(&body).expect("the body must be JSON");
     let number = {
         let mut kept = kept.lock().unwrap();
         kept.push((head, body));
@@ -152,15 +152,15 @@ fn serve(socket: impl Read + Write, kept: &Mutex<Vec<(String, Value)>>, says: &A
     }
 }
 
-/// The number that 64 bits are as a string.
+/// Parses a 64-bit integer, which OTLP/JSON encodes as a string.
 fn long(value: &Value) -> u64 {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no string")).parse().unwrap()
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a string")).parse().unwrap()
 }
 
 fn attributes(list: &Value) -> BTreeMap<String, Value> {
     let pairs = list.as_array().into_iter().flatten().map(|pair| {
         let value = &pair["value"];
-        // Texts of a list are joined by commas.
+        // The strings of a list are joined with commas.
         let texts = value["arrayValue"]["values"].as_array().map(|array| {
             let texts: Vec<&str> = array.iter().map(|text| text["stringValue"].as_str().unwrap()).collect();
             json!({"stringValue": texts.join(",")})
@@ -170,12 +170,12 @@ fn attributes(list: &Value) -> BTreeMap<String, Value> {
             (Value::String(text), Value::Null, Value::Null) => json!(text),
             (Value::Null, number @ Value::String(_), Value::Null) => json!(long(number)),
             (Value::Null, Value::Null, Value::Number(number)) => json!(number),
-            _ => panic!("{pair} is no attribute"),
+            _ => panic!("{pair} is not an attribute"),
         };
         (pair["key"].as_str().unwrap().to_string(), plain)
     });
     let (count, all) = (list.as_array().map_or(0, Vec::len), pairs.collect::<BTreeMap<_, _>>());
-    assert_eq!(all.len(), count, "an attribute is there twice: {list}");
+    assert_eq!(all.len(), count, "an attribute occurs twice: {list}");
     all
 }
 

@@ -1,4 +1,4 @@
-//! `check`, `models` and `usage` as typed by an operator.
+//! `check`, `models` and `usage`, as an operator types them.
 
 use super::client::{Client, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message};
@@ -50,7 +50,7 @@ fn errors_of_the_configuration_name_file_line_and_field() {
 }
 
 #[test]
-fn what_check_prints_means_the_same_wherever_it_is_kept() {
+fn printed_configuration_does_not_depend_on_its_folder() {
     let folder = Folder::new();
     let [here, there] = ["here", "there"].map(|name| folder.path().join(name));
     fs::create_dir(&here).unwrap();
@@ -69,7 +69,11 @@ fn what_check_prints_means_the_same_wherever_it_is_kept() {
     let again = run(folder.path(), &["check", "--print", "--config", "there/copy.toml"], &[]);
     assert_eq!((again.code, again.out), (0, printed.out));
     let wrong = run(folder.path(), &["check", "--print", "--config", "here/key"], &[]);
-    assert!(wrong.code == 1 && wrong.err.starts_with("error: here/key:1: "), "as the file was named: {}", wrong.err);
+    assert!(
+        wrong.code == 1 && wrong.err.starts_with("error: here/key:1: "),
+        "the error must name the file as given: {}",
+        wrong.err
+    );
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn usage_is_reported_by_key_model_day_and_target() {
     let days = names("day");
     assert!(days.len() == 1 && days[0].len() == 10, "{days:?}");
     let line = h.usage("model").into_iter().find(|line| line["name"] == "small").unwrap();
-    // 4 uncached and 1 cached token at 0.25 and 5 at 2.00 dollars per million: nano-dollars.
+    // 4 uncached and 1 cached input token at 0.25, and 5 output tokens at 2.00 dollars per million, in nano-dollars.
     assert_eq!(line["cost_nano_usd"], 5 * 250 + 5 * 2000);
     assert!(h.done(&["usage"]).contains(&key[8..20]), "a table, too");
     let none: Value = serde_json::from_str(&h.done(&["usage", "--json", "--until", "2020-01-01"])).unwrap();
@@ -101,7 +105,7 @@ fn usage_is_reported_by_key_model_day_and_target() {
 }
 
 #[test]
-fn help_and_version_are_there_and_what_is_misused_says_so() {
+fn help_and_version_work_and_misuse_is_reported() {
     let folder = Folder::new();
     let help = run(folder.path(), &["--help"], &[]);
     assert_eq!(help.code, 0);
@@ -124,16 +128,16 @@ fn help_and_version_are_there_and_what_is_misused_says_so() {
 }
 
 #[test]
-fn keys_of_a_file_are_listed_in_parts() {
+fn keys_of_a_file_are_listed_in_pages() {
     let setup = Setup {
         server: "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]",
         ..Setup::default()
     };
-    keys_are_listed_in_parts(&Harness::start(&setup));
+    keys_are_listed_in_pages(&Harness::start(&setup));
 }
 
-/// A gateway of any ledger, to whose key some are added.
-pub fn keys_are_listed_in_parts(h: &Harness) {
+/// Checks the listing of keys with any kind of ledger, by issuing some more.
+pub fn keys_are_listed_in_pages(h: &Harness) {
     let issued = |name: &str| h.done(&["keys", "issue", "--name", name])[8..20].to_string();
     let ids: Vec<String> = ["team one", "team two", "other", "team three"].iter().map(|name| issued(name)).collect();
     let listed = |more: &[&str]| -> Vec<Value> {
@@ -144,13 +148,13 @@ pub fn keys_are_listed_in_parts(h: &Harness) {
         listed(more).iter().map(|key| key["id"].as_str().unwrap().to_string()).collect()
     };
     let all = of(&[]);
-    assert_eq!(all[all.len() - 4..], ids, "in the order in which they were issued");
+    assert_eq!(all[all.len() - 4..], ids, "keys must be listed in the order of their issue");
     assert_eq!(of(&["--after", &ids[0], "--limit", "2"]), ids[1..3]);
     assert_eq!(of(&["--name", "team t*"]), [ids[1].clone(), ids[3].clone()]);
     assert_eq!(of(&["--name", "team t*", "--limit", "1"]), [ids[1].clone()]);
     assert_eq!(of(&["--name", "team"]), [""; 0]);
     assert_eq!(of(&["--after", &ids[3]]), [""; 0]);
-    assert_eq!(h.command(&["keys", "list", "--after", "AAAAAAAAAAAA"]).code, 1, "there is no such key");
+    assert_eq!(h.command(&["keys", "list", "--after", "AAAAAAAAAAAA"]).code, 1, "the key does not exist");
     let table = h.done(&["keys", "list", "--name", "other"]);
     assert!(table.starts_with("ID ") && table.lines().count() == 2, "{table}");
     let token = bearer(CREDENTIAL.1);
@@ -171,5 +175,5 @@ pub fn keys_are_listed_in_parts(h: &Harness) {
         assert_eq!(page(&format!("after={wrong}")).0, 400, "{wrong}");
     }
     h.done(&["keys", "revoke", "other"]);
-    assert_eq!(h.command(&["keys", "set", "other", "--disable"]).code, 1, "it is revoked");
+    assert_eq!(h.command(&["keys", "set", "other", "--disable"]).code, 1, "the key is revoked");
 }

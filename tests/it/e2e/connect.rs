@@ -1,4 +1,5 @@
-//! `check --connect`, each usual mistake of a provider's set-up against a real server on loopback, and `ready`.
+//! `check --connect` with each common mistake in the configuration of a provider, against real servers on loopback; and
+//! `ready`.
 
 use super::harness::{CREDENTIAL, Harness};
 use super::process::{Folder, free_port, run};
@@ -14,7 +15,7 @@ const LIST: &str = r#"{"object":"list","data":[{"id":"gpt-5.4-mini","shutdown_da
 const THEIR_LIST: &str =
     r#"{"data":[{"type":"model","id":"claude-x"}],"has_more":false,"first_id":null,"last_id":null}"#;
 
-/// Path, status and body of the answers of a server; other paths get 404.
+/// Path, status and body of the answers of a server; other paths return 404.
 type Answers = &'static [(&'static str, u16, &'static str)];
 
 fn answer(stream: &mut (impl Read + Write), answers: Answers) {
@@ -46,7 +47,8 @@ fn plain(answers: Answers) -> SocketAddr {
     listen(move |mut stream| answer(&mut stream, answers))
 }
 
-/// A server with a certificate that it has signed itself, good until the end of this year; and that certificate.
+/// Starts a TLS server with a self-signed certificate that is valid until the year `until`. Returns its address and the
+/// certificate.
 fn secure(name: &str, until: i32) -> (SocketAddr, String) {
     secured(name, until, IsCa::NoCa)
 }
@@ -70,7 +72,7 @@ fn secured(name: &str, until: i32, is_ca: IsCa) -> (SocketAddr, String) {
     (at, certificate.pem())
 }
 
-/// A provider of the chat shape called `name`, and a model `of-NAME` at it.
+/// Returns the configuration of a Chat Completions provider called `name`, and of a model `of-NAME` that uses it.
 fn provider(name: &str, base_url: &str, more: &str) -> String {
     format!(
         "[[providers]]\nname = \"{name}\"\nshape = \"chat\"\nbase_url = \"{base_url}\"\n{more}\n\
@@ -79,7 +81,7 @@ fn provider(name: &str, base_url: &str, more: &str) -> String {
 }
 
 #[test]
-fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
+fn every_common_mistake_is_found_and_its_fix_is_printed() {
     let folder = Folder::new();
     let good = plain(&[("/v1/models", 200, LIST), ("/v1/chat/completions", 400, "{}")]);
     let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -165,7 +167,7 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
         provider("misspelt", &format!("http://{good}/v1"), "").replace("\"gpt-5.4-mini\"", "\"gpt-5.4-mimi\"");
     let ending = provider("ending", &format!("http://{good}/v1"), "").replace("\"gpt-5.4-mini\"", "\"gpt-5-mini\"");
     let fine = provider("fine", &format!("http://{good}/v1"), &key);
-    // Where a server waits for the end of a head, and is given a handshake.
+    // One of the servers receives a TLS handshake and waits for the end of a request head, so this timeout is short.
     let text = format!("[upstream]\nconnect_timeout = \"1s\"\n{text}{misspelt}{ending}{fine}");
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[CREDENTIAL]);
@@ -196,7 +198,7 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
 }
 
 #[test]
-fn a_certificate_that_has_expired_or_is_for_another_host_is_told_as_that() {
+fn expired_certificate_and_wrong_host_name_are_reported() {
     let folder = Folder::new();
     let mut text = String::new();
     for (name, host, until) in
@@ -218,9 +220,10 @@ fn a_certificate_that_has_expired_or_is_for_another_host_is_told_as_that() {
     assert!(done.out.contains("ok: 200, 2 models"), "{}", done.out);
 }
 
-/// Node, uvicorn and Python's `ssl` close without an answer to plain HTTP. No other server here has TLS.
+/// Node, uvicorn and Python's `ssl` close the connection when they receive plain HTTP. The other TLS servers of these
+/// tests answer it.
 #[test]
-fn a_server_of_tls_that_only_closes_is_known_by_its_handshake() {
+fn tls_server_that_closes_on_plain_http_is_detected() {
     let folder = Folder::new();
     let (speaks, _) = secure("gate.test", 2999);
     let shy = listen(move |mut socket| {
@@ -239,7 +242,7 @@ fn a_server_of_tls_that_only_closes_is_known_by_its_handshake() {
 }
 
 #[test]
-fn a_certificate_of_an_authority_in_the_place_of_a_servers_own_is_told_as_that() {
+fn ca_certificate_used_by_a_server_is_reported() {
     let folder = Folder::new();
     let (at, pem) = secured("localhost", 2999, IsCa::Ca(BasicConstraints::Unconstrained));
     fs::write(folder.path().join("ca.pem"), pem).unwrap();
@@ -252,7 +255,7 @@ fn a_certificate_of_an_authority_in_the_place_of_a_servers_own_is_told_as_that()
 }
 
 #[test]
-fn a_provider_without_a_list_is_a_hint_and_the_simulated_one_is_fine() {
+fn provider_without_a_model_list_causes_only_a_hint() {
     let h = Harness::usual();
     let bare = plain(&[("/v1/chat/completions", 400, "{}")]);
     let busy = plain(&[("/v1/models", 503, "{}")]);
@@ -265,7 +268,7 @@ fn a_provider_without_a_list_is_a_hint_and_the_simulated_one_is_fine() {
     let usual = h.command(&["check", "--connect"]);
     let fine = usual.out.split("nobody  ").next().unwrap();
     assert_eq!((fine.matches("  ok: ").count(), fine.matches("FAILS").count()), (6, 0), "{}", usual.out);
-    assert_eq!(usual.code, 1, "nothing listens at one of them");
+    assert_eq!(usual.code, 1, "one provider is not running");
 }
 
 #[test]
@@ -292,7 +295,7 @@ fn a_target_whose_model_does_not_serve_the_endpoint_fails() {
 }
 
 #[test]
-fn a_list_in_anthropics_form_is_read_where_the_chat_endpoint_is_there() {
+fn anthropic_model_list_is_read_next_to_a_chat_endpoint() {
     let folder = Folder::new();
     let both = plain(&[("/v1/models", 200, THEIR_LIST), ("/v1/chat/completions", 400, "{}")]);
     let named = provider("both", &format!("http://{both}/v1"), "discover = {}").replace("gpt-5.4-mini", "claude-x");
@@ -310,7 +313,7 @@ fn a_list_in_anthropics_form_is_read_where_the_chat_endpoint_is_there() {
 }
 
 #[test]
-fn a_simulated_provider_with_a_list_of_models_serves_no_other() {
+fn simulated_provider_with_a_model_list_rejects_other_models() {
     let folder = Folder::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -326,7 +329,7 @@ fn a_simulated_provider_with_a_list_of_models_serves_no_other() {
 }
 
 #[test]
-fn ready_says_by_its_exit_code_whether_requests_are_admitted() {
+fn ready_reports_by_exit_code_whether_requests_are_admitted() {
     let mut h = Harness::usual();
     let admin = h.admin.to_string();
     assert_eq!((h.command(&["ready"]).code, h.command(&["ready", "--admin", &admin]).out.as_str()), (0, "ready\n"));
@@ -336,5 +339,5 @@ fn ready_says_by_its_exit_code_whether_requests_are_admitted() {
     let gone = h.command(&["ready"]);
     assert_eq!(gone.code, 1);
     assert!(gone.err.starts_with("error: not ready: nothing listens at"), "{}", gone.err);
-    assert_eq!(run(folder.path(), &["ready"], &[]).code, 1, "no configuration says where");
+    assert_eq!(run(folder.path(), &["ready"], &[]).code, 1, "without a configuration the address is unknown");
 }

@@ -1,4 +1,4 @@
-//! `tollgate demo`: comes up without any set-up, and what it prints can be pasted.
+//! `tollgate demo` starts without any set-up, and its printed commands work when pasted.
 
 use super::process::{Folder, Process, free_port, run, wait_for};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs one printed line in a shell; the status is asked for in addition.
+/// Runs a printed command in a shell. Returns the status and the output.
 fn paste(line: &str) -> (u16, String) {
     let output = Command::new("sh").args(["-c", &format!("{line} -w '\\n%{{http_code}}'")]).output().unwrap();
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
@@ -18,7 +18,7 @@ fn paste(line: &str) -> (u16, String) {
 }
 
 #[test]
-fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
+fn demo_starts_its_commands_work_and_ctrl_c_exits_with_0() {
     let folder = Folder::new();
     let [listen, admin] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
     let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "500"];
@@ -62,18 +62,18 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     let models: Value = serde_json::from_str(&models).unwrap();
     let sizes: Vec<u64> =
         models["data"].as_array().unwrap().iter().filter_map(|m| m["context_window"].as_u64()).collect();
-    assert_eq!((status, sizes.len()), (200, 6), "the catalog has six entries");
+    assert_eq!((status, sizes.len()), (200, 6), "the catalog must have six entries");
     assert!(sizes.iter().all(|size| matches!(size, 1_000_000 | 256_000)), "1M and 256K: {sizes:?}");
     assert!(sizes.contains(&1_000_000) && sizes.contains(&256_000), "{sizes:?}");
 
     let own = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
-    let [kept] = &own(&temporary)[..] else { panic!("one folder: {:?}", own(&temporary)) };
+    let [kept] = &own(&temporary)[..] else { panic!("expected one folder: {:?}", own(&temporary)) };
     assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(demo.stop("INT").code(), Some(0));
-    assert!(own(&temporary).is_empty(), "it leaves nothing behind");
+    assert!(own(&temporary).is_empty(), "the demo must remove its folder");
 }
 
-/// Output of a demo until it serves.
+/// Returns the output of a demo once it serves.
 fn text_of(demo: &mut Process) -> String {
     wait_for("the demo's text", || {
         assert!(!demo.has_ended(), "{}", demo.written());
@@ -81,11 +81,11 @@ fn text_of(demo: &mut Process) -> String {
     })
 }
 
-/// A second demo, or one whose port is in use, must work on another port and print it.
+/// A second demo, or one whose port is in use, must use another port and print it.
 #[test]
-fn two_demos_run_side_by_side_and_the_second_says_where() {
+fn two_demos_run_concurrently_and_print_their_addresses() {
     let folder = Folder::new();
-    // Whatever holds the usual ports: from here on something does.
+    // From here on the usual ports are in use: by these listeners, or by another process if binding fails.
     let _held = ["127.0.0.1:8080", "127.0.0.1:9090"].map(TcpListener::bind);
     let mut demos = ["one", "two"].map(|name| Process::start(folder.path(), name, &["demo"], &[]));
     for demo in &mut demos {
@@ -100,7 +100,7 @@ fn two_demos_run_side_by_side_and_the_second_says_where() {
 }
 
 #[test]
-fn a_port_that_was_asked_for_and_is_taken_is_refused() {
+fn explicit_port_that_is_in_use_is_an_error() {
     let folder = Folder::new();
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = held.local_addr().unwrap().to_string();
@@ -112,7 +112,7 @@ fn a_port_that_was_asked_for_and_is_taken_is_refused() {
 }
 
 #[test]
-fn the_demo_says_where_its_health_is_how_claude_code_is_told_and_how_its_usage_is_seen() {
+fn demo_prints_health_url_claude_code_setup_and_usage_command() {
     let folder = Folder::new();
     let [listen, admin] = [(); 2].map(|()| format!("localhost:{}", free_port()));
     let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "0"];

@@ -1,5 +1,5 @@
-//! Models that a provider lists, with the real binary: polled, kept when a poll fails, followed when the list changes,
-//! and told by the commands.
+//! Models that a provider lists, with the real binary: the list is polled, kept when a poll fails, updated when it
+//! changes, and shown by the commands.
 
 use super::harness::{CREDENTIAL, Harness, Setup, chat, with};
 use super::process::wait_for;
@@ -8,14 +8,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Answers of a provider to requests for its models, by path and query; and the requests.
+/// Answers of a provider to requests for its models, by path and query; and the requests that it received.
 #[derive(Default)]
 struct Lists {
     answers: Vec<(&'static str, u16, String)>,
     asked: Vec<String>,
 }
 
-/// A provider that has lists, and one answer to everything else.
+/// Starts a provider with model lists, which gives one fixed answer to all other requests.
 fn provider(lists: &Arc<Mutex<Lists>>) -> SocketAddr {
     let (listener, lists) = (TcpListener::bind("127.0.0.1:0").unwrap(), lists.clone());
     let at = listener.local_addr().unwrap();
@@ -54,7 +54,7 @@ fn answer(mut socket: TcpStream, lists: &Mutex<Lists>) {
     };
     let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     let _ = socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body.as_bytes()));
-    // What is still to come of the request must not reset what was answered.
+    // Unread bytes of the request must not reset the connection before the answer arrives.
     let _ = socket.shutdown(std::net::Shutdown::Write);
     let _ = std::io::copy(&mut socket, &mut std::io::sink());
 }
@@ -73,7 +73,7 @@ fn events(h: &Harness, outcome: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_list_is_followed_and_kept_and_told() {
+fn model_list_is_updated_kept_on_failure_and_shown() {
     let lists = Arc::new(Mutex::new(Lists::default()));
     let at = provider(&lists);
     let say = |status, body: &str| lists.lock().unwrap().answers = vec![("/v1/models", status, body.to_owned())];
@@ -92,7 +92,7 @@ fn a_list_is_followed_and_kept_and_told() {
     let h = Harness::start(&Setup { more, ..Setup::default() });
     let key = h.key();
     let found = wait_for("the list", || ids(&h, &key).contains(&"l/qwen".to_owned()).then(|| ids(&h, &key)));
-    assert_eq!(found.len(), 6, "behind the five that are configured: {found:?}");
+    assert_eq!(found.len(), 6, "after the five configured models: {found:?}");
     let model = h.get("/v1/models/l/qwen", &key).json();
     assert_eq!((&model["context_window"], &model["owned_by"]), (&32768.into(), &"local".into()));
     let told = wait_for("the log", || events(&h, "listed").pop());
@@ -104,7 +104,7 @@ fn a_list_is_followed_and_kept_and_told() {
     let request = lists.lock().unwrap().asked[0].clone();
     assert!(request.contains(&format!("authorization: Bearer {}\r\n", CREDENTIAL.1)), "{request}");
     assert!(request.contains("x-team: a\r\n"), "{request}");
-    // The commands: the list is asked for, marked, and may be given to a key.
+    // The commands request the list, mark its models, and accept them in the scope of a key.
     let table = h.done(&["models"]);
     let line = table.lines().find(|line| line.contains("l/qwen")).unwrap_or_else(|| panic!("{table}"));
     assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["l/qwen", "l/qwen", "32Ki", "discovered", "-", "chat"]);
@@ -117,7 +117,7 @@ fn a_list_is_followed_and_kept_and_told() {
     let narrow = h.key_with(&["--models", "l/qwen,l/later"]);
     assert_eq!(ids(&h, &narrow), ["l/qwen"]);
     assert_ne!(h.command(&["keys", "issue", "--name", "n", "--models", "other/qwen"]).code, 0);
-    // An invalid list changes nothing, and is reported once.
+    // An invalid list changes nothing and is reported once.
     for (status, body, why) in [(200, "{\"data\":[", "the list is no JSON"), (500, "{}", "status 500")] {
         say(status, body);
         wait_for("the failure", || events(&h, "failed").iter().any(|line| line["error"] == why).then_some(()));
@@ -128,7 +128,7 @@ fn a_list_is_followed_and_kept_and_told() {
     assert_eq!(events(&h, "failed").len(), 2);
     let unknown = h.command(&["models"]);
     assert!(unknown.err.contains("the models of `local` are unknown: status 500"), "{}", unknown.err);
-    // A reload and an upgrade keep it although no answer comes.
+    // A reload keeps the list although no new one arrives.
     h.gateway.signal("HUP");
     wait_for("the reload", || h.log().iter().any(|line| line["event"] == "reload").then_some(()));
     assert!(ids(&h, &key).contains(&"l/qwen".to_owned()));
@@ -138,7 +138,7 @@ fn a_list_is_followed_and_kept_and_told() {
 }
 
 #[test]
-fn a_list_of_the_messages_shape_is_read_page_by_page_with_its_headers() {
+fn messages_model_list_is_read_page_by_page() {
     let lists = Arc::new(Mutex::new(Lists::default()));
     let page = |ids: &[&str], more: bool| {
         let data: Vec<Value> = ids.iter().map(|id| json!({"type": "model", "id": id, "display_name": id})).collect();
@@ -167,7 +167,7 @@ fn a_list_of_the_messages_shape_is_read_page_by_page_with_its_headers() {
 }
 
 #[test]
-fn a_process_that_takes_over_has_the_list_at_once() {
+fn successor_has_the_model_list_immediately() {
     let lists = Arc::new(Mutex::new(Lists::default()));
     lists.lock().unwrap().answers = vec![("/v1/models", 200, list(&["kept"]))];
     let at = provider(&lists);
@@ -176,7 +176,7 @@ fn a_process_that_takes_over_has_the_list_at_once() {
     let mut h = Harness::start(&Setup { more, ..Setup::default() });
     let key = h.key();
     wait_for("the list", || ids(&h, &key).contains(&"kept".to_owned()).then_some(()));
-    // From here on there is none to be had.
+    // From here on the provider returns no list.
     lists.lock().unwrap().answers.clear();
     h.gateway.signal("USR2");
     h.gateway.wait();

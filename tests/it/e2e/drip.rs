@@ -1,5 +1,5 @@
-//! Any request and any upstream answer that comes byte by byte gives the same bytes and the same ledger row as one
-//! that comes in one piece.
+//! A request or a provider answer that arrives byte by byte produces the same bytes and the same usage record as one
+//! that arrives in one piece.
 
 use super::client::Answer;
 use super::endpoints::without_created;
@@ -16,7 +16,7 @@ fn essence(answer: &Answer) -> String {
 }
 
 #[test]
-fn requests_and_answers_byte_by_byte_are_the_same_as_in_one_piece() {
+fn byte_by_byte_arrival_changes_nothing() {
     let h = Harness::usual();
     let key = h.key();
     for shape in ROUTES {

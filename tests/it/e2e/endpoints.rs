@@ -1,4 +1,4 @@
-//! Specification sections 2, 4 and 9: the four endpoints, their methods and the fields of what they answer.
+//! The endpoints, their methods, and the fields of their answers.
 
 use super::client::{post, request};
 use super::harness::{CREDENTIAL, Harness, bearer, chat, message, streamed, with};
@@ -36,11 +36,11 @@ fn the_model_list_has_only_models_that_the_key_may_use() {
     assert_eq!(ids, ["large", "hasty"]);
     assert_eq!(h.get("/v1/models/large", &key).json()["id"], "large");
     assert_eq!(h.get("/v1/models/nothing", &key).status(), 404);
-    assert!(matches!(h.get("/v1/models/small", &key).status(), 403 | 404), "outside the scope");
+    assert!(matches!(h.get("/v1/models/small", &key).status(), 403 | 404), "the model is outside the scope");
 }
 
 #[test]
-fn the_model_list_has_both_apis_fields_with_an_anthropic_version() {
+fn model_list_has_fields_of_both_apis_with_anthropic_version() {
     let h = Harness::usual();
     let key = h.key();
     let fields = [("x-api-key", key.as_str()), ("anthropic-version", "2023-06-01")];
@@ -80,12 +80,12 @@ fn a_chat_completion_has_its_fields() {
     assert_eq!(choice["message"]["content"].as_str().unwrap().split(' ').count(), 7);
     let usage = &body["usage"];
     assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(5), &json!(7)));
-    assert_eq!(usage["total_tokens"], 12, "section 2.2: the sum of the two other counters");
+    assert_eq!(usage["total_tokens"], 12, "the sum of the other two counters");
 }
 
-/// Section 2.2 promises fields that some servers leave out.
+/// The documented response has fields that some servers leave out.
 #[test]
-fn fields_that_an_upstream_leaves_out_are_added() {
+fn fields_missing_in_the_provider_answer_are_added() {
     let h = Harness::usual();
     let body = h.chat(&h.key(), &chat("one two three\n#sim bare tokens=7")).json();
     assert_eq!(body["object"], "chat.completion");
@@ -105,7 +105,7 @@ fn the_quota_has_its_fields_and_follows_usage() {
     assert_eq!((&quota["object"], &quota["plan"]), (&json!("quota"), &json!("open")));
     let [start, renews] = ["start", "renews"].map(|name| quota["period"][name].as_str().unwrap());
     for date in [start, renews] {
-        assert!(date.len() == 10 && date.ends_with("-01"), "a month's first day: {date}");
+        assert!(date.len() == 10 && date.ends_with("-01"), "the first day of a month: {date}");
     }
     assert!(start < renews);
     assert_eq!(quota["tokens"], json!({"used": 0, "total": 1_000_000_000}));
@@ -163,7 +163,7 @@ fn answers_arrive_byte_for_byte_except_id_and_model() {
             let model = if shape == "chat" { "small" } else { "large" };
             let direct = direct(&h, shape, &with(body, "model", upstream));
             let serial = sim_id(&direct);
-            // The provider's serial number of the one request before, and its second, differ.
+            // The provider's serial numbers of the two requests differ by one.
             let before = serial.replace(&number(&serial).to_string(), &(number(&serial) - 1).to_string());
             let expected = direct.replace(&serial, &ours.id()).replace(upstream, model);
             let ours_text = ours.text().to_owned();
@@ -181,7 +181,7 @@ fn direct(h: &Harness, shape: &str, body: &Value) -> String {
     super::client::Client::connect(h.upstream).ask(&request).text().to_owned()
 }
 
-/// The provider's own id in an answer.
+/// Returns the provider's own id in an answer.
 fn sim_id(answer: &str) -> String {
     let at = answer.find("\"id\":\"").unwrap() + 6;
     answer[at..].split('"').next().unwrap().to_owned()
@@ -191,7 +191,7 @@ fn number(id: &str) -> u64 {
     id.rsplit('-').next().and_then(|tail| tail.rsplit('_').next()).unwrap().parse().unwrap()
 }
 
-/// The text without its times of creation.
+/// Returns the text without its `created` times.
 pub fn without_created(text: &str) -> String {
     let mut parts = text.split("\"created\":");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -228,7 +228,7 @@ fn an_answer_has_only_the_gateways_headers() {
     }
 }
 
-/// Section 9: all paths begin with `/v1`. Probes at the root are answered without a key.
+/// All paths begin with `/v1`. Probes of the root are answered without a key.
 #[test]
 fn paths_outside_v1_are_unknown_and_the_root_is_open() {
     let h = Harness::usual();
@@ -241,8 +241,16 @@ fn paths_outside_v1_are_unknown_and_the_root_is_open() {
             "{path}"
         );
     }
-    assert_eq!(h.client().ask(&request("GET", "/v2/models", &[])).status(), 404, "outside before authentication");
-    assert_eq!(h.client().ask(&request("GET", "/v1/nothing", &[])).status(), 401, "inside after it");
+    assert_eq!(
+        h.client().ask(&request("GET", "/v2/models", &[])).status(),
+        404,
+        "outside of /v1: before authentication"
+    );
+    assert_eq!(
+        h.client().ask(&request("GET", "/v1/nothing", &[])).status(),
+        401,
+        "inside of /v1: after authentication"
+    );
     assert_eq!(h.client().ask(&request("GET", "/", &[])).status(), 200);
     let mut client = h.client();
     client.send(&request("HEAD", "/", &[]));

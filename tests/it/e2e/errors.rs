@@ -1,15 +1,15 @@
-//! Specification section 7: each row of the table of errors, at both endpoints, with ids and headers; and what a
-//! provider's failures become, before and after a stream has begun.
+//! Every documented error at both endpoints, with ids and headers; and the errors that clients receive for a provider's
+//! failures, before and after a stream has begun.
 
 use super::client::{Answer, post, request};
 use super::harness::{Harness, ROUTES, Setup, bearer, body, chat, is_chat, models_of, streamed, with};
 use serde_json::json;
 
-/// Checks the error body of section 7 in the form of its endpoint.
+/// Checks the documented error body in the format of its endpoint.
 fn check(answer: &Answer, shape: &str, status: u16, kind: &str) {
     let body = answer.json();
     assert_eq!((answer.status(), body["error"]["type"].as_str()), (status, Some(kind)), "{shape}: {body}");
-    assert_eq!(body["error"]["code"], status, "section 7: error.code is the status");
+    assert_eq!(body["error"]["code"], status, "error.code must be the status");
     assert!(!body["error"]["message"].as_str().unwrap().is_empty());
     assert_eq!(body["error"]["request_id"], answer.id(), "section 7 rule 1");
     assert_eq!(body["type"] == "error", !is_chat(shape), "{body}");
@@ -89,7 +89,7 @@ fn an_unknown_model_or_path_is_404() {
     check(&h.get("/v1/models/no-such", &key), "chat", 404, "not_found_error");
 }
 
-/// Every way a provider can fail before its first byte, and section 7's answer to it.
+/// Every way a provider can fail before its first byte, and the error that the client receives.
 #[test]
 fn a_provider_failure_is_500() {
     let h = Harness::usual();
@@ -115,7 +115,7 @@ fn a_provider_failure_is_500() {
                 let asked = with(body(shape, &format!("hi\n#sim {how}")), "stream", stream);
                 let answer = h.generate(shape, &key, &asked);
                 if stream && how == "garbage" && answer.status() == 200 {
-                    // The first event was good; the error is in the stream.
+                    // The first event was valid; the error is in the stream.
                     assert!(answer.events().last().unwrap().contains(kind), "{shape}: {}", answer.text());
                     continue;
                 }
@@ -125,7 +125,7 @@ fn a_provider_failure_is_500() {
                 let again = answer.head.get("retry-after");
                 match how {
                     "status=429 retry_after=7" => assert_eq!(again, Some("7")),
-                    // The provider does not say how long it is to rest: 5 s, and longer each time.
+                    // The provider sends no `retry-after`: the cooldown is 5 s, and grows with each failure.
                     "status=503" | "status=529" => {
                         assert!(again.is_some_and(|wait| (1..=30).contains(&wait.parse().unwrap())), "{again:?}");
                     }
@@ -166,13 +166,13 @@ fn a_model_that_exceeds_a_timeout_is_504() {
             assert_eq!(h.log_of(&answer.id())["status"], 504);
         }
     }
-    assert_eq!(h.used(&key), 0, "a provider's failure before any token costs none");
+    assert_eq!(h.used(&key), 0, "a failure before the first token must cost nothing");
 }
 
-/// Contract section 4: after the first byte a failure becomes an error event, and the stream is not ended as whole.
+/// After the first byte a failure becomes an error event, and the stream does not end as if it were complete.
 #[test]
-fn a_failure_in_mid_stream_is_an_error_event() {
-    // A short timeout only in mid-stream, since a busy machine can be slow at the beginning.
+fn mid_stream_failure_is_an_error_event() {
+    // The timeout is short only in mid-stream, since a busy machine can be slow at the beginning.
     let impatient = |id: &str, provider: &str| {
         format!(
             "[[models]]\nid = \"impatient-{id}\"\ncontext = \"256K\"\nidle_timeout = \"400ms\"\n\

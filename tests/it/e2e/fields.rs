@@ -1,11 +1,10 @@
-//! Specification sections 4.1 and 4.2: every field of a request, good and bad, at either endpoint, and what reaches
-//! the provider of it.
+//! Every request field at both endpoints, valid and invalid, and its value at the provider.
 
 use super::client::post;
 use super::harness::{CREDENTIAL, Harness, bearer, chat, message, with};
 use serde_json::{Value, json};
 
-/// A field of section 4.1 with a value that passes and one that does not.
+/// Documented fields of the chat endpoint, each with a valid and an invalid value.
 fn chat_fields() -> Vec<(&'static str, Value, Value)> {
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
     vec![
@@ -32,14 +31,14 @@ fn each_chat_field_passes_if_valid_and_is_named_if_invalid() {
         assert_eq!(answer.status(), 200, "{name}: {}", answer.text());
         let (_, sent) = h.last();
         let expected = if name == "model" { json!("up-small") } else { good };
-        assert_eq!(sent[name], expected, "{name} reaches the provider");
+        assert_eq!(sent[name], expected, "{name} must reach the provider");
         let served = h.count("requests");
         let answer = h.chat(&key, &with(chat("hi"), name, bad.clone()));
         assert_eq!(answer.status(), 400, "{name}={bad}");
         let error = &answer.json()["error"];
         assert_eq!(error["type"], "invalid_request_error");
         assert!(error["message"].as_str().unwrap().contains(name), "{name}: {error}");
-        assert_eq!(h.count("requests"), served, "a refused request does not reach the provider");
+        assert_eq!(h.count("requests"), served, "a rejected request must not reach the provider");
     }
 }
 
@@ -53,7 +52,7 @@ fn null_counts_as_absent_and_required_fields_are_required() {
         assert_eq!(answer.status(), expected, "{name}: null: {}", answer.text());
     }
     let answer = h.chat(&key, &json!({"messages": [{"role": "user", "content": "hi"}]}));
-    assert_eq!(answer.json()["model"], "small", "section 4.1: the default route");
+    assert_eq!(answer.json()["model"], "small", "the default model");
     for messages in [json!([]), json!([{"role": "wizard", "content": "x"}]), json!([{"content": "x"}]), json!([5])] {
         let answer = h.chat(&key, &with(chat("hi"), "messages", messages.clone()));
         assert_eq!(answer.status(), 400, "{messages}");
@@ -78,11 +77,11 @@ fn unknown_fields_are_ignored_and_documented_ones_pass() {
     }
     assert_eq!(h.chat(&key, &body).status(), 200);
     let (_, sent) = h.last();
-    assert_eq!(sent["seed"], 42, "a documented field is forwarded");
+    assert_eq!(sent["seed"], 42, "a documented field must be forwarded");
     for name in ["no_such_field", "store", "fallbacks"] {
         assert_eq!(sent[name], Value::Null, "{name} must not be forwarded");
     }
-    assert!(matches!(sent["n"].as_u64(), None | Some(1)), "n is sent on as 1: {sent}");
+    assert!(matches!(sent["n"].as_u64(), None | Some(1)), "n must be forwarded as 1: {sent}");
 }
 
 #[test]
@@ -111,7 +110,7 @@ fn each_messages_field_passes_if_valid_and_is_named_if_invalid() {
         let answer = h.messages(&key, &with(message("hi"), name, good.clone()));
         assert_eq!(answer.status(), 200, "{name}: {}", answer.text());
         let expected = if name == "model" { json!("up-large") } else { good };
-        assert_eq!(h.last().1[name], expected, "{name} reaches the provider");
+        assert_eq!(h.last().1[name], expected, "{name} must reach the provider");
         let answer = h.messages(&key, &with(message("hi"), name, bad));
         assert_eq!(answer.status(), 400, "{name}");
         let body = answer.json();
@@ -142,7 +141,7 @@ fn the_version_header_is_a_date_and_is_sent_upstream() {
     }
 }
 
-/// Contract section 4: what is never sent upstream.
+/// The provider receives its own credential, but never the client's key.
 #[test]
 fn the_provider_gets_its_credential_and_never_the_clients_key() {
     let h = Harness::usual();
@@ -168,9 +167,9 @@ fn the_provider_gets_its_credential_and_never_the_clients_key() {
     assert_eq!(h.log_of(&answer.id())["client_request_id"], "mine-1");
 }
 
-/// Contract section 2: either endpoint reaches every model.
+/// Each endpoint can use every model.
 #[test]
-fn a_model_of_the_other_shape_answers_in_the_shape_of_the_endpoint() {
+fn answers_have_the_format_of_the_endpoint_for_every_model() {
     let h = Harness::usual();
     let key = h.key();
     let chat = h.chat(&key, &with(chat("hi"), "model", "large"));
@@ -185,9 +184,9 @@ fn a_model_of_the_other_shape_answers_in_the_shape_of_the_endpoint() {
     assert!(usage.0.as_u64() > Some(0) && usage.0 == usage.1, "{usage:?}");
 }
 
-/// Rule under test: either endpoint reaches every model. Documented fields keep their meaning.
+/// Each endpoint can use every model, and documented fields keep their meaning.
 #[test]
-fn fields_keep_their_meaning_on_a_route_of_the_other_shape() {
+fn fields_keep_their_meaning_when_translated() {
     let h = Harness::usual();
     let key = h.key();
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
@@ -228,7 +227,7 @@ fn fields_keep_their_meaning_on_a_route_of_the_other_shape() {
     assert!(limits.contains(&&json!(78)), "{sent}");
 }
 
-/// Contract section 1: tools and images pass untouched on a route of the same shape.
+/// Tools and images pass unchanged if the provider has the API format of the endpoint.
 #[test]
 fn tools_and_images_pass_untouched() {
     let h = Harness::usual();

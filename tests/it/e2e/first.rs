@@ -1,4 +1,4 @@
-//! First day of a new operator: a first configuration, misspelled words, errors with a solution.
+//! The first day of a new operator: a first configuration, misspelled words, and errors that name a solution.
 
 use super::harness::{Harness, chat};
 use super::process::{Folder, Process, free_port, run, wait_for};
@@ -9,7 +9,7 @@ use std::net::TcpListener;
 const GOOD: &str = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
                     [[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
 
-/// Output of `check` on standard error; empty for a valid configuration.
+/// Returns the standard error of `check`; empty for a valid configuration.
 fn check(text: &str) -> String {
     let folder = Folder::new();
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();
@@ -17,7 +17,7 @@ fn check(text: &str) -> String {
 }
 
 #[test]
-fn a_configuration_may_be_named_before_the_command_or_behind_it() {
+fn config_option_may_precede_or_follow_the_command() {
     let folder = Folder::new();
     fs::write(folder.path().join("mine.toml"), GOOD).unwrap();
     for args in [["--config", "mine.toml", "check"], ["check", "--config", "mine.toml"]] {
@@ -38,7 +38,7 @@ fn a_configuration_may_be_named_before_the_command_or_behind_it() {
 }
 
 #[test]
-fn a_wrong_word_is_answered_with_the_nearest_right_one_and_every_error_says_whose_it_is() {
+fn wrong_word_gets_a_suggestion_and_errors_start_with_error() {
     let folder = Folder::new();
     for (args, near) in
         [(vec!["sevre"], "'serve'"), (vec!["keys", "isue"], "'issue'"), (vec!["usage", "--by", "modle"], "'model'")]
@@ -56,7 +56,7 @@ fn a_wrong_word_is_answered_with_the_nearest_right_one_and_every_error_says_whos
 }
 
 #[test]
-fn every_command_that_fails_says_whose_words_these_are() {
+fn every_failing_command_prefixes_its_message() {
     let folder = Folder::new();
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = busy.local_addr().unwrap().to_string();
@@ -111,14 +111,14 @@ fn completions_know_every_command() {
 }
 
 #[test]
-fn the_whole_configuration_may_come_from_a_variable() {
+fn configuration_may_come_from_an_environment_variable() {
     let folder = Folder::new();
     let variable = |text: &'static str| [("TOLLGATE_CONFIG_TOML", text)];
     let good = run(folder.path(), &["check"], &variable(GOOD));
     assert_eq!((good.code, good.out.as_str()), (0, "$TOLLGATE_CONFIG_TOML: ok (1 provider, 1 model, 1 plan)\n"));
     let bad = run(folder.path(), &["check"], &variable("[server]\nlisten_on = 1\n"));
     assert!(bad.code == 1 && bad.err.starts_with("error: $TOLLGATE_CONFIG_TOML:"), "{}", bad.err);
-    // Relative paths are relative to where the process runs, and a file that is named wins.
+    // Relative paths are relative to the working directory, and an explicitly named file takes precedence.
     assert_eq!(run(folder.path(), &["keys", "issue", "--name", "n"], &variable(GOOD)).code, 0);
     assert!(folder.path().join("tollgate.db").exists());
     let named = run(folder.path(), &["check", "--config", "no-such.toml"], &variable(GOOD));
@@ -143,9 +143,9 @@ fn a_gateway_serves_from_a_variable() {
 }
 
 #[test]
-fn init_writes_what_is_found_and_never_over_a_file() {
+fn init_writes_found_providers_and_never_overwrites() {
     let folder = Folder::new();
-    // No other usual variable is set here.
+    // No other known variable is set here.
     let names = ["ANTHROPIC", "GEMINI", "MISTRAL", "DEEPSEEK", "GROQ", "OPENROUTER", "XAI"]
         .map(|name| format!("{name}_API_KEY"));
     let mut env: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
@@ -176,7 +176,7 @@ fn init_says_which_variable_hides_its_file() {
 }
 
 #[test]
-fn what_is_said_on_standard_error_has_no_control_characters_in_it() {
+fn standard_error_contains_no_control_characters() {
     let folder = Folder::new();
     let folded = |text: &str| text.chars().filter(|c| c.is_control() && *c != '\n').count();
     for text in ["\"a\\u001b[2Jb\\nc\" = 1\n", "[\"x\\u001b\"]\n", "a = \"\u{1b}\"\n"] {
@@ -197,7 +197,7 @@ fn what_is_said_on_standard_error_has_no_control_characters_in_it() {
 }
 
 #[test]
-fn check_says_that_what_stands_in_the_ledgers_place_is_none() {
+fn check_reports_a_path_that_is_not_a_ledger() {
     let folder = Folder::new();
     std::fs::write(folder.path().join("notes.txt"), "not a ledger").unwrap();
     std::fs::write(folder.path().join("empty.db"), "").unwrap();
@@ -218,7 +218,7 @@ fn check_says_that_what_stands_in_the_ledgers_place_is_none() {
 
 #[test]
 fn init_finds_a_local_server_on_its_usual_port() {
-    // If another process has the port, this part cannot be tested.
+    // If another process uses the port, this test cannot run.
     let Ok(listener) = TcpListener::bind("127.0.0.1:11434") else { return };
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
@@ -239,7 +239,7 @@ fn init_finds_a_local_server_on_its_usual_port() {
 }
 
 #[test]
-fn what_is_nearly_right_in_a_configuration_is_said_to_be_and_what_is_wrong_is_said_once() {
+fn lenient_values_are_accepted_and_errors_reported_once() {
     let wrong_model = GOOD.replace("\"1M\"", "\"1X\"");
     let said = check(&format!("default_model = \"m\"\n{wrong_model}"));
     assert_eq!(said.lines().count(), 1, "{said}");
@@ -264,7 +264,7 @@ fn what_is_nearly_right_in_a_configuration_is_said_to_be_and_what_is_wrong_is_sa
 }
 
 #[test]
-fn a_certificate_that_does_not_hold_is_told_with_file_line_and_field() {
+fn invalid_certificate_is_reported_with_file_line_and_field() {
     let folder = Folder::new();
     let good = rcgen::generate_simple_self_signed(vec!["gate.test".to_owned()]).unwrap();
     let other = rcgen::KeyPair::generate().unwrap();
@@ -284,7 +284,7 @@ fn a_certificate_that_does_not_hold_is_told_with_file_line_and_field() {
 }
 
 #[test]
-fn a_key_works_with_the_very_next_request_and_by_its_name() {
+fn new_key_works_immediately_and_by_its_name() {
     let h = Harness::usual();
     for round in 0..20 {
         let key = h.issue(&["--requests", "1"]);
@@ -309,7 +309,7 @@ fn a_key_works_with_the_very_next_request_and_by_its_name() {
 }
 
 #[test]
-fn keys_whose_plan_is_gone_are_warned_of_and_can_be_moved() {
+fn keys_of_a_removed_plan_are_reported_and_can_be_moved() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "two"]);
     assert_eq!(h.command(&["check"]).err, "");

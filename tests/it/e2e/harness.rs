@@ -1,5 +1,5 @@
-//! A gateway before a simulated provider, both as processes of their own, with a ledger and keys in a folder that goes
-//! away. [`Setup`] says what a test wants different.
+//! A gateway and a simulated provider, both as real processes, with a ledger and keys in a temporary folder. [`Setup`]
+//! contains the options that a test changes.
 
 use super::client::{Answer, Client, get, post, request};
 use super::process::{Done, Folder, Process, free_port, run, wait_for};
@@ -8,11 +8,11 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// The environment variable that holds the gateway's credential towards the provider, and its value: a marker that
-/// must never be seen anywhere else.
+/// The environment variable of the gateway's credential for the provider, and its value: a marker that must not appear
+/// anywhere else.
 pub const CREDENTIAL: (&str, &str) = ("SIM_KEY", "upstream-credential-4711");
 
-/// Names and places in the configuration, filled in by [`Harness::start`].
+/// Configuration with placeholders, which [`Harness::start`] fills in.
 const CONFIG: &str = r#"
 default_model = "small"
 
@@ -119,13 +119,13 @@ pub struct Setup {
     pub server: &'static str,
     /// Lines for `[upstream]`.
     pub upstream: &'static str,
-    /// Lines for `[store]`, instead of the usual `url`.
+    /// Lines for `[store]`, instead of the default `url`.
     pub store: String,
-    /// Further tables.
+    /// Additional tables.
     pub more: String,
 }
 
-/// The two processes, their folder and addresses.
+/// The two processes, their folder and their addresses.
 pub struct Harness {
     /// The gateway's process.
     pub gateway: Process,
@@ -137,7 +137,7 @@ pub struct Harness {
     pub admin: SocketAddr,
     /// Address of the provider.
     pub upstream: SocketAddr,
-    /// Configuration, ledger, output.
+    /// Folder of the configuration, the ledger and the output.
     pub folder: Folder,
 }
 
@@ -167,17 +167,17 @@ fn start_gateway(folder: &Path, admin: SocketAddr) -> Process {
 }
 
 impl Harness {
-    /// Both processes with the usual configuration.
+    /// Starts both processes with the default configuration.
     pub fn usual() -> Harness {
         Harness::start(&Setup::default())
     }
 
-    /// Both processes.
+    /// Starts both processes.
     pub fn start(setup: &Setup) -> Harness {
         Harness::start_at(setup, local(free_port()))
     }
 
-    /// Both processes, the provider at an address already chosen.
+    /// Starts both processes, with the provider at a given address.
     pub fn start_at(setup: &Setup, upstream: SocketAddr) -> Harness {
         let folder = Folder::new();
         let [at, admin, nobody] = [(); 3].map(|()| local(free_port()));
@@ -211,12 +211,12 @@ impl Harness {
         self.provider = start_provider(self.folder.path(), self.upstream, "provider");
     }
 
-    /// Runs a command of the binary beside the running gateway.
+    /// Runs a command of the binary while the gateway runs.
     pub fn command(&self, args: &[&str]) -> Done {
         run(self.folder.path(), args, &[CREDENTIAL])
     }
 
-    /// A command that must succeed; its standard output.
+    /// Runs a command that must succeed. Returns its standard output.
     pub fn done(&self, args: &[&str]) -> String {
         let done = self.command(args);
         assert_eq!(done.code, 0, "{args:?}: {}{}", done.out, done.err);
@@ -230,7 +230,7 @@ impl Harness {
         key
     }
 
-    /// Issues a key of the first plan, for everything.
+    /// Issues a key of the first plan without a restricted scope.
     pub fn key(&self) -> String {
         self.key_with(&[])
     }
@@ -245,47 +245,47 @@ impl Harness {
         key
     }
 
-    /// Answer of `GET /v1/quota` to a key.
+    /// Returns the status of `GET /v1/quota` with a key.
     pub fn status_of(&self, key: &str) -> u16 {
         self.get("/v1/quota", key).status()
     }
 
-    /// A connection to the gateway.
+    /// Opens a connection to the gateway.
     pub fn client(&self) -> Client {
         Client::connect(self.at)
     }
 
-    /// A GET with a key, on a connection of its own.
+    /// Sends a GET with a key on a new connection.
     pub fn get(&self, path: &str, key: &str) -> Answer {
         self.client().ask(&request("GET", path, &[("authorization", &bearer(key))]))
     }
 
-    /// A chat completion, on a connection of its own.
+    /// Sends a chat request on a new connection.
     pub fn chat(&self, key: &str, body: &Value) -> Answer {
         self.client().ask(&chat_request(key, body))
     }
 
-    /// A message, on a connection of its own.
+    /// Sends a Messages request on a new connection.
     pub fn messages(&self, key: &str, body: &Value) -> Answer {
         self.client().ask(&messages_request(key, body))
     }
 
-    /// A request at the endpoint of a route.
+    /// Sends a request to the endpoint of a route.
     pub fn generate(&self, route: &str, key: &str, body: &Value) -> Answer {
         if is_chat(route) { self.chat(key, body) } else { self.messages(key, body) }
     }
 
-    /// The provider's own count.
+    /// Returns the provider's own counts.
     pub fn stats(&self) -> Value {
         get(self.upstream, "/stats").unwrap().json()
     }
 
-    /// Number from the provider's own count.
+    /// Returns one of the provider's own counts.
     pub fn count(&self, name: &str) -> u64 {
         self.stats()[name].as_u64().unwrap_or_else(|| panic!("{name}: {}", self.stats()))
     }
 
-    /// The last request that the provider took: its header lines in lower case, and its body.
+    /// Returns the header lines (in lower case) and the body of the last request that the provider received.
     pub fn last(&self) -> (String, Value) {
         let mut last = get(self.upstream, "/last").unwrap().json();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_ascii_lowercase();
@@ -294,13 +294,13 @@ impl Harness {
         (head, last["body"].take())
     }
 
-    /// `tollgate usage --json`, by what `by` says.
+    /// Returns the output of `tollgate usage --json`, grouped by `by`.
     pub fn usage(&self, by: &str) -> Vec<Value> {
         let out = self.done(&["usage", "--by", by, "--json"]);
         serde_json::from_str::<Value>(&out).unwrap().as_array().unwrap().clone()
     }
 
-    /// Ledger rows of all keys: requests and tokens, once the gateway has written `requests` of them.
+    /// Waits until the ledger has at least `requests` usage records. Returns the sums over all keys.
     pub fn ledger(&self, requests: u64) -> Ledger {
         wait_for("the rows to be written", || {
             let ledger = Ledger::sum(&self.usage("key"));
@@ -308,18 +308,18 @@ impl Harness {
         })
     }
 
-    /// Tokens used in the period, as the gateway tells the key.
+    /// Returns the tokens used in the period, as the gateway reports them to the key.
     pub fn used(&self, key: &str) -> u64 {
         self.get("/v1/quota", key).json()["tokens"]["used"].as_u64().unwrap()
     }
 
-    /// Lines of the request log so far.
+    /// Returns the lines of the request log so far.
     pub fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.gateway.stderr).unwrap();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The log line of a request, once it is there.
+    /// Waits for the log line of a request and returns it.
     pub fn log_of(&self, id: &str) -> Value {
         wait_for("the log line", || self.log().into_iter().find(|line| line["id"] == id))
     }
@@ -334,21 +334,21 @@ impl Drop for Harness {
     }
 }
 
-/// A number without labels from the gateway's metrics.
+/// Returns the value of a gateway metric without labels.
 pub fn gauge(h: &Harness, name: &str) -> u64 {
     let metrics = get(h.admin, "/metrics").unwrap();
     let line = metrics.text().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{name}: {}", metrics.text()))
 }
 
-/// Sums over ledger rows.
+/// Sums of usage records.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// Rows.
+    /// Number of records.
     pub requests: u64,
-    /// Tokens in, cached ones included.
+    /// Input tokens, including cached ones.
     pub input: u64,
-    /// Tokens out.
+    /// Output tokens.
     pub output: u64,
 }
 
@@ -362,63 +362,63 @@ impl Ledger {
         }
     }
 
-    /// All tokens.
+    /// Returns the sum of input and output tokens.
     pub fn tokens(&self) -> u64 {
         self.input + self.output
     }
 }
 
-/// The value of an `authorization` header.
+/// Returns the value of an `authorization` header.
 pub fn bearer(key: &str) -> String {
     format!("Bearer {key}")
 }
 
-/// A request to the chat endpoint.
+/// Returns a request to the chat endpoint.
 pub fn chat_request(key: &str, body: &Value) -> Vec<u8> {
     post("/v1/chat/completions", &[("authorization", &bearer(key))], &body.to_string())
 }
 
-/// A request to the messages endpoint.
+/// Returns a request to the messages endpoint.
 pub fn messages_request(key: &str, body: &Value) -> Vec<u8> {
     let fields = [("x-api-key", key), ("anthropic-version", "2023-06-01")];
     post("/v1/messages", &fields, &body.to_string())
 }
 
-/// A body for the chat endpoint.
+/// Returns a body for the chat endpoint.
 pub fn chat(text: &str) -> Value {
     json!({ "model": "small", "messages": [{ "role": "user", "content": text }] })
 }
 
-/// A body for the messages endpoint.
+/// Returns a body for the messages endpoint.
 pub fn message(text: &str) -> Value {
     json!({ "model": "large", "max_tokens": 10_000_000, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// Every way through the gateway: the endpoint, and the shape of the upstream where it is the other one.
+/// Every route through the gateway: the endpoint, and the API format of the provider if it differs.
 pub const ROUTES: [&str; 4] = ["chat", "messages", "chat to messages", "messages to chat"];
 
-/// True if a route begins at the chat endpoint.
+/// Returns true if a route begins at the chat endpoint.
 pub fn is_chat(route: &str) -> bool {
     route.starts_with("chat")
 }
 
-/// The models of a route: one as usual, and one with short deadlines.
+/// Returns the models of a route: a usual one, and one with short timeouts.
 pub fn models_of(route: &str) -> (&'static str, &'static str) {
     if matches!(route, "chat" | "messages to chat") { ("small", "hasty") } else { ("large", "hasty-large") }
 }
 
-/// A body for a route.
+/// Returns a body for a route.
 pub fn body(route: &str, text: &str) -> Value {
     with(if is_chat(route) { chat(text) } else { message(text) }, "model", models_of(route).0)
 }
 
-/// Body with one member set.
+/// Returns the body with one member set.
 pub fn with(mut body: Value, name: &str, value: impl Into<Value>) -> Value {
     body[name] = value.into();
     body
 }
 
-/// Body of a streamed request.
+/// Returns the body of a streamed request.
 pub fn streamed(body: Value) -> Value {
     with(body, "stream", true)
 }

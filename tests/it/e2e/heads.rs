@@ -1,4 +1,4 @@
-//! Checks before a body is read, and treatment of connections: order of checks, HTTP and limits.
+//! Checks before a body is read, and the handling of connections: order of checks, HTTP rules and limits.
 
 use super::client::{Client, post, request};
 use super::harness::{Harness, Setup, bearer, chat, chat_request};
@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpListener};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A head that declares a body which never comes.
+/// Returns a head that declares a body, which never follows.
 fn head_only(key: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let auth = bearer(key);
     let mut all = vec![("content-type", "application/json")];
@@ -20,7 +20,7 @@ fn head_only(key: &str, fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[test]
-fn a_key_is_refused_before_a_byte_of_the_body_is_read() {
+fn wrong_key_is_refused_before_the_body_is_read() {
     let h = Harness::usual();
     for fields in [("content-length", "1000000"), ("transfer-encoding", "chunked")] {
         // The body never arrives. A 408 would show that the gateway waited for it.
@@ -30,7 +30,7 @@ fn a_key_is_refused_before_a_byte_of_the_body_is_read() {
 }
 
 #[test]
-fn a_declared_size_above_the_limit_is_turned_down_at_once() {
+fn declared_size_above_the_limit_is_refused_immediately() {
     let h = Harness::usual();
     let key = h.key();
     let size = (33u64 << 20).to_string();
@@ -38,11 +38,11 @@ fn a_declared_size_above_the_limit_is_turned_down_at_once() {
     assert_eq!((answer.status(), answer.json()["error"]["code"].as_u64()), (413, Some(413)));
     assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
     let unknown = h.client().ask(&head_only("", &[("content-length", &size)]));
-    assert_eq!(unknown.status(), 401, "the key comes first");
+    assert_eq!(unknown.status(), 401, "the key is checked first");
 }
 
 #[test]
-fn a_chunked_body_above_the_limit_is_turned_down_when_it_has_grown_too_large() {
+fn chunked_body_is_refused_when_it_exceeds_the_limit() {
     let h = Harness::start(&Setup { server: "max_body = \"64KiB\"", ..Setup::default() });
     let key = h.key();
     let mut client = h.client();
@@ -54,7 +54,7 @@ fn a_chunked_body_above_the_limit_is_turned_down_when_it_has_grown_too_large() {
 }
 
 #[test]
-fn a_thousand_clients_without_a_key_that_send_large_bodies_cost_no_buffer() {
+fn large_bodies_of_clients_without_a_key_use_no_buffer() {
     let h = Harness::usual();
     let mut clients = Vec::new();
     for _ in 0..1000 {
@@ -66,7 +66,7 @@ fn a_thousand_clients_without_a_key_that_send_large_bodies_cost_no_buffer() {
     let block = vec![b' '; 256 * 1024];
     for client in &mut clients {
         client.socket.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
-        // What the gateway does not take stays in the kernel; both are fine.
+        // Unread bytes stay in the kernel, so this write may time out.
         let _ = client.socket.write(&block);
     }
     let grown = h.gateway.resident().saturating_sub(before);
@@ -74,13 +74,13 @@ fn a_thousand_clients_without_a_key_that_send_large_bodies_cost_no_buffer() {
     let total = h.gateway.resident();
     assert!(total < 64 << 20, "with a thousand connections the process has {total} bytes");
     let refused = clients.iter_mut().filter_map(|client| client.head().ok()).filter(|head| head.status == 401).count();
-    assert_eq!(refused, 1000, "each was told why");
+    assert_eq!(refused, 1000, "each client must get the error");
     assert_eq!(h.chat(&h.key(), &chat("still here")).status(), 200);
 }
 
-/// A client that sends its request and its FIN in one go, and one whose FIN comes with the last bytes of its body.
+/// One client sends its request and its FIN together; another one sends its FIN with the last bytes of its body.
 #[test]
-fn data_and_fin_that_arrive_together_are_both_seen_on_the_client_side() {
+fn data_and_fin_of_a_client_are_both_noticed_together() {
     let h = Harness::usual();
     let key = h.key();
     let (served, left) = (h.count("requests"), h.gateway.descriptors());
@@ -106,9 +106,9 @@ fn data_and_fin_that_arrive_together_are_both_seen_on_the_client_side() {
     assert!(h.count("requests") >= served);
 }
 
-/// The provider ends its answer with the connection: the last bytes and the FIN are one edge.
+/// The provider ends its answer by closing the connection: the last bytes and the FIN arrive as one readiness event.
 #[test]
-fn data_and_fin_that_arrive_together_are_both_seen_on_the_upstream_side() {
+fn data_and_fin_of_a_provider_are_both_noticed_together() {
     let h = Harness::usual();
     let key = h.key();
     for round in 0..40 {
@@ -117,7 +117,7 @@ fn data_and_fin_that_arrive_together_are_both_seen_on_the_upstream_side() {
         let start = Instant::now();
         let answer = h.chat(&key, &asked);
         assert_eq!(answer.status(), 200, "{}", answer.text());
-        assert!(start.elapsed() < TIMEOUT, "the end was not seen");
+        assert!(start.elapsed() < TIMEOUT, "the end was not noticed");
     }
 }
 
@@ -139,8 +139,8 @@ fn connections_are_kept_and_pipelined_requests_are_answered_in_order() {
     }
 }
 
-/// More of them than begin without a break, and more bytes than are read at a time. The client's half has ended before
-/// the first is answered.
+/// There are more requests than the gateway starts in one go, and more bytes than it reads at once. The client closes
+/// its sending side before the first request is answered.
 #[test]
 fn pipelined_requests_before_a_fin_are_all_answered() {
     let h = Harness::usual();
@@ -188,7 +188,7 @@ fn http_1_0_is_answered_and_closed_and_expect_is_honoured() {
 }
 
 #[test]
-fn what_is_not_http_is_refused_with_a_json_error_and_the_connection_closed() {
+fn invalid_http_gets_a_json_error_and_is_closed() {
     let h = Harness::usual();
     let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(20_000));
     let many = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(101));
@@ -230,11 +230,11 @@ fn slow_heads_bodies_and_idle_connections_end() {
     assert_eq!(client.answer().unwrap().status(), 408);
     let mut client = h.client();
     assert_eq!(client.ask(&request("GET", "/", &[])).status(), 200);
-    assert!(client.is_ended(), "an idle connection is closed without a word");
+    assert!(client.is_ended(), "an idle connection must be closed without an answer");
 }
 
 #[test]
-fn a_refused_body_is_dropped_and_the_connection_goes_on() {
+fn rejected_body_is_discarded_and_the_connection_kept() {
     let h = Harness::usual();
     let key = h.key();
     let mut client = h.client();
@@ -243,10 +243,10 @@ fn a_refused_body_is_dropped_and_the_connection_goes_on() {
     assert_eq!(client.ask(&chat_request(&key, &chat("x"))).status(), 200);
 }
 
-/// The kernel does not begin a read with a timeout again when its process has been stopped for a while: what a test sees
-/// then is no end of the connection. The whole process is stopped here, so it has to be one of its own.
+/// The kernel does not restart a read with a timeout after its process was stopped, and a test must not take this for
+/// the end of a connection. The whole process is stopped, so this test starts a separate one.
 #[test]
-fn a_pause_of_the_process_that_reads_is_no_end_of_a_connection() {
+fn pause_of_the_reading_process_does_not_end_a_connection() {
     let me = std::env::current_exe().unwrap();
     let args = ["--exact", "e2e::heads::reads_across_pauses", "--ignored", "--nocapture"];
     let mut child = Command::new(me)

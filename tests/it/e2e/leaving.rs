@@ -1,4 +1,4 @@
-//! Clients that leave and clients that do not read: their charges, and the end of their provider requests.
+//! Clients that disconnect and clients that do not read: their charges, and the end of their provider requests.
 
 use super::client::Client;
 use super::harness::{Harness, Setup, body, chat, chat_request, is_chat, messages_request, streamed, with};
@@ -6,7 +6,7 @@ use super::process::wait_for;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Sends a request that will be left.
+/// Sends a request that the client will abandon.
 fn begin(h: &Harness, shape: &str, key: &str, body: &Value) -> Client {
     let mut client = h.client();
     client.send(&if is_chat(shape) { chat_request(key, body) } else { messages_request(key, body) });
@@ -18,7 +18,7 @@ fn left(h: &Harness, count: u64) {
 }
 
 #[test]
-fn a_client_that_leaves_in_mid_stream_closes_its_upstream_and_is_charged() {
+fn disconnect_in_mid_stream_closes_the_upstream_and_is_charged() {
     let h = Harness::usual();
     for (count, shape) in [(1, "chat"), (2, "messages")] {
         let key = h.key();
@@ -30,16 +30,19 @@ fn a_client_that_leaves_in_mid_stream_closes_its_upstream_and_is_charged() {
         drop(client);
         left(&h, count);
         let ledger = h.ledger(count);
-        assert_eq!(ledger.requests, count, "one row each");
+        assert_eq!(ledger.requests, count, "each request must have one usage record");
         let line = wait_for("the log line", || h.log().into_iter().rfind(|line| line["status"] == 499));
         assert!(matches!(line["source"].as_str(), Some("partial" | "estimated")), "{line}");
         let used = h.used(&key);
-        assert!((5..200).contains(&used), "at least the prompt and what was relayed, not the rest: {used}");
+        assert!(
+            (5..200).contains(&used),
+            "charged must be at least the prompt and the relayed tokens, not the rest: {used}"
+        );
     }
 }
 
 #[test]
-fn a_client_that_leaves_before_the_first_byte_closes_its_upstream_and_pays_for_the_prompt() {
+fn disconnect_before_the_first_byte_is_charged_for_the_prompt() {
     let h = Harness::usual();
     for (count, shape, stream) in [(1, "chat", false), (2, "messages", false), (3, "chat", true), (4, "messages", true)]
     {
@@ -53,13 +56,13 @@ fn a_client_that_leaves_before_the_first_byte_closes_its_upstream_and_pays_for_t
         drop(client);
         left(&h, count);
         h.ledger(count);
-        assert!(h.used(&key) > 0, "{shape} stream={stream}: cancelling is not free");
+        assert!(h.used(&key) > 0, "{shape} stream={stream}: a cancelled request must cost something");
     }
 }
 
-/// A reset instead of a FIN.
+/// A client that sends a reset instead of a FIN.
 #[test]
-fn a_client_that_resets_is_seen_to_leave() {
+fn client_reset_counts_as_disconnect() {
     let h = Harness::usual();
     let key = h.key();
     let mut client = begin(&h, "chat", &key, &streamed(chat("x\n#sim tokens=10000 pace=200")));
@@ -72,7 +75,7 @@ fn a_client_that_resets_is_seen_to_leave() {
 }
 
 #[test]
-fn a_client_that_reads_slowly_stops_the_reading_of_its_upstream() {
+fn slow_client_stops_the_reading_of_its_upstream() {
     let h = Harness::usual();
     let key = h.key();
     let before = h.gateway.resident();
@@ -85,10 +88,10 @@ fn a_client_that_reads_slowly_stops_the_reading_of_its_upstream() {
         let still = counts.iter().rev().take(4).all(|count| Some(count) == counts.last());
         (counts.len() > 4 && still).then(|| counts[counts.len() - 1])
     });
-    assert!(settled < 500_000, "the provider wrote {settled} of a million tokens");
+    assert!(settled < 500_000, "the provider has written {settled} of a million tokens");
     let grown = h.gateway.resident().saturating_sub(before);
-    assert!(grown < 4 << 20, "one slow client costs {grown} bytes");
-    // Reading again moves it on, once what the kernel holds has been read.
+    assert!(grown < 4 << 20, "one slow client takes {grown} bytes");
+    // The provider continues once the client has read the bytes that the kernel buffers.
     wait_for("the provider to go on", || {
         for _ in 0..5000 {
             client.chunk().unwrap().unwrap();
@@ -98,7 +101,7 @@ fn a_client_that_reads_slowly_stops_the_reading_of_its_upstream() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_at_all_is_cut_after_write_stall() {
+fn client_that_does_not_read_is_closed_after_write_stall() {
     let h = Harness::start(&Setup { server: "write_stall = \"500ms\"", ..Setup::default() });
     let key = h.key();
     let mut client = begin(&h, "chat", &key, &streamed(chat("x\n#sim tokens=1000000")));
@@ -106,5 +109,5 @@ fn a_client_that_reads_nothing_at_all_is_cut_after_write_stall() {
     left(&h, 1);
     let ledger = h.ledger(1);
     assert_eq!(ledger.requests, 1);
-    assert!(client.body(&super::client::Head { status: 200, fields: Vec::new() }).is_ok(), "it ends");
+    assert!(client.body(&super::client::Head { status: 200, fields: Vec::new() }).is_ok(), "the stream must end");
 }

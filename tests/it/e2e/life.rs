@@ -1,4 +1,4 @@
-//! A gateway's life: restart, drain, kept connections that have gone stale, health and metrics.
+//! A gateway's life cycle: restart, drain, stale kept connections, health and metrics.
 
 use super::client::{Client, get, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, chat_request, gauge, message, streamed, with};
@@ -17,26 +17,26 @@ fn a_restart_continues_where_it_stopped() {
     h.chat(&limited, &chat("one\n#sim tokens=5"));
     assert_eq!(h.chat(&limited, &chat("x")).status(), 429);
     let before = [&key, &limited].map(|key| h.get("/v1/quota", key).json());
-    assert_eq!(h.gateway.stop("INT").code(), Some(0), "SIGINT ends it as SIGTERM does");
+    assert_eq!(h.gateway.stop("INT").code(), Some(0), "SIGINT must end it like SIGTERM");
     let while_down = h.issue(&[]);
     h.start_again();
     let after = [&key, &limited].map(|key| h.get("/v1/quota", key).json());
-    assert_eq!(before[1], after[1], "windows, too, are rebuilt from the rows");
+    assert_eq!(before[1], after[1], "windows must be rebuilt from the usage records, too");
     assert_eq!(before[0]["tokens"], after[0]["tokens"]);
     assert_eq!(h.chat(&limited, &chat("x")).status(), 429);
-    assert_eq!(h.status_of(&while_down), 200, "a key issued meanwhile");
+    assert_eq!(h.status_of(&while_down), 200, "a key issued in the meantime");
 }
 
-/// Contract section 5, write-behind: a kill -9 loses at most the last 50 ms and the commit under way.
+/// With write-behind, a kill -9 loses at most the last 50 ms and the running commit.
 #[test]
-fn a_kill_loses_nothing_that_was_answered_a_while_ago() {
+fn kill_loses_no_answer_older_than_the_window() {
     let mut h = Harness::usual();
     let key = h.key();
     for _ in 0..20 {
         assert_eq!(h.chat(&key, &chat("one\n#sim tokens=5")).status(), 200);
     }
     let used = h.used(&key);
-    // Another process reads them in the file: how long that may take is the business of the tests of the ledger.
+    // Wait until another process can read them in the file. The ledger tests check how long this may take.
     assert_eq!(h.ledger(20).requests, 20);
     h.gateway.stop("KILL");
     h.start_again();
@@ -54,12 +54,13 @@ fn two_gateways_do_not_share_a_ledger() {
     assert!(second.err.contains("ledger"), "{}", second.err);
 }
 
-/// Successor that was just reported to the service manager, and any other starting process.
+/// Applies to every starting process, including a successor that was just reported to the service manager.
 #[test]
-fn signals_that_come_while_it_starts_wait_for_it_to_run() {
+fn signals_during_startup_take_effect_once_it_runs() {
     let mut h = Harness::usual();
     assert_eq!(h.gateway.stop("TERM").code(), Some(0));
-    // Opening the ledger waits for another process that writes to it; the signals are caught, and the port is bound, before.
+    // Opening the ledger waits for another process that writes to it. At this point the signal handlers are installed
+    // and the port is bound.
     let writer = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut starting = Process::start(h.folder.path(), "slow", &["serve"], &[CREDENTIAL]);
@@ -74,7 +75,7 @@ fn signals_that_come_while_it_starts_wait_for_it_to_run() {
 }
 
 #[test]
-fn sigterm_drains_what_runs_and_ends_with_code_0() {
+fn sigterm_drains_running_requests_and_exits_with_0() {
     let mut h = Harness::usual();
     let key = h.key();
     let (mut chatting, mut whole, mut idle) = (h.client(), h.client(), h.client());
@@ -85,23 +86,23 @@ fn sigterm_drains_what_runs_and_ends_with_code_0() {
     wait_for("both to run", || (gauge(&h, "tollgate_open_reservations") == 2).then_some(()));
     h.gateway.signal("TERM");
     wait_for("the listener to be closed", || TcpStream::connect(h.at).err());
-    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 503, "not ready any more");
+    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 503, "no longer ready");
     assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200, "but alive");
     let mut text = Vec::new();
     while let Some(chunk) = chatting.chunk().unwrap() {
         text.extend_from_slice(&chunk);
     }
     let text = String::from_utf8(text).unwrap();
-    assert!(text.ends_with("data: [DONE]\n\n"), "the stream is whole: {text}");
+    assert!(text.ends_with("data: [DONE]\n\n"), "the stream must be complete: {text}");
     let answer = whole.answer().unwrap();
     assert_eq!((answer.status(), answer.head.get("connection")), (200, Some("close")));
     let status = h.gateway.wait();
     assert_eq!(status.code(), Some(0));
-    assert_eq!(h.ledger(2).requests, 2, "what was drained is in the ledger");
+    assert_eq!(h.ledger(2).requests, 2, "drained requests must be in the ledger");
 }
 
 #[test]
-fn what_outlives_the_drain_is_ended_with_an_error_and_the_code_is_still_0() {
+fn requests_that_outlive_the_drain_end_with_an_error() {
     let mut h = Harness::start(&Setup { server: "drain_timeout = \"500ms\"", ..Setup::default() });
     let key = h.key();
     let mut client = h.client();
@@ -115,13 +116,13 @@ fn what_outlives_the_drain_is_ended_with_an_error_and_the_code_is_still_0() {
     }
     assert!(text.contains("\"error\"") && !text.contains("[DONE]"), "{text}");
     assert_eq!(h.gateway.wait().code(), Some(0));
-    // Without a setting it is given half a minute.
+    // The default timeout is half a minute.
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(h.ledger(1).requests, 1);
 }
 
 #[test]
-fn a_provider_that_was_restarted_is_found_again() {
+fn restarted_provider_is_used_again() {
     let mut h = Harness::usual();
     let key = h.key();
     for _ in 0..3 {
@@ -135,7 +136,7 @@ fn a_provider_that_was_restarted_is_found_again() {
 }
 
 #[test]
-fn upstream_connections_are_kept_and_used_again() {
+fn upstream_connections_are_kept_and_reused() {
     let h = Harness::usual();
     let key = h.key();
     let mut client = h.client();
@@ -143,11 +144,11 @@ fn upstream_connections_are_kept_and_used_again() {
         assert_eq!(client.ask(&chat_request(&key, &chat("x\n#sim tokens=1"))).status(), 200);
     }
     let idle = gauge(&h, "tollgate_upstream_idle_connections");
-    assert_eq!(idle, 1, "one connection at a time needs one upstream connection");
+    assert_eq!(idle, 1, "sequential requests need one upstream connection");
 }
 
 #[test]
-fn the_admin_listener_tells_health_and_metrics_and_nothing_else() {
+fn admin_and_client_listeners_serve_only_their_own_paths() {
     let h = Harness::usual();
     let key = h.key();
     let ok = h.chat(&key, &chat("x\n#sim tokens=5"));
@@ -155,7 +156,7 @@ fn the_admin_listener_tells_health_and_metrics_and_nothing_else() {
     assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200);
     assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
     assert_eq!(get(h.admin, "/v1/models").unwrap().status(), 404, "no API here");
-    assert_eq!(h.get("/metrics", &key).status(), 404, "and no metrics there");
+    assert_eq!(h.get("/metrics", &key).status(), 404, "the client port must not serve metrics");
     h.log_of(&ok.id());
     let metrics = get(h.admin, "/metrics").unwrap();
     let text = metrics.text();
@@ -171,11 +172,11 @@ fn the_admin_listener_tells_health_and_metrics_and_nothing_else() {
         assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
     }
     assert!(text.contains("status=\"404\""), "{text}");
-    assert!(!text.contains(&key) && !text.contains(CREDENTIAL.1), "no secret");
+    assert!(!text.contains(&key) && !text.contains(CREDENTIAL.1), "no secret may appear");
 }
 
 #[test]
-fn everything_is_given_back_when_the_work_is_done() {
+fn all_resources_are_released_after_the_work() {
     let h = Harness::usual();
     let key = h.key();
     let start = h.gateway.descriptors();
@@ -195,10 +196,10 @@ fn everything_is_given_back_when_the_work_is_done() {
     assert_eq!(quota["tokens"]["used"], h.ledger(200).tokens());
 }
 
-/// After a pause (a terminal's ^Z, a paused container) all deadlines are past, and the bytes of the provider are
+/// After a pause (a terminal's ^Z, a paused container) all deadlines have passed, but the provider's bytes are waiting
 /// unread.
 #[test]
-fn a_pause_of_the_process_is_no_silence_of_the_provider() {
+fn pause_of_the_process_is_not_taken_for_a_silent_provider() {
     let more = "[[models]]\nid = \"impatient\"\ncontext = \"256K\"\nidle_timeout = \"2s\"\n\
                 targets = [{ provider = \"sim-chat\", model = \"up-small\" }]\n";
     let h = Harness::start(&Setup { more: more.to_owned(), ..Setup::default() });
@@ -218,7 +219,7 @@ fn a_pause_of_the_process_is_no_silence_of_the_provider() {
 }
 
 #[test]
-fn start_with_few_descriptors_says_that_they_are_short() {
+fn start_with_too_few_descriptors_is_an_error() {
     let h = Harness::usual();
     let config = fs::read_to_string(h.folder.path().join("tollgate.toml")).unwrap();
     let config = config.replace("tollgate.db", "other.db");

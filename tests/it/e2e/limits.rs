@@ -1,4 +1,4 @@
-//! Specification section 8: limits per key, their headers, and what is let through. Contract section 3.
+//! Limits per key, their headers, and how many requests they admit.
 
 use super::client::Answer;
 use super::harness::{Harness, Setup, chat, message, streamed, with};
@@ -21,7 +21,7 @@ fn is_refused(answer: &Answer) -> bool {
 }
 
 #[test]
-fn every_answer_under_v1_has_the_remaining_budget() {
+fn every_answer_under_v1_has_limit_headers() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "allowance"]);
     let answers = [
@@ -45,13 +45,13 @@ fn every_answer_under_v1_has_the_remaining_budget() {
 }
 
 #[test]
-fn the_rate_limit_admits_exactly_so_many_per_key() {
+fn rate_limit_admits_exactly_its_number_per_key() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "two"]);
     let other = h.key_with(&["--plan", "two"]);
     let first = h.chat(&key, &chat("x"));
     assert_eq!((first.status(), header(&first, "x-ratelimit-remaining-requests")), (200, 1));
-    assert_eq!(h.chat(&key, &with(chat("x"), "messages", 5)).status(), 400, "a 4xx before admission costs nothing");
+    assert_eq!(h.chat(&key, &with(chat("x"), "messages", 5)).status(), 400, "a 4xx before admission must not count");
     let second = h.messages(&key, &message("x"));
     assert_eq!((second.status(), header(&second, "x-ratelimit-remaining-requests")), (200, 0));
     for _ in 0..2 {
@@ -59,10 +59,10 @@ fn the_rate_limit_admits_exactly_so_many_per_key() {
         assert!(is_refused(&third) && third.text().contains("requests"), "{}", third.text());
         assert_eq!(third.head.get("x-should-retry"), None);
     }
-    assert_eq!(h.get("/v1/models", &key).status(), 200, "listing answers at the limit");
+    assert_eq!(h.get("/v1/models", &key).status(), 200, "the model list must work at the limit");
     let quota = h.get("/v1/quota", &key).json();
     assert_eq!((&quota["rate_limit"]["limit"], &quota["rate_limit"]["remaining"]), (&2.into(), &0.into()));
-    assert_eq!(h.chat(&other, &chat("x")).status(), 200, "section 8.1: limits are per key");
+    assert_eq!(h.chat(&other, &chat("x")).status(), 200, "limits are per key");
 }
 
 #[test]
@@ -87,7 +87,11 @@ fn a_spent_quota_refuses_until_the_next_period() {
     for _ in 0..4 {
         let answer = h.chat(&key, &asked);
         if is_refused(&answer) {
-            assert_eq!(answer.head.get("x-should-retry"), Some("false"), "waiting for the month is no retry");
+            assert_eq!(
+                answer.head.get("x-should-retry"),
+                Some("false"),
+                "a client must not retry until the next month"
+            );
             assert!(answer.head.get("x-ratelimit-reset").unwrap().contains("-01T00:00:00Z"));
             let renews = h.get("/v1/quota", &key).json()["period"]["renews"].as_str().unwrap().to_owned();
             assert!(answer.head.get("x-ratelimit-reset").unwrap().starts_with(&renews));
@@ -110,7 +114,7 @@ fn tokens_per_window_and_concurrency_are_limits_too() {
     let mut busy = h.client();
     busy.send(&super::harness::chat_request(&key, &streamed(chat("x\n#sim tokens=60 pace=10"))));
     assert_eq!(busy.head().unwrap().status, 200);
-    assert!(is_refused(&h.chat(&key, &chat("x"))), "one at a time");
+    assert!(is_refused(&h.chat(&key, &chat("x"))), "one concurrent request is allowed");
     while busy.chunk().unwrap().is_some() {}
     super::process::wait_for("the slot", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
 }
@@ -127,7 +131,7 @@ fn a_new_window_admits_again() {
         super::process::wait_for("the next window", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
         start.elapsed()
     };
-    // From a refusal to the end of its window, and what a busy machine adds: that it does not add every time.
+    // Time from a refusal to the end of its window. The median ignores single delays of a busy machine.
     let mut times = [(); 5].map(|()| waited());
     times.sort();
     assert!(times[2] < Duration::from_millis(2500), "{times:?}");
@@ -143,7 +147,6 @@ fn an_unlimited_plan_shows_the_largest_safe_integer() {
     assert_eq!(quota["rate_limit"]["limit"], 9_007_199_254_740_991u64);
 }
 
-/// Specification section 8.4.
 #[test]
 fn a_request_that_exceeds_the_request_timeout_is_504() {
     let h = Harness::usual();
@@ -151,6 +154,6 @@ fn a_request_that_exceeds_the_request_timeout_is_504() {
     let start = Instant::now();
     let answer = h.chat(&key, &with(chat("x\n#sim tokens=400 pace=10"), "model", "hasty"));
     assert_eq!(answer.status(), 504);
-    // Its answer would have taken 40 s.
+    // The complete answer would have taken 40 s.
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }

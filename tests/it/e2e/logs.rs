@@ -1,4 +1,4 @@
-//! Log of requests: one JSON line each, never content, never a secret.
+//! The request log: one JSON line per request, without content or secrets.
 
 use super::client::{get, post, request};
 use super::harness::{CREDENTIAL, Harness, bearer, chat, message, streamed, with};
@@ -8,11 +8,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
-/// A word of the prompts that must not be found anywhere.
+/// A word in the prompts that must not be found anywhere.
 const MARKER: &str = "marker-of-private-content";
 
 #[test]
-fn each_request_is_one_line_with_its_ids_numbers_and_times() {
+fn each_request_is_one_log_line_with_its_figures() {
     let h = Harness::usual();
     let key = h.key();
     let whole = h.chat(&key, &chat("one two\n#sim tokens=5 cached=1"));
@@ -34,7 +34,7 @@ fn each_request_is_one_line_with_its_ids_numbers_and_times() {
 }
 
 #[test]
-fn every_request_is_logged_exactly_once_whatever_becomes_of_it() {
+fn every_request_is_logged_exactly_once_however_it_ends() {
     let h = Harness::usual();
     let key = h.key();
     let mut ids = Vec::new();
@@ -54,7 +54,7 @@ fn every_request_is_logged_exactly_once_whatever_becomes_of_it() {
 }
 
 #[test]
-fn nothing_that_is_written_holds_content_or_secrets() {
+fn no_output_contains_content_or_secrets() {
     let mut h = Harness::usual();
     let key = h.key();
     h.chat(&key, &chat(MARKER));
@@ -77,18 +77,18 @@ fn nothing_that_is_written_holds_content_or_secrets() {
     }
     let text = std::fs::read_to_string(&h.gateway.stderr).unwrap();
     for line in text.lines() {
-        assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line.is_object()), "not one JSON object: {line}");
+        assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line.is_object()), "not a JSON object: {line}");
     }
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() {
+fn unread_log_blocks_neither_answers_nor_shutdown() {
     let mut h = Harness::usual();
     let key = h.key();
     h.gateway.stop("TERM");
     let mut command = Command::new(binary());
     command.arg("serve").current_dir(h.folder.path()).env(CREDENTIAL.0, CREDENTIAL.1);
-    // A pipe holds 64 KiB; its other end stays open, and nothing is taken out.
+    // A pipe holds 64 KiB. Its other end stays open, but nothing is read from it.
     let mut gateway = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("the gateway to be ready", || get(h.admin, "/readyz").ok().filter(|answer| answer.status() == 200));
     let mut client = h.client();
@@ -105,7 +105,7 @@ fn a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() {
 }
 
 #[test]
-fn an_error_is_written_in_one_piece_since_processes_share_a_log_file() {
+fn error_is_written_with_a_single_write() {
     let (here, there) = UnixDatagram::pair().unwrap();
     let mut command = Command::new(binary());
     command.args(["check", "--config", "no-such-file.toml"]).stderr(OwnedFd::from(there));

@@ -1,4 +1,5 @@
-//! Ten thousand requests over kept connections: none is lost, and everybody counts alike, before and after a restart.
+//! Ten thousand requests over kept connections: none is lost, and gateway, provider and ledger agree on the counts,
+//! before and after a restart.
 
 use super::harness::{Harness, chat, chat_request, message, messages_request, streamed, with};
 
@@ -6,8 +7,8 @@ const REQUESTS: usize = 10_000;
 const CONNECTIONS: usize = 64;
 const KEYS: usize = 4;
 
-/// Requests of one connection: whole and streamed, both shapes, answers of different length. Returns the number of
-/// answers, and of streams among them.
+/// Sends the requests of one connection: complete and streamed, in both API formats, with answers of different lengths.
+/// Returns the number of answers, and of streams among them.
 fn work(h: &Harness, key: &str, connection: usize) -> (u64, u64) {
     let mut client = h.client();
     let (mut answered, mut streams) = (0, 0);
@@ -23,8 +24,8 @@ fn work(h: &Harness, key: &str, connection: usize) -> (u64, u64) {
         };
         let answer = client.ask(&request);
         assert_eq!(answer.status(), 200, "{connection}/{round}: {}", answer.text());
-        // A token is a word, so the answer to another request shows at once.
-        assert!(answer.text().contains(&format!("\"{mine}")), "somebody else's answer: {}", answer.text());
+        // Each token is a word of this request, so a mixed-up answer is detected.
+        assert!(answer.text().contains(&format!("\"{mine}")), "the answer to another request: {}", answer.text());
         answered += 1;
         streams += u64::from(answer.head.get("content-type") != Some("application/json"));
     }
@@ -32,7 +33,7 @@ fn work(h: &Harness, key: &str, connection: usize) -> (u64, u64) {
 }
 
 #[test]
-fn ten_thousand_requests_over_64_connections_are_all_answered_and_counted_alike() {
+fn ten_thousand_requests_are_answered_and_counted_consistently() {
     let mut h = Harness::usual();
     let keys: Vec<String> = (0..KEYS).map(|_| h.key()).collect();
     let answers: Vec<(u64, u64)> = std::thread::scope(|scope| {
@@ -59,8 +60,12 @@ fn ten_thousand_requests_over_64_connections_are_all_answered_and_counted_alike(
 
     assert_eq!(h.gateway.stop("TERM").code(), Some(0));
     h.start_again();
-    assert_eq!(keys.iter().map(|key| h.used(key)).collect::<Vec<_>>(), used, "a restart forgets nothing");
+    assert_eq!(keys.iter().map(|key| h.used(key)).collect::<Vec<_>>(), used, "usage must survive a restart");
     assert_eq!(h.ledger(REQUESTS as u64), ledger);
     let log = h.log();
-    assert_eq!(log.iter().filter(|line| line["source"] == "provider").count(), REQUESTS, "one log line each");
+    assert_eq!(
+        log.iter().filter(|line| line["source"] == "provider").count(),
+        REQUESTS,
+        "each request must have one log line"
+    );
 }

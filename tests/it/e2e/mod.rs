@@ -1,5 +1,5 @@
-//! End to end: the real binary, started as a user starts it, spoken to over real sockets. Every test brings its own
-//! simulated provider, gateway, ledger and keys, and ends the processes it began. `TOLLGATE_BIN` names another binary
+//! End to end: the real binary, started as a user starts it, over real sockets. Every test starts its own simulated
+//! provider, gateway, ledger and keys, and ends the processes that it started. `TOLLGATE_BIN` selects another binary
 //! than the one just built.
 
 mod admin;

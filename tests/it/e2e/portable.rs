@@ -1,12 +1,12 @@
-//! The whole way of a request in every format, short enough for a binary that runs under an emulator:
-//! `scripts/test cross` names one for another machine in `TOLLGATE_BIN`.
+//! One complete request in every API format, short enough for a binary that runs under an emulator: `scripts/test
+//! cross` sets `TOLLGATE_BIN` to a binary for another architecture.
 
 use super::client::post;
 use super::harness::{Harness, bearer, chat, message, streamed, with};
 use serde_json::json;
 
 #[test]
-fn requests_of_every_format_are_answered_settled_and_verified_after_a_stop() {
+fn requests_of_every_format_are_answered_and_recorded() {
     let mut h = Harness::usual();
     let key = h.key();
     let text = "one two three\n#sim tokens=7";

@@ -1,4 +1,4 @@
-//! Processes that a test begins and ends, always by their id, and what they wrote.
+//! Processes that a test starts and ends, always by their id, and their output.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -8,22 +8,22 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Timeout of a test for an action of a process.
+/// Timeout of a test for any single wait.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The binary under test.
+/// Returns the path of the binary under test.
 pub fn binary() -> PathBuf {
     std::env::var_os("TOLLGATE_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_tollgate")), PathBuf::from)
 }
 
-/// A folder that goes away with the test.
+/// A folder that is removed at the end of the test.
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A fresh one.
+    /// Creates a new folder.
     pub fn new() -> Folder {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        // Tests hold a thousand connections and more, some of them both ends.
+        // Tests have a thousand or more connections, some with both ends in this process.
         tollgate::io::listen::raise_descriptor_limit().unwrap();
         let name = format!("e2e-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -31,7 +31,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -45,22 +45,23 @@ impl Drop for Folder {
     }
 }
 
-/// First port for tests. All are below the ephemeral ones, so that no outgoing connection takes one meanwhile.
+/// First port for tests. All of them are below the ephemeral ports, so that no outgoing connection takes one in the
+/// meantime.
 const FIRST_PORT: u16 = 10_000;
-/// Ports of a block, and number of blocks.
+/// Ports per block, and number of blocks.
 const BLOCK: u16 = 100;
 const BLOCKS: u16 = 210;
 
-/// Ports that this program may use. Several programs of tests run at once, and share all ports by blocks: the one that
-/// listens on the first port of a block may use the others.
+/// Ports that this program may use. Several test programs run concurrently and share all ports in blocks: the program
+/// that listens on the first port of a block may use the others.
 struct Ports {
     claims: Vec<TcpListener>,
-    /// The next port of the last block, and the end of the block.
+    /// The next port of the current block, and the end of the block.
     next: u16,
     end: u16,
 }
 
-/// A port that nobody listens on, and that no other program of tests uses.
+/// Returns a port on which nobody listens and which no other test program uses.
 pub fn free_port() -> u16 {
     static PORTS: Mutex<Ports> = Mutex::new(Ports { claims: Vec::new(), next: 0, end: 0 });
     let mut ports = PORTS.lock().unwrap();
@@ -80,12 +81,12 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A running process; killed with the test if it has not been stopped before.
+/// A running process. It is killed at the end of the test if it has not been stopped before.
 pub struct Process {
     child: Child,
-    /// Output on stdout.
+    /// File with the standard output.
     pub stdout: PathBuf,
-    /// Output on stderr.
+    /// File with the standard error.
     pub stderr: PathBuf,
 }
 
@@ -100,7 +101,7 @@ impl Process {
         Process { child, stdout, stderr }
     }
 
-    /// Starts a process. The caller decides if its stderr is read.
+    /// Starts a process whose standard error the caller reads, or leaves unread.
     pub fn heard(folder: &Path, name: &str, args: &[&str]) -> (Process, ChildStderr) {
         let (stdout, stderr) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
         let mut command = Command::new(binary());
@@ -110,7 +111,7 @@ impl Process {
         (Process { child, stdout, stderr }, heard)
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -121,35 +122,35 @@ impl Process {
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
 
-    /// Sends a signal and waits for the end.
+    /// Sends a signal and waits until the process ends.
     pub fn stop(&mut self, signal: &str) -> ExitStatus {
         self.signal(signal);
         self.wait()
     }
 
-    /// Waits for the end.
+    /// Waits until the process ends.
     pub fn wait(&mut self) -> ExitStatus {
         wait_for("the process to end", || self.child.try_wait().unwrap())
     }
 
-    /// True if it has ended.
+    /// Returns true if the process has ended.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     pub fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
     }
 
-    /// Open descriptors.
+    /// Returns the number of open descriptors.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
     }
 
-    /// Everything it wrote so far, both streams.
+    /// Returns everything that it has written so far to both streams.
     pub fn written(&self) -> String {
         let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
         read(&self.stdout) + &read(&self.stderr)
@@ -181,7 +182,7 @@ pub struct Done {
     pub err: String,
 }
 
-/// Runs the binary to its end in `folder`.
+/// Runs the binary in `folder` until it ends.
 pub fn run(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Done {
     let mut command = Command::new(binary());
     command.args(args).envs(env.iter().copied()).current_dir(folder).stdin(Stdio::null());
@@ -193,12 +194,12 @@ pub fn run(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Done {
     }
 }
 
-/// Looks again and again until there is something; a test fails that waits too long.
+/// Calls `look` repeatedly until it returns a value. Fails the test after [`TIMEOUT`].
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_at_most(TIMEOUT, what, look)
 }
 
-/// Runs a command with this timeout.
+/// Works like [`wait_for`], with another timeout.
 pub fn wait_at_most<T>(timeout: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

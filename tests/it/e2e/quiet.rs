@@ -1,5 +1,4 @@
-//! A gateway that waits does nothing: no state of a connection may keep the loop turning, and what was needed for a
-//! while is given back.
+//! A waiting gateway is idle: no state of a connection may keep the event loop busy, and temporary memory is released.
 
 use super::client::{Client, get, request};
 use super::harness::{Harness, Setup, bearer, chat, chat_request, streamed, with};
@@ -7,7 +6,7 @@ use super::process::wait_for;
 use std::fs;
 use std::time::Duration;
 
-/// Ticks of processor time (10 ms each) that the gateway uses in a second of doing what it does.
+/// Returns the ticks of CPU time (10 ms each) that the gateway uses within a second.
 fn ticks(h: &Harness) -> u64 {
     let used = || {
         let text = fs::read_to_string(format!("/proc/{}/stat", h.gateway.id())).unwrap();
@@ -21,7 +20,7 @@ fn ticks(h: &Harness) -> u64 {
 
 #[track_caller]
 fn is_quiet(h: &Harness, when: &str) {
-    // A loop that turns does so every second; what else the machine charges a process with it does not.
+    // A busy loop would show in every second; CPU time that the machine charges for other reasons does not.
     let mut seen = Vec::new();
     let quiet = (0..5).any(|_| {
         seen.push(ticks(h));
@@ -31,7 +30,7 @@ fn is_quiet(h: &Harness, when: &str) {
 }
 
 #[test]
-fn waiting_costs_no_processor_time() {
+fn waiting_uses_no_cpu_time() {
     let h = Harness::usual();
     let key = h.key();
     is_quiet(&h, "nobody is there");
@@ -70,7 +69,7 @@ fn waiting_costs_no_processor_time() {
 }
 
 #[test]
-fn connections_beyond_the_limit_cost_no_processor_time() {
+fn connections_beyond_the_limit_use_no_cpu_time() {
     let h = Harness::start(&Setup { server: "max_connections = 10", ..Setup::default() });
     let crowd: Vec<Client> = (0..100).map(|_| h.client()).collect();
     is_quiet(&h, "ninety connections too many");
@@ -79,7 +78,7 @@ fn connections_beyond_the_limit_cost_no_processor_time() {
 }
 
 #[test]
-fn memory_that_large_bodies_needed_is_given_back() {
+fn memory_of_large_bodies_is_released() {
     let h = Harness::usual();
     let key = h.key();
     let request = chat_request(&key, &with(chat(&"x".repeat(5 << 20)), "max_tokens", 5));
@@ -94,6 +93,6 @@ fn memory_that_large_bodies_needed_is_given_back() {
             });
         }
     });
-    // The allocator itself may keep some; a hundred megabytes have passed through.
+    // The allocator itself may keep some of the hundred megabytes that were allocated.
     wait_for("the memory to be given back", || (h.gateway.resident() < 48 << 20).then_some(()));
 }

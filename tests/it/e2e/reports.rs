@@ -1,4 +1,5 @@
-//! What reports of the admin API cost a gateway with many keys: memory by the page, and time that nobody else needs.
+//! The cost of admin API reports on a gateway with many keys: memory depends on the page size, and reports take no CPU
+//! time from requests.
 
 use super::client::{Client, get, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
@@ -7,11 +8,11 @@ use std::fs;
 
 const KEYS: usize = 20_000;
 const MIB: u64 = 1 << 20;
-/// Announced for the longest answer of the admin API: "lists" in the manual's table of the upper bound.
+/// Documented size of the longest answer of the admin API: "lists" in the manual's table of the upper bound.
 const LIST_BYTES: u64 = 8 * MIB;
 const TOKENS: &str = "admin_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
 
-/// A gateway with many keys. Each has sums of three days, a label of its own, and lines in the audit.
+/// Starts a gateway with many keys. Each has sums of three days, a label of its own, and entries in the audit log.
 fn crowded() -> Harness {
     let mut h = Harness::start(&Setup { server: TOKENS, ..Setup::default() });
     h.key();
@@ -46,7 +47,7 @@ fn ask(h: &Harness, path: &str) -> Value {
     }
 }
 
-/// Peak of the gateway's resident memory since the last call, and the memory now.
+/// Returns the peak of the gateway's resident memory since the last call, and the present value.
 fn peak_and_now(h: &Harness) -> [u64; 2] {
     let process = format!("/proc/{}", h.gateway.id());
     let status = fs::read_to_string(format!("{process}/status")).unwrap();
@@ -54,15 +55,15 @@ fn peak_and_now(h: &Harness) -> [u64; 2] {
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     });
-    // Sets the peak to the present value (proc_pid_clear_refs(5)).
+    // Resets the peak to the present value (proc_pid_clear_refs(5)).
     fs::write(format!("{process}/clear_refs"), "5").unwrap();
     bytes
 }
 
 #[test]
-fn report_takes_memory_by_its_page() {
+fn report_memory_is_bounded_by_its_page() {
     let h = crowded();
-    // What the first answer leaves in caches is no part of a report.
+    // Caches that the first answer fills are not part of a report.
     ask(&h, "usage?by=day");
     let [_, before] = peak_and_now(&h);
     let first = ask(&h, "usage?by=key&limit=1000");
@@ -81,7 +82,7 @@ fn report_takes_memory_by_its_page() {
     assert_eq!(audit["data"][0]["key"], "AAAAAAA00001");
     let [peak, _] = peak_and_now(&h);
     let most = before + LIST_BYTES;
-    assert!(peak <= most, "{} KiB more than announced", (peak - most) / 1024);
+    assert!(peak <= most, "{} KiB more than documented", (peak - most) / 1024);
 }
 
 #[test]
@@ -93,10 +94,11 @@ fn report_that_must_merge_too_many_lines_is_refused() {
     assert!(ask(&h, "usage?by=label:team,day") == 400, "60,000 lines");
     assert_eq!(ask(&h, "usage?by=label:team,day&since=2024-10-07")["data"].as_array().unwrap().len(), 100);
     let all = h.done(&["usage", "--by", "label:team,day", "--csv"]);
-    assert_eq!(all.lines().count(), 1 + 3 * KEYS, "a command has no such bound");
+    assert_eq!(all.lines().count(), 1 + 3 * KEYS, "commands have no such bound");
 }
 
-/// CPU time in clock ticks, and scheduling class, of all threads (proc_pid_stat(5)).
+/// Returns the CPU time of all threads in clock ticks: of ordinary threads, and of those in the idle scheduling class
+/// (proc_pid_stat(5)).
 fn ticks_by_class(h: &Harness) -> [u64; 2] {
     let mut ticks = [0; 2];
     for task in fs::read_dir(format!("/proc/{}/task", h.gateway.id())).unwrap() {
@@ -108,7 +110,7 @@ fn ticks_by_class(h: &Harness) -> [u64; 2] {
     ticks
 }
 
-/// The kernel runs a thread of the idle class when no other thread has work.
+/// The kernel runs a thread of the idle class only if no other thread has work.
 #[test]
 #[cfg(target_os = "linux")]
 fn report_takes_no_time_from_requests() {

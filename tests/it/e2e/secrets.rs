@@ -1,5 +1,5 @@
-//! Credentials that become others while the gateway runs: from a file that changes, and from a program that is asked
-//! once more when the provider refuses what it said.
+//! Credentials that change while the gateway runs: from a file that changes, and from a program that runs again when
+//! the provider rejects its credential.
 
 use super::client::get;
 use super::harness::{CREDENTIAL, Harness, Setup, chat, with};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// A provider called `keyed` with this credential, and a model called `of-keyed`.
+/// Returns a provider called `keyed` with this credential, and a model called `of-keyed`.
 fn keyed(credential: &str) -> Setup {
     let more = format!(
         "[[providers]]\nname = \"keyed\"\nshape = \"chat\"\nbase_url = \"http://{{provider}}/v1\"\n{credential}\n\
@@ -22,7 +22,7 @@ fn status(h: &Harness, key: &str) -> u16 {
 }
 
 #[test]
-fn a_file_is_read_again_when_it_changes() {
+fn credential_file_is_read_again_when_it_changes() {
     let folder = Folder::new();
     let file = folder.path().join("key");
     fs::write(&file, "not-the-one\n").unwrap();
@@ -36,15 +36,15 @@ fn a_file_is_read_again_when_it_changes() {
         let said = |line: &Value| line["event"] == "credential" && line["outcome"] == "failed";
         h.log().iter().any(said).then_some(())
     });
-    assert_eq!(status(&h, &key), 200, "what it said last stays in use");
+    assert_eq!(status(&h, &key), 200, "the last credential must stay in use");
     assert!(h.log().iter().any(|line| line["event"] == "credential" && line["outcome"] == "renewed"));
     h.gateway.stop("TERM");
     assert!(!h.gateway.written().contains(CREDENTIAL.1));
 }
 
 #[test]
-fn a_program_is_run_once_more_when_what_it_said_is_refused() {
-    // It says another thing once there is a file called `ready`.
+fn credential_program_runs_again_when_its_credential_is_rejected() {
+    // The program prints another credential once a file called `ready` exists.
     let program = format!("test -e ready && echo {} || echo early", CREDENTIAL.1);
     let h = Harness::start(&keyed(&format!(
         "api_keys = [{{ command = [\"sh\", \"-c\", \"{program}\"], refresh = \"1h\", weight = 1000 }}, \
@@ -52,7 +52,7 @@ fn a_program_is_run_once_more_when_what_it_said_is_refused() {
     )));
     let key = h.key();
     fs::write(h.folder.path().join("ready"), "").unwrap();
-    assert_eq!(status(&h, &key), 200, "the second one is there for it");
+    assert_eq!(status(&h, &key), 200, "the second credential serves the request");
     wait_for("the log to say so", || {
         let rests = |line: &Value| line["event"] == "target" && line["target"] == "keyed#1";
         h.log().iter().any(rests).then_some(())
@@ -68,8 +68,8 @@ fn a_program_is_run_once_more_when_what_it_said_is_refused() {
 }
 
 #[test]
-fn a_running_program_ends_with_the_gateway() {
-    // It is found by the argument of the program that it waits for.
+fn credential_program_ends_with_the_gateway() {
+    // The test finds the program by the argument of its `sleep` process.
     let mark = format!("620.{}", std::process::id());
     let program = format!("test -e slow && sleep {mark}; echo {}", CREDENTIAL.1);
     let mut h =

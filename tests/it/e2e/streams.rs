@@ -1,5 +1,4 @@
-//! Streams of either endpoint: the events, their order, their usage, and what heartbeats and broken ends look like.
-//! Specification sections 4.1 rule 4, 4.2 and 6.
+//! Streams of both endpoints: their events, the order, the usage, heartbeats, and broken ends.
 
 use super::harness::{Harness, ROUTES, Setup, body, chat, is_chat, message, streamed, with};
 use serde_json::{Value, json};
@@ -17,11 +16,11 @@ fn a_chat_stream_is_chunks_then_done() {
     let events = parsed(&answer.events());
     let (last, chunks) = events.split_last().unwrap();
     assert_eq!(last, "[DONE]");
-    assert!(answer.text().ends_with("data: [DONE]\n\n"), "the last event has its blank line");
+    assert!(answer.text().ends_with("data: [DONE]\n\n"), "the last event must end with a blank line");
     for chunk in chunks {
         assert_eq!((&chunk["object"], &chunk["model"]), (&json!("chat.completion.chunk"), &json!("small")));
         assert_eq!(chunk["id"], answer.id(), "every chunk carries the request id");
-        assert!(chunk["usage"].is_null() && chunk["choices"][0].is_object(), "no usage was asked for: {chunk}");
+        assert!(chunk["usage"].is_null() && chunk["choices"][0].is_object(), "usage was not requested: {chunk}");
     }
     assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
     let text: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
@@ -54,9 +53,9 @@ fn a_messages_stream_has_named_events_in_order() {
     assert_eq!(events[events.len() - 2]["usage"]["output_tokens"], 5);
 }
 
-/// Contract section 3: streamed and whole give identical rows for the same answer.
+/// A streamed and a complete answer with the same content have identical usage records.
 #[test]
-fn streamed_and_whole_are_charged_alike() {
+fn streamed_and_complete_answers_are_charged_alike() {
     let h = Harness::usual();
     let key = h.key();
     for shape in ROUTES {
@@ -73,10 +72,10 @@ fn streamed_and_whole_are_charged_alike() {
 }
 
 #[test]
-fn the_first_event_arrives_while_the_rest_is_still_being_made() {
+fn events_arrive_while_the_rest_is_still_generated() {
     let h = Harness::usual();
     let key = h.key();
-    // Of what the provider has said nothing is held back: more than this it does not say.
+    // The provider stops after so many tokens, and all of them must arrive: the gateway holds nothing back.
     for tokens in [1, 2, 5] {
         let mut client = h.client();
         let asked = chat(&format!("go\n#sim tokens=40 stall_after={tokens}"));
@@ -99,9 +98,9 @@ fn the_first_event_arrives_while_the_rest_is_still_being_made() {
     assert!(rest > 0 && start.elapsed() > Duration::from_millis(1700), "40 tokens at 20 a second");
 }
 
-/// After `heartbeat_after` of silence the status and a heartbeat go out.
+/// After `heartbeat_after` without an event, the gateway sends the status and a heartbeat.
 #[test]
-fn a_long_silence_is_bridged_by_heartbeats() {
+fn heartbeats_are_sent_during_a_long_silence() {
     let h = Harness::start(&Setup { server: "heartbeat_after = \"300ms\"", ..Setup::default() });
     let key = h.key();
     for (shape, beat) in [("chat", ":"), ("messages", "event: ping\n")] {
@@ -109,13 +108,13 @@ fn a_long_silence_is_bridged_by_heartbeats() {
         assert_eq!(answer.status(), 200);
         let text = answer.text();
         assert!(text.starts_with(beat), "{shape}: {text}");
-        assert!(text.matches(beat).count() >= 2, "one after every silence: {text}");
+        assert!(text.matches(beat).count() >= 2, "expected a heartbeat per silent interval: {text}");
         assert_eq!(h.log_of(&answer.id())["output"], 3);
     }
 }
 
 #[test]
-fn streams_survive_every_way_of_writing_them() {
+fn streams_are_understood_however_a_provider_sends_them() {
     let h = Harness::usual();
     let key = h.key();
     for shape in ROUTES {

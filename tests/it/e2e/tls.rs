@@ -1,5 +1,5 @@
-//! Upstreams over TLS, with a certificate of an authority that the test makes: the name is checked, the authority is
-//! checked, and what is broken is an upstream error.
+//! Providers over TLS, with a certificate of a CA that the test creates: the name and the CA are checked, and a broken
+//! connection is an upstream error.
 
 use super::harness::{CREDENTIAL, Harness, Setup, chat, chat_request, streamed, with};
 use super::process::Folder;
@@ -15,7 +15,8 @@ use std::time::Duration;
 /// Time for which the proxy waits on one side before it checks the other.
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// An authority's certificate as PEM, and a server's configuration with a certificate for `localhost` by it.
+/// Creates a CA. Returns its certificate as PEM, and a server configuration with a certificate that it issued for
+/// `localhost`.
 pub fn authority() -> (String, Arc<ServerConfig>) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -30,7 +31,7 @@ pub fn authority() -> (String, Arc<ServerConfig>) {
     (issuer.pem(), Arc::new(config))
 }
 
-/// Takes TLS at an address of its own and passes everything on to `to`.
+/// Starts a TLS proxy that forwards to `to`. Returns its address.
 pub fn start_proxy(config: Arc<ServerConfig>, to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -51,7 +52,7 @@ pub fn start_proxy(config: Arc<ServerConfig>, to: SocketAddr) -> SocketAddr {
     at
 }
 
-/// Passes bytes both ways until either side has ended.
+/// Forwards bytes in both directions until either side ends.
 fn pass(mut tls: StreamOwned<ServerConnection, TcpStream>, mut plain: TcpStream) {
     let mut block = vec![0u8; 64 * 1024];
     let patient = |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
@@ -79,13 +80,14 @@ struct Secured {
     _folder: Folder,
 }
 
-/// A gateway with the models `good`, `wrong-name` and `unknown-authority`, all at the same proxy.
+/// Starts a gateway with the models `good`, `wrong-name` and `unknown-authority`, all at the same proxy.
 fn secured() -> Secured {
     let folder = Folder::new();
     let (pem, config) = authority();
     let ca_file = folder.path().join("ca.pem");
     fs::write(&ca_file, pem).unwrap();
-    // The proxy needs the provider's address, and the gateway's configuration the proxy's: the port is chosen first.
+    // The proxy needs the provider's address, and the gateway's configuration needs the proxy's, so the port is chosen
+    // first.
     let upstream = SocketAddr::from(([127, 0, 0, 1], super::process::free_port()));
     let proxy = start_proxy(config, upstream);
     let ca = format!("ca_file = \"{}\"", ca_file.display());
@@ -109,7 +111,7 @@ fn secured() -> Secured {
 }
 
 #[test]
-fn an_upstream_over_tls_answers_whole_and_streamed_on_kept_connections() {
+fn tls_provider_answers_and_streams_on_kept_connections() {
     let s = secured();
     let mut client = s.h.client();
     for round in 0..6 {
@@ -131,9 +133,9 @@ fn large_requests_and_answers_pass_through_tls() {
     assert_eq!(answer.json()["usage"]["prompt_tokens"], 400_002);
 }
 
-/// Data, close_notify and FIN in one go.
+/// The last bytes, close_notify and FIN arrive together.
 #[test]
-fn an_answer_that_ends_with_the_tls_connection_is_whole() {
+fn answer_that_ends_with_the_tls_connection_is_complete() {
     let s = secured();
     for stream in [false, true] {
         let asked = with(with(chat("x\n#sim close tokens=5"), "model", "good"), "stream", stream);
@@ -154,6 +156,6 @@ fn a_wrong_name_and_an_unknown_authority_are_upstream_errors() {
             (500, Some("upstream_error")),
             "{model}"
         );
-        assert_eq!(s.h.count("requests"), served, "{model}: not a byte of the request went out");
+        assert_eq!(s.h.count("requests"), served, "{model}: no byte of the request may be sent");
     }
 }

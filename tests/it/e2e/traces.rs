@@ -1,5 +1,5 @@
-//! Traces: headers to a provider, and spans to a collector, of requests that go well, fail over, are translated,
-//! refused and left; and that a collector which is slow or gone costs spans and nothing else.
+//! Traces: headers to the provider and spans to a collector, for requests that succeed, fail over, are translated,
+//! rejected or abandoned. A collector that is slow or gone costs spans and nothing else.
 
 use super::client::{Answer, get, post, request};
 use super::collector::{Collector, Span, answer};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 
-/// A model whose first target nobody serves, and whose second speaks the other shape.
+/// A model whose first target is not running, and whose second target has the other API format.
 const MODELS: &str = "[[models]]\nid = \"both\"\ncontext = \"256K\"\naffinity = \"off\"\ntargets = [\n\
      { provider = \"nobody\", model = \"up-none\", priority = 1 },\n\
      { provider = \"sim-messages\", model = \"up-both\", priority = 2 },\n]\n\
      [[models]]\nid = \"fim\"\ncontext = \"8K\"\nserves = [\"completions\"]\n\
      targets = [{ provider = \"sim-chat\", model = \"up-fim\" }]\n";
 
-/// A gateway that sends its spans to `otlp`.
+/// Starts a gateway that sends its spans to `otlp`.
 fn telemetry(otlp: impl std::fmt::Display, more: &str) -> Harness {
     let more = format!("{MODELS}[telemetry]\notlp = \"http://{otlp}\"\n{more}");
     Harness::start(&Setup { more, ..Setup::default() })
@@ -29,14 +29,14 @@ fn traceparent(flags: &str) -> String {
     format!("00-{TRACE}-{SPAN}-{flags}")
 }
 
-/// A request of a caller with a trace.
+/// Sends a request with trace headers of the caller.
 fn traced(h: &Harness, key: &str, flags: &str, body: &Value) -> Answer {
     let (bearer, parent) = (bearer(key), traceparent(flags));
     let fields = [("authorization", &*bearer), ("traceparent", &parent), ("tracestate", "a=1,b=2")];
     h.client().ask(&post("/v1/chat/completions", &fields, &body.to_string()))
 }
 
-/// The spans of a trace, once there are so many.
+/// Waits until a trace has `count` spans, and returns them.
 fn spans(collector: &Collector, trace: &str, count: usize) -> Vec<Span> {
     let spans = wait_for("the spans", || Some(collector.trace(trace)).filter(|spans| spans.len() >= count));
     assert_eq!(spans.len(), count, "{spans:#?}");
@@ -48,7 +48,7 @@ fn trace_of(answer: &Answer) -> String {
 }
 
 #[test]
-fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parents_times_and_attributes() {
+fn failover_to_another_format_has_complete_spans() {
     let collector = Collector::start();
     let h = telemetry(collector.at, "headers = { x-tenant = \"ops\", authorization = { env = \"SIM_KEY\" } }\n");
     let key = h.key();
@@ -58,7 +58,7 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
     assert_eq!(got.status(), 200, "{}", got.text());
     let spans = spans(&collector, TRACE, 3);
     let [own, first, second] = &spans[..] else { panic!("{spans:#?}") };
-    // Who is whose parent, and what the provider was told.
+    // Parents of the spans, and the headers that the provider received.
     assert_eq!((&*own.parent, &*first.parent, &*second.parent), (SPAN, &*own.id, &*own.id));
     assert_eq!([own.kind, first.kind, second.kind], [2, 3, 3]);
     assert_eq!([own.flags, first.flags, second.flags], [0x301, 0x101, 0x101]);
@@ -66,7 +66,7 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
     let (head, _) = h.last();
     assert!(head.contains(&format!("traceparent: 00-{TRACE}-{}-01\n", second.id)), "{head}");
     assert!(head.contains("tracestate: a=1,b=2\n"), "{head}");
-    // When.
+    // Times of the spans.
     assert!(own.start <= first.start && first.end <= second.start && second.end <= own.end, "{spans:#?}");
     assert!(second.end - second.start >= 200_000_000, "{second:#?}");
     let [(event, at, of)] = &own.events[..] else { panic!("{own:#?}") };
@@ -75,7 +75,7 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
     assert!((own.start + 50_000_000..own.end).contains(at), "{own:#?}");
     assert!((took - (at - own.start) as f64 / 1e9).abs() < 1e-6, "{took} {own:#?}");
     assert!(second.attributes["gen_ai.response.time_to_first_chunk"].as_f64().unwrap() < took);
-    // What.
+    // Names and attributes of the spans.
     assert_eq!((&*own.name, &*first.name, &*second.name), ("chat both", "chat up-none", "chat up-both"));
     for (name, value) in [
         ("tollgate.request.id", &*got.id()),
@@ -96,7 +96,10 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
     assert_eq!(own.number("gen_ai.usage.output_tokens"), Some(20));
     assert_eq!((own.number("http.response.status_code"), own.status), (Some(200), 0));
     for span in [first, second] {
-        assert!(!span.attributes.keys().any(|name| name.starts_with("gen_ai.usage")), "usage is told once: {span:#?}");
+        assert!(
+            !span.attributes.keys().any(|name| name.starts_with("gen_ai.usage")),
+            "usage must be reported once: {span:#?}"
+        );
         assert_eq!((span.text("gen_ai.operation.name"), span.text("server.address")), ("chat", "127.0.0.1"));
     }
     assert_eq!((first.text("gen_ai.provider.name"), first.text("error.type")), ("nobody", "connect"));
@@ -108,7 +111,7 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
         (first.number("http.request.resend_count"), second.number("http.request.resend_count")),
         (None, Some(1))
     );
-    // The row, the log, and what the collector is asked.
+    // The usage record, the log, and the request to the collector.
     h.ledger(1);
     let exported = h.done(&["ledger", "export"]);
     let row: Value = serde_json::from_str(exported.lines().last().unwrap()).unwrap();
@@ -125,7 +128,7 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
 }
 
 #[test]
-fn a_request_without_a_caller_begins_a_trace_of_its_own_name() {
+fn request_without_trace_headers_starts_a_trace() {
     let collector = Collector::start();
     let h = telemetry(collector.at, "");
     let key = h.key();
@@ -151,7 +154,7 @@ fn a_request_without_a_caller_begins_a_trace_of_its_own_name() {
         let spans = self::spans(&collector, &trace_of(&got), 2);
         assert_eq!(spans[0].text("gen_ai.response.finish_reasons"), "completed");
     }
-    // A malformed one counts as none, with what stands beside it.
+    // A malformed traceparent is ignored, together with its tracestate.
     let bad = format!("00-{}-{SPAN}-01", TRACE.to_uppercase());
     let fields = [("authorization", &*bearer(&key)), ("traceparent", &bad), ("tracestate", "a=1")];
     let got = h.client().ask(&post("/v1/chat/completions", &fields, &chat("hello").to_string()));
@@ -161,7 +164,7 @@ fn a_request_without_a_caller_begins_a_trace_of_its_own_name() {
 }
 
 #[test]
-fn what_is_refused_fails_or_is_left_says_so() {
+fn spans_report_rejection_failure_and_disconnect() {
     let collector = Collector::start();
     let h = telemetry(collector.at, "");
     let (key, spent) = (h.key(), h.key_with(&["--plan", "two"]));
@@ -200,7 +203,7 @@ fn what_is_refused_fails_or_is_left_says_so() {
             _ => {}
         }
     }
-    // A client that leaves in the middle of its stream.
+    // A client that disconnects in mid-stream.
     let mut client = h.client();
     let slow = streamed(chat("#sim tokens=1000 pace=20\nhello"));
     let fields = [("authorization", &*bearer(&key)), ("traceparent", &traceparent("01"))];
@@ -215,7 +218,7 @@ fn what_is_refused_fails_or_is_left_says_so() {
 }
 
 #[test]
-fn the_callers_flag_decides_and_else_the_share() {
+fn sampled_flag_of_the_caller_overrides_the_sample_rate() {
     let collector = Collector::start();
     let h = telemetry(collector.at, "sample = 0\n");
     let key = h.key();
@@ -227,11 +230,11 @@ fn the_callers_flag_decides_and_else_the_share() {
     assert!(h.last().0.contains(&format!("traceparent: 00-{TRACE}-")) && h.last().0.contains("tracestate: a=1,b=2"));
     assert_eq!(traced(&h, &key, "01", &chat("hello")).status(), 200);
     assert_eq!(spans(&collector, TRACE, 2).len(), 2);
-    assert_eq!(collector.spans().len(), 2, "the others are not recorded");
+    assert_eq!(collector.spans().len(), 2, "the others must not be recorded");
 }
 
 #[test]
-fn without_telemetry_a_context_is_passed_on_and_none_is_made() {
+fn without_telemetry_trace_headers_are_only_forwarded() {
     let h = Harness::usual();
     let key = h.key();
     let got = traced(&h, &key, "01", &chat("hello"));
@@ -246,16 +249,16 @@ fn without_telemetry_a_context_is_passed_on_and_none_is_made() {
 }
 
 #[test]
-fn a_dead_collector_costs_counted_spans_and_nothing_else() {
+fn dead_collector_costs_only_counted_spans() {
     let dead = format!("127.0.0.1:{}", super::process::free_port());
     let mut h = telemetry(&dead, "");
     let key = h.key();
     (0..20).for_each(|_| assert_eq!(h.chat(&key, &chat("hello")).status(), 200));
     wait_for("the drops", || (gauge(&h, "tollgate_spans_dropped_total") >= 40).then_some(()));
     let told = || h.log().into_iter().filter(|line| line["event"] == "telemetry").collect::<Vec<Value>>();
-    // The log is written by a thread of its own.
+    // The log is written by a separate thread.
     let told = wait_for("a line of the log", || Some(told()).filter(|told| !told.is_empty()));
-    assert_eq!(told.len(), 1, "it is told once: {told:?}");
+    assert_eq!(told.len(), 1, "it must be reported once: {told:?}");
     assert_eq!((told[0]["outcome"].as_str(), told[0]["error"].as_str()), (Some("failed"), Some("connection refused")));
     assert_eq!(h.chat(&key, &chat("hello")).status(), 200);
     let began = Instant::now();
@@ -264,7 +267,7 @@ fn a_dead_collector_costs_counted_spans_and_nothing_else() {
 }
 
 #[test]
-fn a_collector_that_never_answers_holds_nobody_up_and_the_end_for_two_seconds() {
+fn silent_collector_delays_only_shutdown_by_two_seconds() {
     let collector = Collector::that(Arc::new(|_| None));
     let mut h = telemetry(collector.at, "");
     let key = h.key();
@@ -282,7 +285,7 @@ fn a_collector_that_never_answers_holds_nobody_up_and_the_end_for_two_seconds() 
 }
 
 #[test]
-fn spans_that_wait_for_a_slow_collector_have_a_bound_and_those_beyond_it_are_counted() {
+fn spans_beyond_the_queue_bound_are_dropped_and_counted() {
     const ROOT: &str = "GET / HTTP/1.1\r\nhost: gateway.test\r\n\r\n";
     let collector = Collector::that(Arc::new(|_| None));
     let h = telemetry(collector.at, "");
@@ -296,14 +299,14 @@ fn spans_that_wait_for_a_slow_collector_have_a_bound_and_those_beyond_it_are_cou
         (0..50).for_each(|_| assert_eq!(client.answer().unwrap().status(), 200));
     }
     assert!(h.gateway.resident() < before + (16 << 20), "{before} {}", h.gateway.resident());
-    // One batch has been given up by then, of one span; the others found no room.
+    // By then one batch was given up, which had one span. The others were dropped because the queue was full.
     let dropped = wait_for("the drops", || Some(gauge(&h, "tollgate_spans_dropped_total")).filter(|count| *count > 1));
     assert!(dropped > 1 + 512, "{dropped}");
     assert!(collector.asked().len() <= 2);
 }
 
 #[test]
-fn what_has_not_been_sent_is_sent_at_the_end() {
+fn pending_spans_are_sent_at_shutdown() {
     let collector = Collector::start();
     let mut h = telemetry(collector.at, "");
     let key = h.key();
@@ -323,7 +326,7 @@ fn what_has_not_been_sent_is_sent_at_the_end() {
 }
 
 #[test]
-fn a_busy_collector_is_asked_again_a_part_refused_is_counted_and_a_redirect_is_not_followed() {
+fn collector_retry_partial_rejection_and_redirect() {
     let elsewhere = Collector::start();
     let moved = format!("location: http://{}/v1/traces\r\n", elsewhere.at);
     let says = move |number: usize| match number {
@@ -336,13 +339,13 @@ fn a_busy_collector_is_asked_again_a_part_refused_is_counted_and_a_redirect_is_n
     let collector = Collector::that(Arc::new(says));
     let h = telemetry(collector.at, "");
     let dropped = |count| wait_for("the drops", || (gauge(&h, "tollgate_spans_dropped_total") == count).then_some(()));
-    // Metrics are asked at the other listener, which has no spans.
+    // Metrics are read from the admin listener, which creates no spans.
     let ask = || assert_eq!(get(h.at, "/").unwrap().status(), 200);
     ask();
     wait_for("the second try", || (collector.asked().len() == 2).then_some(()));
     let asked = collector.asked();
-    assert_eq!(asked[0].1, asked[1].1, "the same once more");
-    // It claims two of the one that it was sent.
+    assert_eq!(asked[0].1, asked[1].1, "the retry must be identical");
+    // The collector claims to have rejected two spans, although it received one.
     dropped(1);
     ask();
     dropped(2);
@@ -361,7 +364,7 @@ fn a_busy_collector_is_asked_again_a_part_refused_is_counted_and_a_redirect_is_n
 }
 
 #[test]
-fn a_reload_turns_to_another_collector_and_to_none() {
+fn reload_changes_and_removes_the_collector() {
     let (one, other) = (Collector::start(), Collector::start());
     let h = telemetry(one.at, "");
     let path = h.folder.path().join("tollgate.toml");
@@ -374,7 +377,7 @@ fn a_reload_turns_to_another_collector_and_to_none() {
         h.gateway.signal("HUP");
         wait_for("the reload", || (gauge(&h, "tollgate_reloads_total") == count).then_some(()));
     };
-    // What ended before the reload is the old collector's, though the new one has spans before it is sent.
+    // Spans that ended before the reload belong to the old collector, even if the new one exists before they are sent.
     let before = root(&h);
     reload(&text.replace(&one.at.to_string(), &other.at.to_string()), 1);
     let got = root(&h);
@@ -391,7 +394,7 @@ fn a_reload_turns_to_another_collector_and_to_none() {
 }
 
 #[test]
-fn a_collector_over_tls_is_sent_what_another_is_if_it_can_be_trusted() {
+fn tls_collector_receives_spans_if_trusted() {
     let (collector, pem) = Collector::secured();
     let folder = Folder::new();
     let file = folder.path().join("ca.pem");

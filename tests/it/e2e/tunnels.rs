@@ -1,4 +1,4 @@
-//! Providers behind a proxy: CONNECT with and without TLS behind it, and everything that a proxy may answer instead.
+//! Providers behind an HTTP proxy: CONNECT with and without TLS inside, and every other answer that a proxy may give.
 
 use super::harness::{CREDENTIAL, Harness, Setup, chat, chat_request, streamed, with};
 use super::process::{Folder, free_port, run};
@@ -9,21 +9,21 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Action of a proxy on a request for a tunnel.
+/// Response of a proxy to CONNECT.
 #[derive(Clone, Copy)]
 enum Does {
-    /// Makes it, and says this; byte by byte.
+    /// Sends this answer byte by byte and opens the tunnel.
     Makes(&'static str),
-    /// Says this and no more, and ends the connection.
+    /// Sends this answer and closes the connection.
     Says(&'static str),
-    /// Says this and no more, and waits.
+    /// Sends this answer and keeps the connection open.
     Waits(&'static str),
 }
 
-/// Requests to all proxies of a test: the first line, and the credentials for the proxy.
+/// Requests to all proxies of a test: the request line, and the credentials for the proxy.
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
-/// A proxy that leads every tunnel to `to`, whatever it is asked for.
+/// Starts a proxy that connects every tunnel to `to`, whatever target is requested. Returns its address.
 fn proxy(does: Does, to: SocketAddr, asked: &Asked) -> SocketAddr {
     let (listener, asked) = (TcpListener::bind("127.0.0.1:0").unwrap(), asked.clone());
     let at = listener.local_addr().unwrap();
@@ -63,7 +63,7 @@ fn serve(mut socket: TcpStream, does: Does, to: SocketAddr, asked: &Asked) {
     }
 }
 
-/// A provider of this name behind a proxy, and a model of its name.
+/// Returns the configuration of a provider called `name` behind a proxy, and of a model with its name.
 fn behind(name: &str, base_url: &str, proxy: &str, more: &str) -> String {
     format!(
         "[[providers]]\nname = \"{name}\"\nshape = \"chat\"\nbase_url = \"{base_url}\"\nproxy = {proxy}\n\
@@ -76,7 +76,7 @@ fn behind(name: &str, base_url: &str, proxy: &str, more: &str) -> String {
 const MADE: &str = "HTTP/1.1 200 Connection established\r\ncontent-length: 7\r\nproxy-agent: x\r\n\r\n";
 
 #[test]
-fn a_provider_is_reached_by_a_tunnel_with_and_without_tls_and_the_tunnel_is_kept() {
+fn provider_is_reached_by_a_kept_tunnel_with_and_without_tls() {
     let (folder, asked) = (Folder::new(), Asked::default());
     let (pem, config) = authority();
     fs::write(folder.path().join("ca.pem"), pem).unwrap();
@@ -86,7 +86,7 @@ fn a_provider_is_reached_by_a_tunnel_with_and_without_tls_and_the_tunnel_is_kept
         (proxy(Does::Makes(MADE), upstream, &asked), proxy(Does::Makes(MADE), start_proxy(config, upstream), &asked));
     let file = folder.path().join("proxy");
     fs::write(&file, format!("http://{plain}\n")).unwrap();
-    // Its name is the proxy's business: nobody else knows it.
+    // Only the proxy resolves the provider's name, which does not exist anywhere else.
     let more = behind("plain", "http://far.invalid:81/v1", &format!("\"http://me:pass%20word@{plain}\""), "")
         + &behind("secure", "https://localhost/v1", &format!("\"http://{secure}\""), &ca)
         + &behind("filed", "http://far.invalid/v1", &format!("{{ file = \"{}\" }}", file.display()), "discover = {}");
@@ -117,7 +117,7 @@ fn a_provider_is_reached_by_a_tunnel_with_and_without_tls_and_the_tunnel_is_kept
 }
 
 #[test]
-fn a_proxy_that_makes_no_tunnel_is_told_as_that_and_another_target_is_tried() {
+fn refused_tunnel_is_reported_and_another_target_is_tried() {
     let (asked, upstream) = (Asked::default(), SocketAddr::from(([127, 0, 0, 1], free_port())));
     let endless: &'static str = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(9000)).leak();
     let ways = [
@@ -177,7 +177,7 @@ fn a_proxy_that_makes_no_tunnel_is_told_as_that_and_another_target_is_tried() {
 }
 
 #[test]
-fn check_goes_by_the_proxy_too_and_says_what_is_wrong_with_it() {
+fn check_connects_through_the_proxy_and_reports_its_errors() {
     let (folder, asked, h) = (Folder::new(), Asked::default(), Harness::usual());
     let good = proxy(Does::Makes(MADE), h.upstream, &asked);
     let wants = proxy(Does::Says("HTTP/1.1 407 P\r\n\r\n"), h.upstream, &asked);

@@ -1,4 +1,4 @@
-//! A secret that cannot be shown: no key lives that its owner has never seen.
+//! A secret that cannot be printed: no key stays valid that its owner has never seen.
 
 use super::harness::{CREDENTIAL, Harness};
 use super::process::{binary, wait_for};
@@ -13,7 +13,7 @@ fn with_output(h: &Harness, args: &[&str], out: Stdio) -> Output {
     command.stdout(out).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
 }
 
-/// A pipe that no process reads.
+/// Returns the writing end of a pipe that no process reads.
 fn abandoned() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
@@ -33,7 +33,7 @@ fn failed(output: &Output) -> String {
 }
 
 #[test]
-fn a_key_that_could_not_be_shown_is_revoked_at_once() {
+fn key_that_cannot_be_printed_is_revoked_immediately() {
     let h = Harness::usual();
     let issue = ["keys", "issue", "--name", "unseen"];
     let json = ["keys", "issue", "--name", "unseen", "--json"];
@@ -50,7 +50,7 @@ fn a_key_that_could_not_be_shown_is_revoked_at_once() {
 }
 
 #[test]
-fn nothing_is_issued_or_rotated_where_standard_output_is_closed() {
+fn closed_standard_output_prevents_issue_and_rotation() {
     let h = Harness::usual();
     let key = h.key();
     let line = format!("exec '{}' \"$@\" >&-", binary().display());
@@ -69,7 +69,7 @@ fn nothing_is_issued_or_rotated_where_standard_output_is_closed() {
 }
 
 #[test]
-fn a_rotation_that_could_not_be_shown_is_undone() {
+fn rotation_that_cannot_be_printed_is_undone() {
     let h = Harness::usual();
     let key = h.key();
     for grace in ["0s", "1h"] {

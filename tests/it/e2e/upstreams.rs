@@ -1,4 +1,4 @@
-//! Upstreams that break the rules of HTTP, in ways the simulated provider does not (RFC 9112).
+//! Providers that violate HTTP (RFC 9112) in ways that the simulated provider does not.
 
 use super::harness::{Harness, Setup, chat, chat_request, gauge, streamed, with};
 use super::process::wait_for;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const BODY: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
 
-/// An upstream that does `serve` with every connection.
+/// Starts a provider that runs `serve` with every connection. Returns its address.
 fn upstream(serve: impl Fn(TcpStream) + Send + Sync + Copy + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -23,7 +23,7 @@ fn upstream(serve: impl Fn(TcpStream) + Send + Sync + Copy + 'static) -> SocketA
     at
 }
 
-/// The usual gateway with a further model `odd` at that upstream.
+/// Starts the default gateway with an additional model `odd` at that provider.
 fn with_upstream(at: SocketAddr) -> Harness {
     let more = format!(
         "[[providers]]\nname = \"odd\"\nshape = \"chat\"\nbase_url = \"http://{at}/v1\"\n\
@@ -33,7 +33,8 @@ fn with_upstream(at: SocketAddr) -> Harness {
     Harness::start(&Setup { more, ..Setup::default() })
 }
 
-/// A listener whose queue is full, so that it answers no further connection; and what fills it.
+/// Returns a listener whose queue is full, so that it accepts no further connection, its address, and the sockets that
+/// fill it.
 fn silent() -> (Socket, SocketAddr, Vec<Socket>) {
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     listener.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
@@ -50,7 +51,7 @@ fn silent() -> (Socket, SocketAddr, Vec<Socket>) {
 }
 
 #[test]
-fn an_address_that_swallows_connections_fails_no_request() {
+fn unresponsive_address_fails_no_request() {
     let (_listener, silent, _queue) = silent();
     let at = upstream(|mut socket| {
         if take(&mut socket).is_some() {
@@ -70,7 +71,7 @@ fn an_address_that_swallows_connections_fails_no_request() {
     }
 }
 
-/// Takes one request off a connection: its head and as much of its body as came along.
+/// Reads one request from a connection: its head and its JSON body.
 fn take(socket: &mut TcpStream) -> Option<String> {
     let mut all = Vec::new();
     let mut block = [0u8; 64 * 1024];
@@ -88,9 +89,9 @@ fn good() -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{BODY}")
 }
 
-/// A provider that answers one request per connection, says nothing of closing, and hangs up when the second comes.
+/// The provider answers one request per connection, announces no close, and closes when the second request arrives.
 #[test]
-fn a_kept_connection_that_dies_under_a_request_is_replaced_once() {
+fn kept_connection_that_dies_during_a_request_is_retried_once() {
     let h = with_upstream(upstream(|mut socket| {
         if take(&mut socket).is_some() {
             let _ = socket.write_all(good().as_bytes());
@@ -104,12 +105,12 @@ fn a_kept_connection_that_dies_under_a_request_is_replaced_once() {
     }
     let retries = gauge(&h, "tollgate_stale_retries_total");
     assert!(retries >= 3, "{retries}");
-    assert_eq!(h.ledger(6).requests, 6, "a retry is no second request");
+    assert_eq!(h.ledger(6).requests, 6, "a retry must not count as a second request");
 }
 
-/// A fresh connection that dies under a request is a failure: it may have been served.
+/// If a new connection dies during a request, the request fails: the provider may have processed it.
 #[test]
-fn a_fresh_connection_that_dies_is_not_tried_again() {
+fn new_connection_that_dies_is_not_retried() {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     let h = with_upstream(upstream(|mut socket| {
         if take(&mut socket).is_some() {
@@ -121,9 +122,9 @@ fn a_fresh_connection_that_dies_is_not_tried_again() {
     assert_eq!(TAKEN.load(Ordering::SeqCst), 1);
 }
 
-/// Bytes after an answer are nobody's answer: the next request on that connection must not get them.
+/// Bytes after an answer belong to no request: the next request on that connection must not get them.
 #[test]
-fn an_answer_nobody_asked_for_reaches_nobody() {
+fn unsolicited_answer_reaches_no_client() {
     static WRITTEN: AtomicU32 = AtomicU32::new(0);
     let h = with_upstream(upstream(|mut socket| {
         while let Some(request) = take(&mut socket) {
@@ -151,7 +152,7 @@ fn an_answer_nobody_asked_for_reaches_nobody() {
 }
 
 #[test]
-fn answers_that_are_no_http_are_upstream_errors() {
+fn invalid_http_answers_are_upstream_errors() {
     let length = BODY.len();
     let answers: Vec<String> = vec![
         "nonsense\r\n\r\n".into(),
@@ -183,13 +184,13 @@ fn answers_that_are_no_http_are_upstream_errors() {
                 "{status} {shown}"
             );
         }
-        assert_eq!(h.chat(&key, &chat("x")).status(), 200, "the gateway lives on");
+        assert_eq!(h.chat(&key, &chat("x")).status(), 200, "the gateway must keep working");
     }
 }
 
-/// An upstream that refuses a large body on its head, and does not read it.
+/// The provider rejects a large body after its head and does not read it.
 #[test]
-fn an_answer_that_comes_before_the_request_has_been_sent_counts() {
+fn answer_before_the_end_of_the_request_is_used() {
     let h = with_upstream(upstream(|mut socket| {
         let mut block = [0u8; 1024];
         let _ = socket.read(&mut block);
@@ -207,9 +208,9 @@ fn an_answer_that_comes_before_the_request_has_been_sent_counts() {
     assert!(answer.text().contains("too many words"), "{}", answer.text());
 }
 
-/// A flood of interim answers, and an upstream that drips a head for ever, end with the deadline at the latest.
+/// An endless series of interim answers, and a head that arrives byte by byte without end, both end at the deadline.
 #[test]
-fn an_upstream_that_never_comes_to_the_point_is_given_up() {
+fn endless_interim_or_slow_answer_ends_at_the_deadline() {
     let h = with_upstream(upstream(|mut socket| {
         let Some(request) = take(&mut socket) else { return };
         let piece = if request.contains("interim") { "HTTP/1.1 102 Processing\r\n\r\n" } else { "x" };
@@ -227,9 +228,9 @@ fn an_upstream_that_never_comes_to_the_point_is_given_up() {
 }
 
 #[test]
-fn an_upstream_that_resets_after_a_whole_answer_harms_nobody() {
+fn reset_after_a_complete_answer_is_harmless() {
     let h = with_upstream(upstream(|mut socket| {
-        // Not reading all of the request makes the close a reset.
+        // Closing with unread bytes makes the kernel send a reset.
         let mut block = [0u8; 10];
         let _ = socket.read(&mut block);
         thread::sleep(Duration::from_millis(20));
@@ -243,9 +244,10 @@ fn an_upstream_that_resets_after_a_whole_answer_harms_nobody() {
     }
 }
 
-/// Two events in one segment, an event over many, lines that end only in CR, a BOM, comments, fields without space.
+/// Two events in one segment, an event in many segments, lines that end only in CR, a BOM, comments, fields without a
+/// space.
 #[test]
-fn streams_in_every_legal_spelling_are_understood() {
+fn every_valid_form_of_an_event_stream_is_understood() {
     let h = with_upstream(upstream(|mut socket| {
         while take(&mut socket).is_some() {
             let chunk = |delta: &str, finish: &str| {
@@ -291,9 +293,9 @@ fn streams_in_every_legal_spelling_are_understood() {
     }
 }
 
-/// A provider that keeps its connections and one that ends them are both served without a lost request.
+/// Some connections of the provider are kept and some are closed. All requests are served without a loss.
 #[test]
-fn a_provider_that_ends_connections_at_random_loses_no_request() {
+fn randomly_closed_connections_lose_no_request() {
     let h = with_upstream(upstream(|mut socket| {
         let served = socket.peer_addr().map_or(1, |peer| peer.port() % 5);
         for _ in 0..=served {

@@ -1,5 +1,5 @@
-//! Access to the admin listener depends on the socket itself, from any origin: at the start, on a reload, in an
-//! upgrade, and for sockets of systemd.
+//! Access to the admin listener depends on the socket itself, whatever its origin: at startup, on a reload, in an
+//! upgrade, and for sockets from systemd.
 
 use super::rig::{Gate, Rig, TIMEOUT, rest};
 use command_fds::{CommandFdExt, FdMapping};
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const READ: &str = "admin_token = { file = \"read.token\" }\n";
-/// Text of every refusal of a socket without a token.
+/// Part of every error about a socket that needs a token.
 const REASON: &str = "can be reached from other hosts: set an `admin_token`";
 
 /// Address of the admin socket.
@@ -21,18 +21,18 @@ const REASON: &str = "can be reached from other hosts: set an `admin_token`";
 enum Place {
     Loopback,
     Wide,
-    /// In the file system, with this mode.
+    /// Unix socket with this mode.
     File(u32),
 }
 
-/// Origin of the socket in the process.
+/// Where the process has the socket from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Origin {
-    /// By the configuration.
+    /// Bound as configured.
     Bound,
-    /// From systemd, where the configuration names a loopback address.
+    /// Inherited from systemd, while the configuration names a loopback address.
     Inherited,
-    /// From systemd, where the configuration names none.
+    /// Inherited from systemd, while the configuration names no address.
     InheritedAlone,
 }
 
@@ -62,7 +62,7 @@ fn inherit(command: &mut Command, socket: OwnedFd) {
     command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "admin");
 }
 
-/// Status of a request for `path`.
+/// Returns the status of a request for `path`.
 fn status(to: &Result<SocketAddr, PathBuf>, path: &str, token: bool) -> u16 {
     let token = if token { "authorization: Bearer a-token-that-reads\r\n" } else { "" };
     let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
@@ -80,7 +80,7 @@ fn status(to: &Result<SocketAddr, PathBuf>, path: &str, token: bool) -> u16 {
 trait ReadWrite: Read + Write {}
 impl<T: Read + Write> ReadWrite for T {}
 
-/// Without a token and with it.
+/// Returns the statuses without a token and with it.
 fn statuses(to: &Result<SocketAddr, PathBuf>, path: &str) -> [u16; 2] {
     [status(to, path, false), status(to, path, true)]
 }
@@ -89,14 +89,14 @@ fn by_loopback(gate: &Gate) -> Result<SocketAddr, PathBuf> {
     Ok((Ipv4Addr::LOCALHOST, gate.admin.port()).into())
 }
 
-/// Starts a gateway that is to be refused; what it says.
+/// Starts a gateway that must refuse to start. Returns its error message.
 fn refused(mut command: Command) -> String {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if began.elapsed() > TIMEOUT {
             child.kill().unwrap();
-            panic!("it was not refused");
+            panic!("the start was not refused");
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -106,7 +106,7 @@ fn refused(mut command: Command) -> String {
 }
 
 #[test]
-fn admin_socket_decides_who_may_look_at_the_start() {
+fn admin_socket_decides_access_at_startup() {
     for origin in [Origin::Bound, Origin::Inherited, Origin::InheritedAlone] {
         for place in [Place::Loopback, Place::Wide, Place::File(0o600), Place::File(0o660), Place::File(0o666)] {
             for token in [false, true] {
@@ -143,7 +143,7 @@ fn admin_socket_decides_who_may_look_at_the_start() {
                 let expected = match (place, token) {
                     (Place::File(_), _) => [200, 200],
                     (_, true) => [401, 200],
-                    // A token that nobody has set is a wrong one.
+                    // A token that is not configured is a wrong token.
                     (_, false) => [200, 401],
                 };
                 for path in ["/metrics", "/admin/v1/status", "/admin/v1/keys", "/admin/v1/requests"] {
@@ -165,7 +165,8 @@ fn two_inherited_admin_sockets_are_refused() {
     assert!(said.contains("cannot use the inherited sockets: two of them are named \"admin\""), "{said}");
 }
 
-/// Starts one with a token on `place`, then takes the token away and has that read; the gateway and its log.
+/// Starts a gateway with a token on `place`, then removes the token and sends `signal`. Returns the rig, the gateway,
+/// and the log line that contains `outcome`.
 fn taken_away(place: Place, listen: &str, signal: &str, outcome: &str) -> (Rig, Gate, String) {
     let rig = Rig::new("access-change", "");
     configure(&rig, if place == Place::Wide { "0.0.0.0:0" } else { "127.0.0.1:0" }, true);
@@ -207,11 +208,11 @@ fn successor_refuses_a_wide_admin_socket_without_a_token() {
 }
 
 #[test]
-fn token_is_sent_to_the_configured_address_alone() {
+fn token_is_sent_only_to_the_configured_address() {
     let rig = Rig::new("access-requests", "");
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = other.local_addr().unwrap();
-    // What it is sent, after which it says 401.
+    // Runs the command against a server that answers 401. Returns the request head and the standard error.
     let heard = |args: &[&str]| {
         let mut command = rig.command(&[&["requests", "--admin", &at.to_string()][..], args].concat());
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -235,10 +236,10 @@ fn token_is_sent_to_the_configured_address_alone() {
     let (head, said) = heard(&[]);
     assert!(!head.contains("authorization") && said.contains("--send-token"), "{head}{said}");
     assert!(heard(&["--send-token"]).0.contains("authorization: Bearer a-token-that-reads\r\n"));
-    // It is the configured one.
+    // The address is the configured one.
     configure(&format!("0.0.0.0:{}", at.port()), &both);
     assert!(heard(&[]).0.contains("authorization: Bearer a-token-that-reads\r\n"));
-    // The token that writes is not sent, even if there is no other.
+    // The write token is not sent, even if there is no other token.
     configure("127.0.0.1:9", write);
     assert!(!heard(&["--send-token"]).0.contains("authorization"));
 }

@@ -1,4 +1,5 @@
-//! Successors that do not serve, and ends that leave rows: what becomes of the old process, of its clients and rows.
+//! Successors that fail, and shutdowns with pending usage records: what happens to the old process, its clients and its
+//! records.
 
 use super::rig::{Gate, Rig, chat, get, read_until};
 use std::io::Write;
@@ -7,12 +8,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The channel's descriptor in a successor: behind the listeners for clients and for health.
+/// Descriptor of the channel in a successor: it follows the listeners for clients and for the admin API.
 const CHANNEL: u32 = 5;
 
-/// A gateway that was called by a link, and what the link leads to next.
+/// A gateway that was started through a symbolic link, whose target a test can replace.
 struct Linked {
-    // Its folder outlives it.
+    // Dropped before `rig`, which removes the folder.
     gate: Gate,
     rig: Rig,
 }
@@ -33,7 +34,7 @@ impl Linked {
         Linked { gate, rig }
     }
 
-    /// Puts a script in the place of the program; `says` and `hears` are its words on the channel.
+    /// Replaces the program by a script, which can use `say` and `until_hears` on the channel.
     fn turn_to_script(&self, script: &str) {
         let path = self.rig.path("script");
         let text = format!(
@@ -55,7 +56,7 @@ impl Linked {
         self.turn_to(env!("CARGO_BIN_EXE_tollgate").into());
     }
 
-    /// A request on a connection of its own is answered with 200.
+    /// Returns true if a request on a new connection is answered with 200.
     fn serves(&self) -> bool {
         self.ask(&self.rig.key).starts_with("HTTP/1.1 200")
     }
@@ -76,7 +77,7 @@ impl Linked {
         self.gate.log().matches(outcome).count()
     }
 
-    /// USR2, and what the log says of its end.
+    /// Sends USR2 and waits until the log reports the failure `why`.
     fn fails_to_upgrade(&self, why: &str) {
         let (before, failed) = (self.count(SERVING_ON), self.count(why));
         self.gate.signal("-USR2");
@@ -99,7 +100,7 @@ const FAILED: &str = "\"upgrade\",\"outcome\":\"failed: ";
 const SERVING_ON: &str = "\"outcome\":\"serving on without a successor\"";
 
 #[test]
-fn a_successor_that_dies_at_any_step_leaves_everything_as_it_was() {
+fn successor_that_dies_at_any_step_changes_nothing() {
     let linked = Linked::new("back-dies");
     let stream = linked.stream(300);
     let once = linked.rig.issue("--plan once");
@@ -126,7 +127,7 @@ fn a_successor_that_dies_at_any_step_leaves_everything_as_it_was() {
         linked.turn_to_script(&script);
         linked.fails_to_upgrade(why);
         assert!(linked.serves(), "{script}");
-        // What was counted before is still counted.
+        // Requests counted before still count.
         assert!(linked.ask(&once).starts_with("HTTP/1.1 429"), "{script}");
         served += 1;
     }
@@ -140,13 +141,13 @@ fn a_successor_that_dies_at_any_step_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn a_successor_that_says_nothing_is_called_off_and_rows_of_streams_that_end_meanwhile_are_kept() {
+fn silent_successor_is_cancelled_and_records_are_kept() {
     let linked = Linked::new("back-stalls");
     linked.turn_to_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
     let mut stream = linked.stream(40);
     linked.gate.signal("-USR2");
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
-    // Neither process admits: a client that waits long enough gets a refusal with `retry-after`.
+    // Neither process admits requests: a client that waits long enough gets a refusal with `retry-after`.
     let (began, mut refused) = (Instant::now(), 0);
     while linked.count(SERVING_ON) == 0 {
         assert!(began.elapsed() < Duration::from_secs(40));
@@ -164,7 +165,7 @@ fn a_successor_that_says_nothing_is_called_off_and_rows_of_streams_that_end_mean
 }
 
 #[test]
-fn a_stop_before_the_successor_serves_ends_both() {
+fn stop_before_the_successor_serves_ends_both() {
     let mut linked = Linked::new("back-term");
     linked.turn_to_script("echo $$ >pid; say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
     let script = std::fs::read_to_string(linked.rig.path("script")).unwrap();
@@ -178,12 +179,12 @@ fn a_stop_before_the_successor_serves_ends_both() {
     let status = linked.gate.child.wait().unwrap();
     assert!(status.success(), "{status}: {}", linked.gate.log());
     let pid = std::fs::read_to_string(&pid).unwrap();
-    assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(), "the successor has ended");
+    assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(), "the successor must have ended");
     assert!(linked.gate.log().contains("called off: the process is to stop"));
 }
 
 #[test]
-fn a_successor_that_cannot_use_the_ledger_says_why_and_the_old_one_serves_on() {
+fn successor_that_cannot_use_the_ledger_leaves_the_old_one_serving() {
     let linked = Linked::new("back-schema");
     let mut stream = linked.stream(100);
     let other = rusqlite::Connection::open(linked.rig.path("ledger.db")).unwrap();
@@ -193,7 +194,7 @@ fn a_successor_that_cannot_use_the_ledger_says_why_and_the_old_one_serves_on() {
     linked.fails_to_upgrade("this ledger was written by a newer version");
     assert!(linked.serves());
     version(present);
-    // Obstacle after the ledger was handed over.
+    // This failure happens after the ledger was handed over.
     linked.turn_to_script(&format!(
         "sleep 1; exec {} serve --config {}",
         env!("CARGO_BIN_EXE_tollgate"),
@@ -213,7 +214,7 @@ fn a_successor_that_cannot_use_the_ledger_says_why_and_the_old_one_serves_on() {
 }
 
 #[test]
-fn a_process_whose_ledger_a_dead_successor_has_changed_ends_so_that_a_newer_one_is_started() {
+fn process_ends_if_a_dead_successor_has_upgraded_its_ledger() {
     let mut linked = Linked::new("back-outgrown");
     let (here, gone) = (linked.rig.path("here"), linked.rig.path("gone"));
     linked.turn_to_script(&format!(
@@ -224,7 +225,7 @@ fn a_process_whose_ledger_a_dead_successor_has_changed_ends_so_that_a_newer_one_
     let mut stream = linked.stream(100);
     linked.gate.signal("-USR2");
     linked.gate.until("the successor has the ledger", |_| here.exists());
-    // What a newer version may do before it says that the ledger is its own.
+    // Changes the ledger as a newer version may do before it reports that it owns the ledger.
     let other = rusqlite::Connection::open(linked.rig.path("ledger.db")).unwrap();
     let present: i64 = other.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     other.pragma_update(None, "user_version", 99).unwrap();
@@ -235,7 +236,7 @@ fn a_process_whose_ledger_a_dead_successor_has_changed_ends_so_that_a_newer_one_
     let log = linked.gate.log();
     assert!(log.contains("ending, since a newer version has changed the ledger"), "{log}");
     assert!(log.contains("\"outcome\":\"spilled\",\"rows\":1,"), "{log}");
-    // The newer version, which knows what it has written.
+    // Restores the version, so that this binary can stand in for the newer one.
     other.pragma_update(None, "user_version", present).unwrap();
     drop(other);
     let _next = linked.rig.start();
@@ -243,12 +244,12 @@ fn a_process_whose_ledger_a_dead_successor_has_changed_ends_so_that_a_newer_one_
 }
 
 #[test]
-fn rows_of_a_process_whose_successor_has_died_are_kept() {
+fn records_are_kept_when_the_successor_has_died() {
     let mut linked = Linked::new("back-killed");
     let mut streams = [linked.stream(40), linked.stream(150)];
     linked.upgrades();
     linked.gate.signal("-STOP");
-    // This row is passed on, and not known to be safe.
+    // This usage record is passed on, and its commit is not confirmed.
     assert!(read_until(&mut streams[0], "[DONE]").contains("\"finish_reason\":\"stop\""));
     std::thread::sleep(Duration::from_millis(100));
     linked.gate.signal("-KILL");
@@ -260,7 +261,7 @@ fn rows_of_a_process_whose_successor_has_died_are_kept() {
 }
 
 #[test]
-fn a_gateway_can_be_started_in_the_place_of_a_dead_successor_and_rows_that_come_later_are_spilled() {
+fn gateway_can_replace_a_dead_successor_and_later_records_are_spilled() {
     let mut linked = Linked::new("back-spilled");
     let mut streams = [linked.stream(60), linked.stream(200)];
     linked.upgrades();
@@ -284,14 +285,15 @@ fn spills(rig: &Rig) -> Vec<PathBuf> {
     entries.filter(|path| path.to_string_lossy().contains(".spill-")).collect()
 }
 
-/// Keeps the ledger from being written, with five rows that wait for it; it can be again when this is dropped.
+/// Blocks writes to the ledger while five usage records are pending, and waits until the gateway notices. Writes work
+/// again when the returned connection is dropped.
 fn stand_in_the_way(linked: &Linked) -> rusqlite::Connection {
     let other = stand_in_the_way_unnoticed(linked);
     linked.gate.until("the ledger has failed", |gate| gate.log().contains("\"ledger\",\"outcome\":\"failed\""));
     other
 }
 
-/// Like the test above, while the gateway still waits for the ledger's lock.
+/// Works like [`stand_in_the_way`], but returns while the gateway still waits for the ledger's lock.
 fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
     assert!(linked.serves());
     linked.gate.until("the row is there", |_| linked.rows() == 1);
@@ -306,7 +308,7 @@ fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
 
 const NOT_GIVEN: &str = "failed: the ledger cannot be given away: ";
 
-/// A ledger that cannot be given away, and cannot be written after that: TERM ends the process all the same.
+/// The ledger cannot be handed over, nor written to afterwards: TERM still ends the process.
 fn ends_though_the_ledger_never_comes_back(name: &str, tell: impl FnOnce(&Linked)) {
     let mut linked = Linked::new(name);
     linked.turn_to_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
@@ -330,20 +332,20 @@ fn ends_though_the_ledger_never_comes_back(name: &str, tell: impl FnOnce(&Linked
 }
 
 #[test]
-fn a_stop_after_the_ledger_could_not_be_given_away_ends_and_spills_what_waits() {
+fn stop_after_a_failed_ledger_hand_over_spills_pending_records() {
     ends_though_the_ledger_never_comes_back("back-kept", |linked| {
         linked.gate.until("it is back", |_| linked.count(NOT_GIVEN) > 0 && linked.count(SERVING_ON) > 0);
     });
 }
 
 #[test]
-fn a_stop_while_the_ledger_is_to_be_given_away_ends_and_spills_what_waits() {
-    // The ledger's thread waits for the lock longer than that.
+fn stop_during_the_ledger_hand_over_spills_pending_records() {
+    // The ledger's thread waits for the lock longer than this.
     ends_though_the_ledger_never_comes_back("back-keeps", |_| std::thread::sleep(Duration::from_secs(1)));
 }
 
 #[test]
-fn rows_that_the_ledger_does_not_take_before_the_end_are_spilled_and_read_in_once() {
+fn records_not_written_before_exit_are_spilled_and_read_once() {
     let mut linked = Linked::new("back-spill");
     let other = stand_in_the_way(&linked);
     linked.gate.signal("-USR2");
@@ -360,7 +362,7 @@ fn rows_that_the_ledger_does_not_take_before_the_end_are_spilled_and_read_in_onc
     let text = std::fs::read_to_string(spill).unwrap();
     assert!(linked.gate.log().contains("\"outcome\":\"spilled\",\"rows\":5,"), "{}", linked.gate.log());
     assert_eq!((linked.rows(), text.lines().count()), (1, 5));
-    // Read in once, however often it is found.
+    // The spill is read once, no matter how often it is found.
     for _ in 0..2 {
         let gate = linked.rig.start();
         gate.until("it says so", |gate| gate.log().contains("rows of an earlier process are in the ledger now"));
@@ -373,7 +375,7 @@ fn rows_that_the_ledger_does_not_take_before_the_end_are_spilled_and_read_in_onc
 }
 
 #[test]
-fn rows_that_can_be_kept_nowhere_are_counted_in_the_log_and_by_the_exit_code() {
+fn lost_records_are_reported_in_the_log_and_exit_code() {
     let nowhere = |rig: &Rig| {
         let text = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
         let text = text.replace("[store]", "[store]\nspill = \"nowhere\"");
@@ -392,7 +394,7 @@ fn rows_that_can_be_kept_nowhere_are_counted_in_the_log_and_by_the_exit_code() {
 }
 
 #[test]
-fn the_program_that_the_path_leads_to_now_is_started_and_ignored_settings_are_named() {
+fn upgrade_starts_the_current_program_and_names_ignored_settings() {
     let linked = Linked::new("back-link");
     let copy = linked.rig.path("copy-of-tollgate");
     std::fs::copy(env!("CARGO_BIN_EXE_tollgate"), &copy).unwrap();

@@ -1,4 +1,4 @@
-//! Pages in browsers (CORS), and how many connections one host may hold.
+//! Browser pages (CORS), and the number of connections per client address.
 
 use super::rig::{Rig, chat, get, read_until, rest};
 use std::io::Write;
@@ -13,7 +13,7 @@ fn preflight(path: &str, origin: &str) -> String {
 }
 
 #[test]
-fn a_preflight_needs_no_key_and_echoes_the_headers_asked_for() {
+fn preflight_needs_no_key_and_allows_the_requested_headers() {
     let rig = Rig::new("cors-preflight", ON);
     let gate = rig.start();
     let answer = gate.ask(&preflight("/v1/chat/completions", "https://app.example"));
@@ -32,7 +32,7 @@ fn a_preflight_needs_no_key_and_echoes_the_headers_asked_for() {
 }
 
 #[test]
-fn answers_streams_and_errors_of_every_kind_say_who_may_read_them() {
+fn answers_streams_and_errors_have_cors_headers() {
     let rig = Rig::new("cors-answers", ON);
     let gate = rig.start();
     let from = |request: &str| request.replacen("host: h\r\n", "host: h\r\norigin: https://app.example\r\n", 1);
@@ -56,7 +56,7 @@ fn answers_streams_and_errors_of_every_kind_say_who_may_read_them() {
 }
 
 #[test]
-fn off_means_that_nothing_is_said() {
+fn without_cors_there_are_no_cors_headers() {
     let rig = Rig::new("cors-off", "");
     let gate = rig.start();
     let answer = gate.ask(&preflight("/v1/messages", "https://app.example"));
@@ -64,7 +64,7 @@ fn off_means_that_nothing_is_said() {
 }
 
 #[test]
-fn one_host_has_its_share_of_connections_and_the_admin_listener_another() {
+fn max_connections_per_ip_does_not_count_admin_connections() {
     let rig = Rig::new("per-host", "max_connections_per_ip = 3\n");
     let gate = rig.start();
     let ask = get(&rig.key, "/v1/models").replacen("connection: close\r\n", "", 1);
@@ -79,7 +79,7 @@ fn one_host_has_its_share_of_connections_and_the_admin_listener_another() {
     assert!(crowded.starts_with("HTTP/1.1 503") && crowded.contains("retry-after: 1"), "{crowded}");
     assert_eq!(gate.metric("tollgate_turned_away_total"), 1);
     let mut more: Vec<_> = (0..5).map(|_| gate.connect()).collect();
-    assert_eq!(rest(&mut more[0]), "", "it has shown no key, and makes room for the last of them");
+    assert_eq!(rest(&mut more[0]), "", "a connection without a key makes room for the last one");
     drop(held.pop());
     more.clear();
     gate.until("a place is free", |gate| gate.metric("tollgate_client_connections") == 2);

@@ -1,4 +1,4 @@
-//! The gateway at its edges, with the real binary: TLS towards clients, browsers, change at run time, hostile clients.
+//! The gateway at its edges, with the real binary: TLS for clients, browsers, changes at run time, and hostile clients.
 
 mod access;
 mod back;

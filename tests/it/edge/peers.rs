@@ -1,4 +1,4 @@
-//! Peers behind proxies, plain HTTP on TLS ports and TLS on plain ports, and log lines about the process.
+//! Client addresses behind proxies, plain HTTP on TLS ports and TLS on plain ports, and log lines about the process.
 
 use super::rig::{Gate, Rig, chat, get, read_until, rest, write_certificate};
 use super::tls::over;
@@ -14,7 +14,7 @@ fn rig(name: &str, server: &str) -> Rig {
     rig
 }
 
-/// The newest log line of a request.
+/// Waits until `requests` requests are logged, and returns the newest line.
 fn line(gate: &Gate, requests: usize) -> Value {
     let lines = |gate: &Gate| -> Vec<Value> {
         let log = gate.log();
@@ -26,7 +26,7 @@ fn line(gate: &Gate, requests: usize) -> Value {
 }
 
 #[test]
-fn plain_http_on_a_tls_port_is_told_so_and_not_served() {
+fn plain_http_on_a_tls_port_gets_an_error_that_says_so() {
     let rig = rig("peers-plain", TLS);
     let gate = rig.start();
     for (number, path) in ["/v1/models", "/healthz"].into_iter().enumerate() {
@@ -39,7 +39,7 @@ fn plain_http_on_a_tls_port_is_told_so_and_not_served() {
         assert_eq!((&line["cause"], &line["key"]), (&"http: plain HTTP on a TLS port".into(), &Value::Null), "{line}");
         assert_eq!(line["peer"], "127.0.0.1");
     }
-    // Who speaks TLS is served as ever, and the gateway is none the worse.
+    // TLS clients are still served, and no connection is left open.
     let mut client = over(&rig, gate.connect());
     client.write_all(chat(&rig.key, "small", false, "one").as_bytes()).unwrap();
     assert!(read_until(&mut client, "\"usage\"").starts_with("HTTP/1.1 200"));
@@ -48,7 +48,7 @@ fn plain_http_on_a_tls_port_is_told_so_and_not_served() {
 }
 
 #[test]
-fn tls_on_a_plain_port_is_logged_as_that() {
+fn tls_on_a_plain_port_is_logged_as_such() {
     let rig = rig("peers-tls", "");
     let gate = rig.start();
     let mut client = over(&rig, gate.connect());
@@ -58,7 +58,7 @@ fn tls_on_a_plain_port_is_logged_as_that() {
     assert_eq!(line["cause"], "http: TLS on a port that speaks plain HTTP: use http://");
 }
 
-/// Version 2: a caller `203.0.113.5`, and a field of the sender's own behind the addresses.
+/// Returns a version 2 header with the client `203.0.113.5` and one additional field after the addresses.
 fn version_2() -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x10".to_vec();
     header.extend([203, 0, 113, 5, 10, 0, 0, 1, 0x12, 0x34, 1, 0xbb, 4, 0, 1, 7]);
@@ -66,7 +66,7 @@ fn version_2() -> Vec<u8> {
 }
 
 #[test]
-fn a_trusted_proxy_says_by_the_proxy_protocol_who_called() {
+fn proxy_protocol_of_a_trusted_proxy_sets_the_client_address() {
     for (name, tls) in [("peers-proxy", ""), ("peers-proxy-tls", TLS)] {
         let rig = rig(name, &format!("{tls}\nproxy_protocol = true\ntrusted_proxies = [\"127.0.0.0/8\"]"));
         let gate = rig.start();
@@ -78,7 +78,7 @@ fn a_trusted_proxy_says_by_the_proxy_protocol_who_called() {
         ];
         for (number, (header, peer)) in headers.into_iter().enumerate() {
             let mut stream = gate.connect();
-            // Byte by byte, and the last one together with what follows.
+            // The header arrives byte by byte, and without TLS its last byte together with the request.
             let (last, before) = header.split_last().unwrap();
             for byte in before {
                 stream.write_all(&[*byte]).unwrap();
@@ -99,7 +99,8 @@ fn a_trusted_proxy_says_by_the_proxy_protocol_who_called() {
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
             assert_eq!(line(&gate, number + 1)["peer"], peer);
         }
-        // Its word on x-forwarded-for holds for what it passes on itself, not for what its clients say.
+        // A trusted proxy's `x-forwarded-for` counts if the proxy itself is the client, not if it forwards another
+        // client.
         if tls.is_empty() {
             let forwarded = get(&rig.key, "/v1/models").replacen("host: h", "x-forwarded-for: 192.0.2.9\r\nhost: h", 1);
             gate.ask(&format!("PROXY TCP4 203.0.113.9 10.0.0.1 4711 443\r\n{forwarded}"));
@@ -112,7 +113,7 @@ fn a_trusted_proxy_says_by_the_proxy_protocol_who_called() {
 }
 
 #[test]
-fn a_proxy_header_is_owed_by_trusted_proxies_and_taken_from_nobody_else() {
+fn proxy_header_is_required_from_trusted_proxies_only() {
     let owed = rig("peers-owed", "proxy_protocol = true\ntrusted_proxies = [\"127.0.0.1\"]\nheader_timeout = \"1s\"");
     let gate = owed.start();
     let long = format!("PROXY TCP4 {}", "1".repeat(3000));
@@ -122,7 +123,7 @@ fn a_proxy_header_is_owed_by_trusted_proxies_and_taken_from_nobody_else() {
         let line = line(&gate, number + 1);
         assert_eq!(line["cause"], "proxy: no PROXY header from a trusted proxy", "{line}");
     }
-    // A part of one, and silence: the time for a head is its time.
+    // An incomplete header is bounded by the header timeout.
     let mut stream = gate.connect();
     stream.write_all(b"PROXY TCP4 203.").unwrap();
     assert_eq!(rest(&mut stream), "");
@@ -133,12 +134,12 @@ fn a_proxy_header_is_owed_by_trusted_proxies_and_taken_from_nobody_else() {
     let forged = format!("PROXY TCP4 203.0.113.9 10.0.0.1 1 2\r\n{}", get(&others.key, "/v1/models"));
     assert!(gate.ask(&forged).starts_with("HTTP/1.1 400"));
     assert_eq!(line(&gate, 2)["peer"], "127.0.0.1");
-    // Health is asked for without one.
+    // The admin listener needs no PROXY header.
     assert_eq!(gate.metric("tollgate_open_reservations"), 0);
 }
 
 #[test]
-fn the_log_tells_the_life_of_the_process_and_of_its_keys() {
+fn log_reports_process_and_key_events() {
     let rig = rig("peers-life", TLS);
     let mut gate = rig.start();
     assert!(gate.logged("\"event\":\"listening\"").contains("\"tls\":true"));

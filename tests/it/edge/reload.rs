@@ -1,4 +1,4 @@
-//! The configuration read again on HUP.
+//! Reloading the configuration on SIGHUP.
 
 use super::rig::{Gate, Rig, TIMEOUT, chat, get, provider, read_until, rest, write_certificate};
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PLAN: &str = "[[plans]]\nname = \"p\"\nrequests = 1000000\nwindow = \"31d\"\ntokens = 1000000000\n";
 
-/// Reloads and waits for the log line that tells how it went.
+/// Reloads the configuration and returns the log line with the outcome.
 fn reload(gate: &Gate) -> String {
     let before = gate.log().matches("\"event\":\"reload\"").count();
     gate.signal("-HUP");
@@ -23,13 +23,13 @@ fn rig(name: &str) -> Rig {
 }
 
 #[test]
-fn models_providers_and_plans_change_and_running_streams_do_not_notice() {
+fn reload_changes_the_catalog_without_affecting_streams() {
     let rig = rig("reload-change");
     let gate = rig.start();
     let mut stream = gate.connect();
     stream.write_all(chat(&rig.key, "small", true, "#sim tokens=100 pace=40").as_bytes()).unwrap();
     read_until(&mut stream, "chunk");
-    // The old provider moves to the second place, another one has the first.
+    // The old provider moves to the second position, after a new one.
     let second = provider();
     let models = format!(
         "[[providers]]\nname = \"other\"\nshape = \"chat\"\nbase_url = \"http://{second}/v1\"\n{}\
@@ -48,7 +48,7 @@ fn models_providers_and_plans_change_and_running_streams_do_not_notice() {
         assert!(once(model, "x").starts_with("HTTP/1.1 200"), "{model}");
     }
     assert!(once("medium", &"x".repeat(2000)).starts_with("HTTP/1.1 413"));
-    // Three requests a window from now on, and one of this window was admitted before.
+    // The plan now allows three requests per window, one of which was admitted before the reload.
     assert!(once("medium", "x").starts_with("HTTP/1.1 429"));
     let rest = read_until(&mut stream, "[DONE]");
     assert!(rest.contains("\"finish_reason\":\"stop\"") && rest.contains("\"model\":\"small\""));
@@ -59,7 +59,7 @@ fn models_providers_and_plans_change_and_running_streams_do_not_notice() {
 }
 
 #[test]
-fn files_that_cannot_be_read_to_their_end_are_refused_and_the_next_reload_works() {
+fn unreadable_files_are_refused_and_the_next_reload_works() {
     let rig = rig("reload-pipes");
     let gate = rig.start();
     let good = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
@@ -93,7 +93,7 @@ fn files_that_cannot_be_read_to_their_end_are_refused_and_the_next_reload_works(
 }
 
 #[test]
-fn a_bad_file_is_refused_with_all_its_errors_and_the_old_one_stays() {
+fn invalid_file_is_refused_with_all_errors_and_the_old_one_stays() {
     let rig = rig("reload-bad");
     let gate = rig.start();
     rig.configure("max_body = \"1 parsec\"", &rig.models("other").replace("256K", "a lot"), PLAN);
@@ -112,7 +112,7 @@ fn a_bad_file_is_refused_with_all_its_errors_and_the_old_one_stays() {
 }
 
 #[test]
-fn an_old_name_is_understood_and_said_by_check_at_the_start_and_at_a_reload() {
+fn renamed_setting_works_with_a_warning() {
     let rig = Rig::new("reload-renamed", "commit_after = \"9s\"");
     let words = "tollgate.toml:4: server.commit_after: renamed: write `heartbeat_after`";
     let check = rig.command(&["check", "--print"]).output().unwrap();
@@ -130,7 +130,7 @@ fn an_old_name_is_understood_and_said_by_check_at_the_start_and_at_a_reload() {
 }
 
 #[test]
-fn what_needs_a_restart_is_named() {
+fn settings_that_need_a_restart_are_named() {
     let rig = rig("reload-fixed");
     let gate = rig.start();
     let text = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
@@ -142,7 +142,7 @@ fn what_needs_a_restart_is_named() {
 }
 
 #[test]
-fn certificates_are_read_again_and_tls_can_be_switched_on() {
+fn certificates_are_reloaded_and_tls_can_be_enabled() {
     let rig = rig("reload-tls");
     let gate = rig.start();
     let shown = || {
@@ -169,7 +169,7 @@ fn certificates_are_read_again_and_tls_can_be_switched_on() {
         assert_eq!(shown(), Some(filed()));
     }
     read_until(&mut plain, "[DONE]");
-    // A certificate without its key is no certificate.
+    // A certificate whose key does not match is refused.
     let good = filed();
     let key = std::fs::read(rig.path("key.pem")).unwrap();
     write_certificate(&rig.folder);
@@ -179,7 +179,7 @@ fn certificates_are_read_again_and_tls_can_be_switched_on() {
 }
 
 #[test]
-fn under_traffic_forty_reloads_drop_nothing() {
+fn forty_reloads_under_traffic_drop_no_request() {
     let rig = rig("reload-traffic");
     let gate = rig.start();
     let (over, asked) = (Arc::new(AtomicBool::new(false)), AtomicU64::new(0));
@@ -197,7 +197,7 @@ fn under_traffic_forty_reloads_drop_nothing() {
                         read_until(&mut kept, "}");
                     }
                     asked.fetch_add(1, Ordering::Relaxed);
-                    // A new connection every time, too.
+                    // Each round also uses a new connection.
                     let list = gate.ask(&get(key, "/v1/models"));
                     assert!(list.contains("\"small\""), "{list}");
                 }

@@ -1,4 +1,4 @@
-//! A gateway of one test: the real binary, a simulated provider, a configuration, a ledger and a key.
+//! The gateway of one test: the real binary, a simulated provider, a configuration, a ledger and a key.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::simulator::SimulatorSettings;
 
-/// Timeout of every expected event.
+/// Timeout of every wait.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A folder of its own, removed with the rig.
+/// A folder with the files of a gateway, removed when the rig is dropped.
 pub struct Rig {
     pub folder: PathBuf,
     /// Address of the simulated provider.
     pub provider: SocketAddr,
-    /// A key for everything.
+    /// A key without restrictions.
     pub key: String,
 }
 
@@ -27,12 +27,12 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// `server` goes into the table `[server]`; the ports are free ones.
+    /// Creates a rig; `server` contains lines for the table `[server]`. All ports are free ones.
     pub fn new(name: &str, server: &str) -> Rig {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let (id, serial) = (std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(format!("tollgate-edge-{id}-{serial}-{name}"));
-        // Tests hold a thousand connections and more, some of them both ends.
+        // Tests have a thousand or more connections, some with both ends in this process.
         tollgate::io::listen::raise_descriptor_limit().unwrap();
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -45,7 +45,7 @@ impl Rig {
         rig
     }
 
-    /// Writes the configuration again. The files `read.token` and `write.token` exist for its tokens.
+    /// Replaces the configuration. The files `read.token` and `write.token` exist for its tokens.
     pub fn configure(&self, server: &str, models: &str, plans: &str) {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
@@ -54,7 +54,7 @@ impl Rig {
         std::fs::write(self.path("tollgate.toml"), text).unwrap();
     }
 
-    /// Configuration with the simulated provider and one model called `id`.
+    /// Returns the configuration of the simulated provider and of one model called `id`.
     pub fn models(&self, id: &str) -> String {
         format!(
             "[[providers]]\nname = \"sim\"\nshape = \"chat\"\nbase_url = \"http://{}/v1\"\n\
@@ -73,7 +73,7 @@ impl Rig {
         command
     }
 
-    /// A fresh key; `more` are further arguments, separated by spaces.
+    /// Issues a key; `more` contains additional arguments, separated by spaces.
     pub fn issue(&self, more: &str) -> String {
         let args: Vec<&str> = ["keys", "issue", "--name", "test"].into_iter().chain(more.split_whitespace()).collect();
         let output = self.command(&args).output().unwrap();
@@ -90,7 +90,7 @@ impl Rig {
         self.run(self.command(&["serve"]), prepare)
     }
 
-    /// Starts the gateway by another path.
+    /// Starts the gateway from another path.
     pub fn start_by(&self, program: PathBuf) -> Gate {
         let mut command = Command::new(program);
         command.arg("serve").arg("--config").arg(self.path("tollgate.toml")).stdin(Stdio::null());
@@ -98,7 +98,7 @@ impl Rig {
     }
 
     fn run(&self, mut command: Command, prepare: impl FnOnce(&mut Command)) -> Gate {
-        // Every gateway of a rig writes a log of its own.
+        // Every gateway of a rig has its own log file.
         let number = (0..).find(|number| !self.path(&format!("log-{number}")).exists()).unwrap_or(0);
         let log = self.path(&format!("log-{number}"));
         command.stderr(std::fs::File::create(&log).unwrap());
@@ -113,11 +113,11 @@ impl Rig {
 
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// A simulated provider on a thread of its own.
+/// Starts a simulated provider on a separate thread.
 pub fn provider() -> SocketAddr {
     let listener = tollgate::io::listen::bind(([127, 0, 0, 1], 0).into(), false).unwrap();
     let addr = listener.local_addr().unwrap();
-    // Left to itself the kernel takes megabytes from a provider whose reader stands still, for each connection.
+    // Without a limit, the kernel buffers megabytes per connection for a provider whose reader is blocked.
     socket2::SockRef::from(&listener).set_send_buffer_size(64 * 1024).unwrap();
     std::thread::spawn(move || tollgate::cli::provider::reactor(listener, SimulatorSettings::default()).unwrap().run());
     addr
@@ -125,11 +125,11 @@ pub fn provider() -> SocketAddr {
 
 fn address_after(line: &str, mark: &str) -> SocketAddr {
     let rest = &line[line.find(mark).unwrap() + mark.len()..];
-    // A socket in the file system has none.
+    // A Unix socket has no port.
     rest[..rest.find('"').unwrap()].parse().unwrap_or(NOWHERE)
 }
 
-/// A running gateway; killed when dropped.
+/// A running gateway. It is killed when it is dropped.
 pub struct Gate {
     pub child: Child,
     log: PathBuf,
@@ -139,7 +139,7 @@ pub struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // A successor is not a child process here. The id of an ended one may already belong to another process.
+        // A successor is not a child of this process, and the id of an ended one may have been reused.
         let folder = self.log.parent().unwrap().to_string_lossy().into_owned();
         for pid in self.pids() {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -153,7 +153,7 @@ impl Drop for Gate {
 }
 
 impl Gate {
-    /// Every line logged so far; one that is just being written is none yet.
+    /// Returns all complete lines logged so far.
     pub fn log(&self) -> String {
         let mut text = std::fs::read_to_string(&self.log).unwrap();
         text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
@@ -166,7 +166,7 @@ impl Gate {
         lines.join("\n")
     }
 
-    /// The first line that contains `text`, once there is one.
+    /// Waits for a line that contains `text` and returns the first one.
     pub fn logged(&mut self, text: &str) -> String {
         let began = Instant::now();
         loop {
@@ -180,14 +180,14 @@ impl Gate {
         }
     }
 
-    /// The processes that have listened, oldest first.
+    /// Returns the ids of the processes that have listened, oldest first.
     pub fn pids(&self) -> Vec<String> {
         let log = self.log();
         let pids = log.lines().filter_map(|line| line.split_once("\"pid\":"));
         pids.map(|(_, rest)| rest.split(',').next().unwrap_or_default().to_string()).collect()
     }
 
-    /// Signals the newest process.
+    /// Sends a signal to the newest process.
     pub fn signal(&self, name: &str) {
         let pid = self.pids().pop().unwrap();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
@@ -197,14 +197,14 @@ impl Gate {
         connect(self.clients)
     }
 
-    /// Sends `request` on a connection of its own and reads until the gateway closes it.
+    /// Sends `request` on a new connection and reads until the gateway closes it.
     pub fn ask(&self, request: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
         rest(&mut stream)
     }
 
-    /// The value of a metric without labels.
+    /// Returns the value of a metric without labels.
     pub fn metric(&self, name: &str) -> u64 {
         let mut stream = connect(self.admin);
         let secured = std::fs::read_to_string(self.log.with_file_name("tollgate.toml")).unwrap().contains("read.token");
@@ -216,7 +216,7 @@ impl Gate {
         line.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("no {name} in {text}"))
     }
 
-    /// Waits until `holds` does.
+    /// Waits until `holds` returns true.
     pub fn until(&self, what: &str, mut holds: impl FnMut(&Gate) -> bool) {
         let began = Instant::now();
         while !holds(self) {
@@ -232,19 +232,19 @@ pub fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Everything that still comes, until the end or a reset.
+/// Reads until the connection ends or is reset.
 pub fn rest(stream: &mut impl Read) -> String {
     let mut all = Vec::new();
     let _ = stream.read_to_end(&mut all);
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Reads until `end` has come.
+/// Reads until the text contains `end`.
 pub fn read_until(stream: &mut impl Read, end: &str) -> String {
     let (mut all, mut block) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&all).contains(end) {
         let count = match stream.read(&mut block) {
-            // A read with a timeout is not begun again by itself when the process has been stopped for a while.
+            // The kernel does not restart a read with a timeout after the process was stopped.
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             read => read.unwrap(),
         };
@@ -254,7 +254,7 @@ pub fn read_until(stream: &mut impl Read, end: &str) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// A chat request for `model` saying `text`.
+/// Returns a chat request for `model` with the message `text`.
 pub fn chat(key: &str, model: &str, stream: bool, text: &str) -> String {
     let body = format!(r#"{{"model":"{model}","stream":{stream},"messages":[{{"role":"user","content":"{text}"}}]}}"#);
     format!(
@@ -263,7 +263,7 @@ pub fn chat(key: &str, model: &str, stream: bool, text: &str) -> String {
     )
 }
 
-/// A request without a body.
+/// Returns a request without a body.
 pub fn get(key: &str, path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n")
 }

@@ -1,4 +1,4 @@
-//! TLS towards clients.
+//! TLS for clients.
 
 use super::rig::{Gate, Rig, chat, get, read_until, rest, write_certificate};
 use rustls::pki_types::pem::PemObject;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A gateway that gives a head, a handshake before it included, so much time.
+/// Returns a rig with TLS whose gateway has this `header_timeout`, which includes the TLS handshake.
 fn impatient(name: &str, header_timeout: &str) -> Rig {
     let rig = Rig::new(name, "");
     write_certificate(&rig.folder);
@@ -27,7 +27,7 @@ fn connect(rig: &Rig, gate: &Gate) -> StreamOwned<ClientConnection, TcpStream> {
     over(rig, gate.connect())
 }
 
-/// TLS over a connection that stands.
+/// Starts TLS on an existing connection.
 pub fn over(rig: &Rig, stream: TcpStream) -> StreamOwned<ClientConnection, TcpStream> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(rig.path("cert.pem")).unwrap()).unwrap();
@@ -39,7 +39,7 @@ pub fn over(rig: &Rig, stream: TcpStream) -> StreamOwned<ClientConnection, TcpSt
 }
 
 #[test]
-fn answers_and_streams_come_over_tls_and_health_stays_plain() {
+fn clients_use_tls_while_the_admin_listener_stays_plain() {
     let rig = rig("tls-answers");
     let gate = rig.start();
     let mut client = connect(&rig, &gate);
@@ -53,7 +53,7 @@ fn answers_and_streams_come_over_tls_and_health_stays_plain() {
 }
 
 #[test]
-fn a_client_that_ends_its_tls_while_it_is_served_has_left() {
+fn client_that_closes_tls_during_a_stream_has_left() {
     let rig = rig("tls-leaves");
     let mut gate = rig.start();
     for (number, fin) in [false, true].into_iter().enumerate() {
@@ -63,13 +63,13 @@ fn a_client_that_ends_its_tls_while_it_is_served_has_left() {
         client.conn.send_close_notify();
         client.flush().unwrap();
         if fin {
-            // The gateway may have closed already.
+            // The gateway may have closed the connection already.
             let _ = client.sock.shutdown(std::net::Shutdown::Write);
         }
         gate.until("the departure is logged", |gate| gate.log().matches("\"status\":499").count() == number + 1);
         gate.until("its upstream is closed", |gate| gate.metric("tollgate_upstream_connections") == 0);
     }
-    // Cut without a goodbye.
+    // The connection ends without a close_notify.
     let mut client = connect(&rig, &gate);
     client.write_all(chat(&rig.key, "small", true, "#sim tokens=100000 pace=20").as_bytes()).unwrap();
     read_until(&mut client, "chunk");
@@ -79,10 +79,10 @@ fn a_client_that_ends_its_tls_while_it_is_served_has_left() {
 }
 
 #[test]
-fn a_handshake_that_does_not_come_to_an_end_is_cut_by_the_header_timeout() {
+fn unfinished_handshake_ends_at_the_header_timeout() {
     let rig = impatient("tls-slow", "1s");
     let gate = rig.start();
-    // After the second that is set, and before the ten that hold otherwise.
+    // Longer than the configured second, and shorter than the default of ten seconds.
     let cut = Duration::from_millis(990)..Duration::from_secs(9);
     for said in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"] {
         let (began, mut client) = (Instant::now(), gate.connect());
@@ -90,7 +90,7 @@ fn a_handshake_that_does_not_come_to_an_end_is_cut_by_the_header_timeout() {
         assert_eq!(rest(&mut client), "");
         assert!(cut.contains(&began.elapsed()), "{:?}", began.elapsed());
     }
-    // Shaken hands, and then silence: the same.
+    // The timeout also applies to silence after the handshake.
     let (began, mut client) = (Instant::now(), connect(&rig, &gate));
     while client.conn.is_handshaking() {
         client.conn.complete_io(&mut client.sock).unwrap();
@@ -131,7 +131,7 @@ fn openssl_and_curl_get_an_answer() {
 }
 
 #[test]
-fn a_hundred_handshakes_at_once_are_all_done_and_streams_go_on_meanwhile() {
+fn hundred_concurrent_handshakes_do_not_stop_streams() {
     let rig = rig("tls-many");
     let gate = rig.start();
     let mut stream = connect(&rig, &gate);
@@ -150,7 +150,7 @@ fn a_hundred_handshakes_at_once_are_all_done_and_streams_go_on_meanwhile() {
 }
 
 #[test]
-fn a_key_that_does_not_fit_its_certificate_is_refused_by_name() {
+fn key_that_does_not_match_its_certificate_is_refused() {
     let rig = rig("tls-wrong");
     let key = std::fs::read(rig.path("key.pem")).unwrap();
     write_certificate(&rig.folder);

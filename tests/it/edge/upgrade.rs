@@ -1,4 +1,4 @@
-//! A new process in the place of the old one.
+//! Upgrades: a new process replaces the old one.
 
 use super::rig::{Gate, Rig, chat, connect, get, read_until, rest};
 use crate::e2e::collector::Collector;
@@ -25,7 +25,7 @@ fn upgrade(gate: &Gate) {
     gate.until("the successor listens", |gate| gate.pids().len() > before);
 }
 
-/// Requests in the ledger, by `tollgate usage`.
+/// Returns the number of requests in the ledger, from `tollgate usage`.
 pub fn rows(rig: &Rig) -> u64 {
     let output = rig.command(&["usage", "--json"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -44,7 +44,7 @@ fn count(value: &serde_json::Value) -> u64 {
     }
 }
 
-/// Value of a series of `/metrics`; 0 if it does not exist.
+/// Returns the value of a series of `/metrics`; 0 if it does not exist.
 fn counter(gate: &Gate, series: &str) -> f64 {
     let mut stream = connect(gate.admin);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
@@ -54,7 +54,7 @@ fn counter(gate: &Gate, series: &str) -> f64 {
 }
 
 #[test]
-fn the_old_process_sends_the_spans_of_its_last_streams_and_the_new_one_its_own() {
+fn old_and_new_process_each_send_their_own_spans() {
     let collector = Collector::start();
     let rig = rig("upgrade-spans", "");
     let telemetry = format!("{PLANS}[telemetry]\notlp = \"http://{}\"\n", collector.at);
@@ -79,7 +79,7 @@ fn the_old_process_sends_the_spans_of_its_last_streams_and_the_new_one_its_own()
 }
 
 #[test]
-fn counters_go_on_and_the_last_streams_of_the_old_process_are_counted_by_the_new_one() {
+fn counters_continue_and_include_the_last_streams_of_the_old_process() {
     let rig = rig("upgrade-counters", "");
     let gate = rig.start();
     let served = "tollgate_requests_total{endpoint=\"chat\",model=\"small\",status=\"200\"}";
@@ -106,7 +106,7 @@ fn counters_go_on_and_the_last_streams_of_the_old_process_are_counted_by_the_new
 }
 
 #[test]
-fn five_hundred_streams_and_a_flow_of_new_connections_notice_nothing() {
+fn upgrade_disturbs_neither_streams_nor_new_connections() {
     let rig = rig("upgrade-streams", "");
     let gate = rig.start();
     let strict = rig.issue("--plan strict");
@@ -155,7 +155,7 @@ fn five_hundred_streams_and_a_flow_of_new_connections_notice_nothing() {
 }
 
 #[test]
-fn what_the_old_process_still_serves_counts_in_the_new_one() {
+fn running_requests_of_the_old_process_count_in_the_new_one() {
     let rig = rig("upgrade-counts", "");
     let plans = "[[plans]]\nname = \"open\"\n[[plans]]\nname = \"one\"\nconcurrency = 1\n";
     rig.configure("", &rig.models("small"), plans);
@@ -176,7 +176,7 @@ fn what_the_old_process_still_serves_counts_in_the_new_one() {
 }
 
 #[test]
-fn a_body_that_is_half_there_when_the_old_process_hands_over_passes_no_limit() {
+fn half_received_body_at_the_hand_over_exceeds_no_limit() {
     let rig = rig("upgrade-half", "");
     let plans = "[[plans]]\nname = \"open\"\n[[plans]]\nname = \"once\"\nrequests = 1\nwindow = \"7d\"\n";
     rig.configure("", &rig.models("small"), plans);
@@ -200,7 +200,7 @@ fn a_body_that_is_half_there_when_the_old_process_hands_over_passes_no_limit() {
 }
 
 #[test]
-fn a_request_sent_at_the_end_of_a_stream_that_spans_an_upgrade_is_answered() {
+fn request_after_a_stream_that_spans_an_upgrade_is_answered() {
     let rig = rig("upgrade-next", "");
     let gate = rig.start();
     let mut kept: Vec<_> = (0..10).map(|_| gate.connect()).collect();
@@ -219,7 +219,7 @@ fn a_request_sent_at_the_end_of_a_stream_that_spans_an_upgrade_is_answered() {
 }
 
 #[test]
-fn before_reply_the_old_process_waits_for_the_new_ones_commits() {
+fn with_before_reply_the_old_process_waits_for_commits() {
     let rig = rig("upgrade-reply", "");
     let text = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
     let text = text.replace("[store]", "[store]\ndurability = \"before-reply\"");
@@ -231,7 +231,7 @@ fn before_reply_the_old_process_waits_for_the_new_ones_commits() {
     upgrade(&gate);
     let rest = read_until(&mut stream, "[DONE]");
     assert!(rest.contains("\"finish_reason\":\"stop\""), "{rest}");
-    // Said complete means kept.
+    // An answer that is complete for its client must be in the ledger.
     assert_eq!(rows(&rig), 1);
 }
 
@@ -250,12 +250,12 @@ fn a_successor_that_cannot_start_changes_nothing() {
     std::fs::write(rig.path("tollgate.toml"), good).unwrap();
     upgrade(&gate);
     assert!(gate.ask(&get(&rig.key, "/v1/models")).starts_with("HTTP/1.1 200"));
-    // The connection of the old process was idle, and has ended properly.
+    // The connection to the old process was idle, and was closed properly.
     assert_eq!(kept.read_to_end(&mut Vec::new()).unwrap(), 0);
 }
 
 #[test]
-fn who_has_handed_over_leaves_with_0_and_the_new_one_obeys_term() {
+fn old_process_exits_with_0_and_the_new_one_handles_term() {
     let rig = rig("upgrade-term", "drain_timeout = \"5s\"");
     let mut gate = rig.start();
     upgrade(&gate);
@@ -269,9 +269,10 @@ fn who_has_handed_over_leaves_with_0_and_the_new_one_obeys_term() {
     gate.until("the row is there", |_| rows(&rig) == 1);
 }
 
-/// systemd ends a service with its main process: so the old process, which is that one, names the new one in time.
+/// systemd stops a service when its main process ends, so the old process must name its successor as the main process
+/// before it ends.
 #[test]
-fn the_service_manager_hears_of_the_successor_from_the_predecessor_and_then_that_it_is_ready() {
+fn service_manager_learns_of_the_successor_and_its_readiness() {
     let rig = rig("upgrade-notify", "");
     let manager = UnixDatagram::bind(rig.path("notify")).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -292,11 +293,11 @@ fn the_service_manager_hears_of_the_successor_from_the_predecessor_and_then_that
 }
 
 #[test]
-fn sockets_from_systemd_are_used_and_named_ones_serve_health() {
+fn systemd_sockets_are_used_and_named_ones_serve_the_admin_api() {
     let rig = rig("upgrade-systemd", "");
     let (clients, admin) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let (at, health) = (clients.local_addr().unwrap(), admin.local_addr().unwrap());
-    // A client that comes before the service waits in the socket.
+    // A client that connects before the service starts waits in the queue of the socket.
     let mut early = connect(at);
     early.write_all(get(&rig.key, "/v1/models").as_bytes()).unwrap();
     let gate = rig.start_with(|command: &mut Command| {

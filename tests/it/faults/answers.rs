@@ -1,11 +1,11 @@
-//! Answers of a healthy provider in either shape, cut at the points of the faults.
+//! Answers of a healthy provider in both API formats, split at the points where faults occur.
 
-/// The text of every healthy answer.
+/// Text of every healthy answer.
 pub const TEXT: &str = "one two three";
-/// Tokens of the prompt and of the answer, as every healthy answer reports them.
+/// Prompt tokens and completion tokens, as every healthy answer reports them.
 pub const TOKENS: (u64, u64) = (7, 3);
 
-/// The shape a provider speaks.
+/// API format of a provider.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Shape {
     Chat,
@@ -30,12 +30,12 @@ impl Shape {
     }
 }
 
-/// The text of a stream that takes its time.
+/// Returns the text of a long stream.
 pub fn long_text() -> String {
     (0..100).map(|n| format!("word{n} ")).collect()
 }
 
-/// A whole answer with `text` in it.
+/// Returns a complete answer that contains `text`.
 pub fn whole(shape: Shape, text: &str) -> String {
     let (input, output) = TOKENS;
     match shape {
@@ -53,20 +53,20 @@ pub fn whole(shape: Shape, text: &str) -> String {
     }
 }
 
-/// A stream in the pieces that faults are interested in.
+/// A stream, in the pieces that the faults use.
 pub struct Stream {
-    /// Events before the first token; empty in the chat shape.
+    /// Events before the first token; empty in the Chat Completions format.
     pub opening: String,
     /// Events, one per token.
     pub tokens: Vec<String>,
-    /// The finish reason and the usage.
+    /// The events with the finish reason and the usage.
     pub finish: String,
-    /// The formal end.
+    /// The event that ends the stream.
     pub done: String,
 }
 
 impl Stream {
-    /// Everything in order, as a client sees it that has not asked for the usage chunk of the chat shape.
+    /// Returns the complete stream as a client receives it that has not requested the usage chunk of Chat Completions.
     pub fn seen(&self, id: &str, model: &str) -> String {
         let finish: String =
             self.finish.split_inclusive("\n\n").filter(|event| !event.contains("[],\"usage\"")).collect();
@@ -75,18 +75,18 @@ impl Stream {
             .replace("\"model\":\"up\"", &format!("\"model\":\"{model}\""))
     }
 
-    /// Everything in order.
+    /// Returns the complete stream.
     pub fn all(&self) -> String {
         self.part(self.tokens.len()) + &self.finish + &self.done
     }
 
-    /// The opening and so many tokens.
+    /// Returns the opening and this number of tokens.
     pub fn part(&self, tokens: usize) -> String {
         self.opening.clone() + &self.tokens[..tokens].concat()
     }
 }
 
-/// A streamed answer with the words of `text`.
+/// Returns a streamed answer with the words of `text`.
 pub fn stream(shape: Shape, text: &str) -> Stream {
     let words = text.split_inclusive(' ');
     match shape {
@@ -136,7 +136,7 @@ fn messages_stream<'a>(words: impl Iterator<Item = &'a str>) -> Stream {
     }
 }
 
-/// An error in the shape's own form.
+/// Returns an error in the API format.
 pub fn error(shape: Shape, message: &str) -> String {
     match shape {
         Shape::Chat => format!("{{\"error\":{{\"message\":\"{message}\",\"type\":\"server_error\",\"code\":null}}}}"),
@@ -146,7 +146,7 @@ pub fn error(shape: Shape, message: &str) -> String {
     }
 }
 
-/// Error as an event of a stream.
+/// Returns an error as an event of a stream.
 pub fn error_event(shape: Shape, message: &str) -> String {
     match shape {
         Shape::Chat => format!("data: {}\n\n", error(shape, message)),
@@ -154,7 +154,7 @@ pub fn error_event(shape: Shape, message: &str) -> String {
     }
 }
 
-/// A sign of life that is no answer.
+/// Returns a keep-alive event, which is not an answer.
 pub fn ping(shape: Shape) -> &'static str {
     match shape {
         Shape::Chat => ": still here\n\n",

@@ -1,5 +1,5 @@
-//! Count of buffered bytes: translated requests, streams whose client does not read, and the effects of a small
-//! remainder.
+//! Count of buffered bytes: translated requests, streams whose client does not read, and the behaviour when few bytes
+//! remain.
 
 use super::answers::{Shape, stream, whole};
 use super::client::post;
@@ -14,7 +14,7 @@ use tollgate::gateway::{Gateway, Start};
 
 /// Bytes that a stream may buffer if its client does not read.
 const STREAM_BYTES: usize = 256 << 10;
-/// `max_buffered` where little is to be left.
+/// Value of `max_buffered` in the tests that nearly exhaust it.
 const BUDGET: usize = 8 << 20;
 const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";
@@ -47,7 +47,7 @@ impl Desk {
         self.gateway.accepted(0, peer, self.now).unwrap()
     }
 
-    /// Does what the core asks of the world: long work, dials. Answers nothing by itself.
+    /// Performs the gateway's work and dials. Answers no request by itself.
     fn perform(&mut self) {
         loop {
             self.gateway.dirty().clear();
@@ -70,7 +70,7 @@ impl Desk {
         }
     }
 
-    /// Gives as much as is wanted, as the loop would; how much that was.
+    /// Delivers bytes as the event loop would, as long as the gateway wants to read. Returns how many were delivered.
     fn give(&mut self, conn: Conn, bytes: &[u8]) -> usize {
         let mut given = 0;
         while given < bytes.len() && self.gateway.wants_read(conn) {
@@ -97,7 +97,7 @@ impl Desk {
         }
     }
 
-    /// A request on a connection of its own.
+    /// Sends a request on a new connection.
     fn ask(&mut self, key: usize, path: &str, model: &str, stream: bool, text: &str) -> Conn {
         let conn = self.connect();
         let body = format!(
@@ -124,41 +124,41 @@ impl Desk {
 }
 
 #[test]
-fn a_translated_request_counts_twice_until_it_is_answered_and_is_refused_where_that_is_too_much() {
+fn translated_request_counts_twice_and_is_refused_if_too_large() {
     let mut core = Desk::small();
     let long = "lorem ipsum ".repeat(820_000 / 12);
     let first = core.ask(0, CHAT, "large", false, &long);
     let one = core.buffered();
-    assert!((1_650_000..1_900_000).contains(&one), "{one}: the body and its translation");
+    assert!((1_650_000..1_900_000).contains(&one), "{one} bytes for the body and its translation");
     (1..4).for_each(|key| _ = core.ask(key, CHAT, "large", false, &long));
     assert!(core.buffered() > BUDGET / 5 * 4);
-    // Its own bytes have room, their translation has not.
+    // The body itself fits, but not its translation.
     let last = "lorem ipsum ".repeat(250_000 / 12);
     let refused = core.ask(4, CHAT, "large", false, &last);
     let said = String::from_utf8(core.take(refused, usize::MAX)).unwrap();
     assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("retry-after: "), "{said}");
-    assert_eq!((core.dialed.len(), core.gateway.vitals().holds), (4, 4), "it was never admitted");
+    assert_eq!((core.dialed.len(), core.gateway.vitals().holds), (4, 4), "the refused request must not be admitted");
     let upstream = core.dialed[0];
     core.answer(upstream);
     assert!(core.take(first, usize::MAX).starts_with(b"HTTP/1.1 200 "));
     assert_eq!(core.gateway.vitals().holds, 3);
     core.ask(4, CHAT, "large", false, &last);
-    assert_eq!(core.gateway.vitals().holds, 4, "there is room again");
+    assert_eq!(core.gateway.vitals().holds, 4, "the request must fit again");
 }
 
 #[test]
-fn nobody_new_is_let_in_where_nothing_is_begun_but_at_the_admin_listener() {
+fn full_buffers_stop_new_clients_except_on_the_admin_listener() {
     let mut core = Desk::small();
     let long = "lorem ipsum ".repeat(820_000 / 12);
     (0..4).for_each(|key| _ = core.ask(key, CHAT, "large", false, &long));
-    // Requests without answers leave the reserve, and some room for others.
+    // Unanswered requests leave the reserve and some more bytes free.
     assert!(core.buffered() > BUDGET / 5 * 4 && core.gateway.wants_clients(0));
     let client = core.ask(4, CHAT, "small", false, "hello");
     let upstream = *core.dialed.last().unwrap();
     core.take(upstream, usize::MAX);
     let body = whole(Shape::Chat, &"a".repeat(400_000));
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
-    // An answer gets on by the reserve.
+    // The reserve lets an answer progress.
     core.give(upstream, head.as_bytes());
     core.give(upstream, &body.as_bytes()[..1000]);
     assert_eq!((core.gateway.wants_clients(0), core.gateway.wants_clients(1)), (false, true));
@@ -167,7 +167,8 @@ fn nobody_new_is_let_in_where_nothing_is_begun_but_at_the_admin_listener() {
     assert!(core.gateway.wants_clients(0));
 }
 
-/// A stream of `from` for a client at `path` that reads nothing, and then 1 KB at a time: what it costs at most.
+/// Sends a stream in the format of `from` to a client at `path` that first reads nothing and then 1 KB at a time.
+/// Returns the maximum number of buffered bytes.
 fn flood(path: &str, model: &str, from: Shape, event: &str) -> (usize, usize) {
     let mut core = Desk::new(&[]);
     let client = core.ask(0, path, model, true, "hello");
@@ -189,13 +190,13 @@ fn flood(path: &str, model: &str, from: Shape, event: &str) -> (usize, usize) {
 }
 
 #[test]
-fn a_stream_whose_client_stands_still_keeps_within_its_bound_whatever_floods_it() {
+fn stream_to_a_blocked_client_stays_within_its_bound() {
     let small_chat = "data:{\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let small_message = "data:{\"type\":\"content_block_delta\",\"index\":0,\
                          \"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n";
     let (comment, chat, message) =
         (":\n\n", &stream(Shape::Chat, "lorem ").tokens[0], &stream(Shape::Messages, "x").tokens[0]);
-    // A larger event is no way round the bound for what follows it.
+    // A large event must not lift the bound for the events after it.
     let after_large = stream(Shape::Chat, &"a".repeat(20_000)).tokens[0].clone() + &comment.repeat(12_000);
     let mut too_much = Vec::new();
     for (path, model, from, event) in [

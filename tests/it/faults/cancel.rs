@@ -1,5 +1,6 @@
-//! A client that leaves ends its upstream request at once, in every phase. The time from the client's FIN or RST to
-//! the end as the provider sees it; before there is a connection, to the end as the gateway's own metrics tell it.
+//! A client that disconnects ends its provider request immediately, in every phase. Measured is the time from the
+//! client's FIN or RST to the end of the connection at the provider; before there is a connection, to the change of the
+//! gateway's own metrics.
 
 use super::answers::{Shape, TEXT, stream, whole};
 use super::client::{Client, post};
@@ -12,24 +13,24 @@ use std::net::Shutdown;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Leavings per line of the report.
+/// Disconnects per line of the report.
 const ROUNDS: usize = 20;
-/// The promised bound.
+/// The documented bound.
 const BOUND: Duration = Duration::from_millis(10);
-/// Number of retries of a slow case: a real delay repeats, a busy machine does not.
+/// Number of retries of a slow case: a real delay repeats, a delay caused by a busy machine does not.
 const SECOND_LOOKS: usize = 2;
-/// Bytes of a request that no kernel takes off the gateway's hands.
+/// Size of a request that does not fit into the kernel's socket buffers.
 const LONG: usize = 6 << 20;
 
-/// Message of the provider to the test.
+/// Message from the provider to the test.
 enum Seen {
-    /// The phase has been reached.
+    /// The request has reached the phase.
     Reached,
     /// The connection has ended.
     Ended(Instant),
 }
 
-/// A provider that takes a request as far as its script says and then waits for the end.
+/// A provider that handles a request as far as its script says and then waits for the end of the connection.
 fn watch(mut wire: Wire, tell: &Sender<Seen>) {
     let Some(asked) = wire.request() else { return };
     let begun = match (asked.script.as_str(), asked.stream) {
@@ -43,7 +44,7 @@ fn watch(mut wire: Wire, tell: &Sender<Seen>) {
     }
     let _ = tell.send(Seen::Reached);
     if asked.left > 0 {
-        // Reading would let the gateway send on: whether the connection is gone is asked of the kernel.
+        // Reading would let the gateway send more, so this asks the kernel whether the connection has ended.
         while wire.socket().peer_addr().is_ok() {
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -53,14 +54,14 @@ fn watch(mut wire: Wire, tell: &Sender<Seen>) {
     let _ = tell.send(Seen::Ended(Instant::now()));
 }
 
-/// A provider that takes a connection and waits for its end without a word.
+/// A provider that accepts a connection and waits for its end without sending anything.
 fn watch_silently(mut wire: Wire, tell: &Sender<Seen>) {
     let _ = tell.send(Seen::Reached);
     wire.wait_for_end();
     let _ = tell.send(Seen::Ended(Instant::now()));
 }
 
-/// Way in which a client leaves.
+/// How a client disconnects.
 #[derive(Copy, Clone, Debug)]
 enum Leaving {
     Fin,
@@ -69,7 +70,7 @@ enum Leaving {
 }
 
 impl Leaving {
-    /// Leaves; the moment before. A half-closed client keeps its socket.
+    /// Disconnects. Returns the time before, and the socket of a half-closed client, which must stay open.
     fn leave(self, client: Client) -> (Instant, Option<Client>) {
         let at = Instant::now();
         match self {
@@ -87,7 +88,7 @@ impl Leaving {
     }
 }
 
-/// A phase in which clients leave.
+/// A phase in which clients disconnect.
 struct Phase {
     name: &'static str,
     place: &'static str,
@@ -141,12 +142,12 @@ fn request(world: &World, phase: &Phase, streamed: bool) -> Vec<u8> {
     post(Shape::Chat.path(), &[("authorization", &format!("Bearer {}", world.key))], &body)
 }
 
-/// Runs one client that leaves. Returns how long its provider request lasted after it.
+/// Runs one client that disconnects. Returns how long its provider request lasted afterwards.
 fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, seen: &Receiver<Seen>) -> Duration {
     let mut client = Client::connect(world.at);
     client.send(&request(world, phase, streamed));
     if phase.place == "silent" {
-        // No provider sees this connection: the gateway's own count of reservations tells.
+        // No provider sees this connection, so the gateway's own count of reservations is used.
         wait_for("the hold", || (world.usage().holds == 1).then_some(()));
         let (left, _kept) = leaving.leave(client);
         wait_for_exactly(|| world.usage().holds == 0);
@@ -157,17 +158,17 @@ fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, se
         let head = client.head().unwrap();
         assert_eq!(head.status, 200);
     } else {
-        // The provider is a moment ahead of the gateway.
+        // The provider reaches the phase slightly before the gateway.
         std::thread::sleep(Duration::from_millis(2));
     }
     let (left, _kept) = leaving.leave(client);
     match seen.recv_timeout(TIMEOUT) {
         Ok(Seen::Ended(at)) => at.saturating_duration_since(left),
-        _ => panic!("the upstream request outlives its client"),
+        _ => panic!("the provider request outlives its client"),
     }
 }
 
-/// The median and the longest of many.
+/// Returns the median and the maximum of many rounds.
 fn leave_again_and_again(
     world: &World,
     phase: &Phase,
@@ -175,7 +176,7 @@ fn leave_again_and_again(
     leaving: Leaving,
     seen: &Receiver<Seen>,
 ) -> (Duration, Duration) {
-    // A long body takes a while to be sent; its phase does not depend on how the client leaves.
+    // Sending a long body takes time, and its phase does not depend on how the client disconnects.
     let rounds = if phase.padding > 0 { 3 } else { ROUNDS };
     let mut times: Vec<Duration> = (0..rounds).map(|_| leave_once(world, phase, streamed, leaving, seen)).collect();
     times.sort();
@@ -190,7 +191,7 @@ fn wait_for_exactly(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_client_that_leaves_ends_its_upstream_request_in_every_phase() {
+fn disconnect_ends_the_provider_request_in_every_phase() {
     let (tell, seen) = channel();
     let world = world(&tell);
     println!("{:<16} {:<7} {:<10} {:>9} {:>9}", "phase", "kind", "leaves by", "p50", "p99");

@@ -1,10 +1,10 @@
-//! Completions as an editor asks for them while somebody types: each is given up at some moment before it is complete.
-//! `scripts/soak fim` does it ten thousand times; here it is a few hundred.
+//! Completions as an editor requests them while a user types: each is cancelled before it is complete. `scripts/soak
+//! fim` cancels ten thousand of them; this test cancels a few hundred.
 //!
-//! The measured time begins before the client's socket is closed and ends with the return of the provider's blocking
-//! read. Two threads must wake up for it, the gateway's and the provider's. On a busy machine this can take longer than
-//! the promised bound. So with each request a bare connection through a relay of two sockets is closed, and the two
-//! times are compared.
+//! The measured time starts before the client's socket is closed and ends when the provider's blocking read returns.
+//! Two threads must wake up for this, the gateway's and the provider's, which can take longer than the documented bound
+//! on a busy machine. Therefore each request is compared with a bare connection through a relay of two sockets, which
+//! is closed at the same time.
 
 use super::client::{Client, find, post};
 use super::process::{Folder, TIMEOUT};
@@ -19,25 +19,25 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tollgate::base::rng::Rng;
 
-/// Editors at once.
+/// Number of concurrent editors.
 const EDITORS: u64 = 8;
-/// A request is given up within so many microseconds.
+/// A request is cancelled within this number of microseconds.
 const TYPED_MAX: u64 = 100_000;
-/// The promised bound.
+/// The documented bound.
 const BOUND: Duration = Duration::from_millis(10);
-/// Allowed late requests of a release binary: a multiple of the late bare connections, and a number per thousand in
-/// addition. A test binary is slow enough to be preempted, so only its median must keep the bound.
+/// Allowed late cancellations of a release binary: this multiple of the late bare connections, plus this number per
+/// thousand. A test binary is slow enough to be preempted, so only its median must meet the bound.
 const LATE: (usize, usize) = (3, 1);
 
-/// Moments by the number of the request: it has reached the provider; its connection has ended there. And that of the
-/// bare connection beside it.
+/// Events by the number of the request: it has reached the provider; its connection has ended there; the bare
+/// connection next to it has ended.
 enum Seen {
     Reached(u64),
     Ended(u64, Instant),
     Bare(u64, Instant),
 }
 
-/// Streams that get an event every millisecond.
+/// Streams that receive an event every millisecond.
 type Streams = Arc<Mutex<Vec<TcpStream>>>;
 
 fn tick(streams: &Streams) {
@@ -49,7 +49,8 @@ fn tick(streams: &Streams) {
     }
 }
 
-/// A provider that completes one request after another, never to the end: every millisecond an event, or no word.
+/// A provider that starts one completion after another and finishes none: it sends an event every millisecond, or
+/// nothing.
 fn provide(wire: &Wire, streams: &Streams, tell: &Sender<Seen>) {
     let mut socket = wire.socket();
     let (mut got, mut block) = (Vec::new(), [0; 4096]);
@@ -72,21 +73,22 @@ fn provide(wire: &Wire, streams: &Streams, tell: &Sender<Seen>) {
     let _ = socket.shutdown(Shutdown::Both);
 }
 
-/// When the other side has gone.
+/// Waits until the other side has closed the connection. Returns the time.
 fn gone(mut socket: &TcpStream) -> Instant {
     let mut block = [0; 4096];
     while socket.read(&mut block).is_ok_and(|count| count > 0) {}
     Instant::now()
 }
 
-/// The number that a bare connection begins with.
+/// Reads the number that a bare connection starts with.
 fn number(mut socket: &TcpStream) -> Option<u64> {
     let mut number = [0; 8];
     socket.read_exact(&mut number).ok()?;
     Some(u64::from_le_bytes(number))
 }
 
-/// Two sockets, the second of which is closed when the first one ends, and who waits at its other end.
+/// Starts a relay that closes its second socket when the first one ends, and a server that waits for this end. Returns
+/// the relay's address.
 fn bare(tell: Sender<Seen>) -> SocketAddr {
     let end = listen(None, move |wire| {
         if let Some(number) = number(wire.socket()) {
@@ -102,7 +104,7 @@ fn bare(tell: Sender<Seen>) -> SocketAddr {
     })
 }
 
-/// The number of a request that has come whole.
+/// Returns the number of a completely received request.
 fn asked(got: &[u8]) -> Option<u64> {
     let end = find(got, b"\r\n\r\n")? + 4;
     let head = std::str::from_utf8(&got[..end]).unwrap();
@@ -127,8 +129,8 @@ fn world(upstream: SocketAddr) -> World {
     World::of(Folder::new(), &[], &config, Vec::new())
 }
 
-/// Requests of one editor, each cancelled at a random moment: the moments by number of the request, and those of the
-/// bare connection.
+/// Sends the requests of one editor and cancels each at a random time. Returns the times by number, and those of the
+/// bare connections.
 fn type_on(
     world: &World,
     bare: SocketAddr,
@@ -156,7 +158,7 @@ fn type_on(
             drop(socket);
             before
         };
-        // Whichever goes first, the other's way is busy with it.
+        // The first one to be closed makes the second one wait, so the order is random.
         let ours_first = rng.below(2) == 0;
         let (first, second) = if ours_first { (client.socket, beside) } else { (beside, client.socket) };
         let (first, second) = (close(first), close(second));
@@ -165,7 +167,7 @@ fn type_on(
     left
 }
 
-/// Summary of the times: median, 99th percentile, maximum, and the number beyond the bound.
+/// Summary of the times: median, 99th percentile, maximum, and how many exceed the bound.
 struct Times {
     p50: Duration,
     p99: Duration,
@@ -189,7 +191,7 @@ impl std::fmt::Display for Times {
 }
 
 #[test]
-fn completions_that_are_given_up_at_any_moment_leave_nothing_behind() {
+fn completions_cancelled_at_any_time_leak_nothing() {
     let requests = std::env::var("FIM_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
     let (tell, seen) = channel();
     let (streams, bare) = (Streams::default(), bare(tell.clone()));
@@ -211,18 +213,21 @@ fn completions_that_are_given_up_at_any_moment_leave_nothing_behind() {
     let (mut open, mut ours, mut beside) = (BTreeSet::new(), Vec::new(), Vec::new());
     loop {
         match seen.recv_timeout(if open.is_empty() { Duration::from_millis(500) } else { TIMEOUT }) {
-            Ok(Seen::Reached(number)) => assert!(open.insert(number), "{number} is sent twice"),
+            Ok(Seen::Reached(number)) => assert!(open.insert(number), "{number} was sent twice"),
             Ok(Seen::Ended(number, at)) => {
                 assert!(open.remove(&number));
                 ours.push(at.saturating_duration_since(left[&number][0]));
             }
             Ok(Seen::Bare(number, at)) => beside.push(at.saturating_duration_since(left[&number][1])),
             Err(_) if open.is_empty() => break,
-            Err(_) => panic!("the provider does not see these go: {open:?}"),
+            Err(_) => panic!("the provider does not notice the end of these: {open:?}"),
         }
     }
     let reached = ours.len();
-    assert!(reached as u64 > requests / 2 && beside.len() >= reached, "many of them are given up under way");
+    assert!(
+        reached as u64 > requests / 2 && beside.len() >= reached,
+        "many must be cancelled after they have reached the provider"
+    );
     let (ours, beside) = (Times::of(ours), Times::of(beside));
     println!("{reached} of {requests} reached the provider, which saw them go after: {ours}");
     println!("bare connections beside them: {beside}");

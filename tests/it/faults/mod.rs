@@ -1,5 +1,5 @@
-//! Providers fail; clients get the best answer there is. The real binary before a provider that misbehaves on real
-//! sockets, plain and TLS. `table.rs` says what is expected of every fault.
+//! Providers fail, and clients must get the best possible answer. The real binary runs against a provider that
+//! misbehaves on real sockets, plain and with TLS. `table.rs` lists the expected outcome of every fault.
 
 mod answers;
 mod budget;

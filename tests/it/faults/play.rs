@@ -1,27 +1,27 @@
-//! The scripts: what the provider does when a request names one.
+//! The scripts: the provider's behaviour for each name that a request may contain.
 
 use super::answers::{error, error_event, ping, stream, whole};
 use super::stalls::is_optimised;
 use super::wire::{Asked, Wire};
 use std::time::Duration;
 
-/// Bytes of text in the answer of `huge`: with its frame a little over 50 MB, a fifth of it where the gateway is not
-/// optimised and would take longer over it than anybody waits.
+/// Bytes of text in the answer of `huge`: slightly over 50 MB with its framing, and a fifth of it if the gateway is not
+/// optimised, which would take too long.
 fn huge() -> usize {
     if is_optimised() { 50_000_000 } else { 10_000_000 }
 }
 
 const JSON: &str = "content-type: application/json";
 const EVENTS: &str = "content-type: text/event-stream";
-/// Longer than every deadline of the table.
+/// Longer than every timeout of the table.
 const STALL: Duration = Duration::from_secs(20);
 
-/// A provider that follows the scripts, request after request.
+/// A provider that follows the scripts, one request after another.
 pub fn faulty(mut wire: Wire) {
     let mut served = 0;
     while let Some(mut asked) = wire.request() {
         if asked.script == "stale" {
-            // A kept connection that the provider has just given up: fresh ones serve.
+            // The provider has just closed this kept connection; new connections work.
             if served > 0 {
                 return;
             }
@@ -34,7 +34,7 @@ pub fn faulty(mut wire: Wire) {
     }
 }
 
-/// A provider that answers well whatever is asked, each time on a fresh connection.
+/// A provider that answers every request well, each on a new connection.
 pub fn good(mut wire: Wire) {
     if let Some(asked) = wire.request() {
         wire.rest(&asked);
@@ -43,7 +43,7 @@ pub fn good(mut wire: Wire) {
     }
 }
 
-/// A head and a body with its length.
+/// Returns a head with a `content-length`, and the body.
 fn sized(status: &str, fields: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{fields}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
@@ -60,13 +60,13 @@ fn field_of(asked: &Asked) -> &'static str {
     if asked.stream { EVENTS } else { JSON }
 }
 
-/// The whole healthy body.
+/// Returns the complete healthy body.
 fn body_of(asked: &Asked) -> String {
     let text = super::answers::TEXT;
     if asked.stream { stream(asked.shape, text).all() } else { whole(asked.shape, text) }
 }
 
-/// The part of the body that comes before a fault in its middle.
+/// Returns the part of the body before a fault in mid-answer.
 fn half_of(asked: &Asked) -> String {
     if asked.stream {
         return stream(asked.shape, super::answers::TEXT).part(2);
@@ -75,7 +75,7 @@ fn half_of(asked: &Asked) -> String {
     body[..body.len() / 2].to_owned()
 }
 
-/// Follows one script. Returns true if the connection continues.
+/// Follows one script. Returns true if the connection can be used again.
 fn play(wire: &mut Wire, asked: &Asked) -> bool {
     let script = asked.script.as_str();
     if let Some(status) = script.strip_prefix("status_") {
@@ -132,7 +132,7 @@ fn play(wire: &mut Wire, asked: &Asked) -> bool {
     true
 }
 
-/// Scripts after which the connection is of no use.
+/// Follows scripts that end the connection.
 fn play_end(wire: &mut Wire, asked: &Asked) -> bool {
     let (shape, field) = (asked.shape, field_of(asked));
     let parts = || stream(shape, super::answers::TEXT);
@@ -191,7 +191,7 @@ fn play_end(wire: &mut Wire, asked: &Asked) -> bool {
         }
         "cut" | "cut_no_notify" | "reset_mid" => {
             wire.send(chunked_head(field) + &chunk(&half_of(asked)));
-            // What was sent before a reset arrives only if it is taken off the socket in time.
+            // Bytes sent before a reset are lost unless the gateway reads them in time.
             std::thread::sleep(Duration::from_millis(30));
             match asked.script.as_str() {
                 "cut" => wire.fin(),
@@ -212,7 +212,7 @@ fn play_end(wire: &mut Wire, asked: &Asked) -> bool {
         }
         "failed" => {
             let word = |text: String| text.replace("\"stop\"", "\"error\"").replace("\"end_turn\"", "\"error\"");
-            // What it reports with its failure would be charged in full.
+            // Usage reported together with a failure would be charged in full.
             let end = parts().finish.replace(",\"usage\":{\"output_tokens\":3}", "") + &parts().done;
             wire.send(match asked.stream {
                 true => chunked_head(field) + &chunk(&(parts().part(2) + &word(end))),
@@ -233,7 +233,8 @@ fn play_end(wire: &mut Wire, asked: &Asked) -> bool {
     false
 }
 
-/// Follows scripts that let the gateway wait, including those that end well. Returns true if the connection continues.
+/// Follows scripts that let the gateway wait, including those that end well. Returns true if the connection can be used
+/// again.
 fn play_stall(wire: &mut Wire, asked: &Asked) -> bool {
     let (shape, field) = (asked.shape, field_of(asked));
     let parts = || stream(shape, super::answers::TEXT);
@@ -273,7 +274,7 @@ fn play_stall(wire: &mut Wire, asked: &Asked) -> bool {
     false
 }
 
-/// Follows scripts that answer before they have read the request. Returns true if the connection continues.
+/// Follows scripts that answer before they have read the request. Returns true if the connection can be used again.
 fn play_early(wire: &mut Wire, asked: &Asked) -> bool {
     match asked.script.as_str() {
         "early_good" => wire.send(sized("200 OK", field_of(asked), &body_of(asked))),
@@ -288,7 +289,7 @@ fn play_early(wire: &mut Wire, asked: &Asked) -> bool {
         }
         _ => return false,
     }
-    // Nothing more is read: what the gateway still has to send stays unsent.
+    // The provider reads nothing more, so the rest of the request stays unsent.
     std::thread::sleep(Duration::from_millis(100));
     false
 }
@@ -298,23 +299,23 @@ fn hang(wire: &mut Wire, bytes: &str) {
     wire.wait_for_end();
 }
 
-/// A provider that says something that is no TLS.
+/// A provider that does not answer with TLS.
 pub fn no_tls(mut wire: Wire) {
     wire.send("HTTP/1.1 400 Bad Request\r\n\r\n");
     wire.wait_for_end();
 }
 
-/// A provider that takes connections and says nothing.
+/// A provider that accepts connections and sends nothing.
 pub fn silent(mut wire: Wire) {
     wire.stall(STALL);
 }
 
-/// A provider that ends every connection before it has heard anything.
+/// A provider that closes every connection before it has received anything.
 pub fn slams(mut wire: Wire) {
     wire.fin();
 }
 
-/// The text a client must get for `script`.
+/// Returns the text that a client must receive for `script`.
 pub fn text_of(script: &str) -> String {
     if script == "huge" { "a".repeat(huge()) } else { super::answers::TEXT.to_owned() }
 }

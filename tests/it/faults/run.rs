@@ -1,5 +1,5 @@
-//! Plays the table: every fault, whole and streamed, for clients of both shapes, with one target and with two. After
-//! each of them the next request works and all resources are free.
+//! Plays the table: every fault, for complete and streamed answers, for clients of both API formats, with one target
+//! and with two. After each fault the next request works and all resources are free.
 
 use super::answers::{Shape, TOKENS};
 use super::client::{Answer, Client, post};
@@ -10,20 +10,20 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Timeout until all resources are free; the end of a body is awaited for some seconds.
+/// Timeout until all resources are free; the gateway waits some seconds for the end of a body.
 const BACK: Duration = Duration::from_secs(60);
 
-/// True if the provider has the client's shape.
+/// Whether the provider has the client's API format or the other one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Route {
     Same,
     Cross,
 }
 
-/// Rows are played over each of these.
+/// Every row is played on each of these routes.
 const ROUTES: &[Route] = &[Route::Same, Route::Cross];
 
-/// Cell of the table.
+/// A cell of the table.
 #[derive(Copy, Clone)]
 struct Case {
     row: &'static Row,
@@ -51,7 +51,7 @@ impl Case {
                 Over::Plain => &[row.place],
             };
             for (place, client, route) in product(places) {
-                // What differs between the routes lies above the transport.
+                // The routes differ only above the transport.
                 if route == Route::Cross && place == "usual-tls" && row.over == Over::Both {
                     continue;
                 }
@@ -66,12 +66,12 @@ impl Case {
         cases
     }
 
-    /// Expectation of the row.
+    /// Returns the expectation of the row.
     fn out(&self) -> Out {
         if self.stream { self.row.stream } else { self.row.whole }
     }
 
-    /// The shape the provider speaks.
+    /// Returns the API format of the provider.
     fn spoken(&self) -> Shape {
         match (self.route, self.client) {
             (Route::Same, shape) => shape,
@@ -85,7 +85,7 @@ impl Case {
         format!("{}-{}-{targets}", self.place, self.spoken().name())
     }
 
-    /// The second target's answer is what counts.
+    /// Returns true if the answer of the second target counts.
     fn fails_over(&self) -> bool {
         self.two && matches!(self.out(), Out::Fails { next: true, .. })
     }
@@ -118,7 +118,7 @@ fn product<'a>(places: &'a [&'static str]) -> impl Iterator<Item = (&'static str
     places.iter().copied().flat_map(shapes).flat_map(routes)
 }
 
-/// The text and the error event, if any, of an answer.
+/// Returns the text and the error event, if any, of an answer.
 fn read(case: &Case, answer: &Answer) -> (String, Option<Value>) {
     if !case.stream {
         let json = answer.json();
@@ -161,7 +161,7 @@ fn check_error(error: &Value, status: u16, says: &str, answer: &Answer) {
     assert!(!message.contains("sk-secret"), "{message:?}");
 }
 
-/// Compares what the client got with the table.
+/// Compares the client's answer with the table.
 fn check_answer(case: &Case, answer: &Answer) {
     let out = if case.fails_over() { Out::Served { kept: false } } else { case.out() };
     let ended = |answer: &Answer| match (case.stream, case.client) {
@@ -197,19 +197,20 @@ fn check_answer(case: &Case, answer: &Answer) {
     }
 }
 
-/// Compares the ledger with the table.
+/// Compares the usage record with the table.
 fn check_row(world: &World, played: &Played) {
     check_row_of(world, played, false);
 }
 
-/// The same; `sent_again`: its request was sent once more, since a kept connection was closed.
+/// Compares the usage record with the table. `sent_again`: the request was sent twice, since a kept connection was
+/// closed.
 fn check_row_of(world: &World, played: &Played, sent_again: bool) {
     let (case, answer) = (&played.case, &played.answer);
     let row = world.row(&answer.id());
     let second = case.fails_over();
     let place = if second { "good" } else { case.place };
     assert_eq!(row["target"], format!("{place}-{}/up", case.spoken().name()), "{}", case.name());
-    // Sending once more on a fresh connection is an attempt, too.
+    // Sending the request again on a new connection counts as an attempt.
     assert_eq!(row["attempts"], 1 + u64::from(second) + u64::from(sent_again), "{}", case.name());
     let status = match case.out() {
         Out::Breaks { status, .. } => status,
@@ -224,7 +225,7 @@ fn check_row_of(world: &World, played: &Played, sent_again: bool) {
             assert!(matches!(charged.2, "partial" | "estimated"), "{} {row}", case.name());
         }
         out => {
-            // What was rejected is charged too: as it reports, or by the prompt and its length if it is too large.
+            // Rejected answers are charged, too: as reported, or by an estimate if they are too large.
             let rejected = match case.row.script {
                 _ if case.stream => (0, 0, "none"),
                 "failed" => (TOKENS.0, TOKENS.1, "provider"),
@@ -244,7 +245,7 @@ fn check_row_of(world: &World, played: &Played, sent_again: bool) {
     }
 }
 
-/// Plays one case on a client's connection, then a healthy request on the same one.
+/// Plays one case on a client's connection.
 fn play(world: &World, client: &mut Client, case: Case) -> Played {
     let answer = client.ask(&case.request(case.row.script, &world.key));
     check_answer(&case, &answer);
@@ -252,14 +253,15 @@ fn play(world: &World, client: &mut Client, case: Case) -> Played {
 }
 
 fn probe(world: &World, client: &mut Client, case: &Case) {
-    // A place that is a fault by itself has no healthy answer: its neighbour does.
+    // A provider address that is itself a fault has no healthy answer, so the usual provider is used.
     let place = if matches!(case.place, "usual-tls" | "roomy" | "narrow") { case.place } else { "usual" };
     let row = FAULTS.iter().find(|row| row.script == "good_close").unwrap();
     let healthy = Case { row, place, two: false, ..*case };
     play(world, client, healthy);
 }
 
-/// The connections, buffers and holds after a case: back where they were, the provider's connection kept or not.
+/// Checks that connections, buffers and reservations are as before the case, and that the provider's connection was
+/// kept or closed as expected.
 fn check_rest(world: &World, case: &Case, idle_before: u64) {
     let rest = world.at_rest(BACK);
     assert_eq!(rest.clients, 1, "{rest:?}");
@@ -270,7 +272,7 @@ fn check_rest(world: &World, case: &Case, idle_before: u64) {
     assert_eq!(rest.idle, idle_before + u64::from(kept), "connections kept after {}", case.name());
 }
 
-/// Readable line.
+/// Appends a readable line for this result.
 fn line(text: &mut String, played: &Played) {
     let (case, answer) = (&played.case, &played.answer);
     let what = match case.out() {
@@ -283,7 +285,7 @@ fn line(text: &mut String, played: &Played) {
     let _ = writeln!(text, "{}  {}  {what}", case.name(), answer.status());
 }
 
-/// Runs one case; a failure is printed and counted, and the other cases continue.
+/// Runs one case. A failure is printed and counted, and the other cases continue.
 fn attempt<T>(case: &Case, run: impl FnOnce() -> T) -> Option<T> {
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     if done.is_err() {
@@ -293,7 +295,7 @@ fn attempt<T>(case: &Case, run: impl FnOnce() -> T) -> Option<T> {
 }
 
 #[test]
-fn every_fault_has_the_outcome_that_the_table_names_and_leaves_nothing_behind() {
+fn every_fault_has_the_outcome_of_the_table_and_leaks_nothing() {
     let world = World::start();
     let start = (world.at_rest(BACK), world.gateway.descriptors());
     let mut client = Client::connect(world.at);
@@ -302,7 +304,8 @@ fn every_fault_has_the_outcome_that_the_table_names_and_leaves_nothing_behind() 
         let done = attempt(&case, || {
             let before = world.at_rest(BACK);
             let answer = client.ask(&case.request(case.row.script, &world.key));
-            // Before the answer is looked at, which takes its time if it is large: what is idle does not stay for ever.
+            // Resources are checked before the answer: checking a large one takes time, and idle connections are closed
+            // after a while.
             check_rest(&world, &case, before.idle);
             check_answer(&case, &answer);
             probe(&world, &mut client, &case);
@@ -331,7 +334,7 @@ fn every_fault_has_the_outcome_that_the_table_names_and_leaves_nothing_behind() 
 }
 
 #[test]
-fn a_kept_connection_that_was_given_up_costs_neither_the_answer_nor_an_attempt() {
+fn stale_kept_connection_does_not_fail_the_request() {
     let world = World::start();
     let row = FAULTS.iter().find(|row| row.script == "good").unwrap();
     for place in ["usual", "usual-tls"] {
@@ -367,7 +370,7 @@ fn a_failing_target_cools_down_and_the_metrics_show_it() {
     assert_eq!(metrics[&format!("tollgate_target_failures_total{{{target}}}")], 2.0);
 }
 
-/// The faults that are a matter of waiting, all at once.
+/// Runs the faults that wait for a timeout, all concurrently.
 fn play_waits(world: &World) -> Vec<Option<Played>> {
     let play_one = |case: Case| {
         attempt(&case, || {

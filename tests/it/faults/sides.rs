@@ -1,5 +1,6 @@
-//! The bound on memory that the start announces, attacked by sixty keys from every side on which a peer can make the
-//! process hold bytes. For each: what was announced, the most seen in the gauge of buffers, the most resident.
+//! The memory bound that the gateway logs at startup, under pressure from sixty keys on every side where a peer can
+//! make the process buffer bytes. For each side the test prints the announced bound, the peak of buffered bytes, and
+//! the peak of resident memory.
 
 use super::answers::{Shape, stream, whole};
 use super::client::{Client, post};
@@ -23,20 +24,20 @@ use tollgate::policy::keys::{KeyRecord, Scope, issue};
 use tollgate::store::sqlite::{Mode, Sqlite};
 
 const KEYS: usize = 60;
-/// Connections of each key.
+/// Connections per key.
 const EACH: usize = 5;
 const MIB: usize = 1 << 20;
-/// Bytes of a large body, and of a large answer.
+/// Size of a large body and of a large answer, in bytes.
 const LARGE: usize = 3 * MIB / 2;
-/// The longest that one side is pressed on.
+/// Maximum duration of the pressure on one side.
 const PRESSING: Duration = Duration::from_millis(1500);
 /// Time for which pressure continues after the last progress.
 const STILL: Duration = Duration::from_millis(200);
 
-/// The longest that the answers of providers are waited for.
+/// Maximum time to wait for answers of providers.
 const TIMEOUT: Duration = Duration::from_secs(6);
 
-/// By how much all of it is larger; `scripts/soak` has it larger than here.
+/// Returns the factor of the load; `scripts/soak` sets a larger one.
 fn scale() -> usize {
     std::env::var("SIDES_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
@@ -45,7 +46,7 @@ fn budget() -> usize {
     16 * MIB * scale()
 }
 
-/// A client that sends as fast as it is let, and reads all it gets or nothing.
+/// A client that sends as fast as possible, and reads either everything or nothing.
 struct Peer {
     socket: TcpStream,
     bytes: Arc<Vec<u8>>,
@@ -55,7 +56,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// True if its kernel buffers little.
+    /// Connects with a small receive buffer. `reads`: the client reads its answers.
     fn new(to: SocketAddr, bytes: Arc<Vec<u8>>, reads: bool) -> Option<Peer> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(8192).unwrap();
@@ -64,7 +65,7 @@ impl Peer {
         Some(Peer { socket: socket.into(), bytes, sent: 0, reads, over: false })
     }
 
-    /// True if something has moved.
+    /// Sends and reads once. Returns true if any bytes moved.
     fn go_on(&mut self, block: &mut [u8]) -> bool {
         let rest = &self.bytes[self.sent..];
         let wrote = match self.socket.write(&rest[..rest.len().min(32 << 10)]) {
@@ -96,7 +97,7 @@ fn press(peers: &mut [Peer]) {
     }
 }
 
-/// Behaviour of providers, by the word in the request.
+/// Behaviour of the provider, chosen by the script in the request.
 fn plays(mut wire: Wire) {
     let Some(asked) = wire.request() else { return };
     wire.rest(&asked);
@@ -181,7 +182,7 @@ fn endless_heads(_: &str) -> Vec<u8> {
 }
 
 fn pipelines(key: &str) -> Vec<u8> {
-    // That these clients have left is known only once what lies before their end is read.
+    // The gateway notices the end of these clients only after it has read the bytes before it.
     let kept = text(key, "usual-chat-one", false, "#fault brief/whole ");
     [kept, text(key, "no-such-model", false, &"a".repeat(200_000)).repeat(3)].concat()
 }
@@ -208,10 +209,10 @@ fn held_calls(key: &str) -> Vec<u8> {
     post(Shape::Messages.path(), &[("x-api-key", key)], body)
 }
 
-/// Requests of the client of a key.
+/// Returns the requests that the client of a key sends.
 type Side = fn(&str) -> Vec<u8>;
 
-/// The settings of a gateway whose memory is bounded closely.
+/// Returns the configuration of a gateway with a tight memory bound.
 fn config(more: &str) -> String {
     let own = format!(
         "max_connections = {}\nmax_header = \"128KiB\"\nmax_body = \"2MiB\"\nmax_buffered = \"{}MiB\"\n{more}",
@@ -231,7 +232,7 @@ fn places() -> Vec<Place> {
     vec![open("usual", listen(None, plays)), open("good", listen(None, plays)), open("quick", provider())]
 }
 
-/// Further keys, put into the ledger.
+/// Issues additional keys directly in the ledger.
 fn keys(folder: &Path) -> Vec<String> {
     let ledger = Sqlite::open(&folder.join("tollgate.db"), Mode::Shared).unwrap();
     let scope = Scope::default();
@@ -263,7 +264,7 @@ fn keys(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Every key is served: none is looked up any more, which takes its time for so many at once.
+/// Waits until every key is served, since looking up so many keys concurrently takes time.
 fn are_known(world: &World, keys: &[String]) {
     for key in keys {
         let asks = text(key, "quick-chat-one", false, "#sim tokens=1");
@@ -279,7 +280,7 @@ struct Gauges<'a> {
     most: AtomicU64,
 }
 
-/// Ends the watching, also where the side fails: nothing would end before.
+/// Stops the gauges even if the test fails, since their thread would never end otherwise.
 struct Watched<'a>(&'a AtomicBool);
 
 impl Drop for Watched<'_> {
@@ -313,9 +314,9 @@ impl Gauges<'_> {
     }
 }
 
-/// Presses on one side, and says what came of it: the most in the gauge, and the most resident since it began.
+/// Runs the pressure on one side, and checks the peaks of buffered bytes and of resident memory since its start.
 fn look<T>(world: &World, announced: u64, (name, enough): (&str, usize), pressed: impl FnOnce() -> T) {
-    // From here on the peak is that of this side.
+    // Resets the peak, so that it is that of this side.
     fs::write(format!("/proc/{}/clear_refs", world.gateway.id()), "5").unwrap();
     let gauges = Gauges { world, announced, over: AtomicBool::new(false), most: AtomicU64::new(0) };
     let begun = Instant::now();
@@ -337,18 +338,19 @@ fn look<T>(world: &World, announced: u64, (name, enough): (&str, usize), pressed
         mib(resident),
         begun.elapsed()
     );
-    assert!(most <= budget() as u64, "{name}: {most} bytes in buffers");
+    assert!(most <= budget() as u64, "{name}: {most} bytes buffered");
     assert!(resident <= announced, "{name}: {resident} bytes resident of {announced} announced");
-    assert!(most >= enough as u64, "{name} is no pressure: {most}");
+    assert!(most >= enough as u64, "{name} causes too little pressure: {most}");
 }
 
 #[test]
-fn no_side_takes_more_memory_than_was_announced() {
+fn pressure_on_any_side_stays_within_the_announced_memory() {
     let world = World::of(Folder::new(), &places(), &config(""), Vec::new());
     let keys = keys(world.folder.path());
     are_known(&world, &keys);
     let announced = world.announced();
-    // Name, what a client says, and connections of each key: those of streams are few, since kernels are filled first.
+    // Name, requests of a client, and connections per key. Streams have few connections, since kernel buffers fill
+    // first.
     let sides: [(&str, Side, usize); 11] = [
         ("declared bodies", declared_bodies, EACH),
         ("undeclared bodies", undeclared_bodies, EACH),
@@ -376,17 +378,17 @@ fn no_side_takes_more_memory_than_was_announced() {
 }
 
 #[test]
-fn a_log_that_is_not_read_and_a_ledger_that_is_not_written_take_no_more_than_was_announced() {
+fn unread_log_and_blocked_ledger_stay_within_the_announced_memory() {
     let mut heard = None;
     let start = |path: &Path| {
         let (process, log) = Process::heard(path, "gateway", &["serve"]);
         heard = Some(BufReader::new(log));
         process
     };
-    // Rows wait until there are enough of them, however slowly this machine brings them.
+    // The ledger must not fail before enough records are pending, even on a slow machine.
     let config = config("").replace("[store]", "[store]\nmax_commit_lag = \"1m\"");
     let world = World::by(Folder::new(), &places(), &config, Vec::new(), start);
-    // Only the first line of its log is read.
+    // Only the first line of the log is read.
     let (mut log, mut line) = (heard.unwrap(), String::new());
     log.read_line(&mut line).unwrap();
     let keys = keys(world.folder.path());
@@ -405,12 +407,12 @@ fn a_log_that_is_not_read_and_a_ledger_that_is_not_written_take_no_more_than_was
             (world.metrics()["tollgate_uncommitted_rows"] > 500.0).then_some(())
         });
     });
-    // A process that was ordered to end may write its last lines.
+    // Lets the process write its last lines, so that it can end.
     ledger.execute_batch("ROLLBACK").unwrap();
     std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
 }
 
-/// A client over TLS that has sent its request, and its session.
+/// Opens a TLS connection and sends a request. Returns the socket and the TLS session.
 fn secure(to: SocketAddr, config: &Arc<ClientConfig>, bytes: &[u8]) -> Option<(TcpStream, ClientConnection)> {
     let mut socket = Peer::new(to, Arc::default(), false)?.socket;
     socket.set_nonblocking(false).unwrap();
@@ -425,7 +427,7 @@ fn secure(to: SocketAddr, config: &Arc<ClientConfig>, bytes: &[u8]) -> Option<(T
 }
 
 #[test]
-fn sessions_over_tls_take_no_more_than_was_announced() {
+fn tls_sessions_stay_within_the_announced_memory() {
     let folder = Folder::new();
     let own = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(vec!["gate.test".to_owned()]).unwrap().self_signed(&own).unwrap();
@@ -443,14 +445,14 @@ fn sessions_over_tls_take_no_more_than_was_announced() {
     let announced = world.announced();
     let mut clients = Vec::new();
     look(&world, announced, ("sessions over TLS", budget() / 4), || {
-        // An incomplete record, on connections that send nothing more.
+        // These connections send an incomplete record and nothing more.
         for _ in 0..2 * KEYS * scale() {
             if let Some((mut socket, session)) = secure(world.at, &client, b"") {
                 let _ = socket.write_all(&[[0x17, 3, 3, 0x40, 0].as_slice(), &[7; 16_000]].concat());
                 clients.push((socket, session));
             }
         }
-        // After the buffers are full no further client is accepted.
+        // Once the buffers are full, no further client is accepted.
         let floods = keys.iter().cycle().take(2 * KEYS * scale());
         clients.extend(floods.map_while(|key| secure(world.at, &client, &unread_streams(key))));
     });

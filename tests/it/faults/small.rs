@@ -1,5 +1,6 @@
-//! A gateway with `memory` in a cgroup of that size: more bodies and streams at once than fit end in refusals, never in a
-//! kill. Without a cgroup (no root, another system) the most that was resident is held against the limit.
+//! A gateway with `memory` set, in a cgroup of that size. More concurrent bodies and streams than fit cause refusals,
+//! never an out-of-memory kill. Without a cgroup (no root, another system) the peak of resident memory is compared with
+//! the limit.
 
 use crate::e2e::client::{Client, get};
 use crate::e2e::harness::{Harness, Setup, chat, chat_request, streamed};
@@ -9,14 +10,14 @@ use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
 
-/// Limits in MiB, each with the setting: the cgroup also counts what the kernel takes for sockets.
+/// Limits in MiB, each with its setting: the cgroup also counts the kernel's memory for sockets.
 const LIMITS: [(u64, &str); 3] = [(16, "memory = \"16MiB\""), (32, "memory = \"28MiB\""), (64, "memory = \"56MiB\"")];
 
-/// A cgroup of version 1 or 2 with a limit of memory; removed at the end.
+/// A cgroup (version 1 or 2) with a memory limit; removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None` if this process may make none.
+    /// Creates a group for a process; `None` without the permission.
     fn of(pid: u32, bytes: u64) -> Option<Group> {
         for (base, file) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let group = Group(PathBuf::from(base).join(format!("tollgate-{}-{pid}", std::process::id())));
@@ -38,12 +39,12 @@ impl Drop for Group {
     }
 }
 
-/// Sends requests at once, each on a connection of its own; their statuses, 0 for a connection that was closed.
+/// Sends requests concurrently, each on a new connection. Returns their statuses, 0 for a closed connection.
 fn at_once(h: &Harness, count: usize, request: &[u8]) -> Vec<u16> {
     std::thread::scope(|scope| {
         let ask = || {
             let mut client = Client::connect(h.at);
-            // A refusal may come before the whole body was sent.
+            // The refusal may arrive before the whole body was sent.
             let _ = client.socket.write_all(request);
             client.answer().map_or(0, |answer| answer.status())
         };
@@ -53,7 +54,7 @@ fn at_once(h: &Harness, count: usize, request: &[u8]) -> Vec<u16> {
 }
 
 #[test]
-fn pressure_in_little_memory_ends_in_refusals_and_not_in_a_kill() {
+fn pressure_in_little_memory_causes_refusals_not_a_kill() {
     for (limit, setting) in LIMITS {
         let mut h = Harness::start(&Setup { server: setting, ..Setup::default() });
         let key = h.key();

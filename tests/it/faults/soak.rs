@@ -1,6 +1,7 @@
-//! The soak: for minutes, two thousand streams at once, a tenth of them before a provider that misbehaves, a tenth of
-//! their clients leaving in the middle. Every other stream must arrive byte for byte; at the end memory, descriptors
-//! and ledger rows are compared. Run by `scripts/soak`; `SOAK_SECONDS` and `SOAK_STREAMS` bound it.
+//! The soak test: for minutes, two thousand concurrent streams, a tenth of them from a provider that misbehaves, and a
+//! tenth of their clients disconnect in mid-stream. Every other stream must arrive byte for byte. At the end the test
+//! compares memory, descriptors and usage records. Run by `scripts/soak`; `SOAK_SECONDS` and `SOAK_STREAMS` set its
+//! size.
 
 use super::answers::{Shape, long_text, stream};
 use super::client::{Client, post};
@@ -12,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::rng::Rng;
 
-/// Faults that one in ten streams meets.
+/// Faults, one of which affects each tenth stream.
 const FAULTS: [&str; 8] = ["cut", "reset_mid", "close", "reset", "status_500", "garbage", "bad_chunk", "error_mid"];
-/// Growth of memory that the allocator may keep, beyond what the first seconds have taken.
+/// Memory growth that the allocator may keep, compared with the first seconds.
 const GROWTH_MAX: u64 = 48 << 20;
 
 /// Counts so far.
@@ -44,7 +45,7 @@ fn request(world: &World, shape: Shape, script: &str) -> Vec<u8> {
     post(shape.path(), &[("authorization", &format!("Bearer {}", world.key))], &body)
 }
 
-/// Slot for streams: sends request after request until the time is over.
+/// Occupies one slot: sends request after request until the time is over.
 fn occupy(world: &World, until: Instant, seed: u64, tally: &Tally) {
     let mut rng = Rng::from_u64(seed);
     let mut client = Client::connect(world.at);
@@ -76,26 +77,26 @@ fn occupy(world: &World, until: Instant, seed: u64, tally: &Tally) {
     }
 }
 
-/// Waits until the ledger has a row of every request.
+/// Waits until the ledger has a usage record of every request.
 fn check_rows(world: &World, requests: u64) {
     let db = rusqlite::Connection::open(world.folder.path().join("tollgate.db")).unwrap();
     let begun = Instant::now();
     loop {
-        // In one look: rows are still being written.
+        // Both counts come from one query, since records are still being written.
         let counts = "SELECT count(*), count(DISTINCT id) FROM rows";
         let (rows, different): (i64, i64) = db.query_row(counts, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-        assert_eq!(rows, different, "a request has two rows");
+        assert_eq!(rows, different, "a request has two usage records");
         if rows as u64 == requests {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{rows} rows of {requests} requests");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{rows} usage records of {requests} requests");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 #[test]
 #[ignore = "takes minutes; scripts/soak runs it"]
-fn thousands_of_streams_for_minutes_leave_nothing_behind() {
+fn thousands_of_streams_for_minutes_leak_nothing() {
     let (seconds, streams) = (setting("SOAK_SECONDS", 300), setting("SOAK_STREAMS", 2000));
     let provider = listen(None, play::faulty);
     let places = [open("usual", provider), open("good", provider)];
@@ -126,6 +127,6 @@ fn thousands_of_streams_for_minutes_leave_nothing_behind() {
     );
     assert!(rss < settled + GROWTH_MAX, "memory grows");
     assert_eq!(metrics["tollgate_panics_total"], 0.0);
-    // What is idle upstream is closed within half a minute.
+    // Idle connections to providers are closed within half a minute.
     world.back_to_within(&start, descriptors, Duration::from_secs(90));
 }

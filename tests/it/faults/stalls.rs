@@ -1,6 +1,6 @@
-//! Stalls of the event loop: a hundred paced streams continue while the largest bodies and answers pass. Measured from
-//! outside by the gaps between tokens, and by the loop's own histogram. With an optimised gateway (`TOLLGATE_BIN`, or
-//! `cargo test --release`) the bounds are the promised ones; without, only that no client waits long.
+//! Stalls of the event loop: a hundred paced streams continue while the largest bodies and answers pass. Measured are
+//! the gaps between tokens, and the loop's own histogram. An optimised gateway (`TOLLGATE_BIN`, or `cargo test
+//! --release`) must meet the documented bounds; for another one the test only checks that no client waits long.
 
 use super::answers::Shape;
 use super::client::{Client, find, post};
@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 use tollgate::cli::provider::reactor;
 use tollgate::simulator::SimulatorSettings;
 
-/// Streams that are watched.
+/// Number of measured streams.
 const STREAMS: usize = 100;
-/// Tokens per second of each, where the gateway is optimised; one that is not has no time to spare at this pace.
+/// Tokens per second of each stream from an optimised gateway. Another one has no spare time at this pace.
 const PACE: usize = 50;
-/// The time each kind of load is measured for, at least.
+/// Minimum time for which each kind of load is measured.
 const SPELL: Duration = Duration::from_secs(2);
 
-/// True for a gateway whose speed says something.
+/// Returns true for a gateway whose speed is meaningful.
 pub fn is_optimised() -> bool {
     std::env::var_os("TOLLGATE_BIN").is_some() || !cfg!(debug_assertions)
 }
 
-/// A simulated provider on a thread of its own.
+/// Starts a simulated provider on a separate thread.
 pub fn provider() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -47,7 +47,7 @@ fn request(world: &World, path: &str, model: &str, stream: bool, text: &str) -> 
     post(path, &[("authorization", &format!("Bearer {}", world.key))], &body)
 }
 
-/// The gaps between the tokens of one stream, until told to stop.
+/// Returns the gaps between the tokens of one stream, until `stop` is set.
 fn watch(world: &World, stop: &AtomicBool) -> Vec<Duration> {
     let mut client = Client::connect(world.at);
     let pace = if is_optimised() { PACE } else { PACE / 5 };
@@ -56,7 +56,7 @@ fn watch(world: &World, stop: &AtomicBool) -> Vec<Duration> {
     assert_eq!(client.head().unwrap().status, 200);
     let (mut gaps, mut last) = (Vec::new(), None);
     while !stop.load(Ordering::Relaxed) {
-        let chunk = client.chunk().unwrap().expect("the stream goes on");
+        let chunk = client.chunk().unwrap().expect("the stream must continue");
         let now = Instant::now();
         if find(&chunk, b"data: ").is_some() {
             gaps.extend(last.map(|last| now.duration_since(last)));
@@ -66,7 +66,7 @@ fn watch(world: &World, stop: &AtomicBool) -> Vec<Duration> {
     gaps
 }
 
-/// Something heavy, done once.
+/// A heavy request, repeated as load.
 struct Load {
     name: &'static str,
     path: &'static str,
@@ -75,7 +75,7 @@ struct Load {
     text: fn() -> String,
 }
 
-/// A size in bytes; a gateway that is not optimised gets a tenth, so that the test ends.
+/// Returns a size in bytes. A gateway that is not optimised gets a tenth, so that the test ends.
 fn bytes(megabytes: usize) -> usize {
     megabytes * if is_optimised() { 1_000_000 } else { 100_000 }
 }
@@ -107,14 +107,14 @@ const LOADS: [Load; 9] = [
     Load { name: "7 MB event", path: CHAT, model: "heavy-chat-one", stream: true, text: || big(7) },
 ];
 
-/// Turns so far, those over 5 ms, and those over 10 ms.
+/// Returns the number of event-loop iterations so far, of those over 5 ms, and of those over 10 ms.
 fn turns(world: &World) -> [u64; 3] {
     let metrics = world.metrics();
     let of = |le: &str| metrics[&format!("tollgate_loop_iteration_seconds_bucket{{le=\"{le}\"}}")] as u64;
     [of("+Inf"), of("+Inf") - of("0.005"), of("+Inf") - of("0.01")]
 }
 
-/// Puts one load on the gateway while streams are watched, and reports one line. Returns the p99 of the gaps.
+/// Puts one load on the gateway while streams are measured, and prints one line. Returns the p99 of the gaps.
 fn measure(world: &World, load: &Load) -> Duration {
     let stop = AtomicBool::new(false);
     let (before, begun) = (turns(world), Instant::now());
@@ -142,13 +142,13 @@ fn measure(world: &World, load: &Load) -> Duration {
 }
 
 #[test]
-fn a_hundred_paced_streams_go_on_while_the_largest_bodies_and_answers_pass() {
+fn paced_streams_continue_while_the_largest_bodies_pass() {
     let world = world();
     println!(
         "{:<18} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7}",
         "gaps under", "p50", "p99", "max", "turns", ">5 ms", ">10 ms"
     );
-    // The pace, and what a machine full of other tests may add to it; not every time, though.
+    // The pace, plus the delay that a machine full of other tests may cause in some of the rounds.
     let bound = Duration::from_millis(if is_optimised() { 100 } else { 2000 });
     for load in &LOADS {
         let gap = (0..3).map(|_| measure(&world, load)).find(|gap| *gap < bound).unwrap_or(bound);

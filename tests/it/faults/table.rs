@@ -1,5 +1,5 @@
-//! The table: what each fault of a provider leads to, for a whole answer and for a stream. The same holds for clients
-//! of either shape, whether the provider speaks the same shape or the other, unless a row says otherwise.
+//! The table: the outcome of each provider fault, for a complete answer and for a stream. Unless a row says otherwise,
+//! it applies to clients of both API formats, whether or not the provider has the same format.
 //!
 //! With a second target, [`Out::Fails`] with `next` becomes an answer of that target, at the second attempt.
 
@@ -12,34 +12,34 @@ pub enum Out {
     Served { kept: bool },
     /// An error with its own status and no charge. `next`: another target may be tried.
     Fails { status: u16, next: bool, kept: bool, says: &'static str },
-    /// 200, the first tokens, then an error event of this status's type, which the row has; what was relayed is
-    /// charged.
+    /// 200, the first tokens, then an error event with this status, which is also in the usage record. The relayed
+    /// tokens are charged.
     Breaks { status: u16, says: &'static str },
     /// The fault does not exist for this kind of answer.
     Skip,
 }
 
-/// Over which transports a fault is played.
+/// Transports over which a fault is played.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Over {
     Both,
     TlsAlone,
-    /// Plain; the place has no TLS twin, or the fault lies above it and is slow.
+    /// Only plain: the provider has no TLS variant, or the fault does not depend on the transport and is slow.
     Plain,
 }
 
 /// A fault.
 pub struct Row {
-    /// The script the provider follows.
+    /// Script that the provider follows.
     pub script: &'static str,
-    /// Address of the provider: `usual`, or an address that is a fault by itself.
+    /// Address of the provider: `usual`, or an address that is itself a fault.
     pub place: &'static str,
     pub over: Over,
-    /// For a whole answer.
+    /// Outcome for a complete answer.
     pub whole: Out,
-    /// For a stream.
+    /// Outcome for a stream.
     pub stream: Out,
-    /// Bytes that the request is padded with.
+    /// Bytes of padding in the request.
     pub padding: usize,
 }
 
@@ -50,7 +50,7 @@ const fn fails(status: u16, says: &'static str) -> Out {
     Fails { status, next: true, kept: false, says }
 }
 
-/// An error that the provider told properly: its connection is as good as before.
+/// Returns the outcome of an error that the provider sent properly: its connection can be used again.
 const fn told(status: u16, next: bool, says: &'static str) -> Out {
     Fails { status, next, kept: true, says }
 }
@@ -86,9 +86,9 @@ const NOT_VALID: &str = "not valid";
 const FAILED: &str = "did not complete";
 const NO_STREAM: &str = "not a stream";
 
-/// All faults but those that are a matter of waiting.
+/// All faults except those that wait for a timeout.
 pub const FAULTS: &[Row] = &[
-    // Healthy answers in every form they come in.
+    // Healthy answers in all forms.
     row("good", KEPT, KEPT),
     row("chunked", KEPT, KEPT),
     row("one_byte_chunks", KEPT, KEPT),
@@ -96,19 +96,19 @@ pub const FAULTS: &[Row] = &[
     row("interim", KEPT, KEPT),
     row("good_close", SERVED, SERVED),
     row("to_end", SERVED, SERVED),
-    // Over TLS a missing close_notify proves nothing; a JSON object or a stream that is complete proves itself.
+    // Over TLS, a missing close_notify is harmless if the JSON object or the stream is complete in itself.
     tls(row("to_end_no_notify", SERVED, SERVED)),
     row("extra_bytes", SERVED, SERVED),
     row("no_done", Skip, KEPT),
     Row { place: "roomy", ..plain(row("huge", KEPT, Skip)) },
-    // No connection.
+    // The connection fails.
     at("refused", Over::Plain, fails(500, UNREACHABLE)),
     at("not-tls", Over::TlsAlone, fails(500, UNREACHABLE)),
     at("untrusted", Over::TlsAlone, fails(500, UNREACHABLE)),
     at("wrong-name", Over::TlsAlone, fails(500, UNREACHABLE)),
     at("slams", Over::Plain, fails(500, BROKEN)),
     at("slams-tls", Over::TlsAlone, fails(500, UNREACHABLE)),
-    // No answer, or no HTTP.
+    // There is no answer, or it is not HTTP.
     row("close", fails(500, BROKEN), fails(500, BROKEN)),
     row("reset", fails(500, BROKEN), fails(500, BROKEN)),
     row("garbage", fails(500, BROKEN), fails(500, BROKEN)),
@@ -140,7 +140,7 @@ pub const FAULTS: &[Row] = &[
         Fails { status: 500, next: true, kept: false, says: "204" },
         Fails { status: 500, next: true, kept: false, says: "204" },
     ),
-    // 200, and not the answer.
+    // Status 200, but the body is not an answer.
     row("html_200", fails(500, NOT_VALID), fails(500, NO_STREAM)),
     row("wrong_type", KEPT, KEPT),
     row("plain_for_stream", Skip, KEPT),
@@ -149,7 +149,7 @@ pub const FAULTS: &[Row] = &[
     row("empty", fails(500, NOT_VALID), fails(500, BROKEN)),
     row("not_json", fails(500, NOT_VALID), fails(500, NOT_VALID)),
     row("error_200", fails(500, "overloaded"), fails(500, "overloaded")),
-    // In the middle of an answer.
+    // Failures in mid-answer.
     row("cut", fails(500, BROKEN), breaks(500, BROKEN)),
     row("to_end_cut", fails(500, NOT_VALID), breaks(500, BROKEN)),
     tls(row("cut_no_notify", fails(500, BROKEN), breaks(500, BROKEN))),
@@ -161,7 +161,7 @@ pub const FAULTS: &[Row] = &[
     row("no_reason", Skip, breaks(500, BROKEN)),
     row("failed", fails(500, FAILED), breaks(500, FAILED)),
     Row { place: "narrow", ..plain(row("too_large", fails(500, "max_response"), breaks(500, "max_event"))) },
-    // Before the request was sent.
+    // Answers before the request was sent completely.
     long(row("early_good", SERVED, SERVED), 6 << 20),
     long(plain(row("early_413", Fails { status: 400, next: false, kept: false, says: "too much" }, Skip)), 6 << 20),
     long(plain(row("early_503_close", fails(500, "503"), fails(500, "503"))), 6 << 20),
@@ -172,7 +172,7 @@ const CONNECT: &str = "connect_timeout";
 const FIRST: &str = "first_byte_timeout";
 const REQUEST: Out = Fails { status: 504, next: false, kept: false, says: "request_timeout" };
 
-/// The faults that are a matter of waiting. They are played all at once.
+/// The faults that wait for a timeout. They are played concurrently.
 pub const WAITS: &[Row] = &[
     at("silent", Over::Plain, fails(504, CONNECT)),
     at("silent-tls", Over::TlsAlone, fails(504, CONNECT)),

@@ -1,8 +1,9 @@
-//! The worst tenant: one key does what it can to be in others' way, with the least buffers that the configuration
-//! allows. Beside it an honest key asks small questions, on new connections and on one that is kept. For each kind: the
-//! honest key's times with and without the other one, and memory against what was announced.
+//! The worst tenant: one key disturbs others as much as it can, with the smallest buffers that the configuration
+//! allows. Meanwhile an honest key sends small requests, on new connections and on a kept one. For each kind of
+//! disturbance the test prints the honest key's times with and without the hostile key, and memory compared with the
+//! announced bound.
 //!
-//! Memory is held to its bound here; times are by `scripts/soak tenant`, which has the binary as it is released.
+//! This test checks the memory bound; `scripts/soak tenant` checks the times with the release binary.
 
 use super::client::{Client, post};
 use super::process::{Folder, wait_for};
@@ -16,43 +17,43 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-/// Connections of the hostile key at once.
+/// Concurrent connections of the hostile key.
 const HOSTILE: usize = 5;
-/// Additional wait of the honest key that the other one may cause.
+/// Additional wait that the hostile key may cause for the honest key.
 const TARGET: Duration = Duration::from_millis(50);
 
-/// Bytes of the largest body; `max_buffered` is four times as much.
+/// Returns the size of the largest body; `max_buffered` is four times as large.
 fn max_body() -> usize {
     if is_optimised() { 32 * MIB } else { 8 * MIB }
 }
 
-/// Duration of each kind.
+/// Returns the duration of each kind.
 fn spell() -> Duration {
     let seconds = std::env::var("TENANT_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(2))
 }
 
-/// Bodies of one kind.
+/// A kind of hostile requests.
 struct Kind {
     name: &'static str,
     path: &'static str,
-    /// A body of about so many bytes.
+    /// Returns a body of about this number of bytes.
     body: fn(usize) -> String,
-    /// Way to send it.
+    /// How the request is sent.
     how: How,
 }
 
 #[derive(Copy, Clone, PartialEq)]
 enum How {
-    /// At once, and the answer is read.
+    /// Sent in one go, and the answer is read.
     Whole,
-    /// At once and in one chunk: its length is not known before.
+    /// Sent in one go as a single chunk, without a declared length.
     Undeclared,
-    /// At once, and the client leaves without its answer.
+    /// Sent in one go, and the client disconnects before the answer.
     Leaves,
-    /// The head and some bytes; the rest never.
+    /// Only the head and some bytes of the body are sent.
     Slowly,
-    /// At once, and nothing of the answer is read.
+    /// Sent in one go, and the answer is not read.
     Unread,
 }
 
@@ -133,7 +134,7 @@ const KINDS: [Kind; 11] = [
     Kind { name: "answers that are not read", path: CHAT, body: long_answer, how: How::Unread },
 ];
 
-/// Never answers what it has been asked.
+/// A provider that never answers a request.
 fn holds(mut wire: Wire) {
     let Some(asked) = wire.request() else { return };
     wire.rest(&asked);
@@ -148,7 +149,7 @@ fn world() -> World {
     );
     let lines = CONFIG.lines().filter(|line| !line.contains("_timeout"));
     let lines = lines.map(|line| if line == "[server]" { format!("{line}\n{own}") } else { line.to_string() });
-    // The hostile key has a provider of its own, which is as slow as it makes it.
+    // The hostile key has its own provider, which may be as slow as the key makes it.
     let (quick, usual) = (provider(), provider());
     let places = [open("quick", quick), open("held", listen(None, holds)), open("usual", usual), open("good", quick)];
     World::of(Folder::new(), &places, &lines.collect::<Vec<_>>().join("\n"), Vec::new())
@@ -185,7 +186,7 @@ fn attack(to: SocketAddr, request: &[u8], how: How, over: &AtomicBool, sent: &At
     }
 }
 
-/// Wait of the honest key for small answers, on a new connection and on a kept one.
+/// Returns the waits of the honest key for small answers, on new connections and on a kept one.
 fn ask(world: &World, key: &str, over: &AtomicBool) -> [Vec<Duration>; 2] {
     let body = "{\"model\":\"quick-chat-one\",\"messages\":[{\"role\":\"user\",\"content\":\"#sim tokens=1\"}]}";
     let asks = post(CHAT, &[("authorization", &format!("Bearer {key}"))], body);
@@ -194,7 +195,7 @@ fn ask(world: &World, key: &str, over: &AtomicBool) -> [Vec<Duration>; 2] {
         let timed = |client: &mut dyn FnMut() -> u16| {
             let begun = Instant::now();
             let status = client();
-            assert_eq!(status, 200, "the honest key is refused");
+            assert_eq!(status, 200, "the honest key was refused");
             begun.elapsed()
         };
         times[0].push(timed(&mut || Client::connect(world.at).ask(&asks).status()));
@@ -209,7 +210,7 @@ fn at(times: &mut [Duration], part: usize) -> Duration {
     times[(times.len() - 1) * part / 100]
 }
 
-/// The request of a kind, head and body.
+/// Returns the head and body of a hostile request.
 fn request(kind: &Kind, key: &str) -> Vec<u8> {
     let body = (kind.body)(max_body() - 2000);
     let mut request = post(kind.path, &[("authorization", &format!("Bearer {key}"))], &body);
@@ -222,7 +223,7 @@ fn request(kind: &Kind, key: &str) -> Vec<u8> {
     request
 }
 
-/// Results of one phase: the honest key's times, the most bytes in buffers, requests of the hostile key.
+/// Runs one phase. Returns the honest key's times, the peak of buffered bytes, and the number of hostile requests.
 fn press(world: &World, honest: &str, hostile: Option<(&[u8], How)>) -> ([Vec<Duration>; 2], u64, usize) {
     let (over, most, sent) = (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0));
     let times = std::thread::scope(|scope| {
@@ -243,7 +244,7 @@ fn press(world: &World, honest: &str, hostile: Option<(&[u8], How)>) -> ([Vec<Du
 }
 
 #[test]
-fn one_key_at_its_worst_is_in_nobodys_way() {
+fn hostile_key_delays_no_other_key() {
     let world = world();
     let (honest, announced) = (world.issue("honest"), world.announced());
     for key in [&honest, &world.key] {
@@ -276,12 +277,12 @@ fn one_key_at_its_worst_is_in_nobodys_way() {
             mib(peak),
             mib(announced)
         );
-        assert!(most <= 4 * max_body() as u64, "{}: {most} bytes in buffers", kind.name);
+        assert!(most <= 4 * max_body() as u64, "{}: {most} bytes buffered", kind.name);
         assert!(peak <= announced, "{}: {peak} bytes resident of {announced} announced", kind.name);
         assert!(sent > 0 && !new.is_empty(), "{}: {sent} hostile, {} honest", kind.name, new.len());
         slow.extend((0..2).filter(|at| p99[*at] > alone[*at] + TARGET).map(|at| (kind.name, p99[at])));
         wait_for("rest", || (world.usage().buffered == 0).then_some(()));
     }
     println!("resident at rest afterwards: {:.1} MiB", world.memory("VmRSS") as f64 / MIB as f64);
-    assert!(slow.is_empty() || !is_optimised(), "longer than {TARGET:?} more: {slow:?}, alone {alone:?}");
+    assert!(slow.is_empty() || !is_optimised(), "delayed by more than {TARGET:?}: {slow:?}, alone {alone:?}");
 }

@@ -1,6 +1,6 @@
-//! No call into the core is long: the largest requests and answers, slice by slice as the loop would give them, each
-//! call timed. The run is repeated and the quickest time of each call counts, so that nothing but the core's own work
-//! is measured, however busy the machine is.
+//! No call into the core takes long: the largest requests and answers are delivered slice by slice as the event loop
+//! would, and each call is timed. The run is repeated and the shortest time of each call counts, so that a busy machine
+//! does not matter.
 
 use super::answers::{Shape, whole};
 use super::client::post;
@@ -15,12 +15,12 @@ use tollgate::base::time::Now;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 
-/// Repetitions of each run.
+/// Number of repetitions.
 const RUNS: usize = 4;
-/// Longest time of one event-loop iteration. An unoptimised gateway is many times slower.
+/// Maximum duration of one event-loop iteration. An unoptimised gateway is many times slower.
 const BOUND: Duration = Duration::from_millis(5);
 
-/// A core and the times of its calls.
+/// A core and the durations of its calls.
 struct Bench {
     gateway: Gateway,
     now: Now,
@@ -41,7 +41,7 @@ impl Bench {
         (Bench { gateway, now, times: Vec::new(), upstream: None }, keys.texts["key"].clone())
     }
 
-    /// Times one call, then performs its orders, without timing if another thread would perform them.
+    /// Times one call, then performs its orders. Work of other threads is performed without timing.
     fn call(&mut self, call: impl FnOnce(&mut Gateway, Now)) {
         self.time(call);
         loop {
@@ -78,7 +78,7 @@ impl Bench {
         bytes.chunks(IO_SLICE).for_each(|slice| self.call(|gateway, now| gateway.bytes(conn, slice, now)));
     }
 
-    /// Takes everything that is to be sent.
+    /// Takes all bytes that the gateway wants to send.
     fn take(&mut self, conn: Conn) -> usize {
         let mut all = 0;
         loop {
@@ -94,7 +94,8 @@ impl Bench {
     }
 }
 
-/// A request to `model` with `words` in it, answered by `answer`, events if it begins like one; the times of all calls.
+/// Sends a request to `model` that contains `words`, and answers with `answer`, which is a stream if it starts like
+/// one. Returns the durations of all calls.
 fn run(path: &str, model: &str, words: &str, answer: Option<&str>) -> Vec<Duration> {
     let (mut bench, key) = Bench::new();
     let peer = SocketAddr::from(([192, 0, 2, 1], 999));
@@ -105,7 +106,7 @@ fn run(path: &str, model: &str, words: &str, answer: Option<&str>) -> Vec<Durati
     );
     bench.give(client, &post(path, &[("authorization", &format!("Bearer {key}"))], &body));
     if let Some(answer) = answer {
-        let upstream = bench.upstream.expect("a dialed upstream");
+        let upstream = bench.upstream.expect("a dial to the provider");
         assert!(bench.take(upstream) > words.len());
         let length = answer.len();
         let kind = if stream { "text/event-stream" } else { "application/json" };
@@ -118,7 +119,7 @@ fn run(path: &str, model: &str, words: &str, answer: Option<&str>) -> Vec<Durati
     bench.times
 }
 
-/// A stream whose last event holds `text` and lacks its empty line.
+/// Returns a stream whose last event contains `text` and lacks its empty line.
 fn last_event(text: &str) -> String {
     let finish = "\"finish_reason\":\"stop\"";
     format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},{finish}}}]}}\n")
@@ -129,7 +130,7 @@ fn bytes(megabytes: usize) -> usize {
 }
 
 #[test]
-fn no_call_into_the_core_takes_long_however_large_the_body() {
+fn no_call_into_the_core_takes_long_for_any_body_size() {
     let plain = "lorem ipsum ".repeat(bytes(32) / 12);
     let escaped = "\\u00e9\\n\\\"ö漢".repeat(bytes(32) / 18);
     let hello = "hello".to_owned();

@@ -1,4 +1,4 @@
-//! The scripted provider's end of a connection: plain or TLS, with every way to end it, and the listeners that take
+//! The scripted provider's end of a connection, plain or TLS, with every way to end it; and the listeners that accept
 //! connections for a script.
 
 use super::answers::Shape;
@@ -12,14 +12,15 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest wait of the provider for anything.
+/// Timeout of every wait of the provider.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes the kernel takes for a provider that does not read, and from one that floods: left to itself it takes many
-/// megabytes for each connection, and when it has none left every connection of the machine suffers.
+/// Kernel buffer size of a provider's connection. By default the kernel uses many megabytes per connection for a
+/// provider that does not read, or that sends without end, and once this memory is used up every connection of the
+/// machine suffers.
 const KERNEL_BUFFER: usize = 64 * 1024;
 
-/// Provider's end of a connection.
+/// The provider's end of a connection.
 pub enum Wire {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
@@ -33,7 +34,7 @@ impl Wire {
         }
     }
 
-    /// Sends all of `bytes`; an error means that the gateway has gone.
+    /// Sends all of `bytes`; an error means that the gateway has closed the connection.
     pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Wire::Plain(socket) => socket.write_all(bytes),
@@ -41,7 +42,7 @@ impl Wire {
         }
     }
 
-    /// Like the method above, for scripts that ignore errors.
+    /// Works like [`Wire::try_send`], for scripts that ignore errors.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.try_send(bytes.as_ref());
     }
@@ -52,14 +53,14 @@ impl Wire {
                 Wire::Plain(socket) => socket.read(block),
                 Wire::Tls(both) => both.read(block),
             };
-            // A read with a timeout is not begun again by itself when the process has been stopped for a while.
+            // The kernel does not restart a read with a timeout after the process was stopped.
             if !read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
                 return read;
             }
         }
     }
 
-    /// FIN, over TLS with a close_notify before it; then waits for the gateway's end, so that nothing is reset.
+    /// Sends a FIN, preceded by close_notify over TLS. Then waits until the gateway closes, so that no reset is sent.
     pub fn fin(&mut self) {
         if let Wire::Tls(both) = self {
             both.conn.send_close_notify();
@@ -68,18 +69,18 @@ impl Wire {
         self.fin_without_notify();
     }
 
-    /// Sends only FIN.
+    /// Sends a FIN without close_notify.
     pub fn fin_without_notify(&mut self) {
         let _ = self.socket().shutdown(Shutdown::Write);
         self.wait_for_end();
     }
 
-    /// RST.
+    /// Makes the connection end with an RST.
     pub fn reset(&mut self) {
         let _ = SockRef::from(self.socket()).set_linger(Some(Duration::ZERO));
     }
 
-    /// Reads and drops until the gateway has ended the connection.
+    /// Reads and discards until the gateway has closed the connection.
     pub fn wait_for_end(&mut self) {
         let mut block = [0; 64 * 1024];
         while matches!(self.read(&mut block), Ok(count) if count > 0) {}
@@ -104,7 +105,7 @@ pub struct Asked {
 }
 
 impl Wire {
-    /// The next request; the body is read to its end unless the script's name begins with `early`.
+    /// Reads the next request. The body is read completely unless the script's name begins with `early`.
     pub fn request(&mut self) -> Option<Asked> {
         let mut got = Vec::new();
         let mut block = [0; 64 * 1024];
@@ -119,7 +120,7 @@ impl Wire {
         }
     }
 
-    /// Reads what `asked` left.
+    /// Reads the rest of the body of `asked`.
     pub fn rest(&mut self, asked: &Asked) {
         let (mut left, mut block) = (asked.left, [0; 64 * 1024]);
         while left > 0 {
@@ -149,7 +150,8 @@ fn parse(got: &[u8]) -> Option<Asked> {
     Some(Asked { shape, stream: kind == "stream", script: script.to_owned(), left: length - body.len().min(length) })
 }
 
-/// An authority's certificate as PEM, and a server's configuration with a certificate for `localhost` by it.
+/// Creates a CA. Returns its certificate as PEM, and a server configuration with a certificate that it issued for
+/// `localhost`.
 pub fn authority() -> (String, Arc<ServerConfig>) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -164,13 +166,13 @@ pub fn authority() -> (String, Arc<ServerConfig>) {
     (issuer.pem(), Arc::new(config))
 }
 
-/// Takes connections, each on a thread of its own, for `serve`.
+/// Accepts connections and runs `serve` for each on a separate thread.
 pub fn listen(tls: Option<Arc<ServerConfig>>, serve: impl Fn(Wire) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A small window, so that a provider that does not read is felt at once.
+    // The buffers are small, so that the gateway notices immediately when a provider does not read.
     SockRef::from(&listener).set_recv_buffer_size(KERNEL_BUFFER).unwrap();
     SockRef::from(&listener).set_send_buffer_size(KERNEL_BUFFER).unwrap();
-    // The usual queue of 128 is too short for a gateway that dials for all of its clients at once.
+    // The default queue of 128 is too short for a gateway that dials for all of its clients concurrently.
     SockRef::from(&listener).listen(4096).unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The gateway as a process of its own, the providers it is configured with, and a look at what it has in use.
+//! The gateway as a separate process, its configured providers, and its resources in use.
 
 use super::answers::Shape;
 use super::client::{Answer, get};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Deadlines short enough to be waited for, long enough for a busy machine.
+/// Timeouts short enough for a test, long enough for a busy machine.
 pub const CONFIG: &str = r#"
 [server]
 listen = "{gateway}"
@@ -44,9 +44,9 @@ pub struct World {
     pub admin: SocketAddr,
     pub key: String,
     pub folder: Folder,
-    /// Rows of the ledger, as of the last look at it.
+    /// Usage records, as of the last time the ledger was read.
     rows: Mutex<BTreeMap<String, Value>>,
-    /// Holds a place whose queue of connections is full.
+    /// Keeps the connection queue of an address full.
     _full: Vec<std::net::TcpStream>,
 }
 
@@ -61,25 +61,25 @@ pub struct Use {
 }
 
 impl Use {
-    /// True if nothing is in use.
+    /// Returns true if nothing is in use.
     pub fn is_at_rest(&self) -> bool {
         self.upstreams == self.idle && self.holds == 0 && self.buffered == 0
     }
 }
 
-/// Name, scheme, host and port of a provider, and what it has that others have not.
+/// Name, scheme, host and port of a provider, and additional lines of its configuration.
 pub struct Place {
     pub name: &'static str,
     pub base: String,
     pub more: String,
 }
 
-/// A provider without TLS.
+/// Returns a provider without TLS.
 pub fn open(name: &'static str, at: SocketAddr) -> Place {
     Place { name, base: format!("http://{at}"), more: String::new() }
 }
 
-/// A provider whose certificate is looked at: it must be the authority's, and name `host`.
+/// Returns a provider with TLS, whose certificate must be issued by the test's CA for `host`.
 pub fn secure(name: &'static str, host: &str, at: SocketAddr) -> Place {
     Place {
         name,
@@ -117,12 +117,12 @@ impl World {
         World::of(folder, &places, CONFIG, holders)
     }
 
-    /// A gateway with these providers. `full` is kept as long as it lives.
+    /// Starts a gateway with these providers. `full` is kept as long as the gateway runs.
     pub fn of(folder: Folder, places: &[Place], config: &str, full: Vec<std::net::TcpStream>) -> World {
         World::by(folder, places, config, full, |path| Process::start(path, "gateway", &["serve"], &[]))
     }
 
-    /// World that `start` starts in its folder.
+    /// Starts a gateway with `start`, which gets the folder.
     pub fn by(
         folder: Folder,
         places: &[Place],
@@ -150,12 +150,13 @@ impl World {
         World { gateway, at, admin, key: issued.out.trim().to_owned(), folder, rows: Mutex::default(), _full: full }
     }
 
-    /// Waits until everything in use, and the number of descriptors, is what it was; tells what is not.
+    /// Waits until all resources in use, and the number of descriptors, are as before. Otherwise fails with the
+    /// differences.
     pub fn back_to(&self, start: &Use, descriptors: usize) {
         self.back_to_within(start, descriptors, Duration::from_secs(60));
     }
 
-    /// Waits at most this long.
+    /// Works like [`World::back_to`], with another timeout.
     pub fn back_to_within(&self, start: &Use, descriptors: usize, timeout: Duration) {
         let begun = Instant::now();
         loop {
@@ -172,21 +173,21 @@ impl World {
         }
     }
 
-    /// Another key.
+    /// Issues another key.
     pub fn issue(&self, name: &str) -> String {
         let issued = run(self.folder.path(), &["keys", "issue", "--name", name], &[]);
         assert_eq!(issued.code, 0, "{}", issued.err);
         issued.out.trim().to_owned()
     }
 
-    /// All metrics without labels.
+    /// Returns all metrics without labels.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let answer: Answer = get(self.admin, "/metrics").unwrap();
         let lines = answer.text().lines().filter(|line| !line.starts_with('#'));
         lines.filter_map(|line| line.rsplit_once(' ')).map(|(k, v)| (k.to_owned(), v.parse().unwrap())).collect()
     }
 
-    /// Resources in use at this moment, without connections to the admin listener.
+    /// Returns the resources in use now, without connections to the admin listener.
     pub fn usage(&self) -> Use {
         let metrics = self.metrics();
         let of = |name: &str| metrics[name] as u64;
@@ -195,12 +196,12 @@ impl World {
             upstreams: of("tollgate_upstream_connections"),
             idle: of("tollgate_upstream_idle_connections"),
             holds: of("tollgate_open_reservations"),
-            // The request that asks holds a block itself.
+            // The request for the metrics uses buffers itself.
             buffered: of("tollgate_buffered_bytes").saturating_sub(2 * 4096),
         }
     }
 
-    /// Resources in use after all requests have ended.
+    /// Waits until all requests have ended. Returns the resources in use.
     pub fn at_rest(&self, timeout: Duration) -> Use {
         let start = Instant::now();
         loop {
@@ -213,20 +214,20 @@ impl World {
         }
     }
 
-    /// Memory in bytes by its name in `/proc/PID/status`: `VmRSS` now, `VmHWM` at its peak.
+    /// Returns a memory value in bytes by its name in `/proc/PID/status`: `VmRSS` is the present one, `VmHWM` the peak.
     pub fn memory(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.gateway.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// The worst case of memory in bytes that the gateway has announced at its start.
+    /// Returns the worst case of memory in bytes that the gateway logs at startup.
     pub fn announced(&self) -> u64 {
         let written = self.gateway.written();
         announced(written.lines().find(|line| line.contains("\"listening\"")).expect("the first line of the log"))
     }
 
-    /// The row of a request, as a JSON object with its columns; waits until it is committed.
+    /// Waits until the usage record of a request is committed. Returns its columns as a JSON object.
     pub fn row(&self, id: &str) -> Value {
         let known = self.rows.lock().unwrap().get(id).cloned();
         known.unwrap_or_else(|| {
@@ -239,7 +240,7 @@ impl World {
         })
     }
 
-    /// All at once: a look at one costs as much as at all of them.
+    /// Reads all usage records, which takes no longer than reading one.
     fn read_rows(&self) -> BTreeMap<String, Value> {
         let db = rusqlite::Connection::open(self.folder.path().join("tollgate.db")).unwrap();
         let sql = "SELECT id, json_object('target', target, 'attempts', attempts, 'status', status, \
@@ -250,13 +251,13 @@ impl World {
         for row in statement.query_map([], read).unwrap() {
             let (id, text) = row.unwrap();
             let other = rows.insert(id.clone(), serde_json::from_str(&text).unwrap());
-            assert!(other.is_none(), "two rows of {id}");
+            assert!(other.is_none(), "two usage records of {id}");
         }
         rows
     }
 }
 
-/// Worst case in a line `listening`.
+/// Returns the worst case of a line `listening`.
 pub fn announced(line: &str) -> u64 {
     serde_json::from_str::<Value>(line).unwrap()["worst_case_bytes"].as_u64().unwrap()
 }
@@ -272,7 +273,7 @@ fn provider(place: &Place, shape: Shape) -> String {
     format!("[[providers]]\nname = \"{name}-{shape}\"\nshape = \"{shape}\"\nbase_url = \"{base}{path}\"\n{more}\n")
 }
 
-/// Two models: only the tested target, and the tested target with the good one after it.
+/// Returns two models: one with only the tested target, and one with the good target after it.
 fn model(place: &Place, shape: Shape) -> String {
     let (name, shape) = (place.name, shape.name());
     let target = |name: &str| format!("{{ provider = \"{name}-{shape}\", model = \"up\" }}");
@@ -286,7 +287,7 @@ fn model(place: &Place, shape: Shape) -> String {
     )
 }
 
-/// An address whose queue is full: the kernel drops every further SYN, so that a dial hangs.
+/// Returns an address whose queue is full: the kernel drops every further SYN, so that a dial hangs.
 pub fn full_listener() -> (SocketAddr, Vec<std::net::TcpStream>) {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -296,7 +297,7 @@ pub fn full_listener() -> (SocketAddr, Vec<std::net::TcpStream>) {
     let mut held = vec![std::net::TcpStream::from(socket)];
     while let Ok(next) = std::net::TcpStream::connect_timeout(&at, Duration::from_millis(100)) {
         held.push(next);
-        assert!(held.len() < 64, "the queue does not fill");
+        assert!(held.len() < 64, "the queue did not fill up");
     }
     (at, held)
 }

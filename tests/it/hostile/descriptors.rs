@@ -1,4 +1,4 @@
-//! Descriptors running out.
+//! Exhausted file descriptors.
 
 use super::rig::{Gate, Rig, TIMEOUT, chat, get, read_until, rest};
 use super::table::{Attack, status, work_at_rest};
@@ -17,7 +17,7 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
     }]
 };
 
-/// A second gateway, started with a low limit that it cannot raise.
+/// Starts a second gateway with a low limit that it cannot raise.
 fn exhausted(rig: &Rig, _: &mut Gate) -> String {
     let text = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap().replace("ledger.db", "second.db");
     std::fs::write(rig.path("tollgate.toml"), text).unwrap();
@@ -27,7 +27,7 @@ fn exhausted(rig: &Rig, _: &mut Gate) -> String {
         let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         let mut limited = Command::new("sh");
         limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg0("sh").arg(program).args(args);
-        // The newest log is this gateway's.
+        // The newest log belongs to this gateway.
         let logs = (0..).map(|number| rig.path(&format!("log-{number}"))).take_while(|path| path.exists());
         limited.stderr(std::fs::File::create(logs.last().unwrap()).unwrap());
         *command = limited;
@@ -35,19 +35,19 @@ fn exhausted(rig: &Rig, _: &mut Gate) -> String {
     gate.logged("64 descriptors are enough for 12 clients");
     let strangers: Vec<TcpStream> = (0..200).map(|_| gate.connect()).collect();
     let began = Instant::now();
-    // One of them may be about to make room.
-    assert!(gate.metric("tollgate_client_connections") <= 13, "some descriptors are kept back");
-    // A key is served beside them, and its provider reached.
+    // One more connection may be about to make room.
+    assert!(gate.metric("tollgate_client_connections") <= 13, "some descriptors must be reserved");
+    // A key is served next to the strangers, and its provider can be reached.
     let mut stream = gate.connect();
     stream.write_all(get(&key, "/v1/models").replacen("connection: close\r\n", "", 1).as_bytes()).unwrap();
     read_until(&mut stream, "\"small\"");
     stream.write_all(chat(&key, "small", false, "hello").as_bytes()).unwrap();
     assert_eq!(status(&read_until(&mut stream, "\"usage\"")), 200);
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(4), "{took:?}: before header_timeout would have made room");
+    assert!(took < Duration::from_secs(4), "{took:?}: must be before header_timeout makes room");
     let work = work_at_rest(&gate);
     assert!(work < 20, "{work} hundredths of a second of work in a second while nothing can be done");
-    // Those whose connections were closed to make room come again.
+    // Strangers whose connections were closed to make room connect again.
     let mut answered = 0;
     for _ in 0..strangers.len() {
         let mut client = gate.connect();

@@ -1,4 +1,4 @@
-//! Clients that come in numbers.
+//! Attacks by large numbers of clients.
 
 use super::rig::{Gate, Rig, TIMEOUT, chat, connect, get, read_until};
 use super::table::{Attack, descriptors, honest, resident, status, work_at_rest};
@@ -90,7 +90,7 @@ fn at_once(rig: &Rig, gate: &mut Gate) -> String {
     format!("all answered within {} ms", began.elapsed().as_millis())
 }
 
-/// Descriptors that this process may have.
+/// Returns the descriptor limit of this process.
 fn descriptor_limit() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -98,7 +98,7 @@ fn descriptor_limit() -> u64 {
 fn idle(rig: &Rig, gate: &mut Gate) -> String {
     let room = descriptor_limit();
     let count = 9_900.min((room as usize).saturating_sub(200));
-    // What the first connections cost once (pages of tables) is not what one more costs.
+    // The first connections also pay one-time costs (pages of tables), which do not count.
     let mut clients: Vec<TcpStream> = Vec::with_capacity(count);
     let ask = format!("GET /v1/quota HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {}\r\n\r\n", rig.key);
     let mut before = 0;
@@ -115,8 +115,8 @@ fn idle(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(gate.metric("tollgate_client_connections"), count as u64);
     let work = work_at_rest(gate);
     assert!(gate.metric("tollgate_buffered_bytes") < 64 * 1024);
-    assert!(each < 1024, "{each} bytes for an idle connection");
-    assert!(work < 10, "{work} hundredths of a second of work in a second for nobody");
+    assert!(each < 1024, "{each} bytes per idle connection");
+    assert!(work < 10, "{work} hundredths of a second of CPU time in an idle second");
     let asked = Instant::now();
     assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
     let took = asked.elapsed().as_millis();
@@ -125,7 +125,8 @@ fn idle(rig: &Rig, gate: &mut Gate) -> String {
     format!("{count} held: {each} bytes each, {} ms of work in a second; an honest answer took {took} ms", work * 10)
 }
 
-/// Connects and asks with a key so many times; how many were served and kept, and how many were told 503.
+/// Sends `count` requests with a key, each on a new connection. Returns how many were served and kept, and how many got
+/// 503.
 fn crowd(rig: &Rig, gate: &Gate, count: usize) -> [usize; 2] {
     let ask = get(&rig.key, "/v1/quota").replacen("connection: close\r\n", "", 1);
     let (mut kept, mut refused) = (Vec::new(), 0);
@@ -170,7 +171,7 @@ fn strangers(rig: &Rig, gate: &mut Gate) -> String {
         stranger.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").unwrap();
         held.push(stranger);
     }
-    // Fewer descriptors are enough for fewer clients.
+    // With a low descriptor limit there are fewer clients.
     let most = 9_900.min(count as u64 * 9 / 10);
     gate.until("they hold all of them", |gate| gate.metric("tollgate_client_connections") >= most);
     let mut took = Vec::new();
@@ -181,7 +182,7 @@ fn strangers(rig: &Rig, gate: &mut Gate) -> String {
     }
     took.sort();
     let (median, slowest) = (took[100], took[199]);
-    // A machine that is busy with other things may be slower now and then.
+    // A busy machine may be slower occasionally.
     assert!(median < Duration::from_millis(50) && slowest < Duration::from_secs(2), "{median:?} {slowest:?}");
     let (count, median, slowest) = (held.len(), median.as_millis(), slowest.as_millis());
     format!("200 of 200 beside {count} connections, half of them within {median} ms, the slowest in {slowest} ms")
@@ -224,7 +225,7 @@ fn admin_strangers(_: &Rig, gate: &mut Gate) -> String {
     format!("{answered} of {asked} answered beside {} connections", connects.into_inner())
 }
 
-/// The beginning of an answer; nothing where the connection was reset.
+/// Reads the beginning of an answer; empty if the connection was reset.
 fn rest_of_first(stream: &mut TcpStream) -> String {
     let mut block = [0; 4096];
     let read = stream.read(&mut block).unwrap_or(0);
@@ -255,7 +256,7 @@ fn log_flood(_: &Rig, gate: &mut Gate) -> String {
         .lines()
         .filter_map(|line| line.split_once("\"suppressed\",\"requests\":")?.1.trim_end_matches('}').parse::<u64>().ok())
         .sum();
-    assert!(written <= 100 * seconds, "{written} lines in {seconds} s");
+    assert!(written <= 100 * seconds, "{written} log lines in {seconds} s");
     assert!(summaries <= seconds, "{summaries} lines that count the others in {seconds} s");
     assert_eq!(written + counted, gate.metric("tollgate_log_suppressed_total") + written);
     assert!(written + counted >= sent, "{written} and {counted} of {sent}");
@@ -264,7 +265,7 @@ fn log_flood(_: &Rig, gate: &mut Gate) -> String {
 
 fn stream_read(stream: &mut TcpStream, block: &mut [u8]) -> usize {
     let read = stream.read(block).unwrap();
-    assert!(read > 0, "it was closed");
+    assert!(read > 0, "the connection was closed");
     read
 }
 
@@ -292,11 +293,11 @@ fn resets(rig: &Rig, gate: &mut Gate) -> String {
     }
     gate.until("nothing is left", |gate| {
         let left = ["client_connections", "upstream_connections", "open_reservations", "buffered_bytes"];
-        // The question itself is asked over one, and holds a block.
+        // The request for the metrics itself uses a connection and buffers.
         left.iter().map(|name| gate.metric(&format!("tollgate_{name}"))).sum::<u64>() <= 2 * 4096
             && gate.metric("tollgate_upstream_connections") == 0
     });
-    // One more, should one of those that asked still have been there.
+    // One descriptor more, in case a client of an earlier check is still connected.
     gate.until("the descriptors are back", |gate| descriptors(gate) <= before + 1);
     let after = descriptors(gate);
     format!("{before} descriptors before, {after} after")

@@ -1,4 +1,4 @@
-//! Heads and bodies that are too large, in every way.
+//! Heads and bodies that exceed every limit.
 
 use super::rig::{Gate, Rig, chat, rest};
 use super::table::{Attack, resident, status};
@@ -33,7 +33,7 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
     ]
 };
 
-/// Sends without waiting for anybody to read, and says what came back.
+/// Sends `start` and then `more`, `count` times, without reading. Returns what the gateway has sent.
 fn said(gate: &Gate, start: &str, more: &str, count: usize) -> String {
     let mut stream = gate.connect();
     let _ = stream.write_all(start.as_bytes());
@@ -93,7 +93,7 @@ fn chunks(rig: &Rig, gate: &mut Gate) -> String {
         said(gate, &format!("{head}0\r\n"), "t: t\r\n", 1000),
     ]
     .map(|answer| status(&answer));
-    // More digits than 64 bits hold are a size all the same, and too large a one.
+    // A size with more digits than 64 bits hold is valid, but too large.
     assert_eq!(seen, [400, 400, 413, 400]);
     format!("{seen:?}")
 }
@@ -115,7 +115,7 @@ fn hoard(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(status(&answer), 200, "{answer}");
     let most = gate.metric("tollgate_buffered_bytes");
     assert!(most <= (64 << 20) / 4 + (8 << 20), "{most}");
-    // Clients that are not refused receive nothing. The log shows who was refused.
+    // The other clients receive nothing, so the log shows when the refusals are complete.
     gate.until("all others are refused", |gate| gate.log().matches("\"status\":503").count() >= 36);
     let mut refused = 0;
     for mut client in clients {

@@ -1,5 +1,5 @@
-//! Hostile clients against the real binary. Each attack has a bound that must hold while honest clients are served;
-//! the table of attack, bound and what was seen is printed (`cargo test --test it hostile:: -- --nocapture`).
+//! Hostile clients against the real binary. Each attack has a bound that must hold while honest clients are served.
+//! `cargo test --test it hostile:: -- --nocapture` prints the table of attacks, bounds and measurements.
 
 mod descriptors;
 mod floods;

@@ -1,4 +1,4 @@
-//! Clients that are slow on purpose.
+//! Deliberately slow clients.
 
 use super::rig::{Gate, Rig, chat, rest};
 use super::table::{Attack, honest, resident, status};
@@ -51,7 +51,7 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
         Attack {
             name: "pipelined requests without an end, answers not read",
             bound: "256 KiB buffered, cut by write_stall (here 1 s)",
-            // No other timeout ends the connection within the test's wait.
+            // All other timeouts are longer than the test waits.
             server: "write_stall = \"1s\"\nheader_timeout = \"120s\"\nkeepalive_timeout = \"120s\"\n",
             run: pipelined,
         },
@@ -67,7 +67,7 @@ fn many(gate: &Gate, count: usize, said: &str) -> Vec<TcpStream> {
     (0..count).map(open).collect()
 }
 
-/// A connection for which the kernel takes little, so that what is not read stands still soon.
+/// Opens a connection with small kernel buffers, so that unread bytes soon block the gateway.
 fn narrow(gate: &Gate) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -75,7 +75,8 @@ fn narrow(gate: &Gate) -> TcpStream {
     TcpStream::from(socket)
 }
 
-/// Lets every client say one more byte each 100 ms until `over`; measures an honest client meanwhile.
+/// Lets every client send one more byte each 100 ms until `over`. Returns the worst latency of an honest client in the
+/// meantime.
 fn drip(rig: &Rig, gate: &Gate, clients: &mut [TcpStream], over: Duration) -> Duration {
     let (began, mut worst) = (Instant::now(), Duration::ZERO);
     while began.elapsed() < over {
@@ -126,7 +127,7 @@ fn slow_bodies(rig: &Rig, gate: &mut Gate) -> String {
     let grown = resident(gate).saturating_sub(before);
     gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
     let told = ends(&mut clients, 408);
-    assert!(grown < 20_000, "{grown} kB for 100 announced megabytes");
+    assert!(grown < 20_000, "{grown} kB for 100 declared megabytes");
     format!("{told} told 408; {grown} kB more for 100 announced MiB; slowest honest answer {} ms", worst.as_millis())
 }
 
@@ -157,7 +158,7 @@ fn slow_readers(rig: &Rig, gate: &mut Gate) -> String {
     gate.until("all are settled", |gate| gate.log().matches("\"stream\":true,\"status\":499").count() == 100);
     let grown = resident(gate).saturating_sub(before);
     drop(clients);
-    assert!(most <= 100 * 256 * 1024, "{most} bytes buffered");
+    assert!(most <= 100 * 256 * 1024, "{most} bytes are buffered");
     format!("at most {} KiB buffered each ({grown} kB in all); all cut and settled", most / 1024 / 100)
 }
 
@@ -172,7 +173,7 @@ fn trickling_readers(rig: &Rig, gate: &mut Gate) -> String {
         assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(most <= 50 * 256 * 1024, "{most} bytes buffered");
+    assert!(most <= 50 * 256 * 1024, "{most} bytes are buffered");
     drop(clients);
     gate.until("all have left", |gate| gate.metric("tollgate_client_connections") == 0);
     format!("at most {} KiB buffered each", most / 1024 / 50)
@@ -183,14 +184,14 @@ fn pipelined(rig: &Rig, gate: &mut Gate) -> String {
     let mut client = narrow(gate);
     client.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let (all, mut sent) = (request.repeat(1_000), 0);
-    // More than the kernel holds in both directions; the gateway stops reading before.
+    // More than the kernel buffers in both directions. The gateway stops reading before.
     while sent < 256 << 20
         && let Ok(count @ 1..) = client.write(&all.as_bytes()[sent % all.len()..])
     {
         sent += count;
     }
     let most = gate.metric("tollgate_buffered_bytes");
-    assert!(most < 256 * 1024, "{most} bytes buffered");
+    assert!(most < 256 * 1024, "{most} bytes are buffered");
     gate.until("the client is cut", |gate| gate.metric("tollgate_client_connections") == 0);
     format!("{} requests sent, {} KiB buffered, then cut", sent / request.len(), most / 1024)
 }

@@ -1,5 +1,5 @@
-//! Request smuggling: every message whose end two parsers could see in different places. Tollgate refuses it and closes,
-//! so that what lies behind it is never taken for a request.
+//! Request smuggling: every message whose end two parsers might see in different places. Tollgate rejects it and closes
+//! the connection, so that the following bytes are never parsed as a request.
 
 use super::rig::{Gate, Rig, rest};
 use super::table::{Attack, status};
@@ -14,7 +14,7 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
     }]
 };
 
-/// Fields and a body, written so that some parser would see the rest as a second request.
+/// Fields and a body, written so that some parser would treat the rest as a second request.
 const FORMS: &[(&str, &str)] = &[
     ("CL.TE", "content-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
     ("TE.CL", "transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n1\r\nA\r\n0\r\n\r\n"),
@@ -58,7 +58,7 @@ const FORMS: &[(&str, &str)] = &[
     ("header without name", ": 0\r\n\r\n"),
 ];
 
-/// First lines that are no first line of HTTP/1.
+/// First lines that are invalid in HTTP/1.
 const LINES: &[&str] = &[
     "POST /v1/messages HTTP/1.0\r\ntransfer-encoding: chunked",
     "POST  /v1/messages HTTP/1.1",
@@ -98,7 +98,7 @@ fn forms(rig: &Rig, gate: &mut Gate) -> String {
     format!("{} forms: {counts:?} (status: count), none got through", tried.len())
 }
 
-/// Sends `bytes`; the one answer is a refusal, and nothing comes after it.
+/// Sends `bytes`. Checks that the only answer is a rejection, and returns its status.
 fn refused(gate: &Gate, name: &str, bytes: &str) -> u16 {
     let mut stream = gate.connect();
     stream.write_all(bytes.as_bytes()).unwrap();

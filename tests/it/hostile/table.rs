@@ -1,4 +1,4 @@
-//! Runs every attack on a gateway of its own, one after the other, and prints the table.
+//! Runs every attack on its own gateway, one after the other, and prints the table.
 
 use super::rig::{Gate, Rig};
 use super::{descriptors, floods, heads, slow, smuggling, words};
@@ -13,7 +13,7 @@ pub struct Attack {
     pub bound: &'static str,
     /// Lines for `[server]`.
     pub server: &'static str,
-    /// Attacks and panics if the bound does not hold; says what was seen.
+    /// Runs the attack, and panics if the bound does not hold. Returns the measurements.
     pub run: fn(&Rig, &mut Gate) -> String,
 }
 
@@ -46,7 +46,7 @@ fn every_attack_meets_its_bound() {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-/// After every attack: an honest client is served, nothing is left behind, no bug was caught.
+/// Checks after every attack that an honest client is served, all resources are released, and no panic was caught.
 fn still_serves(rig: &Rig, gate: &Gate) {
     let answer = gate.ask(&honest(&rig.key));
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"usage\""), "{answer}");
@@ -57,31 +57,32 @@ fn still_serves(rig: &Rig, gate: &Gate) {
     }
 }
 
-/// Request of an honest client. The connection closes after it.
+/// Returns a request of an honest client, after which the connection closes.
 pub fn honest(key: &str) -> String {
     super::rig::chat(key, "small", false, "hello").replacen("host: h", "connection: close\r\nhost: h", 1)
 }
 
-/// Status of an answer; 0 where there is none.
+/// Returns the status of an answer; 0 if there is none.
 pub fn status(answer: &str) -> u16 {
     answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or(0)
 }
 
-/// Kilobytes of memory the gateway holds.
+/// Returns the resident memory of the gateway in kilobytes.
 pub fn resident(gate: &Gate) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/status", gate.child.id())).unwrap();
     let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Hundredths of a second of processor time the gateway has used.
+/// Returns the CPU time of the gateway in hundredths of a second.
 pub fn processor(gate: &Gate) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", gate.child.id())).unwrap();
     let fields: Vec<&str> = text[text.rfind(')').unwrap()..].split_whitespace().collect();
     fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
 }
 
-/// CPU time in an idle second. The machine adds some only in a few seconds, a busy loop uses some in every second.
+/// Returns the CPU time of an idle second. The machine adds some in a few seconds only, while a busy loop shows in
+/// every second.
 pub fn work_at_rest(gate: &Gate) -> u64 {
     let second = |_| {
         let before = processor(gate);
@@ -98,7 +99,7 @@ pub fn work_at_rest(gate: &Gate) -> u64 {
     least
 }
 
-/// Open descriptors of the gateway.
+/// Returns the number of open descriptors of the gateway.
 pub fn descriptors(gate: &Gate) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", gate.child.id())).unwrap().count()
 }

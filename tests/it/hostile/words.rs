@@ -1,4 +1,4 @@
-//! Hostile texts of clients: deep JSON, log injection, keys in wrong fields. A secret must never be written anywhere.
+//! Hostile texts of clients: deep JSON, log injection, keys in wrong fields. A secret must never appear in any output.
 
 use super::rig::{Gate, Rig, chat, get, read_until, rest};
 use super::table::{Attack, honest, resident, status};
@@ -89,7 +89,7 @@ fn log_lines(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(ask(get(&rig.key, "/v1/models/%0d%0a%22%7b%22forged%22:true%7d")), 404);
     assert_eq!(ask(honest(&rig.key).replacen("\"small\"", &format!("\"{forged}\""), 1)), 400);
     for name in ["x-request-id", "user-agent", "x-forwarded-for", "anthropic-beta"] {
-        // A control character in a head is refused, other characters are logged in a safe form or not at all.
+        // A control character in a head is rejected. Other characters are logged in a safe form or not at all.
         assert_eq!(ask(named(name, raw)), 400);
         assert_eq!(ask(named(name, &raw.replace('\u{1b}', "\u{fc}"))), 200);
     }
@@ -130,7 +130,7 @@ fn keys_in_urls(rig: &Rig, gate: &mut Gate) -> String {
     format!("{} places: none accepted, none logged", targets.len() + 1)
 }
 
-/// Searches all output for texts of a client and secrets for the provider.
+/// Text in a client's request, and a secret for the provider, which must not appear in any output.
 const CONTENT: &str = "content-marker-90125";
 const CREDENTIAL: &str = "credential-marker-5150";
 
@@ -179,6 +179,9 @@ fn secrets(rig: &Rig, _: &mut Gate) -> String {
             assert!(!bytes.windows(marker.len()).any(|window| window == marker.as_bytes()), "{marker} was {name}");
         }
     }
-    assert!(!written.windows(CONTENT.len()).any(|window| window == CONTENT.as_bytes()), "content was written");
+    assert!(
+        !written.windows(CONTENT.len()).any(|window| window == CONTENT.as_bytes()),
+        "content appears in the output"
+    );
     format!("{files} files, {} KiB, metrics and 12 answers: nothing found", written.len() / 1024)
 }

@@ -1,5 +1,6 @@
-//! The wall clock jumps while the gateway runs, or is wrong at its start: only the core, on a clock of the test.
-//! Deadlines follow the other clock, which does not jump. At the end the real binary with a ledger from the future.
+//! The wall clock jumps while the gateway runs, or is wrong when it starts. Most tests run the core alone on a virtual
+//! clock; the last one runs the real binary with a ledger from the future. Deadlines follow the monotonic clock, which
+//! never jumps.
 
 use super::client::get;
 use super::harness::{CREDENTIAL, Harness, chat};
@@ -28,7 +29,7 @@ impl World {
         World::with(plan, Start::default(), begin())
     }
 
-    /// Gateway whose newest usage record and build date are those of `start`.
+    /// Returns a gateway whose newest usage record and build date are those of `start`.
     fn with(plan: &[&str], start: Start, now: Now) -> World {
         let (mut setting, mut keys) = (Setting::default(), KeyRing::default());
         plan.iter().for_each(|line| setting.set("plan team", line));
@@ -51,7 +52,7 @@ impl World {
         text
     }
 
-    /// Sends one request on a new connection. Returns the head of its answer.
+    /// Sends one request on a new connection. Returns the answer's text.
     fn ask(&mut self, request: &str) -> String {
         let client = self.connect(0);
         self.gateway.bytes(client, request.as_bytes(), self.now);
@@ -62,7 +63,7 @@ impl World {
         self.gateway.accepted(listener, ([127, 0, 0, 1], 1).into(), self.now).unwrap()
     }
 
-    /// Has the provider answer; the head and body that a client gets.
+    /// Answers as the provider. Returns the head and body that the client receives.
     fn answer(&mut self, client: Conn) -> String {
         let actions: Vec<Action> = self.gateway.actions().drain(..).collect();
         for action in actions {
@@ -98,7 +99,7 @@ impl World {
         self.ask(&request)[9..12].parse().unwrap()
     }
 
-    /// Answer of `/readyz`.
+    /// Returns the answer of `/readyz`.
     fn ready(&mut self) -> String {
         let admin = self.connect(1);
         self.gateway.bytes(admin, b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n", self.now);
@@ -106,7 +107,7 @@ impl World {
         answer[9..12].to_string() + " " + answer.split_once("\r\n\r\n").unwrap().1
     }
 
-    /// Lines of the log about the clock since the last look.
+    /// Returns the log lines about the clock since the last call.
     fn said(&mut self) -> Vec<serde_json::Value> {
         let orders: Vec<Order> = self.gateway.orders().drain(..).collect();
         let lines = orders.iter().filter_map(|order| if let Order::Log(lines) = order { Some(lines) } else { None });
@@ -115,12 +116,12 @@ impl World {
         lines.filter(|line| line["event"] == "clock").collect()
     }
 
-    /// An operator has accepted the present time.
+    /// Reports that an operator has accepted the present time.
     fn accept(&mut self) {
         self.gateway.notice(Notice::Newest { at: self.now.unix, accepted: true }, self.now);
     }
 
-    /// Number of 200s in `n` requests. All others must be 429.
+    /// Sends `n` requests and returns the number of 200s. All others must be 429.
     fn admitted(&mut self, n: usize) -> usize {
         let statuses: Vec<u16> = (0..n).map(|_| self.chat()).collect();
         assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
@@ -139,20 +140,20 @@ fn moment(text: &str) -> Unix {
 }
 
 #[test]
-fn a_clock_that_jumps_back_neither_frees_a_key_nor_blocks_it_beyond_its_window() {
+fn clock_jump_back_neither_frees_a_key_nor_blocks_it_past_its_window() {
     let mut world = World::new(&["requests = 5"]);
     assert_eq!(world.admitted(7), 5);
     world.set_clock("2026-11-20T08:57:40Z");
-    assert_eq!(world.admitted(3), 0, "what was spent is spent");
+    assert_eq!(world.admitted(3), 0, "requests of the current window still count");
     assert_eq!(world.quota()["rate_limit"]["reset_at"], "2026-11-20T08:58:00Z");
     world.set_clock("2026-11-20T08:58:00Z");
-    assert_eq!(world.admitted(7), 5, "and is free when the window ends that the clock says it is");
+    assert_eq!(world.admitted(7), 5, "the limit is free when the window ends by the clock");
     world.set_clock("2026-11-20T09:00:40Z");
-    assert_eq!(world.admitted(3), 0, "the window that was spent before the jump");
+    assert_eq!(world.admitted(3), 0, "this window was used up before the jump");
 }
 
 #[test]
-fn a_clock_that_jumps_forward_frees_one_window_and_finds_the_old_one_when_it_is_accepted() {
+fn clock_jump_forward_and_back_restores_the_old_window() {
     let mut world = World::new(&["requests = 5"]);
     assert_eq!(world.admitted(3), 3);
     world.set_clock("2028-01-01T00:00:00Z");
@@ -180,7 +181,7 @@ fn nothing_is_admitted_while_the_clock_is_behind_the_newest_record() {
     assert_eq!(said.len(), 1, "{said:?}");
     assert_eq!(said[0]["outcome"], "behind");
     assert_eq!(said[0]["newest_record"], iso(begin().unix));
-    // It is looked at each second, whether anybody asks or not.
+    // The gateway checks the clock every second, even without requests.
     let due = world.gateway.next_deadline().unwrap();
     assert!(due.micros_since(world.now.mono) <= 1_000_000, "{due:?}");
     world.now = Now { mono: due, unix: moment("2026-11-20T08:55:01Z") };
@@ -189,16 +190,16 @@ fn nothing_is_admitted_while_the_clock_is_behind_the_newest_record() {
     world.now = Now { mono: Mono(due.0 + 1_000_000), unix: moment("2026-11-20T09:00:45Z") };
     while world.gateway.expire(world.now) {}
     assert_eq!(world.said()[0]["outcome"], "right");
-    assert_eq!((world.ready(), world.admitted(3)), ("200 ready\n".to_string(), 2), "nothing is lost");
+    assert_eq!((world.ready(), world.admitted(3)), ("200 ready\n".to_string(), 2), "earlier requests still count");
 }
 
 #[test]
-fn a_host_that_boots_in_1970_admits_nothing_and_loses_nothing() {
+fn host_that_boots_in_1970_admits_nothing_until_the_clock_is_set() {
     let newest = begin().unix;
     for start in [Start { newest, ..Start::default() }, Start { built: newest, ..Start::default() }] {
         let boot = Now { mono: Mono(0), unix: Unix(10_000) };
         let mut world = World::with(&["requests = 5"], start, boot);
-        assert_eq!(world.said()[0]["outcome"], "behind", "it says so at once");
+        assert_eq!(world.said()[0]["outcome"], "behind", "the log reports it immediately");
         assert_eq!((world.chat(), world.ready()), (503, "503 not ready: clock\n".to_string()));
         assert_eq!(world.gateway.vitals().holds, 0);
         world.now = Now { mono: Mono(3_000_000), unix: begin().unix };
@@ -222,20 +223,20 @@ fn a_request_whose_body_arrives_after_the_clock_went_back_is_refused() {
 }
 
 #[test]
-fn a_jump_across_the_end_of_a_period_leaves_each_with_what_was_used_in_it() {
+fn clock_jump_between_periods_keeps_the_usage_of_each() {
     let mut world = World::new(&["tokens = 20", "requests = 1000"]);
     world.set_clock("2026-12-01T00:00:05Z");
     assert_eq!((world.chat(), world.quota()["tokens"]["used"].clone()), (200, 7.into()));
     world.set_clock("2026-11-30T23:59:58Z");
     assert_eq!(world.quota()["tokens"]["used"], 0);
-    assert_eq!(world.admitted(5), 3, "7 tokens each, refused from 20 on");
+    assert_eq!(world.admitted(5), 3, "each uses 7 tokens, and requests are refused from 20 on");
     world.set_clock("2026-12-01T00:00:09Z");
     assert_eq!(world.quota()["tokens"]["used"], 7);
     assert_eq!(world.admitted(5), 2);
 }
 
 #[test]
-fn a_jump_neither_ends_a_request_nor_keeps_it_from_ending() {
+fn clock_jump_does_not_change_deadlines() {
     let mut world = World::new(&["requests = 5"]);
     let before = world.gateway.next_deadline();
     world.now.unix = Unix(world.now.unix.0 + 100 * 86_400_000);
@@ -244,7 +245,7 @@ fn a_jump_neither_ends_a_request_nor_keeps_it_from_ending() {
     assert_eq!(world.admitted(5), 5);
 }
 
-/// A usage record of a request that was admitted then.
+/// Returns the usage record of a request admitted at this time.
 pub fn record_of(admitted: Unix) -> Row {
     let text = format!(
         r#"{{"r":"000102030405060708090a0b0c0d0e0f","k":"abcdefABCDEF","a":{},"m":"small","t":"sim-chat/up-small","e":"chat",
@@ -268,7 +269,7 @@ fn a_ledger_whose_clock_ran_ahead_is_refused_until_the_present_time_is_accepted(
     let ready = h.command(&["ready"]);
     assert!(ready.code == 1 && ready.err.contains("the clock is behind"), "{}", ready.err);
     let id = &key[8..20];
-    // Their dates would be wrong once the clock is set.
+    // Their dates would be wrong after the clock is set.
     for dated in
         [&["keys", "issue", "--name", "x"][..], &["keys", "rotate", id], &["keys", "set", id, "--expires", "1d"]]
     {
@@ -281,7 +282,7 @@ fn a_ledger_whose_clock_ran_ahead_is_refused_until_the_present_time_is_accepted(
     }
     let shown = h.command(&["ledger", "clock"]);
     assert!(shown.code == 1 && shown.err.contains(&iso(ahead)), "{}", shown.err);
-    assert_eq!(h.chat(&key, &chat("x")).status(), 503, "showing confirms nothing");
+    assert_eq!(h.chat(&key, &chat("x")).status(), 503, "showing the time does not accept it");
     h.done(&["ledger", "clock", "--confirm"]);
     let began = std::time::Instant::now();
     wait_for("admission", || (h.chat(&key, &chat("x\n#sim tokens=1")).status() == 200).then_some(()));
@@ -296,6 +297,6 @@ fn a_ledger_whose_clock_ran_ahead_is_refused_until_the_present_time_is_accepted(
     h.ledger(2);
     h.gateway.stop("TERM");
     h.start_again();
-    assert_eq!(h.chat(&key, &chat("x")).status(), 200, "a restart does not forget it");
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200, "the acceptance survives a restart");
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }

@@ -1,6 +1,6 @@
 //! A ledger in a Redis Cluster: three masters and three replicas on loopback, under the load of two gateways. A master
-//! dies, its slot moves, its scripts are flushed: no limit is passed, and no row is lost beyond what is stated.
-//! `CLUSTER_KILLS` says how often a master dies, once unless it is set.
+//! dies, the ledger's slot moves, and its scripts are flushed. No limit is exceeded, and no usage record is lost beyond
+//! the documented bound. `CLUSTER_KILLS` sets how often a master dies (default 1).
 
 use super::connections::certificates;
 use super::harness::{Harness, chat, chat_request};
@@ -11,25 +11,25 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// When a node counts as gone, in milliseconds.
+/// Time after which a silent node counts as failed, in milliseconds.
 const NODE_TIMEOUT: &str = "1000";
-/// Time whose writes a failover may lose.
+/// The last writes, of this duration, that a failover may lose.
 const WINDOW: Duration = Duration::from_secs(1);
-/// After the cluster has a master again, so long until every gateway serves: a pause between two tries, a connection,
-/// and what a busy machine adds.
+/// Time from the election of a new master until every gateway serves: the pause between two attempts, connecting, and a
+/// margin for a busy machine.
 const BACK: Duration = Duration::from_millis(1500);
-/// Clients of each gateway that ask without end.
+/// Clients per gateway and key that send requests in a loop.
 const CLIENTS: usize = 3;
-/// Slot of all names of the ledger.
+/// A key of the ledger. All keys of the ledger have the same hash tag, so they are in one slot.
 const NAME: &str = "{tollgate}:epoch";
 
-/// Three masters, and a replica of each behind them.
+/// Three masters with one replica each.
 pub struct Cluster {
     pub nodes: Vec<Server>,
 }
 
 impl Cluster {
-    /// `None` if there is no server on this machine.
+    /// Starts a cluster; `None` if no server program is installed.
     pub fn start() -> Option<Cluster> {
         let bus: Vec<String> = (0..6).map(|_| free_port().to_string()).collect();
         let args = ["--appendonly", "yes", "--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT];
@@ -58,7 +58,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// All nodes say that all is well, and every replica has its master's data.
+    /// Waits until every node reports a healthy cluster and every replica is in sync with its master.
     fn wait_until_whole(&self) {
         for node in &self.nodes {
             wait_for("a node's consent", || node.text(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(()));
@@ -75,12 +75,12 @@ impl Cluster {
         format!("redis+cluster://{}", places.join(","))
     }
 
-    /// A gateway on this cluster; `more` are further lines of `[store]`.
+    /// Starts a gateway on this cluster; `more` are additional lines of `[store]`.
     pub fn gateway(&self, more: &str) -> Harness {
         url_gateway(&self.url(), more)
     }
 
-    /// The node that has the ledger.
+    /// Returns the node that has the ledger.
     fn owner(&self) -> usize {
         self.owner_among(&[]).unwrap()
     }
@@ -91,7 +91,7 @@ impl Cluster {
     }
 }
 
-/// Ends the load, whatever comes of what went on meanwhile.
+/// Ends the load when it is dropped, even if a check fails in the meantime.
 pub struct Ending<'a>(pub &'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -100,17 +100,17 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Answers to the load at one gateway.
+/// Answers of one gateway to the load.
 #[derive(Default)]
 struct Seen {
-    /// Answers that were complete, by their ids, and when: with each of two keys.
+    /// Ids and times of the complete answers, for each of two keys.
     complete: [Vec<(String, Instant)>; 2],
     /// Number of refusals because the ledger was unavailable.
     refused: usize,
 }
 
-/// Asks one request after the other until `over`; nothing but an answer, its limit, or a refusal that says when to come
-/// again is ever heard. What was answered goes to `count`, too.
+/// Sends one request after the other until `over` is set. Each must be answered, refused by its limit, or refused with
+/// `retry-after`. `count` counts the answers, too.
 fn load(h: &Harness, (at, key): (usize, &str), over: &AtomicBool, count: &AtomicUsize) -> Seen {
     let (request, mut seen, mut client) = (chat_request(key, &chat("x\n#sim tokens=2")), Seen::default(), h.client());
     while !over.load(Ordering::Relaxed) {
@@ -132,7 +132,7 @@ fn load(h: &Harness, (at, key): (usize, &str), over: &AtomicBool, count: &Atomic
     seen
 }
 
-/// Puts two keys under load at both gateways while `meanwhile` runs; what was seen at each of them.
+/// Runs `meanwhile` while both gateways are under load with two keys. Returns the answers of each gateway.
 fn under_load(all: &[Harness; 2], keys: &[&str; 2], meanwhile: impl FnOnce()) -> [Seen; 2] {
     let (over, count) = (&AtomicBool::new(false), &AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -154,12 +154,12 @@ fn under_load(all: &[Harness; 2], keys: &[&str; 2], meanwhile: impl FnOnce()) ->
     })
 }
 
-/// The ids of all rows.
+/// Returns the request ids of all usage records.
 fn rows(h: &Harness) -> HashSet<String> {
     let text = h.done(&["ledger", "export"]);
     let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["request_id"].as_str().unwrap().to_owned();
     let all: HashSet<String> = text.lines().map(id).collect();
-    assert_eq!(all.len(), text.lines().count(), "a row twice");
+    assert_eq!(all.len(), text.lines().count(), "a usage record appears twice");
     all
 }
 
@@ -167,8 +167,8 @@ pub fn is_served(h: &Harness, key: &str) -> Option<()> {
     (h.chat(key, &chat("x\n#sim tokens=1")).status() == 200).then_some(())
 }
 
-/// Kills the master that has the ledger, waits until the cluster has another and the gateway that waits for no replica
-/// serves again, then starts the dead one and waits for the other gateway. When it died.
+/// Kills the master that has the ledger. Waits until the cluster has elected another and the gateway that requires no
+/// replica serves again, then starts the dead node and waits for the other gateway. Returns when the master was killed.
 fn fail_over(cluster: &mut Cluster, [one, waits]: &[Harness; 2], key: &str) -> Instant {
     let owner = cluster.owner();
     let killed = Instant::now();
@@ -177,7 +177,7 @@ fn fail_over(cluster: &mut Cluster, [one, waits]: &[Harness; 2], key: &str) -> I
     let failed_over = killed.elapsed();
     wait_at_most(BACK, "service", || is_served(one, key));
     println!("another master after {failed_over:?}, service after {:?}", killed.elapsed());
-    assert_eq!(waits.chat(key, &chat("x")).status(), 503, "there is no replica");
+    assert_eq!(waits.chat(key, &chat("x")).status(), 503, "no replica is up");
     cluster.nodes[owner].run();
     cluster.wait_until_whole();
     wait_at_most(BACK, "service with a replica", || is_served(waits, key));
@@ -185,7 +185,7 @@ fn fail_over(cluster: &mut Cluster, [one, waits]: &[Harness; 2], key: &str) -> I
 }
 
 #[test]
-fn a_master_dies_under_load_and_no_limit_is_passed_and_no_row_lost_but_of_the_last_second() {
+fn failover_under_load_exceeds_no_limit_and_loses_at_most_one_second() {
     let Some(mut cluster) = Cluster::start() else { return };
     let all = [cluster.gateway(""), cluster.gateway("durability = \"before-reply\"\nreplicas = 1")];
     let rounds = std::env::var("CLUSTER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -195,7 +195,7 @@ fn a_master_dies_under_load_and_no_limit_is_passed_and_no_row_lost_but_of_the_la
         let mut died = None;
         let seen = under_load(&all, &[&open, &limited], || died = Some(fail_over(&mut cluster, &all, &open)));
         let killed = died.unwrap();
-        // What was answered since is written behind, so a moment later.
+        // Usage records of answers since then are written behind, so they appear slightly later.
         let since = seen.iter().flat_map(|seen| seen.complete.iter().flatten()).filter(|(_, at)| *at > killed);
         let since: Vec<&String> = since.map(|(id, _)| id).collect();
         let known = wait_for("the rows since then", || {
@@ -216,11 +216,11 @@ fn a_master_dies_under_load_and_no_limit_is_passed_and_no_row_lost_but_of_the_la
         let body = chat("x\n#sim tokens=1");
         let after = (0..=137).take_while(|_| all[0].chat(&limited, &body).status() == 200).count();
         println!("{during} and then {after} admitted at a limit of 137");
-        assert!(during + after <= 137, "nothing that was admitted before is forgotten");
+        assert!(during + after <= 137, "requests admitted before the failover still count");
     }
 }
 
-/// Moves the slot of the ledger to another master, entry by entry, and says so to all.
+/// Moves the slot of the ledger to another master, one key at a time, and announces the move to both nodes.
 fn move_slot(cluster: &Cluster, pause: Duration) {
     let nodes = &cluster.nodes;
     let from = cluster.owner();
@@ -240,7 +240,7 @@ fn move_slot(cluster: &Cluster, pause: Duration) {
         assert!(nodes[from].text(&most).starts_with('+'));
         std::thread::sleep(pause);
     }
-    // What has moved whole is said to have moved, and still cannot be used.
+    // All keys have moved. The old node redirects with -ASK until the move is announced.
     assert!(nodes[from].text(&["GET", NAME]).starts_with("-ASK"));
     for n in [to, from] {
         assert_eq!(nodes[n].text(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]), "+OK\r\n");
@@ -257,7 +257,7 @@ fn a_cluster_may_be_reached_over_tls() {
     let Some(server) = Server::with(&[&tls[..], &more].concat()) else { return };
     server.say(&[b"CLUSTER", b"ADDSLOTSRANGE", b"0", b"16383"]);
     wait_for("its consent", || server.text(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(()));
-    // Nobody listens at the first.
+    // Nothing listens at the first address.
     let url = format!("rediss+cluster://localhost:{},localhost:{port}", free_port());
     let h = url_gateway(&url, &format!("ca_file = \"{ca}\""));
     let key = key_of(std::slice::from_ref(&h), &[]);
@@ -266,7 +266,7 @@ fn a_cluster_may_be_reached_over_tls() {
 }
 
 #[test]
-fn a_slot_that_moves_and_scripts_that_are_flushed_under_load_cost_no_count() {
+fn moved_slot_and_flushed_scripts_under_load_lose_no_count() {
     let Some(cluster) = Cluster::start() else { return };
     let all = [cluster.gateway(""), cluster.gateway("durability = \"before-reply\"")];
     let (open, limited) = (key_of(&all, &[]), key_of(&all, &["--plan", "requests"]));
@@ -276,7 +276,7 @@ fn a_slot_that_moves_and_scripts_that_are_flushed_under_load_cost_no_count() {
             std::thread::sleep(Duration::from_millis(100));
         }
     });
-    assert!(seen.iter().all(|seen| seen.refused == 0), "a flushed cache is filled again, and nobody is refused");
+    assert!(seen.iter().all(|seen| seen.refused == 0), "scripts are loaded again, and no request is refused");
     let before: usize = seen.iter().map(|seen| seen.complete[1].len()).sum();
     let seen = under_load(&all, &[&open, &limited], || {
         move_slot(&cluster, Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! `durability = "before-reply"`, and a ledger that is slow or cannot be written, in both modes.
+//! `durability = "before-reply"`, and a ledger that is slow or not writable, in both modes.
 
 use super::client::Client;
 use super::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed};
@@ -12,21 +12,21 @@ fn before_reply(lag: &str) -> Harness {
     Harness::start(&Setup { store, ..Setup::default() })
 }
 
-/// The ledger's file, opened by another process.
+/// Opens the ledger's file as another process would.
 fn open(h: &Harness) -> rusqlite::Connection {
     let db = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
     db.busy_timeout(Duration::from_secs(5)).unwrap();
     db
 }
 
-/// Blocks all other commits, like a slow disk.
+/// Blocks all other commits, as a slow disk would.
 fn stall(h: &Harness) -> rusqlite::Connection {
     let db = open(h);
     db.execute_batch("BEGIN IMMEDIATE").unwrap();
     db
 }
 
-/// Reads all events of the stream's content.
+/// Reads all content events of the stream.
 fn read_content(client: &mut Client) {
     let mut seen = 0;
     while seen < 12 {
@@ -37,19 +37,22 @@ fn read_content(client: &mut Client) {
 }
 
 #[test]
-fn a_stream_flows_while_its_ledger_is_stuck_and_only_its_end_waits() {
+fn stream_flows_while_the_ledger_is_blocked_and_only_its_end_waits() {
     let h = before_reply("60s");
     let key = h.key();
     let stalled = stall(&h);
     let mut client = h.client();
     client.send(&chat_request(&key, &streamed(chat(SLOW))));
     assert_eq!(client.head().unwrap().status, 200);
-    // The ledger is stuck until all of it has come.
+    // The ledger is blocked until the client has received all content.
     read_content(&mut client);
     client.socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
     while let Ok(Some(chunk)) = client.chunk() {
         let text = String::from_utf8(chunk).unwrap();
-        assert!(!text.contains("\"stop\"") && !text.contains("[DONE]"), "it ended before its row was safe: {text}");
+        assert!(
+            !text.contains("\"stop\"") && !text.contains("[DONE]"),
+            "it ended before its usage record was safe: {text}"
+        );
     }
     stalled.execute_batch("ROLLBACK").unwrap();
     client.socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -63,7 +66,7 @@ fn a_stream_flows_while_its_ledger_is_stuck_and_only_its_end_waits() {
 }
 
 #[test]
-fn a_whole_answer_and_a_messages_stream_wait_for_their_rows_too() {
+fn complete_answer_and_messages_stream_wait_for_their_records_too() {
     let h = before_reply("60s");
     let key = h.key();
     for request in [
@@ -77,7 +80,11 @@ fn a_whole_answer_and_a_messages_stream_wait_for_their_rows_too() {
         client.socket.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
         let mut early = Vec::new();
         if let Ok(head) = client.head() {
-            assert_eq!(head.get("transfer-encoding"), Some("chunked"), "a whole answer came early");
+            assert_eq!(
+                head.get("transfer-encoding"),
+                Some("chunked"),
+                "a complete answer arrived before its usage record was safe"
+            );
             while let Ok(Some(chunk)) = client.chunk() {
                 early.extend(chunk);
             }
@@ -98,7 +105,7 @@ fn a_whole_answer_and_a_messages_stream_wait_for_their_rows_too() {
 }
 
 #[test]
-fn an_answer_whose_row_is_late_is_an_error_and_service_comes_back_by_itself() {
+fn answer_with_a_late_record_is_an_error_and_service_recovers() {
     let h = before_reply("300ms");
     let key = h.key();
     let stalled = stall(&h);
@@ -109,7 +116,7 @@ fn an_answer_whose_row_is_late_is_an_error_and_service_comes_back_by_itself() {
     assert_eq!((whole.status(), whole.json()["error"]["type"].as_str()), (503, Some("upstream_error")));
     assert!(began.elapsed() >= Duration::from_millis(300));
     let refused = h.chat(&key, &chat("hello"));
-    assert_eq!(refused.status(), 503, "nothing is let through unmetered");
+    assert_eq!(refused.status(), 503, "no request may pass without being recorded");
     assert!(refused.head.get("retry-after").is_some());
     assert_eq!(h.status_of(&key), 503);
     let streamed = streaming.answer().unwrap();
@@ -119,7 +126,7 @@ fn an_answer_whose_row_is_late_is_an_error_and_service_comes_back_by_itself() {
     assert!(!streamed.text().contains("[DONE]") && !streamed.text().contains("\"stop\""));
     drop(stalled);
     wait_for("service", || (h.chat(&key, &chat("hello")).status() == 200).then_some(()));
-    // Both late rows were committed after all: what was used is charged, although its answer ended in an error.
+    // Both late usage records were committed after all: their usage is charged, although the answers ended in an error.
     let served = h.count("requests");
     assert!(served >= 3, "{served}");
     assert_eq!(h.ledger(served).requests, served);
@@ -133,7 +140,7 @@ fn a_ledger_that_cannot_be_written_stops_admission_and_loses_nothing() {
     h.ledger(1);
     let full = open(&h);
     full.execute_batch("ALTER TABLE groups RENAME TO hidden").unwrap();
-    assert_eq!(h.chat(&key, &chat("hello")).status(), 200, "write-behind does not look");
+    assert_eq!(h.chat(&key, &chat("hello")).status(), 200, "write-behind does not wait for the commit");
     wait_for("the refusal", || (h.chat(&key, &chat("hello")).status() == 503).then_some(()));
     full.execute_batch("ALTER TABLE hidden RENAME TO groups").unwrap();
     wait_for("service", || (h.chat(&key, &chat("hello")).status() == 200).then_some(()));

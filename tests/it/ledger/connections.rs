@@ -1,5 +1,5 @@
-//! How commands and gateways reach a shared ledger: with a password, over TLS, and on a server that answers late or not
-//! at all.
+//! How commands and gateways connect to a shared ledger: with a password, over TLS, and to a server that answers late
+//! or never.
 
 use super::harness::{Harness, Setup, chat};
 use super::process::{Folder, free_port, run};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate::base::limits;
 
 #[test]
-fn a_server_without_an_append_only_file_is_warned_of_and_a_password_is_neither_needed_nor_shown() {
+fn missing_append_only_file_is_warned_of_and_passwords_are_never_shown() {
     let Some(server) = Server::with(&["--appendonly", "no", "--requirepass", "s3cret-word"]) else { return };
     let url = server.url().replace("redis://", "redis://:s3cret-word@");
     let h = url_gateway(&url, "");
@@ -30,7 +30,7 @@ fn a_server_without_an_append_only_file_is_warned_of_and_a_password_is_neither_n
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_said_not_to_answer() {
+fn command_reports_a_server_that_does_not_answer() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (folder, url) = (Folder::new(), format!("redis://{}/0", silent.local_addr().unwrap()));
     let text = format!(
@@ -47,7 +47,7 @@ fn a_command_waits_for_a_busy_server_longer_than_a_request_does() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let key = key_of(std::slice::from_ref(&h), &[]);
-    // Longer than a gateway that serves waits for a connection, and for an answer.
+    // Longer than a running gateway waits for a connection plus an answer.
     let stopped = limits::SHARED_CONNECT.max(limits::SHARED_ANSWER) + Duration::from_millis(500);
     server.signal("STOP");
     std::thread::scope(|scope| {
@@ -59,7 +59,8 @@ fn a_command_waits_for_a_busy_server_longer_than_a_request_does() {
     });
 }
 
-/// Certificate and key of a server, and the authority that vouches for it.
+/// Writes a self-signed certificate of a server and its key. Returns the paths of the certificate, the key and the CA
+/// file, which is the certificate itself.
 pub fn certificates(folder: &Path) -> [String; 3] {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();

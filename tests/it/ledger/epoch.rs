@@ -1,5 +1,5 @@
-//! A shared ledger that was emptied or replaced under the hosts that use it: they refuse rather than counting from
-//! zero, until an operator replaces it on purpose. And rows of many requests in one entry.
+//! A shared ledger that is emptied or replaced while hosts use it. The hosts refuse requests instead of counting from
+//! zero, until an operator adopts the new ledger explicitly. Also: the usage records of many requests in one entry.
 
 use super::harness::{Harness, chat, chat_request, streamed};
 use super::process::wait_for;
@@ -10,7 +10,7 @@ fn status(h: &Harness, key: &str) -> u16 {
     h.chat(key, &chat("x\n#sim tokens=1")).status()
 }
 
-/// All of them refuse, and continue to refuse. No answer says that a key is wrong.
+/// Checks that all hosts refuse and continue to refuse, and that no answer calls a key wrong.
 fn all_refuse(all: &[Harness], key: &str) {
     for h in all {
         wait_for("the refusal", || (status(h, key) == 503).then_some(()));
@@ -20,12 +20,12 @@ fn all_refuse(all: &[Harness], key: &str) {
         assert_eq!((status(h, key), h.status_of(key)), (503, 503));
         let lines = h.log();
         let said = lines.iter().any(|line| line["event"] == "ledger" && line["error"].to_string().contains("adopt"));
-        assert!(said, "the log says what to do");
+        assert!(said, "the log must say what to do");
     }
 }
 
 #[test]
-fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
+fn emptied_ledger_is_refused_until_it_is_adopted() {
     let Some(server) = Server::start() else { return };
     let all = server.three();
     let key = key_of(&all, &["--plan", "requests"]);
@@ -35,7 +35,7 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
     assert_eq!(running.head().unwrap().status, 200);
     server.say(&[b"FLUSHALL"]);
     all_refuse(&all, &key);
-    // A key that was issued now would work at no host.
+    // A key issued now would not work at any host.
     let refused = all[0].command(&["keys", "issue", "--name", "x", "--plan", "requests"]);
     assert!(refused.code == 1 && refused.err.contains("tollgate ledger adopt"), "{}{}", refused.out, refused.err);
     let said = all[0].done(&["ledger", "adopt"]);
@@ -45,10 +45,11 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
         wait_for("service", || (status(h, &fresh) == 200).then_some(()));
         wait_for("the loss of the old key", || (h.status_of(&key) == 401).then_some(()));
     }
-    // One that starts afterwards finds a ledger like any other.
+    // A host that starts afterwards accepts the ledger like any other.
     let late = server.gateway("");
     assert_eq!(status(&late, &fresh), 200);
-    // What began under the old one is written into the new one, which knows nothing of its key.
+    // The usage record of a request that began under the old ledger is written to the new one, although that one does
+    // not know the key.
     while running.chunk().unwrap().is_some() {}
     wait_for("the row", || (sums(&late, &key).0 >= 1).then_some(()));
     let said = late.done(&["ledger", "verify"]);
@@ -56,7 +57,7 @@ fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
 }
 
 #[test]
-fn a_gateway_that_starts_refuses_a_ledger_that_was_emptied_meanwhile() {
+fn starting_gateway_refuses_a_ledger_emptied_in_the_meantime() {
     let Some(server) = Server::start() else { return };
     let mut all = [server.gateway(""), server.gateway("")];
     let key = key_of(&all, &["--plan", "requests"]);
@@ -69,14 +70,14 @@ fn a_gateway_that_starts_refuses_a_ledger_that_was_emptied_meanwhile() {
         let refused = all[0].command(args);
         assert!(refused.code != 0 && refused.err.contains("tollgate ledger adopt"), "{args:?}: {}", refused.err);
     }
-    assert_eq!(server.number(&["DBSIZE"]), 0, "nothing has begun a ledger");
+    assert_eq!(server.number(&["DBSIZE"]), 0, "nothing may create a new ledger");
     all[0].done(&["ledger", "adopt"]);
     let fresh = all[0].issue(&["--plan", "requests"]);
     for h in &mut all {
         h.start_again();
         assert_eq!((status(h, &fresh), h.status_of(&key)), (200, 401));
     }
-    // Nobody has to adopt it again, however long ago that was.
+    // Nobody has to adopt the ledger again, even if the adoption was long ago.
     server.say(&[b"DEL", b"tollgate:adopted"]);
     assert!(all[1].gateway.stop("TERM").success());
     all[1].start_again();
@@ -102,8 +103,8 @@ fn a_ledger_restored_from_an_older_copy_is_reported() {
         wait_for("service", || (status(h, &key) == 200).then_some(()));
     }
     wait_for("the rows", || (sums(&all[0], &key).0 == 3).then_some(()));
-    assert!(!all.iter().any(warned_of_loss), "nothing was lost");
-    // One gateway runs, and one starts afterwards, which the copy does not know the last start of.
+    assert!(!all.iter().any(warned_of_loss), "no warning without a loss");
+    // One gateway keeps running. The other one starts after the restore, and the copy does not contain its last start.
     assert!(all[1].gateway.stop("TERM").success());
     all[1].start_again();
     assert!(all[1].gateway.stop("TERM").success());
@@ -118,7 +119,7 @@ fn a_ledger_restored_from_an_older_copy_is_reported() {
 }
 
 #[test]
-fn what_was_spent_of_a_ledger_that_is_gone_refuses_nobody_of_the_next() {
+fn usage_of_a_lost_ledger_does_not_count_in_the_adopted_one() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("[[groups]]\nname = \"labs\"\nrequests = 3\nwindow = \"31d\"\n");
     let all = std::slice::from_ref(&h);
@@ -131,11 +132,11 @@ fn what_was_spent_of_a_ledger_that_is_gone_refuses_nobody_of_the_next() {
     let fresh = h.issue(&["--plan", "open", "--group", "labs"]);
     wait_for("service", || (h.status_of(&fresh) == 200).then_some(()));
     let asked = [0; 5].map(|_| status(&h, &fresh));
-    assert_eq!(asked, [200, 200, 200, 429, 429], "the group begins anew");
+    assert_eq!(asked, [200, 200, 200, 429, 429], "the group starts from zero");
 }
 
 #[test]
-fn a_ledger_that_has_lost_its_epoch_is_refused_at_the_start_too() {
+fn ledger_without_its_epoch_is_refused_at_startup_too() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let key = key_of(std::slice::from_ref(&h), &[]);
@@ -152,7 +153,7 @@ fn a_ledger_that_has_lost_its_epoch_is_refused_at_the_start_too() {
     assert!(refused.err.contains("was emptied or replaced"), "{}", refused.err);
     h.done(&["ledger", "adopt"]);
     wait_for("service", || (status(&h, &key) == 200).then_some(()));
-    // No other data was lost: the same counters continue.
+    // Nothing else was lost: the counters continue.
     agree(std::slice::from_ref(&h), &[&key]);
 }
 
@@ -165,7 +166,7 @@ fn a_ledger_in_a_file_needs_no_adopting() {
 }
 
 #[test]
-fn rows_of_many_requests_are_one_entry_and_every_counter_is_their_sum() {
+fn usage_records_share_entries_and_counters_are_their_sum() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let key = key_of(std::slice::from_ref(&h), &[]);
@@ -181,5 +182,5 @@ fn rows_of_many_requests_are_one_entry_and_every_counter_is_their_sum() {
     assert_eq!(used(&h, &key), h.ledger(200).tokens());
     let entries = server.number(&["XLEN", "tollgate:rows"]);
     println!("200 rows in {entries} entries");
-    assert!(entries < 100, "{entries} entries for 200 rows");
+    assert!(entries < 100, "{entries} entries for 200 usage records");
 }

@@ -1,11 +1,12 @@
-//! Charges if no provider reports usage: texts that look cheap must cost their full amount, by the real binary.
+//! Charges when the provider reports no usage: texts that look cheap to tokenize must be charged in full. Runs the real
+//! binary.
 
 use super::client::post;
 use super::harness::{Harness, Setup, bearer, chat, chat_request, streamed, with};
 use super::races::{admitted, race};
 use serde_json::{Value, json};
 
-/// A budget of a dollar, and a model whose prompts cost a hundred-thousandth of a dollar a token.
+/// A budget of one dollar, and a model whose prompts cost $10 per million tokens.
 const DEAR: &str = "[[models]]\nid = \"dear\"\ncontext = \"1M\"\nserves = [\"chat\", \"completions\"]\n\
                     input_price = 10.0\noutput_price = 0\nreserve_tokens = 64\n\
                     targets = [{ provider = \"sim-chat\", model = \"up\" }]\n\
@@ -15,17 +16,19 @@ fn start() -> Harness {
     Harness::start(&Setup { more: DEAR.to_owned(), ..Setup::default() })
 }
 
-/// Ten thousand words, each with two backslashes and letters behind it, which a body has as `\\u`.
+/// Returns ten thousand words, each followed by two backslashes with letters after them, which the JSON body escapes as
+/// `\\u`.
 fn words() -> String {
     r"heron \u\u ".repeat(10_000)
 }
 
-/// A request for `dear` whose answer is as `sim` says.
+/// Returns a request for `dear` that the provider answers as `sim` says.
 fn dear(sim: &str) -> Value {
     with(chat(&format!("{}\n#sim {sim} no_usage", words())), "model", "dear")
 }
 
-/// Dollars that such a prompt costs at least, and requests that a budget of one has room for.
+/// Returns the minimum cost of such a prompt in dollars, and the maximum number of requests within a budget of one
+/// dollar.
 fn least() -> (f64, usize) {
     let dollars = words().len() as f64 / 8.0 * 10e-6;
     (dollars, (1.0 / dollars).ceil() as usize)
@@ -45,13 +48,13 @@ fn racing_prompts_of_escaped_backslashes_stay_within_budget() {
     println!("{ok} of 40 admitted for ${spent}, {most} allowed");
     assert!((1..=most).contains(&ok), "{ok} of 40 admitted, {most} allowed");
     assert!(spent >= ok as f64 * dollars, "{spent}");
-    // The budget, and what the last one admitted had reserved.
+    // The budget plus the reservation of the last admitted request.
     assert!(spent <= 1.0 + spent / ok as f64, "{spent}");
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
 #[test]
-fn streams_left_early_spend_budget() {
+fn abandoned_streams_spend_the_budget() {
     let h = start();
     let key = h.key_with(&["--plan", "dollar"]);
     let request = chat_request(&key, &streamed(dear("tokens=50 stall_after=20")));
@@ -72,7 +75,7 @@ fn streams_left_early_spend_budget() {
         let least = (left as f64 + 1.0) * dollars / 10e-6;
         assert!(ledger.input as f64 >= least && ledger.output > 0, "{ledger:?} after {left}");
     }
-    panic!("{} streams were left, and the budget is not spent: {}", most + 1, used(&h, &key));
+    panic!("{} streams were abandoned, and the budget is not spent: {}", most + 1, used(&h, &key));
 }
 
 #[test]

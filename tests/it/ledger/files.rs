@@ -1,4 +1,4 @@
-//! Behaviour of a gateway whose ledger file is removed, is reached by another name, or cannot grow.
+//! A gateway whose ledger file is removed, opened under another name, damaged, or cannot grow.
 
 use super::client::{Client, get, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
@@ -19,7 +19,7 @@ fn wait_until_ready(h: &Harness, status: u16) {
     wait_for(&format!("/readyz to say {status}"), ready);
 }
 
-/// Why the ledger failed, by the log.
+/// Returns why the ledger failed, from the log.
 fn failures(h: &Harness) -> Vec<String> {
     let log = h.log();
     let failed = log.iter().filter(|line| line["event"] == "ledger" && line.get("error").is_some());
@@ -27,7 +27,7 @@ fn failures(h: &Harness) -> Vec<String> {
 }
 
 #[test]
-fn a_ledger_that_was_moved_away_or_replaced_has_failed_until_it_is_back() {
+fn moved_or_replaced_ledger_has_failed_until_it_is_back() {
     let h = Harness::usual();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     assert_eq!(h.chat(&key, &body).status(), 200);
@@ -51,7 +51,7 @@ fn a_ledger_that_was_moved_away_or_replaced_has_failed_until_it_is_back() {
 }
 
 #[test]
-fn a_second_gateway_on_the_same_file_is_refused_by_whatever_name_it_reaches_it() {
+fn second_gateway_on_one_file_is_refused_under_every_name() {
     let h = Harness::usual();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     std::os::unix::fs::symlink("tollgate.db", path(&h, "soft.db")).unwrap();
@@ -73,7 +73,7 @@ fn a_second_gateway_on_the_same_file_is_refused_by_whatever_name_it_reaches_it()
 }
 
 #[test]
-fn a_ledger_that_may_not_grow_refuses_and_does_not_end_the_gateway() {
+fn ledger_that_cannot_grow_refuses_without_stopping_the_gateway() {
     let mut h = Harness::usual();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     let limit = |h: &Harness, bytes: &str| {
@@ -96,7 +96,7 @@ fn a_ledger_that_may_not_grow_refuses_and_does_not_end_the_gateway() {
 }
 
 #[test]
-fn a_damaged_record_stops_neither_revocations_nor_a_start() {
+fn damaged_key_record_blocks_neither_revocation_nor_startup() {
     let mut h = Harness::usual();
     let keys = [(); 3].map(|()| h.key());
     let id = |at: usize| &keys[at][8..20];
@@ -109,7 +109,7 @@ fn a_damaged_record_stops_neither_revocations_nor_a_start() {
         h.log().iter().any(named).then_some(())
     };
     wait_for("the log to name it", || named(&h));
-    assert_eq!(h.status_of(&keys[0]), 401, "it opens nothing");
+    assert_eq!(h.status_of(&keys[0]), 401, "a damaged key opens nothing");
     h.done(&["keys", "revoke", id(1)]);
     wait_for("the revocation", || (h.status_of(&keys[1]) == 401).then_some(()));
     assert_eq!(h.gateway.stop("TERM").code(), Some(0));
@@ -119,7 +119,7 @@ fn a_damaged_record_stops_neither_revocations_nor_a_start() {
     assert_eq!(h.done(&["keys", "list"]).lines().count(), 3);
 }
 
-/// Actions on files of the ledger, by their extensions.
+/// Moves files of the ledger aside, chosen by their suffixes.
 fn remove(h: &Harness, ends: &[&str]) {
     ends.iter()
         .for_each(|end| fs::rename(path(h, &format!("tollgate.db{end}")), path(h, &format!("aside{end}"))).unwrap());
@@ -144,7 +144,7 @@ fn admin(h: &Harness, method: &str, id: &str) -> u16 {
 }
 
 #[test]
-fn files_of_the_log_that_are_not_in_place_stop_admission_and_changes() {
+fn missing_wal_files_stop_admission_and_changes() {
     let server = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
     let mut h = Harness::start(&Setup { server, ..Setup::default() });
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
@@ -161,7 +161,7 @@ fn files_of_the_log_that_are_not_in_place_stop_admission_and_changes() {
     ];
     for (turn, (fault, ends)) in cases.into_iter().enumerate() {
         fault(&h, ends);
-        // Before the gateway has looked, and after that.
+        // Before the gateway has checked its files, and after that.
         for looked in [false, true] {
             if looked {
                 wait_until_ready(&h, 503);
@@ -194,7 +194,7 @@ fn files_of_the_log_that_are_not_in_place_stop_admission_and_changes() {
 }
 
 #[test]
-fn a_file_that_is_cut_stops_admission_and_commands() {
+fn truncated_file_stops_admission_and_commands() {
     let h = Harness::usual();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     assert_eq!(h.chat(&key, &body).status(), 200);
@@ -206,7 +206,7 @@ fn a_file_that_is_cut_stops_admission_and_commands() {
     let whole = std::fs::read(path(&h, "tollgate.db")).unwrap();
     for length in [whole.len() / 2, 0] {
         std::fs::write(path(&h, "tollgate.db"), &whole[..length]).unwrap();
-        // Nothing that only reads may remove the log that belongs to the file.
+        // A command that only reads must not remove the write-ahead log of the file.
         for command in [&["keys", "list"][..], &["usage"], &["ledger", "verify"], &["keys", "revoke", &key[8..20]]] {
             assert_eq!(h.command(command).code, 1, "{command:?} at {length} bytes");
         }
@@ -220,7 +220,8 @@ fn a_file_that_is_cut_stops_admission_and_commands() {
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
-/// Moved: nothing is at the path, but the log next to it shows that a gateway runs. Replaced: by a copy.
+/// Moved: the path is empty, but the write-ahead log next to it shows that a gateway runs. Replaced: a copy is at the
+/// path.
 #[test]
 fn no_command_succeeds_on_a_ledger_that_is_not_the_gateways() {
     let h = Harness::start(&Setup {
@@ -272,17 +273,17 @@ fn no_command_succeeds_on_a_ledger_that_is_not_the_gateways() {
             let answer = Client::connect(h.admin).ask(&asked);
             assert_eq!(answer.status(), 503, "{method} {what}: {}", answer.text());
         }
-        assert_eq!(db.exists(), replaced, "no command makes a file in its place");
+        assert_eq!(db.exists(), replaced, "no command may create a file at the path");
         fs::rename(&aside, &db).unwrap();
         wait_until_ready(&h, 200);
     }
     assert_eq!(h.status_of(&key), 200);
 }
 
-/// A reader's snapshot stops a checkpoint half-way: the file is then shorter than its header says, and the last pages are
-/// in the log alone.
+/// A reader's snapshot stops a checkpoint half-way. The file is then shorter than its header says, and the last pages
+/// exist only in the write-ahead log.
 #[test]
-fn a_checkpoint_that_a_reader_stops_leaves_commands_working() {
+fn checkpoint_stopped_by_a_reader_leaves_commands_working() {
     let h = Harness::usual();
     let key = h.key();
     let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
@@ -307,7 +308,7 @@ fn a_checkpoint_that_a_reader_stops_leaves_commands_working() {
 }
 
 #[test]
-fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
+fn truncated_wal_stops_admission_but_no_process() {
     for end in ["-wal", "-shm"] {
         let mut h = Harness::usual();
         let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
@@ -315,14 +316,14 @@ fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
         db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
         drop(db);
         std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
-        assert_eq!(h.chat(&key, &body).status(), 200, "SQLite may empty the log itself");
+        assert_eq!(h.chat(&key, &body).status(), 200, "SQLite itself may truncate the write-ahead log");
         h.ledger(1);
         assert_eq!(failures(&h), Vec::<String>::new());
         let file = fs::File::options().write(true).open(path(&h, &format!("tollgate.db{end}"))).unwrap();
         file.set_len(0).unwrap();
         wait_until_ready(&h, 503);
         assert_eq!(h.chat(&key, &body).status(), 503);
-        // The log is written by a thread of its own.
+        // A separate thread writes the log.
         let why = wait_for("the log to say why", || Some(failures(&h)).filter(|why| !why.is_empty())).join("\n");
         assert!(why.contains(&format!("tollgate.db{end}")) && why.contains("cut or overwritten"), "{why}");
         let done = h.command(&["keys", "revoke", &key[8..20]]);
@@ -333,14 +334,14 @@ fn a_log_that_is_cut_stops_admission_and_ends_no_process() {
     }
 }
 
-/// Writes over a file in place: it keeps its identity.
+/// Overwrites a file in place, which keeps its inode.
 fn overwrite(h: &Harness, name: &str, bytes: &[u8]) {
     let file = fs::File::options().write(true).open(path(h, name)).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).unwrap();
 }
 
 #[test]
-fn a_file_that_is_overwritten_in_place_stops_admission_and_commands_until_it_is_back() {
+fn file_overwritten_in_place_stops_admission_until_it_is_restored() {
     let mut h = Harness::usual();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     assert_eq!(h.chat(&key, &body).status(), 200);
@@ -350,7 +351,7 @@ fn a_file_that_is_overwritten_in_place_stops_admission_and_commands_until_it_is_
     assert_eq!(h.chat(&key, &body).status(), 200);
     h.ledger(2);
     let mut served = 2;
-    // After a usual start, and after one that found the log of a killed gateway.
+    // After a usual start, and after a start that found the write-ahead log of a killed gateway.
     for killed in [false, true] {
         if killed {
             h.gateway.stop("KILL");
@@ -367,21 +368,21 @@ fn a_file_that_is_overwritten_in_place_stops_admission_and_commands_until_it_is_
             assert_eq!(h.chat(&key, &body).status(), 503, "{what}");
             let done = h.command(&["keys", "revoke", &key[8..20]]);
             assert!(done.code == 1 && done.err.contains("tollgate.db"), "{what}: {}{}", done.out, done.err);
-            // It must not be written to while it is this file.
+            // Nothing may be written to the file while it has foreign content.
             assert_eq!(fs::read(path(&h, "tollgate.db")).unwrap()[..bytes.len()], bytes, "{what}");
             overwrite(&h, "tollgate.db", &whole);
             fs::File::options().write(true).open(path(&h, "tollgate.db")).unwrap().set_len(whole.len() as u64).unwrap();
             wait_until_ready(&h, 200);
             assert_eq!(h.chat(&key, &body).status(), 200, "{what}");
             served += 1;
-            // What overlaps a commit of the gateway may go unnoticed.
+            // A change that overlaps a commit of the gateway may go unnoticed.
             h.ledger(served);
             std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
         }
     }
     let why = failures(&h);
     assert!(why.iter().all(|why| why.contains("tollgate.db") && why.contains("cut or overwritten")), "{why:?}");
-    // A stop leaves the log as it is, which the right file needs.
+    // A stop leaves the write-ahead log unchanged, since the original file needs it.
     let whole = fs::read(path(&h, "tollgate.db")).unwrap();
     overwrite(&h, "tollgate.db", &vec![0; whole.len()]);
     h.gateway.stop("TERM");
@@ -392,7 +393,7 @@ fn a_file_that_is_overwritten_in_place_stops_admission_and_commands_until_it_is_
 }
 
 #[test]
-fn checkpoints_of_others_and_a_new_time_of_the_file_are_no_fault() {
+fn foreign_checkpoints_and_a_new_mtime_are_not_errors() {
     let h = Harness::usual();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
@@ -414,7 +415,7 @@ fn checkpoints_of_others_and_a_new_time_of_the_file_are_no_fault() {
 }
 
 #[test]
-fn a_copy_replaces_only_an_older_copy() {
+fn backup_replaces_only_an_older_backup() {
     let h = Harness::usual();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     assert_eq!(h.chat(&key, &body).status(), 200);
@@ -428,7 +429,7 @@ fn a_copy_replaces_only_an_older_copy() {
     assert!(Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
     let identity = |name: &str| {
         use std::os::unix::fs::MetadataExt;
-        // A copy takes the place of another file by a new one. The gateway goes on writing to its own.
+        // `backup` replaces its target with a new file, and the gateway would continue to write to the old one.
         fs::symlink_metadata(at(name)).map(|found| (found.ino(), found.mode())).ok()
     };
     let config = fs::read_to_string(at("tollgate.toml")).unwrap();
@@ -470,7 +471,7 @@ fn a_copy_replaces_only_an_older_copy() {
 }
 
 #[test]
-fn a_backup_that_fails_leaves_nothing_and_removes_what_a_killed_one_has_left() {
+fn failed_backup_leaves_no_file_and_old_drafts_are_removed() {
     let h = Harness::usual();
     h.key();
     let drafts = || {
@@ -483,17 +484,17 @@ fn a_backup_that_fails_leaves_nothing_and_removes_what_a_killed_one_has_left() {
     limited.args(["-c", "ulimit -f 32; exec \"$0\" ledger backup copy.db"]).arg(binary()).current_dir(h.folder.path());
     let failed = limited.env(CREDENTIAL.0, CREDENTIAL.1).output().unwrap();
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
-    assert_eq!(drafts(), [""; 0].map(PathBuf::from), "a failure leaves nothing");
-    // What a killed process leaves.
+    assert_eq!(drafts(), [""; 0].map(PathBuf::from), "a failed backup leaves no file");
+    // Files that a killed process leaves behind.
     let left = ["copy.db.0123456789abcdef", "copy.db.0123456789abcdef-journal"].map(|name| path(&h, name));
     left.iter().for_each(|path| fs::write(path, "x").unwrap());
     h.done(&["ledger", "backup", "copy.db"]);
-    assert_eq!(drafts(), left, "another process may be writing them");
+    assert_eq!(drafts(), left, "another process may still write these files");
     fs::write(path(&h, "copy.db.old"), "x").unwrap();
     for draft in drafts() {
         let file = fs::File::options().write(true).open(draft).unwrap();
         file.set_modified(std::time::SystemTime::now() - limits::DRAFT_OLD).unwrap();
     }
     h.done(&["ledger", "backup", "copy.db"]);
-    assert_eq!(drafts(), [path(&h, "copy.db.old")], "only a file of another kind of name is left");
+    assert_eq!(drafts(), [path(&h, "copy.db.old")], "only the file whose name has another form remains");
 }

@@ -1,4 +1,5 @@
-//! Settings for flash on the real binary: what a power cut at a random moment loses, and copies of the ledger.
+//! Store settings for flash storage, on the real binary: how much a power cut at a random moment loses, and copies of
+//! the ledger.
 
 use super::harness::{Harness, Setup, chat};
 use super::process::{binary, wait_for};
@@ -8,7 +9,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tollgate::base::rng::Rng;
 
-/// Time for which answered requests may be lost: the interval of commits and a tick, with reserve for a busy machine.
+/// Time before a power cut whose answered requests may be lost: the commit interval and one tick, with a margin for a
+/// busy machine.
 const WINDOW: Duration = Duration::from_millis(500 + 100 + 1000);
 
 fn flash() -> Harness {
@@ -17,7 +19,7 @@ fn flash() -> Harness {
     Harness::start(&Setup { store: store.into(), ..Setup::default() })
 }
 
-/// Number of rows in a copy of the ledger's files, whose counters must agree with them.
+/// Returns the number of usage records in a copy of the ledger's files. Their sums must match the counters.
 fn rows_in(folder: &Path, copy: &Path) -> u64 {
     let config = fs::read_to_string(folder.join("tollgate.toml")).unwrap();
     fs::write(copy.join("tollgate.toml"), config).unwrap();
@@ -28,7 +30,7 @@ fn rows_in(folder: &Path, copy: &Path) -> u64 {
 }
 
 #[test]
-fn files_copied_at_a_random_moment_lack_at_most_the_commit_interval() {
+fn copied_files_lack_at_most_one_commit_interval() {
     let h = flash();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     let mut random = Rng::from_u64(u64::from(std::process::id()));
@@ -40,7 +42,7 @@ fn files_copied_at_a_random_moment_lack_at_most_the_commit_interval() {
             answered.push(Instant::now());
             std::thread::sleep(Duration::from_millis(20));
         }
-        // No file changes while the others are copied.
+        // The gateway is paused, so no file changes while the others are copied.
         h.gateway.signal("STOP");
         let at = Instant::now();
         let copy = h.folder.path().join(format!("cut-{moment}"));
@@ -54,13 +56,13 @@ fn files_copied_at_a_random_moment_lack_at_most_the_commit_interval() {
     }
     for (copy, old, all) in copies {
         let rows = rows_in(h.folder.path(), &copy);
-        assert!((old..=all).contains(&rows), "{rows} rows of {all} requests, {old} of them long before");
+        assert!((old..=all).contains(&rows), "{rows} rows of {all} requests, {old} of them much earlier");
     }
     h.ledger(answered.len() as u64);
 }
 
 #[test]
-fn backup_is_taken_while_the_gateway_runs_and_compacting_waits_for_its_end() {
+fn backup_works_while_the_gateway_runs_but_compaction_does_not() {
     let mut h = flash();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     assert_eq!(h.chat(&key, &body).status(), 200);

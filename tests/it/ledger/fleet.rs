@@ -1,15 +1,15 @@
-//! Many clients race for what is left of a plan over three hosts of one shared ledger, round after round: as many are
-//! admitted as one host would admit. In each fifth round one host is killed under them and another one stopped for longer
-//! than its grants last. `FLEET_ROUNDS` says how many rounds; unless it is set 2, the second of which is such a one for one of
-//! the plans. The figures are printed.
+//! Many clients race for the remainder of a limit over three hosts with one shared ledger, round after round: as many
+//! requests are admitted as a single host would admit. In every fifth round one host is killed during the race and
+//! another is stopped for longer than its grants last. `FLEET_ROUNDS` sets the number of rounds (default 2; then a
+//! single race, for one of the plans, has these faults). The figures are printed.
 //!
-//! Meaning of "as many as one would" for a limit of N:
-//! - At most N are answered, and beside them what the two hosts had admitted in memory and not told: of the one killed
-//!   what it answered in the last [`WINDOW`] and while it was written for [`COMMITS`], of the one stopped that, too, and
-//!   one request per connection that was under way. `before-reply` answers nothing that is not told: the one killed adds
-//!   nothing there.
-//! - At least N, once the grants have ended, less what the one killed had been lent when it died: that is settled by
-//!   nobody, and ends with the lease of its host.
+//! Meaning of "as many as a single host" for a limit of N:
+//! - At most N requests are answered, plus those that the two hosts had admitted from grants and not reported. For the
+//!   killed host, these are its answers of the last [`WINDOW`] plus the time of a commit ([`COMMITS`]). For the stopped
+//!   host, these are the same answers plus one request in flight per connection. With `before-reply`, a host reports
+//!   before it answers, so the killed host adds none.
+//! - At least N are answered once the grants have ended, minus those lent to the killed host when it died: no host
+//!   settles these, and they end with the lease of the dead host.
 
 use super::client::Client;
 use super::grants::{PLANS, at, priced, small};
@@ -20,32 +20,33 @@ use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Clients that race.
+/// Number of clients that race.
 const CLIENTS: usize = 300;
-/// Time whose rows write-behind may lose, and additional time of a commit on a busy machine. The test prints the
-/// requests beyond the first, which are none on an idle machine.
+/// Time before a kill whose usage records write-behind may lose, and extra time for a commit on a busy machine. The
+/// test prints the requests beyond the first bound; there are none on an idle machine.
 const WINDOW: Duration = Duration::from_millis(50);
 const COMMITS: Duration = Duration::from_millis(250);
-/// A grant, and some more.
+/// Longer than a grant lasts.
 const STOPPED: Duration = Duration::from_millis(2300);
-/// Time for all hosts to settle what they answered.
+/// Maximum time for all hosts to settle their answers.
 const SETTLED: Duration = Duration::from_secs(20);
-/// Answers that each limit is for: of a request, of a cent, of 98 tokens.
+/// Number of answers that each limit allows. An answer costs one request, one cent, or 98 tokens.
 const LIMITS: [usize; 3] = [100, 100, 103];
 
 fn rounds() -> usize {
     std::env::var("FLEET_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
-/// Answers on one connection: its host, the moment of each 200, and true if its last request was never answered.
+/// Answers on one connection: its host, the time of each 200, and whether the connection broke before its last request
+/// was answered.
 struct Seen {
     host: usize,
     at: Vec<Instant>,
     broken: bool,
 }
 
-/// Each client asks again and again on a connection of its own until it is refused, at most `most` times. `begun` is
-/// called when all of them are connected.
+/// Each client sends requests on its own connection until it is refused, at most `most` times. `begun` is called when
+/// all clients are connected.
 fn drain(to: &[SocketAddr], clients: usize, most: usize, request: &[u8], begun: impl FnOnce()) -> Vec<Seen> {
     let start = Barrier::new(clients + 1);
     std::thread::scope(|scope| {
@@ -85,26 +86,26 @@ fn count(seen: &[Seen]) -> usize {
     seen.iter().map(|one| one.at.len()).sum()
 }
 
-/// A key of which a dead host holds something.
+/// A key of which a dead host still holds leases.
 struct Lent {
-    /// Moment of its end.
+    /// Time when the leases end.
     by: Instant,
     key: String,
     plan: usize,
-    /// Answered so far, and how many may be answered besides the reported ones.
+    /// Number of answers so far, and the number that may be answered beyond the limit.
     ok: usize,
     most: usize,
 }
 
-/// A fleet, and what has been found.
+/// A fleet of gateways and its results.
 struct Fleet<'a> {
     server: &'a Server,
     all: Vec<Harness>,
     tells_first: bool,
     rounds: usize,
-    /// Admitted once more, the most of all rounds, and the most that could have been.
+    /// Number of requests admitted beyond a limit, and how many could have been: the maxima of all rounds.
     more: (usize, usize),
-    /// Rounds in which more were than the two hosts had answered within [`WINDOW`].
+    /// Rounds with more requests beyond the limit than the two hosts had answered within [`WINDOW`].
     beyond: usize,
     lent: Vec<Lent>,
 }
@@ -118,12 +119,12 @@ impl Fleet<'_> {
         key_of(&self.all, &["--plan", ["requests", "money", "tokens"][plan]])
     }
 
-    /// A round without faults: exactly as many.
+    /// Runs a round without faults: exactly the limit is admitted.
     fn race(&mut self, plan: usize) {
         let key = self.key(plan);
         let request = Fleet::request(plan, &key);
         let mut ok = count(&drain(&at(&self.all), CLIENTS, 4, &request, || ()));
-        // A reservation is larger than what is used: what it leaves is there when all have settled.
+        // A reservation is larger than the usage. The difference is available once all hosts have settled.
         ok += self.rest(plan, &request, LIMITS[plan].saturating_sub(ok));
         assert_eq!(ok, LIMITS[plan], "plan {plan}");
         if plan == 2 {
@@ -132,8 +133,9 @@ impl Fleet<'_> {
         self.rounds += 1;
     }
 
-    /// Requests answered after the race, until three in a row are refused and at least `due` are answered. Hosts settle in
-    /// the background, on a busy machine for longer than three refusals take: so `due` has [`SETTLED`] to come true.
+    /// Sends requests after the race until three in a row are refused and at least `due` are answered. Returns how many
+    /// were answered. Hosts settle in the background, which takes longer than three refusals on a busy machine, so the
+    /// wait for `due` lasts up to [`SETTLED`].
     fn rest(&self, plan: usize, request: &[u8], due: usize) -> usize {
         let (mut more, mut refused, began) = (0, 0, Instant::now());
         while refused < 3 || (more < due && began.elapsed() < SETTLED) {
@@ -147,8 +149,8 @@ impl Fleet<'_> {
         more
     }
 
-    /// Leases of the dead host for this key if nothing else runs: requests and their reservations. The remainder of a
-    /// grant does not count after its end, and the next question removes it.
+    /// Returns the leases of the dead host for this key while nothing else runs: requests and reserved tokens. The
+    /// remainder of a grant stops counting when the grant ends, and the next request to the ledger removes it.
     fn held(&self, key: &str) -> [usize; 2] {
         let text = self.server.text(&["HGETALL", &format!("tollgate:live:{}", &key[8..20])]);
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with(['$', '*'])).collect();
@@ -163,7 +165,7 @@ impl Fleet<'_> {
         })
     }
 
-    /// A round in which one host is killed and one stopped.
+    /// Runs a round in which one host is killed and one is stopped.
     fn break_two(&mut self, plan: usize, pause: u64) {
         let key = self.key(plan);
         let request = Fleet::request(plan, &key);
@@ -188,10 +190,10 @@ impl Fleet<'_> {
             each.sum::<usize>()
         };
         let (least, most) = (untold(WINDOW), untold(WINDOW + COMMITS));
-        assert!(seen.iter().all(|one| !one.broken || one.host == dead), "a host that lives has broken off");
+        assert!(seen.iter().all(|one| !one.broken || one.host == dead), "a running host has broken a connection");
         self.all[dead].gateway.wait();
         let mut more = self.rest(plan, &request, 0);
-        // No host settles what the dead one held, which is known now: the remainder is due.
+        // No host settles the leases of the dead host. Their number is known now, so the remainder is due.
         let [held, reserved] = self.held(&key);
         let lent = if plan == 2 { reserved.div_ceil(98) } else { held };
         more += self.rest(plan, &request, LIMITS[plan].saturating_sub(count(&seen) + more + lent));
@@ -200,16 +202,17 @@ impl Fleet<'_> {
         println!(
             "plan {plan}, broken at {pause} ms: {ok} of {limit} answered, {held} held by the dead, {least} to {most} untold"
         );
-        assert!(ok <= limit + most, "{ok} of {limit}, and {most} that were not told");
+        assert!(ok <= limit + most, "{ok} of {limit}, and {most} that were not reported");
         match plan {
             0 => {
                 let quota = self.all[0].get("/v1/quota", &key).json();
-                // One may be shown for those that the dead one had not confirmed.
+                // One request may remain for those that the dead host had not confirmed.
                 let left = quota["rate_limit"]["remaining"].as_u64();
-                assert!(left.is_some_and(|left| left <= 1), "all are counted: {quota}");
+                assert!(left.is_some_and(|left| left <= 1), "all requests are counted: {quota}");
                 assert!(ok + seen.iter().filter(|one| one.broken).count() >= limit, "{ok} of {limit}");
             }
-            // What is settled is in the rows: the dead one may have written of what it could not answer any more.
+            // Settled requests have usage records. The dead host may have written records of requests that it could no
+            // longer answer.
             _ => wait_for("all of it", || {
                 let (rows, tokens) = sums(&self.all[0], &key);
                 let is_all =
@@ -226,7 +229,7 @@ impl Fleet<'_> {
         self.rounds += 1;
     }
 
-    /// Checks that leases of a dead host have ended: their remainder is admitted, and no more.
+    /// Checks that the leases of a dead host have ended: their remainder is admitted, and no more.
     fn settle(&mut self, is_end: bool) {
         while self.lent.first().is_some_and(|lent| is_end || lent.by <= Instant::now()) {
             let Lent { by, key, plan, ok, most } = self.lent.remove(0);
@@ -236,7 +239,7 @@ impl Fleet<'_> {
             let rows = sums(&self.all[0], &key).0 as usize;
             assert!(
                 ok.max(rows) <= limit + most,
-                "{ok} and {rows} of {limit} in the end, and {most} that were not told"
+                "{ok} and {rows} of {limit} in the end, and {most} that were not reported"
             );
         }
     }
@@ -280,11 +283,11 @@ fn run(store: &str, rounds: usize, tells_first: bool) {
 }
 
 #[test]
-fn three_hundred_clients_race_for_a_hundred_requests_ten_thousand_tokens_and_a_dollar() {
+fn fleet_admits_exactly_the_limit_of_requests_tokens_and_dollars() {
     run("", rounds(), false);
 }
 
 #[test]
-fn with_before_reply_a_host_that_dies_answers_nothing_that_is_admitted_once_more() {
+fn with_before_reply_a_killed_host_causes_no_excess() {
     run("durability = \"before-reply\"", rounds(), true);
 }

@@ -1,5 +1,5 @@
-//! A shared ledger that takes nothing: its memory is full, or its rows are not what they should be. What was admitted
-//! is counted once there is room, and no further request is admitted.
+//! A shared ledger that accepts no writes: its memory is full, or its usage records have the wrong type. Admitted
+//! requests are counted once writes work again, and no further request is admitted until then.
 
 use super::cluster::{Ending, is_served};
 use super::harness::{chat, chat_request, streamed};
@@ -16,12 +16,12 @@ use tollgate::policy::row::Row;
 use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
 
 #[test]
-fn a_commit_behind_one_that_fails_is_not_taken_for_both() {
+fn failed_commit_is_not_acknowledged_by_the_next_one() {
     let Some(server) = Server::start() else { return };
     let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
     let (speaker, rows) = (Speaker { host: "h".to_owned(), writer: "w".to_owned() }, [row(None, 1)]);
     remote.announce(&speaker, "", &Holds::new()).unwrap();
-    // The second has no rows, but what was done with grants.
+    // The second commit has no usage records, only uses of grants.
     let both = [RemoteCommand::Rows(1, &rows, &[]), RemoteCommand::Rows(2, &[], &[])];
     server.say(&[b"SET", b"tollgate:rows", b"x"]);
     remote.send(&speaker, &both).unwrap_err();
@@ -31,8 +31,8 @@ fn a_commit_behind_one_that_fails_is_not_taken_for_both() {
     assert_eq!(remote.verify().unwrap().rows, 1);
 }
 
-/// Usage records of as many keys, users, sessions and models, each key in a tree of four groups of its own. No two count
-/// in the same counter, so that a commit of them takes the server longest.
+/// Returns `count` usage records of different keys, users, sessions and models, each key in its own tree of four
+/// groups. No two records update the same counter, so committing them takes the server the longest possible time.
 fn unlike(count: usize) -> Vec<Row> {
     let row = |n: usize| {
         let text = format!(
@@ -52,7 +52,7 @@ fn unlike(count: usize) -> Vec<Row> {
 }
 
 #[test]
-fn the_largest_commit_of_unlike_records_counts_each() {
+fn the_most_expensive_commit_counts_every_record() {
     let Some(server) = Server::start() else { return };
     let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
@@ -80,13 +80,13 @@ fn the_largest_commit_of_unlike_records_counts_each() {
 }
 
 #[test]
-fn a_full_ledger_refuses_and_counts_whatever_was_admitted() {
+fn full_ledger_refuses_and_counts_all_admitted_requests() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let all = std::slice::from_ref(&h);
     let key = key_of(all, &["--requests", "100000"]);
     let over = AtomicBool::new(false);
-    // Admitted by grants, and running while there is room and while there is none.
+    // Requests admitted by grants, which run while there is memory and while there is none.
     let request = chat_request(&key, &streamed(chat("x\n#sim tokens=4 delay=30")));
     let ask = || {
         let mut client = h.client();

@@ -1,5 +1,5 @@
-//! Grants of a shared ledger: hosts admit in memory, and all of them together exactly what one would; also while one is
-//! killed, or stopped for longer than its grants last.
+//! Grants of a shared ledger: hosts admit requests in memory, and together admit exactly what a single host would, even
+//! while a host is killed or stopped for longer than its grants last.
 
 use super::client::{Answer, Client};
 use super::harness::{Harness, Setup, chat, chat_request, with};
@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limits that the first questions do not reach, so that grants are used.
+/// The first requests do not reach these limits, so hosts use grants.
 pub const PLANS: &str = r#"
 [[models]]
 id = "priced"
@@ -55,14 +55,14 @@ fn start(server: &Server, hosts: usize) -> Vec<Harness> {
         .collect()
 }
 
-/// Questions that the ledger has been asked, one by one: calls of the script that admits are among all calls of scripts.
+/// Returns the number of script calls at the ledger. A check for admission is one such call.
 fn calls(server: &Server) -> u64 {
     let text = server.text(&["INFO", "commandstats"]);
     let line = text.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
     line.split(['=', ',']).nth(1).and_then(|calls| calls.parse().ok()).unwrap_or(0)
 }
 
-/// Each of many clients asks again and again on a connection of its own until it is refused, at most `most` times.
+/// Each client sends requests on its own connection until it is refused, at most `most` times.
 fn drain(to: &[SocketAddr], clients: usize, most: usize, request: &[u8]) -> Vec<Answer> {
     let start = Barrier::new(clients);
     std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ pub fn small(key: &str) -> Vec<u8> {
     chat_request(key, &chat("x\n#sim tokens=2"))
 }
 
-/// A request for so many tokens: a thousand cost a hundredth of a dollar.
+/// Returns a request for this number of tokens, at one cent per thousand tokens.
 pub fn priced(key: &str, tokens: u64) -> Vec<u8> {
     let body = with(chat(&format!("x\n#sim tokens={tokens}")), "model", "priced");
     chat_request(key, &with(body, "max_tokens", tokens))
@@ -113,9 +113,9 @@ fn three_hosts_admit_exactly_what_one_would_by_grants() {
     let (ok, asked) = (admitted(&answers), calls(&server) - before);
     println!("2000 requests by three hosts: {ok} admitted, {asked} calls of scripts");
     assert_eq!((ok as u64, served(&all)), (2000, 2000));
-    assert!(asked < 1500, "most were admitted without a question: {asked}");
+    assert!(asked < 1500, "most requests must be admitted without asking the ledger: {asked}");
     agree(&all, &[&key]);
-    // Two keys in one group. Only the group has a limit.
+    // Two keys in one group; only the group has a limit.
     let keys = [&["--plan", "open", "--group", "search"]; 2].map(|options| key_of(&all, options));
     let answers = std::thread::scope(|scope| {
         let both = keys.each_ref().map(|key| scope.spawn(|| drain(&at(&all), 6, usize::MAX, &small(key))));
@@ -124,7 +124,7 @@ fn three_hosts_admit_exactly_what_one_would_by_grants() {
     assert_eq!(answers.iter().map(|answers| admitted(answers)).sum::<usize>(), 700);
 }
 
-/// Gives each host a grant of which much is left, with all uses told.
+/// Gives each host a grant that is mostly unused, with all uses reported. Returns the number of admitted requests.
 fn warm(all: &[Harness], key: &str) -> usize {
     let answers = drain(&at(all), 3 * all.len(), 10, &small(key));
     std::thread::sleep(Duration::from_millis(150));
@@ -132,19 +132,19 @@ fn warm(all: &[Harness], key: &str) -> usize {
 }
 
 #[test]
-fn a_host_that_is_stopped_does_not_use_its_grants_afterwards() {
+fn stopped_host_does_not_use_its_grants_after_it_resumes() {
     let Some(server) = Server::start() else { return };
     let all = start(&server, 3);
     let keys = [(); 3].map(|()| key_of(&all, &["--plan", "many"]));
     for key in &keys {
         let mut ok = warm(&all, key);
         all[2].gateway.signal("STOP");
-        // They lie there when it goes on.
+        // These requests are waiting when the host resumes.
         let mut waiting: Vec<Client> = (0..20).map(|_| all[2].client()).collect();
         waiting.iter_mut().for_each(|client| client.send(&small(key)));
         std::thread::sleep(Duration::from_millis(2200));
         ok += admitted(&drain(&at(&all[..2]), 12, usize::MAX, &small(key)));
-        assert_eq!(ok, 2000, "all that it had is others' now");
+        assert_eq!(ok, 2000, "the others have all of its grant now");
         all[2].gateway.signal("CONT");
         let late: Vec<Answer> = waiting.iter_mut().map(|client| client.answer().unwrap()).collect();
         assert_eq!(admitted(&late), 0);
@@ -153,7 +153,7 @@ fn a_host_that_is_stopped_does_not_use_its_grants_afterwards() {
 }
 
 #[test]
-fn what_a_dead_host_was_granted_is_refused_for_two_seconds_and_then_admitted() {
+fn grant_of_a_dead_host_is_available_after_two_seconds() {
     let Some(server) = Server::start() else { return };
     let mut all = start(&server, 3);
     let key = key_of(&all, &["--plan", "many"]);
@@ -168,20 +168,20 @@ fn what_a_dead_host_was_granted_is_refused_for_two_seconds_and_then_admitted() {
         (ok + more.load(Ordering::Relaxed) >= 2000).then_some(())
     });
     println!("all of them {:?} after", died.elapsed());
-    assert_eq!(admitted(&drain(&at(&all[..2]), 12, 3, &small(&key))), 0, "and no more");
+    assert_eq!(admitted(&drain(&at(&all[..2]), 12, 3, &small(&key))), 0, "no more may be admitted");
     assert_eq!(ok + more.load(Ordering::Relaxed), 2000);
     assert!(all[0].done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
 #[test]
-fn a_host_that_does_nothing_gives_back_at_once_what_others_need() {
+fn idle_host_returns_its_grant_when_others_need_it() {
     let Some(server) = Server::start() else { return };
     let all = start(&server, 2);
     let key = key_of(&all, &["--plan", "requests"]);
-    // The second host has a grant of some of the hundred.
+    // The second host has a grant of part of the hundred.
     let ok = admitted(&drain(&at(&all[1..]), 4, 4, &small(&key)));
     let began = Instant::now();
     let rest = admitted(&drain(&at(&all[..1]), 4, usize::MAX, &small(&key)));
     assert_eq!(ok + rest, 100);
-    assert!(began.elapsed() < Duration::from_secs(2), "nothing had to end by itself: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(2), "no grant may have to expire: {:?}", began.elapsed());
 }

@@ -1,6 +1,6 @@
-//! The scripts of a shared ledger against a model: hosts that ask, use what they were granted, tell of it, give it back
-//! and write rows, in any order. Seeded, so that a failure can be repeated. What each script decides is what the ledger
-//! of the simulated fleet decides (`sim/fleet/server.rs`), answer by answer.
+//! Compares the scripts of a shared ledger with a model. Hosts ask, use their grants, report the uses, return grants
+//! and write usage records in random order, seeded so that a failure can be repeated. Each script must return what the
+//! ledger of the simulated fleet returns (`sim/fleet/server.rs`).
 
 use super::super::sim::fleet::server::Server as Model;
 use super::shared::Server;
@@ -13,17 +13,17 @@ use tollgate::policy::row::Row;
 use tollgate::policy::window::{DAY_MS, window};
 use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker, accounts};
 
-/// Limits of the group that all keys are in.
+/// Limits of the group that contains all keys.
 const REQUESTS: u64 = 150;
 const TOKENS: u64 = 1200;
 const NANO: u64 = 15_000;
-/// Tokens of a request at most, each at ten nano-dollars.
+/// Maximum tokens of a request. Each token costs ten nano-dollars.
 const MOST: u64 = 30;
 
-/// Host, as its loop and its thread know it.
+/// State of a host, as its event loop and its ledger thread keep it.
 struct Host {
     speaker: Speaker,
-    /// Number, requests and amounts left, key.
+    /// For each grant: its number, the requests and amounts left, and the key.
     grants: Vec<(u64, u64, Amount, KeyId)>,
     serial: u64,
     uses: Vec<Use>,
@@ -35,7 +35,7 @@ struct Host {
 struct World<'a> {
     server: &'a Server,
     remote: Remote,
-    /// Model of the ledger in memory.
+    /// In-memory model of the ledger.
     model: Model,
     rng: Rng,
     hosts: Vec<Host>,
@@ -43,7 +43,7 @@ struct World<'a> {
     moment: Unix,
     serial: u64,
     limits: Limits,
-    /// Admitted requests and their amounts.
+    /// Number of admitted requests and the sum of their amounts.
     admitted: u64,
     reserved: Amount,
     by_grant: u64,
@@ -59,8 +59,8 @@ impl World<'_> {
     fn send(&mut self, host: usize, command: &RemoteCommand<'_>) -> Done {
         let speaker = &self.hosts[host].speaker;
         let done = self.remote.send(speaker, std::slice::from_ref(command)).unwrap().remove(0);
-        assert_eq!(self.model.command(speaker, command), done, "what the model says of it, and what the scripts do");
-        // What ends by time ends when this says so, at both.
+        assert_eq!(self.model.command(speaker, command), done, "the model and the scripts must agree");
+        // Leases must not expire by time in the server: the test decides when they end, in both.
         if let Done::Answer(AskAnswer { grant: Some(grant), .. }) = &done {
             let name = format!("{}g{}", speaker.writer, grant.number);
             self.server.say(&[b"PERSIST", format!("tollgate:host:{name}").as_bytes()]);
@@ -68,13 +68,13 @@ impl World<'_> {
         done
     }
 
-    /// The time of something is over, of a grant or a host.
+    /// Ends the lease of a grant or a host, as if its time had passed.
     fn end_by_itself(&mut self, name: &str) {
         self.server.say(&[b"DEL", format!("tollgate:host:{name}").as_bytes()]);
         self.model.end(name);
     }
 
-    /// All that a host was granted ends without being given back.
+    /// Ends all grants of a host without returning them.
     fn expire(&mut self, host: usize) {
         self.commit(host);
         let writer = self.hosts[host].speaker.writer.clone();
@@ -83,7 +83,8 @@ impl World<'_> {
         }
     }
 
-    /// A host that was not heard of for too long comes under another name with what it holds.
+    /// Lets a host whose lease has expired announce itself under a new name, with the reservations of its running
+    /// requests.
     fn come_again(&mut self, host: usize) {
         self.expire(host);
         let mut holds = Holds::new();
@@ -107,7 +108,7 @@ impl World<'_> {
         self.server.say(&[b"PERSIST", format!("tollgate:host:{}", speaker.host).as_bytes()]);
     }
 
-    /// Tells what was used and ended.
+    /// Reports the uses of grants and the finished requests.
     fn commit(&mut self, host: usize) {
         let of = &mut self.hosts[host];
         let (uses, rows) = (std::mem::take(&mut of.uses), std::mem::take(&mut of.rows));
@@ -118,7 +119,7 @@ impl World<'_> {
             assert_eq!(
                 self.send(host, &RemoteCommand::Rows(number, &rows, &uses)),
                 Done::Before,
-                "once, however often"
+                "a repeated commit must count once"
             );
         }
     }
@@ -138,7 +139,7 @@ impl World<'_> {
         assert!(limit == 0 || self.admitted <= limit, "{} admitted", self.admitted);
     }
 
-    /// A request; whether it was admitted.
+    /// Sends a request. Returns whether it was admitted.
     fn admit(&mut self, host: usize, tokens: u64, waits: bool) -> bool {
         let key = self.keys[self.rng.below(self.keys.len() as u64) as usize];
         let reserved = Amount { tokens, nano: 10 * tokens };
@@ -154,11 +155,11 @@ impl World<'_> {
                 self.begin(host, key, lease);
                 self.by_grant += 1;
                 let (sum, Limits { tokens, budget, .. }) = (self.reserved, self.limits);
-                // Only one question can go beyond a limit, and earlier grants are used after it.
+                // Only one check can exceed a limit, and requests of earlier grants are admitted after it.
                 let more = (MOST - 1, 10 * MOST - 1);
                 let within =
                     (tokens == 0 || sum.tokens <= tokens + more.0) && (budget == 0 || sum.nano <= budget + more.1);
-                assert!(within, "{sum:?} by what was granted");
+                assert!(within, "{sum:?} granted");
                 return true;
             }
             (wish.number, wish.known) = (*number, true);
@@ -187,7 +188,7 @@ impl World<'_> {
             Ruling::Admitted => {
                 let Limits { tokens, budget, .. } = self.limits;
                 let within = (tokens == 0 || before.tokens < tokens) && (budget == 0 || before.nano < budget);
-                assert!(within, "{before:?} when it was admitted");
+                assert!(within, "{before:?} before it was admitted");
                 self.hosts[host].uses.push(Use::Served(key, ask.lease.clone()));
                 self.begin(host, key, ask.lease);
                 true
@@ -201,7 +202,7 @@ impl World<'_> {
         }
     }
 
-    /// A request ends and has used all that was reserved.
+    /// Ends a request that has used all of its reservation.
     fn end(&mut self, host: usize) {
         if self.hosts[host].running.is_empty() {
             return;
@@ -232,10 +233,10 @@ fn run(server: &Server, seed: u64) -> u64 {
         })
         .collect();
     let keys = ["0123456789ab", "abcdefABCDEF"].map(|id| KeyId::parse(id).unwrap());
-    // So that it knows whose counters there are.
+    // The server must know which keys have counters.
     keys.iter().for_each(|key| server.say(&[b"HSET", b"tollgate:keys", key.as_str().as_bytes(), b"{}"]));
     let keys = keys.into();
-    // One limit is not there in three of four seeds, so that each is the one that is reached.
+    // In three of four seeds one of the limits is missing, so that each of the others is reached in some seed.
     let all = [(seed % 4 != 1), (seed % 4 != 2), (seed % 4 != 3)];
     let [requests, tokens, nano] = all;
     let limits = Limits {
@@ -275,7 +276,7 @@ fn run(server: &Server, seed: u64) -> u64 {
             }
         }
     }
-    // To the end, one token at a time.
+    // Uses up the rest, one token at a time.
     let mut host = 0;
     while world.admit(host, 1, true) {
         host = (host + 1) % 3;
@@ -296,10 +297,10 @@ fn run(server: &Server, seed: u64) -> u64 {
 }
 
 #[test]
-fn whatever_hosts_do_with_their_grants_limits_hold_and_are_reached() {
+fn limits_hold_and_are_reached_for_random_uses_of_grants() {
     let Some(server) = Server::start() else { return };
     let seeds = std::env::var("SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(30);
     let by_grant: Vec<u64> = (0..seeds).map(|seed| run(&server, seed)).collect();
     println!("admitted by grants: {by_grant:?}");
-    assert!(by_grant.iter().sum::<u64>() > 20 * seeds, "grants have a part in it");
+    assert!(by_grant.iter().sum::<u64>() > 20 * seeds, "grants must be used");
 }

@@ -1,5 +1,5 @@
-//! A new process in the place of the old one, where both are hosts of a shared ledger: no stream is cut, no row is lost,
-//! no limit is passed.
+//! A new process replaces the old one, and both are hosts of a shared ledger. No stream is cut, no usage record is
+//! lost, and no limit is exceeded.
 
 use super::harness::{Harness, chat, chat_request, streamed};
 use super::process::wait_for;
@@ -9,21 +9,22 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Requests that the plan admits.
+/// Requests that the plan allows.
 const LIMIT: usize = 137;
 
-/// The processes that have listened, oldest first. Those after the first are nobody's child here.
+/// Returns the ids of the processes that have listened, oldest first. All but the first are not children of this
+/// process.
 fn pids(h: &Harness) -> Vec<u64> {
     h.log().iter().filter(|line| line["event"] == "listening").map(|line| line["pid"].as_u64().unwrap()).collect()
 }
 
-/// Ends successors with the test.
+/// Kills the successors when the test ends.
 struct Successors<'a>(&'a Harness);
 
 impl Drop for Successors<'_> {
     fn drop(&mut self) {
         for pid in pids(self.0).iter().skip(1) {
-            // The id of an ended process may already belong to another one.
+            // The id of an ended process may have been reused.
             if std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == self.0.folder.path()) {
                 let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
             }
@@ -38,8 +39,8 @@ fn upgrade(h: &Harness) {
     wait_for("the successor", || (pids(h).len() > before.len()).then_some(()));
 }
 
-/// Asks until it is over; how many were admitted. Every request has a connection of its own, so that none is lost to the
-/// end of an idle one.
+/// Sends requests until `over` is set and returns how many were admitted. Every request uses a new connection, so that
+/// none is lost when an idle connection is closed.
 fn flow(h: &Harness, key: &str, over: &AtomicBool) -> usize {
     let (request, mut all) = (chat_request(key, &chat("x\n#sim tokens=2")), Vec::new());
     while !over.load(Ordering::Relaxed) {
@@ -72,7 +73,7 @@ fn hand_over_twice(durability: &str) {
         std::thread::sleep(Duration::from_millis(200));
         for _ in 0..2 {
             upgrade(&all[0]);
-            // The places are taken by streams of a process that admits no more.
+            // The slots are used by streams of a process that accepts no new requests.
             for h in all {
                 assert_eq!(h.chat(crowded, &chat("x")).status(), 429);
             }
@@ -97,11 +98,11 @@ fn hand_over_twice(durability: &str) {
     wait_for("both predecessors to leave", || (left() == 2).then_some(()));
     wait_for("every row", || (keys.each_ref().map(|key| sums(&all[1], key).0) == expected).then_some(()));
     agree(&all, &keys.each_ref());
-    assert_eq!(all[0].chat(crowded, &chat("x")).status(), 200, "all places are free again");
+    assert_eq!(all[0].chat(crowded, &chat("x")).status(), 200, "all slots are free again");
 }
 
 #[test]
-fn an_upgrade_on_a_shared_ledger_cuts_no_stream_loses_no_row_and_passes_no_limit() {
+fn upgrade_on_a_shared_ledger_loses_nothing_and_exceeds_no_limit() {
     std::thread::scope(|scope| {
         let ways = ["write-behind", "before-reply"].map(|way| scope.spawn(move || hand_over_twice(way)));
         ways.into_iter().for_each(|way| way.join().unwrap());
@@ -114,7 +115,7 @@ fn spills(h: &Harness) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn an_upgrade_is_refused_while_the_shared_ledger_is_gone_and_rows_that_it_never_took_are_spilled() {
+fn upgrade_is_refused_while_the_shared_ledger_is_gone() {
     let Some(mut server) = Server::start() else { return };
     let mut h = server.gateway("on_outage = \"local\"\nhosts = 1");
     let key = key_of(std::slice::from_ref(&h), &[]);
@@ -134,7 +135,7 @@ fn an_upgrade_is_refused_while_the_shared_ledger_is_gone_and_rows_that_it_never_
     assert_eq!(found.len(), 1, "{found:?}");
     let text = std::fs::read(&found[0]).unwrap();
     server.run();
-    // Read in once, however often it is found.
+    // The spill is read once, no matter how often it is found.
     for _ in 0..2 {
         h.start_again();
         assert_eq!((sums(&h, &key).0, spills(&h).len()), (25, 0));
@@ -145,11 +146,11 @@ fn an_upgrade_is_refused_while_the_shared_ledger_is_gone_and_rows_that_it_never_
 }
 
 #[test]
-fn a_successor_that_finds_no_shared_ledger_leaves_the_old_process_serving() {
+fn successor_without_a_shared_ledger_leaves_the_old_process_serving() {
     let Some(mut server) = Server::start() else { return };
     let h = server.gateway("on_outage = \"local\"\nhosts = 1");
     let key = key_of(std::slice::from_ref(&h), &[]);
-    // The server is gone by the time that the successor looks, and the old process does not know yet.
+    // The server disappears before the successor connects, and the old process has not noticed yet.
     let config = h.folder.path().join("tollgate.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     let nowhere = format!("redis://127.0.0.1:{}/", super::process::free_port());

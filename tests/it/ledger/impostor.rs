@@ -1,5 +1,5 @@
-//! A server that is not Redis, or a broken one: whatever it sends, commands and gateways end with an error within bounds
-//! of time and memory.
+//! A server that is not Redis, or a broken one. Whatever it sends, commands and gateways fail with an error within
+//! bounded time and memory.
 
 use super::harness::chat;
 use super::process::{Folder, run, wait_for};
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes that the system may hold on their way, beside those that are read.
+/// Bytes that the system may buffer in transit, in addition to those that are read.
 const UNDER_WAY: usize = 32 << 20;
 
-/// Sends `first`, then `rest` again and again until the client leaves, with `pause` in between. Returns its URL and the
-/// number of bytes sent.
+/// Starts a server that sends `first`, then `rest` repeatedly until the client disconnects, with `pause` in between.
+/// Returns its URL and the number of bytes sent.
 fn impostor(first: &[u8], rest: &'static [u8], pause: Duration) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (at, sent) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -29,7 +29,7 @@ fn impostor(first: &[u8], rest: &'static [u8], pause: Duration) -> (String, Arc<
                 next = client.write_all(rest);
                 count.fetch_add(rest.len(), Ordering::Relaxed);
             }
-            // Nothing more comes, and the connection stays.
+            // Sends nothing more and keeps the connection open.
             let _ = client.read_to_end(&mut Vec::new());
         }
     });
@@ -37,7 +37,7 @@ fn impostor(first: &[u8], rest: &'static [u8], pause: Duration) -> (String, Arc<
 }
 
 #[test]
-fn a_command_ends_with_an_error_whatever_the_server_sends() {
+fn command_fails_with_an_error_whatever_the_server_sends() {
     let (x, none) = (&[b'x'; 1 << 16], Duration::ZERO);
     let deep = b"*1\r\n".repeat(1000);
     for (first, rest, pause, said) in [
@@ -66,12 +66,12 @@ fn a_command_ends_with_an_error_whatever_the_server_sends() {
         assert!(failed.code == 1 && failed.err.contains(said), "{what:?}: {} {}", failed.code, failed.err);
         assert!(begun.elapsed() < Duration::from_secs(30), "{what:?} took {:?}", begun.elapsed());
         let sent = sent.load(Ordering::Relaxed);
-        assert!(sent < UNDER_WAY, "{what:?}: {sent} bytes were taken");
+        assert!(sent < UNDER_WAY, "{what:?}: {sent} bytes were accepted");
     }
 }
 
 #[test]
-fn a_gateway_refuses_while_its_ledger_sends_a_line_without_an_end() {
+fn gateway_refuses_while_its_ledger_sends_an_endless_line() {
     let Some(server) = Server::start() else { return };
     let way = Way::new(server.port);
     let h = url_gateway(&format!("redis://{}/0", way.at), "");

@@ -1,5 +1,6 @@
-//! kill -9 at random moments under load, against the provider's own count of what it served and the clients' log of what
-//! they saw completed. `LEDGER_KILLS` says how often, 5 times unless it is set; the table is printed.
+//! `kill -9` at random moments under load. The ledger is compared with the provider's own count of served requests and
+//! with the answers that clients received completely. `LEDGER_KILLS` sets the number of kills (default 5); the table is
+//! printed.
 
 use super::client::Client;
 use super::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed};
@@ -11,12 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::rng::Rng;
 
-/// Clients that ask without pause.
+/// Number of clients that send requests without a pause.
 const CLIENTS: usize = 8;
-/// Time whose rows write-behind may lose: 50 ms and a running commit, with reserve for a busy machine.
+/// Time before a kill whose usage records write-behind may lose: 50 ms and a running commit, with a margin for a busy
+/// machine.
 const WINDOW: Duration = Duration::from_millis(50 + 250);
 
-/// Answer that a client saw completed.
+/// An answer that a client received completely.
 struct Seen {
     id: String,
     at: Instant,
@@ -27,7 +29,7 @@ pub fn kills() -> u64 {
     std::env::var("LEDGER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
 }
 
-/// Asks one request after the other until the gateway is gone; what was seen completed, which is counted, too.
+/// Sends one request after the other until the gateway is gone. Returns the complete answers; `count` counts them, too.
 fn hammer(to: SocketAddr, requests: &[Vec<u8>], from: usize, stop: &AtomicBool, count: &AtomicUsize) -> Vec<Seen> {
     let (mut seen, mut client) = (Vec::new(), Client::connect(to));
     for request in requests.iter().cycle().skip(from) {
@@ -38,7 +40,7 @@ fn hammer(to: SocketAddr, requests: &[Vec<u8>], from: usize, stop: &AtomicBool, 
         let Ok(head) = client.head() else { break };
         assert_eq!(head.status, 200);
         let id = head.get("x-gateway-request-id").unwrap().to_owned();
-        // The end of a stream is what tells a client that it is complete, not the frame around it.
+        // A stream is complete for its client when its final event arrives, not when the HTTP framing ends.
         let mut complete = false;
         if head.get("content-length").is_some() {
             complete = client.body(&head).is_ok();
@@ -57,14 +59,14 @@ fn hammer(to: SocketAddr, requests: &[Vec<u8>], from: usize, stop: &AtomicBool, 
     seen
 }
 
-/// A tree of four levels, each with a budget that is never spent.
+/// Returns a tree of four levels, each with a budget that is never spent.
 fn tree() -> String {
     let group = |(name, parent): (&str, &str)| format!("[[groups]]\nname = \"{name}\"\n{parent}\nbudget = 1000.0\n");
     let above = ["", "parent = \"one\"", "parent = \"two\"", "parent = \"three\""];
     ["one", "two", "three", "four"].into_iter().zip(above).map(group).collect()
 }
 
-/// Money that each of them has spent, in nano-dollars.
+/// Returns the money that each group has spent, in nano-dollars.
 fn spent(h: &Harness) -> [u64; 4] {
     let metrics = super::client::get(h.admin, "/metrics").unwrap().text().to_owned();
     ["one", "two", "three", "four"].map(|name| {
@@ -73,7 +75,7 @@ fn spent(h: &Harness) -> [u64; 4] {
     })
 }
 
-/// The rows: request id to tokens, and the sum over all.
+/// Returns the usage records: the tokens of each request id, and their sum.
 fn rows(h: &Harness) -> (HashMap<String, u64>, u64) {
     let text = h.done(&["ledger", "export"]);
     let mut all = HashMap::new();
@@ -82,13 +84,13 @@ fn rows(h: &Harness) -> (HashMap<String, u64>, u64) {
         let of = |name: &str| row[name].as_u64().unwrap();
         let parts = ["uncached_input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens"];
         let known = all.insert(row["request_id"].as_str().unwrap().to_owned(), parts.map(of).iter().sum());
-        assert_eq!(known, None, "a row twice");
+        assert_eq!(known, None, "a usage record appears twice");
     }
     let sum = all.values().sum();
     (all, sum)
 }
 
-/// Kills a gateway under load again and again. Gives, per kill: answers seen completed, rows, lost answers, and how
+/// Kills a gateway under load repeatedly. Returns for each kill: complete answers, usage records, lost answers, and how
 /// long before the kill the earliest lost answer was complete.
 fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)> {
     let store = format!("url = \"sqlite:tollgate.db\"\ndurability = \"{durability}\"");
@@ -129,13 +131,13 @@ fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)
         let before = lost.iter().map(|lost| killed.saturating_duration_since(lost.at)).max().unwrap_or_default();
         let fresh = rows.keys().filter(|id| known.insert((*id).clone())).count();
         table.push((seen.len(), fresh, lost.len(), before));
-        assert!(rows.len() as u64 <= h.count("requests"), "more rows than the provider has served");
+        assert!(rows.len() as u64 <= h.count("requests"), "more usage records than requests that the provider served");
         assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
-        assert_eq!(h.used(&key), tokens, "the quota is the sum of the rows");
+        assert_eq!(h.used(&key), tokens, "the quota must be the sum of the usage records");
         assert_eq!(h.ledger(0).tokens(), tokens);
         let cost: u64 = h.usage("day").iter().map(|line| line["cost_nano_usd"].as_u64().unwrap()).sum();
         assert!(cost > 0);
-        assert_eq!(spent(&h), [cost; 4], "every group is the sum of its rows");
+        assert_eq!(spent(&h), [cost; 4], "every group must be the sum of its usage records");
     }
     println!("{durability}: kill -9 under load\n  completed  in the ledger  lost  oldest lost");
     for (completed, rows, lost, before) in &table {
@@ -150,14 +152,14 @@ fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)
 }
 
 #[test]
-fn before_reply_loses_nothing_that_a_client_saw_completed() {
+fn before_reply_loses_no_completed_answer() {
     for (_, _, lost, _) in kill_again_and_again("before-reply") {
         assert_eq!(lost, 0);
     }
 }
 
 #[test]
-fn write_behind_loses_no_more_than_its_stated_window() {
+fn write_behind_loses_at_most_its_documented_window() {
     for (_, _, _, before) in kill_again_and_again("write-behind") {
         assert!(before <= WINDOW, "an answer that was complete {before:?} before the kill is lost");
     }

@@ -1,5 +1,5 @@
-//! Keys that were issued a moment ago open at once, however many there are and however many strangers ask at the same
-//! time.
+//! Newly issued keys work immediately, however many there are and however many clients with unknown keys send requests
+//! at the same time.
 
 use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
@@ -17,21 +17,21 @@ use tollgate::store::sqlite::{Mode, Sqlite};
 
 const KEYS: usize = 500;
 const STRANGERS: usize = 900;
-/// Number of concurrent issuers, and of clients with unknown keys.
+/// Number of concurrent threads that issue keys, and of clients with unknown keys.
 const THREADS: usize = 5;
 
-/// A key with random digits, which no ledger has.
+/// Returns a key with random digits, which is in no ledger.
 fn fresh() -> Issued {
     issue("tg_", |out| SystemRandom::new().fill(out).unwrap())
 }
 
-/// The status of a key's request.
+/// Returns the status of a request with this key.
 fn status(client: &mut Client, key: &str) -> u16 {
     client.ask(&request("GET", "/v1/models", &[("authorization", &bearer(key))])).status()
 }
 
-/// Issues keys by `make` and uses each at once at `at`, while strangers ask there too; all of them must be served and
-/// the strangers refused.
+/// Issues keys with `make` and uses each immediately at `at`, while clients with unknown keys send requests there, too.
+/// All issued keys must be served and all unknown ones rejected.
 fn burst(at: SocketAddr, make: impl Fn(usize) -> String + Sync) {
     let (make, wrong, slowest) = (&make, Mutex::new(Vec::new()), Mutex::new(Duration::ZERO));
     thread::scope(|scope| {
@@ -65,7 +65,7 @@ fn burst(at: SocketAddr, make: impl Fn(usize) -> String + Sync) {
 
 const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
 
-/// Issues a key by the admin API.
+/// Issues a key with the admin API.
 fn by_api(admin: SocketAddr, n: usize) -> String {
     let token = bearer(CREDENTIAL.1);
     let body = format!(r#"{{"name":"burst {n}"}}"#);
@@ -75,14 +75,14 @@ fn by_api(admin: SocketAddr, n: usize) -> String {
 }
 
 #[test]
-fn every_key_of_a_burst_by_the_admin_api_opens_at_once() {
+fn every_key_of_an_admin_api_burst_works_immediately() {
     let h = Harness::start(&Setup { server: WRITE, ..Setup::default() });
     burst(h.at, |n| by_api(h.admin, n));
 }
 
-/// Issues keys like `keys issue`, without the start of 500 processes.
+/// Issues keys as `keys issue` does, without starting 500 processes.
 #[test]
-fn every_key_of_a_burst_by_command_opens_at_once() {
+fn every_key_of_a_command_burst_works_immediately() {
     let h = Harness::usual();
     let ledger = Mutex::new(Sqlite::open(&h.folder.path().join("tollgate.db"), Mode::Shared).unwrap());
     ledger.lock().unwrap().set_durable(false).unwrap();
@@ -110,7 +110,7 @@ fn every_key_of_a_burst_by_command_opens_at_once() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn every_key_of_a_burst_opens_at_once_at_another_host() {
+fn every_key_of_a_burst_works_immediately_at_another_host() {
     let Some(server) = Server::start() else { return };
     let store = format!("url = \"{}\"", server.url());
     let host = || Harness::start(&Setup { server: WRITE, store: store.clone(), ..Setup::default() });

@@ -1,5 +1,5 @@
-//! The ledger end to end, on the real binary: limits under races, durability under kill -9, a ledger that is slow, full
-//! or gone, and several gateways on one. Contract sections 3 and 5.
+//! The ledger end to end, on the real binary: limits under races, durability under `kill -9`, a ledger that is slow,
+//! full or gone, and several gateways on one ledger.
 
 mod clock;
 #[cfg(feature = "redis")]

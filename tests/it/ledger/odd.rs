@@ -1,4 +1,5 @@
-//! A shared ledger with values that nothing of ours has written, settings that lose it, and reads that are interrupted.
+//! A shared ledger with values that Tollgate has not written, server settings that can lose data, and interrupted
+//! reads.
 
 use super::client::get;
 use super::harness::{Harness, chat, chat_request, streamed};
@@ -26,7 +27,7 @@ fn warned_of(h: &Harness, what: &str) {
 }
 
 #[test]
-fn the_record_of_a_key_that_cannot_be_read_is_named_and_keeps_no_other_key_out() {
+fn unreadable_key_record_is_reported_and_blocks_no_other_key() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let first = key_of(std::slice::from_ref(&h), &[]);
@@ -39,14 +40,18 @@ fn the_record_of_a_key_that_cannot_be_read_is_named_and_keeps_no_other_key_out()
     for id in ["AAAAAAAAAAAA", "BBBBBBBBBBBB", "CC"] {
         warned_of(&h, id);
     }
-    assert_eq!(warnings(&h).iter().filter(|warning| warning.contains("AAAAAAAAAAAA")).count(), 1, "said once");
+    assert_eq!(
+        warnings(&h).iter().filter(|warning| warning.contains("AAAAAAAAAAAA")).count(),
+        1,
+        "it must be warned of once"
+    );
     assert_eq!(h.done(&["keys", "list"]).lines().count(), 3);
     h.done(&["keys", "revoke", id_of(&first)]);
     wait_for("the revocation", || (h.status_of(&first) == 401).then_some(()));
 }
 
 #[test]
-fn a_counter_of_the_wrong_type_blocks_its_own_key_alone_and_costs_no_row() {
+fn counter_of_the_wrong_type_blocks_only_its_key_and_loses_no_record() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let all = std::slice::from_ref(&h);
@@ -58,7 +63,7 @@ fn a_counter_of_the_wrong_type_blocks_its_own_key_alone_and_costs_no_row() {
     assert_eq!(running.head().unwrap().status, 200);
     server.say(&[b"DEL", counter.as_bytes()]);
     server.say(&[b"SET", counter.as_bytes(), b"not a hash"]);
-    // What was granted before lasts for two seconds; nothing is granted or admitted any more by the ledger.
+    // Requests of earlier grants are admitted for up to two seconds. The ledger grants and admits nothing more.
     let mut granted = 0;
     wait_for("the end of what was granted", || match status(&h, &odd) {
         200 => {
@@ -72,7 +77,7 @@ fn a_counter_of_the_wrong_type_blocks_its_own_key_alone_and_costs_no_row() {
         assert_eq!((status(&h, &odd), status(&h, &other)), (503, 200));
     }
     while running.chunk().unwrap().is_some() {}
-    // The row of the stream is there, and those of the other key that were sent with it and after it.
+    // The usage record of the stream exists, and so do those of the other key that were sent with it and after it.
     wait_for("the rows", || ((sums(&h, &odd).0, sums(&h, &other).0) == (2 + granted, 6)).then_some(()));
     assert_eq!(status(&h, &other), 200);
     assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
@@ -85,13 +90,13 @@ fn a_counter_of_the_wrong_type_blocks_its_own_key_alone_and_costs_no_row() {
 }
 
 #[test]
-fn a_counter_that_is_no_whole_number_admits_nobody() {
+fn counter_that_is_not_an_integer_admits_nobody() {
     let Some(server) = Server::start() else { return };
     let all = server.three();
     let (odd, other) = (key_of(&all, &["--plan", "allowance"]), key_of(&all, &[]));
     assert_eq!((status(&all[0], &odd), status(&all[1], &other)), (200, 200));
     wait_for("the row", || (sums(&all[0], &odd).0 == 1).then_some(()));
-    // As the server would not add to it, it would not count what is used.
+    // The server would not increment such a value, so usage would not be counted.
     let day = (std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() / (24 * 3600)).to_string();
     let counter = format!("tollgate:use:{}", id_of(&odd));
     for value in ["1.5", "400.0", "1e5", " 7", "020", "0x10", "+20", ""] {
@@ -133,7 +138,7 @@ fn verify_names_every_entry_of_the_wrong_type() {
 }
 
 #[test]
-fn a_wrong_number_that_is_repaired_is_forgotten_by_hosts_that_have_seen_it() {
+fn hosts_use_the_new_value_of_a_repaired_counter() {
     let Some(server) = Server::start() else { return };
     let all = server.three();
     let key = key_of(&all, &["--plan", "requests"]);
@@ -141,7 +146,7 @@ fn a_wrong_number_that_is_repaired_is_forgotten_by_hosts_that_have_seen_it() {
     wait_for("the row", || (sums(&all[0], &key).0 == 1).then_some(()));
     let window = server.text(&["KEYS", &format!("tollgate:win:{}:*", id_of(&key))]);
     let window = window.lines().nth(2).unwrap().trim().to_owned();
-    // A whole number like any other, but not what the rows say.
+    // A valid number that does not match the usage records.
     server.say(&[b"HSET", window.as_bytes(), b"q", b"1000"]);
     for h in &all {
         wait_for("the refusal", || (status(h, &key) == 429).then_some(()));
@@ -155,12 +160,12 @@ fn a_wrong_number_that_is_repaired_is_forgotten_by_hosts_that_have_seen_it() {
 }
 
 #[test]
-fn a_window_of_the_wrong_type_blocks_no_other_key_after_an_outage_either() {
+fn window_of_the_wrong_type_blocks_no_other_key_after_an_outage() {
     let Some(mut server) = Server::start() else { return };
     let h = server.gateway("");
     let all = std::slice::from_ref(&h);
     let (odd, other) = (key_of(all, &["--plan", "at-once"]), key_of(all, &[]));
-    // Held all the time: a host that comes back says what it holds.
+    // Runs during the whole outage: a host that reconnects announces its reservations.
     let mut running = h.client();
     running.send(&chat_request(&odd, &streamed(chat("x\n#sim tokens=3000 pace=100"))));
     assert_eq!(running.head().unwrap().status, 200);
@@ -173,7 +178,7 @@ fn a_window_of_the_wrong_type_blocks_no_other_key_after_an_outage_either() {
     server.run();
     wait_for("service", || (status(&h, &other) == 200).then_some(()));
     assert_eq!(status(&h, &odd), 503);
-    // Given back, which the wrong type does not hold up.
+    // The reservation is released despite the wrong type.
     drop(running);
     warned_of(&h, &live);
     for _ in 0..5 {
@@ -182,7 +187,7 @@ fn a_window_of_the_wrong_type_blocks_no_other_key_after_an_outage_either() {
 }
 
 #[test]
-fn a_server_that_may_evict_the_ledger_is_warned_of() {
+fn eviction_policy_of_the_server_is_warned_of() {
     let policy = ["--appendonly", "yes", "--maxmemory-policy", "allkeys-lru"];
     let Some(server) = Server::with(&policy) else { return };
     let h = server.gateway("");
@@ -194,12 +199,12 @@ fn a_server_that_may_evict_the_ledger_is_warned_of() {
 }
 
 #[test]
-fn a_gateway_that_is_stopped_and_continued_while_it_reads_asks_again() {
+fn gateway_paused_during_a_read_retries_it() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let key = key_of(std::slice::from_ref(&h), &[]);
     for _ in 0..3 {
-        // The ledger stands still, so that the gateway is stopped in the middle of a read.
+        // The ledger is paused, so the gateway is stopped in the middle of a read.
         server.signal("STOP");
         let mut client = h.client();
         client.send(&chat_request(&key, &chat("x\n#sim tokens=1")));
@@ -215,17 +220,17 @@ fn a_gateway_that_is_stopped_and_continued_while_it_reads_asks_again() {
     assert!(failed.is_empty(), "{failed:?}");
     assert_eq!(h.ledger(3).requests, 3);
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
-    // A lease that was lent and never used would take one of the places.
+    // A lease that was granted and never used would occupy a slot.
     let requests = h.get("/v1/quota", &key).json();
     assert_eq!(h.count("requests"), 3, "{requests}");
 }
 
 #[test]
-fn a_gateway_that_is_stopped_and_continued_while_it_looks_at_the_ledger_goes_on() {
+fn gateway_paused_while_it_polls_the_ledger_continues() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let key = key_of(std::slice::from_ref(&h), &[]);
-    // Its clock, the version of the keys, the lease: it waits for one of them wherever it is stopped.
+    // The gateway waits for its clock, the version of the keys or its lease, depending on when it is stopped.
     for millis in [0, 30, 60] {
         server.signal("STOP");
         std::thread::sleep(limits::KEYS_LOOK + Duration::from_millis(millis));

@@ -1,5 +1,5 @@
-//! The shared ledger gone for ten seconds under load: what each `on_outage` says happens meanwhile, and afterwards
-//! every counter agrees with the rows, of which none is missing.
+//! The shared ledger is gone for ten seconds under load. Each value of `on_outage` has its documented effect in the
+//! meantime; afterwards every counter agrees with the usage records, and none is missing.
 
 use super::client::Client;
 use super::harness::{CREDENTIAL, Harness, chat, chat_request, start_provider, streamed, with};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 /// Duration of the outage.
 const OUTAGE: Duration = Duration::from_secs(10);
-/// Time within which requests in flight notice the outage.
+/// Time within which requests in flight detect the outage.
 const NOTICED: Duration = Duration::from_secs(1);
-/// Clients of each gateway that ask without end.
+/// Clients per gateway that send requests in a loop.
 const CLIENTS: usize = 2;
 /// Request for a stream that begins before the outage and ends after it.
 const LONG: &str = "x\n#sim tokens=1400 pace=100";
 
-/// Answer of the load: start, end, and status.
+/// An answer to the load: when it was requested, after how long it arrived, and its status.
 struct Heard {
     asked: Instant,
     after: Duration,
@@ -39,7 +39,7 @@ fn load(h: &Harness, key: &str, over: &AtomicBool) -> Vec<Heard> {
     heard
 }
 
-/// A stream that begins before the outage and ends after it; the longest pause between two of its pieces.
+/// Reads a stream that begins before the outage and ends after it. Returns the longest pause between two chunks.
 fn long_stream(mut client: Client) -> Duration {
     let (mut last, mut longest, mut text) = (Instant::now(), Duration::ZERO, String::new());
     while let Some(chunk) = client.chunk().unwrap() {
@@ -51,7 +51,7 @@ fn long_stream(mut client: Client) -> Duration {
     longest
 }
 
-/// Stream directly from a provider, to measure the pauses of the machine.
+/// Reads a stream directly from a provider, to measure the pauses that the machine itself causes.
 fn stream_without_gateway() -> Duration {
     let (folder, at) = (Folder::new(), SocketAddr::from(([127, 0, 0, 1], free_port())));
     let _provider = start_provider(folder.path(), at, "control");
@@ -61,7 +61,8 @@ fn stream_without_gateway() -> Duration {
     long_stream(client)
 }
 
-/// Answers to requests that began during the outage, and to all. `meanwhile` runs in the middle of the outage.
+/// Returns the answers to requests that ran entirely during the outage, and all others. `meanwhile` runs in the middle
+/// of the outage.
 fn ten_seconds_without(
     server: &mut Server,
     all: &[Harness],
@@ -99,7 +100,10 @@ fn ten_seconds_without(
         let heard = clients.into_iter().flat_map(|client| client.join().unwrap());
         let longest = streams.into_iter().map(|stream| stream.join().unwrap()).max().unwrap();
         let usual = control.join().unwrap();
-        assert!(longest < usual + Duration::from_secs(1), "a stream has stalled: {longest:?}, without us {usual:?}");
+        assert!(
+            longest < usual + Duration::from_secs(1),
+            "a stream stalled: {longest:?}, without the gateway {usual:?}"
+        );
         let during = |heard: &Heard| heard.asked > gone + NOTICED && heard.asked + heard.after < back;
         heard.partition(during)
     })
@@ -115,11 +119,11 @@ fn refuses() {
     assert!(during.len() > 100 && served > 50, "{} {served}", during.len());
     assert!(
         during.iter().all(|heard| (heard.status, heard.retry_after) == (503, true)),
-        "refused, and told when to come"
+        "each refusal must have a retry-after"
     );
     let slowest = during.iter().map(|heard| heard.after).max();
     assert!(slowest.is_some_and(|after| after < NOTICED), "a refusal after {slowest:?}");
-    assert!(rest.iter().all(|heard| [200, 503].contains(&heard.status)), "nothing else is ever said");
+    assert!(rest.iter().all(|heard| [200, 503].contains(&heard.status)), "no other status is allowed");
     agree(&all, &[&key]);
 }
 
@@ -136,21 +140,25 @@ fn goes_on_alone() {
         }
     });
     println!("local: {} served while the ledger was gone, and {alone:?} of a limit of 137", during.len());
-    assert_eq!(alone, [137 / 3; 3], "each host its share");
+    assert_eq!(alone, [137 / 3; 3], "each host must admit its share");
     assert!(during.len() > 100);
     let refused = during.iter().chain(&rest).filter(|heard| heard.status != 200).count();
-    assert_eq!(refused, 0, "nobody was refused, neither during the outage nor at its ends");
+    assert_eq!(refused, 0, "no request may be refused, during the outage or around it");
     agree(&all, &[&key, &limited]);
     for h in &all {
         let left = || (h.get("/v1/quota", &limited).json()["rate_limit"]["remaining"] == 137 - 3 * 45).then_some(());
         wait_for("what was admitted alone to be settled", left);
     }
-    assert_eq!(admitted(&[0; 4].map(|_| all[0].chat(&limited, &chat("x\n#sim tokens=1")))), 2, "and no more");
+    assert_eq!(
+        admitted(&[0; 4].map(|_| all[0].chat(&limited, &chat("x\n#sim tokens=1")))),
+        2,
+        "no more may be admitted"
+    );
 }
 
 #[test]
 fn ten_seconds_without_the_shared_ledger_under_load() {
-    // Side by side, since each waits most of its time.
+    // Both run in parallel, since each waits most of the time.
     std::thread::scope(|scope| {
         let ways = [scope.spawn(refuses), scope.spawn(goes_on_alone)];
         ways.into_iter().for_each(|way| way.join().unwrap());

@@ -1,4 +1,4 @@
-//! Users of requests in the ledger, in the log and in reports, by the real binary.
+//! Users of requests in the ledger, the log and the reports, by the real binary.
 
 use super::client::Answer;
 use super::harness::{Harness, Setup, chat, message, with};
@@ -16,7 +16,7 @@ fn start(attribution: &'static str) -> Harness {
     })
 }
 
-/// Sends one request with these header lines.
+/// Sends one request with these header lines and returns the answer.
 pub fn ask(h: &Harness, key: &str, route: &str, headers: &str, body: &Value) -> Answer {
     let body = body.to_string();
     let head = format!(
@@ -40,7 +40,7 @@ pub fn report(h: &Harness, args: &[&str]) -> Vec<Value> {
     serde_json::from_str(&h.done(&all)).unwrap()
 }
 
-/// Name of a line, and its requests.
+/// Returns the name and the number of requests of each line of a report.
 pub fn named(lines: &[Value]) -> Vec<(String, u64)> {
     let mut named: Vec<(String, u64)> = lines
         .iter()
@@ -54,7 +54,7 @@ fn entries(h: &Harness) -> Vec<Value> {
     h.done(&["ledger", "export"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// True if any output of the gateway contains these words.
+/// Returns true if any output of the gateway contains these words.
 fn is_written_anywhere(h: &Harness, words: &str) -> bool {
     let has = |bytes: &[u8]| bytes.windows(words.len()).any(|window| window == words.as_bytes());
     let files = fs::read_dir(h.folder.path()).unwrap().filter_map(|entry| fs::read(entry.unwrap().path()).ok());
@@ -63,7 +63,7 @@ fn is_written_anywhere(h: &Harness, words: &str) -> bool {
 }
 
 #[test]
-fn users_and_sessions_are_kept_as_hashes_that_are_the_same_after_a_restart_and_nowhere_in_plain() {
+fn users_and_sessions_are_stored_only_as_stable_hashes() {
     let mut h = start("");
     let key = h.key();
     let (alice, session) = ("alice-of-the-example", "session-of-the-example");
@@ -81,10 +81,10 @@ fn users_and_sessions_are_kept_as_hashes_that_are_the_same_after_a_restart_and_n
     assert_eq!((&entries[1]["user"], &entries[1]["session"]), (&entries[0]["user"], &entries[0]["session"]));
     assert_eq!((&entries[0]["client"], &entries[2]["user"]), (&json!("openai-python"), &Value::Null));
     let log = h.log();
-    let logged = log.iter().find(|line| line["user"] == hash.as_str()).expect("the log has it, too");
+    let logged = log.iter().find(|line| line["user"] == hash.as_str()).expect("the log must contain it, too");
     assert_eq!((&logged["session"], &logged["client"]), (&entries[0]["session"], &json!("openai-python")));
     assert_eq!(named(&report(&h, &["--by", "user"])), [(String::new(), 1), (hash.clone(), 2)]);
-    // By the name that a client uses, or by the hash.
+    // Both the name that the client sent and its hash are accepted.
     for user in [alice, &hash] {
         let lines = report(&h, &["--by", "day", "--user", user]);
         assert_eq!((lines.len(), &lines[0]["requests"]), (1, &json!(2)), "{user}");
@@ -99,12 +99,12 @@ fn users_and_sessions_are_kept_as_hashes_that_are_the_same_after_a_restart_and_n
         assert!(!is_written_anywhere(&h, words), "{words}");
     }
     let metrics = super::client::get(h.admin, "/metrics").unwrap().body;
-    assert!(!String::from_utf8_lossy(&metrics).contains(&hash), "no label of a metric");
+    assert!(!String::from_utf8_lossy(&metrics).contains(&hash), "no metric may have it as a label");
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
 #[test]
-fn what_is_kept_changes_with_a_reload() {
+fn recording_of_users_changes_with_a_reload() {
     let h = start("attribution = \"plain\"");
     let (key, agent) = (h.key(), "user-agent: curl/8.14.1\r\n");
     ask(&h, &key, "/v1/chat/completions", agent, &of_user("alice"));
@@ -123,7 +123,7 @@ fn what_is_kept_changes_with_a_reload() {
 }
 
 #[test]
-fn hostile_names_of_users_are_bounded_and_break_nothing() {
+fn hostile_user_names_are_bounded_and_break_nothing() {
     let h = start("attribution = \"plain\"");
     let key = h.key();
     let long = "x".repeat(1 << 20);
@@ -150,7 +150,7 @@ fn hostile_names_of_users_are_bounded_and_break_nothing() {
 }
 
 #[test]
-fn usage_is_reported_by_anything_that_the_sums_tell_apart_and_says_what_they_do_not() {
+fn usage_groups_by_all_recorded_columns_and_rejects_others() {
     let h = start("");
     let search = h.issue(&["--label", "team=search", "--group", "labs"]);
     let other = h.issue(&["--label", "team=ads"]);
@@ -172,7 +172,7 @@ fn usage_is_reported_by_anything_that_the_sums_tell_apart_and_says_what_they_do_
     assert_eq!((only(&["--key", "ann"]), only(&["--key", &other[8..20]])), (2, 1));
     assert_eq!((only(&["--model", "large"]), only(&["--label", "team=ads"])), (1, 1));
     assert_eq!((only(&["--label", "team=none"]), only(&["--group", "elsewhere"])), (0, 0));
-    assert_eq!(only(&["--key", "ann", "--label", "team=ads"]), 0, "both must hold");
+    assert_eq!(only(&["--key", "ann", "--label", "team=ads"]), 0, "both conditions must hold");
     for misused in [
         &["--by", "user,key"][..],
         &["--by", "session", "--model", "small"],

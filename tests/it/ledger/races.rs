@@ -1,5 +1,5 @@
-//! However many race, exactly as many are admitted as the plan says; tokens stay within the bound that is stated. The
-//! figures are printed.
+//! However many requests race, exactly as many are admitted as the plan allows; tokens stay within the documented
+//! bound. The figures are printed.
 
 use super::client::{Answer, Client};
 use super::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed, with};
@@ -8,12 +8,12 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::Barrier;
 
-/// Connections that race.
+/// Number of connections that race.
 pub const CONNECTIONS: usize = 500;
-/// Requests on each.
+/// Requests on each connection.
 pub const EACH: usize = 4;
 
-/// Plans with windows that do not end in the middle.
+/// Plans whose windows do not end during the test.
 pub const PLANS: &str = r#"
 [[plans]]
 name = "requests"
@@ -34,8 +34,8 @@ tokens_per_window = 1000
 window = "31d"
 "#;
 
-/// A model whose answers cost nothing but their completion, a plan, and a tree of four levels for each of four races:
-/// an answer of 100 tokens costs 0.001, and reserves as much, so a budget of 0.01 is that of exactly ten.
+/// A model that charges only completion tokens, a plan, and a tree of four levels for each of four races. An answer of
+/// 100 tokens costs 0.001 and reserves the same amount, so a budget of 0.01 allows exactly ten answers.
 pub fn budgets() -> String {
     let mut text = "[[models]]\nid = \"priced\"\ncontext = \"256K\"\ninput_price = 0\noutput_price = 10.0\n\
                     targets = [{ provider = \"sim-chat\", model = \"up\" }]\n\
@@ -52,7 +52,7 @@ pub fn budgets() -> String {
     text
 }
 
-/// Requests for exactly 100 tokens of `priced`, whole and streamed, in both shapes.
+/// Returns requests for exactly 100 tokens of `priced`, complete and streamed, in both API formats.
 pub fn hundreds(key: &str) -> [Vec<u8>; 4] {
     let text = "x\n#sim tokens=100";
     let priced = |body| with(with(body, "model", "priced"), "max_tokens", 100);
@@ -65,8 +65,8 @@ pub fn hundreds(key: &str) -> [Vec<u8>; 4] {
     ]
 }
 
-/// Two hundred requests of each kind race for a key's budget of ten answers and for one in the middle of a tree, over
-/// these gateways. `issue` makes a key that all of them know.
+/// Two hundred requests of each kind race for the budget of a key, and for the budget of a group in the middle of a
+/// tree, over these gateways. Each budget allows ten answers. `issue` creates a key that all gateways know.
 pub fn race_for_money(all: &[Harness], issue: impl Fn(&[&str]) -> String) {
     let at: Vec<SocketAddr> = all.iter().map(|h| h.at).collect();
     for race in 0..4 {
@@ -77,7 +77,8 @@ pub fn race_for_money(all: &[Harness], issue: impl Fn(&[&str]) -> String) {
             let ok = admitted(&answers);
             println!("a budget of ten answers: {ok} of {} admitted, kind {race}, {options:?}", answers.len());
             assert_eq!(ok, 10, "{options:?}");
-            // What is left is by what is settled: on a shared ledger, once all of them have written their rows.
+            // The message depends on what is settled: with a shared ledger, this takes until all gateways have written
+            // their usage records.
             let refused = wait_for("all rows", || {
                 let refused = all[0].chat(&key, &with(chat("again"), "model", "priced"));
                 assert_eq!(refused.status(), 429);
@@ -92,13 +93,13 @@ pub fn race_for_money(all: &[Harness], issue: impl Fn(&[&str]) -> String) {
 }
 
 #[test]
-fn a_budget_of_exactly_ten_answers_admits_exactly_ten_of_two_hundred() {
+fn budget_of_ten_answers_admits_exactly_ten_of_two_hundred() {
     let mut all = [Harness::start(&Setup { more: budgets(), ..Setup::default() })];
     race_for_money(&all, |options| all[0].key_with(options));
     let [h] = &mut all;
     assert_eq!(h.ledger(80).requests, 80);
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
-    // A restart knows what was spent, of the key and in the middle of the tree.
+    // After a restart the gateway still knows how much was spent, by the key and in the middle of the tree.
     let keys = [&["--plan", "ten"][..], &["--plan", "open", "--group", "three2"]].map(|options| h.key_with(options));
     h.gateway.stop("TERM");
     h.start_again();
@@ -111,7 +112,7 @@ pub fn setup() -> Setup {
     Setup { more: PLANS.to_owned(), ..Setup::default() }
 }
 
-/// Sends the same request over many connections at once, `each` times on every one, and gives all answers.
+/// Sends the same request over many connections concurrently, `each` times on every one, and returns all answers.
 pub fn race(to: &[SocketAddr], connections: usize, each: usize, request: &[u8]) -> Vec<Answer> {
     let run = |mut client: Client| {
         client.send(&request.repeat(each));
@@ -120,8 +121,8 @@ pub fn race(to: &[SocketAddr], connections: usize, each: usize, request: &[u8]) 
     at_once(to, connections, run).into_iter().flatten().collect()
 }
 
-/// Number of connections that get a slot, each with `each` attempts. A slot is kept until all have tried, since the
-/// requested stream does not end.
+/// Returns the number of connections that get a slot, with `each` attempts per connection. A slot stays in use until
+/// all have tried, since the requested stream does not end.
 pub fn race_for_places(to: &[SocketAddr], connections: usize, each: usize, request: &[u8]) -> usize {
     let run = |mut client: Client| {
         for _ in 0..each {
@@ -138,7 +139,7 @@ pub fn race_for_places(to: &[SocketAddr], connections: usize, each: usize, reque
     at_once(to, connections, run).into_iter().flatten().count()
 }
 
-/// Lets each of many connections do the same, all beginning at once.
+/// Runs the same closure on many connections, all starting at the same time.
 fn at_once<T: Send>(to: &[SocketAddr], connections: usize, run: impl Fn(Client) -> T + Sync) -> Vec<T> {
     let start = Barrier::new(connections);
     std::thread::scope(|scope| {
@@ -156,15 +157,15 @@ fn at_once<T: Send>(to: &[SocketAddr], connections: usize, run: impl Fn(Client) 
     })
 }
 
-/// Number of answers with 200. All others must be 429.
+/// Returns the number of answers with 200. All others must be 429.
 pub fn admitted(answers: &[Answer]) -> usize {
     let count = |status| answers.iter().filter(|answer| answer.status() == status).count();
     let (ok, refused) = (count(200), count(429));
-    assert_eq!(ok + refused, answers.len(), "something else than 200 and 429");
+    assert_eq!(ok + refused, answers.len(), "some answers are neither 200 nor 429");
     ok
 }
 
-/// Usage of a streamed answer that was asked for its usage.
+/// Returns the tokens that a streamed answer with `include_usage` reports.
 fn total_tokens(answer: &Answer) -> u64 {
     let usage = answer.events().iter().rev().find_map(|event| {
         let event: Value = serde_json::from_str(event).ok()?;
@@ -202,7 +203,7 @@ fn a_limit_of_n_at_once_admits_exactly_n_of_two_thousand() {
 }
 
 #[test]
-fn tokens_of_a_period_and_of_a_window_stay_within_the_stated_bound() {
+fn tokens_per_period_and_per_window_stay_within_the_documented_bound() {
     let h = Harness::start(&setup());
     for plan in ["period", "window"] {
         let key = h.key_with(&["--plan", plan]);
@@ -213,8 +214,8 @@ fn tokens_of_a_period_and_of_a_window_stay_within_the_stated_bound() {
         let used: u64 = ok.iter().map(|answer| total_tokens(answer)).sum();
         let each = total_tokens(ok[0]);
         println!("tokens per {plan}: {} of 200 admitted, {used} used of 1000, {each} each", admitted(&answers));
-        // Contract section 3: used is at most total - 1, one reservation, and what exceeded the reservations. An
-        // answer reserves its 100 tokens and an estimate of its prompt, which is off by a few at most.
+        // The documented bound: at most total - 1, one reservation, and the usage that exceeds the reservations. An
+        // answer reserves its 100 tokens and an estimate of its prompt, which is off by a few tokens at most.
         let excess = 20 * ok.len() as u64;
         assert!(used < 1000 + 100 + 50 + excess, "{used}");
         assert!((5..=11).contains(&ok.len()), "{}", ok.len());

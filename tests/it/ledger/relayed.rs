@@ -1,5 +1,5 @@
-//! Races for relayed requests: an embedding of a hundred tokens reserves exactly what it is charged, so that limits and
-//! budgets are exact to the request; and a completion that has many texts reserves for all of them.
+//! Races of relayed requests. An embedding of a hundred tokens reserves exactly what it is charged, so that limits and
+//! budgets are exact to the request. A completion of several texts reserves for all of them.
 
 use super::client::post;
 use super::harness::{Harness, Setup, bearer};
@@ -26,7 +26,7 @@ fn request(key: &str) -> Vec<u8> {
 }
 
 #[test]
-fn requests_tokens_and_budgets_of_embeddings_are_exact_however_many_race() {
+fn limits_of_racing_embeddings_are_exact() {
     let h = Harness::start(&setup());
     let at: [SocketAddr; 1] = [h.at];
     let mut rows = 0;
@@ -51,13 +51,13 @@ fn requests_tokens_and_budgets_of_embeddings_are_exact_however_many_race() {
 }
 
 #[test]
-fn tokens_of_completions_are_exact_however_many_texts_each_of_them_has() {
+fn tokens_of_completions_with_several_texts_are_exact() {
     let own = "[[models]]\nid = \"texts\"\ncontext = \"8K\"\nserves = [\"completions\"]\n\
                targets = [{ provider = \"sim-chat\", model = \"up\" }]\n";
     let h = Harness::start(&Setup { more: format!("{}{own}", super::races::PLANS), ..Setup::default() });
     let at: [SocketAddr; 1] = [h.at];
     let (mut rows, mut input, mut output) = (0, 0, 0);
-    // Ten texts of ten tokens each, and what the prompt has.
+    // Ten texts of ten tokens each, plus the tokens of the prompt.
     for (asks, prompt) in [
         ("\"n\":10,\"prompt\":[1]", 1),
         ("\"best_of\":10,\"prompt\":[1]", 1),

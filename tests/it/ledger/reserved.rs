@@ -1,4 +1,4 @@
-//! Reason of a refusal by the shared ledger: the limit is spent, or reserved by running requests.
+//! Reason that a shared ledger gives for a refusal: the limit is spent, or reserved by running requests.
 
 use super::shared::Server;
 use super::spared::Host;
@@ -13,7 +13,7 @@ fn of(both: u64) -> Amount {
 }
 
 #[test]
-fn shared_limits_are_reserved_until_rows_have_spent_them() {
+fn shared_limits_are_reserved_until_records_have_spent_them() {
     let Some(server) = Server::start() else { return };
     let none = Limits::default();
     let limits = [
@@ -30,12 +30,12 @@ fn shared_limits_are_reserved_until_rows_have_spent_them() {
         (host.ask.limits, host.ask.groups) = if which == 0 { (limits, [none].into()) } else { (none, [limits].into()) };
         assert_eq!(host.admit().0, Ruling::Admitted);
         assert_eq!(host.admit().0, Ruling::Refused(kind, which, LimitReason::Reserved), "{name}");
-        // A spent limit is named before one that is reserved.
+        // A spent limit takes precedence over a reserved one.
         let requests = Limits { requests: 1, ..host.ask.limits };
         let free = std::mem::replace(&mut host.ask.limits, requests);
         assert_eq!(host.admit().0, Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent), "{name}");
         host.ask.limits = free;
-        // What was lent comes back, and another request has used all of it.
+        // The reservation is released, and another request has used all of the limit.
         let release = Release { key: host.ask.key, lease: host.ask.lease.clone(), unsent: true };
         assert_eq!(host.send(&RemoteCommand::Release(&[release])), Done::Done);
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;

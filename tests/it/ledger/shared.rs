@@ -1,5 +1,5 @@
 //! Several gateways on one ledger in a real Redis or Valkey, which each test starts and stops itself. Without such a
-//! server on the machine these tests say so and pass.
+//! server on the machine, these tests print so and pass.
 
 use super::client::Answer;
 use super::harness::{Harness, Setup, chat, chat_request, streamed, with};
@@ -21,7 +21,7 @@ use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason};
 use tollgate::policy::window::window;
 use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
 
-/// A server of the test's own.
+/// A server that belongs to one test.
 pub struct Server {
     child: Option<Child>,
     program: &'static str,
@@ -31,7 +31,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Server with an append-only file; `None` if this machine has no server program.
+    /// Starts a server with an append-only file; `None` if this machine has no server program.
     pub fn start() -> Option<Server> {
         Server::with(&["--appendonly", "yes"])
     }
@@ -42,7 +42,7 @@ impl Server {
         Some(server)
     }
 
-    /// Server that is not started yet.
+    /// Returns a server that is not started yet.
     pub fn idle(args: &[&str]) -> Option<Server> {
         let exists =
             |program: &&&str| process::Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
@@ -55,13 +55,14 @@ impl Server {
         Some(Server { child: None, program, port, folder, args })
     }
 
-    /// Puts a file into the server's folder.
+    /// Writes a file into the server's folder.
     pub fn put(&self, name: &str, text: &str) {
         std::fs::write(self.folder.path().join(name), text).unwrap();
     }
 
-    /// Starts the process, again after [`Server::kill`]. An append-only file of it has whatever it has acknowledged:
-    /// by the default, `everysec`, it answers while an fsync runs before it has written, and a kill then loses that.
+    /// Starts the process, also again after [`Server::kill`]. With `appendfsync no`, the append-only file contains
+    /// every acknowledged write. With the default, `everysec`, the server acknowledges writes before it writes them if
+    /// an fsync is running, and a kill would lose these.
     pub fn run(&mut self) {
         let mut command = process::Command::new(self.program);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendfsync", "no"]);
@@ -77,13 +78,13 @@ impl Server {
         });
     }
 
-    /// True if it executes commands: it accepts connections before it has read its append-only file. It listens on its
-    /// port for TLS by then, too.
+    /// Returns true if the server executes commands: it accepts connections before it has read its append-only file. By
+    /// then it also listens on its TLS port.
     fn is_ready(&self) -> bool {
         let Ok(mut socket) = std::net::TcpStream::connect(("127.0.0.1", self.port)) else { return false };
         let mut told = [0; 64];
         let count = socket.write_all(b"PING\r\n").and_then(|()| socket.read(&mut told)).unwrap_or(0);
-        // A server with a password executes nothing without it.
+        // A server with a password executes nothing without it, but it answers.
         told[..count].starts_with(b"+PONG") || told[..count].starts_with(b"-NOAUTH")
     }
 
@@ -91,7 +92,7 @@ impl Server {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
-    /// Sends one command as it is, and reads what comes first of the answer.
+    /// Sends one command as binary-safe arguments and reads the first part of the answer.
     pub fn say(&self, words: &[&[u8]]) {
         let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -106,7 +107,7 @@ impl Server {
         assert_ne!(first[0], b'-', "{words:?}");
     }
 
-    /// Answer to a command, from one read.
+    /// Returns the answer to a command, from one read.
     pub fn text(&self, words: &[&str]) -> String {
         let mut socket = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         socket.write_all(format!("{}\r\n", words.join(" ")).as_bytes()).unwrap();
@@ -115,7 +116,7 @@ impl Server {
         String::from_utf8_lossy(&told[..count]).into_owned()
     }
 
-    /// The number that a command answers with.
+    /// Returns the number that a command answers with.
     pub fn number(&self, words: &[&str]) -> u64 {
         let text = self.text(words);
         text.trim_end().strip_prefix(':').and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{text}"))
@@ -127,21 +128,21 @@ impl Server {
         assert!(process::Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status().unwrap().success());
     }
 
-    /// kill -9.
+    /// Kills the process with `kill -9`.
     pub fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// A copy of all data of a server that does not run.
+    /// Copies all data of a stopped server.
     pub fn copy(&self) -> Folder {
         let copy = Folder::new();
         self.transfer(self.folder.path(), copy.path());
         copy
     }
 
-    /// Puts a copy in the place of all data of a server that does not run.
+    /// Replaces all data of a stopped server with a copy.
     pub fn restore(&self, copy: &Folder) {
         std::fs::remove_dir_all(self.folder.path().join("appendonlydir")).unwrap();
         self.transfer(copy.path(), self.folder.path());
@@ -155,12 +156,12 @@ impl Server {
         }
     }
 
-    /// A gateway on this server; `more` are further lines of `[store]`.
+    /// Starts a gateway on this server; `more` are additional lines of `[store]`.
     pub fn gateway(&self, more: &str) -> Harness {
         url_gateway(&self.url(), more)
     }
 
-    /// Three of them.
+    /// Starts three gateways.
     pub fn three(&self) -> Vec<Harness> {
         (0..3).map(|_| self.gateway("")).collect()
     }
@@ -175,13 +176,13 @@ impl Drop for Server {
     }
 }
 
-/// A gateway on a ledger; `more` are further lines of `[store]`.
+/// Starts a gateway on a ledger; `more` are additional lines of `[store]`.
 pub fn url_gateway(url: &str, more: &str) -> Harness {
     let store = format!("url = \"{url}\"\n{more}");
     Harness::start(&Setup { store, more: PLANS.to_owned(), ..Setup::default() })
 }
 
-/// A key that all of them know.
+/// Issues a key and waits until all gateways know it.
 pub fn key_of(all: &[Harness], args: &[&str]) -> String {
     let key = all[0].issue(args);
     for h in all {
@@ -198,7 +199,7 @@ pub fn used(h: &Harness, key: &str) -> u64 {
     h.get("/v1/quota", key).json()["tokens"]["used"].as_u64().unwrap()
 }
 
-/// Requests and tokens of one key in the ledger.
+/// Returns the requests and tokens of one key in the ledger.
 pub fn sums(h: &Harness, key: &str) -> (u64, u64) {
     let of = |line: &Value, name: &str| line[name].as_u64().unwrap();
     let parts = ["uncached_input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens"];
@@ -207,7 +208,8 @@ pub fn sums(h: &Harness, key: &str) -> (u64, u64) {
     found.map_or((0, 0), |line| (of(line, "requests"), parts.iter().map(|part| of(line, part)).sum()))
 }
 
-/// Every counter agrees with the rows, of which there is one per request served. `keys` are all that were used.
+/// Checks that every counter agrees with the usage records, and that there is one record per served request. `keys` are
+/// all keys that were used.
 pub fn agree(all: &[Harness], keys: &[&String]) {
     let served = served(all);
     let ledger = all[0].ledger(served);
@@ -215,7 +217,7 @@ pub fn agree(all: &[Harness], keys: &[&String]) {
     for key in keys {
         let (_, tokens) = sums(&all[0], key);
         for h in all {
-            assert_eq!(used(h, key), tokens, "all hosts show the same");
+            assert_eq!(used(h, key), tokens, "all hosts must show the same usage");
         }
     }
     assert_eq!(keys.iter().map(|key| sums(&all[0], key).0).sum::<u64>(), served);
@@ -225,20 +227,20 @@ pub fn agree(all: &[Harness], keys: &[&String]) {
 }
 
 #[test]
-fn three_gateways_admit_exactly_n_requests_and_n_at_once_together() {
+fn three_gateways_share_request_and_concurrency_limits_exactly() {
     let Some(server) = Server::start() else { return };
     let all = server.three();
     let at: Vec<SocketAddr> = all.iter().map(|h| h.at).collect();
 
     let key = key_of(&all, &["--plan", "requests"]);
     let body = chat("x\n#sim tokens=2");
-    // One on each first: two busy hosts may well admit everything before the third is given a processor.
+    // One request on each first: two busy hosts may admit everything before the third gets any CPU time.
     let mut answers: Vec<Answer> = all.iter().map(|h| h.chat(&key, &body)).collect();
     answers.extend(race(&at, CONNECTIONS, EACH, &chat_request(&key, &body)));
     let ok = admitted(&answers);
     println!("three gateways: {ok} of {} admitted at a limit of 137 requests", answers.len());
     assert_eq!((ok, served(&all)), (137, 137));
-    assert!(all.iter().all(|h| h.count("requests") > 0), "all took part");
+    assert!(all.iter().all(|h| h.count("requests") > 0), "every host must serve some");
     agree(&all, &[&key]);
 
     let key = key_of(&all, &["--plan", "at-once"]);
@@ -250,7 +252,7 @@ fn three_gateways_admit_exactly_n_requests_and_n_at_once_together() {
 }
 
 #[test]
-fn three_gateways_admit_exactly_what_a_budget_pays_for() {
+fn three_gateways_share_a_budget_exactly() {
     let Some(server) = Server::start() else { return };
     let store = format!("url = \"{}\"\n", server.url());
     let all: Vec<Harness> =
@@ -260,7 +262,7 @@ fn three_gateways_admit_exactly_what_a_budget_pays_for() {
     all[0].ledger(80);
     let said = all[0].done(&["ledger", "verify"]);
     assert!(said.starts_with("ok:"), "{said}");
-    // What one of them has spent all others show.
+    // All hosts show the amount that one of them has spent.
     let key = key_of(&all, &["--plan", "open", "--group", "three1"]);
     for h in &all {
         let budget = &h.get("/v1/quota", &key).json()["budget"];
@@ -269,7 +271,7 @@ fn three_gateways_admit_exactly_what_a_budget_pays_for() {
 }
 
 #[test]
-fn tokens_of_three_gateways_stay_within_the_stated_bound() {
+fn tokens_of_three_gateways_stay_within_the_documented_bound() {
     let Some(server) = Server::start() else { return };
     let all = server.three();
     let at: Vec<SocketAddr> = all.iter().map(|h| h.at).collect();
@@ -278,7 +280,7 @@ fn tokens_of_three_gateways_stay_within_the_stated_bound() {
         let asked = with(chat("one two three\n#sim tokens=100 delay=300"), "max_tokens", 100);
         let answers = race(&at, 200, 1, &chat_request(&key, &streamed(asked)));
         let ok = admitted(&answers);
-        // What other hosts have written behind is there when their rows are.
+        // Amounts that other hosts write behind are counted once their usage records are written.
         all[0].ledger(served(&all));
         let used = used(&all[0], &key);
         println!("three gateways, tokens per {plan}: {ok} of 200 admitted, {used} used of 1000");
@@ -288,14 +290,14 @@ fn tokens_of_three_gateways_stay_within_the_stated_bound() {
 }
 
 #[test]
-fn a_key_works_on_every_host_from_the_moment_it_was_issued_with_limits_of_its_own() {
+fn new_key_works_on_every_host_immediately_with_its_own_limits() {
     let Some(server) = Server::start() else { return };
     let (one, other) = (url_gateway(&server.url(), ""), url_gateway(&server.url(), ""));
     for _ in 0..10 {
         let key = one.issue(&[]);
         assert_eq!((one.status_of(&key), other.status_of(&key)), (200, 200));
     }
-    // Of two requests in a week by its plan, one by its own word.
+    // Its plan allows two requests per week, its own limit one.
     let key = one.issue(&["--plan", "two", "--requests", "1"]);
     assert_eq!((other.chat(&key, &chat("one")).status(), one.chat(&key, &chat("two")).status()), (200, 429));
     one.done(&["keys", "set", &key[8..20], "--requests", "plan"]);
@@ -321,11 +323,11 @@ fn keys_and_reports_are_the_same_on_every_host() {
         }
         times.push(began.elapsed());
     }
-    // What a busy machine adds now and then is not the gateway's; one that looks too seldom is late more often than not.
+    // The median ignores single delays of a busy machine. A host that polls too rarely would be late most of the time.
     times.sort();
     assert!(times[times.len() / 2] < Duration::from_secs(1), "{times:?}");
     let used: Vec<Value> = all.iter().map(|h| h.get("/v1/quota", &rotated).json()["tokens"].clone()).collect();
-    assert_eq!(used[0], used[1], "id and history stay");
+    assert_eq!(used[0], used[1], "rotation keeps the id and the usage");
     for by in ["key", "model", "day", "target"] {
         assert_eq!(all[0].usage(by), all[1].usage(by));
         assert_eq!(all[0].usage(by)[0]["requests"], 2);
@@ -340,7 +342,7 @@ fn keys_and_reports_are_the_same_on_every_host() {
 }
 
 #[test]
-fn an_outage_of_the_ledger_refuses_until_it_is_back_and_loses_nothing() {
+fn ledger_outage_refuses_until_it_ends_and_loses_nothing() {
     let Some(mut server) = Server::start() else { return };
     let all = server.three();
     let key = key_of(&all, &[]);
@@ -357,7 +359,7 @@ fn an_outage_of_the_ledger_refuses_until_it_is_back_and_loses_nothing() {
     while let Some(chunk) = running.chunk().unwrap() {
         events += String::from_utf8(chunk).unwrap().matches("data: ").count();
     }
-    assert!(events > 60, "a stream comes to its end without the ledger: {events}");
+    assert!(events > 60, "a stream must complete without the ledger: {events}");
     server.run();
     for h in &all {
         wait_for("service", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
@@ -366,7 +368,7 @@ fn an_outage_of_the_ledger_refuses_until_it_is_back_and_loses_nothing() {
 }
 
 #[test]
-fn a_ledger_that_stands_still_stalls_no_stream() {
+fn paused_ledger_stalls_no_stream() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let key = key_of(std::slice::from_ref(&h), &[]);
@@ -377,7 +379,7 @@ fn a_ledger_that_stands_still_stalls_no_stream() {
     server.signal("STOP");
     let refused = h.chat(&key, &chat("x"));
     assert_eq!(refused.status(), 503);
-    // The ledger stands still until the stream has come to its end.
+    // The ledger is paused until the stream has ended.
     while running.chunk().unwrap().is_some() {}
     server.signal("CONT");
     wait_for("service", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
@@ -385,7 +387,7 @@ fn a_ledger_that_stands_still_stalls_no_stream() {
 }
 
 #[test]
-fn a_host_goes_on_alone_with_its_share_where_that_is_configured() {
+fn host_admits_its_share_during_an_outage_if_configured() {
     let Some(mut server) = Server::start() else { return };
     let h = server.gateway("on_outage = \"local\"\nhosts = 3");
     let key = key_of(std::slice::from_ref(&h), &["--plan", "requests"]);
@@ -394,7 +396,7 @@ fn a_host_goes_on_alone_with_its_share_where_that_is_configured() {
     let statuses: Vec<u16> = (0..60).map(|_| h.chat(&key, &chat("x\n#sim tokens=1")).status()).collect();
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
     let alone = statuses.iter().filter(|status| **status == 200).count();
-    // A third of 137, less the one it has had already.
+    // A third of 137, minus the one request that it has already admitted.
     assert_eq!(alone, 137 / 3 - 1);
     server.run();
     wait_for("the shared limit", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
@@ -405,7 +407,7 @@ fn a_host_goes_on_alone_with_its_share_where_that_is_configured() {
 }
 
 #[test]
-fn a_gateway_that_dies_with_places_taken_blocks_nobody_beyond_its_lease() {
+fn slots_of_a_dead_gateway_are_free_after_its_lease() {
     let Some(server) = Server::start() else { return };
     let mut all = [server.gateway(""), server.gateway("")];
     let key = key_of(&all, &["--plan", "at-once"]);
@@ -416,7 +418,7 @@ fn a_gateway_that_dies_with_places_taken_blocks_nobody_beyond_its_lease() {
     assert_eq!(all[1].chat(&key, &chat("x")).status(), 429);
     all[0].gateway.stop("KILL");
     let began = Instant::now();
-    assert_eq!(all[1].chat(&key, &chat("x")).status(), 429, "a lease lasts a while");
+    assert_eq!(all[1].chat(&key, &chat("x")).status(), 429, "the lease has not expired yet");
     let timeout = Duration::from_secs(20);
     wait_at_most(timeout, "the places", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
     println!("places of a dead host were free after {:?}", began.elapsed());
@@ -424,7 +426,7 @@ fn a_gateway_that_dies_with_places_taken_blocks_nobody_beyond_its_lease() {
 }
 
 #[test]
-fn places_and_reservations_are_given_back_however_a_request_ends() {
+fn slots_and_reservations_are_released_however_a_request_ends() {
     let Some(server) = Server::start() else { return };
     let h = server.gateway("");
     let key = key_of(std::slice::from_ref(&h), &["--plan", "at-once"]);
@@ -441,11 +443,11 @@ fn places_and_reservations_are_given_back_however_a_request_ends() {
 }
 
 #[test]
-fn a_kill_loses_nothing_that_a_client_saw_completed() {
+fn kill_loses_no_completed_answer() {
     let Some(server) = Server::start() else { return };
     let mut h = server.gateway("durability = \"before-reply\"");
     let key = key_of(std::slice::from_ref(&h), &[]);
-    // Every round reads all rows again, over the network: fewer than with a file.
+    // Every round reads all usage records over the network, so there are fewer rounds than with a file.
     for round in 0..kills().div_ceil(2).min(20) {
         let count = AtomicUsize::new(0);
         let completed: Vec<String> = std::thread::scope(|scope| {
@@ -481,7 +483,7 @@ fn a_kill_loses_nothing_that_a_client_saw_completed() {
 }
 
 #[test]
-fn what_an_admission_through_the_shared_ledger_costs() {
+fn cost_of_an_admission_by_the_shared_ledger() {
     let Some(server) = Server::start() else { return };
     let (shared, alone) = (server.gateway(""), Harness::usual());
     let each = |h: &Harness| {
@@ -502,9 +504,10 @@ fn what_an_admission_through_the_shared_ledger_costs() {
     assert!(with < without + Duration::from_millis(50));
 }
 
-/// Clocks two hours apart either way: windows are a host's own, but how long they are kept is not.
+/// The host's clock is two hours ahead or behind. A host determines its windows itself, but not how long the ledger
+/// keeps them.
 #[test]
-fn a_host_whose_clock_is_not_the_servers_is_held_to_its_limits() {
+fn host_with_another_clock_is_held_to_its_limits() {
     let Some(server) = Server::start() else { return };
     let mut remote = Remote::new(&server.url(), None, "the server".to_owned()).unwrap();
     remote.connect().unwrap();

@@ -1,5 +1,5 @@
-//! A shared ledger whose clock is not the host's: windows, periods and rows go by the ledger's, and nothing is admitted
-//! while that one is behind.
+//! A shared ledger whose clock differs from the host's. Windows, periods and usage records follow the ledger's clock,
+//! and nothing is admitted while that clock is behind.
 
 use super::client::get;
 use super::clock::record_of;
@@ -16,10 +16,10 @@ use tollgate::base::time::Unix;
 use tollgate::io::clock::unix;
 use tollgate::policy::window::{iso, parse_moment};
 
-/// So much the ledger's clock is ahead, in seconds.
+/// Seconds by which the ledger's clock is ahead.
 const AHEAD: i64 = 3600;
 
-/// Every moment that the server says is so many seconds later.
+/// Adds `by` seconds to every time that the server returns.
 fn shift(bytes: &mut [u8], by: i64) {
     const TIME: &[u8] = b"*2\r\n$10\r\n";
     let found: Vec<usize> =
@@ -34,7 +34,7 @@ fn shift(bytes: &mut [u8], by: i64) {
     }
 }
 
-/// Before the server, and its clock is off by so many seconds; the port.
+/// Starts a relay to the server that shifts its clock by `off` seconds. Returns its port.
 fn relay(server: &Server, off: &Arc<AtomicI64>) -> u16 {
     let (listener, port, off) = (TcpListener::bind("127.0.0.1:0").unwrap(), server.port, off.clone());
     let at = listener.local_addr().unwrap().port();
@@ -60,7 +60,7 @@ fn relay(server: &Server, off: &Arc<AtomicI64>) -> u16 {
     at
 }
 
-/// A gateway on a ledger whose clock is off.
+/// Starts a gateway on a ledger whose clock is shifted.
 fn gateway(server: &Server, off: &Arc<AtomicI64>) -> Harness {
     let store = format!("url = \"redis://127.0.0.1:{}/0\"", relay(server, off));
     Harness::start(&Setup { store, more: PLANS.to_owned(), ..Setup::default() })
@@ -71,7 +71,7 @@ fn served(h: &Harness, key: &str) -> u16 {
 }
 
 #[test]
-fn windows_and_rows_go_by_the_ledgers_clock() {
+fn windows_and_records_follow_the_ledgers_clock() {
     let Some(server) = Server::start() else { return };
     let h = gateway(&server, &Arc::new(AtomicI64::new(AHEAD)));
     let key = key_of(std::slice::from_ref(&h), &[]);
@@ -131,7 +131,7 @@ fn a_ledgers_clock_that_ran_ahead_is_refused_until_the_present_time_is_accepted(
     assert_eq!((&audit[0]["what"], &audit[0]["key"]), (&"clock".into(), &"".into()));
     h.gateway.stop("TERM");
     h.start_again();
-    assert_eq!(served(&h, &key), 200, "a restart does not forget it");
+    assert_eq!(served(&h, &key), 200, "the acceptance survives a restart");
     assert!(h.done(&["ledger", "clock"]).starts_with("ok: "));
 }
 

@@ -1,17 +1,17 @@
-//! Records of key changes, and work that is done once, if several hosts share a ledger.
+//! Audit records of key changes, and idempotent admin requests, if several hosts share a ledger.
 
 use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
 use super::process::wait_for;
 use super::shared::Server;
-use crate::e2e::commands::keys_are_listed_in_parts;
+use crate::e2e::commands::keys_are_listed_in_pages;
 use serde_json::Value;
 use std::sync::Barrier;
 
 const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
 
 #[test]
-fn what_one_host_has_done_under_a_name_is_known_to_all_and_stands_in_one_audit() {
+fn idempotency_keys_and_the_audit_are_shared_by_all_hosts() {
     let Some(server) = Server::start() else { return };
     let host = || {
         let store = format!("url = \"{}\"", server.url());
@@ -28,7 +28,7 @@ fn what_one_host_has_done_under_a_name_is_known_to_all_and_stands_in_one_audit()
     assert_eq!(status, 200, "{first}");
     assert!(
         first["secret"].as_str().is_some_and(|secret| all[1].status_of(secret) == 200),
-        "it works at once: {first}"
+        "the key works immediately: {first}"
     );
     let (status, again) = issue(1, r#"{"name":"ci"}"#);
     assert_eq!((status, &again["id"], &again["secret"]), (200, &first["id"], &Value::Null));
@@ -48,7 +48,7 @@ fn what_one_host_has_done_under_a_name_is_known_to_all_and_stands_in_one_audit()
 }
 
 #[test]
-fn a_name_is_done_once_in_a_race_of_two_hosts() {
+fn idempotency_key_applies_once_in_a_race_of_two_hosts() {
     const ROUNDS: usize = 30;
     const EACH: usize = 4;
     let Some(server) = Server::start() else { return };
@@ -64,7 +64,7 @@ fn a_name_is_done_once_in_a_race_of_two_hosts() {
         let answer = Client::connect(all[at].admin).ask(&asked);
         (answer.status(), answer.json())
     };
-    // All at once, at both hosts; what they are answered.
+    // Sends all requests concurrently at both hosts, and returns their answers.
     let race = |path: &str, name: &str, body: &str| -> Vec<Value> {
         let start = Barrier::new(2 * EACH);
         std::thread::scope(|scope| {
@@ -103,12 +103,16 @@ fn a_name_is_done_once_in_a_race_of_two_hosts() {
     }
     let list = |args: &[&str]| serde_json::from_str::<Value>(&all[0].done(args)).unwrap();
     assert_eq!(list(&["keys", "list", "--json"]).as_array().unwrap().len(), ROUNDS);
-    assert_eq!(list(&["ledger", "audit", "--json"]).as_array().unwrap().len(), 3 * ROUNDS, "each is done once");
+    assert_eq!(
+        list(&["ledger", "audit", "--json"]).as_array().unwrap().len(),
+        3 * ROUNDS,
+        "each change must be applied once"
+    );
 }
 
 #[test]
-fn keys_of_a_shared_ledger_are_listed_in_parts() {
+fn keys_of_a_shared_ledger_are_listed_in_pages() {
     let Some(server) = Server::start() else { return };
     let store = format!("url = \"{}\"", server.url());
-    keys_are_listed_in_parts(&Harness::start(&Setup { store, server: WRITE, ..Setup::default() }));
+    keys_are_listed_in_pages(&Harness::start(&Setup { store, server: WRITE, ..Setup::default() }));
 }

@@ -14,7 +14,7 @@ use tollgate::store::api::{By, PEOPLE_MAX, Query, REST};
 use tollgate::store::remote::{Remote, RemoteCommand, Speaker};
 
 #[test]
-fn hosts_that_share_a_ledger_hash_alike() {
+fn hosts_that_share_a_ledger_hash_users_alike() {
     let Some(server) = Server::start() else { return };
     let all = [server.gateway(""), server.gateway("")];
     let key = key_of(&all, &[]);
@@ -32,7 +32,7 @@ fn hosts_that_share_a_ledger_hash_alike() {
 }
 
 #[test]
-fn a_row_of_a_shared_ledger_keeps_its_trace() {
+fn record_of_a_shared_ledger_keeps_its_trace() {
     let Some(server) = Server::start() else { return };
     let all = [server.gateway("")];
     let key = key_of(&all, &[]);
@@ -52,12 +52,12 @@ pub fn row(user: Option<&str>, out: u64) -> Row {
         "u":[1,0,0,{out}],"f":"provider","n":{out},"x":1,"d":7}}"#,
         out
     );
-    // As if this ledger had lent it, so that it counts in no window of its own.
+    // Marked as lent by this ledger, so that it does not count again in a window.
     let lease = Some(Box::new(Lease { shared: true, ..Lease::default() }));
     Row { user: user.map(Arc::from), lease, ..serde_json::from_str(&text).unwrap() }
 }
 
-/// Puts the key of [`row`] where hosts of every format keep it.
+/// Stores the key of [`row`] where hosts of every format version keep it.
 fn known_key(server: &Server) -> KeyId {
     let id = KeyId::parse("abcdefABCDEF").unwrap();
     let key = format!(
@@ -80,7 +80,11 @@ fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
         remote.send(&speaker, &[RemoteCommand::Rows(number, batch, &[])]).unwrap();
     }
     let lines = remote.usage(&Query::by(By::User), None).unwrap();
-    assert_eq!((lines.len(), &*lines[1].name), (PEOPLE_MAX + 1, "u06199"), "the largest behind what is the rest");
+    assert_eq!(
+        (lines.len(), &*lines[1].name),
+        (PEOPLE_MAX + 1, "u06199"),
+        "the largest users follow the sum of the others"
+    );
     assert_eq!((&*lines[0].name, lines[0].requests), (REST, 6200 - PEOPLE_MAX as u64));
     assert_eq!(lines.iter().map(|line| line.out).sum::<u64>(), (1..=6200).sum::<u64>());
     let verdict = remote.verify().unwrap();
@@ -88,9 +92,9 @@ fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
 }
 
 #[test]
-fn a_shared_ledger_of_the_first_format_is_read_as_before_and_an_older_host_is_refused() {
+fn first_ledger_format_is_still_read_and_older_hosts_are_refused() {
     let Some(server) = Server::start() else { return };
-    // What a host of that time has left: a row that lies there, and one more that was folded away.
+    // State left by a host of that format: one usage record that is not folded yet, and one that is.
     let old = serde_json::to_string(&row(None, 5)).unwrap();
     let place = "[\"abcdefABCDEF\",\"m\",\"p/m\"]";
     server.say(&[b"SET", b"tollgate:format", b"1"]);
@@ -117,7 +121,7 @@ fn a_shared_ledger_of_the_first_format_is_read_as_before_and_an_older_host_is_re
     assert_eq!(remote.verify().unwrap().differences, []);
     assert_eq!(remote.fold(Unix(u64::MAX / 1_000_000), 10).unwrap(), 2);
     assert_eq!(remote.verify().unwrap().differences, []);
-    // An older host asks for its own number there.
+    // An older host looks for its own format number there.
     let mut socket = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     socket.write_all(b"GET tollgate:format\r\n").unwrap();
     let mut told = [0; 7];

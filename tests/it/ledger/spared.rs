@@ -1,5 +1,5 @@
-//! Grants that end while the ledger is away: what hosts have used of them and could not tell is not admitted again by
-//! any host that is back first.
+//! Grants that end while the ledger is away. Requests that a host has admitted from a grant and could not report are
+//! not admitted again by another host that reconnects first.
 
 use super::process::wait_for;
 use super::shared::Server;
@@ -49,12 +49,12 @@ impl Host {
         (ruling, grant)
     }
 
-    /// Number of requests admitted, one after the other, until the first refusal.
+    /// Sends requests until the first refusal and returns how many were admitted.
     fn drain(&mut self) -> u64 {
         std::iter::repeat_with(|| self.admit().0).take_while(|ruling| *ruling == Ruling::Admitted).count() as u64
     }
 
-    /// The connection is gone, which is found out, and the host comes back under another name.
+    /// Lets the host notice that its connection is gone, and announce itself under a new name.
     fn come_back(&mut self) {
         let old = self.speaker.host.clone();
         self.speaker.host += "0";
@@ -64,10 +64,10 @@ impl Host {
 }
 
 #[test]
-fn what_was_granted_before_an_outage_counts_until_its_host_has_told_what_it_has_used() {
+fn grant_counts_after_an_outage_until_its_host_reports_its_use() {
     let Some(server) = Server::start() else { return };
     let (mut one, mut other) = (Host::new(&server, "1"), Host::new(&server, "2"));
-    // The second outage begins while what was told after the first is still known.
+    // The second outage begins while the reports after the first one are still known.
     for (number, key) in [(1, "0123456789ab"), (2, "abcdefABCDEF")] {
         let key = KeyId::parse(key).unwrap();
         (one.ask.key, other.ask.key) = (key, key);
@@ -76,35 +76,39 @@ fn what_was_granted_before_an_outage_counts_until_its_host_has_told_what_it_has_
         let (ruling, grant) = one.admit();
         let requests = grant.expect("a grant").requests;
         assert_eq!((ruling, requests), (Ruling::Admitted, 8));
-        // All connections break, and when the ledger is back the grant's time is over.
+        // All connections break, and the grant has expired when the ledger is back.
         server.say(&[b"DEL", format!("tollgate:host:b1g{number}").as_bytes()]);
         server.say(&[b"CLIENT", b"KILL", b"TYPE", b"normal"]);
         other.come_back();
-        assert_eq!(other.drain(), LIMIT - 1 - requests, "what was granted may have been used");
-        // All except one were, and that one is reported last.
+        assert_eq!(other.drain(), LIMIT - 1 - requests, "the grant may have been used");
+        // All of the grant except one request was used, and the last use is reported last.
         one.come_back();
         let took = (1..requests).map(|_| Use::Took(number, key, one.ask.lease.clone()));
         let uses: Vec<Use> = took.chain([Use::Served(key, one.ask.lease.clone())]).collect();
         assert_eq!(one.send(&RemoteCommand::Rows(number, &[], &uses)), Done::Done);
-        assert_eq!(one.send(&RemoteCommand::Rows(number, &[], &uses)), Done::Before, "once, however often");
+        assert_eq!(
+            one.send(&RemoteCommand::Rows(number, &[], &uses)),
+            Done::Before,
+            "a repeated report must count once"
+        );
         one.remote.follow_clock().unwrap();
-        assert_eq!(other.drain(), 0, "more may be told");
-        // What was not used is there again when it is over by its host's clock, too.
+        assert_eq!(other.drain(), 0, "more uses may still be reported");
+        // The unused remainder is available once the grant has also expired by its host's clock.
         let rest = || {
             one.remote.follow_clock().unwrap();
             Some(other.drain()).filter(|rest| *rest > 0)
         };
         assert_eq!(wait_for("the rest", rest), 1);
-        assert!(server.number(&["PTTL", "tollgate:host:spared"]) > 0, "not for ever");
+        assert!(server.number(&["PTTL", "tollgate:host:spared"]) > 0, "the entry must expire");
     }
 }
 
 #[test]
-fn nothing_is_spared_where_the_ledger_was_not_away() {
+fn expired_grant_is_freed_without_an_outage() {
     let Some(server) = Server::start() else { return };
     let (mut one, mut other) = (Host::new(&server, "1"), Host::new(&server, "2"));
     one.ask.wish = Wish { part: 4, number: 1, requests: 8, amount: Amount { tokens: 8, nano: 0 }, ..Wish::default() };
     assert!(one.admit().1.is_some());
     server.say(&[b"DEL", format!("tollgate:host:{}g1", one.speaker.writer).as_bytes()]);
-    assert_eq!(other.drain(), LIMIT - 1, "a host that has died is not waited for");
+    assert_eq!(other.drain(), LIMIT - 1, "nothing is kept for a host that died");
 }

@@ -1,5 +1,5 @@
-//! Requests that are answered 503 because the shared ledger did not answer in time: whatever the ledger has done of what
-//! it was sent, they do not stay counted, and no limit is passed.
+//! Requests that are answered 503 because the shared ledger did not answer in time. Whether or not the ledger has
+//! executed the commands it was sent, these requests do not stay counted, and no limit is exceeded.
 
 use super::client::Answer;
 use super::grants::at;
@@ -16,11 +16,11 @@ use tollgate::base::limits;
 /// Limit of each plan, and how much of it is used before the ledger fails.
 const LIMIT: usize = 60;
 const BEFORE: usize = 20;
-/// Time for which the server does not run. More than the ledger has to answer.
+/// Time for which the server is paused; longer than the timeout for an answer of the ledger.
 const STOPPED: Duration = Duration::from_secs(3);
 
-/// A limit of requests alone, which hosts use by grants; and one with places, so that each request is a question, and
-/// with tokens and money, which 60 requests spend exactly.
+/// One plan limits only requests, which hosts admit by grants. The other has a concurrency limit, so that each request
+/// is checked by the ledger, and limits of tokens and money that 60 requests do not reach.
 const PLANS: &str = r#"
 [[models]]
 id = "priced"
@@ -53,7 +53,7 @@ fn request(key: &str) -> Vec<u8> {
     chat_request(key, &chat("x\n#sim tokens=2"))
 }
 
-/// So many requests at each gateway at once. Returns the number of each status.
+/// Sends `each` requests to every gateway concurrently. Returns the number of answers with 200, 429 and 503.
 fn ask(to: &[SocketAddr], each: usize, key: &str) -> [usize; 3] {
     let request = request(key);
     let answers: Vec<Answer> = std::thread::scope(|scope| {
@@ -70,12 +70,12 @@ fn ask(to: &[SocketAddr], each: usize, key: &str) -> [usize; 3] {
     });
     let of = |status: u16| answers.iter().filter(|answer| answer.status() == status).count();
     let all = [of(200), of(429), of(503)];
-    assert_eq!(all.iter().sum::<usize>(), answers.len(), "nothing else is answered");
+    assert_eq!(all.iter().sum::<usize>(), answers.len(), "no other status is allowed");
     all
 }
 
-/// Asks each gateway in turn until all of the limit was admitted, and then for more, which is refused. So many requests
-/// may be admitted once more: a host admitted them by grants while it alone was cut off.
+/// Sends requests to each gateway in turn until the whole limit is admitted, then some more, which are refused. Up to
+/// `again` requests may be admitted beyond the limit: those that a host admitted by grants while it alone was cut off.
 fn use_up(all: &[Harness], key: &str, admitted: usize, again: usize) {
     let (mut count, mut turn, back) = (admitted, 0, Instant::now());
     wait_at_most(limits::LEASE + Duration::from_secs(2), "the rest of the limit", || {
@@ -95,7 +95,7 @@ fn use_up(all: &[Harness], key: &str, admitted: usize, again: usize) {
 }
 
 #[test]
-fn requests_refused_while_the_ledger_stood_still_are_not_counted() {
+fn requests_refused_while_the_ledger_is_paused_are_not_counted() {
     let Some(server) = Server::start() else { return };
     let all: Vec<Harness> = (0..3).map(|_| gateway(&server.url())).collect();
     for plan in ["sixty", "asked"] {
@@ -111,25 +111,25 @@ fn requests_refused_while_the_ledger_stood_still_are_not_counted() {
         let during = std::thread::scope(|scope| {
             let during = scope.spawn(|| ask(&at(&all), 20, &key));
             std::thread::sleep(STOPPED.saturating_sub(stopped.elapsed()));
-            // On a busy machine the requests may come late.
+            // On a busy machine the requests may arrive late.
             wait_for("a refusal", || (refused() > refused_before).then_some(()));
             server.signal("CONT");
             during.join().unwrap()
         });
         println!("{plan}: {before} before, {during:?} while the server was stopped");
-        assert!(during[2] > 0, "some are refused for the ledger: {during:?}");
+        assert!(during[2] > 0, "some requests are refused because of the ledger: {during:?}");
         use_up(&all, &key, before + during[0], 0);
     }
 }
 
-/// Fate of the server's answers on a [`Way`].
+/// Handling of the server's answers on a [`Way`]: forwarded unchanged.
 pub const PASSED: u8 = 0;
-/// They are dropped: commands arrive, and nobody hears what became of them.
+/// The answers are dropped: commands arrive, but nobody learns their results.
 pub const DROPPED: u8 = 1;
-/// A line without an end is sent instead.
+/// An endless line is sent instead.
 pub const ENDLESS: u8 = 2;
 
-/// Way to the server, on which answers can be lost or replaced.
+/// A relay to the server on which answers can be lost or replaced.
 pub struct Way {
     pub at: SocketAddr,
     fate: Arc<AtomicU8>,
@@ -157,7 +157,7 @@ impl Way {
     }
 }
 
-/// Passes bytes on until the end, or does with them what `fate` says.
+/// Forwards bytes until the end, or handles them as `fate` says.
 fn copy(mut from: TcpStream, mut to: TcpStream, fate: &Arc<AtomicU8>) {
     let mut bytes = [b'x'; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -178,7 +178,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, fate: &Arc<AtomicU8>) {
 }
 
 #[test]
-fn requests_whose_admission_nobody_heard_of_are_not_counted() {
+fn requests_whose_admission_is_lost_are_not_counted() {
     let Some(server) = Server::start() else { return };
     let way = Way::new(server.port);
     let all = [gateway(&format!("redis://{}/0", way.at)), gateway(&server.url())];
@@ -188,7 +188,7 @@ fn requests_whose_admission_nobody_heard_of_are_not_counted() {
         way.set(DROPPED);
         let during = ask(&at(&all[..1]), BEFORE, &key);
         println!("{plan}: {before} before, {during:?} while answers were lost");
-        assert!(during[2] > 0, "some are refused for the ledger: {during:?}");
+        assert!(during[2] > 0, "some requests are refused because of the ledger: {during:?}");
         way.set(PASSED);
         let by_grants = if plan == "sixty" { during[0] } else { 0 };
         use_up(&all, &key, before + during[0], by_grants);
@@ -196,7 +196,7 @@ fn requests_whose_admission_nobody_heard_of_are_not_counted() {
 }
 
 #[test]
-fn requests_of_a_host_that_died_before_it_heard_of_their_admission_are_not_counted() {
+fn requests_of_a_host_that_dies_awaiting_admission_are_not_counted() {
     let Some(server) = Server::start() else { return };
     let way = Way::new(server.port);
     let mut all = [gateway(&format!("redis://{}/0", way.at)), gateway(&server.url())];

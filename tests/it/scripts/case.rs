@@ -1,4 +1,4 @@
-//! Reads a transcript file into cases: lines to steps, nothing interpreted beyond their kind.
+//! Parses a transcript file into cases: each line becomes a step of some kind, without further interpretation.
 
 /// Direction of bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ pub enum Way {
 /// Framing of a block.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Framed {
-    /// No framing.
+    /// No chunk framing.
     Plain,
     /// `+`: one chunk.
     Chunk,
@@ -24,30 +24,30 @@ pub enum Framed {
     LastChunk,
 }
 
-/// Step of a case.
+/// Action of a step.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Act {
     /// A block of bytes.
     Block { way: Way, label: String, framed: Framed, lines: Vec<String> },
-    /// Time passes, in microseconds.
+    /// Advances the clock by this number of microseconds.
     Wait(u64),
-    /// Any other event, in words.
+    /// Any other event, as words.
     Words(Vec<String>),
 }
 
-/// A step and its line, from 1.
+/// A step and its line number, counted from 1.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub line: usize,
     pub act: Act,
 }
 
-/// Setup before the conversation.
+/// Setup before the steps.
 #[derive(Clone, Default, Debug)]
 pub struct Preamble {
     /// (section, `key = value`)
     pub settings: Vec<(String, String)>,
-    /// (name, attributes)
+    /// Words of each key: its name, then its attributes.
     pub keys: Vec<Vec<String>>,
     /// (name, text)
     pub lets: Vec<(String, String)>,
@@ -55,7 +55,7 @@ pub struct Preamble {
     pub starts: Vec<Vec<String>>,
 }
 
-/// A case.
+/// A case of a file.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// `folder/file.txt: title`
@@ -64,7 +64,7 @@ pub struct Case {
     pub steps: Vec<Step>,
 }
 
-/// All cases of a file.
+/// Returns all cases of a file.
 pub fn read(file: &str, text: &str) -> Vec<Case> {
     let mut common = Preamble::default();
     let mut cases: Vec<Case> = Vec::new();
@@ -89,8 +89,8 @@ pub fn read(file: &str, text: &str) -> Vec<Case> {
         if before(line, preamble) {
             continue;
         }
-        let Some(case) = cases.last_mut() else { panic!("{file}:{number}: a step stands before the first case") };
-        let act = act(line).unwrap_or_else(|| panic!("{file}:{number}: what is this? {line}"));
+        let Some(case) = cases.last_mut() else { panic!("{file}:{number}: a step precedes the first case") };
+        let act = act(line).unwrap_or_else(|| panic!("{file}:{number}: unknown line: {line}"));
         if let (true, Some(last)) = (open_block, case.steps.last_mut())
             && joined(last, &act)
         {
@@ -102,7 +102,7 @@ pub fn read(file: &str, text: &str) -> Vec<Case> {
     cases
 }
 
-/// Takes a line that sets something up.
+/// Parses a setup line. Returns false for any other line.
 fn before(line: &str, preamble: &mut Preamble) -> bool {
     if let Some((section, rest)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         preamble.settings.push((section.to_string(), rest.trim().to_string()));

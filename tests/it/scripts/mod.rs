@@ -1,11 +1,12 @@
-//! Transcripts: the gateway driven through its seam from text files, with a virtual clock and no sockets.
+//! Transcripts: text files that drive the gateway through its seam, with a virtual clock and no sockets.
 //!
-//! Every file in `tests/fixtures/{http,chat,messages,responses,relay,translated}/` holds cases about one topic. A case is a conversation:
+//! Every file in `tests/fixtures/{http,chat,messages,responses,relay,translated}/` contains cases about one topic. A
+//! case is a conversation:
 //!
 //! ```text
 //! === a key that was revoked opens nothing
 //! # a revoked key                                  comments name the rule that is tested
-//! key old revoked=2026-11-01                       a further key; clients send it as {old}
+//! key old revoked=2026-11-01                       an additional key; clients send it as {old}
 //!
 //! > @get /v1/models old
 //! >
@@ -15,59 +16,79 @@
 //! < @error authentication_error the API key is malformed, unknown, expired or revoked
 //! ```
 //!
-//! **Directions.** `>` a client sends, `<` the client must have received, `>>` the provider must have received, `<<` the
-//! provider sends. A client is `c1` unless another name stands before the arrow (`c2>`); it connects when it first
-//! sends, or by `connect c2 [admin]`. Dialed connections are `u1`, `u2`, … in order; `>>` and `<<` mean the newest
-//! unless a name stands before them. What is expected is *all* that came since the last look; at the end of a case
-//! nothing may be left over: no byte, no ledger row, no connection that closed unseen.
+//! **Directions.** `>`: a client sends. `<`: the client must have received. `>>`: the provider must have received.
+//! `<<`: the provider sends. The client is `c1` unless another name precedes the arrow (`c2>`). It connects when it
+//! first sends, or with `connect c2 [admin]`. Dialed connections are `u1`, `u2`, … in order; `>>` and `<<` refer to the
+//! newest one unless a name precedes them. An expectation must match *all* bytes since the last one. At the end of a
+//! case nothing may be left: no byte, no usage record, no connection whose end was not expected.
 //!
-//! **Blocks.** Lines of one direction without an empty line between them are one block: one message, or more of one.
-//! A block whose first line names `HTTP/` begins with a head: its lines end in CRLF, up to the first empty line. Other
-//! lines end in LF, but the last of a block only if it is empty; so a JSON body ends where it ends, and events end
-//! in their empty line. A body ends where a further request or status line begins another message. A line that ends in ` \` has no line end of its own. Escapes: `\r \n \0 \xHH \\`.
+//! **Blocks.** Consecutive lines of one direction are one block, which contains one or more messages. A block whose
+//! first line contains `HTTP/` starts with a head: its lines end in CRLF, up to the first empty line. Other lines end
+//! in LF, except the last line of a block unless it is empty; so a JSON body has no final line end, and events end with
+//! their empty line. A body ends where a request or status line starts another message. A line that ends in ` \` has no
+//! line end. Escapes: `\r \n \0 \xHH \\`.
 //!
-//! **Chunks.** `>+` and `<<+` send their block as one chunk, `>.` and `<<.` the last chunk. An answer's chunks are not
-//! compared (they depend on how bytes happened to arrive), but checked and taken off: `<` shows the payload and `<.`
-//! the end of a chunked answer.
+//! **Chunks.** `>+` and `<<+` send their block as one chunk, `>.` and `<<.` send the last chunk. The chunks of an
+//! answer are checked but not compared, since they depend on how bytes happened to arrive: `<` shows the payload, and
+//! `<.` the end of a chunked answer.
 //!
-//! **Placeholders**, sent: `{key}` or another key's name, `{length}` (of the rest of the block after the head),
-//! `{a*70000}` (repeated), and whatever `let NAME = text` defines. Expected, besides: `{id}` `{id2}` … (request ids:
-//! the same name is the same id, another name another), `{date}`, `{n}` (digits), `{iso}`, `{any}` (the rest of the
-//! line, or up to the character that stands after it), `{head}` (the lines of a head up to its end),
-//! `{length}` (must be the length of the rest of the block).
+//! **Placeholders** in sent blocks: `{key}` or the name of another key, `{length}` (of the rest of the block after the
+//! head), `{a*70000}` (repeated), and any name that `let NAME = text` defines. Additionally in expected blocks: `{id}`
+//! `{id2}` … (request ids; equal names are equal ids, different names different ids), `{date}`, `{n}` (digits),
+//! `{iso}`, `{any}` (the rest of the line, or up to the character that follows the placeholder), `{head}` (the
+//! remaining lines of a head), `{length}` (must equal the length of the rest of the block).
 //!
-//! **Shorthands** for the lines that are always alike (in `text.rs`): `@chat [KEY]`, `@messages [KEY]`, `@responses [KEY]`,
-//! `@get PATH [KEY]`, `@relay NAME [KEY]` for clients; `@up-chat`, `@up-relay NAME`, `@up-responses`, `@up-messages [VERSION]` for what a provider receives; `@ok`, `@stream`,
-//! `@status N` for what it sends; `@401 [ID]`, `@limits [REQUESTS TOKENS [RESET]]`, `@length`, `@events [ID]`,
-//! `@answer N` (whatever its head has), `@error [close] TYPE MESSAGE` and `@error-messages …` for what a client receives.
+//! **Shorthands** for frequent lines (in `text.rs`). For clients: `@chat [KEY]`, `@messages [KEY]`, `@responses [KEY]`,
+//! `@get PATH [KEY]`, `@relay NAME [KEY]`. For requests that a provider receives: `@up-chat`, `@up-relay NAME`,
+//! `@up-responses`, `@up-messages [VERSION]`. For answers that it sends: `@ok`, `@stream`, `@status N`. For answers
+//! that a client receives: `@401 [ID]`, `@limits [REQUESTS TOKENS [RESET]]`, `@length`, `@events [ID]`, `@answer N`
+//! (with any head), `@error [close] TYPE MESSAGE` and `@error-messages …`.
 //!
-//! **Settings.** `[server] max_header = "1KiB"` sets one line of the configuration (sections: the tables of the
-//! manual; `[provider up]`, `[model small]`, `[plan team]`, or new ones). Before the first case of a file, settings,
-//! keys and lets hold for all of it.
+//! **Settings.** `[server] max_header = "1KiB"` sets one line of the configuration. Sections are the tables of the
+//! manual, and `[provider up]`, `[model small]`, `[plan team]` or new ones. Settings, keys and lets before the first
+//! case of a file apply to all of its cases.
 //!
-//! **Events.** `+500ms`, `+15s` (time passes, deadlines fire) · `fin`, `reset`, `closed`, `finished` (the gateway has
-//! said that it writes nothing more, and still reads), `open` (of `c1`, or `c2 fin`, `u1 closed`) · `stall`, `read` (the client stops reading, or goes on) · `refuse-dial`, `tls-fail`, `hang-dial`, `stall-dial`
-//! (the next dial; a stalled one comes up and takes no byte) · `u1 up`,
-//! `u1 refused` (a dial that hung comes up, or fails) · `dials 2` (so far) · `dialed ADDRESS` (last) · `buffered 262144` (bytes at
-//! most) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
-//! next ledger row has these) · `log TEXT` (the newest log line has this) · `logged TEXT` (some log line has) · `hold-rows`, `commit`, `store-fails`,
-//! `store-recovers` · `revoke KEY` · `edit KEY budget DOLLARS` · `hold-looks`, `looks 2`, `look`, `look-fails` (the
-//! ledger does not answer when it is asked for a key that is not known, so many are asked for, it answers, it cannot) ·
-//! `renews 1` (secrets were to be asked for again so often), `secret says WORD`, `secret fails WHY` (its file or program) ·
-//! `lists 1` (so many providers are asked for their models and have not answered), `listed up a b=8192 !c` (one says
-//! that it has these, the second with its context, and that one is left out), `listed up fails WHY` ·
-//! `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
-//! max_header = "1KiB"` · `hold-work`, `work` (the helper thread stands still, or does what it was given).
+//! **Events of connections and time**
+//! - `+500ms`, `+15s`: time passes, and deadlines fire.
+//! - `fin`, `reset`: the client ends the connection. `closed`, `open`: it must be closed or open. `finished`: the
+//!   gateway has announced that it writes nothing more, and still reads. All of them apply to `c1`, or to another
+//!   connection as in `c2 fin` or `u1 closed`.
+//! - `stall`, `read`: the client stops reading, or continues.
+//! - `refuse-dial`, `tls-fail`, `hang-dial`, `stall-dial`: result of the next dial. A stalled one opens, and accepts no
+//!   bytes. `u1 up`, `u1 refused`: a dial that hangs opens or fails.
+//! - `dials 2`: number of dials so far. `dialed ADDRESS`: the last one. `resolve HOST [ADDRESS…]`: the resolver
+//!   answers.
+//! - `buffered 262144`: maximum number of buffered bytes.
+//! - `drain`: SIGTERM. `exit`: the gateway must have requested its end. `reload [server] max_header = "1KiB"`.
+//! - `hold-work`, `work`: the helper thread pauses, or does its work. `desk STATUS BODY`: it answers the oldest request
+//!   to the admin API.
 //!
-//! **Other processes.** `upgrade` (SIGUSR2), `successor-ready`, `admits` (it has not handed over yet), `handed-over 2`
-//! (it has, with so many requests running) · `inherits KEY TOKENS [DOLLARS PATH]` (a predecessor's row that was not announced),
-//! `predecessor-left` · of a ledger that is shared: `asks 2` (questions without an answer), `ask 1 admitted`, `ask 1
-//! refused [budget N [reserved]]`, `released 1` (leases given back without a row). What the gateway starts from stands before the steps:
-//! `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS [PATH]]` (admitted five seconds ago), `start rest TARGET
-//! SECONDS` (which a predecessor has told of); `rests 1` (the successor has been told of so many).
+//! **Events of the log and the ledger**
+//! - `row status=200 in=9 …`: the next usage record must have these values.
+//! - `log TEXT`: the newest log line must contain this. `logged TEXT`: some log line must contain it.
+//! - `hold-rows`, `commit`, `store-fails`, `store-recovers`.
+//! - `revoke KEY`, `edit KEY budget DOLLARS`.
+//! - `hold-looks`: the ledger does not answer lookups of unknown keys. `looks 2`: number of lookups without an answer.
+//!   `look`, `look-fails`: the ledger answers them, or fails.
+//! - `renews 1`: number of renewals requested for secrets. `secret says WORD`, `secret fails WHY`: result of their file
+//!   or program.
+//! - `lists 1`: number of providers whose model list was requested and is missing. `listed up a b=8192 !c`: a provider
+//!   lists `a`, `b` with its context, and `c`, which is skipped. `listed up fails WHY`.
 //!
-//! Each case runs as written, with every byte on its own in both directions, and in random pieces: client bytes,
-//! upstream bytes and ledger rows must be the same. `SCRIPT=words` runs the cases whose file or title has the words.
+//! **Events of other processes**
+//! - `upgrade`: SIGUSR2. `successor-ready`. `admits`: the gateway must not have handed over yet. `handed-over 2`: it
+//!   must have handed over with this number of running requests.
+//! - `inherits KEY TOKENS [DOLLARS PATH]`: a predecessor's usage record that was not announced. `predecessor-left`.
+//! - For a shared ledger, `asks 2`: number of checks without an answer. `ask 1 admitted`, `ask 1 refused [budget N
+//!   [reserved]]`: the ledger answers one. `released 1`: number of leases released without a usage record.
+//! - `rests 1`: number of cool-downs that the successor has received.
+//!
+//! **Start state**, before the steps: `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS
+//! [PATH]]` (admitted five seconds ago), `start rest TARGET SECONDS` (a cool-down that a predecessor has passed on).
+//!
+//! Each case runs as written, with every byte sent separately in both directions, and in random pieces. Client bytes,
+//! provider bytes and usage records must be identical. `SCRIPT=words` runs only cases whose file or title contains the
+//! words.
 
 mod case;
 mod pattern;

@@ -1,12 +1,13 @@
-//! Compares what came with what a block expects, placeholders included.
+//! Compares received bytes with the pattern of a block, including placeholders.
 
 use super::text::Token;
 use std::collections::BTreeMap;
 
-/// Values of request ids, by placeholder.
+/// Request ids by placeholder.
 pub type Bindings = BTreeMap<String, String>;
 
-/// Compares the front of `got`; answers how much of it matched, or says where the two part.
+/// Compares the beginning of `got` with the pattern. Returns the number of matching bytes, or an error that shows the
+/// first difference.
 pub fn compare(tokens: &[Token], got: &[u8], bound: &mut Bindings) -> Result<usize, String> {
     let mut at = 0;
     let (mut body_at, mut length) = (None, None);
@@ -46,7 +47,7 @@ pub fn compare(tokens: &[Token], got: &[u8], bound: &mut Bindings) -> Result<usi
     Ok(at)
 }
 
-/// Checks a `content-length` against what came.
+/// Checks a `content-length` against the received body.
 fn honest(length: Option<usize>, body_at: Option<usize>, end: usize) -> Result<(), String> {
     match (length, body_at) {
         (Some(length), Some(body_at)) if length != end - body_at => {
@@ -69,7 +70,7 @@ fn bind(name: &str, text: String, bound: &mut Bindings) -> Result<(), String> {
     }
 }
 
-/// Number of bytes that a placeholder matches; 0 if it does not match.
+/// Returns the number of bytes that a placeholder matches; 0 if it does not match.
 fn hole(name: &str, got: &[u8], next: Option<u8>) -> usize {
     let fits = |len: usize, allowed: &dyn Fn(usize, u8) -> bool| {
         let good = got.len() >= len && got[..len].iter().enumerate().all(|(at, byte)| allowed(at, *byte));
@@ -96,7 +97,7 @@ fn digit_at(at: usize) -> bool {
     !matches!(at, 4 | 7 | 10 | 13 | 16 | 19)
 }
 
-/// Says where two texts part.
+/// Describes where two texts differ.
 fn parting(expected: &[u8], got: &[u8], at: usize) -> String {
     let from = at.saturating_sub(60);
     format!(
@@ -107,7 +108,7 @@ fn parting(expected: &[u8], got: &[u8], at: usize) -> String {
     )
 }
 
-/// Bytes in printable form.
+/// Returns bytes in printable form.
 pub fn shown(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }

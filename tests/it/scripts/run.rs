@@ -1,4 +1,4 @@
-//! Plays a case in its three ways and compares them.
+//! Runs a case with different splits of its bytes, and compares the outcomes.
 
 use super::case::{Act, Case, Framed, Step, Way};
 use super::pattern::{Bindings, compare, shown};
@@ -21,17 +21,17 @@ use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
 use tollgate::wire::Dialect;
 
-/// Random cuts, besides no cuts and byte by byte.
+/// Runs with random splits, in addition to the run without splits and the one byte by byte.
 const RANDOM_RUNS: u64 = 3;
 
-/// Results that must not depend on the cuts of bytes.
+/// Outcome of a run, which must not depend on the splits.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     connections: Vec<(String, String, Option<Shut>)>,
     rows: Vec<String>,
 }
 
-/// Runs a case in every way.
+/// Runs a case with every kind of split.
 pub fn check(case: &Case) -> Result<(), String> {
     let whole = Player::play(case, Cut::Whole)?;
     let mut cuts = vec![Cut::Drip];
@@ -267,7 +267,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// The ledger has another record of a key.
+    /// Changes the ledger's record of a key.
     fn edit(&mut self, name: &str, change: impl Fn(&mut KeyRecord)) -> Result<(), String> {
         if !self.keys.texts.contains_key(name) {
             return Err(format!("there is no key {name}"));
@@ -276,7 +276,7 @@ impl Player<'_> {
         self.world.notice(Notice::Keys(KeyNews::all(self.keys.records.clone())))
     }
 
-    /// Steps of a predecessor, a successor and a shared ledger.
+    /// Runs a step of a predecessor, a successor or a shared ledger.
     fn among_processes(&mut self, words: &[&str]) -> Result<(), String> {
         let world = &mut self.world;
         match words {
@@ -340,7 +340,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// The configuration is read again, with one line of it changed: `[section] key = value`.
+    /// Reloads the configuration with one line changed: `[section] key = value`.
     fn reload(&mut self, change: &str) -> Result<(), String> {
         let change = change.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let (section, line) = change.ok_or("reload what?")?;
@@ -348,8 +348,8 @@ impl Player<'_> {
         self.world.reload(self.setting.high())
     }
 
-    /// A provider answers the question for its models that was put first: `ID` or `ID=CONTEXT`, `!ID` for one that is
-    /// skipped; or `fails WHY`, `fails 401`.
+    /// Answers the oldest request for a provider's models: `ID` or `ID=CONTEXT` each, `!ID` for a skipped one; or
+    /// `fails WHY`, `fails 401`.
     fn listed(&mut self, name: &str, models: &[&str]) -> Result<(), String> {
         let number = self.setting.high().providers.iter().position(|provider| *provider.name == *name);
         let at = self.world.lists.iter().position(|(_, asked)| Some(*asked) == number).ok_or("it was not asked")?;
@@ -409,7 +409,7 @@ impl Player<'_> {
         )
     }
 
-    /// Checks that no bytes are left, and that no resources are in use after all clients have left.
+    /// Checks that no bytes are left, and that no resources are in use after all clients have disconnected.
     fn finish(mut self) -> Result<Outcome, String> {
         if let Some(row) = self.world.rows.pop_front() {
             return Err(format!("a ledger row that was not expected: {}", self.row_text(&row)));
@@ -451,15 +451,15 @@ impl Player<'_> {
     }
 }
 
-/// `rest TARGET SECONDS`: a predecessor has told of it.
+/// Parses `rest TARGET SECONDS`: a cool-down that a predecessor has passed on.
 fn rest(line: &[String]) -> Option<CoolDown> {
     let [word, name, seconds] = line else { return None };
     let seconds: u64 = seconds.parse().ok().filter(|_| word == "rest")?;
     Some(CoolDown { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, ..CoolDown::default() })
 }
 
-/// Start state of the gateway: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (of five seconds
-/// before).
+/// Returns the start state of the gateway: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (admitted
+/// five seconds ago).
 fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
     let mut start = Start { keys: keys.records.clone().into(), ..Start::default() };
     for line in lines {
@@ -482,7 +482,8 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
     Ok(start)
 }
 
-/// The row of a request that another process has admitted and settled, and of which nothing was heard before.
+/// Returns the usage record of a request that another process has admitted and settled, and which this one does not
+/// know.
 fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
     let usage = Usage { uncached_in: tokens, source: UsageSource::Provider, ..Usage::default() };
     Row {

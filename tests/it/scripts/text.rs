@@ -1,28 +1,28 @@
-//! The text of a block: shorthands, lets and escapes; and from it the bytes to send.
+//! Expands the text of a block (shorthands, lets and escapes), and returns the bytes to send.
 
 use std::collections::BTreeMap;
 
-/// Names that stand for text.
+/// Names that a block may refer to.
 #[derive(Clone, Default)]
 pub struct Names {
     pub lets: BTreeMap<String, String>,
     pub keys: BTreeMap<String, String>,
 }
 
-/// A piece of a block.
+/// A part of a block.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Token {
-    /// Bytes as they are.
+    /// Literal bytes.
     Bytes(Vec<u8>),
-    /// A placeholder that only a pattern, or the length of the body, can fill.
+    /// A placeholder, which is a pattern or the length of the body.
     Hole(String),
-    /// Here a head ends and a body begins.
+    /// End of a head and start of a body.
     BodyStarts,
-    /// Here a body ends and another head begins.
+    /// End of a body and start of another head.
     HeadStarts,
 }
 
-/// The tokens of a block: shorthands expanded, line ends added, escapes and lets resolved.
+/// Returns the tokens of a block, with shorthands expanded, line ends added, and escapes and lets resolved.
 pub fn tokens(lines: &[String], names: &Names) -> Result<Vec<Token>, String> {
     let mut expanded = Vec::new();
     let mut status = Status::default();
@@ -60,12 +60,12 @@ pub fn tokens(lines: &[String], names: &Names) -> Result<Vec<Token>, String> {
     Ok(out)
 }
 
-/// A request or status line inside a block: another message begins.
+/// Returns true for a request or status line inside a block, which starts another message.
 fn begins_head(line: &str) -> bool {
     line.ends_with(" HTTP/1.1") || line.starts_with("HTTP/1.1 ")
 }
 
-/// The bytes to send.
+/// Returns the bytes to send.
 pub fn bytes(lines: &[String], names: &Names) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     for message in tokens(lines, names)?.split(|token| *token == Token::HeadStarts) {
@@ -122,7 +122,8 @@ fn escape(text: &str) -> Result<(u8, usize), String> {
     }
 }
 
-/// `text` begins with a brace. JSON is unchanged: a placeholder is a lower-case word, a digit, `-` or `*` in braces.
+/// Parses a placeholder at the brace at the start of `text`: a lower-case word, a digit, `-` or `*` in braces. Any
+/// other brace is JSON and stays unchanged.
 fn placeholder<'a>(text: &'a str, names: &Names, depth: usize, out: &mut Vec<Token>) -> Result<&'a str, String> {
     let word = text[1..].find('}').map(|end| &text[1..end + 1]).filter(|word| is_word(word));
     let Some(word) = word else {
@@ -154,7 +155,7 @@ fn is_word(word: &str) -> bool {
     first && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-*[]".contains(c))
 }
 
-/// Common state of the shorthands of one block.
+/// State shared by the shorthands of one block.
 struct Status {
     code: String,
     id: String,

@@ -1,5 +1,5 @@
-//! The world around one gateway: pipes in memory, a clock that advances only by a step. Performs actions at once,
-//! delivers bytes in pieces as its [`Cut`] says, and notices when the gateway would make a loop spin.
+//! The world around one gateway: in-memory pipes, and a clock that only steps advance. Performs actions immediately,
+//! delivers bytes split by its [`Cut`], and notices when the gateway would make an event loop spin.
 
 use crate::support::answers::{Answers, Piece};
 use crate::support::setting::{SECRETS, begin, later};
@@ -17,19 +17,19 @@ use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::meter::SharedCounts;
 use tollgate::policy::row::Row;
 
-/// Text for the end of a chunked answer.
+/// Text that represents the end of a chunked answer.
 pub const END_OF_CHUNKS: &[u8] = b"\x01[the last chunk]\n";
-/// Rounds of one settling; beyond it something spins.
+/// Maximum number of rounds until the gateway must be idle; more mean an endless loop.
 const ROUNDS_MAX: usize = 10_000_000;
 
-/// Way in which bytes are cut in transit.
+/// How bytes are split in transit.
 #[derive(Clone, Debug)]
 pub enum Cut {
-    /// Bytes are not cut.
+    /// Not at all.
     Whole,
-    /// Each on its own.
+    /// Each byte separately.
     Drip,
-    /// At random.
+    /// Randomly.
     Random(Rng),
 }
 
@@ -56,32 +56,32 @@ pub enum DialPlan {
     Stall,
 }
 
-/// World's end of a connection.
+/// The remote end of a connection.
 #[derive(Debug)]
 pub struct End {
     pub conn: Conn,
-    /// Bytes from the gateway that no step has checked yet, for clients without chunk framing.
+    /// Bytes from the gateway that no step has checked yet. For clients, chunk framing is removed.
     pub got: Vec<u8>,
-    /// All of it.
+    /// All bytes from the gateway.
     pub all: Vec<u8>,
     /// Bytes to deliver when the gateway reads again.
     pub waiting: VecDeque<u8>,
-    /// True if the gateway did not read. A real loop then reads only after new bytes or an order.
+    /// True if the gateway has stopped reading. A real event loop then reads only after new bytes or an order.
     pub stopped: bool,
-    /// End of the connection after these bytes.
+    /// How the connection ends after these bytes.
     pub ending: Option<Ending>,
-    /// The gateway has said that it writes nothing more.
+    /// True if the gateway has announced that it writes nothing more.
     pub finished: bool,
-    /// The gateway has closed it.
+    /// Set if the gateway has closed it.
     pub closed: Option<Shut>,
-    /// A step has seen that, or this end had ended before.
+    /// True if a step has expected the close, or this end had ended before.
     pub close_seen: bool,
-    /// Bytes the gateway writes are taken.
+    /// True if this end reads what the gateway writes.
     pub reads: bool,
     answers: Option<Answers>,
 }
 
-/// See the module's documentation.
+/// A gateway with its connections.
 pub struct World {
     pub gateway: Gateway,
     pub now: Now,
@@ -100,29 +100,29 @@ pub struct World {
     /// True if the helper thread is busy with another task.
     pub hold_work: bool,
     pub works: Vec<Work>,
-    /// Questions to a shared ledger without an answer yet, oldest first.
+    /// Checks of a shared ledger without an answer, oldest first.
     pub asks: Vec<Ask>,
-    /// News of the ledger that the gateway has not received.
+    /// Key changes in the ledger that the gateway has not received.
     pub untold: Vec<KeyRecord>,
-    /// The ledger does not answer when it is asked for a key.
+    /// True if the ledger does not answer lookups of keys.
     pub hold_looks: bool,
-    /// Keys that were asked for and have not been answered.
+    /// Keys whose lookup has no answer yet.
     pub looks: Vec<KeyId>,
-    /// Unanswered questions to the helper thread of the admin listener.
+    /// Requests to the helper thread of the admin listener without an answer.
     pub desk: VecDeque<Box<DeskAsk>>,
-    /// Secrets that were to be asked for again, so far.
+    /// Number of renewals of secrets requested so far.
     pub renewals: usize,
-    /// Providers that were to be asked for their models and have not answered: configuration and provider.
+    /// Requests for model lists without an answer: configuration epoch and provider.
     pub lists: Vec<(u32, usize)>,
     /// Cool-downs that the successor has received.
     pub cool_downs: usize,
-    /// Leases that went back without a row.
+    /// Number of leases released without a usage record.
     pub released: usize,
-    /// A successor has been started, and has not been taken back.
+    /// True if a successor has been started and has not been taken back.
     pub successor: bool,
-    /// The successor does nothing by itself once it is given the ledger.
+    /// True if the successor does nothing by itself once it has the ledger.
     pub hold_successor: bool,
-    /// The successor has been told to serve.
+    /// True if the successor has been told to serve.
     pub served: bool,
     /// Number of running requests at the handover of the ledger.
     pub handed_over: Option<usize>,
@@ -186,12 +186,12 @@ impl World {
         self.ends.insert(label.to_string(), end);
     }
 
-    /// A client connects, to the admin listener if `admin`.
+    /// Connects a client, to the admin listener if `admin`.
     pub fn connect(&mut self, label: &str, admin: bool) -> Result<(), String> {
         self.connect_from(label, admin, "192.0.2.1:1000")
     }
 
-    /// Opens a connection from another address.
+    /// Connects a client from another address.
     pub fn connect_from(&mut self, label: &str, admin: bool, peer: &str) -> Result<(), String> {
         let peer = peer.parse().map_err(|_| "address")?;
         let accepted = self.gateway.accepted(usize::from(admin), peer, self.now);
@@ -204,7 +204,7 @@ impl World {
         self.ends.get_mut(label).ok_or_else(|| format!("there is no connection {label}"))
     }
 
-    /// Bytes go to the gateway, as fast as it reads them.
+    /// Sends bytes to the gateway, as fast as it reads them.
     pub fn send(&mut self, label: &str, bytes: &[u8]) -> Result<(), String> {
         let end = self.end(label)?;
         end.waiting.extend(bytes);
@@ -212,7 +212,7 @@ impl World {
         self.settle()
     }
 
-    /// A connection ends from outside, after what waits to be delivered; at once if it breaks.
+    /// Ends a connection from outside: after the pending bytes, or immediately if it breaks.
     pub fn finish(&mut self, label: &str, how: Ending) -> Result<(), String> {
         let end = self.end(label)?;
         end.ending = Some(how);
@@ -223,14 +223,14 @@ impl World {
         self.settle()
     }
 
-    /// A connection that was dialed comes up.
+    /// Completes a dial.
     pub fn come_up(&mut self, label: &str) -> Result<(), String> {
         let conn = self.end(label)?.conn;
         self.gateway.reply(Reply::Dialed(conn), self.now);
         self.settle()
     }
 
-    /// A connection that was dialed is refused.
+    /// Refuses a dial.
     pub fn fail_dial(&mut self, label: &str) -> Result<(), String> {
         let conn = self.ends.remove(label).ok_or("there is no such dial")?.conn;
         self.labels.remove(&conn);
@@ -238,7 +238,7 @@ impl World {
         self.settle()
     }
 
-    /// True if clients are accepted at present.
+    /// Returns true if clients are accepted now.
     pub fn wants_clients(&self) -> bool {
         self.accepting && self.gateway.wants_clients(0)
     }
@@ -248,12 +248,12 @@ impl World {
         self.settle()
     }
 
-    /// The configuration has been read again.
+    /// Gives the gateway a new configuration.
     pub fn reload(&mut self, config: Config) -> Result<(), String> {
         self.notice(Notice::Reloaded(Reloaded::Fresh { config: Arc::new(config), unchanged: Vec::new() }))
     }
 
-    /// The helper thread does what it has been given.
+    /// Lets the helper thread do its pending work.
     pub fn work(&mut self) -> Result<(), String> {
         self.hold_work = false;
         for work in std::mem::take(&mut self.works) {
@@ -262,7 +262,7 @@ impl World {
         self.settle()
     }
 
-    /// The shared ledger answers one of its questions, from 1; it knows of no other host.
+    /// Answers one of the checks of the shared ledger, counted from 1. The ledger knows no other host.
     pub fn rule(&mut self, number: usize, ruling: Ruling) -> Result<(), String> {
         let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
         let ask = self.asks.remove(at);
@@ -285,7 +285,7 @@ impl World {
         self.settle()
     }
 
-    /// Time passes; each deadline fires at its moment.
+    /// Advances time. Each deadline fires when it is due.
     pub fn wait(&mut self, micros: u64) -> Result<(), String> {
         let target = later(self.now, micros);
         loop {
@@ -316,7 +316,7 @@ impl World {
         Err("deadlines without end".to_string())
     }
 
-    /// Everything that can happen at this moment happens.
+    /// Runs everything that can happen without the clock advancing.
     pub fn settle(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             let mut busy = self.act()?;
@@ -339,7 +339,7 @@ impl World {
                 busy |= self.deliver(&label)?;
             }
             if !busy && self.gateway.actions().is_empty() && self.gateway.dirty().is_empty() {
-                // Pipelined requests go on in the next iteration of a loop, which does not sleep.
+                // Pipelined requests continue in the next iteration of the event loop, which does not sleep.
                 let is_paused = self.ends.values().any(|end| self.gateway.is_paused(end.conn));
                 if !is_paused || !self.gateway.expire(self.now) {
                     return Ok(());
@@ -418,7 +418,7 @@ impl World {
                 Order::Asks(asks) => self.asks.extend(asks),
                 Order::LookUp(ids) => self.looks.extend(ids),
                 Order::Releases(releases) => self.released += releases.len(),
-                // Requests that the ledger has admitted one by one; it grants nothing in advance in a script.
+                // Uses of requests that the ledger has admitted one by one. It makes no grants in a transcript.
                 Order::Uses(uses) if uses.iter().all(|one| matches!(one, Use::Served(..))) => {}
                 Order::Uses(uses) => return Err(format!("nothing is granted in a script: {uses:?}")),
                 Order::HandOver(running) => {
@@ -465,7 +465,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes what the gateway has written to one connection.
+    /// Reads the bytes that the gateway has written to one connection.
     fn drain(&mut self, label: &str) -> Result<bool, String> {
         let Some(end) = self.ends.get_mut(label).filter(|end| end.reads && end.closed.is_none()) else {
             return Ok(false);
@@ -500,7 +500,7 @@ impl World {
         Ok(true)
     }
 
-    /// Gives the gateway what waits for it on one connection.
+    /// Delivers the pending bytes of one connection to the gateway.
     fn deliver(&mut self, label: &str) -> Result<bool, String> {
         let Some(end) = self.ends.get_mut(label).filter(|end| end.closed.is_none()) else { return Ok(false) };
         if end.waiting.is_empty() {

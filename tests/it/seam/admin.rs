@@ -1,10 +1,10 @@
-//! Room on the admin listener for the next client, while others keep it busy.
+//! The admin listener accepts new clients even when other clients keep all of its connections busy.
 
 use super::rig::Rig;
 use tollgate::base::seam::Ending;
 use tollgate::gateway::orders::Notice;
 
-/// Connections to the admin listener at once.
+/// Maximum number of connections to the admin listener.
 const ROOM: usize = 64;
 const ASK: &str = "GET /readyz HTTP/1.1\r\nhost: g\r\n\r\n";
 
@@ -25,10 +25,10 @@ fn is_answered(rig: &mut Rig, label: &str) {
 }
 
 #[test]
-fn connections_that_are_kept_busy_do_not_hide_the_gateways_health() {
+fn busy_admin_connections_do_not_block_health_checks() {
     let mut rig = Rig::new(1);
     let mut held: Vec<String> = Vec::new();
-    // As many as needed: a closed client connects again.
+    // Three times the limit: a client whose connection was closed connects again.
     for number in 0..3 * ROOM {
         let label = connect(&mut rig, number);
         is_answered(&mut rig, &label);
@@ -43,7 +43,7 @@ fn connections_that_are_kept_busy_do_not_hide_the_gateways_health() {
 }
 
 #[test]
-fn half_of_the_connections_are_never_kept() {
+fn at_most_half_of_admin_connections_are_kept_alive() {
     let mut rig = Rig::new(1);
     let labels: Vec<String> = (0..ROOM).map(|number| connect(&mut rig, number)).collect();
     labels.iter().for_each(|label| is_answered(&mut rig, label));
@@ -55,14 +55,17 @@ fn half_of_the_connections_are_never_kept() {
 }
 
 #[test]
-fn where_there_is_no_room_the_one_that_was_idle_longest_goes() {
+fn longest_idle_admin_connection_is_closed_for_a_new_one() {
     let mut rig = Rig::new(1);
     let labels: Vec<String> = (0..ROOM).map(|number| connect(&mut rig, number)).collect();
     for (number, oldest) in labels.iter().enumerate().take(3) {
         assert!(is_open(&rig, oldest));
         let label = connect(&mut rig, ROOM + number);
-        assert!(!is_open(&rig, oldest), "the oldest makes room");
-        assert!(labels[number + 1..].iter().all(|other| is_open(&rig, other)), "and no other");
+        assert!(!is_open(&rig, oldest), "the oldest connection must be closed");
+        assert!(
+            labels[number + 1..].iter().all(|other| is_open(&rig, other)),
+            "only the oldest connection may be closed"
+        );
         rig.give(&label, &ASK[..10]);
     }
     let label = connect(&mut rig, ROOM + 3);
@@ -82,7 +85,7 @@ fn desk_answers(rig: &mut Rig) {
 }
 
 #[test]
-fn a_client_with_a_token_makes_no_room_for_clients_without() {
+fn connection_with_a_token_is_never_closed_for_one_without() {
     let mut rig = Rig::with(1, &[READ, WRITE]);
     let [live, asked, half] = [0, 1, 2].map(|number| connect(&mut rig, number));
     rig.give(&live, LIVE);
@@ -97,7 +100,7 @@ fn a_client_with_a_token_makes_no_room_for_clients_without() {
     rig.give(&half, ":\"y\"}");
     desk_answers(&mut rig);
     assert_eq!(rig.status(&half), 200, "{}", rig.got(&half));
-    // A wrong token is none.
+    // A wrong token gives no protection.
     let label = connect(&mut rig, 3 * ROOM);
     rig.give(&label, LIVE.replace("admin-token", "other-token"));
     (0..ROOM).for_each(|number| drop(connect(&mut rig, 4 * ROOM + number)));
@@ -105,7 +108,7 @@ fn a_client_with_a_token_makes_no_room_for_clients_without() {
 }
 
 #[test]
-fn where_all_have_shown_a_token_one_more_is_not_let_in() {
+fn new_connection_is_refused_when_all_others_have_a_token() {
     let mut rig = Rig::with(1, &[READ]);
     let labels: Vec<String> = (0..ROOM).map(|number| connect(&mut rig, number)).collect();
     labels.iter().for_each(|label| rig.give(label, LIVE));
@@ -117,7 +120,7 @@ fn where_all_have_shown_a_token_one_more_is_not_let_in() {
 }
 
 #[test]
-fn answers_under_way_without_a_token_are_kept_in_half_of_the_places() {
+fn streams_without_a_token_use_at_most_half_of_admin_connections() {
     let local = ("server", "admin_listen = \"127.0.0.1:9090\"");
     let mut rig = Rig::with(1, &[local]);
     let labels: Vec<String> = (0..ROOM).map(|number| connect(&mut rig, number)).collect();
@@ -130,7 +133,7 @@ fn answers_under_way_without_a_token_are_kept_in_half_of_the_places() {
 }
 
 #[test]
-fn a_feed_says_how_many_requests_it_could_not_tell_of() {
+fn live_feed_reports_how_many_requests_it_missed() {
     let mut rig = Rig::with(1, &[READ]);
     let live = connect(&mut rig, 0);
     rig.give(&live, LIVE);
@@ -138,8 +141,8 @@ fn a_feed_says_how_many_requests_it_could_not_tell_of() {
     (0..ended).for_each(|_| rig.send("c", "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n"));
     rig.wait(250);
     let told = rig.got(&live);
-    let (missed, rest) = told.split_once("event: missed\ndata: {\"requests\":").expect("a mark of the gap");
-    assert!(!missed.contains("data: "), "the mark stands where the gap is");
+    let (missed, rest) = told.split_once("event: missed\ndata: {\"requests\":").expect("an event that reports the gap");
+    assert!(!missed.contains("data: "), "no record may come before the reported gap");
     let missed: usize = rest.split('}').next().unwrap().parse().unwrap();
     assert_eq!(missed + rest.matches("data: {").count(), ended);
     assert!(missed >= 234);

@@ -1,17 +1,17 @@
-//! Conversations and their targets: sessions of 40 turns before eight equal targets, each of which has a prefix in its
-//! cache where it has served the turn before.
+//! Session affinity: sessions of 40 turns run against eight equal targets. A target has the prefix of a conversation in
+//! its cache if it served the previous turn.
 
 use super::rig::Rig;
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 
 const TARGETS: usize = 8;
-/// Sessions whose shares are looked at, and fewer of them over all their turns.
+/// Number of sessions whose distribution over the targets is checked, and the smaller number that runs all turns.
 const SESSIONS: usize = 500;
 const LONG_SESSIONS: usize = 100;
 const TURNS: usize = 40;
 
-/// A gateway before eight providers at addresses of their own; `lines` change its model.
+/// Returns a gateway with eight providers, each at its own address; `lines` change its model.
 fn rig(lines: &[(&str, &str)]) -> Rig {
     let names: Vec<String> = (0..TARGETS).map(|n| format!("provider p{n}")).collect();
     let urls: Vec<String> = (0..TARGETS).map(|n| format!("base_url = \"http://10.0.1.{n}/v1\"")).collect();
@@ -33,7 +33,8 @@ fn rig(lines: &[(&str, &str)]) -> Rig {
 const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"\"}}],\
                       \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
 
-/// Sends one turn of a session. Each target answers with its `status`. Returns the target that served it.
+/// Sends one turn of a session and answers each attempt with the `status` of its target. Returns the target that served
+/// the turn.
 fn turn(rig: &mut Rig, session: usize, turn: usize, status: impl Fn(usize) -> u16) -> usize {
     let body = format!(
         "{{\"model\":\"small\",\"messages\":[{{\"role\":\"system\",\"content\":\"You are one of many.\"}},\
@@ -46,7 +47,7 @@ fn turn(rig: &mut Rig, session: usize, turn: usize, status: impl Fn(usize) -> u1
     );
     rig.send("c1", format!("{head}{body}"));
     loop {
-        let label = rig.asked().pop().expect("somebody is asked");
+        let label = rig.asked().pop().expect("a provider receives the request");
         let asked = String::from_utf8_lossy(&rig.world.ends[&label].got).into_owned();
         let host = asked.split("host: 10.0.1.").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
         let at: usize = host.parse().unwrap();
@@ -61,7 +62,7 @@ fn turn(rig: &mut Rig, session: usize, turn: usize, status: impl Fn(usize) -> u1
     }
 }
 
-/// All turns of all sessions, those of each round in another order; which target served which turn.
+/// Runs all turns of all sessions, in a random order in each round. Returns, for each session, the target of each turn.
 fn play(rig: &mut Rig, sessions: usize, turns: usize, status: impl Fn(usize, usize) -> u16) -> Vec<Vec<usize>> {
     let (mut rng, mut served) = (Rng::from_u64(4), vec![Vec::new(); sessions]);
     for round in 0..turns {
@@ -75,14 +76,14 @@ fn play(rig: &mut Rig, sessions: usize, turns: usize, status: impl Fn(usize, usi
     served
 }
 
-/// The share of turns that found the turn before at their target.
+/// Returns the share of turns that were served by the target of the previous turn.
 fn hits(served: &[Vec<usize>]) -> f64 {
     let found: usize = served.iter().map(|turns| turns.windows(2).filter(|pair| pair[0] == pair[1]).count()).sum();
     found as f64 / served.iter().map(Vec::len).sum::<usize>() as f64
 }
 
 #[test]
-fn a_conversation_finds_its_prefix_in_its_providers_cache() {
+fn session_stays_on_the_target_that_has_its_prefix_cached() {
     let mut rig = rig(&[]);
     let served = play(&mut rig, LONG_SESSIONS, TURNS, |_, _| 200);
     let at_home: usize = served.iter().map(|turns| turns.iter().filter(|at| **at == turns[0]).count()).sum();
@@ -95,19 +96,19 @@ fn a_conversation_finds_its_prefix_in_its_providers_cache() {
 }
 
 #[test]
-fn taking_turns_loses_it() {
+fn without_affinity_turns_rarely_hit_the_cached_prefix() {
     let served = play(&mut rig(&[("model small", "affinity = \"off\"")]), LONG_SESSIONS, 8, |_, _| 200);
     assert!(hits(&served) <= 0.15, "{}", hits(&served));
 }
 
 #[test]
-fn a_cooling_target_moves_only_its_own_sessions_and_gets_them_back() {
+fn target_in_cooldown_moves_only_its_own_sessions_and_gets_them_back() {
     let (mut rig, lost) = (rig(&[]), 3);
     let served = play(&mut rig, LONG_SESSIONS, 4, |round, at| if at == lost && round >= 2 { 503 } else { 200 });
     for turns in &served {
         let moved = turns[2] != turns[0] || turns[3] != turns[0];
         assert_eq!(moved, turns[0] == lost, "{turns:?}");
-        assert!(turns[2] == turns[3], "they stay together elsewhere, too: {turns:?}");
+        assert!(turns[2] == turns[3], "a session that moved stays on its new target: {turns:?}");
     }
     rig.wait(3_600_000);
     let again = play(&mut rig, LONG_SESSIONS, 1, |_, _| 200);

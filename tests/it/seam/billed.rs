@@ -1,5 +1,5 @@
-//! Reservation of a request, against the most that a provider may bill for it. The provider here reads the bodies with
-//! code of its own, independent of the gateway's counting.
+//! Checks that the reservation of a request covers the most that a provider may bill for it. The simulated provider
+//! parses bodies with its own code, independent of how the gateway counts.
 
 use super::rig::Rig;
 use serde_json::Value;
@@ -7,16 +7,16 @@ use tollgate::base::seam::Ending;
 use tollgate::policy::ask::Ruling;
 use tollgate::policy::meter::Amount;
 
-/// Completion tokens that the model reserves for an answer without a smaller bound: no row asks for longer ones.
+/// Completion tokens that the model reserves for an answer without a smaller bound. No case requests a longer answer.
 const RESERVE: u64 = 500;
-/// Nano-dollars for a prompt token at its dearest, and for a completion token.
+/// Nano-dollars per prompt token at the highest price, and per completion token.
 const PRICES: (u64, u64) = (2000, 4000);
-/// Other names of the bound that some server knows.
+/// All names of the completion bound that any server accepts.
 const BOUNDS: [&str; 4] = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"];
 
 const ENDPOINTS: [&str; 6] = ["chat/completions", "messages", "responses", "completions", "embeddings", "rerank"];
 
-/// Members besides the prompt that can make an answer longer, or request several.
+/// Members besides the prompt that can make an answer longer or request several answers.
 const MULTIPLIERS: [&str; 22] = [
     "",
     r#","max_tokens":40"#,
@@ -42,12 +42,12 @@ const MULTIPLIERS: [&str; 22] = [
     r#","response_format":{"type":"json_object"},"temperature":0.5,"seed":7,"max_tokens":40"#,
 ];
 
-/// Bytes of a PDF in base64, in prompts that have one.
+/// Bytes of the base64 text of a PDF, in prompts that contain one.
 const PDF_BYTES: usize = 60_000;
-/// Tokens of a document that the provider fetches: all that the model reads.
+/// Tokens of a document that the provider fetches: the whole context of the model.
 const FETCHED: u64 = 256_000;
 
-/// The prompts of an endpoint, with files of some size.
+/// Returns the prompts to try at an endpoint. Some contain files.
 fn prompts(endpoint: &str) -> &'static [&'static str] {
     match endpoint {
         "chat/completions" => &[
@@ -82,8 +82,8 @@ fn prompts(endpoint: &str) -> &'static [&'static str] {
     }
 }
 
-/// Words of all texts in a value, and numbers in arrays: no tokenizer makes fewer tokens of them. Of files as many as
-/// their size makes likely, and of those by address all that a model reads.
+/// Returns a lower bound on the tokens of a value: words of all texts, and numbers in arrays. An inline file counts the
+/// tokens that are likely for its size, a file by URL the whole context of the model.
 fn words(value: &Value) -> u64 {
     match value {
         Value::String(text) if text.len() >= PDF_BYTES => text.len() as u64 / 20,
@@ -95,19 +95,19 @@ fn words(value: &Value) -> u64 {
     }
 }
 
-/// A count as a generous server reads it.
+/// Parses a count as a lenient server does.
 fn count(value: &Value) -> u64 {
     let number = value.as_f64().or_else(|| value.as_str()?.parse().ok());
     number.filter(|number| number.fract() == 0.0 && *number > 0.0).map_or(0, |number| number as u64)
 }
 
-/// The most that a provider bills for `body`: tokens and nano-dollars.
+/// Returns the most that a provider bills for `body`, in tokens and nano-dollars.
 fn most(endpoint: &str, body: &Value) -> Amount {
     let each_text = |name: &str| match &body[name] {
         Value::Array(items) if items.iter().all(|item| !item.is_number()) => items.len() as u64,
         _ => 1,
     };
-    // Roles, types, counts and the like are no text.
+    // Roles, types, counts and the like are not prompt text.
     let outside = ["model", "stream", "stream_options", "response_format", "tools", "include", "store", "n", "best_of"];
     let members = body.as_object().unwrap().iter().filter(|(name, _)| !outside.contains(&name.as_str()));
     let content = |value: &Value| match value {
@@ -161,25 +161,26 @@ fn request(rig: &Rig, key: usize, endpoint: &str, body: &str) -> String {
     )
 }
 
-/// Requests on a connection.
+/// Returns the body of the request that a provider connection received.
 fn asked(rig: &Rig, label: &str) -> Value {
     let got = String::from_utf8_lossy(&rig.world.ends[label].got).into_owned();
     serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-/// Reservation of a request, and the most that the provider may bill for it; `None` if it was refused.
+/// Sends a request. Returns its reservation and the most that the provider may bill for it; `None` if the gateway
+/// rejected it.
 fn reserved(rig: &mut Rig, client: &str, endpoint: &str, body: &str) -> Option<(Amount, Amount)> {
     let sent = request(rig, 0, endpoint, body);
     rig.send(client, sent);
     let reserved = rig.world.asks.first()?.lease.reserved;
     rig.world.rule(1, Ruling::Admitted).unwrap();
-    let label = rig.asked().pop().unwrap_or_else(|| panic!("nobody was asked for {body}"));
+    let label = rig.asked().pop().unwrap_or_else(|| panic!("no provider received {body}"));
     let most = most(endpoint, &asked(rig, &label));
     rig.world.finish(client, Ending::Broken).unwrap();
     Some((reserved, most))
 }
 
-/// The lines of a configuration with a shared ledger, whose questions show what is reserved.
+/// Configuration with a shared ledger: the requests to the ledger show what is reserved.
 const SHARED: [(&str, &str); 2] = [("store", "url = \"redis://10.0.0.9/0\""), ("plan team", "budget = 100000000.0")];
 
 #[test]
@@ -197,7 +198,7 @@ fn reservations_cover_what_a_provider_may_bill() {
                         let bound = if multiplier.contains("\"max_tokens\"") { "" } else { bound };
                         let body = format!("{{\"model\":\"small\",{prompt}{multiplier}{bound}{stream}}}");
                         let body = body.replace("FILL", &"A".repeat(PDF_BYTES));
-                        // What is 400 is not billed.
+                        // A request rejected with 400 is not billed.
                         let client = format!("c{tried}");
                         tried += 1;
                         let Some((reserved, most)) = reserved(&mut rig, &client, endpoint, &body) else { continue };
@@ -215,7 +216,7 @@ fn reservations_cover_what_a_provider_may_bill() {
 }
 
 #[test]
-fn chat_requests_are_sent_with_one_answer_however_n_is_spelt() {
+fn chat_requests_are_sent_with_one_answer_for_every_spelling_of_n() {
     for n in ["2", "3.0", "1.28e2", "\"4\"", "[5]", "true", "1.0"] {
         for key in ["n", "\\u006e"] {
             let mut rig = rig("chat", "forward", false, &[]);
@@ -229,7 +230,7 @@ fn chat_requests_are_sent_with_one_answer_however_n_is_spelt() {
     }
 }
 
-/// A whole answer, or a stream, that reports so much.
+/// Returns a complete or streamed answer that reports these numbers of tokens.
 fn answer(endpoint: &str, prompt: u64, completion: u64, stream: bool) -> String {
     let usage = match endpoint {
         "messages" | "responses" => format!(r#"{{"input_tokens":{prompt},"output_tokens":{completion}}}"#),
@@ -277,7 +278,7 @@ fn answer(endpoint: &str, prompt: u64, completion: u64, stream: bool) -> String 
 }
 
 #[test]
-fn races_bill_a_budget_and_its_last_reservation_at_most() {
+fn concurrent_requests_exceed_a_budget_by_at_most_one_reservation() {
     const DOLLAR: u64 = 1_000_000_000;
     let long: String = (0..40_000).map(|number| format!("w{number} ")).collect();
     for (endpoint, shape) in ENDPOINTS.into_iter().zip(["chat", "messages", "responses", "chat", "chat", "chat"]) {
@@ -285,7 +286,7 @@ fn races_bill_a_budget_and_its_last_reservation_at_most() {
             if stream && matches!(endpoint, "embeddings" | "rerank") {
                 continue;
             }
-            // Each costs some 10 to 40 cents.
+            // Each request costs roughly 10 to 40 cents.
             let prompt = match endpoint {
                 "completions" => "\"prompt\":[[1],[2]],\"n\":50,\"max_tokens\":1000".to_owned(),
                 "embeddings" => format!("\"input\":[{:?}]", long),
@@ -297,7 +298,7 @@ fn races_bill_a_budget_and_its_last_reservation_at_most() {
             let large = [("server", "max_body = \"1MiB\""), ("server", "max_buffered = \"256MiB\"")];
             let mut probe = rig(shape, "auto", false, &[&SHARED[..], &large].concat());
             let (reservation, _) = reserved(&mut probe, "c1", endpoint, &body).unwrap();
-            // All keys have the budget of their group together.
+            // All keys share the budget of their group.
             let group = [("group all", "budget = 1.0"), ("server", "max_connections = 100")];
             let mut rig = rig(shape, "auto", false, &[&group[..], &large].concat());
             for client in 0..40 {
@@ -309,21 +310,22 @@ fn races_bill_a_budget_and_its_last_reservation_at_most() {
             let refused = (0..40).filter(|client| rig.status(&format!("c{client}")) == 429).count();
             assert_eq!(refused + labels.len(), 40, "{endpoint}");
             for label in labels {
-                // All that was reserved, of which the completion is what the provider may make of the body.
+                // The answer reports all that was reserved. The completion gets as many tokens as the provider may
+                // produce for this body.
                 let most = most(endpoint, &asked(&rig, &label));
                 let completion = most.nano.saturating_sub(most.tokens * PRICES.0) / (PRICES.1 - PRICES.0);
                 rig.answer(&label, &answer(endpoint, reservation.tokens - completion, completion, stream));
             }
             let billed: u64 = rig.world.rows.iter().map(|row| row.cost_nano).sum();
-            assert!(billed > DOLLAR / 4, "{endpoint} {stream}: {billed} says nothing");
+            assert!(billed > DOLLAR / 4, "{endpoint} {stream}: {billed} is too little to test the bound");
             assert!(billed < DOLLAR + reservation.nano, "{endpoint} {stream}: {billed}, the last {reservation:?}");
-            assert!(reservation.nano <= DOLLAR, "one takes all of it at most");
+            assert!(reservation.nano <= DOLLAR, "one reservation may not exceed the budget");
         }
     }
 }
 
 #[test]
-fn requests_with_files_by_address_run_one_after_the_other_under_a_small_budget() {
+fn requests_with_files_by_url_run_one_at_a_time_under_a_small_budget() {
     let parts = [
         ("messages", r#"{"type":"document","source":{"type":"url","url":"https://a.example/a.pdf"}}"#),
         ("responses", r#"{"type":"input_file","file_url":"https://a.example/a.pdf"}"#),
@@ -334,7 +336,7 @@ fn requests_with_files_by_address_run_one_after_the_other_under_a_small_budget()
         let body = format!(
             "{{\"model\":\"small\",\"max_tokens\":40,\"{list}\":[{{\"role\":\"user\",\"content\":[{part}]}}]}}"
         );
-        // A tenth of what one may cost, and of its tokens.
+        // A tenth of the largest possible cost, and of the largest possible number of tokens.
         for limit in ["budget = 0.05", "tokens_per_window = 30000", "tokens = 30000"] {
             let mut rig = rig(shape, "auto", false, &[("group all", limit)]);
             for client in 0..3 {
@@ -353,7 +355,7 @@ fn requests_with_files_by_address_run_one_after_the_other_under_a_small_budget()
             let labels = rig.asked();
             assert_eq!(labels.len(), 1, "{endpoint} {limit}: {}", rig.got("c3"));
             rig.answer(&labels[0], &answer(endpoint, 1000, 10, false));
-            // What is known of a request has to fit.
+            // The part of a request whose size is known must fit.
             let long = body.replace(
                 "\"content\":[",
                 &format!("\"content\":[{{\"type\":\"text\",\"text\":{:?}}},", "a ".repeat(125_000)),
@@ -366,7 +368,7 @@ fn requests_with_files_by_address_run_one_after_the_other_under_a_small_budget()
 }
 
 #[test]
-fn members_with_a_price_of_their_own_are_403_under_a_budget() {
+fn separately_billed_members_are_403_under_a_budget() {
     let refused = [
         r#""modalities":["text","audio"],"audio":{"voice":"alloy","format":"wav"}"#,
         r#""modalities":["audio"]"#,

@@ -1,14 +1,14 @@
-//! `max_buffered` is a bound: what does not fit is refused before a provider is asked, and what a provider was asked
-//! for arrives, whatever others send meanwhile.
+//! `max_buffered` is a hard bound. A body that does not fit is rejected before a provider receives the request, and
+//! every requested answer arrives, whatever other clients send in the meantime.
 
 use super::rig::{BUDGET, Rig, event, large_answer, request, stream_end};
 
-/// Length of a body that fits the share of its key.
+/// Length of a body that fits within the share of its key.
 const LARGE: usize = 250_000;
-/// Keys, and clients with one of them each.
+/// Number of keys, and of clients with one key each.
 const CROWD: usize = 10;
 
-/// The heads of ten large bodies, each within the share of its key; returns those bodies.
+/// Sends the heads of ten large bodies, each within the share of its key. Returns those bodies.
 fn crowd_begins(rig: &mut Rig) -> Vec<(String, String)> {
     let begin = |number| {
         let (head, body) = request(&rig.keys.texts[&format!("k{number}")].clone(), LARGE, false);
@@ -18,7 +18,7 @@ fn crowd_begins(rig: &mut Rig) -> Vec<(String, String)> {
     (0..CROWD).map(begin).collect()
 }
 
-/// All of each body but its last byte, in turns.
+/// Sends each body except its last byte, in interleaved pieces.
 fn crowd_goes_on(rig: &mut Rig, bodies: &[(String, String)]) {
     for at in (0..LARGE - 1).step_by(40_000) {
         for (client, body) in bodies {
@@ -27,7 +27,8 @@ fn crowd_goes_on(rig: &mut Rig, bodies: &[(String, String)]) {
     }
 }
 
-/// The last byte of each body; the provider answers what it is asked, until nothing is asked any more.
+/// Sends the last byte of each body and answers requests at the provider until none is left. Returns how many there
+/// were.
 fn crowd_ends(rig: &mut Rig, bodies: &[(String, String)]) -> usize {
     let mut asked = 0;
     for (client, body) in bodies {
@@ -61,7 +62,7 @@ fn bodies_that_do_not_fit_the_budget_are_503_before_the_provider_is_asked() {
 }
 
 #[test]
-fn bodies_of_undeclared_length_keep_to_the_budget_too() {
+fn bodies_of_undeclared_length_stay_within_the_budget_too() {
     let mut rig = Rig::new(CROWD);
     let bodies: Vec<_> = (0..CROWD)
         .map(|number| {
@@ -79,7 +80,7 @@ fn bodies_of_undeclared_length_keep_to_the_budget_too() {
     assert_eq!(strange, None);
     let count = |status| ends.iter().filter(|(client, _)| rig.status(client) == status).count();
     assert_eq!((count(200), count(503)), (asked, CROWD - asked));
-    assert!(asked > 0, "of {CROWD} bodies some fit");
+    assert!(asked > 0, "some of {CROWD} bodies must fit");
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn a_large_answer_waits_at_its_provider_while_the_bodies_of_others_fill_the_budg
 }
 
 #[test]
-fn answers_that_come_in_pieces_do_not_starve_each_other() {
+fn answers_in_pieces_do_not_starve_each_other() {
     let mut rig = Rig::new(CROWD);
     let clients: Vec<String> = (0..24).map(|number| format!("c{number:02}")).collect();
     for (number, client) in clients.iter().enumerate() {
@@ -159,7 +160,7 @@ fn a_stream_arrives_whole_while_the_bodies_of_others_fill_the_budget() {
 }
 
 #[test]
-fn a_burst_loses_no_answer_that_was_asked_for() {
+fn a_burst_loses_no_requested_answer() {
     let mut rig = Rig::new(CROWD);
     let clients: Vec<String> = (0..24).map(|number| format!("c{number:02}")).collect();
     for (number, client) in clients.iter().enumerate() {
@@ -182,7 +183,7 @@ fn a_burst_loses_no_answer_that_was_asked_for() {
 }
 
 #[test]
-fn a_provider_that_is_not_read_for_want_of_room_is_not_blamed() {
+fn provider_does_not_time_out_while_buffers_are_full() {
     let mut rig = Rig::with(1, &[("upstream", "first_byte_timeout = \"20s\"")]);
     let key = rig.keys.texts["k0"].clone();
     let mut providers = Vec::new();
@@ -195,14 +196,14 @@ fn a_provider_that_is_not_read_for_want_of_room_is_not_blamed() {
         let asked = rig.asked();
         providers.push(asked.into_iter().find(|label| !providers.contains(label)).unwrap());
     }
-    // Answers that are not read take the share of their key, and others wait for it.
+    // Unread answers use up the share of their key, and its other answers wait.
     providers[..slow.len()].iter().for_each(|provider| rig.answer(provider, &large_answer(100_000)));
     rig.answer(&providers[slow.len()], super::rig::STREAM);
     rig.give(&providers[slow.len()], event("one"));
     rig.give(&providers[slow.len()], stream_end());
-    assert_eq!(rig.status("late"), 0, "its provider is not read");
+    assert_eq!(rig.status("late"), 0, "the gateway must not read from its provider");
     rig.wait(25_000);
-    // Only a heartbeat.
+    // The client has received only a heartbeat.
     assert!(rig.got("late").ends_with(": ping\n\n"), "{}", rig.got("late"));
     slow.iter().for_each(|client| rig.read(client));
     rig.wait(100);

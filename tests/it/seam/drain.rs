@@ -1,13 +1,13 @@
-//! While the process stops or hands over, the cost of an event must not grow with the number of clients: all of them
-//! are visited once, not at each event.
+//! While the process stops or hands over, the cost of an event must not grow with the number of clients: the gateway
+//! visits all clients once, not at each event.
 
 use super::rig::{Rig, STREAM, request};
 use tollgate::base::seam::Signal;
 use tollgate::gateway::orders::Notice;
 
-/// Streams under way.
+/// Number of running streams.
 const STREAMS: usize = 40;
-/// Events of each of them while the process stops.
+/// Events of each stream while the process stops.
 const EVENTS: usize = 25;
 
 fn event(rig: &mut Rig, provider: &str) {
@@ -16,7 +16,8 @@ fn event(rig: &mut Rig, provider: &str) {
     rig.give(provider, format!("{:x}\r\n{data}\r\n", data.len()));
 }
 
-/// Runs streams during `stop`. Returns how often all clients were walked over for it, and for their events.
+/// Runs streams during `stop`. Returns how often the gateway iterated over all clients for the stop itself, and for the
+/// events of the streams.
 fn walks(stop: impl FnOnce(&mut Rig)) -> (u64, u64) {
     let mut rig = Rig::new(STREAMS);
     for number in 0..STREAMS {
@@ -40,13 +41,13 @@ fn walks(stop: impl FnOnce(&mut Rig)) -> (u64, u64) {
 }
 
 #[test]
-fn events_of_streams_that_outlive_their_process_walk_over_no_other_client() {
+fn stream_events_during_shutdown_visit_no_other_client() {
     let (once, more) = walks(|rig| rig.world.signal(Signal::Terminate).unwrap());
-    assert!(once <= 1 && more == 0, "{once} walks at the end, {more} for the events");
+    assert!(once <= 1 && more == 0, "{once} iterations for the stop, {more} for the events");
     let (once, more) = walks(|rig| {
         rig.world.signal(Signal::Upgrade).unwrap();
         rig.world.notice(Notice::SuccessorReady).unwrap();
         rig.wait(1000);
     });
-    assert!(once > 0 && more == 0, "{once} walks at the hand-over, {more} for the events");
+    assert!(once > 0 && more == 0, "{once} iterations for the hand-over, {more} for the events");
 }

@@ -4,7 +4,8 @@ use super::rig::{BUDGET, Rig, large_answer, request};
 use std::time::Duration;
 use tollgate::base::seam::Ending;
 
-/// A request of the messages shape for a provider of the chat shape, with this conversation and these further members.
+/// Returns a Messages request for a provider of the Chat Completions format, with this conversation and these
+/// additional members.
 fn message(key: &str, messages: &str, more: &str) -> String {
     let body = format!("{{\"model\":\"small\",\"max_tokens\":9,\"messages\":[{messages}]{more}}}");
     format!(
@@ -14,7 +15,7 @@ fn message(key: &str, messages: &str, more: &str) -> String {
     )
 }
 
-/// A call whose arguments double where they become a text.
+/// Returns a tool call whose arguments double in size when they are encoded as a string.
 fn doubling(bytes: usize) -> String {
     let arguments = "\\\\".repeat(bytes / 2);
     format!(
@@ -23,10 +24,10 @@ fn doubling(bytes: usize) -> String {
     )
 }
 
-/// Another key is served on a new connection.
+/// Checks that another key is served on a new connection.
 fn is_served(rig: &mut Rig, key: &str, client: &str) {
     let before = rig.asked();
-    assert!(rig.is_open(), "no new client is let in: {:?}", rig.world.gateway.vitals());
+    assert!(rig.is_open(), "new clients are not accepted: {:?}", rig.world.gateway.vitals());
     let (head, body) = request(&rig.keys.texts[key].clone(), 20_000, false);
     rig.send(client, head + &body);
     let provider = rig.asked().into_iter().find(|label| !before.contains(label));
@@ -49,13 +50,13 @@ fn one_large_translation_does_not_stop_the_service() {
     }
 }
 
-/// Time that this thread has run, whatever others do.
+/// Returns the CPU time of this thread, which does not depend on other threads.
 fn thread_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Time of the event loop for the last byte of a chat request with these members.
+/// Returns the CPU time that the event loop takes for the last byte of a chat request with these members.
 fn last_byte(members: &str) -> Duration {
     let lines = [("server", "max_body = \"16MiB\""), ("server", "max_buffered = \"64MiB\"")];
     let mut rig = Rig::with(1, &lines);
@@ -100,7 +101,8 @@ fn long_names_cost_the_loop_no_more_than_a_long_text() {
 
 const MIB: usize = 1 << 20;
 
-/// Buffers of 64 MiB, of which a key may hold 16; helper threads do nothing before they are let.
+/// Returns a gateway with 64 MiB of buffers, of which one key may use 16 MiB. Its helper threads do nothing until the
+/// test lets them.
 fn large_rig() -> Rig {
     let lines =
         [("server", "max_body = \"16MiB\""), ("server", "max_buffered = \"64MiB\""), ("plan team", "concurrency = 0")];
@@ -109,7 +111,7 @@ fn large_rig() -> Rig {
     rig
 }
 
-/// A chat request of `k0` with a text of so many bytes: head and body.
+/// Returns head and body of a chat request of `k0` with a text of `length` bytes.
 fn long_request(rig: &Rig, model: &str, length: usize) -> (String, String) {
     let (head, body) = request(&rig.keys.texts["k0"].clone(), length, false);
     (head, body.replacen("\"small\"", &format!("\"{model}\""), 1).replacen("aaaaa", &"a".repeat(10 - model.len()), 1))
@@ -123,7 +125,7 @@ fn bodies_that_wait_to_be_freed_are_charged_to_their_key() {
         let (head, body) = long_request(&rig, "absent", 7 * MIB);
         let client = format!("hostile{n}");
         rig.send(&client, head);
-        // What is refused by its head is not sent.
+        // The body of a request whose head was rejected is not sent.
         match rig.got(&client).is_empty() {
             true => rig.give(&client, body),
             false => refused_before += 1,
@@ -143,7 +145,7 @@ fn bodies_that_wait_to_be_freed_are_charged_to_their_key() {
 }
 
 #[test]
-fn translations_that_nobody_waits_for_are_charged_to_their_key() {
+fn abandoned_translations_are_charged_to_their_key() {
     let mut rig = large_rig();
     for n in 0..6 {
         let (head, body) = long_request(&rig, "large", 5 * MIB);
@@ -162,8 +164,9 @@ fn translations_that_nobody_waits_for_are_charged_to_their_key() {
 }
 
 #[test]
-fn a_translation_without_room_is_refused_before_its_body_is_read() {
-    // Responses are translated whatever the model; a chat request is where the model's name has come.
+fn request_whose_translation_does_not_fit_is_rejected_before_its_body() {
+    // Requests to `responses` are translated for every model. A chat request is known to need translation once the name
+    // of its model has arrived.
     for (path, begins) in [("responses", "{"), ("chat/completions", "{\"model\":\"large\",\"messages\":[")] {
         let mut rig = large_rig();
         let mut refused = 0;
@@ -177,15 +180,15 @@ fn a_translation_without_room_is_refused_before_its_body_is_read() {
             rig.send(&client, head);
             refused += usize::from(rig.status(&client) == 503);
         }
-        assert_eq!(refused, 4, "{path}: one has room for its translation, too");
+        assert_eq!(refused, 4, "{path}: only one request fits together with its translation");
         is_served(&mut rig, "k1", "honest");
     }
 }
 
 #[test]
-fn a_translation_that_could_never_be_held_is_told_so() {
+fn translation_larger_than_all_buffers_is_413() {
     let mut rig = Rig::new(1);
-    // Items of thirty bytes, each of which becomes several hundred.
+    // Each message has thirty bytes, and several hundred after translation.
     let messages = vec!["{\"role\":\"user\",\"content\":\"a\"}"; 8000].join(",");
     let asks = message(&rig.keys.texts["k0"].clone(), &messages, "");
     rig.send("hostile", asks);
@@ -194,7 +197,7 @@ fn a_translation_that_could_never_be_held_is_told_so() {
 }
 
 #[test]
-fn what_is_translated_has_a_bounded_number_of_items() {
+fn translated_requests_have_a_bounded_number_of_items() {
     let lines = [("server", "max_body = \"16MiB\""), ("server", "max_buffered = \"256MiB\"")];
     let mut rig = Rig::with(1, &lines);
     let key = rig.keys.texts["k0"].clone();
@@ -278,7 +281,7 @@ fn what_is_translated_has_a_bounded_number_of_items() {
         ("responses", chat(format!("\"input\":[{}]", list(hi, 100_001))), "input", 100_000, ""),
     ];
     for (at, (path, body, field, most, what)) in rows.iter().enumerate() {
-        // Its own shape is passed on as it is; another one is not.
+        // A request in the provider's own API format is forwarded unchanged; one in another format is translated.
         let (own, other) = if *path == "chat/completions" { ("small", "large") } else { ("large", "small") };
         for model in [own, other] {
             let body = body.replace("MODEL", model);

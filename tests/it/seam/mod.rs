@@ -1,6 +1,6 @@
-//! Promises of the gateway to many clients at once, tested through its seam with a virtual clock and no sockets: its
-//! bound on buffered bytes, the targets of conversations, access for new clients, and stacks that do not grow with what
-//! a client sends. Transcripts (`scripts`) have the conversations of one client.
+//! Guarantees of the gateway to many concurrent clients, tested through its seam with a virtual clock and no sockets:
+//! the bound on buffered bytes, session affinity, access for new clients, and a stack whose depth does not depend on
+//! client input. The transcripts in `scripts` test the conversation of a single client.
 
 mod admin;
 mod affinity;

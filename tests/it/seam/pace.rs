@@ -1,35 +1,35 @@
-//! Four credentials of 60 requests a minute each, of which the provider says what is left: for five minutes of nearly
-//! all they allow together, whatever conversation the requests belong to.
+//! Four credentials of 60 requests per minute each, whose provider reports the remaining requests. For five minutes
+//! they receive nearly all the requests that they allow together, from an uneven mix of conversations.
 
 use super::rig::{Rig, STREAM, event, stream_end};
 use tollgate::base::seam::Ending;
 
 const CREDENTIALS: usize = 4;
-/// Requests of one credential in one of its minutes.
+/// Requests that one credential allows per minute.
 const ALLOWED: u64 = 60;
 const MINUTE: u64 = 60_000;
-/// From one request to the next, in milliseconds: 97.6 % of what is allowed.
+/// Milliseconds between two requests: 97.6 % of the allowed rate.
 const PACE: u64 = 256;
 const MINUTES: u64 = 5;
 
 /// State of a credential at the provider.
 #[derive(Clone, Copy, Default)]
 struct Account {
-    /// When its minute ends, and how many it has served in it.
+    /// End of its current minute, and requests served in that minute.
     until: u64,
     served: u64,
 }
 
-/// Results.
+/// Counts of the whole run.
 #[derive(Default, Debug)]
 struct Seen {
     served: u64,
     refused: u64,
-    /// Asked although it had said that nothing was left, while another had something.
+    /// Requests sent with a credential that had reported 0 remaining, while another credential had requests left.
     early: u64,
 }
 
-/// Runs one request at `now` to its end.
+/// Sends one request at `now` and runs it to completion.
 fn ask(rig: &mut Rig, session: u64, now: u64, accounts: &mut [Account], seen: &mut Seen) {
     let body =
         format!("{{\"model\":\"small\",\"messages\":[{{\"role\":\"user\",\"content\":\"session {session}\"}}]}}");
@@ -48,7 +48,7 @@ fn ask(rig: &mut Rig, session: u64, now: u64, accounts: &mut [Account], seen: &m
     client.got.clear();
 }
 
-/// The provider answers a request of one of its accounts.
+/// Answers a request as the provider does, from the account of its credential.
 fn answer(rig: &mut Rig, label: &str, asked: &str, now: u64, accounts: &mut [Account], seen: &mut Seen) {
     let key = asked.split("Bearer key-").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
     let at: usize = key.parse().unwrap();
@@ -80,7 +80,7 @@ fn answer(rig: &mut Rig, label: &str, asked: &str, now: u64, accounts: &mut [Acc
 const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"\"}}],\
                       \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
 
-/// Four credentials of one provider; `lines` change the model.
+/// Returns a gateway with four credentials of one provider; `lines` change the model.
 fn rig(lines: &[(&str, &str)]) -> Rig {
     let listed: Vec<String> = (0..CREDENTIALS).map(|n| format!("{{ command = [\"key\", \"{n}\"] }}")).collect();
     let keys = format!("api_keys = [{}]", listed.join(", "));
@@ -95,7 +95,7 @@ fn rig(lines: &[(&str, &str)]) -> Rig {
     Rig::with(8, &all)
 }
 
-/// Checks the results of five minutes above the allowed rate.
+/// Checks the counts of five minutes near or above the allowed rate.
 fn holds(seen: &Seen) {
     println!("{seen:?}");
     let allowed = CREDENTIALS as u64 * ALLOWED * MINUTES;
@@ -105,13 +105,13 @@ fn holds(seen: &Seen) {
 }
 
 #[test]
-fn what_credentials_have_left_is_used_and_none_is_asked_for_more() {
+fn credentials_are_used_up_to_their_rate_limit_and_not_beyond() {
     let mut rig = rig(&[]);
     let (mut accounts, mut seen) = ([Account::default(); CREDENTIALS], Seen::default());
     let (mut now, mut number) = (0, 0u64);
     while now < MINUTES * MINUTE {
         number += 1;
-        // Some conversations have many turns, so that their own credential is not enough.
+        // Conversations have different numbers of turns, so a busy one needs more than its own credential.
         ask(&mut rig, number * number % 23, now, &mut accounts, &mut seen);
         rig.wait(PACE);
         now += PACE;
@@ -119,7 +119,7 @@ fn what_credentials_have_left_is_used_and_none_is_asked_for_more() {
     holds(&seen);
 }
 
-/// Clients that have been answered leave, and are of no more interest.
+/// Disconnects the clients that have been answered, and removes them.
 fn forget_answered(rig: &mut Rig) {
     let is_answered = |text: &str| text.contains("\"usage\"") || text.contains("[DONE]") || text.contains("error");
     let clients = rig.world.ends.keys().filter(|label| label.starts_with('c'));
@@ -131,13 +131,14 @@ fn forget_answered(rig: &mut Rig) {
     rig.world.ends.retain(|label, end| label.starts_with('c') || end.closed.is_none());
 }
 
-/// Ten times what the credentials allow, of eight keys: requests wait, and none is sent before a reset, whatever is free.
+/// Eight keys send ten times what the credentials allow. The requests queue, and none is sent before a reset, even if
+/// slots are free.
 #[test]
-fn with_a_queue_ten_times_as_many_requests_meet_no_refusal_of_the_providers() {
+fn queue_at_ten_times_the_rate_causes_no_provider_429() {
     let mut rig =
         rig(&[("server", "max_buffered = \"64MiB\""), ("model small", "queue = { max = 100, wait = \"2m\" }")]);
     let (mut accounts, mut seen) = ([Account::default(); CREDENTIALS], Seen::default());
-    // Ten requests for each that is allowed; an answer takes a second.
+    // Ten requests for each that is allowed. An answer takes one second.
     let (tick, mut number, mut due) = (25, 0u64, Vec::new());
     for now in (0..MINUTES * MINUTE).step_by(tick as usize) {
         number += 1;

@@ -1,24 +1,24 @@
-//! Ten kinds of pressure, each by sixty keys at once on buffers of 1 MiB: none makes the gateway hold more than it has
-//! announced, and once it is over everybody is served.
+//! Ten kinds of pressure, each by sixty keys concurrently on buffers of 1 MiB. In no case does the gateway buffer more
+//! than its configured maximum, and afterwards every client is served.
 
 use super::rig::{BUDGET, Rig, STREAM, event, large_answer, request, stream_end};
 use tollgate::base::seam::Ending;
 
-/// Keys, and clients with one of them each.
+/// Number of keys, and of clients with one key each.
 const CROWD: usize = 60;
 /// Bytes of a large body.
 const BODY: usize = 200_000;
 /// Bytes of a large answer.
 const ANSWER: usize = 100_000;
 
-/// Cause of one kind of pressure.
+/// Puts the gateway under one kind of pressure.
 type Press = fn(&mut Rig);
 
 fn clients() -> impl Iterator<Item = (String, String)> {
     (0..CROWD).map(|number| (format!("c{number:02}"), format!("k{number}")))
 }
 
-/// A chat request of each client, with this number of bytes; for clients that do not read, the bytes of the answer.
+/// Sends a chat request of `length` bytes from each client. Clients with `reads` false never read their answers.
 fn all_ask(rig: &mut Rig, length: usize, stream: bool, reads: bool) -> Vec<String> {
     for (client, key) in clients() {
         rig.world.connect(&client, false).unwrap();
@@ -29,7 +29,7 @@ fn all_ask(rig: &mut Rig, length: usize, stream: bool, reads: bool) -> Vec<Strin
     rig.asked()
 }
 
-/// All but the last byte of a large body each, in turns.
+/// Sends a large body from each client, except its last byte, in interleaved pieces.
 fn bodies(rig: &mut Rig, framed: fn(String, String) -> (String, String)) {
     let mut texts = Vec::new();
     for (client, key) in clients() {
@@ -129,7 +129,7 @@ fn errors_and_heads(rig: &mut Rig) {
 }
 
 #[test]
-fn no_kind_of_pressure_makes_it_hold_more_than_it_has_announced() {
+fn no_kind_of_pressure_exceeds_max_buffered() {
     let kinds: [(&str, Press); 10] = [
         ("declared bodies", declared),
         ("undeclared bodies", undeclared),
@@ -148,12 +148,13 @@ fn no_kind_of_pressure_makes_it_hold_more_than_it_has_announced() {
         press(&mut rig);
         println!("{name:<26} announced {announced:>10}, of them buffers {BUDGET}; most seen {:>8}", rig.most);
         assert!(rig.most <= BUDGET && BUDGET < announced, "{name}");
-        assert!(rig.most > BUDGET / 4, "{name} is no pressure: {}", rig.most);
+        assert!(rig.most > BUDGET / 4, "{name} causes too little pressure: {}", rig.most);
         is_over(&mut rig, name);
     }
 }
 
-/// Providers break off, slow clients are cut or continue to read. Then there is room for any request.
+/// Breaks off the provider connections; slow clients are disconnected or resume reading. Then checks that any request
+/// is served.
 fn is_over(rig: &mut Rig, name: &str) {
     let providers: Vec<String> = rig.world.ends.keys().filter(|label| label.starts_with('u')).cloned().collect();
     for label in &providers {
@@ -180,7 +181,7 @@ fn is_over(rig: &mut Rig, name: &str) {
 }
 
 #[test]
-fn answers_and_streams_that_are_read_all_arrive_whatever_the_pressure() {
+fn answers_that_clients_read_arrive_under_every_pressure() {
     let mut rig = Rig::new(CROWD);
     let providers = all_ask(&mut rig, 200, false, true);
     assert_eq!(providers.len(), CROWD);

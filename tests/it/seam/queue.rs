@@ -1,18 +1,18 @@
-//! Queue for a slot: one slot, one key with two hundred requests at once and another with one a second; and clients
-//! that leave.
+//! Queue for a slot: with a single slot, one key sends two hundred requests concurrently and another sends one per
+//! second; and clients disconnect while they wait.
 
 use super::rig::{Rig, request};
 use std::collections::BTreeMap;
 use tollgate::base::seam::Ending;
 
-/// Time of the provider for a request, and time between two checks, in milliseconds.
+/// Time that the provider takes for a request, and time between two checks, in milliseconds.
 const SERVICE: u64 = 400;
 const TICK: u64 = 50;
 
 const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"\"}}],\
                       \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
 
-/// A gateway before a server with so many slots.
+/// Returns a gateway whose server has this number of slots.
 fn rig(slots: usize) -> Rig {
     let targets = format!("targets = [{{ provider = \"up\", model = \"m\", concurrency = {slots} }}]");
     let lines = [
@@ -24,13 +24,14 @@ fn rig(slots: usize) -> Rig {
     Rig::with(4, &lines)
 }
 
-/// Sends one more request of a key from a new client.
+/// Sends a request of a key from a new client.
 fn ask(rig: &mut Rig, client: &str, key: &str) {
     let (head, body) = request(&rig.keys.texts[key].clone(), 200, false);
     rig.send(client, format!("{head}{body}"));
 }
 
-/// Time passes; requests are answered when they have been served for long enough. Never more at once than `slots`.
+/// Advances time by one tick and answers the requests that have run for `SERVICE`. Checks that at most `slots` run
+/// concurrently.
 fn serve(rig: &mut Rig, since: &mut BTreeMap<String, u64>, now: u64, slots: usize) {
     let asked = rig.asked();
     assert!(asked.len() <= slots, "{asked:?}");
@@ -44,14 +45,14 @@ fn serve(rig: &mut Rig, since: &mut BTreeMap<String, u64>, now: u64, slots: usiz
     }
 }
 
-/// Milliseconds that an answer says its request has waited.
+/// Returns the queueing time that an answer reports, in milliseconds.
 fn waited(answer: &str) -> Option<u64> {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     answer.split("x-queue-wait-ms: ").nth(1)?.split("\r\n").next()?.parse().ok()
 }
 
 #[test]
-fn two_hundred_requests_of_one_key_delay_another_by_no_more_than_two_services() {
+fn burst_of_one_key_delays_another_by_at_most_two_service_times() {
     let (mut rig, mut since) = (rig(1), BTreeMap::new());
     (0..200).for_each(|n| ask(&mut rig, &format!("a{n}"), "k0"));
     let mut asked = 0;
@@ -69,11 +70,11 @@ fn two_hundred_requests_of_one_key_delay_another_by_no_more_than_two_services() 
     println!("of {} requests one a second the 95th percentile waited {p95} ms, the longest {most} ms", waits.len());
     assert!(waits.len() > 100 && p95 <= 2 * SERVICE && most <= 2 * SERVICE + 2 * TICK, "{waits:?}");
     let left = (0..200).filter(|n| rig.got(&format!("a{n}")).is_empty()).count();
-    assert!((1..80).contains(&left), "the first key was served meanwhile, and was still waiting: {left}");
+    assert!((1..80).contains(&left), "the first key was served too, and still has requests waiting: {left}");
 }
 
 #[test]
-fn a_client_that_leaves_is_removed_at_once_and_the_others_are_served() {
+fn client_that_leaves_is_dequeued_immediately() {
     let (mut rig, mut since) = (rig(4), BTreeMap::new());
     for n in 0..100 {
         ask(&mut rig, &format!("c{n}"), &format!("k{}", n % 4));
@@ -84,7 +85,7 @@ fn a_client_that_leaves_is_removed_at_once_and_the_others_are_served() {
         let label = format!("c{n}");
         let before = rig.world.gateway.vitals();
         rig.world.finish(&label, Ending::Fin).unwrap();
-        // No time has passed.
+        // No time has passed since the client left.
         let after = rig.world.gateway.vitals();
         assert_eq!((after.queued, after.holds), (before.queued - 1, before.holds - 1));
         assert!(after.buffered < before.buffered);

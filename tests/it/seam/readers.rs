@@ -1,4 +1,4 @@
-//! Answers that are not read count against their key, and must not block other keys.
+//! Unread answers count against their key and must not block other keys.
 
 use super::rig::{BUDGET, Rig, STREAM, event, large_answer, request, stream_end};
 
@@ -14,22 +14,22 @@ fn asks(rig: &mut Rig, client: &str, key: &str) {
     rig.send(client, head + &body);
 }
 
-/// Another key is let in and served.
+/// Checks that another key is accepted and served.
 fn another_is_served(rig: &mut Rig) {
-    assert!(rig.is_open(), "new clients wait outside, at {:?}", rig.world.gateway.vitals());
+    assert!(rig.is_open(), "new clients are not accepted: {:?}", rig.world.gateway.vitals());
     asks(rig, "other", "k1");
-    let provider = rig.asked().pop().expect("the provider is asked for another key");
+    let provider = rig.asked().pop().expect("the provider receives the request of another key");
     rig.answer(&provider, &large_answer(0));
     rig.read("other");
     assert_eq!(rig.status("other"), 200, "{}", rig.got("other"));
     assert!(rig.got("other").contains("\"total_tokens\":100}"));
 }
 
-/// Bytes that a client sends ahead in one piece, requests behind a first one that is not answered.
+/// Bytes that a client pipelines in one piece, after a first request that is not answered.
 const AHEAD: usize = 60_000;
 
 #[test]
-fn what_clients_send_ahead_counts_against_their_key_and_keeps_no_other_out() {
+fn pipelined_bytes_count_against_their_key_and_block_no_other() {
     let mut rig = Rig::new(2);
     let (head, body) = request(&rig.keys.texts["k0"].clone(), 200, false);
     let one = head + &body;
@@ -37,7 +37,7 @@ fn what_clients_send_ahead_counts_against_their_key_and_keeps_no_other_out() {
         let client = format!("c{number:02}");
         rig.world.connect(&client, false).unwrap();
         rig.give(&client, one.repeat(AHEAD / one.len()));
-        assert!(rig.is_open(), "after {number} clients that sent ahead: {:?}", rig.world.gateway.vitals());
+        assert!(rig.is_open(), "after {number} clients with pipelined requests: {:?}", rig.world.gateway.vitals());
     }
     let waiting = (0..CROWD).filter(|number| rig.status(&format!("c{number:02}")) == 0).count();
     assert!((1..=5).contains(&waiting), "{waiting} clients wait with {AHEAD} bytes each in a quarter of 1 MiB");
@@ -45,7 +45,7 @@ fn what_clients_send_ahead_counts_against_their_key_and_keeps_no_other_out() {
 }
 
 #[test]
-fn a_key_that_does_not_read_its_answers_is_refused_further_ones_and_keeps_no_other_out() {
+fn key_that_does_not_read_is_refused_and_blocks_no_other() {
     let mut rig = Rig::new(2);
     let mut served = Vec::new();
     for number in 0..CROWD {
@@ -69,26 +69,26 @@ fn a_key_that_does_not_read_its_answers_is_refused_further_ones_and_keeps_no_oth
 }
 
 #[test]
-fn answers_of_a_key_that_does_not_read_wait_at_the_provider_and_arrive_once_it_reads() {
+fn unread_answers_wait_at_the_provider_until_the_key_reads() {
     let mut rig = Rig::new(2);
     let clients: Vec<String> = (0..CROWD).map(|number| format!("c{number:02}")).collect();
     clients.iter().for_each(|client| asks(&mut rig, client, "k0"));
     let providers = rig.asked();
-    assert_eq!(providers.len(), CROWD, "small requests, all of which fit");
+    assert_eq!(providers.len(), CROWD, "all requests are small and fit");
     for provider in &providers {
         rig.answer(provider, &large_answer(LARGE));
-        assert!(rig.is_open(), "new clients wait outside, at {:?}", rig.world.gateway.vitals());
+        assert!(rig.is_open(), "new clients are not accepted: {:?}", rig.world.gateway.vitals());
     }
     another_is_served(&mut rig);
     clients.iter().for_each(|client| rig.read(client));
     rig.wait(1000);
     for client in &clients {
         assert_eq!(rig.status(client), 200, "{client}: {:.600}", rig.got(client));
-        assert!(rig.got(client).matches('b').count() > LARGE, "{client} got its answer whole");
+        assert!(rig.got(client).matches('b').count() > LARGE, "{client} received its complete answer");
     }
 }
 
-/// A streamed request to the responses endpoint, for a provider of another shape.
+/// Sends a streamed Responses request, for a provider of another API format.
 fn responds(rig: &mut Rig, client: &str, key: &str, (model, reads): (&str, bool)) {
     let body = format!("{{\"model\":\"{model}\",\"stream\":true,\"input\":\"hi\"}}");
     let (key, length) = (rig.keys.texts[key].clone(), body.len());
@@ -102,7 +102,7 @@ fn responds(rig: &mut Rig, client: &str, key: &str, (model, reads): (&str, bool)
     );
 }
 
-/// The beginning of a stream of the messages shape, as one chunk.
+/// Returns the beginning of a Messages stream, as one chunk.
 fn messages_start() -> String {
     let events = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"type\":\"message\",\
                   \"role\":\"assistant\",\"model\":\"up-large\",\"content\":[],\"stop_reason\":null,\"usage\":\
@@ -120,7 +120,7 @@ fn messages_text(text: &str) -> String {
 }
 
 #[test]
-fn kept_text_of_streams_counts_against_their_key() {
+fn buffered_text_of_streams_counts_against_their_key() {
     let piece = "t".repeat(4000);
     let shapes = [("small", String::new(), event(&piece)), ("large", messages_start(), messages_text(&piece))];
     for ((model, start, text), reads) in shapes.iter().flat_map(|shape| [(shape, true), (shape, false)]) {
@@ -128,12 +128,12 @@ fn kept_text_of_streams_counts_against_their_key() {
         let clients: Vec<String> = (0..CROWD).map(|number| format!("c{number:02}")).collect();
         clients.iter().for_each(|client| responds(&mut rig, client, "k0", (model, reads)));
         let providers = rig.asked();
-        assert_eq!(providers.len(), CROWD, "{model}: small requests, all of which fit");
+        assert_eq!(providers.len(), CROWD, "{model}: all requests are small and fit");
         providers.iter().for_each(|provider| rig.answer(provider, &(STREAM.to_string() + start)));
         for _ in 0..12 {
             providers.iter().for_each(|provider| rig.give(provider, text));
         }
-        // A client may leave 16 KiB unread without a charge.
+        // Each client may leave 16 KiB unread without being charged for them.
         let slack = if reads { BUDGET / 8 } else { CROWD * 16 * 1024 };
         assert!(rig.most <= BUDGET / 4 + slack, "{model}, read: {reads}: one key held {}", rig.most);
         another_is_served(&mut rig);
@@ -143,7 +143,7 @@ fn kept_text_of_streams_counts_against_their_key() {
 }
 
 #[test]
-fn only_stream_of_key_may_pass_its_share() {
+fn the_only_stream_of_a_key_may_exceed_its_share() {
     let mut rig = Rig::new(1);
     responds(&mut rig, "c", "k0", ("small", true));
     let provider = rig.asked().pop().unwrap();

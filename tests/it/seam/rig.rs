@@ -1,5 +1,5 @@
-//! Many clients of one gateway in memory: keys `k0`, `k1`, …, a client named after each connection, and after every
-//! step the bound on buffered bytes.
+//! Many clients of one gateway in memory: keys `k0`, `k1`, …, clients named by their connection, and a check of the
+//! bound on buffered bytes after every step.
 
 use crate::scripts::world::{Cut, World};
 use crate::support::setting::{KeyRing, Setting};
@@ -9,30 +9,31 @@ use tollgate::policy::config::{Config, Reach};
 
 /// Value of `max_buffered`. One key may use a quarter.
 pub const BUDGET: usize = 1 << 20;
-/// The head of a provider's stream.
+/// Head of a provider's stream.
 pub const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// See the module's documentation.
+/// A gateway with its world, as described above.
 pub struct Rig {
     pub world: World,
     pub keys: KeyRing,
     pub config: Config,
-    /// Most bytes seen buffered.
+    /// Largest number of bytes seen buffered.
     pub most: usize,
 }
 
 impl Rig {
-    /// With so many keys; buffers of [`BUDGET`], bodies up to a quarter of that, answers up to 128 KiB.
+    /// Returns a rig with this number of keys, buffers of [`BUDGET`], bodies up to a quarter of that, and answers up to
+    /// 128 KiB.
     pub fn new(keys: usize) -> Rig {
         Rig::with(keys, &[])
     }
 
-    /// Rig with some lines of the configuration changed. If they have a group, all keys are in it.
+    /// Returns a rig with some lines of the configuration changed. If they define a group, all keys belong to it.
     pub fn with(keys: usize, lines: &[(&str, &str)]) -> Rig {
         Rig::at(keys, lines, None)
     }
 
-    /// Rig with an admin listener that `admin` describes.
+    /// Returns a rig with an admin listener of this reach.
     pub fn at(keys: usize, lines: &[(&str, &str)], admin: Option<Reach>) -> Rig {
         let (mut setting, mut ring) = (Setting::default(), KeyRing::default());
         let own = [
@@ -51,7 +52,7 @@ impl Rig {
         Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring, config: setting.high(), most: 0 }
     }
 
-    /// A client connects and sends.
+    /// Connects the client if necessary, and sends bytes from it.
     pub fn send(&mut self, client: &str, bytes: impl AsRef<[u8]>) {
         if !self.world.ends.contains_key(client) {
             self.world.connect(client, false).unwrap();
@@ -59,7 +60,7 @@ impl Rig {
         self.give(client, bytes);
     }
 
-    /// Bytes go to the gateway over a connection that is there; lost if it has been closed.
+    /// Sends bytes to the gateway over an existing connection. They are lost if it has been closed.
     pub fn give(&mut self, label: &str, bytes: impl AsRef<[u8]>) {
         if self.world.end(label).unwrap().closed.is_none() {
             self.world.send(label, bytes.as_ref()).unwrap();
@@ -67,20 +68,20 @@ impl Rig {
         self.holds();
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn wait(&mut self, millis: u64) {
         self.world.wait(millis * 1000).unwrap();
         self.holds();
     }
 
-    /// The client reads again.
+    /// Lets the client read again.
     pub fn read(&mut self, client: &str) {
         self.world.end(client).unwrap().reads = true;
         self.world.settle().unwrap();
         self.holds();
     }
 
-    /// Checks the invariants of every moment.
+    /// Checks the invariants that hold at every moment.
     pub fn holds(&mut self) {
         let buffered = self.world.gateway.vitals().buffered;
         self.most = self.most.max(buffered);
@@ -93,17 +94,18 @@ impl Rig {
         self.world.gateway.wants_clients(0)
     }
 
-    /// All that a client has got.
+    /// Returns all bytes that a client has received.
     pub fn got(&self, client: &str) -> String {
         String::from_utf8_lossy(&self.world.ends[client].all).into_owned()
     }
 
-    /// The status that a client was answered with; 0 for none yet.
+    /// Returns the status that a client has received; 0 for none yet.
     pub fn status(&self, client: &str) -> u16 {
         self.got(client).get(9..12).map_or(0, |status| status.parse().unwrap())
     }
 
-    /// Provider connections that have been asked something and not been answered, by [`Rig::answer`].
+    /// Returns the provider connections that have received a complete request and have not answered it with
+    /// [`Rig::answer`].
     pub fn asked(&self) -> Vec<String> {
         let asked = self.world.ends.iter().filter(|(label, end)| {
             let whole = || body_is_whole(&end.got);
@@ -112,14 +114,14 @@ impl Rig {
         asked.map(|(label, _)| label.clone()).collect()
     }
 
-    /// The provider answers what was asked on a connection.
+    /// Answers the request on a provider connection.
     pub fn answer(&mut self, label: &str, bytes: &str) {
         self.world.end(label).unwrap().got.clear();
         self.give(label, bytes);
     }
 }
 
-/// A request is there to its end.
+/// Returns true if the bytes contain a complete request.
 fn body_is_whole(bytes: &[u8]) -> bool {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&bytes[..end]);
@@ -127,7 +129,7 @@ fn body_is_whole(bytes: &[u8]) -> bool {
     bytes.len() - end - 4 >= length.unwrap_or(0)
 }
 
-/// A chat request whose body has exactly `length` bytes: head and body.
+/// Returns head and body of a chat request whose body has exactly `length` bytes.
 pub fn request(key: &str, length: usize, stream: bool) -> (String, String) {
     let start = format!("{{\"model\":\"small\",\"stream\":{stream},\"messages\":[{{\"role\":\"user\",\"content\":\"");
     let end = "\"}]}";
@@ -138,7 +140,7 @@ pub fn request(key: &str, length: usize, stream: bool) -> (String, String) {
     (head, body)
 }
 
-/// A whole answer of a provider as it goes over the wire, `size` bytes and some more.
+/// Returns a complete answer of a provider as sent over the wire, slightly more than `size` bytes long.
 pub fn large_answer(size: usize) -> String {
     let body = format!(
         "{{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"up-small\",\"choices\":[{{\"message\":{{\"content\":\"\"}}}}],\"usage\":\
@@ -148,7 +150,7 @@ pub fn large_answer(size: usize) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Chunk with this event.
+/// Returns a chunk with this event.
 pub fn event(text: &str) -> String {
     let event = format!(
         "data: {{\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"up-small\",\"choices\":[{{\"index\":0,\
@@ -157,7 +159,7 @@ pub fn event(text: &str) -> String {
     format!("{:x}\r\n{event}\r\n", event.len())
 }
 
-/// The end of a stream.
+/// Returns the end of a stream.
 pub fn stream_end() -> String {
     let event = "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"up-small\",\"choices\":[{\"index\":0,\
                  \"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";

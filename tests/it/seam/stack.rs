@@ -1,14 +1,14 @@
-//! The stack does not grow with the number of requests that a client sends in one piece. Runs in a process of its own:
-//! a stack that overflows takes the process with it.
+//! Stack use does not grow with the number of requests that a client pipelines. Each case runs in its own process,
+//! since a stack overflow aborts the process.
 
 use super::rig::{Rig, request};
 use std::process::Command;
 
-/// Says which of the runs below is meant.
+/// Environment variable that names the case to run.
 const RUN: &str = "TOLLGATE_STACK_RUN";
-/// Bytes of the stack on which the gateway runs.
+/// Stack size of the gateway's thread, in bytes.
 const STACK: usize = 512 * 1024;
-/// Requests in one piece.
+/// Number of pipelined requests.
 const REQUESTS: usize = 300;
 
 fn survives(name: &str, run: fn()) {
@@ -23,7 +23,7 @@ fn survives(name: &str, run: fn()) {
     assert!(text.contains("1 passed"), "{text}");
 }
 
-/// Sends so many of one request in one piece; each must be answered with `status`.
+/// Sends one request [`REQUESTS`] times in one piece. Each must be answered with `status`.
 fn pipelined(rig: &mut Rig, request: &str, status: u16) {
     rig.send("c", request.repeat(REQUESTS));
     let answers = rig.got("c").matches(&format!("HTTP/1.1 {status} ")).count();
@@ -51,16 +51,16 @@ fn refusals() {
 }
 
 #[test]
-fn requests_that_fail_at_once_pile_up_on_no_stack() {
-    survives("requests_that_fail_at_once_pile_up_on_no_stack", no_address);
+fn pipelined_requests_that_fail_do_not_grow_the_stack() {
+    survives("pipelined_requests_that_fail_do_not_grow_the_stack", no_address);
 }
 
 #[test]
-fn requests_that_are_answered_at_once_pile_up_on_no_stack() {
-    survives("requests_that_are_answered_at_once_pile_up_on_no_stack", local_answers);
+fn pipelined_requests_that_are_answered_do_not_grow_the_stack() {
+    survives("pipelined_requests_that_are_answered_do_not_grow_the_stack", local_answers);
 }
 
 #[test]
-fn requests_that_are_refused_pile_up_on_no_stack() {
-    survives("requests_that_are_refused_pile_up_on_no_stack", refusals);
+fn pipelined_requests_that_are_refused_do_not_grow_the_stack() {
+    survives("pipelined_requests_that_are_refused_do_not_grow_the_stack", refusals);
 }

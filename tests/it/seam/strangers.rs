@@ -1,4 +1,5 @@
-//! Connections that show no key make room for those that do, are idle for a short time, and fill no log.
+//! Connections without a key are closed to make room for those with a key, have a short idle timeout, and do not flood
+//! the log.
 
 use super::rig::Rig;
 use tollgate::gateway::orders::{Notice, Reloaded};
@@ -20,7 +21,7 @@ fn is_open(rig: &Rig, label: &str) -> bool {
 }
 
 #[test]
-fn key_is_served_beside_strangers_that_hold_everything() {
+fn key_is_served_when_strangers_use_all_connections() {
     let mut rig = Rig::with(1, &[FEW]);
     for number in 0..60 {
         let label = format!("s{number:02}");
@@ -35,7 +36,10 @@ fn key_is_served_beside_strangers_that_hold_everything() {
         assert_eq!(rig.status(&label), 200, "{}", rig.got(&label));
         (0..40).for_each(|more| connect(&mut rig, &format!("m{number}-{more}"), 1));
     }
-    assert!((0..15).all(|number| is_open(&rig, &format!("k{number:02}"))), "a key is never closed to make room");
+    assert!(
+        (0..15).all(|number| is_open(&rig, &format!("k{number:02}"))),
+        "a connection with a key is never closed to make room"
+    );
     assert!(rig.world.gateway.vitals().clients <= 20);
 }
 
@@ -54,22 +58,22 @@ fn idlest_stranger_of_busiest_address_makes_room() {
 }
 
 #[test]
-fn what_has_arrived_is_read_before_a_connection_goes() {
+fn pending_bytes_are_read_before_a_connection_is_closed() {
     let mut rig = Rig::with(1, &[FEW]);
     (0..20).for_each(|number| connect(&mut rig, &format!("s{number:02}"), 1));
     let ask = models(&rig, "k0");
-    // The request is in the socket when the next connection arrives.
+    // The request is in the socket buffer when the next connection arrives.
     rig.world.end("s00").unwrap().waiting.extend(ask.as_bytes());
     connect(&mut rig, "new", 1);
     assert_eq!((rig.status("s00"), is_open(&rig, "s00")), (200, true));
     rig.world.end("s01").unwrap().waiting.extend(ROOT.as_bytes());
     connect(&mut rig, "newer", 1);
     assert_eq!((rig.status("s01"), is_open(&rig, "s01")), (200, false));
-    assert!(!is_open(&rig, "s02"), "one more, since the first has stayed");
+    assert!(!is_open(&rig, "s02"), "a second one is closed, since the first was kept");
 }
 
 #[test]
-fn stranger_that_reads_nothing_makes_room_at_once() {
+fn stranger_that_does_not_read_is_closed_immediately() {
     let mut rig = Rig::with(1, &[FEW]);
     for number in 0..20 {
         let label = format!("s{number:02}");
@@ -102,7 +106,7 @@ fn idle_connection_without_a_key_is_closed_early() {
 }
 
 #[test]
-fn strangers_write_a_bounded_number_of_lines() {
+fn strangers_cause_a_bounded_number_of_log_lines() {
     let mut rig = Rig::with(1, &[]);
     rig.wait(1000 - (rig.world.now.mono.0 / 1000) % 1000);
     rig.world.log.clear();
@@ -130,10 +134,10 @@ const READ: (&str, &str) = ("server", "admin_token = { env = \"ADMIN_TOKEN\" }")
 const WRITE: (&str, &str) = ("server", "admin_write_token = { env = \"ADMIN_WRITE_TOKEN\" }");
 const PATHS: [&str; 6] = ["/healthz", "/readyz", "/metrics", "/openapi.json", "/", "/admin/v1/status"];
 
-/// Expected answer to a request, by all its properties.
+/// Returns the expected status of a request from all its properties.
 fn expected(path: &str, reach: Reach, has_token: bool, shown: &str, host: &str) -> u16 {
     let is_owner = reach == Reach::Owner;
-    // A token that nobody has set is a wrong one.
+    // A token that is not configured is a wrong token.
     let reads = is_owner || shown == "write" || (shown == "read" && has_token);
     let guest = reach == Reach::Host && !has_token && shown.is_empty();
     let is_named = is_owner || host != "evil.test";
@@ -148,7 +152,7 @@ fn expected(path: &str, reach: Reach, has_token: bool, shown: &str, host: &str) 
     }
 }
 
-/// Every kind of socket, whatever the configuration says of it, before and after the token comes or goes by a reload.
+/// Every kind of socket, whatever `admin_listen` says, before and after a reload adds or removes the token.
 #[test]
 fn admin_access_follows_the_socket_and_the_token() {
     let mut cases = 0;

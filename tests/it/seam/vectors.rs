@@ -1,11 +1,11 @@
-//! Vectors of many texts are an answer of megabytes: what it holds beyond itself is bounded on either side, while it is
-//! collected and while its client does not read it.
+//! An embeddings answer for many texts has megabytes. The extra memory that it needs is bounded on both sides, while it
+//! is collected and while its client does not read.
 
 use super::rig::Rig;
 
-/// Bytes of the answer's vectors.
+/// Size of the vectors in the answer, in bytes.
 const LARGE: usize = 2 << 20;
-/// Bytes that each side may buffer besides the collected answer.
+/// Bytes that each side may buffer in addition to the collected answer.
 const SIDE: usize = 256 << 10;
 
 fn request(key: &str) -> String {
@@ -16,14 +16,14 @@ fn request(key: &str) -> String {
     )
 }
 
-/// Floats as they come, digit for digit.
+/// Floats in the provider's notation, which must arrive digit for digit.
 fn floats() -> String {
     let floats: Vec<String> = (0..LARGE / 12).map(|at| format!("0.{at:09}")).collect();
     floats.join(",")
 }
 
 #[test]
-fn two_megabytes_of_vectors_arrive_byte_for_byte_and_cost_little_beyond_themselves() {
+fn large_embeddings_arrive_unchanged_with_bounded_extra_memory() {
     let lines = [
         ("server", "max_buffered = \"256MiB\""),
         ("server", "max_body = \"1MiB\""),
@@ -58,7 +58,7 @@ fn two_megabytes_of_vectors_arrive_byte_for_byte_and_cost_little_beyond_themselv
             rig.give(&provider, "0\r\n\r\n");
         }
         let most = body.len() + 2 * SIDE;
-        assert!(rig.most <= most, "{framing}: {} bytes of {} were held", rig.most, body.len());
+        assert!(rig.most <= most, "{framing}: {} bytes were buffered for an answer of {}", rig.most, body.len());
         rig.read("c");
         assert!(rig.got("c").contains(&answer("small")), "{framing}");
         assert_eq!(rig.world.gateway.vitals().buffered, 0, "{framing}");

@@ -1,4 +1,4 @@
-//! Invariants of the bytes of one client, and of the ledger.
+//! Invariants of the bytes that a client receives, and of the ledger.
 
 use super::clients::{Ask, Kind};
 use super::providers::Book;
@@ -13,21 +13,21 @@ use tollgate::policy::usage::UsageSource;
 pub struct Seen {
     pub marker: u64,
     pub status: u16,
-    /// The status of the error that ended its stream.
+    /// Status in the error event that ended the stream.
     pub told: Option<u16>,
-    /// The attempt whose text was seen.
+    /// The attempt whose text the client received.
     pub attempt: Option<u64>,
-    /// The answer was complete and no error.
+    /// True if the answer was complete and not an error.
     pub whole: bool,
-    /// True if it was read to its end.
+    /// True if the client read it to its end.
     pub ended: bool,
-    /// True if it was translated.
+    /// True if the request was translated.
     pub crossed: bool,
-    /// Bytes of text that were read of it.
+    /// Bytes of the request's text that the client received.
     pub received: u64,
 }
 
-/// A client's reading of what it gets.
+/// Parser of the bytes that a client receives.
 #[derive(Debug, Default)]
 pub struct Reading {
     answers: Answers,
@@ -35,36 +35,36 @@ pub struct Reading {
     id: String,
     body: Vec<u8>,
     open: bool,
-    /// The connection is to be closed after the answer in hand.
+    /// True if the connection is to be closed after the current answer.
     pub last: bool,
-    /// True if answers cannot be matched to requests any more.
+    /// True if answers can no longer be matched to requests.
     pub lenient: bool,
-    /// `100 Continue` came; the client takes note of it.
+    /// True if a `100 Continue` has arrived, until the client handles it.
     pub go_on: bool,
 }
 
 impl Reading {
-    /// Between two answers.
+    /// Returns true between two answers.
     pub fn is_between(&self) -> bool {
         !self.open && self.answers.is_between()
     }
 
-    /// The request id of the answer in hand, or of the last one.
+    /// Returns the request id of the current answer, or of the last one.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Parts to print in a failure.
+    /// Returns a summary to print in a failure.
     pub fn brief(&self) -> String {
         format!("{} {} open {} after {} bytes", self.id, self.status, self.open, self.body.len())
     }
 
-    /// An answer without a length is under way.
+    /// Returns true if the current answer has no length, and ends with the connection.
     pub fn runs_to_end(&self) -> bool {
         self.answers.runs_to_end()
     }
 
-    /// The connection was closed in an orderly way: that ends an answer without a length.
+    /// The connection was closed properly, which ends an answer without a length.
     pub fn closed(
         &mut self,
         asks: &mut std::collections::VecDeque<Ask>,
@@ -76,7 +76,7 @@ impl Reading {
         self.judge(&ask, true, book, seen)
     }
 
-    /// Takes bytes; `asks` are the unanswered requests in their order. Answers read to their end are removed from it.
+    /// Parses bytes. `asks` are the unanswered requests in order; those whose answers are complete are removed.
     pub fn take(
         &mut self,
         bytes: &[u8],
@@ -118,7 +118,7 @@ impl Reading {
         seen: &mut BTreeMap<String, Seen>,
     ) -> Result<(), String> {
         let Some(ask) = asks.front() else {
-            // A request that was never finished may be told that it took too long.
+            // A request that was never completed may be answered with a timeout.
             return Err(format!("an answer for nobody: {lines:?}"));
         };
         let id = field(lines, "x-gateway-request-id").ok_or("an answer without its id")?;
@@ -154,7 +154,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Judges a body, at its end or before.
+    /// Checks a body, at its end or before.
     fn judge(&self, ask: &Ask, ended: bool, book: &Book, all: &mut BTreeMap<String, Seen>) -> Result<(), String> {
         let seen = all.get_mut(&self.id).ok_or("an answer without a head")?;
         seen.ended = ended;
@@ -174,7 +174,7 @@ impl Reading {
     }
 }
 
-/// Statuses that a request may meet.
+/// Returns true if a request of this kind may get this status.
 fn may_be_answered(kind: Kind, status: u16) -> bool {
     match kind {
         Kind::Generate { .. } => matches!(status, 200 | 400 | 401 | 408 | 429 | 500 | 503 | 504),
@@ -189,7 +189,8 @@ fn may_be_answered(kind: Kind, status: u16) -> bool {
     }
 }
 
-/// Checks the pieces `m<marker>.a<attempt>.<n>;` in a text: this request's, of one attempt, in order, none twice.
+/// Checks the pieces `m<marker>.a<attempt>.<n>;` in a text: they belong to this request and to one attempt, are in
+/// order, and none is repeated.
 fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
     let start = format!("m{}.a", ask.marker);
     let (mut attempt, mut count) = (None, 0);
@@ -214,14 +215,14 @@ fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
     Ok((attempt, count))
 }
 
-/// Bytes of the pieces in a text.
+/// Returns the bytes of the pieces in a text.
 fn received(text: &str, ask: &Ask) -> u64 {
     let start = format!("\"m{}.a", ask.marker);
     let pieces = text.match_indices(&start).filter_map(|(at, _)| text[at + 1..].split_inclusive(';').next());
     pieces.filter(|piece| piece.ends_with(';')).map(|piece| piece.len() as u64).sum()
 }
 
-/// The status of the error event that a stream ends in.
+/// Returns the status in the error event at the end of a stream.
 fn told(text: &str) -> Option<u16> {
     let data = text.lines().rev().find_map(|line| line.strip_prefix("data: "))?;
     let value: Value = serde_json::from_str(data).ok()?;
@@ -229,7 +230,7 @@ fn told(text: &str) -> Option<u16> {
 }
 
 fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
-    // A line may end in CR LF, too; what a provider sends is passed on as it came.
+    // Lines may also end in CR LF: the gateway forwards a provider's bytes unchanged.
     let text = &text.replace("\r\n", "\n");
     let complete = text.rfind("\n\n").map_or("", |end| &text[..end + 2]);
     if ended && complete.len() != text.len() {
@@ -274,7 +275,8 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
     Ok((attempt, done))
 }
 
-/// The one data line of an event; none in a comment. Lines of no known field are a provider's nonsense.
+/// Returns the single data line of an event; `None` for a comment. A hostile provider may send lines with unknown
+/// fields.
 fn data_of(event: &str, hostile: bool) -> Result<Option<&str>, String> {
     let mut found = None;
     for line in event.lines() {
@@ -288,7 +290,7 @@ fn data_of(event: &str, hostile: bool) -> Result<Option<&str>, String> {
     Ok(found)
 }
 
-/// A provider has sent nonsense for this request: what came of it must be well-formed, and that is all.
+/// Returns true if a provider has sent corrupted bytes for this request. Then the answer must only be well-formed.
 fn is_hostile(ask: &Ask, book: &Book) -> bool {
     book.served.range((ask.marker, 0)..(ask.marker + 1, 0)).any(|(_, served)| served.hostile)
 }
@@ -329,10 +331,11 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
     Ok((attempt, true))
 }
 
-/// Checks one ledger row against what its client saw and its provider sent.
+/// Checks one usage record against what its client received and its provider sent.
 pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, String> {
     let Some(seen) = seen else { return Ok(false) };
-    // An answer whose row was not committed in time ends as an error although its row says that it was paid for.
+    // An answer whose record was not committed in time ends in an error, although the record has status 200 and is
+    // charged.
     let status = seen.told.unwrap_or(seen.status);
     let late = status == 503 && row.status == 200;
     if seen.ended && status != row.status && !late {
@@ -342,7 +345,7 @@ pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, St
     let (true, Some(served)) = (seen.whole && seen.ended, served) else { return Ok(false) };
     match (served.usage, row.usage.source) {
         (Some((input, output)), UsageSource::Provider) => {
-            // Answers before it that were rejected are charged too, each as it reported.
+            // Earlier attempts whose answers were rejected are charged, too, as each of them reported.
             let before = book
                 .served
                 .iter()

@@ -1,4 +1,4 @@
-//! Scripted clients: each has a few requests to make, a temper, and its own strict idea of what it may be answered.
+//! Scripted clients: each has a few requests to send, a temperament, and a strict check of the answers that it may get.
 
 use super::check::Reading;
 use super::greedy;
@@ -14,7 +14,8 @@ use tollgate::wire::Relay;
 /// Kind of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A request that a provider is to serve; `cross`: one of the other shape. `relay`: it is relayed as it is.
+    /// A request that a provider should serve. `cross`: to a model of the other API format. `relay`: relayed without
+    /// translation.
     Generate {
         messages: bool,
         stream: bool,
@@ -29,12 +30,12 @@ pub enum Kind {
     BadJson,
     TooLarge,
     NotHttp,
-    /// A request with bytes changed at random; the last one of its connection.
+    /// A request with random changes to its bytes; the last one of its connection.
     Mangled,
 }
 
 impl Kind {
-    /// Error in the request.
+    /// Returns the intended error in the request.
     fn fault(self) -> Option<&'static str> {
         match self {
             Kind::Generate { .. } | Kind::Models | Kind::Quota | Kind::Root => None,
@@ -48,26 +49,26 @@ impl Kind {
     }
 }
 
-/// Client's record of a request.
+/// A client's record of a request.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub kind: Kind,
     pub marker: u64,
     pub key: usize,
-    /// True for a request of the greedy tenant.
+    /// True if the greedy tenant sends it.
     pub greedy: bool,
-    /// True for a request to the model of a responses-shaped provider.
+    /// True if its model has a provider of the Responses format.
     pub reply: bool,
-    /// The client asked that the connection be closed after it.
+    /// True if the client requested that the connection be closed after it.
     pub last: bool,
     /// True for an HTTP/1.0 request, which is the last one.
     pub old: bool,
-    /// Waits for `100 Continue` before it sends the body.
+    /// Body that is sent only after `100 Continue`.
     pub held_body: Option<Vec<u8>>,
 }
 
 impl Ask {
-    /// The model that it names.
+    /// Returns the model that the request names.
     pub fn model(&self) -> &'static str {
         match self.kind {
             Kind::UnknownModel => "nobody",
@@ -78,7 +79,7 @@ impl Ask {
         }
     }
 
-    /// True if it is translated.
+    /// Returns true if the request is translated.
     pub fn crosses(&self) -> bool {
         matches!(self.kind, Kind::Generate { cross, relay: None, .. } if cross || self.reply)
     }
@@ -89,19 +90,19 @@ impl Ask {
 pub struct Temper {
     /// True if it sends pipelined requests in one piece.
     pub bursts: bool,
-    /// Divisor: one body in this number is large.
+    /// One in this number of bodies is large.
     pub large: u64,
-    /// Bytes of such a one, at most.
+    /// Maximum size of a large body, in bytes.
     pub most: u64,
-    /// The beginning of a body determines the kind of answer.
+    /// True if the beginning of a body reveals the kind of answer.
     pub tells: bool,
-    /// Requests name their marker as their user.
+    /// True if requests contain their marker as the user.
     pub names_user: bool,
     pub pipelines: bool,
     pub drips: bool,
-    /// Divisor: it uses one chance to read in this number.
+    /// It uses one in this number of chances to read.
     pub slowness: u64,
-    /// Divisor: it leaves at one step in this number; 0 for never.
+    /// It disconnects at one in this number of steps; 0 for never.
     pub leaves: u64,
 }
 
@@ -110,9 +111,9 @@ pub struct Temper {
 pub struct Client {
     pub pipe: Pipe,
     pub temper: Temper,
-    /// Requests still to be made.
+    /// Requests not sent yet.
     pub plan: VecDeque<Ask>,
-    /// Requests made and not yet answered.
+    /// Requests that were sent and not answered yet.
     pub awaiting: VecDeque<Ask>,
     pub outbox: Vec<u8>,
     pub reading: Reading,
@@ -169,7 +170,7 @@ impl Client {
         Client { pipe, temper, plan, awaiting: VecDeque::new(), outbox: Vec::new(), reading: Reading::default() }
     }
 
-    /// Parts to print in a failure.
+    /// Returns a summary to print in a failure.
     pub fn brief(&self) -> String {
         format!(
             "{:?} closed {:?} ended {:?}, {} bytes unsent and {} on the wire, read at {}, {:?}, awaiting {:?}, {}",
@@ -185,7 +186,7 @@ impl Client {
         )
     }
 
-    /// Sends something, begins a request, or leaves.
+    /// Sends something, starts a request, or disconnects.
     pub fn act(&mut self, rng: &mut Rng, supply: &mut Supply<'_>) {
         if !self.pipe.is_open() {
             return;
@@ -219,7 +220,7 @@ impl Client {
         }
     }
 
-    /// The connection ends from this side.
+    /// Ends the connection from the client's side.
     pub fn leave(&mut self, rng: &mut Rng, faults: &mut Faults) {
         let how = if rng.below(2) == 0 { Ending::Fin } else { Ending::Broken };
         let waits = !self.awaiting.is_empty() || !self.outbox.is_empty();
@@ -232,7 +233,7 @@ impl Client {
         self.outbox.clear();
     }
 
-    /// The gateway said `100 Continue`, or a final answer came without it.
+    /// Handles `100 Continue`, or a final answer without it.
     pub fn release_body(&mut self, wanted: bool) {
         let Some(ask) = self.awaiting.front_mut() else { return };
         if let Some(body) = ask.held_body.take()
@@ -258,7 +259,7 @@ impl Client {
             Kind::Quota => get("/v1/quota", key),
             Kind::Root => get("/", key),
             Kind::BadKey if supply.next_marker.is_multiple_of(2) => get("/v1/models", "tg_live_nonsense"),
-            // One that is well formed may have been issued a moment ago.
+            // A well-formed key might have been issued a moment ago, so the gateway looks it up.
             Kind::BadKey => get("/v1/models", &issue("tg_", |out| out.fill(7)).text),
             Kind::NotHttp => b"GET /v1/models HTTP/1.1\r\nhost : g\r\n\r\n".to_vec(),
             Kind::TooLarge => {
@@ -269,7 +270,7 @@ impl Client {
             Kind::BadJson | Kind::UnknownModel | Kind::Generate { .. } => self.post(&mut ask, key, close, rng),
         };
         if ask.kind == Kind::Mangled {
-            // What it asks for now nobody knows: whatever comes must be HTTP, and that is all.
+            // Nobody knows what this request means, so the answer must only be valid HTTP.
             self.plan.clear();
             self.reading.lenient = true;
         }
@@ -318,7 +319,7 @@ impl Client {
     }
 }
 
-/// A request of any kind with some of its bytes changed, removed or doubled.
+/// Returns a request with some bytes changed, removed or repeated.
 fn mangled(key: &str, rng: &mut Rng) -> Vec<u8> {
     let body = "{\"model\":\"small\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"mangled\"}]}";
     let framing = match rng.below(2) {
@@ -331,7 +332,7 @@ fn mangled(key: &str, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Changes some bytes.
+/// Changes, removes or repeats some bytes.
 pub fn mangle(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         let at = rng.below(bytes.len() as u64) as usize;
@@ -364,20 +365,20 @@ fn kind(rng: &mut Rng) -> Kind {
     }
 }
 
-/// Request of the greedy tenant.
+/// Returns a kind of request of the greedy tenant.
 fn greedy_kind(wider: Wider, rng: &mut Rng) -> Kind {
     let relay = (wider.relays && rng.below(2) == 0).then_some(Relay::Completions);
     Kind::Generate { messages: false, stream: relay.is_none() && rng.below(2) == 0, cross: false, relay }
 }
 
-/// Relayed request. Only completions are streamed.
+/// Returns a relayed request. Only completions are streamed.
 fn relayed(stream: bool, rng: &mut Rng) -> Kind {
     let relay = Relay::ALL[rng.below(3) as usize];
     let stream = stream && relay == Relay::Completions;
     Kind::Generate { messages: false, stream, cross: false, relay: Some(relay) }
 }
 
-/// Body of a relayed request.
+/// Returns the body of a relayed request.
 fn asked_for(relay: Relay, text: &str, rng: &mut Rng) -> String {
     match (relay, rng.below(2)) {
         (Relay::Embeddings, 0) => format!("\"input\":\"{text}\""),

@@ -1,8 +1,8 @@
-//! A tenant that tries to pay for less than it uses, and what its providers may bill it.
+//! A tenant that tries to pay for less than it uses, and the most that its providers may bill.
 //!
-//! The texts of the tenant are of kinds that an estimate could undercount, its completions ask for many answers at
-//! once, and it leaves at any event. Every request names its marker as its user, so that a row is known even if its
-//! client never saw a byte.
+//! Its texts are of kinds that an estimate could undercount, its completions request many answers, and it disconnects
+//! at any event. Every request contains its marker as the user, so that its usage record can be identified even if the
+//! client never received a byte.
 
 use super::providers::{Book, Served};
 use serde_json::Value;
@@ -14,25 +14,26 @@ use tollgate::wire::{Dialect, Relay};
 
 /// Name of its key and of its plan.
 pub const GREEDY: &str = "greedy";
-/// Budget of the greedy tenant in nano-dollars: some dozen ordinary requests, or one with the most answers.
+/// Budget of the greedy tenant in nano-dollars: some dozens of ordinary requests, or one with the maximum number of
+/// answers.
 pub const BUDGET: u64 = 50_000_000;
-/// Tokens of one answer that it asks for.
+/// Maximum tokens of one answer that it requests.
 pub const ANSWER: u64 = 47;
-/// Bytes that no tokenizer needs for a token: an estimate is never below so many to one.
+/// Bytes per token that no tokenizer exceeds: an estimate is never lower.
 const BYTES_PER_TOKEN: u64 = 8;
-/// Strings of fewer bytes are names and roles.
+/// Shorter strings are names and roles.
 const TEXT_MIN: usize = 64;
-/// Prices of the model `small` in nano-dollars for a thousand tokens, input and output.
+/// Prices of the model `small` in nano-dollars per thousand tokens, input and output.
 const PRICES: [u64; 2] = [1_000_000, 4_000_000];
 
 /// Texts that an estimate could undercount, as JSON.
 const CHEAP: [&str; 10] =
     ["word\\\\u ", "\\uface", "     ", "\\t", "\\\\", "!?.,", "[]{}", "qXzJ", "\\ud83c\\udde9", "http"];
 
-/// Largest request to a provider.
+/// The most that a provider may bill for a request.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Bill {
-    /// Tokens of the prompt, by the fewest that any tokenizer makes of it.
+    /// Prompt tokens: the fewest that any tokenizer produces.
     pub input: u64,
     /// Tokens of all answers.
     pub output: u64,
@@ -44,7 +45,8 @@ impl Bill {
     }
 }
 
-/// The members of a request that make its price; `marked` begins its text. `relayed`: for `/v1/completions`.
+/// Returns the members of a request that determine its price; its text starts with `marked`. `relayed`: for
+/// `/v1/completions`.
 pub fn members(marked: &str, relayed: bool, rng: &mut Rng) -> String {
     let cheap = CHEAP[rng.below(CHEAP.len() as u64) as usize];
     let text = cheap.repeat(1 + rng.below(3000) as usize);
@@ -67,7 +69,7 @@ pub fn members(marked: &str, relayed: bool, rng: &mut Rng) -> String {
     format!("\"messages\":[{{\"role\":\"user\",\"content\":{content}}}],\"max_tokens\":{ANSWER}{tools}")
 }
 
-/// Bill of the provider for such a request: each answer at full length.
+/// Returns the provider's bill for this request: each answer has its full length.
 pub fn bill(body: &Value, relayed: bool) -> Bill {
     let input = text_bytes(body) / BYTES_PER_TOKEN;
     let number = |name: &str| body[name].as_f64().unwrap_or(1.0) as u64;
@@ -76,7 +78,7 @@ pub fn bill(body: &Value, relayed: bool) -> Bill {
     Bill { input: input.max(1), output: answers * ANSWER }
 }
 
-/// Bytes of all texts, decoded.
+/// Returns the bytes of all texts after JSON decoding.
 pub fn text_bytes(value: &Value) -> u64 {
     match value {
         Value::String(text) if text.len() >= TEXT_MIN => text.len() as u64,
@@ -86,12 +88,12 @@ pub fn text_bytes(value: &Value) -> u64 {
     }
 }
 
-/// The marker that a row's user names.
+/// Returns the marker in the user of a usage record.
 fn marker(row: &Row) -> Option<u64> {
     row.user.as_deref()?.strip_prefix('m')?.parse().ok()
 }
 
-/// Checks that a cancelled request is charged for all that was sent and received.
+/// Checks that a cancelled request is charged for everything that was sent and received.
 pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Result<bool, String> {
     let Some(marker) = marker(row) else { return Ok(false) };
     let attempts: Vec<&Served> = book.served.range((marker, 0)..(marker + 1, 0)).map(|(_, served)| served).collect();
@@ -111,8 +113,8 @@ pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Resu
     Ok(row.status == 499)
 }
 
-/// Checks that the greedy key has spent less than its budget, plus one reservation, plus bills of providers beyond the
-/// requests.
+/// Checks that the greedy key has spent less than its budget, plus one reservation, plus the amounts that providers
+/// billed beyond the requests.
 pub fn budget_holds<'a>(rows: impl Iterator<Item = &'a Row>, book: &Book) -> Result<u64, String> {
     let (mut spent, mut excess, mut largest) = (0u64, 0u64, 0u64);
     for row in rows {

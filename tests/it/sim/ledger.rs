@@ -1,6 +1,6 @@
-//! The ledger of a world. A file: its thread commits, fails and recovers. A shared one: the thread that sends questions,
-//! rows and leases, the server that answers them, and another host that uses the same limits; the connection breaks
-//! at every step, before, between and behind the commands that are under way.
+//! The ledger of a world. For a file, its thread commits, fails and recovers. For a shared ledger, there is the thread
+//! that sends checks, usage records and leases, the server that answers them, and another host that uses the same
+//! limits; the connection breaks at every step: before, between and after the commands in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 use tollgate::base::rng::Rng;
@@ -13,25 +13,25 @@ use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason, SharedCounts};
 use tollgate::policy::row::Row;
 
-/// Ledger of a world.
+/// Kind of ledger.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// A file of its own.
+    /// A file.
     File,
-    /// A shared one, and `on_outage = "refuse"`.
+    /// A shared ledger with `on_outage = "refuse"`.
     Refuse,
-    /// A shared one, and `on_outage = "local"`.
+    /// A shared ledger with `on_outage = "local"`.
     Local,
 }
 
-/// Hosts that a shared ledger is configured for.
+/// Number of hosts in the configuration of a shared ledger.
 pub const HOSTS: u64 = 2;
 
 fn failed() -> Notice {
     Notice::StoreFailed("it is broken".to_string())
 }
 
-/// Key and number of a lease.
+/// Key and lease of a request.
 type Loan = (KeyId, Lease);
 
 fn lease(row: &Row) -> Lease {
@@ -39,14 +39,14 @@ fn lease(row: &Row) -> Lease {
 }
 
 fn loan(key: KeyId, lease: Lease) -> Loan {
-    // The question and the lease of the row differ only in this.
+    // The leases of the request and of its usage record differ only in this field.
     (key, Lease { shared: false, ..lease })
 }
 
-/// An account, and the window and the period that something counts in there.
+/// An account, with the window and the period in which a request counts.
 type Seat = (String, (Unix, Unix), (Unix, Unix));
 
-/// Accounts of a lease: its key, and the groups above it.
+/// Returns the accounts of a lease: its key, and the groups above it.
 fn seats(key: KeyId, lease: &Lease) -> Vec<Seat> {
     let groups = lease.groups.iter().map(|group| (format!("@{}", group.name), group.window, group.period));
     std::iter::once((key.to_string(), lease.window, lease.period)).chain(groups).collect()
@@ -63,13 +63,13 @@ pub struct Story {
     pub admitted: u64,
     pub refused: u64,
     pub unavailable: u64,
-    /// Lent by the server in an answer that nobody heard.
+    /// Admissions by the server in answers that were lost.
     pub unheard: u64,
-    /// Rows that the server had, sent again.
+    /// Usage records sent again that the server already had.
     pub again: u64,
-    /// Leases given back without a row.
+    /// Leases released without a usage record.
     pub released: u64,
-    /// Rows of requests that this host admitted without the ledger.
+    /// Usage records of requests that this host admitted without the ledger.
     pub alone: u64,
     pub deaths: u64,
 }
@@ -89,10 +89,10 @@ impl Story {
     }
 }
 
-/// The ledger.
+/// The ledger of a world.
 pub struct Ledger {
     pub way: Way,
-    /// Every row, in the order in which they were handed over.
+    /// All usage records, in the order in which the gateway sent them.
     pub rows: Vec<Row>,
     uncommitted: u64,
     failed: bool,
@@ -106,12 +106,12 @@ impl Ledger {
         Ledger { way, rows, uncommitted: 0, failed: false, shared, story: Story::default() }
     }
 
-    /// Rows that the gateway knows to be safe.
+    /// Returns the usage records that the gateway knows to be committed.
     pub fn safe(&self) -> &[Row] {
         &self.rows[..self.rows.len() - self.uncommitted as usize]
     }
 
-    /// Takes what the gateway hands over.
+    /// Handles an order of the gateway.
     pub fn take(&mut self, order: Order) -> Result<(), String> {
         match order {
             Order::Rows(rows) => {
@@ -151,7 +151,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A file commits some of what it has, or all.
+    /// Commits some or all pending records of a file.
     pub fn commit_some(&mut self, rng: &mut Rng, gateway: &mut Gateway, now: Now) {
         let count = if rng.below(3) == 0 { rng.below(self.uncommitted + 1) } else { self.uncommitted };
         self.commit(count, gateway, now);
@@ -162,7 +162,7 @@ impl Ledger {
         gateway.notice(Notice::Committed(count), now);
     }
 
-    /// A file can no longer be written, or can again. True if one has just failed.
+    /// Makes a file fail or recover. Returns true if it has just failed.
     pub fn toggle(&mut self, gateway: &mut Gateway, now: Now) -> bool {
         if self.way != Way::File {
             return false;
@@ -172,14 +172,14 @@ impl Ledger {
         self.failed
     }
 
-    /// A file that cannot be written can be written again.
+    /// Makes a file writable again.
     pub fn recover(&mut self, gateway: &mut Gateway, now: Now) {
         if self.failed && self.way == Way::File {
             self.toggle(gateway, now);
         }
     }
 
-    /// Everything that was handed over is done, whatever stood against it. Not if the thread has died.
+    /// Processes everything that is pending, despite earlier faults, unless the thread has died.
     pub fn catch_up(&mut self, gateway: &mut Gateway, now: Now) {
         if self.way == Way::File {
             return self.commit(self.uncommitted, gateway, now);
@@ -190,19 +190,19 @@ impl Ledger {
         }
     }
 
-    /// True if it will answer again.
+    /// Returns true if the thread has died, and will not answer again.
     pub fn is_dead(&self) -> bool {
         self.shared.dead
     }
 
-    /// Runs one round of a shared ledger's thread with random faults, or lets the other host use something.
+    /// Runs one round of a shared ledger's thread with random faults, or lets the other host use some of the limits.
     pub fn act(&mut self, rng: &mut Rng, gateway: &mut Gateway, now: Now) {
         if self.way == Way::File || self.shared.dead {
             return;
         }
         match rng.below(24) {
             0 => self.shared.server.other_host(rng),
-            // Away longer than its lease lasts: the server has forgotten what this host holds.
+            // The host was away for longer than its lease, so the server has dropped its leases.
             1 if rng.below(8) == 0 => self.shared.server.end_lease(),
             2 if rng.below(300) == 0 => {
                 self.story.deaths += 1;
@@ -212,7 +212,7 @@ impl Ledger {
             3 => self.shared.away = true,
             4 => self.shared.slow = true,
             5 => self.shared.slow = false,
-            // The client may leave, or the request may end, before there is an answer.
+            // The client may disconnect, or the request may end, before the answer arrives.
             _ if self.shared.slow => {}
             _ if self.shared.away && rng.below(3) > 0 => self.find_nobody(gateway, now),
             _ => {
@@ -224,7 +224,7 @@ impl Ledger {
         }
     }
 
-    /// The server is not there.
+    /// Handles a server that cannot be reached.
     fn find_nobody(&mut self, gateway: &mut Gateway, now: Now) {
         self.shared.give_up_releases();
         self.shared.take_rows();
@@ -242,7 +242,7 @@ impl Ledger {
         }
     }
 
-    /// Comes under a new name with what it knows to hold.
+    /// Registers the host under a new name with the leases that its thread knows.
     fn come_back(&mut self) {
         if std::mem::take(&mut self.shared.away) || self.shared.server.ended {
             self.shared.server.ended = false;
@@ -250,8 +250,8 @@ impl Ledger {
         }
     }
 
-    /// Sends all there is: releases, rows, questions. With `reach` the connection breaks, and only so many commands
-    /// have come to the server, whose answers nobody hears.
+    /// Sends everything that is pending: releases, usage records, checks. With `reach` the connection breaks: only this
+    /// number of commands arrive, and their answers are lost.
     fn send(&mut self, reach: Option<u64>, gateway: &mut Gateway, now: Now) {
         let shared = &mut self.shared;
         let mut left = reach.unwrap_or(u64::MAX);
@@ -316,13 +316,13 @@ impl Ledger {
         gateway.notice(Notice::Answered(answer), now);
     }
 
-    /// Cost of the rows of a group, moved or not.
+    /// Returns the cost of the usage records of a group, even if it has moved.
     pub fn cost(&self, group: &str) -> u64 {
         let is_in = |row: &&Row| row.group.split('/').any(|name| name == group);
         self.rows.iter().filter(is_in).map(|row| row.cost_nano).sum()
     }
 
-    /// Use of the period by all hosts, if the ledger is up to date.
+    /// Returns the usage of the period by all hosts. The ledger must be up to date.
     pub fn used(&self, key: KeyId) -> u64 {
         let rows = self.rows.iter().filter(|row| row.key == key).map(|row| row.usage.total());
         rows.sum::<u64>() + self.shared.server.theirs_used.get(&key).copied().unwrap_or(0)
@@ -348,22 +348,22 @@ struct Shared {
     asks: Vec<Ask>,
     releases: Vec<Release>,
     rows: VecDeque<Row>,
-    /// Rows that the thread has taken, and whether the server has them; oldest first.
+    /// Usage records in the thread, and whether the server has them; oldest first.
     pending: VecDeque<(Row, bool)>,
     /// Leases that the gateway has not returned yet.
     lent: Vec<Loan>,
     /// Leases of this host that the thread knows.
     known: Vec<Loan>,
-    /// The connection is gone.
+    /// True if the connection is broken.
     away: bool,
-    /// The server stands still.
+    /// True if the server is paused.
     slow: bool,
     dead: bool,
     server: Server,
 }
 
 impl Shared {
-    /// The gateway has settled a request; what it was lent comes with its row, once.
+    /// Checks the lease of a settled request, which must be returned with its usage record exactly once.
     fn returned(&mut self, row: &Row) -> Result<(), String> {
         if lease(row).shared && !remove(&mut self.lent, &loan(row.key, lease(row))) {
             return Err(format!("settled and never lent, or twice: {row:?}"));
@@ -379,7 +379,7 @@ impl Shared {
         self.pending.extend(self.rows.drain(..).map(|row| (row, false)));
     }
 
-    /// Leases that will not be announced any more.
+    /// Drops pending releases: these leases are not announced again.
     fn give_up_releases(&mut self) {
         for Release { key, lease, .. } in self.releases.drain(..) {
             remove(&mut self.known, &loan(key, lease));
@@ -395,12 +395,12 @@ struct Server {
     ended: bool,
     /// Requests and tokens by account and window.
     windows: BTreeMap<(String, u64), (u64, u64)>,
-    /// Use of the period, by account.
+    /// Usage of the period, by account.
     spent: BTreeMap<String, Amount>,
-    /// The part of it that is the other host's, and its requests that run.
+    /// The part of it that belongs to the other host, and that host's running requests.
     theirs_used: BTreeMap<KeyId, u64>,
     theirs: Vec<KeyId>,
-    /// Host of the last question.
+    /// Key and window of the last check.
     last: Option<(KeyId, u64)>,
 }
 
@@ -454,7 +454,7 @@ impl Server {
         AskAnswer { ask: ask.clone(), ruling, counts, groups: told, grant: None }
     }
 
-    /// Counts a row unless that was `done` before; its lease goes back in any case.
+    /// Counts a usage record unless it was `done` before. Its lease is released in any case.
     fn append(&mut self, row: &Row, done: bool) {
         let lease = lease(row);
         remove(&mut self.held, &loan(row.key, lease.clone()));
@@ -469,7 +469,7 @@ impl Server {
         }
     }
 
-    /// The other host admits a request of the key that asked last, if it may, or ends one.
+    /// The other host admits a request of the last checked key if the limit allows it, or ends one.
     fn other_host(&mut self, rng: &mut Rng) {
         if !self.theirs.is_empty() && rng.below(2) == 0 {
             self.theirs.pop();

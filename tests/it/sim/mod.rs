@@ -1,17 +1,17 @@
 //! The deterministic simulator: the whole core in a world of pipes, driven by one seed.
 //!
-//! A run is a number of steps. In each step the seed picks what happens next: a client sends a few bytes, reads a few,
-//! begins a request or leaves; a provider takes part of a request or sends part of its answer, breaks off or falls
-//! silent; a dial comes up or fails; the ledger commits, fails, recovers; time passes and deadlines fire. So every
-//! split, delay, reset, half-close and stall comes about, and comes about again with the same seed. After each step
-//! the invariants in `check.rs` must hold; in the end everybody leaves (or the gateway is drained), and then
-//! nothing may be held: no connection, no reservation, no byte of buffer, no timer.
+//! A run is a number of steps. In each step the seed chooses the next event: a client sends or reads a few bytes,
+//! starts a request or disconnects; a provider reads part of a request or sends part of its answer, breaks off or stops
+//! responding; a dial succeeds or fails; the ledger commits, fails or recovers; time passes and deadlines fire. So
+//! every split, delay, reset, half-close and stall occurs, and occurs again with the same seed. After each step the
+//! invariants in `check.rs` must hold. At the end all clients disconnect (or the gateway is drained), and then nothing
+//! may remain: no connection, no reservation, no buffered byte, no timer.
 //!
-//! `SIM_SEED=7 cargo test --test it sim::` replays one seed, `SIM_STEPS=100` shortens or lengthens runs,
-//! `SIM_SEEDS=5000` runs at least that many, `SIM_REQUESTS=1000000` as many as it takes for so many requests. A seed
-//! that failed goes into `tests/regressions/`, with a line that says what it found; those are replayed first. (A pinned
-//! seed reproduces its bug only as long as the simulator makes the same choices; a bug worth keeping for ever also gets
-//! a transcript.)
+//! `SIM_SEED=7 cargo test --test it sim::` replays one seed, `SIM_STEPS=100` changes the length of runs,
+//! `SIM_SEEDS=5000` runs at least this number of seeds, `SIM_REQUESTS=1000000` runs as many seeds as this number of
+//! requests takes. Add a failed seed to `tests/regressions/`, with a line that says what it found; those seeds are
+//! replayed first. (A pinned seed reproduces its bug only as long as the simulator makes the same choices. A bug that
+//! must stay covered also gets a transcript.)
 
 mod check;
 mod clients;
@@ -33,20 +33,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use wider::Wider;
 
-/// Seeds of one run of the tests.
+/// Seeds of one test run.
 const SEEDS: u64 = 200;
-/// With so many violations more requests tell nothing more.
+/// After this number of failures, further requests give no new information.
 const FAILURES_MAX: usize = 100;
-/// Part of the worlds are wider; see `sim/wider.rs`. Pinned seeds are not: they are to find again what they found.
+/// Some worlds have additional features; see `sim/wider.rs`. Pinned seeds do not, so that they reproduce what they
+/// found.
 const WIDER: bool = true;
-/// Steps of one seed, before everybody leaves.
+/// Steps of one seed, before all clients disconnect.
 const STEPS: u64 = 1500;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs one seed; a panic of the gateway's is a failure like any other.
+/// Runs one seed. A panic of the gateway counts as a failure.
 fn run(seed: u64, steps: u64, way: Way, wider: Wider) -> Result<tally::Tally, String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, steps, way, wider)));
     let error = match outcome {
@@ -64,7 +65,7 @@ fn wider(seed: u64, steps: u64) -> Wider {
     if WIDER { Wider::of(seed, steps) } else { Wider::default() }
 }
 
-/// (seed, steps) of every line `seed STEPS # words` of a file in `tests/regressions/`.
+/// Returns (seed, steps) of every line `seed STEPS # words` of a file in `tests/regressions/`.
 fn pinned(file: &str) -> Vec<(u64, u64)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/regressions");
     let text = std::fs::read_to_string(folder.join(file)).unwrap();
@@ -80,7 +81,7 @@ fn pinned_seeds_hold() {
     }
 }
 
-/// Runs all seeds, each in the ways that `ways` says; a sum of what came about.
+/// Runs all seeds, each with the ledger that `ways` chooses. Returns the sum of their counts; `None` for a single seed.
 fn run_all(ways: impl Fn(u64) -> Way) -> Option<tally::Tally> {
     let steps = number("SIM_STEPS").unwrap_or(STEPS);
     if let Some(seed) = number("SIM_SEED") {
@@ -106,7 +107,7 @@ fn run_all(ways: impl Fn(u64) -> Way) -> Option<tally::Tally> {
 #[test]
 fn every_seed_holds() {
     if let Some(sum) = run_all(|_| Way::File) {
-        // A simulator that tests nothing passes everything: the interesting ends must all have come about.
+        // A simulator that tests nothing would pass, so all interesting outcomes must have occurred.
         assert!(sum.is_rich(), "something never happened: {sum:#?}");
     }
 }
@@ -119,7 +120,7 @@ fn every_seed_holds_on_a_shared_ledger() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_run() {
+fn same_seed_makes_the_same_run() {
     for way in [Way::File, Way::Refuse] {
         let one = || run(3, 600, way, Wider::default()).unwrap();
         assert_eq!(one(), one());
@@ -127,7 +128,7 @@ fn the_same_seed_makes_the_same_run() {
 }
 
 #[test]
-fn every_upgrade_holds_whatever_becomes_of_the_successor_and_its_predecessor() {
+fn every_upgrade_holds_with_failing_successors_and_predecessors() {
     let (mut sum, mut failures) = (pair::Tally::default(), Vec::new());
     let seeds = number("SIM_SEED").map_or(0..5 * number("SIM_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     for seed in seeds.clone() {
@@ -158,7 +159,7 @@ fn every_upgrade_holds_whatever_becomes_of_the_successor_and_its_predecessor() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn three_hosts_on_one_ledger_hold_its_limits_whatever_befalls_them() {
+fn three_hosts_on_one_ledger_hold_its_limits_despite_faults() {
     let (mut sum, mut failures) = (fleet::Tally::default(), Vec::new());
     let (steps, count) = (number("SIM_STEPS").unwrap_or(fleet::STEPS), number("SIM_SEEDS").unwrap_or(SEEDS) / 4);
     let seeds: Vec<_> = match number("SIM_SEED") {

@@ -1,4 +1,4 @@
-//! Connection in the simulated world: bytes on the way to the gateway, and its end.
+//! A connection in the simulated world: bytes in flight to the gateway, and its end.
 
 use tollgate::base::seam::{Conn, Core, Ending, Shut};
 use tollgate::base::time::Now;
@@ -8,20 +8,20 @@ use tollgate::gateway::Gateway;
 #[derive(Debug)]
 pub struct Pipe {
     pub conn: Conn,
-    /// Bytes on their way to the gateway.
+    /// Bytes in flight to the gateway.
     pub wire: Vec<u8>,
-    /// Our side has ended, or is to end when the wire is empty.
+    /// Set if our side has ended the connection, which takes effect when `wire` is empty.
     pub ending: Option<Ending>,
-    /// True if the gateway has been notified of that.
+    /// True if the gateway has been notified of the end.
     pub told: bool,
-    /// The gateway has said that it writes nothing more.
+    /// True if the gateway has announced that it writes nothing more.
     pub finished: bool,
-    /// The gateway has closed it.
+    /// Set if the gateway has closed it.
     pub closed: Option<Shut>,
-    /// When bytes were last taken from the gateway.
+    /// Time when bytes were last taken from the gateway.
     pub read_at: u64,
-    /// Number of waiting bytes when the gateway stopped reading. A real loop then reads only after more bytes or an
-    /// order.
+    /// Number of waiting bytes when the gateway stopped reading. A real event loop then reads only after more bytes
+    /// have arrived or after an order.
     pub stopped_at: Option<usize>,
 }
 
@@ -39,12 +39,12 @@ impl Pipe {
         }
     }
 
-    /// Neither side has ended it.
+    /// Returns true if neither side has ended it.
     pub fn is_open(&self) -> bool {
         self.closed.is_none() && self.ending.is_none()
     }
 
-    /// Hands up to `most` bytes of the wire to the gateway, then the end if there is one. False if nothing moved.
+    /// Delivers up to `most` bytes to the gateway, then the end if there is one. Returns false if nothing changed.
     pub fn deliver(&mut self, gateway: &mut Gateway, most: usize, now: Now) -> bool {
         if self.closed.is_some() || self.told {
             return false;
@@ -66,7 +66,7 @@ impl Pipe {
         let count = self.wire.len().min(most);
         let bytes: Vec<u8> = self.wire.drain(..count).collect();
         gateway.bytes(self.conn, &bytes, now);
-        // Data and FIN that arrive together are one event for a real loop.
+        // Data and FIN that arrive together are a single event in a real event loop.
         if self.wire.is_empty() && self.ending.is_some() && most > 8 {
             self.told = true;
             gateway.closed(self.conn, Ending::Fin, now);
@@ -81,7 +81,7 @@ impl Pipe {
         }
         let unsent = gateway.unsent(self.conn);
         let bytes = unsent[..unsent.len().min(most)].to_vec();
-        assert!(bytes.is_empty() || !self.finished, "it wrote after it had said that nothing follows");
+        assert!(bytes.is_empty() || !self.finished, "the gateway wrote after it had announced the end");
         if !bytes.is_empty() {
             self.read_at = now.mono.0;
             self.stopped_at = None;

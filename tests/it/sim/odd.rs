@@ -1,11 +1,11 @@
-//! Oddities of real providers that change nothing of what an answer says: members that are missing, null, empty or
-//! unknown, content in parts, usage in other places and under other names, events that nobody knows.
+//! Oddities of real providers that do not change the meaning of an answer: members that are missing, null, empty or
+//! unknown, content in parts, usage in other places and with other names, unknown events.
 
 use super::tally::Faults;
 use tollgate::base::rng::Rng;
 use tollgate::wire::Dialect;
 
-/// Changes that one event of a chat stream may have: a part of it and what is written instead, and their name.
+/// Changes to one event of a chat stream: the text to replace, its replacement, and a name.
 const CHAT: [(&str, &str, &str); 10] = [
     ("\"id\":\"c\",", "", "chunk without an id"),
     ("\"object\":\"chat.completion.chunk\",", "", "chunk without its object"),
@@ -23,7 +23,7 @@ const CHAT: [(&str, &str, &str); 10] = [
     ("data: ", "data:", "no space behind the colon"),
 ];
 
-/// The same of messages.
+/// Changes to an event of a Messages stream.
 const MESSAGES: [(&str, &str, &str); 4] = [
     ("event: ", "event: mood\ndata: {\"type\":\"mood\"}\n\nevent: ", "unknown event"),
     ("event: ", "event: ping\ndata: {\"type\":\"ping\"}\n\nevent: ", "ping"),
@@ -31,14 +31,14 @@ const MESSAGES: [(&str, &str, &str); 4] = [
     ("data: ", "data:", "no space behind the colon"),
 ];
 
-/// The same of responses.
+/// Changes to an event of a Responses stream.
 const RESPONSES: [(&str, &str, &str); 3] = [
     ("event: ", "event: response.mood\ndata: {\"type\":\"response.mood\"}\n\nevent: ", "unknown event"),
     ("\"delta\":", "\"obfuscation\":\"\",\"logprobs\":null,\"delta\":", "unknown members of a delta"),
     ("data: ", "data:", "no space behind the colon"),
 ];
 
-/// Rewrites events of a stream. Their end stays as it is.
+/// Rewrites some events of a stream, but not its end.
 pub fn stream(text: &str, format: Dialect, relayed: bool, rng: &mut Rng, faults: &mut Faults) -> String {
     let kinds: &[(&str, &str, &str)] = match format {
         Dialect::Messages => &MESSAGES,
@@ -94,7 +94,7 @@ fn usage_in_a_choice(text: &str, rng: &mut Rng, faults: &mut Faults) -> String {
     text.replacen(&format!("{event}\n\n"), "", 1).replacen(end, &format!("\"usage\":{usage},{end}"), 1)
 }
 
-/// Rewrites a complete chat response that reports `usage`, if it does.
+/// Rewrites a complete chat response; `usage` is the usage that it reports.
 pub fn whole(body: &str, usage: Option<(u64, u64)>, rng: &mut Rng, faults: &mut Faults) -> String {
     let body = parts(body, rng, faults);
     let body = match usage.and_then(|usage| Some((usage, body.split_once("\"usage\":")?.0))) {

@@ -1,9 +1,9 @@
-//! Two gateways and one ledger: an upgrade with everything that may go wrong at every step of it. What the threads and
-//! the channel of `cli::serve::upgrade` do is modelled here in few words, with a delay of its own for every message.
+//! Two gateways and one ledger: an upgrade with every fault at every step. The threads and the channel of
+//! `cli::serve::upgrade` are modelled in a simplified form, with a random delay for every message.
 //!
-//! Invariants: only the process that owns the ledger admits, so never two; limits hold across both; each request that
-//! was admitted has its row in the ledger once, or spilled, unless its process was killed; and in the end a process
-//! serves, or the ledger is free for one.
+//! Invariants: only the process that owns the ledger admits requests, so never two; limits hold across both processes;
+//! each admitted request has one usage record in the ledger or in a spill, unless its process was killed; and at the
+//! end a process serves, or the ledger is free for a new one.
 
 use super::ledger::Way;
 use super::tally::setting;
@@ -18,7 +18,7 @@ use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Past, Start};
 use tollgate::policy::row::{Row, Running};
 
-/// Requests that the tight plan admits, ever.
+/// Number of requests that the tight plan ever admits.
 const TIGHT: usize = 4;
 /// Steps of one seed.
 const STEPS: u64 = 1000;
@@ -26,15 +26,15 @@ const BODY: &str = "{\"model\":\"small\",\"messages\":[{\"role\":\"user\",\"cont
 const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"\"}}],\
                       \"usage\":{\"prompt_tokens\":6,\"completion_tokens\":4,\"total_tokens\":10}}";
 
-/// Words of what is found wrong: two admit,
+/// Parts of the error messages: two processes admit,
 pub const DOUBLE: &[&str] = &["out of its turn", "was given away", "were admitted", "when the successor takes it"];
-/// a row is lost or counts twice,
+/// a usage record is lost or counts twice,
 pub const LOST: &[&str] = &["is nowhere", "in the ledger twice"];
-/// or nothing serves and nothing can.
+/// or no process serves and none can start.
 pub const STUCK: &[&str] =
     &["no way on", "the service has ended", "nothing serves", "does not serve", "not free", "does not end"];
 
-/// Results.
+/// Counts of a run.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub begun: u64,
@@ -46,10 +46,10 @@ pub struct Tally {
     pub stopped: u64,
     pub refused: u64,
     pub crossed: u64,
-    /// Stops while a ledger is to come back that cannot be written any more, and before the gateway hears that it has
-    /// been tried.
+    /// Stops while the ledger is to be returned but can no longer be written, before the gateway hears of the first
+    /// attempt.
     pub locked: u64,
-    /// Faults, by the step that the successor was at.
+    /// Faults, by the stage of the successor.
     pub deaths: [u64; STAGES],
     pub stalls: [u64; STAGES],
     pub failing_ledgers: [u64; STAGES],
@@ -79,13 +79,13 @@ impl Tally {
         }
     }
 
-    /// Everything has come about: each outcome, and each fault at each step that the process it strikes is there at.
+    /// Returns true if each outcome has occurred, and each fault at each stage in which its process exists.
     pub fn is_rich(&mut self) -> bool {
         let came = self.outcomes().into_iter().all(|count| *count > 0);
         came && self.faults().into_iter().all(|(_, counts)| counts.iter().all(|count| *count > 0))
     }
 
-    /// Lines for each kind of fault, with counts by step.
+    /// Returns one line per kind of fault, with counts by stage.
     pub fn faults_told(&mut self) -> String {
         let told = |counts: &[u64; STAGES]| {
             let each = FAULTY.iter().zip(counts).map(|(stage, count)| format!("{stage:?} {count}"));
@@ -96,7 +96,7 @@ impl Tally {
     }
 }
 
-/// The steps at which faults are counted.
+/// The stages at which faults are counted.
 const FAULTY: [Stage; STAGES] = [Stage::Starts, Stage::Waits, Stage::Goes, Stage::Has, Stage::Serves];
 const STAGES: usize = 5;
 
@@ -106,7 +106,7 @@ enum Who {
     New,
 }
 
-/// The ledger, and files next to it.
+/// The ledger, and the files next to it.
 struct Disk {
     owner: Option<Who>,
     rows: Vec<Row>,
@@ -137,25 +137,25 @@ pub(super) struct Call {
     answer: Vec<u8>,
 }
 
-/// A gateway, its clients and providers, and the thread of its ledger.
+/// A gateway, its clients and providers, and its ledger thread.
 pub(super) struct Process {
     pub(super) gateway: Gateway,
     pub(super) callers: Vec<Caller>,
     pub(super) calls: Vec<Call>,
     accepts: bool,
     exit: bool,
-    /// Rows that the thread has not committed.
+    /// Usage records that the thread has not committed.
     queue: Vec<Row>,
-    /// The ledger is away, or was to be: the queue waits.
+    /// True if the ledger has been handed over, or was to be: the queue waits.
     waits: bool,
     fails: bool,
-    /// The ledger is to come back, which it does when it can be written.
+    /// True if the ledger is to be returned, which happens once it can be written.
     returns: bool,
     /// Answers to clients whose connections have been closed.
     pub(super) heard: Vec<Vec<u8>>,
     starts_successor: bool,
     pub(super) orders: Vec<Order>,
-    /// Requests that have begun to reach the provider since this was looked at last.
+    /// Requests whose first bytes have reached the provider since the last check.
     admitted: usize,
 }
 
@@ -178,7 +178,7 @@ impl Process {
         }
     }
 
-    /// Performs everything that the gateway asks for; orders are left to be looked at.
+    /// Performs the gateway's actions; its orders are only collected.
     pub(super) fn settle(&mut self, now: Now) -> Result<(), String> {
         for _ in 0..200 {
             self.gateway.dirty().clear();
@@ -217,7 +217,7 @@ impl Process {
                 self.calls.retain(|call| call.conn != conn);
                 if let Some(at) = self.callers.iter().position(|caller| caller.conn == conn) {
                     let caller = self.callers.swap_remove(at);
-                    // One that has not said everything need not be answered.
+                    // A client that has not sent its whole request need not be answered.
                     if caller.request.is_empty() || !caller.answer.is_empty() {
                         self.heard.push(caller.answer);
                     }
@@ -255,7 +255,7 @@ impl Process {
         busy
     }
 
-    /// A new client, if one is let in.
+    /// Connects a new client if the gateway accepts one.
     pub(super) fn call(&mut self, key: &str, now: Now) {
         if self.exit || self.callers.len() > 6 || !self.accepts || !self.gateway.wants_clients(0) {
             return;
@@ -265,13 +265,13 @@ impl Process {
         self.ask(request, now);
     }
 
-    /// A new client with this request.
+    /// Connects a new client with this request.
     pub(super) fn ask(&mut self, request: Vec<u8>, now: Now) {
         let Some(conn) = self.gateway.accepted(0, "192.0.2.7:9".parse().unwrap(), now) else { return };
         self.callers.push(Caller { conn, request, answer: Vec::new() });
     }
 
-    /// A client says a part of its request, or all of it.
+    /// A client sends a part of its request, or all of it.
     pub(super) fn say(&mut self, which: u64, all: bool, now: Now) {
         if self.callers.is_empty() {
             return;
@@ -285,7 +285,7 @@ impl Process {
         }
     }
 
-    /// The provider says a part of an answer.
+    /// The provider sends a part of an answer.
     pub(super) fn provide(&mut self, which: u64, now: Now) {
         if self.calls.is_empty() {
             return;
@@ -301,7 +301,7 @@ impl Process {
     }
 }
 
-/// Orders to the helper of the old process, in sequence.
+/// Messages to the helper of the old process, in order.
 enum Message {
     HandOver,
     Rows(Vec<Row>),
@@ -313,7 +313,7 @@ enum Message {
     Died,
 }
 
-/// Progress of the successor.
+/// Stage of the successor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Stage {
     None,
@@ -336,37 +336,37 @@ struct World {
     old: Option<Process>,
     new: Option<Process>,
     stage: Stage,
-    /// The successor dies or stalls when it is so far.
+    /// Stage at which the successor dies, or stalls if the flag is true.
     fate: Option<(Stage, bool)>,
-    /// The old process's ledger cannot be written from the moment it is to be given away, and never again.
+    /// True if the old process's ledger cannot be written from the hand-over on, and never again.
     locks: bool,
     running: Vec<Running>,
     messages: VecDeque<Message>,
-    /// Rows on their way to the successor.
+    /// Usage records on their way to the successor.
     passed: VecDeque<Row>,
-    /// Rows that the helper keeps.
+    /// Usage records in the helper that are not known to be committed.
     unsafe_rows: Vec<Row>,
-    /// Orders of the gateways that the helper has carried out.
+    /// Orders of the gateways that the helper has executed.
     given: bool,
     away: bool,
     released: bool,
     told_to_serve: bool,
     failed: bool,
-    /// Permission for the successor to continue.
+    /// True if the successor may continue.
     go: bool,
     stopped: bool,
-    /// The old process is at its end.
+    /// True if the event loop of the old process has ended.
     leaving: bool,
-    /// The successor has stood still.
+    /// True if the successor has stalled.
     stalls: bool,
-    /// Requests that were lost with a process that was killed.
+    /// Number of requests lost with a killed process.
     lost: usize,
     old_was_killed: bool,
     rows_given: Vec<(Who, Row)>,
     tally: Tally,
 }
 
-/// Runs one seed and adds what came about.
+/// Runs one seed and adds its counts to `sum`.
 pub fn run(seed: u64, sum: &mut Tally) -> Result<(), String> {
     let mut world = World::new(seed);
     let done = world.run(seed);
@@ -451,12 +451,12 @@ impl World {
         self.finish(seed)
     }
 
-    /// The ledger could not be given away, and cannot be written from then on.
+    /// Returns true if the ledger could not be handed over and can no longer be written.
     fn is_locked(&self) -> bool {
         self.locks && self.old.as_ref().is_some_and(|old| old.fails && (old.waits || old.returns))
     }
 
-    /// TERM for the old process, once.
+    /// Sends TERM to the old process, once.
     fn stop(&mut self) -> Result<(), String> {
         let Some(old) = self.old.as_ref().filter(|_| !self.stopped) else { return Ok(()) };
         self.tally.locked = u64::from(self.is_locked() && old.waits);
@@ -529,7 +529,7 @@ impl World {
         Ok(())
     }
 
-    /// The thread of a ledger commits what it has.
+    /// Commits the pending records of a process.
     fn commit(&mut self, who: Who) {
         let now = self.now;
         let is_back = self.process(who).is_some_and(|own| own.returns && !own.fails);
@@ -546,7 +546,7 @@ impl World {
         }
     }
 
-    /// Performs what a process asks for, and looks whether it may.
+    /// Performs the actions of a process, and checks that they are allowed.
     fn settle(&mut self, who: Who) -> Result<(), String> {
         let now = self.now;
         loop {
@@ -621,7 +621,7 @@ impl World {
         Ok(())
     }
 
-    /// The helper does what it was told next, or writes rows that a dead successor has left.
+    /// The helper handles its next message, or writes records that a dead successor has left.
     fn help(&mut self) -> Result<(), String> {
         let now = self.now;
         let Some(message) = self.messages.pop_front() else { return self.offer() };
@@ -669,7 +669,7 @@ impl World {
         self.settle(Who::Old)
     }
 
-    /// Rows of the old process that no successor takes any more.
+    /// Writes records of the old process that no successor accepts any more.
     fn offer(&mut self) -> Result<(), String> {
         let Some(old) = &mut self.old else { return Ok(()) };
         if !self.told_to_serve || !self.failed || self.unsafe_rows.is_empty() || self.disk.owner.is_some() {
@@ -682,7 +682,7 @@ impl World {
         self.settle(Who::Old)
     }
 
-    /// The successor is killed, and what it was given comes back.
+    /// Kills the successor and takes the ledger and the records back.
     fn take_back(&mut self) -> Result<(), String> {
         if self.told_to_serve {
             return Err("it takes back what a successor serves from".to_string());
@@ -697,13 +697,13 @@ impl World {
         let Some(old) = &mut self.old else { return Ok(()) };
         (old.waits, old.returns) = (false, true);
         old.queue.splice(0..0, rows);
-        // The first attempt, whose result is always reported.
+        // The first attempt to write, whose result is always reported.
         self.commit(Who::Old);
         self.old.iter_mut().for_each(|old| old.gateway.notice(Notice::SuccessorGone, self.now));
         Ok(())
     }
 
-    /// kill -9, whatever it is doing.
+    /// Kills the successor with `kill -9`, at any stage.
     fn kill_new(&mut self) {
         if let Some(new) = self.new.take().filter(|_| self.stage == Stage::Serves) {
             self.lost += new.queue.len() + new.gateway.vitals().holds;
@@ -733,7 +733,7 @@ impl World {
         self.messages.clear();
     }
 
-    /// The successor goes a step further, dies, or stands still.
+    /// The successor advances by one stage, dies, or stalls.
     fn succeed(&mut self, seed: u64) -> Result<(), String> {
         match self.fate {
             Some((stage, true)) if stage == self.stage => {
@@ -781,15 +781,15 @@ impl World {
         Ok(())
     }
 
-    /// A fault, at the step that the successor is at.
+    /// Counts a fault at the successor's present stage.
     fn strike(&mut self, fault: impl FnOnce(&mut Tally) -> &mut [u64; STAGES]) {
         if let Some(at) = FAULTY.iter().position(|stage| *stage == self.stage) {
             fault(&mut self.tally)[at] += 1;
         }
     }
 
-    /// At each moment a process serves, or something is under way that leads there, or the ledger is free for one that
-    /// is started.
+    /// Checks that a process serves, that an action in progress leads there, or that the ledger is free for a new
+    /// process.
     fn look_for_a_way_on(&self) -> Result<(), String> {
         let lives = FAULTY.contains(&self.stage);
         let is_on = match self.old.as_ref().filter(|own| !own.exit) {
@@ -803,7 +803,7 @@ impl World {
         if is_on { Ok(()) } else { Err(format!("no way on: {:?}, {:?} has the ledger", self.stage, self.disk.owner)) }
     }
 
-    /// The loop of the old process has ended: its threads see to the last rows.
+    /// The event loop of the old process has ended, and its threads handle the last records.
     fn leave(&mut self, seed: u64) -> Result<(), String> {
         self.leaving = true;
         for _ in 0..200 {
@@ -831,7 +831,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything comes to its end; then what must hold is looked at.
+    /// Lets everything end, then checks the invariants.
     fn finish(&mut self, seed: u64) -> Result<(), String> {
         for round in 0..400 {
             if self.is_locked() {
@@ -875,7 +875,7 @@ impl World {
         Ok(())
     }
 
-    /// A process serves, or one can be started.
+    /// Checks that a process serves, or that one can be started.
     fn look_for_a_server(&mut self) -> Result<(), String> {
         if self.stopped && self.old.is_some() {
             return Err("a process that was stopped does not end".to_string());
@@ -887,7 +887,7 @@ impl World {
                 return Err(format!("the service has ended, with a successor that {stage:?}"));
             }
             _ if self.disk.owner.is_none() => return Ok(()),
-            // A predecessor died, and its successor stands still.
+            // The predecessor is dead and the successor stalls.
             _ if self.fate.is_some_and(|(at, stalls)| stalls && at == self.stage) => return Ok(()),
             _ => return Err(format!("{:?} has the ledger, and nothing serves", self.disk.owner)),
         };

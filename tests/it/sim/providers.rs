@@ -1,5 +1,5 @@
-//! Scripted providers: each dialed connection is read for requests, and each request gets an answer of some kind,
-//! good, slow, broken or hostile. What was promised to whom is noted, so that clients and ledger can be checked.
+//! Scripted providers: each reads requests from its connection and answers them, with a good, slow, broken or corrupted
+//! answer. Each answer is recorded, so that clients and the ledger can be checked against it.
 
 use super::clients::mangle;
 use super::greedy::{self, Bill};
@@ -13,27 +13,27 @@ use tollgate::base::seam::{Core, Ending};
 use tollgate::gateway::Gateway;
 use tollgate::wire::{Dialect, Relay};
 
-/// Answer to one attempt at one request.
+/// Answer to one attempt of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Served {
-    /// Pieces of text in the answer.
+    /// Number of text pieces in the answer.
     pub pieces: u64,
-    /// The answer was meant to be complete: with a finish reason, or whole.
+    /// True if the answer was meant to be complete: it has a finish reason, or is not a stream.
     pub complete: bool,
-    /// Bytes of it were changed at random.
+    /// True if bytes of it were changed at random.
     pub hostile: bool,
-    /// (input, output) as reported in full.
+    /// (input, output) tokens, if it reports both.
     pub usage: Option<(u64, u64)>,
-    /// Bytes of the texts that it was sent.
+    /// Bytes of the texts in the request.
     pub text_bytes: u64,
 }
 
-/// All that providers have promised: by (marker of the request, attempt from 1). And the faults of the world.
+/// All answers of the providers, by (marker of the request, attempt from 1), and the faults of the world.
 #[derive(Default)]
 pub struct Book {
     pub served: BTreeMap<(u64, u64), Served>,
     pub faults: Faults,
-    /// Highest cost of each request of the greedy tenant, by its marker.
+    /// Highest bill for each request of the greedy tenant, by its marker.
     pub bills: BTreeMap<u64, Bill>,
 }
 
@@ -47,30 +47,30 @@ enum After {
     Silence,
 }
 
-/// A dialed connection.
+/// A connection that the gateway has dialed.
 #[derive(Debug)]
 pub struct Provider {
     pub pipe: Pipe,
-    /// Requests read.
+    /// Number of requests read.
     pub requests: u64,
     format: Dialect,
     got: Vec<u8>,
-    /// The answer under way and what follows it.
+    /// The current answer and the action after it.
     answer: Option<(Vec<u8>, After)>,
     silent: bool,
-    /// Bytes of a request that has been answered already, with 200, and that are still to come.
+    /// Bytes still to arrive of a request that has already been answered with 200.
     rest: usize,
-    /// True if it answers before it has read.
+    /// True if it may answer before it has read the request.
     early: bool,
-    /// True if the end of its answers can be false.
+    /// True if the end of its answers may be false.
     lies: bool,
-    /// True if its answers come in odd forms.
+    /// True if its answers may have odd forms.
     odd: bool,
-    /// Marker and attempt that were answered last.
+    /// Marker and attempt of the last answer.
     last: (u64, u64),
 }
 
-/// Request to a provider.
+/// A request to a provider.
 #[derive(Copy, Clone)]
 struct Asked {
     marker: u64,
@@ -79,13 +79,13 @@ struct Asked {
     stream: bool,
     usage: bool,
     relay: Option<Relay>,
-    /// Answers to one text.
+    /// Number of requested texts.
     texts: u64,
-    /// Bill of the request, if its tenant is greedy.
+    /// Highest bill for the request, if its tenant is greedy.
     bill: Option<Bill>,
-    /// True if the end of its answer can be false.
+    /// True if the end of its answer may be false.
     lies: bool,
-    /// True if its answer can come in an odd form.
+    /// True if its answer may have an odd form.
     odd: bool,
 }
 
@@ -102,13 +102,14 @@ impl Provider {
         Provider { pipe, requests: 0, format, got, answer: None, silent: false, rest: 0, early, lies, odd, last }
     }
 
-    /// True if it waits for the remainder of a request that it already answers, and the gateway has nothing to send.
+    /// Returns true if it waits for the rest of a request that it is already answering, and the gateway has nothing to
+    /// send.
     pub fn is_starved(&self, gateway: &Gateway) -> bool {
         let begun = self.pipe.is_open() && self.pipe.wire.is_empty() && self.rest > 0;
         begun && gateway.unsent(self.pipe.conn).is_empty()
     }
 
-    /// Takes bytes of a request; perhaps begins to answer.
+    /// Reads bytes of a request, and may start to answer.
     pub fn read(&mut self, bytes: &[u8], rng: &mut Rng, book: &mut Book) -> Result<(), String> {
         let late = bytes.len().min(self.rest);
         self.rest -= late;
@@ -154,7 +155,7 @@ impl Provider {
             served.text_bytes = text_bytes;
         }
         if early {
-            // The rest of the request would be taken for another one.
+            // The rest of the request would be parsed as another request.
             book.faults.note("provider answers before it has read the request");
             bytes = plain(rng, 400, "{\"error\":{\"message\":\"early\"}}");
             after = After::Reset;
@@ -164,7 +165,7 @@ impl Provider {
         Ok(())
     }
 
-    /// Answers what it has read of a request, and reads on.
+    /// Answers an incompletely read request, and continues to read it.
     fn answer_early(
         &mut self,
         head: &str,
@@ -181,7 +182,7 @@ impl Provider {
         let hostile = book.served.get(&self.last).is_none_or(|served| served.hostile);
         let good = bytes.starts_with(b"HTTP/1.1 200 OK\r\n") && bytes.len() > 200 && !hostile;
         if !good || after == After::Silence {
-            // The rest of the request would be taken for another one.
+            // The rest of the request would be parsed as another request.
             self.answer = Some((bytes, After::Reset));
             return Ok(());
         }
@@ -195,7 +196,7 @@ impl Provider {
         let path = head.split(' ').nth(1).unwrap_or_default();
         let relay = Relay::ALL.into_iter().find(|relay| path == format!("/v1/{}", relay.name()));
         let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
-        // A request that was mangled on its way has none; nobody waits for a certain answer to it.
+        // A request that was mangled by its client has none, and no particular answer is expected.
         let marker: u64 = marker.unwrap_or(0);
         let attempt = 1 + book.served.range((marker, 0)..(marker + 1, 0)).count() as u64;
         if attempt > 8 && marker > 0 {
@@ -223,7 +224,7 @@ impl Provider {
         })
     }
 
-    /// Puts more of the answer on the wire, in whatever pieces the seed says.
+    /// Sends more of the answer, in pieces of random size.
     pub fn write(&mut self, rng: &mut Rng, book: &mut Book) {
         if !self.pipe.is_open() {
             return;
@@ -232,7 +233,7 @@ impl Provider {
             if rng.below(3000) == 0 {
                 book.faults.note("provider says 408 and closes an idle connection");
                 if let Some(served) = book.served.get_mut(&self.last).filter(|_| self.silent) {
-                    // The answer was under way.
+                    // The answer had already started.
                     served.hostile = true;
                 }
                 self.pipe.wire.extend_from_slice(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
@@ -270,17 +271,17 @@ fn plain(rng: &mut Rng, status: u16, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status} Words\r\n{retry}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// Stated end of an answer.
+/// Finish reason of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 struct Reason {
-    /// The finish reason as JSON.
+    /// The reason as JSON.
     text: &'static str,
-    /// True for a reason that does not mean failure.
+    /// True if the reason means a complete answer.
     is_complete: bool,
 }
 
 impl Reason {
-    /// Mostly a good one; a provider that lies has others.
+    /// Returns a good reason in most cases; a lying provider also uses others.
     fn of(asked: &Asked, rng: &mut Rng, faults: &mut Faults) -> Reason {
         let good = match asked.format {
             Dialect::Messages => "\"end_turn\"",
@@ -311,7 +312,7 @@ impl Reason {
     }
 }
 
-/// The answer to one request, as bytes.
+/// Returns the bytes of the answer to one request, and the action after it.
 fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
     let mut served = Served::default();
     let interim: &[u8] = if rng.below(10) == 0 { b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" } else { b"" };
@@ -358,8 +359,8 @@ fn text(asked: &Asked, piece: u64) -> String {
     format!("m{}.a{}.{piece};", asked.marker, asked.attempt)
 }
 
-/// Wraps a body in one of the three framings. Of a body that is cut, the first bytes are sent and the end that its
-/// framing promised never comes; now and then a chunked one ends properly even so.
+/// Wraps a body in one of the three framings. If the body is cut, only its first bytes are sent and the promised rest
+/// never follows; occasionally a chunked body ends properly nevertheless.
 fn framed(rng: &mut Rng, content_type: &str, body: &[u8], cut: Option<usize>) -> (Vec<u8>, After) {
     let mut out = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n").into_bytes();
     let sent = &body[..cut.unwrap_or(body.len())];
@@ -394,7 +395,7 @@ fn framed(rng: &mut Rng, content_type: &str, body: &[u8], cut: Option<usize>) ->
     }
 }
 
-/// Offset at which an answer is cut, if it is.
+/// Returns the offset at which an answer is cut, if it is.
 fn maybe_cut(rng: &mut Rng, len: usize, faults: &mut Faults) -> Option<usize> {
     if rng.below(6) != 0 {
         return None;
@@ -403,7 +404,7 @@ fn maybe_cut(rng: &mut Rng, len: usize, faults: &mut Faults) -> Option<usize> {
     Some(rng.below(len as u64) as usize)
 }
 
-/// Tokens that a provider reports.
+/// Returns the tokens that a provider reports.
 fn used(asked: &Asked, rng: &mut Rng) -> (u64, u64) {
     let some = (1 + rng.below(500), 1 + rng.below(300));
     asked.bill.map_or(some, |bill| (bill.input, bill.output))
@@ -453,7 +454,7 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
     framed(rng, "application/json", body.as_bytes(), cut)
 }
 
-/// A response object of the responses API.
+/// Returns a response object of the Responses API.
 fn response(content: &str, pad: &str, status: &str, usage: Option<(u64, u64)>) -> String {
     let item = "\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"status\":\"completed\"";
     let usage = usage.map_or("null".to_string(), |(input, output)| {
@@ -467,7 +468,7 @@ fn response(content: &str, pad: &str, status: &str, usage: Option<(u64, u64)>) -
     )
 }
 
-/// The events of a response, without the last one.
+/// Returns the events of a response, without the last one.
 fn response_events(asked: &Asked, pieces: u64) -> String {
     let mut out = String::new();
     let mut event = |kind: &str, members: &str| {
@@ -501,7 +502,7 @@ fn response_events(asked: &Asked, pieces: u64) -> String {
     out
 }
 
-/// A whole answer to what is relayed.
+/// Returns a complete answer to a relayed request.
 fn relayed(relay: Relay, (content, pad): (&str, &str), usage: Option<(u64, u64)>, reason: &str) -> String {
     let (input, output) = usage.unwrap_or_default();
     let (own, usage) = match relay {
@@ -526,7 +527,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     let pieces = rng.below(12);
     let (input, output) = used(asked, rng);
     let report = rng.below(5) > 0 && asked.usage;
-    // Now and then fewer texts than were asked for.
+    // Occasionally the answer has fewer texts than requested.
     let ends = asked.texts.min(pieces.max(1));
     let end = Reason::of(asked, rng, faults);
     let mut out = String::new();
@@ -562,7 +563,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
             )
         });
         if piece == 1 && ends > 1 {
-            // The first text is at its end while the other goes on.
+            // The first text ends while the other one continues.
             out.push_str(&end_of(asked, 0, end));
         }
         if rng.below(10) == 0 {
@@ -584,7 +585,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     }
     let mut cut = maybe_cut(rng, out.len(), faults);
     if asked.relay.is_some() {
-        // Behind an event nothing but what has come says that something is missing.
+        // The cut is between two events, so only the contents show that something is missing.
         cut = cut.map(|cut| out[..cut].rfind("\n\n").map_or(0, |end| end + 2));
     }
     let sent = &out[..cut.unwrap_or(out.len())];
@@ -600,7 +601,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     framed(rng, "text/event-stream", out.as_bytes(), cut)
 }
 
-/// The proper end of a stream, sometimes without its terminator.
+/// Appends the proper end of a stream, sometimes without its terminator.
 fn finish(
     asked: &Asked,
     rng: &mut Rng,
@@ -645,7 +646,7 @@ fn finish(
     }
 }
 
-/// The event that ends one of a stream's texts.
+/// Returns the event that ends one text of a stream.
 fn end_of(asked: &Asked, index: u64, end: Reason) -> String {
     let own = if asked.relay.is_some() { "\"text\":\"\"" } else { "\"delta\":{}" };
     format!(

@@ -1,4 +1,4 @@
-//! Results of a run, and its configuration.
+//! Counts of a run, and its configuration.
 
 use super::ledger::{HOSTS, Story, Way};
 use super::wider::Wider;
@@ -11,26 +11,26 @@ use std::fmt;
 pub struct Faults(BTreeMap<&'static str, u64>);
 
 impl Faults {
-    /// Counts one more fault.
+    /// Counts one fault.
     pub fn note(&mut self, kind: &'static str) {
         *self.0.entry(kind).or_default() += 1;
     }
 
-    /// All of them.
+    /// Returns the number of all faults.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Number of kinds of faults.
+    /// Returns the number of kinds that have occurred.
     pub fn kinds(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Kinds of faults there are.
+/// Number of existing kinds of faults.
 const FAULTS: usize = 52;
 
-/// Results of a run.
+/// Counts of a run.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Tally {
     pub requests: u64,
@@ -50,22 +50,22 @@ pub struct Tally {
     pub drains: u64,
     pub reused: u64,
     pub crossed: u64,
-    /// Rows of what is relayed.
+    /// Usage records of relayed requests.
     pub relayed: u64,
     pub reloads: u64,
     pub handovers: u64,
-    /// Successors that did not serve.
+    /// Successors that failed to serve.
     pub taken_back: u64,
-    /// Attempts that spans tell of.
+    /// Attempts in exported spans.
     pub spans: u64,
-    /// Connections of strangers, and those of them that the gateway has closed.
+    /// Connections without a key, and those of them that the gateway has closed.
     pub strangers: u64,
     pub strangers_closed: u64,
-    /// Rows of clients that left, held against what was sent and received.
+    /// Usage records of disconnected clients that were compared with the sent and received bytes.
     pub charged_left: u64,
-    /// Nano-dollars of the greedy tenant, without a shared ledger.
+    /// Nano-dollars spent by the greedy tenant, without a shared ledger.
     pub greedy_nano: u64,
-    /// Only where the ledger is shared.
+    /// Only for a shared ledger.
     pub story: Story,
 }
 
@@ -112,12 +112,12 @@ impl Tally {
         ]
     }
 
-    /// Everything that a run can come to has come about, and every fault.
+    /// Returns true if every outcome and every fault has occurred.
     pub fn is_rich(&self) -> bool {
         self.is_full() && self.greedy_nano > 0 && self.faults.kinds() >= FAULTS
     }
 
-    /// Results on a shared ledger, which has more kinds of faults than a file.
+    /// Returns true if every outcome has occurred on a shared ledger, and every fault but one, which only a file has.
     pub fn is_rich_and_shared(&self) -> bool {
         let story = self.story.clone().fields().iter().all(|count| **count > 0);
         story && self.is_full() && self.faults.kinds() >= FAULTS - 1
@@ -129,7 +129,7 @@ impl Tally {
 }
 
 impl fmt::Display for Tally {
-    /// The totals, as the soak prints them.
+    /// Writes the totals, as the soak test prints them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} requests, {} faults of {} kinds:", self.requests, self.faults.total(), self.faults.kinds())?;
         for (kind, count) in &self.faults.0 {
@@ -148,7 +148,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// The configuration: short deadlines, small bounds, two providers of one shape and one of the other.
+/// Returns the configuration: short timeouts, small bounds, two providers of one API format and one of the other.
 pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
     let mut setting = Setting::default();
     if way != Way::File {
@@ -232,17 +232,17 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
     setting
 }
 
-/// Connections where strangers hold those that clients leave.
+/// `max_connections` in worlds with connections without a key.
 pub const CONNECTIONS: usize = 24;
 
-/// Requests at a time at each target, where that is bounded.
+/// Concurrency limit of each target, in worlds that have one.
 pub const PLACES: usize = 2;
 
 /// The providers of the model `small`.
 pub const UP: &str = "up";
 pub const SECOND: &str = "second";
 
-/// Moves groups, and gives them other limits; or, by number 0, leaves them as they are.
+/// Moves groups and changes their limits, or leaves them unchanged, depending on `number`.
 pub fn set_groups(setting: &mut Setting, number: u64) {
     match number % 4 {
         1 => setting.set("group team", "parent = \"all\""),
@@ -255,7 +255,7 @@ pub fn set_groups(setting: &mut Setting, number: u64) {
     }
 }
 
-/// Has the model `small` served by these.
+/// Sets the providers that serve the model `small`.
 pub fn set_targets(setting: &mut Setting, providers: &[&str], wider: Wider) {
     let places = if wider.places { format!(", concurrency = {PLACES}") } else { String::new() };
     let target = |provider: &&str| format!("{{ provider = \"{provider}\", model = \"up-small\"{places} }}");

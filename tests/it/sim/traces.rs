@@ -1,4 +1,4 @@
-//! Spans of requests, against the rows: each request must have one span, with any result.
+//! Compares spans with usage records: each request must have exactly one span of its own, however it ends.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -7,9 +7,9 @@ use tollgate::policy::row::Row;
 /// The spans so far.
 #[derive(Default)]
 pub struct Traces {
-    /// By request id: trace and span as a row has them, and what was charged.
+    /// By request id: the trace as in the usage record, and the charged output tokens.
     requests: BTreeMap<String, (String, Option<String>)>,
-    /// Attempts that were told of.
+    /// Number of attempts in spans.
     pub attempts: u64,
 }
 
@@ -17,7 +17,7 @@ fn text<'a>(span: &'a Value, name: &str) -> &'a str {
     span[name].as_str().unwrap_or_default()
 }
 
-/// The value of an attribute, without its type.
+/// Returns the value of an attribute, without its type.
 fn attribute<'a>(span: &'a Value, name: &str) -> Option<&'a str> {
     let all = span["attributes"].as_array()?;
     let found = all.iter().find(|one| one["key"] == name)?;
@@ -25,7 +25,7 @@ fn attribute<'a>(span: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 impl Traces {
-    /// Takes spans: of each request its own first, then those of its attempts.
+    /// Parses spans: for each request first its own, then those of its attempts.
     pub fn take(&mut self, spans: &[u8]) -> Result<(), String> {
         let mut own = String::new();
         for line in spans.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -52,7 +52,7 @@ impl Traces {
         Ok(())
     }
 
-    /// Every row of a request that has ended says what its span says. `id`: what the request of a row is called.
+    /// Checks that each usage record agrees with the span of its request. `id` returns the request id of a record.
     pub fn agree(&self, rows: &[Row], id: impl Fn(&Row) -> String) -> Result<(), String> {
         for row in rows {
             let Some((name, out)) = self.requests.get(&id(row)) else { continue };

@@ -1,19 +1,19 @@
-//! Additional features of some worlds: little room for many keys, a successor, providers that answer before they have
-//! read, names without an address. They have a random generator of their own, so that a seed without them makes the
-//! same choices as before.
+//! Additional features of some worlds: small buffers for many keys, a successor, providers that answer before they have
+//! read, names without an address. They use a separate random generator, so that a seed without them makes the same
+//! choices as before.
 
 use tollgate::base::rng::Rng;
 
-/// When what becomes of a successor.
+/// Schedule of a successor.
 #[derive(Copy, Clone, Debug)]
 pub struct Upgrade {
     /// Step at which it starts,
     pub at: u64,
-    /// is ready at this one,
+    /// at which it is ready,
     pub ready: u64,
-    /// and has the ledger so many steps after it was given it.
+    /// and the number of steps from the hand-over of the ledger until it has taken it.
     pub takes: u64,
-    /// Unless something becomes of it.
+    /// A fate other than `Serves` interrupts this.
     pub fate: Fate,
 }
 
@@ -37,25 +37,25 @@ pub enum Fate {
 /// Additional features of one world.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Wider {
-    /// Half the buffers, ten keys, and more bodies that are large.
+    /// Half the buffers, ten keys, and more large bodies.
     pub tight: bool,
-    /// A successor.
+    /// There is a successor.
     pub upgrade: Option<Upgrade>,
-    /// Providers answer before they have read the whole request, and read on.
+    /// Providers answer before they have read the whole request, and continue to read it.
     pub early: bool,
-    /// Two requests at a time at each target.
+    /// Each target has a concurrency limit of two.
     pub places: bool,
-    /// Requests wait for those, and ten keys have them.
+    /// Requests queue for these slots, and ten keys send them.
     pub queue: bool,
-    /// Half of the requests are for what is relayed.
+    /// Half of the requests are relayed ones.
     pub relays: bool,
-    /// The host of the provider of messages has no address, and clients send many requests in one piece.
+    /// The host name of the Messages provider has no address, and clients pipeline many requests in one piece.
     pub nameless: bool,
     /// Spans are exported.
     pub spans: bool,
-    /// Strangers hold all connections that clients leave.
+    /// Connections without a key use all that clients leave free.
     pub strangers: bool,
-    /// A third of the clients are of a tenant that tries to pay for less than it uses.
+    /// A third of the clients belong to a tenant that tries to pay for less than it uses.
     pub greedy: bool,
     /// Providers lie about how their answers end.
     pub lies: bool,
@@ -64,7 +64,7 @@ pub struct Wider {
 }
 
 impl Wider {
-    /// Features of the world of a seed, which runs for this number of steps.
+    /// Returns the features of the world of a seed that runs for this number of steps.
     pub fn of(seed: u64, steps: u64) -> Wider {
         let mut rng = Rng::from_u64(seed ^ 0x77_6964_6572);
         let (tight, upgrade, early, nameless) = (rng.below(4), rng.below(4), rng.below(4), rng.below(6));
@@ -98,7 +98,7 @@ impl Wider {
         }
     }
 
-    /// Value of `max_buffered`, in MiB.
+    /// Returns the value of `max_buffered`, in MiB.
     pub fn budget(self) -> usize {
         if self.tight { 1 } else { 2 }
     }

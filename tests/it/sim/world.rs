@@ -1,4 +1,4 @@
-//! The world: one gateway, its clients and providers, and a seed that picks who moves next.
+//! The world: one gateway, its clients and providers, and a seed that chooses the next event.
 
 use super::check::{Seen, row_holds};
 use super::clients::{Client, Supply};
@@ -24,13 +24,13 @@ use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord, issue};
 use tollgate::policy::row::{Row, Running};
 use tollgate::wire::Dialect;
 
-/// Client connections at a time.
+/// Maximum number of client connections.
 const CLIENTS_MAX: usize = 12;
-/// Verbs of one settling; beyond it something spins.
+/// Maximum number of rounds until the gateway must be idle; more mean an endless loop.
 const ROUNDS_MAX: usize = 100_000;
-/// Seconds in which everything must have come to its end, well beyond every deadline towards a provider.
+/// Seconds within which everything must have ended, well beyond every timeout for a provider.
 const TIMEOUT: u64 = 300;
-/// The `write_stall` of the configuration, in microseconds.
+/// The configured `write_stall`, in microseconds.
 const WRITE_STALL: u64 = 30_000_000;
 /// Requests per window of the tight plan.
 const TIGHT: u64 = 4;
@@ -40,15 +40,15 @@ struct World {
     rng: Rng,
     now: Now,
     clients: Vec<Client>,
-    /// Connections that never show a key.
+    /// Connections that never send a key.
     strangers: Vec<Pipe>,
     providers: Vec<Provider>,
-    /// Dials without an answer yet.
+    /// Dials that are not answered yet.
     dialing: Vec<(Conn, Dialect)>,
     asked: Vec<(Arc<str>, u16)>,
-    /// Work that a helper thread would be at.
+    /// Work of the helper threads.
     works: Vec<Work>,
-    /// Keys that the ledger is asked for.
+    /// Keys that the ledger must look up.
     looks: Vec<KeyId>,
     keys: KeyRing,
     key_texts: Vec<String>,
@@ -56,13 +56,13 @@ struct World {
     book: Book,
     seen: BTreeMap<String, Seen>,
     ledger: Ledger,
-    /// Answers wait for their rows.
+    /// True if answers wait for their usage records.
     before_reply: bool,
-    /// A helper thread is reading the configuration again.
+    /// True if a helper thread is reading the configuration again.
     reloading: bool,
     exit: bool,
     draining: bool,
-    /// No client begins anything new.
+    /// True if clients start nothing new.
     winding_up: bool,
     /// The present configuration.
     config: Arc<Config>,
@@ -70,13 +70,13 @@ struct World {
     steps: u64,
     successor: Successor,
     has_served: bool,
-    /// The requests that ran when the ledger was given away.
+    /// The requests that ran when the ledger was handed over.
     handed_over: Option<BTreeSet<[u8; 16]>>,
     traces: Traces,
     tally: Tally,
 }
 
-/// Progress of a successor.
+/// Stage of a successor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Successor {
     None,
@@ -86,7 +86,7 @@ enum Successor {
     Given(u64),
     Serves,
     Dead,
-    /// The successor has ended.
+    /// The successor is being ended.
     Ends,
     Gone,
 }
@@ -119,7 +119,8 @@ impl World {
         let now = begin();
         let mut seed_bytes = [0u8; 32];
         seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        // In most worlds ordinary requests and answers are long work, so that everything happens while it is away.
+        // In most worlds ordinary requests and answers are long work, so that any event may happen while a thread runs
+        // it.
         let work_min = [Some(0), Some(100), Some(600), None][(seed % 4) as usize];
         let keys_known = keys.records.clone();
         let start =
@@ -183,7 +184,7 @@ impl World {
         vitals_hold(&self.gateway.vitals(), self.wider.budget() << 20)
     }
 
-    /// No target has more requests in flight than places, and nobody waits for one that is there.
+    /// Checks that no target has more requests in flight than slots, and that no request waits while a slot is free.
     fn places_hold(&mut self) -> Result<(), String> {
         let vitals = self.gateway.vitals();
         if self.wider.places && vitals.flying_most > PLACES {
@@ -195,7 +196,7 @@ impl World {
         }
     }
 
-    /// A successor starts, is ready later, takes the ledger later; or does not.
+    /// Runs the successor: it starts, is ready later, takes the ledger later; or it fails.
     fn upgrade(&mut self) -> Result<(), String> {
         let Some(Upgrade { at, ready, takes, fate }) = self.wider.upgrade else { return Ok(()) };
         let notice = match self.successor {
@@ -226,7 +227,7 @@ impl World {
         self.settle()
     }
 
-    /// A hand-over that is under way comes to its end, whatever that is.
+    /// Waits until a hand-over in progress has ended, with any result.
     fn finish_upgrade(&mut self) -> Result<(), String> {
         for _ in 0..TIMEOUT {
             if matches!(self.successor, Successor::None | Successor::Serves | Successor::Gone) {
@@ -239,7 +240,7 @@ impl World {
         Err(format!("a hand-over without end: {:?}", self.successor))
     }
 
-    /// The ledger is given away with a list of what still runs; until it comes back nothing may be admitted.
+    /// Hands over the ledger with a list of the running requests. Until it is returned, no request may be admitted.
     fn hand_over(&mut self, running: Vec<Running>) -> Result<(), String> {
         let running = running.into_iter().map(|one| one.request).collect();
         self.successor = Successor::Given(self.steps);
@@ -249,7 +250,7 @@ impl World {
         }
     }
 
-    /// The successor does not serve: what was given comes back.
+    /// The successor does not serve, so the ledger is returned.
     fn take_back(&mut self) -> Result<(), String> {
         self.tally.taken_back += 1;
         self.handed_over = None;
@@ -257,7 +258,7 @@ impl World {
         if self.has_served { Err("it takes back what a successor serves from".to_string()) } else { Ok(()) }
     }
 
-    /// Takes what the gateway hands to its ledger, or to its successor's.
+    /// Handles the orders that the gateway gives to its ledger, or to its successor's.
     fn take_order(&mut self, order: Order) -> Result<(), String> {
         if let Some(running) = &self.handed_over {
             let strange = match &order {
@@ -307,7 +308,8 @@ impl World {
         if self.winding_up || self.draining || waits || self.clients.len() >= CLIENTS_MAX {
             return Ok(());
         }
-        // Beside strangers each client has an address of its own, so that none is ever the one that has to go.
+        // With connections that show no key, each client has its own address, so that no client is ever closed to make
+        // room.
         let own = if self.wider.strangers { (self.steps % 200) as u8 } else { 7 };
         let peer = ([192, 0, 2, own], 999).into();
         let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
@@ -323,7 +325,7 @@ impl World {
         Ok(())
     }
 
-    /// A stranger connects, waits, drips, floods, reads or leaves.
+    /// A connection without a key is opened, waits, sends slowly or fast, reads or ends.
     fn move_stranger(&mut self) -> Result<(), String> {
         let waits = !self.gateway.wants_clients(0) && self.wider.upgrade.is_some();
         if self.rng.below(3) == 0 && !self.winding_up && !self.draining && !waits {
@@ -354,7 +356,7 @@ impl World {
         self.settle()
     }
 
-    /// Delivers the bytes that have arrived on a connection, as a real loop would read them now.
+    /// Delivers the bytes that have arrived on a connection, as a real event loop would read them now.
     fn hear(&mut self, conn: Conn) {
         let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
         let mut pipes = clients.chain(&mut self.strangers);
@@ -364,7 +366,7 @@ impl World {
         self.gateway.heard(conn, self.now);
     }
 
-    /// Dials, names, the store and the keys.
+    /// Handles dials, DNS lookups, the store, and the keys.
     fn outside(&mut self) -> Result<(), String> {
         if !self.works.is_empty() && self.rng.below(4) > 0 {
             let work = self.works.swap_remove(self.rng.below(self.works.len() as u64) as usize);
@@ -444,7 +446,7 @@ impl World {
         }
     }
 
-    /// The configuration has been read: with a provider less, with its models the other way round, or wrong.
+    /// Finishes a reload: the new configuration lacks a provider, has the models in another order, or is invalid.
     fn reload(&mut self) {
         let mut fresh = setting(self.before_reply, self.ledger.way, self.wider);
         match self.rng.below(3) {
@@ -530,7 +532,7 @@ impl World {
         }
     }
 
-    /// Performs what the gateway asked for.
+    /// Performs the actions of the gateway.
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             for conn in std::mem::take(self.gateway.dirty()) {
@@ -541,7 +543,7 @@ impl World {
                     pipe.stopped_at = None;
                 }
             }
-            // What is given in the turn that hands over belongs to what came before.
+            // Orders of the iteration that hands over belong to the time before.
             let mut handed_over = None;
             for order in std::mem::take(self.gateway.orders()) {
                 match order {
@@ -613,7 +615,7 @@ impl World {
         Ok(())
     }
 
-    /// The gateway has closed a client's connection: was that right?
+    /// Checks that the gateway had a reason to close a client's connection.
     fn client_closed(&mut self, index: usize, shut: Shut) -> Result<(), String> {
         let mut client = self.clients.swap_remove(index);
         client.pipe.closed = Some(shut);
@@ -645,7 +647,7 @@ impl World {
         Ok(())
     }
 
-    /// All clients finish or leave. The gateway is drained, or continues.
+    /// Lets all clients finish or disconnect. The gateway is drained, or continues.
     fn wind_up(&mut self, steps: u64) -> Result<(), String> {
         self.winding_up = true;
         let drain = self.rng.below(2) == 0;
@@ -659,7 +661,7 @@ impl World {
         }
         self.finish_upgrade()?;
         if drain {
-            // drain_timeout, then write_stall for those that do not read.
+            // drain_timeout, then write_stall for clients that do not read.
             self.advance(30_000_000 + WRITE_STALL + 5_000_000)?;
             if !self.exit || !self.clients.is_empty() {
                 return Err(format!("drained and not gone: {:?}", self.gateway.vitals()));
@@ -681,7 +683,7 @@ impl World {
             self.settle()?;
         }
         self.finish_works()?;
-        // Whatever is left runs into its deadline.
+        // The rest reaches its deadline.
         self.advance(3_600_000_000)?;
         if self.gateway.next_deadline().is_some_and(|due| due != Mono::NEVER) {
             return Err("a deadline is left after everybody has left".to_string());
@@ -689,7 +691,7 @@ impl World {
         nothing_is_held(&self.gateway.vitals())
     }
 
-    /// All work that is away is done and comes back.
+    /// Runs all work of the helper threads and returns the results.
     fn finish_works(&mut self) -> Result<(), String> {
         while let Some(work) = self.works.pop() {
             self.gateway.notice(Notice::Worked(work.run()), self.now);
@@ -698,7 +700,7 @@ impl World {
         Ok(())
     }
 
-    /// Everybody behaves for long enough that every deadline has passed: then no client may still wait for an answer.
+    /// All peers behave well until every deadline has passed. Then no client may still wait for an answer.
     fn let_finish(&mut self) -> Result<(), String> {
         for _ in 0..TIMEOUT {
             while !self.dialing.is_empty() {
@@ -736,7 +738,7 @@ impl World {
         }
     }
 
-    /// With no request running, the quota of each key is the sum of its rows.
+    /// Checks that the quota of each key is the sum of its usage records while no request runs.
     fn ask_quota(&mut self) -> Result<(), String> {
         for client in std::mem::take(&mut self.clients) {
             self.gateway.closed(client.pipe.conn, Ending::Broken, self.now);
@@ -765,8 +767,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a quota shows the budget with the least left by the rows: of the key, or of a group above it now,
-    /// including rows of former members.
+    /// Checks that a quota shows the budget with the smallest remainder by the usage records: that of the key, or of a
+    /// group that is above it now, including records of former members.
     fn budget_holds(&self, record: &KeyRecord, answer: &str) -> Result<(), String> {
         let own = self.ledger.rows.iter().filter(|row| row.key == record.id).map(|row| row.cost_nano);
         let plan = self.config.plan(&record.plan).map_or(0, |plan| plan.budget);
@@ -840,7 +842,7 @@ impl World {
                 return Err(format!("settled twice: {row:?}"));
             }
             if Some(row.key) == tight {
-                // Alone is who admits without the shared ledger: up to its share.
+                // Requests admitted without the shared ledger count towards the host's own share.
                 let alone = self.ledger.way == Way::Local && !row.lease.as_ref().is_some_and(|lease| lease.shared);
                 *per_window.entry((alone, row.admitted.0 / 60_000)).or_default() += 1;
             }

@@ -1,21 +1,21 @@
-//! A strict, incremental reader of what a client receives: a sequence of HTTP/1.1 answers (RFC 9112). It shares no code
-//! with the gateway. Wherever it stops, what it has seen is a prefix of a valid sequence; anything else is an error.
+//! A strict, incremental parser of the HTTP/1.1 answers that a client receives (RFC 9112). It shares no code with the
+//! gateway. At any point the bytes so far are a prefix of a valid sequence of answers; anything else is an error.
 
-/// Result of a read.
+/// A parsed part of an answer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Piece {
-    /// A head, its lines without line ends; the first is the status line.
+    /// A head: its status, and its lines without line ends; the first one is the status line.
     Head(u16, Vec<String>),
-    /// Payload, freed of chunk framing.
+    /// Payload without chunk framing.
     Body(Vec<u8>),
-    /// The answer is complete. True: it was chunked.
+    /// The end of an answer. True if it was chunked.
     End(bool),
 }
 
 #[derive(Copy, Clone, PartialEq, Debug)]
 enum State {
     Head,
-    /// So many bytes are to come; at none of them yet, so it may be an answer to HEAD.
+    /// Number of remaining bytes, and whether none has arrived yet, since then it may be the answer to a HEAD.
     Length(u64, bool),
     ChunkSize,
     ChunkData(u64),
@@ -24,7 +24,7 @@ enum State {
     ToEnd,
 }
 
-/// The reader.
+/// The parser.
 #[derive(Debug)]
 pub struct Answers {
     rest: Vec<u8>,
@@ -38,17 +38,17 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Between two answers, with nothing left over.
+    /// Returns true between two answers, with no bytes left.
     pub fn is_between(&self) -> bool {
         self.rest.is_empty() && matches!(self.state, State::Head | State::Length(_, true))
     }
 
-    /// Inside an answer whose end is the end of the connection.
+    /// Returns true inside an answer that ends with the connection.
     pub fn runs_to_end(&self) -> bool {
         self.state == State::ToEnd
     }
 
-    /// Takes bytes; appends what they complete to `out`.
+    /// Parses bytes, and appends the completed parts to `out`.
     pub fn feed(&mut self, data: &[u8], out: &mut Vec<Piece>) -> Result<(), String> {
         self.rest.extend_from_slice(data);
         while self.step(out)? {}
@@ -106,7 +106,7 @@ impl Answers {
         if left > 0 && self.rest.is_empty() {
             return Ok(false);
         }
-        // No body of ours begins like a status line: this was the answer to a HEAD.
+        // No body of the gateway starts like a status line, so this was the answer to a HEAD.
         let head_follows = untouched && left > 0 && b"HTTP/1.1 ".starts_with(&self.rest[..self.rest.len().min(9)]);
         if head_follows && self.rest.len() < 9 {
             return Ok(false);
@@ -154,7 +154,7 @@ impl Answers {
     }
 }
 
-/// The value of a header in the lines of a head.
+/// Returns the value of a header in the lines of a head.
 pub fn field<'a>(lines: &'a [String], name: &str) -> Option<&'a str> {
     lines.iter().skip(1).find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }

@@ -1,5 +1,5 @@
-//! Common code of the transcript runner, the simulator and the fuzz targets: a configuration from sections, keys, a
-//! strict reader of HTTP answers that is independent of the code under test, and invariants of the vitals.
+//! Code shared by the transcripts, the simulator and the fuzz targets: a configuration from sections, keys, a strict
+//! parser of HTTP answers that is independent of the code under test, and invariants of the vitals.
 #![allow(dead_code)]
 
 pub mod answers;

@@ -1,4 +1,5 @@
-//! A small configuration with one provider and one model of each shape, changed line by line, and keys for it.
+//! A small configuration with one provider and one model of each API format, which tests change line by line, and keys
+//! for it.
 
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
@@ -8,10 +9,10 @@ use tollgate::policy::keys::{KeyRecord, Scope, issue};
 use tollgate::policy::window::parse_moment;
 use tollgate::wire::Relay;
 
-/// When every test begins.
+/// Start time of every test.
 pub const BEGIN: &str = "2026-11-20T09:00:10Z";
 
-/// Secrets of the providers. They must never reach a client or a log.
+/// Secrets for the providers. They must never reach a client or a log.
 pub const SECRETS: [&str; 3] = ["sk-upstream-chat", "sk-upstream-messages", "sk-upstream-second"];
 
 const BASE: &[(&str, &[&str])] = &[
@@ -61,7 +62,7 @@ const BASE: &[(&str, &[&str])] = &[
     ("plan team", &["name = \"team\"", "tokens = 1_000_000", "requests = 100"]),
 ];
 
-/// The text of a configuration as sections of lines.
+/// The text of a configuration, as sections of lines.
 #[derive(Clone)]
 pub struct Setting {
     sections: Vec<(String, Vec<String>)>,
@@ -75,7 +76,7 @@ impl Default for Setting {
 }
 
 impl Setting {
-    /// Sets one `key = value` of a section; a section that is new is added, with its name or id.
+    /// Sets one `key = value` of a section. An unknown section is added, with its name or id.
     pub fn set(&mut self, section: &str, line: &str) {
         let key = line.split('=').next().unwrap_or_default().trim();
         if !self.sections.iter().any(|(name, _)| name == section) {
@@ -90,7 +91,7 @@ impl Setting {
         lines.push(line.to_string());
     }
 
-    /// The TOML.
+    /// Returns the configuration as TOML.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for (name, lines) in &self.sections {
@@ -107,7 +108,7 @@ impl Setting {
         out
     }
 
-    /// The configuration; panics with all errors if it is wrong.
+    /// Returns the parsed configuration; panics with all errors if it is invalid.
     pub fn high(&self) -> Config {
         let text = self.text();
         let env = |name: &str| match name {
@@ -119,20 +120,20 @@ impl Setting {
             _ => None,
         };
         let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".to_string());
-        // A program prints what it is called.
+        // Each program prints its own command line.
         let run = |program: &[String], _: &[String]| Ok(program.join("-"));
         let source = Source { file: "test.toml", text: &text, env: &env, read: &read, run: &run };
         match Config::parse(&source) {
             Ok(high) => high,
             Err(errors) => {
                 let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-                panic!("the configuration of the test is wrong:\n{}\n{text}", errors.join("\n"));
+                panic!("the configuration of the test is invalid:\n{}\n{text}", errors.join("\n"));
             }
         }
     }
 }
 
-/// Keys by the name under which a test knows them: the text a client sends, and the record the gateway has.
+/// Keys by their name in a test: the text that a client sends, and the gateway's record.
 #[derive(Clone, Default)]
 pub struct KeyRing {
     pub texts: BTreeMap<String, String>,
@@ -142,8 +143,9 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Issues one; `words` are `plan=P`, `group=G`, `budget=DOLLARS`, `endpoints=a,b`, `models=a,b`, `expires=DATE`, `revoked=DATE`, `disabled`; `untold`: the
-    /// ledger has it, and the gateway does not know it yet; `lost`: nor does the ledger.
+    /// Issues a key. `words` are `plan=P`, `group=G`, `budget=DOLLARS`, `endpoints=a,b`, `models=a,b`, `expires=DATE`,
+    /// `revoked=DATE`, `disabled`; `untold`: the ledger knows the key, but the gateway does not yet; `lost`: the ledger
+    /// does not know it either.
     pub fn issue(&mut self, name: &str, words: &[&str]) {
         let mut rng = Rng::from_u64(7000 + self.texts.len() as u64);
         let issued = issue("tg_", |out| out.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8));
@@ -194,13 +196,13 @@ impl KeyRing {
     }
 }
 
-/// The first moment of a test.
+/// Returns the start time of every test.
 pub fn begin() -> Now {
     Now { mono: Mono(1_000_000), unix: parse_moment(BEGIN).unwrap_or_default() }
 }
 
-/// The moment `micros` after `now`, on both clocks. `BEGIN` is a whole second and `mono` began at one, so that the
-/// two stay in step to the millisecond.
+/// Returns the time `micros` after `now`, on both clocks. `BEGIN` is a whole second and `mono` starts at one second, so
+/// both clocks agree to the millisecond.
 pub fn later(now: Now, micros: u64) -> Now {
     let start = begin();
     let mono = Mono(now.mono.0 + micros);

@@ -1,9 +1,9 @@
-//! Ends of connections, half and whole, and the bytes that are still read and written then.
+//! Ends of connections, half and complete, and the bytes that are still read and written afterwards.
 
 use super::*;
 
 #[test]
-fn an_end_of_writing_is_a_fin_and_what_comes_is_still_read() {
+fn finished_connection_sends_a_fin_and_still_reads() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     world.order(Order::Send(conn, b"the last word".to_vec()));
@@ -20,7 +20,7 @@ fn an_end_of_writing_is_a_fin_and_what_comes_is_still_read() {
 }
 
 #[test]
-fn an_abort_reaches_the_peer_as_a_reset() {
+fn abort_sends_a_reset() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     world.close(conn, Shut::Abort);
@@ -28,10 +28,10 @@ fn an_abort_reaches_the_peer_as_a_reset() {
 }
 
 #[test]
-fn data_and_fin_that_arrive_together_are_both_seen_on_the_accepted_side() {
+fn data_and_fin_together_are_both_reported_for_a_client() {
     for round in 0..50 {
         let world = World::new();
-        // Connected, written and ended before the loop has a chance to see the connection in between.
+        // The client connects, writes and closes before the loop can see the connection in between.
         let mut socket = StdStream::connect(world.addr).unwrap();
         socket.write_all(b"GET /").unwrap();
         socket.shutdown(std::net::Shutdown::Write).unwrap();
@@ -42,7 +42,7 @@ fn data_and_fin_that_arrive_together_are_both_seen_on_the_accepted_side() {
 }
 
 #[test]
-fn data_and_fin_that_arrive_together_are_both_seen_on_the_dialed_side() {
+fn data_and_fin_together_are_both_reported_for_an_upstream() {
     for round in 0..50 {
         let world = World::new();
         let (mut socket, conn) = world.upstream();
@@ -54,7 +54,7 @@ fn data_and_fin_that_arrive_together_are_both_seen_on_the_dialed_side() {
 }
 
 #[test]
-fn a_server_that_answers_and_ends_before_it_is_asked_is_heard_in_full() {
+fn server_that_answers_and_ends_early_is_read_completely() {
     let world = World::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let conn = Conn { side: Side::Upstream, slot: 3, generation: 9 };
@@ -68,7 +68,7 @@ fn a_server_that_answers_and_ends_before_it_is_asked_is_heard_in_full() {
 }
 
 #[test]
-fn a_client_that_ended_its_half_can_still_be_answered() {
+fn half_closed_client_can_still_be_answered() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     socket.shutdown(std::net::Shutdown::Write).unwrap();
@@ -82,7 +82,7 @@ fn a_client_that_ended_its_half_can_still_be_answered() {
 }
 
 #[test]
-fn an_end_is_heard_while_the_core_does_not_want_to_read() {
+fn end_is_reported_while_the_core_does_not_read() {
     for side in [Side::Client, Side::Upstream] {
         for (ends, how) in [(drop as fn(StdStream), Ending::Fin), (reset, Ending::Broken)] {
             let world = World::new();
@@ -90,13 +90,13 @@ fn an_end_is_heard_while_the_core_does_not_want_to_read() {
             world.want(false);
             ends(socket);
             assert_eq!(world.next(), Heard::Closed(conn, how), "{side:?}");
-            assert!(world.is_silent(30), "told twice");
+            assert!(world.is_silent(30), "the end was reported twice");
         }
     }
 }
 
 #[test]
-fn a_client_that_leaves_behind_unwanted_bytes_has_left() {
+fn client_that_ends_behind_unread_bytes_has_left() {
     for (ends, how) in [(drop as fn(StdStream), Ending::Fin), (reset, Ending::Broken)] {
         let world = World::new();
         let (mut socket, conn) = world.client();
@@ -111,7 +111,7 @@ fn a_client_that_leaves_behind_unwanted_bytes_has_left() {
 }
 
 #[test]
-fn an_upstreams_unwanted_bytes_wait_and_its_end_comes_after_them() {
+fn unread_bytes_of_an_upstream_are_delivered_before_its_end() {
     for (ends, how) in [(drop as fn(StdStream), Ending::Fin), (reset, Ending::Broken)] {
         let world = World::new();
         let (mut socket, conn) = world.upstream();

@@ -1,4 +1,4 @@
-//! TLS towards clients: the loop shows a certificate made by the test.
+//! TLS for clients: the loop shows a certificate that the test has created.
 
 use super::*;
 use rcgen::{CertificateParams, KeyPair};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 type Secured = StreamOwned<ClientConnection, StdStream>;
 
-/// A self-signed certificate for `gate.test`, its key, and their folder, which goes with it.
+/// A self-signed certificate for `gate.test` and its key, in a folder that is removed when this is dropped.
 struct Card {
     folder: PathBuf,
 }
@@ -29,7 +29,7 @@ impl Card {
         card
     }
 
-    /// Another key and certificate in the same files.
+    /// Writes another key and certificate into the same files.
     fn renew(&self) {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(vec!["gate.test".to_string()]).unwrap().self_signed(&key).unwrap();
@@ -49,7 +49,7 @@ impl Card {
         Security::load(&[], Some((&self.cert(), &self.key())), before).unwrap()
     }
 
-    /// A client's configuration that trusts the present certificate and speaks `versions`.
+    /// Returns the configuration of a client that trusts the present certificate and supports `versions`.
     fn trusting(&self, versions: &[&'static rustls::SupportedProtocolVersion]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.cert()).unwrap()).unwrap();
@@ -65,7 +65,7 @@ fn session(config: &Arc<ClientConfig>) -> ClientConnection {
     ClientConnection::new(config.clone(), ServerName::try_from("gate.test").unwrap()).unwrap()
 }
 
-/// The next client let in, whatever else is heard of earlier ones.
+/// Waits for the next accepted client, and ignores events of earlier ones.
 fn accepted(world: &World) -> Conn {
     loop {
         if let Heard::Accepted(conn) = world.next() {
@@ -90,7 +90,7 @@ fn bytes(world: &World, count: usize) -> Vec<u8> {
     while got.len() < count {
         match world.next() {
             Heard::Bytes(_, bytes) => got.extend(bytes),
-            // An earlier client of the same test.
+            // Event of an earlier client of the same test.
             Heard::Drained(_) | Heard::Closed(..) => {}
             other => panic!("{other:?} after {} bytes", got.len()),
         }
@@ -101,7 +101,7 @@ fn bytes(world: &World, count: usize) -> Vec<u8> {
 const BOTH: &[&rustls::SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 
 #[test]
-fn a_client_speaks_http11_over_either_version_and_a_megabyte_each_way_arrives_whole() {
+fn megabyte_each_way_arrives_over_both_tls_versions() {
     let card = Card::new("hello");
     let world = World::secured(card.security(None));
     for (versions, version) in [
@@ -122,7 +122,7 @@ fn a_client_speaks_http11_over_either_version_and_a_megabyte_each_way_arrives_wh
 }
 
 #[test]
-fn a_request_in_one_segment_with_the_end_of_the_handshake_is_not_lost() {
+fn request_in_the_last_segment_of_the_handshake_is_not_lost() {
     let card = Card::new("early");
     let world = World::secured(card.security(None));
     let mut socket = StdStream::connect(world.addr).unwrap();
@@ -143,7 +143,7 @@ fn a_request_in_one_segment_with_the_end_of_the_handshake_is_not_lost() {
 }
 
 #[test]
-fn a_second_connection_resumes_also_after_the_certificate_was_renewed() {
+fn second_connection_resumes_even_after_a_renewed_certificate() {
     let card = Card::new("resume");
     let security = card.security(None);
     let world = World::secured(security.clone());
@@ -152,7 +152,7 @@ fn a_second_connection_resumes_also_after_the_certificate_was_renewed() {
         for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
             let (mut client, conn) = connect(&world, &config);
             assert_eq!(client.conn.handshake_kind(), Some(kind));
-            // The ticket lies before these bytes, so it has been read with them.
+            // The ticket precedes these bytes, so it has been read with them.
             world.order(Order::Send(conn, b"x".to_vec()));
             client.read_exact(&mut [0]).unwrap();
         }
@@ -164,7 +164,8 @@ fn a_second_connection_resumes_also_after_the_certificate_was_renewed() {
     card.renew();
     let renewed = Box::new(card.security(Some(&security)));
     assert!(world.mailbox.send(ReactorMessage::Security(renewed)).is_ok());
-    // A new client needs the new certificate, one with a ticket needs none, and who is connected stays so.
+    // A new client needs the new certificate, a client with a ticket needs none, and a connected client stays
+    // connected.
     let (fresh, _) = connect(&world, &card.trusting(BOTH));
     assert_eq!(fresh.conn.handshake_kind(), Some(HandshakeKind::Full));
     let (again, _) = connect(&world, &config);
@@ -177,7 +178,7 @@ fn a_second_connection_resumes_also_after_the_certificate_was_renewed() {
             break;
         }
     }
-    assert!(refusing.is_handshaking(), "the old certificate was shown");
+    assert!(refusing.is_handshaking(), "the old certificate was used");
     client.write_all(b"still here").unwrap();
     loop {
         match world.next() {
@@ -189,7 +190,7 @@ fn a_second_connection_resumes_also_after_the_certificate_was_renewed() {
 }
 
 #[test]
-fn a_goodbye_is_heard_as_such_and_a_cut_as_a_broken_end() {
+fn close_notify_is_a_proper_end_and_a_cut_is_broken() {
     let card = Card::new("ends");
     let world = World::secured(card.security(None));
     for (notify, fin, how) in [(true, false, Ending::Fin), (true, true, Ending::Fin), (false, true, Ending::Broken)] {
@@ -207,7 +208,7 @@ fn a_goodbye_is_heard_as_such_and_a_cut_as_a_broken_end() {
 }
 
 #[test]
-fn who_does_not_speak_tls_is_told_so_and_forgotten() {
+fn plain_http_client_on_a_tls_listener_gets_an_answer() {
     let card = Card::new("plain");
     let world = World::secured(card.security(None));
     for said in [&b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"[..], b"\x16\x03\x01\xff\xff", b""] {
@@ -220,7 +221,7 @@ fn who_does_not_speak_tls_is_told_so_and_forgotten() {
 }
 
 #[test]
-fn a_key_that_does_not_fit_and_a_file_without_one_are_named() {
+fn wrong_key_and_file_without_a_key_are_named() {
     let (card, other) = (Card::new("one"), Card::new("other"));
     let load = |cert: &Path, key: &Path| Security::load(&[], Some((cert, key)), None).err().unwrap().to_string();
     let text = load(&card.cert(), &other.key());

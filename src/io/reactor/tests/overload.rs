@@ -1,12 +1,12 @@
-//! A loop that has more to do than one turn holds, and one whose process has no descriptor left.
+//! An event loop with more work than one iteration can do, and one whose process has no descriptor left.
 
 use super::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Type};
 
-/// The time for a dial runs meanwhile: it must not fail for what others have sent.
+/// Other connections' bytes must not delay the report of an established dial, whose timeout is running.
 #[test]
-fn a_connection_that_stands_is_told_before_what_else_waits_for_its_turn() {
+fn established_dial_is_reported_before_waiting_bytes() {
     let world = World::new();
     let mut clients: Vec<_> = (0..20).map(|_| world.client()).collect();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -17,7 +17,7 @@ fn a_connection_that_stands_is_told_before_what_else_waits_for_its_turn() {
     let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
     world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None, tunnel: None }));
     drop(stand);
-    // Where the machine is full the kernel takes its time to connect: what comes until then does not count.
+    // On a busy machine the kernel takes time to connect. Events until then do not count.
     listener.accept().unwrap();
     let early: Vec<_> = world.heard.try_iter().collect();
     let (mut seen, mut before) = (0, 0);
@@ -29,13 +29,14 @@ fn a_connection_that_stands_is_told_before_what_else_waits_for_its_turn() {
         seen += 1;
         before += u32::from(number >= early.len());
     }
-    // One in the turn that dials, one in the turn that finds it done, and one for how long a thread takes to look.
+    // One event in the iteration that dials, one in the iteration that finds the connection established, and one for
+    // the delay of this thread.
     assert!(before <= 3, "{before} of 20 came first");
     (seen..20).for_each(|_| assert!(matches!(world.next(), Heard::Bytes(..))));
 }
 
-/// A core names a connection for each piece that it appends. A client that takes more than one turn to write to must not
-/// multiply the work by the number of pieces.
+/// A core names a connection for each piece that it appends. If writing to a client takes several iterations, the work
+/// must not be multiplied by the number of pieces.
 #[test]
 fn pieces_for_one_connection_are_flushed_together() {
     const PIECES: usize = 2000;
@@ -50,12 +51,12 @@ fn pieces_for_one_connection_are_flushed_together() {
     socket.read_exact(&mut got).unwrap();
     assert_eq!(world.next(), Heard::Drained(conn));
     let (asked, turns) = (world.asked.load(Ordering::Relaxed), world.turns.load(Ordering::Relaxed));
-    // Twice in the rounds of each turn, and once for each piece.
+    // Twice in the rounds of each iteration, and once for each piece.
     let most = PIECES as u64 + 2 * (limits::ROUNDS_PER_TURN as u64) * (turns + 1);
     assert!(asked <= most, "{asked} flushes in {turns} turns");
 }
 
-/// The whole process runs out of descriptors here, so it has to be one of its own.
+/// The whole process runs out of descriptors, so this test starts a separate one.
 #[test]
 fn a_loop_without_descriptors_pauses_and_recovers() {
     let name = "io::reactor::tests::overload::without_descriptors";
@@ -73,7 +74,7 @@ fn without_descriptors() {
     let sockets: Vec<_> = (0..16).map(|_| socket2::Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).unwrap();
-    // The connections have their descriptors already; every other one is taken before they are made.
+    // The sockets have their descriptors already. All others are used up before they connect.
     let taken: Vec<_> = std::iter::from_fn(|| sockets[0].try_clone().ok()).collect();
     for socket in &sockets {
         socket.connect(&addr).unwrap();

@@ -1,4 +1,4 @@
-//! TLS towards a provider, with an authority made by the test.
+//! TLS for providers, with a CA that the test creates.
 
 use super::*;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 type Secured = StreamOwned<ServerConnection, StdStream>;
 
-/// A private authority, its file, and a server of its making for `provider.test` and 127.0.0.1.
+/// A private CA, its file, and a server with certificates that it issued for `provider.test` and 127.0.0.1.
 struct Pki {
     file: PathBuf,
     config: Arc<ServerConfig>,
@@ -48,7 +48,7 @@ impl Pki {
         vec![Authority { server_name: name.into(), ca_file: Some(self.file.clone()), retired: false }]
     }
 
-    /// Lets `world` dial a server and shakes hands with it; what the world says about it is still to be heard.
+    /// Lets `world` dial a server and performs the handshake. The world's report about it is not read yet.
     fn dial(&self, world: &World, slot: u32) -> (io::Result<Secured>, Conn) {
         let (mut socket, conn) = dial(world, slot);
         let mut session = ServerConnection::new(self.config.clone()).unwrap();
@@ -94,7 +94,7 @@ fn bytes(world: &World, count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_dial_is_told_after_the_handshake_and_speaks_http11() {
+fn dial_is_reported_after_the_handshake_with_http11() {
     let pki = pki("hello");
     let world = World::with(pki.authority("provider.test"));
     let (mut server, conn) = pki.connect(&world, 0);
@@ -108,7 +108,7 @@ fn a_dial_is_told_after_the_handshake_and_speaks_http11() {
 }
 
 #[test]
-fn an_end_of_writing_is_a_close_notify_and_what_comes_is_still_read() {
+fn finished_tls_connection_sends_close_notify_and_still_reads() {
     let pki = pki("finish");
     let world = World::with(pki.authority("provider.test"));
     let (mut server, conn) = pki.connect(&world, 0);
@@ -124,7 +124,7 @@ fn an_end_of_writing_is_a_close_notify_and_what_comes_is_still_read() {
 }
 
 #[test]
-fn a_megabyte_each_way_arrives_whole() {
+fn megabyte_each_way_arrives_complete() {
     let pki = pki("large");
     let world = World::with(pki.authority("127.0.0.1"));
     let (mut server, conn) = pki.connect(&world, 0);
@@ -161,7 +161,7 @@ fn back_pressure_over_tls_loses_nothing() {
 }
 
 #[test]
-fn a_close_notify_is_a_proper_end_and_a_bare_fin_is_not() {
+fn close_notify_is_a_proper_end_but_a_bare_fin_is_not() {
     let pki = pki("ends");
     let world = World::with(pki.authority("provider.test"));
     for (slot, notify, how) in [(0, true, Ending::Fin), (1, false, Ending::Broken)] {
@@ -178,7 +178,7 @@ fn a_close_notify_is_a_proper_end_and_a_bare_fin_is_not() {
 }
 
 #[test]
-fn a_clean_close_says_close_notify_and_an_abort_does_not() {
+fn clean_close_sends_close_notify_but_an_abort_does_not() {
     let pki = pki("goodbye");
     let world = World::with(pki.authority("provider.test"));
     let (mut server, conn) = pki.connect(&world, 0);
@@ -190,7 +190,7 @@ fn a_clean_close_says_close_notify_and_an_abort_does_not() {
 }
 
 #[test]
-fn a_clean_close_waits_for_a_slow_reader_before_it_says_goodbye() {
+fn clean_close_waits_for_a_slow_reader() {
     let pki = pki("parting");
     let world = World::with(pki.authority("provider.test"));
     let (mut server, conn) = pki.connect(&world, 0);
@@ -208,7 +208,7 @@ fn a_clean_close_waits_for_a_slow_reader_before_it_says_goodbye() {
 #[test]
 fn a_wrong_name_an_unknown_authority_and_a_plain_server_fail_the_handshake() {
     let (pki, other) = (pki("right"), super::tls::pki("other"));
-    // Both authorities have the same name, so that it is the signature that is wrong.
+    // Both CAs have the same name, so that only the signature is wrong.
     for (authority, why) in
         [(pki.authority("elsewhere.test"), "NotValidForName"), (other.authority("provider.test"), "BadSignature")]
     {
@@ -216,14 +216,14 @@ fn a_wrong_name_an_unknown_authority_and_a_plain_server_fail_the_handshake() {
         let (secured, conn) = pki.dial(&world, 0);
         assert_eq!(world.next(), Heard::Reply(Reply::DialFailed(conn, DialError::Tls(why))));
         let failed = secured.and_then(|mut server| server.read(&mut [0; 1]));
-        assert!(failed.is_err(), "the server should hear an alert");
+        assert!(failed.is_err(), "the server must receive an alert");
     }
     let world = World::with(pki.authority("provider.test"));
     let (mut plain, conn) = dial(&world, 0);
     plain.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     let why = DialError::Tls("the peer does not speak TLS");
     assert_eq!(world.next(), Heard::Reply(Reply::DialFailed(conn, why)));
-    // Closed or reset, as the first bytes fall.
+    // Closed or reset, depending on when the first bytes arrive.
     let (plain, conn) = dial(&world, 1);
     drop(plain);
     let Heard::Reply(Reply::DialFailed(told, DialError::Tls(why))) = world.next() else { panic!() };
@@ -238,7 +238,7 @@ fn a_second_connection_resumes_the_session_of_the_first() {
     for (slot, kind) in [(0, HandshakeKind::Full), (1, HandshakeKind::Resumed)] {
         let (mut server, conn) = pki.connect(&world, slot);
         assert_eq!(server.conn.handshake_kind(), Some(kind));
-        // The ticket lies before these bytes, so it has been read when they are heard.
+        // The ticket precedes these bytes, so it has been read when they are delivered.
         server.write_all(b"x").unwrap();
         assert_eq!(world.next(), Heard::Bytes(conn, b"x".to_vec()));
         open.push(server);
@@ -246,7 +246,7 @@ fn a_second_connection_resumes_the_session_of_the_first() {
 }
 
 #[test]
-fn a_bad_authority_is_named_when_the_loop_is_made() {
+fn bad_authority_is_named_when_the_loop_is_created() {
     let setup = |authority: Authority| Security::load(&[authority], None, None).err().unwrap().to_string();
     let file = std::env::temp_dir().join(format!("tollgate-{}-empty.pem", std::process::id()));
     std::fs::write(&file, "no certificate here").unwrap();

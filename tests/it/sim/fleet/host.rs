@@ -1,4 +1,4 @@
-//! Host of the fleet: a gateway with its clients and provider, the real work of the ledger's thread, and faults of
+//! A host of the fleet: a gateway with its clients and provider, the real work of its ledger thread, and faults of
 //! both.
 
 use super::super::pair::Process;
@@ -20,42 +20,42 @@ use tollgate::store::moments::FoldGuard;
 use tollgate::store::remote::Speaker;
 use tollgate::store::shared::{SharedNotice, SharedThread, Task};
 
-/// Rest of a thread that gathers rows, as in `io::batch_queue`, in microseconds.
+/// Time for which a thread collects records before it sends them, as in `io::batch_queue`, in microseconds.
 const TICK: u64 = 25_000;
-/// Timeout for answers of the ledger.
+/// Timeout for answers of the ledger, in microseconds.
 const TIMEOUT: u64 = 2_000_000;
 
 thread_local! {
     static WATCH: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The monotonic clock of the host whose turn it is.
+/// The monotonic clock of the host that currently runs.
 pub fn watch() -> Mono {
     Mono(WATCH.get())
 }
 
-/// A round that is under way to the ledger.
+/// A round trip to the ledger that is in progress.
 struct Flight {
     arrives: u64,
-    /// Result of the request, if it is known.
+    /// Fate of the round, once it is known.
     fate: Option<Fate>,
     tasks: Vec<Task>,
 }
 
-/// State of the world for a host at a moment.
+/// Faults that affect a host at a moment.
 #[derive(Clone, Default, Debug)]
 pub struct Weather {
-    /// The ledger is stopped.
+    /// True if the ledger is stopped.
     pub stopped: bool,
     /// Delay of the host in microseconds.
     pub slow: u64,
     /// True if the host is cut off from the ledger.
     pub split: bool,
-    /// Answers are lost now and then.
+    /// True if answers are lost occasionally.
     pub flaky: bool,
 }
 
-/// Counts of a window, for the only account with limits.
+/// Number of admissions by window, for the only account with limits.
 type Windows = BTreeMap<(u64, u64), i64>;
 
 pub struct Host {
@@ -68,25 +68,25 @@ pub struct Host {
     tasks: Vec<Task>,
     notices: VecDeque<(u64, SharedNotice)>,
     flight: Option<Flight>,
-    /// When the next round is due, and from when on there may be one.
+    /// Time when the next round is due, and time before which none may start.
     next: u64,
     free: u64,
     durable: bool,
     pub paused: u64,
-    /// Clock of the host at its next iteration.
+    /// Stale clock that the host uses in its next iteration.
     pub stale: Option<u64>,
-    /// When and in which window each request was admitted that was not told yet, and how many were before.
+    /// Time and window of each unreported admission, and the number of admissions removed from the front.
     pub untold: VecDeque<(u64, (u64, u64))>,
     taken: u64,
     pub admitted: Windows,
     pub rows: Vec<[u8; 16]>,
-    /// The longest that a use had not been told when another followed.
+    /// Longest time for which a use was unreported when another one followed.
     pub oldest: u64,
     pub took: u64,
     pub failures: u64,
 }
 
-/// The window of the account with limits.
+/// Returns the window of the account with limits.
 fn window(lease: &Lease) -> (u64, u64) {
     let (start, end) = lease.groups.first().map_or(lease.window, |group| group.window);
     (start.0, end.0)
@@ -109,7 +109,7 @@ fn notice(told: SharedNotice) -> Option<Notice> {
 }
 
 impl Host {
-    /// Newly started host. `make` builds its gateway.
+    /// Starts a host. `make` creates its gateway.
     pub fn new(
         ledger: &Rc<RefCell<Ledger>>,
         line: Rc<Line>,
@@ -123,7 +123,7 @@ impl Host {
         let (writer, told) = (speaker.writer.clone(), Rc::new(RefCell::new(Vec::new())));
         let heard = told.clone();
         let tell: Box<dyn Fn(SharedNotice)> = Box::new(move |one| heard.borrow_mut().push(one));
-        // It has asked for the keys before it serves, and so for the clock.
+        // A host reads the keys before it serves, and thereby the ledger's clock.
         line.followed.set(ledger.borrow().server.now.saturating_sub(line.mono(at).0 / 1000).max(1));
         let epoch = ledger.borrow().epoch.clone();
         let store = Store { line: line.clone(), ledger: ledger.clone(), keys, epoch, connected: false };
@@ -153,19 +153,19 @@ impl Host {
         }
     }
 
-    /// Clock of the host.
+    /// Returns the clock of the host.
     fn now(&self, at: u64) -> Now {
         let at = self.stale.unwrap_or(at);
         Now { mono: self.line.mono(at), unix: self.line.unix(at) }
     }
 
-    /// True if input has arrived for it, or a timer is due.
+    /// Returns true if input has arrived for the host, or a timer is due.
     pub fn is_awake(&self, at: u64) -> bool {
         let is_due = self.process.gateway.next_deadline().is_some_and(|due| due <= self.line.mono(at));
         is_due || self.stale.is_some() || self.notices.front().is_some_and(|(due, _)| *due <= at)
     }
 
-    /// Handles input, then runs `act`, then its effects.
+    /// Handles input, runs `act`, then performs the effects.
     pub fn turn(&mut self, at: u64, act: impl FnOnce(&mut Process, Now)) -> Result<(), String> {
         if self.paused > at {
             return Ok(());
@@ -195,7 +195,7 @@ impl Host {
         self.give(at)
     }
 
-    /// Hands what the gateway orders to the thread.
+    /// Passes the orders of the gateway to the thread.
     fn give(&mut self, at: u64) -> Result<(), String> {
         let orders = std::mem::take(&mut self.process.orders);
         let mut urgent = false;
@@ -231,7 +231,7 @@ impl Host {
         Ok(())
     }
 
-    /// Notes an admission. Checks the use of grants: an expired one must never be used.
+    /// Records an admission, and checks that no expired grant is used.
     fn used(&mut self, one: &Use, at: u64) -> Result<(), String> {
         let ledger = self.ledger.borrow();
         let now = ledger.server.now;
@@ -254,14 +254,14 @@ impl Host {
         Ok(())
     }
 
-    /// Time for which the oldest admission has not been told, in microseconds.
+    /// Returns for how long the oldest admission has been unreported, in microseconds.
     pub fn untold_for(&self, at: u64) -> u64 {
         let told = self.ledger.borrow().told.get(&self.writer).copied().unwrap_or(0);
         let oldest = self.untold.get((told - self.taken.min(told)) as usize);
         oldest.map_or(0, |(since, _)| at.saturating_sub(*since))
     }
 
-    /// Requests that were admitted and never told, by window.
+    /// Returns the number of admissions that were never reported, by window.
     pub fn lost(&mut self) -> Windows {
         let told = self.ledger.borrow().told.get(&self.writer).copied().unwrap_or(0);
         let mut lost = Windows::new();
@@ -271,7 +271,7 @@ impl Host {
         lost
     }
 
-    /// The thread's part of a moment: what it has sent arrives, or it begins a round.
+    /// Runs the thread at this moment: its round arrives at the ledger, or it starts one.
     pub fn work(&mut self, at: u64, weather: &Weather, rng: &mut Rng) {
         if self.flight.as_ref().is_some_and(|flight| flight.arrives <= at) {
             return self.land(at, weather, rng);
@@ -285,7 +285,7 @@ impl Host {
         self.flight = Some(Flight { arrives: at + way, fate: None, tasks });
     }
 
-    /// The process stops for a while. What it was about to send may leave only afterwards.
+    /// Pauses the process. A round that is being sent may be delayed until the end of the pause.
     pub fn pause(&mut self, at: u64, until: u64, rng: &mut Rng) {
         self.paused = until;
         self.stale = (rng.below(2) == 0).then_some(at);
@@ -323,7 +323,7 @@ impl Host {
         }
     }
 
-    /// Others want what was granted in an account.
+    /// Tells the host that others need the grants of an account.
     pub fn call_in(&mut self, account: &str, at: u64) {
         self.tasks.push(Task::Called(account.to_string()));
         self.next = self.next.min(at);

@@ -1,5 +1,5 @@
-//! The way from one host's thread to the ledger: connections, the ledger's epoch, what becomes of a round, and the
-//! clocks of the host.
+//! The path from one host's thread to the ledger: connections, the ledger's epoch, the fate of each round, and the
+//! host's clocks.
 
 use super::server::Server;
 use std::cell::{Cell, RefCell, RefMut};
@@ -15,16 +15,16 @@ use tollgate::store::moments::Moments;
 use tollgate::store::remote::{Done, Holds, RemoteCommand, Speaker};
 use tollgate::store::shared::SharedStore;
 
-/// Fate of the messages of a round.
+/// Fate of a round.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The server runs and answers it.
+    /// The server executes and answers it.
     Answered,
-    /// So many commands arrive, and no answer.
+    /// This number of commands arrive, and no answer returns.
     Unheard(u64),
-    /// The server runs it. The process was stopped while it waited for the answer, and sends it again.
+    /// The server executes it. The process was paused while it waited for the answer, and sends the round again.
     Interrupted,
-    /// The message is lost.
+    /// The round is lost.
     Nowhere,
 }
 
@@ -34,26 +34,26 @@ pub struct Ledger {
     pub server: Server,
     /// Id of the ledger; `None` while it is emptied.
     pub epoch: Option<String>,
-    /// Leases that hosts may take over.
+    /// Id of an adopted ledger, which hosts accept when they connect again.
     pub adopted: Option<String>,
-    /// When grants end that were given, in milliseconds, by writer and number.
+    /// Ends of the grants, in milliseconds, by writer and number.
     pub granted: BTreeMap<(String, u64), u64>,
-    /// Admissions that have been told, by writer.
+    /// Number of reported admissions, by writer.
     pub told: BTreeMap<String, u64>,
-    /// Times that somebody was refused for the epoch.
+    /// How often a host was refused because of the epoch.
     pub strange: u64,
-    /// Times that an account was called in.
+    /// How often an account was called in.
     pub called: u64,
     names: u64,
 }
 
-/// The clocks of one host, and what becomes of its present round.
+/// The clocks of one host, and the fate of its current round.
 pub struct Line {
-    /// By how much its monotonic clock is ahead, in microseconds.
+    /// How far its monotonic clock is ahead, in microseconds.
     pub ahead: u64,
-    /// Wall clock at the true moment 0, in milliseconds.
+    /// Its wall clock at the true time 0, in milliseconds.
     pub wall: Cell<u64>,
-    /// True moments of the present round: when it began, and when its answer is heard.
+    /// True times when the current round started and when its answer arrives.
     pub asked: Cell<u64>,
     pub heard: Cell<u64>,
     pub is_heard: Cell<bool>,
@@ -93,7 +93,7 @@ fn error(why: &str) -> StoreError {
 }
 
 impl Store {
-    /// The ledger, if it can be reached and is the one that is known.
+    /// Returns the ledger if it can be reached and has the known epoch.
     fn reach(&mut self) -> Result<RefMut<'_, Ledger>, StoreError> {
         self.line.is_heard.set(true);
         if self.line.fate.get() == Fate::Nowhere {
@@ -117,7 +117,7 @@ impl Store {
         Ok(ledger)
     }
 
-    /// Does something that is one command.
+    /// Runs an operation that is a single command.
     fn call<T>(&mut self, call: impl FnOnce(&mut Ledger) -> T) -> Result<T, StoreError> {
         let fate = self.line.fate.get();
         let mut ledger = self.reach()?;
@@ -253,7 +253,7 @@ impl SharedStore for Store {
 }
 
 impl Ledger {
-    /// A name that no other host has.
+    /// Returns a unique host name.
     pub fn name(&mut self) -> String {
         self.names += 1;
         format!("{:024x}", self.names)

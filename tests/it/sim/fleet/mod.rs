@@ -1,11 +1,11 @@
-//! Three hosts, one ledger: gateways with the real work of their ledger's threads, the ledger's scripts as a model, and
-//! what may befall hosts, the ways between them and the ledger, and the ledger itself.
+//! Three hosts with one ledger: gateways with the real work of their ledger threads, a model of the ledger's scripts,
+//! and faults of the hosts, of the connections between them and the ledger, and of the ledger itself.
 //!
 //! Invariants at every moment: over all hosts no window counts more than its limit, except requests that a host
-//! admitted by a grant and could not report before its end (none without faults); no host uses a grant after its end by
-//! the ledger's clock; no host counts on an emptied ledger until it is taken over. In the end, when all faults are
-//! over: nothing that was admitted is uncounted, every row of a host that was not killed is there once, and what is
-//! left of each limit can be used up, to the last of it.
+//! admitted by a grant and could not report before the end of the grant (none without faults); no host uses a grant
+//! after its end by the ledger's clock; no host uses an emptied ledger until it is adopted. At the end, when all faults
+//! are over: every admission is counted, every usage record of a host that was not killed exists once, and the
+//! remainder of each limit can be used up completely.
 
 pub mod line;
 pub mod server;
@@ -26,21 +26,21 @@ use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 
 const HOSTS: usize = 3;
-/// Steps of one seed. In the last fifty no fault begins.
+/// Steps of one seed. No fault starts in the last fifty.
 pub const STEPS: u64 = 300;
 const QUIET: u64 = 50;
-/// Microseconds within which a host reports an admission, without faults.
+/// Maximum time until a host reports an admission without faults, in microseconds.
 const WRITE_BEHIND: u64 = 50_000;
-/// Microseconds after a fault within which it may still have an effect: a lease.
+/// Time after a fault within which it may still have an effect, in microseconds: a lease.
 const SETTLED: u64 = 15_000_000;
-/// Limits of the group that all keys are in.
+/// Limits of the group that contains all keys.
 const REQUESTS: u64 = 100;
 const TOKENS: u64 = 1200;
 const BODY: &str = "{\"model\":\"small\",\"max_tokens\":8,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
-/// The tokens of an answer, as `pair` has it.
+/// Tokens of an answer, as in `pair`.
 const USED: u64 = 10;
 
-/// Results.
+/// Counts of a run.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub admitted: u64,
@@ -49,14 +49,14 @@ pub struct Tally {
     pub refused: u64,
     pub unavailable: u64,
     pub called: u64,
-    /// Told after the grant was over.
+    /// Admissions reported after the end of their grant.
     pub late: u64,
-    /// Never told, since the host was killed.
+    /// Admissions never reported, since the host was killed.
     pub lost: u64,
-    /// The longest that a use was not told when another followed, in microseconds.
+    /// Longest time for which a use was unreported when another one followed, in microseconds.
     pub oldest: u64,
     pub pauses: u64,
-    /// Of a host with admissions that it had not told, and no fault before.
+    /// Pauses of a host with unreported admissions and without an earlier fault.
     pub well_paused: u64,
     pub jumps: u64,
     pub splits: u64,
@@ -69,7 +69,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Everything has come about.
+    /// Returns true if every kind of event has occurred.
     pub fn is_rich(&self) -> bool {
         let Tally { admitted, granted, refused, unavailable, called, lost, .. } = *self;
         let Tally { pauses, jumps, splits, slow, stops, emptied, strange, kills, flaky, .. } = *self;
@@ -82,34 +82,34 @@ impl Tally {
 struct World {
     rng: Rng,
     seed: u64,
-    /// The true time in microseconds.
+    /// True time in microseconds.
     at: u64,
     ledger: Rc<RefCell<Ledger>>,
     hosts: Vec<Option<Host>>,
-    /// When each that was killed is started again.
+    /// Time when each killed host is started again.
     starts: Vec<u64>,
     weather: Vec<Weather>,
-    /// Until when the ledger is stopped, slow; each host is split off, its answers are lost.
+    /// Time until which the ledger is stopped or slow, and until which each host is cut off or loses answers.
     stopped: u64,
     slow: u64,
     split: Vec<u64>,
     flaky: Vec<u64>,
-    /// When an emptied ledger is taken over.
+    /// Time when an emptied ledger is adopted.
     adopts: Option<u64>,
     keys: KeyRing,
     config: Arc<Config>,
     durable: bool,
     limited: bool,
-    /// Admitted by hosts that were killed, and of that what was never told, by window.
+    /// Admissions by hosts that were killed, and how many of them were never reported, by window.
     admitted: BTreeMap<(u64, u64), i64>,
     lost: BTreeMap<(u64, u64), i64>,
     rows: Vec<[u8; 16]>,
-    /// Fleet without faults.
+    /// True for a fleet without faults.
     calm: bool,
     oldest: u64,
-    /// The last answer that something is not there.
+    /// The last answer 503.
     why: String,
-    /// From when on no earlier fault has an effect.
+    /// Time after which no earlier fault has an effect.
     well: u64,
 }
 
@@ -124,7 +124,7 @@ fn setting(seed: u64, durable: bool) -> Setting {
     let limit = match seed % 4 {
         0 | 1 => format!("requests = {REQUESTS}"),
         2 => format!("tokens = {TOKENS}"),
-        // An input token costs a thousand nano-dollars, one of the answer four thousand.
+        // An input token costs a thousand nano-dollars, an output token four thousand.
         _ => format!("budget = {}", TOKENS as f64 * 2.2e-6),
     };
     for (section, line) in [
@@ -211,7 +211,7 @@ impl World {
             1..=9 => self.rng.below(30_000),
             _ => self.rng.below(3000),
         };
-        // In small steps, so that what is under way arrives about when it should.
+        // Small steps let rounds arrive close to their due time.
         for _ in 0..micros.div_ceil(10_000).max(1) {
             self.pass(micros.min(10_000))?;
         }
@@ -221,7 +221,7 @@ impl World {
         self.serve(who, key, calls, sum)
     }
 
-    /// Clients of a host ask, and its provider answers.
+    /// Clients of a host send requests, and its provider answers.
     fn serve(&mut self, who: usize, key: &str, calls: u64, sum: &mut Tally) -> Result<(), String> {
         let (request, at) = (request(&self.keys.texts[key]), self.at);
         let Some(host) = &mut self.hosts[who] else { return Ok(()) };
@@ -252,7 +252,7 @@ impl World {
         self.holds()
     }
 
-    /// Time passes: what is under way arrives, threads and deadlines have their turn.
+    /// Advances time: rounds arrive, threads run, and timers fire.
     fn pass(&mut self, micros: u64) -> Result<(), String> {
         self.at += micros;
         let at = self.at;
@@ -285,7 +285,7 @@ impl World {
         Ok(())
     }
 
-    /// Passes on what was called out.
+    /// Forwards the accounts that were called in to all hosts.
     fn call_in(&mut self) {
         let calls = std::mem::take(&mut self.ledger.borrow_mut().server.calls);
         self.ledger.borrow_mut().called += calls.len() as u64;
@@ -343,7 +343,7 @@ impl World {
         Ok(())
     }
 
-    /// A host is gone, and with it what it had not told.
+    /// Kills a host. Its unreported admissions are lost.
     fn kill(&mut self, who: usize, sum: &mut Tally) {
         let Some(mut host) = self.hosts[who].take() else { return };
         for (window, count) in host.lost() {
@@ -361,7 +361,7 @@ impl World {
         }
     }
 
-    /// Checks the invariants of every moment.
+    /// Checks the invariants that hold at every moment.
     fn holds(&self) -> Result<(), String> {
         if !self.limited {
             return Ok(());
@@ -374,7 +374,7 @@ impl World {
         Ok(())
     }
 
-    /// All faults are over, and everything is reported.
+    /// Ends all faults and waits until everything is reported.
     fn heal(&mut self, sum: &mut Tally) -> Result<(), String> {
         (self.stopped, self.slow) = (0, 0);
         (self.split, self.flaky) = (vec![0; HOSTS], vec![0; HOSTS]);
@@ -383,7 +383,7 @@ impl World {
         for host in self.hosts.iter_mut().flatten() {
             host.paused = host.paused.min(self.at);
         }
-        // What killed hosts held ends last.
+        // The leases of killed hosts end last.
         for _ in 0..170 {
             self.pass(100_000)?;
             for who in 0..HOSTS {
@@ -393,7 +393,7 @@ impl World {
         Ok(())
     }
 
-    /// Uses up what is left, one request after the other at each host in turn.
+    /// Uses up the remainder, one request at each host in turn.
     fn use_up(&mut self, sum: &mut Tally) -> Result<(), String> {
         let mut refused = 0;
         for turn in 0..2000 {
@@ -418,7 +418,7 @@ impl World {
         Err("it admits without end".to_string())
     }
 
-    /// Checks the invariants of the end.
+    /// Checks the invariants at the end.
     fn ends(&mut self, sum: &mut Tally) -> Result<(), String> {
         for _ in 0..100 {
             self.pass(10_000)?;
@@ -465,7 +465,7 @@ impl World {
     }
 }
 
-/// Runs one seed and adds what came about.
+/// Runs one seed and adds its counts to `sum`.
 pub fn run(seed: u64, steps: u64, sum: &mut Tally) -> Result<(), String> {
     let mut world = World::new(seed);
     for step in 0..steps {

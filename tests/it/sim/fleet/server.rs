@@ -1,5 +1,5 @@
-//! A shared ledger in memory: what the scripts decide, by the same names and in the same order. It is held against the
-//! real scripts by the random sequences of `ledger/grants_model.rs`, answer by answer.
+//! An in-memory model of a shared ledger: the decisions of its scripts, with the same names and in the same order. The
+//! random sequences of `ledger/grants_model.rs` compare it with the real scripts, answer by answer.
 
 use std::collections::BTreeMap;
 use tollgate::base::time::{Mono, Unix};
@@ -15,37 +15,37 @@ const GRANT: u64 = 2000;
 const LEASE: u64 = 15_000;
 /// Granted amount if there is no limit.
 const ENDLESS: i64 = (1 << 53) - 1;
-/// So often an account is called in at most, in milliseconds.
+/// Minimum time between two calls for the grants of an account, in milliseconds.
 const CALL: u64 = 5;
 
-/// First moment, and first moment after, in milliseconds.
+/// Start and end of a window or period, in milliseconds.
 type Bounds = (u64, u64);
 
-/// Counts of one window, and what hosts and grants hold there: requests and tokens.
+/// Counts of one window, and the requests and tokens that hosts and grants hold in it.
 #[derive(Clone, Default, Debug)]
 pub struct Window {
     pub requests: i64,
     pub tokens: i64,
     held: BTreeMap<String, (i64, i64)>,
-    /// Admitted by grants that had ended when that was told. Not part of any script.
+    /// Admissions by grants that had ended when they were reported. Not part of any script.
     pub late: i64,
 }
 
-/// See the head of this file.
+/// A shared ledger.
 #[derive(Clone, Default, Debug)]
 pub struct Server {
     /// Clock of the server in milliseconds.
     pub now: u64,
-    /// Until when each host and each grant is there.
+    /// Time when the lease of each host and each grant ends.
     marks: BTreeMap<String, u64>,
     /// Running requests by account and host.
     running: BTreeMap<(String, String), i64>,
-    /// Tokens and nano-dollars by account, host or grant, and period.
+    /// Reserved tokens and nano-dollars, by account, host or grant, and period.
     lent: BTreeMap<(String, String, u64), (i64, i64)>,
     pub windows: BTreeMap<(String, Bounds), Window>,
-    /// Tokens and nano-dollars by account and day.
+    /// Used tokens and nano-dollars by account and day.
     used: BTreeMap<(String, u64), (u64, u64)>,
-    /// Numbers of the batches that came last, by writer.
+    /// Number of the last batch of each writer.
     numbers: BTreeMap<String, u64>,
     pub rows: Vec<Row>,
     called: BTreeMap<String, u64>,
@@ -57,7 +57,7 @@ fn bounds((start, end): (Unix, Unix)) -> Bounds {
     (start.0, end.0)
 }
 
-/// The accounts of a lease by their names, with window and beginning of the period.
+/// Returns the names of a lease's accounts, each with its window and period.
 fn seats(key: &KeyId, lease: &Lease) -> Vec<(String, Bounds, Bounds)> {
     accounts(key, lease)
         .map(|(account, window, period)| (account.to_string(), bounds(window), bounds(period)))
@@ -72,7 +72,7 @@ fn is_grant(name: &str) -> bool {
     name.contains('g')
 }
 
-/// Takes something away, and the entry with what is left of it when that is nothing.
+/// Subtracts an amount, down to 0.
 fn less(value: &mut i64, amount: i64) {
     *value = (*value - amount).max(0);
 }
@@ -80,9 +80,9 @@ fn less(value: &mut i64, amount: i64) {
 /// State of one account, and the remainders of its limits.
 struct Standing {
     counts: SharedCounts,
-    /// Limit that is reached, its reason and its end. Of several, the one that lasts longest.
+    /// The limit that is reached, with the reason and the end. If there are several, the one that lasts longest.
     reached: Option<(LimitKind, LimitReason, i64)>,
-    /// True if one of them is reached even without grants.
+    /// True if a limit is reached even without the grants.
     stands: bool,
     is_called: bool,
     left: [Option<i64>; 3],
@@ -93,12 +93,12 @@ impl Server {
         self.marks.get(name).is_some_and(|until| self.now < *until)
     }
 
-    /// Ends the grant with this name.
+    /// Ends the lease of a host or a grant.
     pub fn end(&mut self, name: &str) {
         self.marks.remove(name);
     }
 
-    /// Tokens and nano-dollars that an account has used in a period.
+    /// Returns the tokens and nano-dollars that an account has used in a period.
     pub fn spent(&self, account: &str, period: Bounds) -> (i64, i64) {
         let first = period.0 / DAY_MS;
         let days = first..first + (period.1 / DAY_MS).saturating_sub(first).clamp(1, 31);
@@ -106,7 +106,7 @@ impl Server {
         used.fold((0, 0), |sum, (tokens, nano)| (sum.0 + *tokens as i64, sum.1 + *nano as i64))
     }
 
-    /// Does one command.
+    /// Executes one command.
     pub fn command(&mut self, speaker: &Speaker, command: &RemoteCommand<'_>) -> Done {
         match command {
             RemoteCommand::Ask(ask) => Done::Answer(self.admit(speaker, ask)),
@@ -142,7 +142,8 @@ impl Server {
                 false => asked += requests,
             }
         }
-        // What may still not count does not tell a host that the limit is reached.
+        // Reservations may be released without being counted, so they alone do not make a limit appear reached to a
+        // host.
         let (most, mut sure) = (limits.requests as i64, counts.requests + asked);
         if sure >= most && counts.requests < most {
             sure = most - 1;
@@ -277,7 +278,7 @@ impl Server {
         Some(Grant { number: wish.number, requests, amount: Amount { tokens, nano }, until: Mono(0) })
     }
 
-    /// More, or less, is held under a name.
+    /// Adds to, or subtracts from, what a host or grant holds.
     fn lend(&mut self, (account, window, period): &(String, Bounds, Bounds), name: &str, more: (i64, i64, i64)) {
         if more.0 != 0 || more.1 != 0 {
             let window = self.windows.entry((account.clone(), *window)).or_default();
@@ -316,7 +317,7 @@ impl Server {
         if lives { Done::Done } else { Done::Ended }
     }
 
-    /// A request was admitted by a grant: what that held, the host does.
+    /// Counts a request that was admitted by a grant: its reservation moves from the grant to the host.
     fn take(&mut self, speaker: &Speaker, grant: u64, key: &KeyId, lease: &Lease, lives: bool) {
         let name = grant_name(&speaker.writer, grant);
         let (is_early, reserved) = (self.lives(&name), lease.reserved);
@@ -335,7 +336,7 @@ impl Server {
         }
     }
 
-    /// A request that was admitted by a question goes on.
+    /// Counts a request that was admitted by a check of the ledger.
     fn serve(&mut self, speaker: &Speaker, key: &KeyId, lease: &Lease, lives: bool) {
         for seat in seats(key, lease) {
             let window = self.windows.entry((seat.0.clone(), seat.1)).or_default();
@@ -347,7 +348,7 @@ impl Server {
         }
     }
 
-    /// A request has ended: it counts, and what it was lent comes back.
+    /// Ends a request: its usage counts, and its lease is released.
     fn row(&mut self, speaker: &Speaker, row: &Row, lives: bool) {
         let none = Lease::default();
         let lease = row.lease.as_deref().unwrap_or(&none);
@@ -386,7 +387,7 @@ impl Server {
         Done::Done
     }
 
-    /// A host comes under a new name with what it holds.
+    /// Registers a host under a new name with its reservations.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) {
         if self.lives(&speaker.host) {
             return;
@@ -400,12 +401,12 @@ impl Server {
         }
     }
 
-    /// Number of the last batch of a writer.
+    /// Returns the number of a writer's last batch.
     pub fn last_batch(&self, writer: &str) -> u64 {
         self.numbers.get(writer).copied().unwrap_or(0)
     }
 
-    /// Makes a host's lease last; false if it has ended.
+    /// Extends the lease of a host. Returns false if it has ended.
     pub fn renew(&mut self, host: &str) -> bool {
         let lives = self.lives(host);
         if lives {
