@@ -3,7 +3,7 @@
 
 use super::{Reactor, ReactorMessage, verb};
 use crate::base::limits;
-use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side, Stray, Tunnel};
+use crate::base::seam::{Conn, Core, DialError, Ending, NO_DESCRIPTOR, Reply, Shut, Side, Stray, Tunnel};
 use crate::base::slots::Id;
 use crate::io::links::{Flags, Link};
 use crate::io::outcome::Shake;
@@ -282,7 +282,7 @@ fn blame(error: &io::Error) -> DialError {
         | ErrorKind::HostUnreachable
         | ErrorKind::NetworkUnreachable
         | ErrorKind::TimedOut => DialError::Connect(unreachable(error)),
-        _ => DialError::Local("no descriptor or port left"),
+        _ => DialError::Local(NO_DESCRIPTOR),
     }
 }
 
