@@ -173,7 +173,11 @@ impl Gateway {
             Some(ProviderEvent::Tail) => self.provider_tail(id, data),
             Some(ProviderEvent::BadHead(why)) => self.provider_failed(id, FaultKind::BadHead(why)),
             Some(ProviderEvent::Unasked) if data.is_empty() => {}
-            Some(ProviderEvent::Unasked) => self.close_provider(id),
+            // On a kept connection it may be another answer to an earlier request: a fresh one is tried instead.
+            Some(ProviderEvent::Unasked) if provider.is_reused() => {
+                self.provider_failed(id, FaultKind::Closed(Ending::Broken));
+            }
+            Some(ProviderEvent::Unasked) => self.provider_failed(id, FaultKind::BadHead("sent before the request")),
         }
     }
 
@@ -341,7 +345,7 @@ impl Gateway {
         if self.cx.gate == Gate::Open && exchange.is_answering() && !self.cx.budget.is_any_over() {
             return true;
         }
-        self.has_turn(id, exchange, client)
+        provider.is_unasked() || self.has_turn(id, exchange, client)
     }
 
     /// True if this answer may be read, if not all answers may be.
