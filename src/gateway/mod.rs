@@ -80,7 +80,7 @@ pub struct Start {
     pub client_listeners: usize,
     /// Clients that can connect to the admin listener; `None` if there is none.
     pub admin: Option<Reach>,
-    /// Client connections for which the system has descriptors; `None` for as many as are configured.
+    /// Descriptors for connections of clients and to providers; `None` for as many as are needed.
     pub descriptors: Option<usize>,
     /// All keys.
     pub keys: Keys,
@@ -574,7 +574,9 @@ impl Core for Gateway {
 mod tests {
     use super::*;
     use crate::policy::config::Source;
-    use crate::policy::keys::{KeyRecord, Scope, issue};
+    use crate::policy::keys::{Issued, KeyRecord, Scope, issue};
+
+    mod shares;
 
     const CONFIG: &str = "[[providers]]\nname = \"up\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
                           [[models]]\nid = \"small\"\ncontext = \"1M\"\ntargets = [{ provider = \"up\", model = \"m\" }]\n\
@@ -586,14 +588,19 @@ mod tests {
 
     /// A gateway with one key, and that key.
     fn gateway() -> (Gateway, String) {
-        let issued = issue("tg_", |out| out.fill(7));
-        let scope = Scope::default();
-        let record = KeyRecord {
+        let (gateway, mut keys) = gateway_of(CONFIG, 1, None);
+        (gateway, keys.remove(0))
+    }
+
+    /// A gateway with so many keys, and those keys.
+    fn gateway_of(config: &str, count: u8, descriptors: Option<usize>) -> (Gateway, Vec<String>) {
+        let issued: Vec<_> = (7..7 + count).map(|byte| issue("tg_", |out| out.fill(byte))).collect();
+        let record = |issued: &Issued| KeyRecord {
             id: issued.id,
             digest: issued.digest,
             name: "k".to_string(),
             plan: "team".to_string(),
-            scope,
+            scope: Scope::default(),
             created: Unix(0),
             expires: None,
             revoked: None,
@@ -604,10 +611,11 @@ mod tests {
             former: Vec::new(),
         };
         let read = |_: &str| Ok(String::new());
-        let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &read, run: &Source::no_program };
+        let source = Source { file: "t", text: config, env: &|_| None, read: &read, run: &Source::no_program };
         let config = Config::parse(&source).unwrap();
-        let start = Start { client_listeners: 1, keys: vec![record].into(), ..Start::default() };
-        (Gateway::new(Arc::new(config), start, now()), issued.text)
+        let keys: Vec<KeyRecord> = issued.iter().map(record).collect();
+        let start = Start { client_listeners: 1, keys: keys.into(), descriptors, ..Start::default() };
+        (Gateway::new(Arc::new(config), start, now()), issued.into_iter().map(|issued| issued.text).collect())
     }
 
     #[test]
