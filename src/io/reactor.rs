@@ -574,23 +574,6 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// Reads bytes that have arrived on a connection, even if the poll has not reported them yet.
-    #[cold]
-    #[inline(never)]
-    fn read_now(&mut self, conn: Conn) {
-        if let Some((id, link)) = self.links.find_mut(conn)
-            && !link.has_more_to_do()
-        {
-            link.set(Flags::READ);
-            self.run_link(id);
-        }
-    }
-
-    fn hear(&mut self, conn: Conn) {
-        self.read_now(conn);
-        verb(&mut self.core, Some(conn), self.now, |core| core.heard(conn, self.now));
-    }
-
     fn perform_actions(&mut self) {
         if self.core.actions().is_empty() {
             return;
