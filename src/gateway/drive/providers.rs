@@ -199,11 +199,8 @@ impl Gateway {
             Some(ProviderEvent::Tail) => self.provider_tail(id, data),
             Some(ProviderEvent::BadHead(why)) => self.provider_failed(id, FaultKind::BadHead(why)),
             Some(ProviderEvent::Unasked) if data.is_empty() => {}
-            // On a kept connection it may be another answer to an earlier request: a fresh one is tried instead.
-            Some(ProviderEvent::Unasked) if provider.is_reused() => {
-                self.provider_failed(id, FaultKind::Closed(Ending::Broken));
-            }
-            Some(ProviderEvent::Unasked) => self.provider_failed(id, FaultKind::BadHead("sent before the request")),
+            // A request that is to be written next goes to a fresh connection.
+            Some(ProviderEvent::Unasked) => self.provider_failed(id, FaultKind::Closed(Ending::Broken)),
         }
     }
 

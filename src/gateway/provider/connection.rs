@@ -10,7 +10,7 @@
 //! | response half | event → next |
 //! |---|---|
 //! | Dialing | connected → None |
-//! | None | the first byte of a request is written → Head; bytes → closed |
+//! | None | the first request begins, or the first byte of a later one is written → Head; bytes → closed |
 //! | Head | complete → Body; interim → Head; broken → failed |
 //! | Body | all of it read → Body with nothing left; its exchange has all it wants → Tail |
 //! | Tail | the end of the body → None; too long or too late → closed |
@@ -149,6 +149,10 @@ impl ProviderConnection {
         self.exchange = Some(exchange);
         self.used = self.used.saturating_add(1);
         self.wait = Mono::NEVER;
+        // On a kept connection no answer is due before the request is: it may be another one to an earlier request.
+        if !self.is_reused() {
+            self.response = ResponseHalf::Head { scanned: 0, interim: 0 };
+        }
         self.refill(pool, write);
     }
 
