@@ -1,6 +1,6 @@
-//! Queues of the event loop: links to be served, those of them that send much, links in a TLS handshake, and links to be
-//! flushed. A link is in one of the first three, once, and in the last once. And the shares of hosts in the handshakes of
-//! one iteration.
+//! Queues of the event loop: links to be served, those of them that send much, links in a TLS handshake, and links to
+//! be flushed. A link is in one of the first three, once, and in the last once. And the shares of hosts in the
+//! handshakes of one iteration.
 
 use super::super::links::{Flags, Link};
 use crate::base::limits::{BULK_SHARE, SHAKES_PER_HOST, SHAKES_PER_TURN};
