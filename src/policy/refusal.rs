@@ -334,6 +334,12 @@ impl Refusal {
         Refusal::unavailable("too many connections", RETRY_SOON).closing().because(About::Connections, "")
     }
 
+    /// 503: no descriptor is left for a connection to a provider, or none of those that one key may use.
+    pub fn no_descriptors() -> Refusal {
+        let text = "the gateway has no descriptor left for a connection to the model's provider, try again shortly";
+        Refusal::unavailable(text, RETRY_SOON).because(About::Connections, "to providers")
+    }
+
     /// 503: the budget of buffered bytes is used up.
     pub fn no_buffers() -> Refusal {
         Refusal::unavailable("the gateway is out of buffer memory, try again shortly", RETRY_SOON)
@@ -369,6 +375,15 @@ impl Refusal {
         let text = format!("the queue of the model is full: {max} requests wait for a slot (queue.max)");
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Queue, "full")
+    }
+
+    /// 429: the key's share of the model's queue is full. `again`: seconds until there is room.
+    pub fn queue_share(share: u32, again: u64) -> Refusal {
+        let text = format!(
+            "{share} requests of this key wait for a slot of the model: its share of the queue (half of queue.max)"
+        );
+        Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
+            .because(About::Queue, "share of this key")
     }
 
     /// 429: no slot became free within the queue's wait time. `again`: seconds until one may.

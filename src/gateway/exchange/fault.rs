@@ -49,6 +49,8 @@ pub(crate) enum FaultKind {
     QueueWait(Duration),
     /// The queue is full: so many requests wait already.
     QueueFull(u32),
+    /// So many requests of its key, its share of the queue, wait already.
+    QueueShare(u32),
     /// The request's key ended while it waited.
     KeyEnded,
     /// The usage record of a complete answer could not be committed, or not in time.
@@ -138,7 +140,7 @@ impl Fault {
             // Any other 4xx is about the request.
             FaultKind::Status(status) => !(400..500).contains(&status) || matches!(status, 401..=404 | 408 | 429),
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -157,7 +159,7 @@ impl Fault {
             FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
             FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
                 true
@@ -184,7 +186,9 @@ impl Fault {
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => AttemptEnd::Abandoned,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => {
+                AttemptEnd::Abandoned
+            }
             FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
@@ -229,6 +233,7 @@ impl Fault {
             FaultKind::NoPlace => Cause::new("places", ""),
             FaultKind::QueueWait(_) => Cause::new("queue", "wait"),
             FaultKind::QueueFull(_) => Cause::new("queue", "full"),
+            FaultKind::QueueShare(_) => Cause::new("queue", "share of this key"),
             FaultKind::KeyEnded => Cause::new("key", "ended while its request waited"),
             FaultKind::Store => Cause::new("ledger", ""),
             FaultKind::Draining => Cause::new("stopping", ""),
@@ -261,6 +266,7 @@ impl Fault {
             FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),
             FaultKind::RequestTimeout => Refusal::timeout("request_timeout", limits.request_timeout),
             FaultKind::NotRead => Refusal::no_room(limits.request_timeout),
+            FaultKind::Dial(DialError::Local(_)) => Refusal::no_descriptors(),
             FaultKind::Name(_) | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
             FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => Refusal::upstream_broken(),
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
@@ -269,6 +275,7 @@ impl Fault {
             FaultKind::NoPlace => Refusal::no_place(),
             FaultKind::QueueWait(wait) => Refusal::queue_wait(*wait, self.retry_after.unwrap_or(1)),
             FaultKind::QueueFull(max) => Refusal::queue_full(*max, self.retry_after.unwrap_or(1)),
+            FaultKind::QueueShare(share) => Refusal::queue_share(*share, self.retry_after.unwrap_or(1)),
             FaultKind::KeyEnded => Refusal::bad_key("ended while its request waited"),
             FaultKind::Store => Refusal::store(),
             FaultKind::Draining => Refusal::draining(),

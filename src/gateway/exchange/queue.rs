@@ -61,8 +61,10 @@ impl Exchange {
         };
         match self.seek(queue, &choice, Stage::New, cx) {
             Seek::Found(target) => at.aim(target),
-            _ if self.is_full(queue, cx) => return Err(self.queue_full(queue, cx)),
-            _ => at.target = 0,
+            _ => {
+                at.target = 0;
+                return self.full(queue, cx).map_or(Ok(()), |(_, refusal)| Err(refusal));
+            }
         }
         Ok(())
     }
@@ -94,14 +96,17 @@ impl Exchange {
         cx.breakers.seek(self.targets(), choice, stage, until)
     }
 
-    fn is_full(&self, queue: &QueueLimits, cx: &Cx) -> bool {
-        self.model().is_some_and(|model| cx.queues.len(&model.id) >= queue.max as usize)
-    }
-
-    /// There is room in the queue when the next that waits has got its place.
-    fn queue_full(&self, queue: &QueueLimits, cx: &Cx) -> Refusal {
-        let again = self.model().map_or(1, |model| cx.queues.seconds(&model.id, 1, cx.now.mono));
-        Refusal::queue_full(queue.max, again)
+    /// Reason that the request cannot wait: the queue is full, or half of it has been taken by its key and there are
+    /// others. There is room when the next that waits has got its place.
+    fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(FaultKind, Refusal)> {
+        let (model, key) = (self.model()?, self.request.found.key?);
+        let share = if cx.keys.len() > 1 { queue.max.div_ceil(2) } else { queue.max };
+        let again = cx.queues.seconds(&model.id, 1, cx.now.mono);
+        if cx.queues.len(&model.id) >= queue.max as usize {
+            return Some((FaultKind::QueueFull(queue.max), Refusal::queue_full(queue.max, again)));
+        }
+        let has_share = cx.queues.len_of(&model.id, key) >= share as usize;
+        has_share.then(|| (FaultKind::QueueShare(share), Refusal::queue_share(share, again)))
     }
 
     /// The first attempt of an admitted request whose model has a queue, or its place in that.
@@ -122,12 +127,12 @@ impl Exchange {
                 at.aim(target);
                 self.sent_to(draft, at, cx.now.mono.after(queue.wait), message, cx)
             }
-            _ if self.is_full(&queue, cx) => {
-                let refusal = self.queue_full(&queue, cx);
-                let fault = Fault { retry_after: refusal.retry_after, ..FaultKind::QueueFull(queue.max).into() };
-                self.give_up(draft, at, fault, cx)
-            }
-            _ => self.wait(queue, draft, fresh, message, cx),
+            _ => match self.full(&queue, cx) {
+                Some((kind, refusal)) => {
+                    self.give_up(draft, at, Fault { retry_after: refusal.retry_after, ..kind.into() }, cx)
+                }
+                None => self.wait(queue, draft, fresh, message, cx),
+            },
         }
     }
 
@@ -148,7 +153,7 @@ impl Exchange {
         }
         let choice = Choice { tried: at.tried, ..self.choice(&draft, cx.now.mono) };
         match self.seek(&queue, &choice, Stage::Failed, cx) {
-            Seek::Wait if !self.is_full(&queue, cx) => Ok(self.wait(queue, draft, at, message, cx)),
+            Seek::Wait if self.full(&queue, cx).is_none() => Ok(self.wait(queue, draft, at, message, cx)),
             _ => Err((draft, Attempt { tried, ..at })),
         }
     }

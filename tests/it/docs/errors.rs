@@ -91,6 +91,11 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ),
         ("limit", limit(LimitKind::Budget, money), "Send a smaller request, or use a cheaper model."),
         ("queue_full", Refusal::queue_full(64, 1), "Wait for `retry-after`."),
+        (
+            "queue_share",
+            Refusal::queue_share(32, 1),
+            "Wait for `retry-after`, or send fewer requests at the same time.",
+        ),
         ("queue_wait", Refusal::queue_wait(wait, 1), "Wait for `retry-after`."),
         ("upstream_refused", Refusal::upstream_refused(), "Tell the operator: the credential or the model is wrong."),
         (
@@ -111,6 +116,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("draining", Refusal::draining(), "Retry on a new connection."),
         ("upgrading", Refusal::upgrading(), "Retry on a new connection."),
         ("no_connections", Refusal::no_connections(), "Retry later, with fewer connections."),
+        ("no_descriptors", Refusal::no_descriptors(), "Retry later, with fewer requests at the same time."),
         ("no_buffers", Refusal::no_buffers(), "Retry later."),
         ("key_buffers", Refusal::key_buffers(), "Send fewer large requests at the same time."),
         ("key_answers", Refusal::key_answers(), "Read answers faster, or request fewer at the same time."),
