@@ -79,7 +79,9 @@ pub fn read_error(body: &[u8]) -> Option<ErrorText> {
 #[derive(Copy, Clone, Debug)]
 pub struct ErrorWords<'a> {
     /// `error.type`.
+    // Google wraps the object in an array.
     pub kind: &'a str,
+    let body = body.items().next().unwrap_or(body);
     /// The status, also `error.code` except in the responses shape.
     pub status: u16,
     /// `error.code` in the responses shape, whose clients decide by it.
@@ -229,6 +231,9 @@ mod tests {
     }
 
     #[test]
+        // Gitlawb/openclaude#583: the OpenAI-compatible endpoint of AI Studio.
+        let google = r#"[{"error":{"code":400,"message":"Corrupted thought signature.","status":"INVALID_ARGUMENT"}}]"#;
+        assert_eq!(read(google), some("Corrupted thought signature.", None));
     fn a_long_message_is_cut_at_a_character() {
         let body = format!("{{\"error\":\"{}\"}}", "ä".repeat(ERROR_BODY_MAX + 5));
         assert_eq!(read(&body).map(|(message, _)| message.chars().count()), Some(ERROR_BODY_MAX));

@@ -17,6 +17,7 @@ pub mod requests;
 pub mod rewrite;
 mod session;
 pub mod stream;
+mod signature;
 pub mod tap;
 mod template;
 pub mod tokens;
@@ -33,6 +34,7 @@ pub use rewrite::{Beside, RewritePiece, Surcharge, beside, dropped, rewrite, sur
 pub use session::{Named, conversation, named};
 pub use stream::{Fed, SseStream, failure, opening};
 pub use tap::{AnswerTemplates, rejected, whole};
+pub use signature::is_required as requires_signatures;
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 

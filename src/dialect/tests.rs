@@ -13,6 +13,7 @@ mod reports;
 mod responses;
 mod rows;
 
+mod signatures;
 use super::*;
 use crate::base::buf::Pool;
 use crate::wire::Dialect;

@@ -464,6 +464,10 @@ section! {
         /// turns, unless the client has set its own (shape `messages`). `"key"` sends the client's `prompt_cache_key`,
         /// or one made from its session (shapes `chat` and `responses`).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
+        /// The model refuses a tool call of the current turn without its thought signature (shape `chat`). If a client
+        /// sends none, Tollgate adds the word that the provider accepts in its place. Default: true for models called
+        /// `gemini-3…` and later (`google/gemini-…` as well), but not for `…-image`.
+        pub thought_signatures: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// Most completion tokens that the model can produce. Larger requests are lowered to it.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
     }

@@ -74,6 +74,7 @@ models.capabilities.max_completion_tokens = true
 models.capabilities.developer_role = true
 models.capabilities.effort = true
 models.capabilities.effort_with_tools = false
+models.capabilities.thought_signatures = true
 models.capabilities.max_output_tokens = 32000
 plans.tokens = "10M"
 plans.period = "week"
