@@ -3,6 +3,7 @@
 //! Owns the bodies. Must never decide a status or a type, nor mask a message: that is `policy::refusal`'s and the
 //! gateway's. Called by `gateway`.
 
+use super::overflow;
 use crate::base::limits::ERROR_BODY_MAX;
 use crate::base::text::push_number;
 use crate::wire::Dialect;
@@ -47,10 +48,21 @@ impl ErrorText {
 
     /// Reads the value of an `error` member: an object with `message` and `type`, or the message itself.
     pub fn from_value(error: Raw<'_>) -> ErrorText {
-        match error.string() {
-            Some(_) => ErrorText::new(Some(error), None),
-            None => ErrorText::new(error.get("message"), Some(error)),
+        if error.string().is_some() {
+            return ErrorText::new(Some(error), None);
         }
+        let [message, metadata, prompt, context] = error.pick(["message", "metadata", "n_prompt_tokens", "n_ctx"]);
+        let mut text = ErrorText::new(message, Some(error));
+        // OpenRouter hides the provider's own error behind words of its own.
+        let raw = metadata.and_then(|metadata| metadata.get("raw")?.text());
+        if let Some(inner) = raw.and_then(|raw| read_error(raw.as_bytes())).filter(|inner| !inner.message.is_empty()) {
+            return ErrorText { kind: inner.kind.or(text.kind), code: inner.code.or(text.code), ..inner };
+        }
+        // llama.cpp: the members say it even without the words.
+        if let (Some(prompt), Some(context)) = (prompt.and_then(Raw::count), context.and_then(Raw::count)) {
+            text.message = format!("request ({prompt} tokens) exceeds the available context size ({context} tokens)");
+        }
+        text
     }
 }
 
@@ -67,7 +79,9 @@ fn is_object(value: Raw<'_>) -> bool {
 /// a plain string, `message` or `detail` at the top. `None` for HTML, for nothing, for anything else.
 pub fn read_error(body: &[u8]) -> Option<ErrorText> {
     json::check(body).ok()?;
+    // Google wraps the object in an array.
     let body = Raw::new(body);
+    let body = body.items().next().unwrap_or(body);
     if let Some(error) = body.get("error").filter(|error| is_error(*error)) {
         return Some(ErrorText::from_value(error));
     }
@@ -79,9 +93,7 @@ pub fn read_error(body: &[u8]) -> Option<ErrorText> {
 #[derive(Copy, Clone, Debug)]
 pub struct ErrorWords<'a> {
     /// `error.type`.
-    // Google wraps the object in an array.
     pub kind: &'a str,
-    let body = body.items().next().unwrap_or(body);
     /// The status, also `error.code` except in the responses shape.
     pub status: u16,
     /// `error.code` in the responses shape, whose clients decide by it.
@@ -97,8 +109,16 @@ pub struct ErrorWords<'a> {
 }
 
 impl ErrorWords<'_> {
-    /// The field that the message names at its front, as refusals of a body do.
+    /// The prompt is longer than the model can read.
+    pub(super) fn is_overflow(&self) -> bool {
+        self.word == overflow::CODE
+    }
+
+    /// The field that the message names at its front, as refusals of a body do; `input` if that is too long.
     fn param(&self) -> Option<&str> {
+        if self.is_overflow() {
+            return Some("input");
+        }
         let (path, _) = self.message.split_once(": ").filter(|_| self.status == 400)?;
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '[' | ']');
         (!path.is_empty() && path.chars().all(fits)).then_some(path)
@@ -117,6 +137,9 @@ impl ErrorWords<'_> {
                     key(out, "resets_at");
                     push_number(out, seconds);
                 }
+            }
+            Some(Dialect::Chat | Dialect::Relay(_)) if self.is_overflow() => {
+                out.extend_from_slice(b"\"context_length_exceeded\",\"param\":\"messages\"");
             }
             _ => out.extend_from_slice(self.status.to_string().as_bytes()),
         }
@@ -207,6 +230,9 @@ mod tests {
         );
         assert_eq!(read(r#"{"detail":"Not Found"}"#), some("Not Found", None));
         assert_eq!(read(r#"{"error":{"code":7}}"#), some("", None));
+        // Gitlawb/openclaude#583: the OpenAI-compatible endpoint of AI Studio.
+        let google = r#"[{"error":{"code":400,"message":"Corrupted thought signature.","status":"INVALID_ARGUMENT"}}]"#;
+        assert_eq!(read(google), some("Corrupted thought signature.", None));
     }
 
     #[test]
@@ -231,9 +257,6 @@ mod tests {
     }
 
     #[test]
-        // Gitlawb/openclaude#583: the OpenAI-compatible endpoint of AI Studio.
-        let google = r#"[{"error":{"code":400,"message":"Corrupted thought signature.","status":"INVALID_ARGUMENT"}}]"#;
-        assert_eq!(read(google), some("Corrupted thought signature.", None));
     fn a_long_message_is_cut_at_a_character() {
         let body = format!("{{\"error\":\"{}\"}}", "ä".repeat(ERROR_BODY_MAX + 5));
         assert_eq!(read(&body).map(|(message, _)| message.chars().count()), Some(ERROR_BODY_MAX));

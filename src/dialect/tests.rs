@@ -7,13 +7,14 @@ mod history;
 mod hostile;
 mod known;
 mod oddities;
+mod overflow;
 mod pairs;
 mod property;
 mod reports;
 mod responses;
 mod rows;
-
 mod signatures;
+
 use super::*;
 use crate::base::buf::Pool;
 use crate::wire::Dialect;

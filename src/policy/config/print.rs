@@ -5,7 +5,7 @@
 use super::document::Config;
 use super::providers::{Auth, Provider};
 use super::server::{DERIVED, Server};
-use crate::policy::catalog::{Capabilities, Model, ModelParam, Prices, QueueLimits, price_text};
+use crate::policy::catalog::{Capabilities, Model, ModelParam, Prices, QueueLimits, context_text, price_text};
 use crate::policy::discover::Discover;
 use crate::policy::limits::Timeouts;
 use crate::policy::plan::Group;
@@ -183,9 +183,11 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
             let provider = config.provider(target.provider).map_or("", |provider| &provider.name);
             let (model, priority, weight) = (quoted(&target.model), target.priority, target.weight);
             format!(
-                "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {} }}",
+                "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {}, \
+                 context = {} }}",
                 quoted(provider),
-                target.concurrency
+                target.concurrency,
+                quoted(&context_text(target.context))
             )
         })
         .collect();
