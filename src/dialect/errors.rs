@@ -3,7 +3,6 @@
 //! Owns the bodies. Must never decide a status or a type, nor mask a message: that is `policy::refusal`'s and the
 //! gateway's. Called by `gateway`.
 
-use super::overflow;
 use crate::base::limits::ERROR_BODY_MAX;
 use crate::base::text::push_number;
 use crate::wire::Dialect;
@@ -20,6 +19,8 @@ pub struct ErrorText {
     pub code: Option<String>,
 }
 
+/// Code of a prompt that is longer than the model can read, in both of OpenAI's formats.
+pub(super) const OVERFLOW: &str = "context_length_exceeded";
 /// Message for an answer that the provider did not complete, without an explanation.
 const UNFINISHED: &str = "the model's provider did not complete its response";
 /// Maximum characters of the word that reports it.
@@ -111,7 +112,7 @@ pub struct ErrorWords<'a> {
 impl ErrorWords<'_> {
     /// The prompt is longer than the model can read.
     pub(super) fn is_overflow(&self) -> bool {
-        self.word == overflow::CODE
+        self.word == OVERFLOW
     }
 
     /// The field that the message names at its front, as refusals of a body do; `input` if that is too long.

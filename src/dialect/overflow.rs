@@ -4,13 +4,11 @@
 //! Owns the patterns and the texts. Must never take a refusal for a token rate for one. Called by the gateway for
 //! errors alone. The answers with their sources are in `tests/overflow.rs`.
 
-use super::errors::ErrorText;
+use super::errors::{ErrorText, OVERFLOW};
 use crate::wire::Dialect;
 
-/// Code of an overflow in both of OpenAI's formats.
-pub(super) const CODE: &str = "context_length_exceeded";
 /// Codes and types that providers use for it.
-const CODES: [&str; 2] = [CODE, "exceed_context_size_error"];
+const CODES: [&str; 2] = [OVERFLOW, "exceed_context_size_error"];
 /// Type of a body with too many bytes.
 const TOO_LARGE: &str = "request_too_large";
 /// Codes and types of refusals for a rate.

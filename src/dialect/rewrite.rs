@@ -83,9 +83,9 @@ struct Writer<'a> {
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
 /// asked for where the target reports it, the bound on completion tokens under the name it goes by there, the role
 /// `developer` made `system` where the target does not take it, the word for thought signatures that are missing, and
-/// the members that the configuration writes; of a responses request the tools left out that run at the provider. Refills `text` and `pieces`; returns the length of
-/// all pieces together. [`Invalid`] where none of its tools is left, or where it names an object that is stored at the
-/// provider.
+/// the members that the configuration writes; of a responses request the tools left out that run at the provider.
+/// Refills `text` and `pieces`; returns the length of all pieces together. [`Invalid`] where none of its tools is left,
+/// or where it names an object that is stored at the provider.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],

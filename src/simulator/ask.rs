@@ -138,7 +138,7 @@ fn reasons(model: &str) -> bool {
 }
 
 /// Returns a model's name without its owner.
-pub(super) fn bare(model: &str) -> &str {
+fn bare(model: &str) -> &str {
     model.rsplit('/').next().unwrap_or(model)
 }
 

@@ -5,7 +5,6 @@
 //! <https://ai.google.dev/gemini-api/docs/thought-signatures>, Gitlawb/openclaude#583 and
 //! bobrware/bobrchat#120 (error texts).
 
-use super::event::quoted;
 use crate::base::base64;
 use crate::base::digest::sha256;
 use serde_json::Value;
@@ -19,7 +18,8 @@ const SKIPS: [&str; 2] = ["skip_thought_signature_validator", "context_engineeri
 
 /// True if a model makes and checks signatures: `gemini-3…` and later.
 pub(super) fn has_them(model: &str) -> bool {
-    let version = super::ask::bare(model).strip_prefix("gemini-").unwrap_or_default();
+    let name = model.rsplit('/').next().unwrap_or_default();
+    let version = name.strip_prefix("gemini-").unwrap_or_default();
     let number = version.split(['-', '.']).next().and_then(|number| number.parse::<u32>().ok());
     number.is_some_and(|number| number >= 3) && !version.contains("-image")
 }
@@ -32,7 +32,7 @@ pub(super) fn make(model: &str, id: &str, length: u64) -> String {
 
 /// Returns the member of a call with its signature.
 pub(super) fn member(signature: &str) -> String {
-    format!(r#","extra_content":{{"google":{{"thought_signature":{}}}}}"#, quoted(signature))
+    format!(r#","extra_content":{{"google":{{"thought_signature":"{signature}"}}}}"#)
 }
 
 /// Checks the messages after the newest user message.
@@ -63,5 +63,5 @@ pub(super) fn check(model: &str, messages: &[Value]) -> Result<(), String> {
 
 /// Returns the body of an error: an array.
 pub(super) fn error_body(message: &str) -> String {
-    format!(r#"[{{"error":{{"code":400,"message":{},"status":"INVALID_ARGUMENT"}}}}]"#, quoted(message))
+    serde_json::json!([{ "error": { "code": 400, "message": message, "status": "INVALID_ARGUMENT" } }]).to_string()
 }

@@ -1,7 +1,8 @@
-//! What providers answer to a prompt that is too long, with the public source of each answer, and what the clients of
-//! each format are told: it must match the patterns by which agents know that they have to compact.
+//! Answers of providers to a prompt that is too long, with the public source of each, and the error that clients of each
+//! format receive: it must match the patterns by which agents know that they have to compact.
 
-use crate::dialect::{ErrorWords, Overflow, error_body, is_rate, read_error};
+use super::{ME, request_for};
+use crate::dialect::{Capabilities, ErrorWords, Overflow, error_body, is_rate, read_error, reply};
 use crate::wire::Dialect;
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 const ESTIMATE: u64 = 5000;
 const CONTEXT: u64 = 4096;
 
-/// Provider, source, body, and the numbers that a client is told: tokens of the prompt, of the context, and of the
+/// Provider, source, body, and the numbers that a client receives: tokens of the prompt, of the context, and of the
 /// completion if that is what does not fit.
 type Row = (&'static str, &'static str, &'static str, (u64, u64, Option<u64>));
 
@@ -329,6 +330,28 @@ fn an_estimate_below_the_context_is_told_above_it() {
     let text = read_error(br#"{"message":"Input is too long for requested model."}"#).unwrap();
     let message = Overflow::of(&text).unwrap().message(Dialect::Messages, 10, CONTEXT, None);
     assert_eq!(message, "prompt is too long: 4097 tokens > 4096 maximum");
+}
+
+#[test]
+fn a_full_context_with_status_200_is_an_end_and_no_overflow() {
+    // Anthropic's newer models: `model_context_window_exceeded` in the schema of `llm-comply`.
+    let answer = br#"{"id":"msg_1","type":"message","role":"assistant","model":"up","content":[{"type":"text","text":"Hi"}],
+        "stop_reason":"model_context_window_exceeded","stop_sequence":null,"usage":{"input_tokens":9,"output_tokens":3}}"#;
+    for (to, body, member, word) in [
+        (
+            Dialect::Chat,
+            r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#,
+            "/choices/0/finish_reason",
+            "length",
+        ),
+        (Dialect::Responses, r#"{"model":"m","input":"a"}"#, "/status", "incomplete"),
+    ] {
+        let (_, state) = request_for((to, Dialect::Messages), body, "up", &Capabilities::default()).unwrap();
+        let mut out = Vec::new();
+        reply((Dialect::Messages, to), answer, &state, &ME, &mut out).unwrap();
+        let written: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(written.pointer(member).unwrap(), word, "{written}");
+    }
 }
 
 /// True if `text` has a word of `words` behind `context`, as `/\bcontext\s*(length|window|limit)\b/i` finds it.

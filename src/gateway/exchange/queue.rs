@@ -73,14 +73,16 @@ impl Exchange {
         Ok(())
     }
 
-    /// The targets that are too small for the prompt by its estimate, as bits; none if no target is larger.
+    /// The targets that are too small for the prompt by its estimate, as bits; never the largest.
     #[inline]
     fn too_small(&self, model: &Model) -> u64 {
         let prompt = self.asked.map_or(0, |asked| asked.about.into());
         if prompt <= model.narrow {
             return 0;
         }
-        let small = self.targets().iter().enumerate().filter(|(_, target)| with_quarter(target.context) < prompt);
+        let largest = self.targets().iter().map(|target| target.context).max().unwrap_or_default();
+        let is_small = |target: &Target| target.context < largest && with_quarter(target.context) < prompt;
+        let small = self.targets().iter().enumerate().filter(|(_, target)| is_small(target));
         small.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
 
