@@ -156,14 +156,6 @@ pub struct Refusal {
     too_long: bool,
 }
 
-/// True if a provider's message says that the conversation is longer than the model can read.
-pub fn is_too_long(message: &str) -> bool {
-    let message = message.to_ascii_lowercase();
-    let known =
-        ["context_length", "context length", "context size", "context window", "maximum context", "prompt is too long"];
-    known.iter().any(|words| message.contains(words))
-}
-
 impl Refusal {
     fn new(kind: RefusalKind, status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
         let message = message.into();
@@ -201,9 +193,7 @@ impl Refusal {
             (RefusalKind::NotFound, _) => "not_found",
             (RefusalKind::Upstream, 503) => "service_unavailable",
             (RefusalKind::Upstream | RefusalKind::Timeout, _) => "server_error",
-            (RefusalKind::InvalidRequest, 400) if self.too_long || is_too_long(&self.message) => {
-                "context_length_exceeded"
-            }
+            (RefusalKind::InvalidRequest, 400) if self.too_long => "context_length_exceeded",
             (RefusalKind::InvalidRequest, 405) => "method_not_allowed",
             (RefusalKind::InvalidRequest, 408) => "request_timeout",
             (RefusalKind::InvalidRequest, 413) => "request_too_large",
@@ -528,9 +518,15 @@ impl Refusal {
         Refusal::invalid(400, text)
     }
 
-    /// Refusal for a conversation that is longer than the model can read, with any message.
-    pub fn too_long(self) -> Refusal {
-        Refusal { too_long: true, ..self }
+    /// 400: the conversation is longer than the model can read. `message` is what clients of its format know it by.
+    pub fn context_overflow(message: String) -> Refusal {
+        Refusal { too_long: true, ..Refusal::invalid(400, message) }
+    }
+
+    /// True for [`Refusal::context_overflow`].
+    #[inline]
+    pub fn is_overflow(&self) -> bool {
+        self.too_long
     }
 
     /// 500: the provider refused the gateway (401, 402, 403, 404). The reason is only for the operator.

@@ -3,11 +3,11 @@
 //! into the client's error.
 
 use crate::base::seam::{DialError, Ending};
-use crate::dialect::{ErrorText, Reported};
+use crate::dialect::{ErrorText, Overflow, Reported};
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::refusal::{Refusal, is_too_long};
+use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
 /// The ways in which an attempt at a target fails.
@@ -73,8 +73,6 @@ pub(crate) fn refuses_credential(status: u16) -> bool {
 
 /// Status of an error in the request itself.
 const REJECTED: u16 = 400;
-/// Codes that providers use for a conversation that exceeds the model's context.
-const OVERFLOWS: [&str; 2] = ["context_length_exceeded", "exceed_context_size_error"];
 /// Codes of requests that a provider refuses within an answer that it has begun.
 const REFUSALS: [&str; 1] = ["invalid_prompt"];
 /// Codes that concern the provider account that all clients share. Must never reach a client.
@@ -97,8 +95,7 @@ const OF_THE_ACCOUNT: [&str; 12] = [
 pub(crate) fn status_within(text: &ErrorText) -> u16 {
     let names = || text.code.iter().chain(&text.kind).map(String::as_str);
     let told = text.code.as_ref().and_then(|code| code.parse().ok());
-    let is_wrong = names().any(|name| OVERFLOWS.contains(&name) || REFUSALS.contains(&name))
-        || (names().any(|name| name == "invalid_request_error") && is_too_long(&text.message));
+    let is_wrong = names().any(|name| REFUSALS.contains(&name)) || Overflow::of(text).is_some();
     match told {
         _ if names().any(|name| OF_THE_ACCOUNT.contains(&name)) => 429,
         _ if is_wrong => REJECTED,
@@ -119,6 +116,8 @@ pub(crate) struct Fault {
     pub(crate) retry_after: Option<u64>,
     /// The provider's own name for it (`error.code`, else `error.type`), already masked.
     pub(crate) code: Option<String>,
+    /// The prompt is longer than the model can read.
+    pub(crate) overflow: Option<Overflow>,
     /// An answer with status 200 had begun.
     pub(crate) answered: bool,
     /// Amount of it that had arrived, with its unit.
@@ -129,7 +128,16 @@ pub(crate) struct Fault {
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
-        Fault { kind, message: None, retry_after: None, code: None, answered: false, came: None, reported: None }
+        Fault {
+            kind,
+            message: None,
+            retry_after: None,
+            code: None,
+            overflow: None,
+            answered: false,
+            came: None,
+            reported: None,
+        }
     }
 }
 
@@ -137,6 +145,8 @@ impl Fault {
     /// True if the next target may be tried.
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
+            // Another model may read it.
+            _ if self.overflow.is_some() => true,
             // Any other 4xx is about the request.
             FaultKind::Status(status) => !(400..500).contains(&status) || matches!(status, 401..=404 | 408 | 429),
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
@@ -155,6 +165,7 @@ impl Fault {
     /// means and our stopping never count.
     pub(crate) fn is_targets_own(&self) -> bool {
         match self.kind {
+            _ if self.overflow.is_some() => false,
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
             FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
             FaultKind::NotRead | FaultKind::KeyBuffers => false,
@@ -211,6 +222,7 @@ impl Fault {
     /// Cause of the failure for the operator.
     pub(crate) fn cause(&self) -> Cause {
         let cause = match &self.kind {
+            _ if self.overflow.is_some() => Cause::new("overflow", ""),
             FaultKind::Name(why) => Cause::new("dns", why),
             FaultKind::Dial(DialError::Connect(why)) => Cause::new("connect", why),
             FaultKind::Dial(DialError::Tls(why)) => Cause::new("tls", why),
@@ -242,23 +254,18 @@ impl Fault {
         self.came.map_or(cause, |(count, unit)| cause.after(count, unit))
     }
 
-    /// The provider refuses what the client has asked for.
-    fn rejected(&self) -> Refusal {
-        let refusal = Refusal::upstream_rejected(self.message.clone());
-        let code = self.code.as_deref().unwrap_or_default();
-        if OVERFLOWS.contains(&code) { refusal.too_long() } else { refusal }
-    }
-
-    /// Error that the client receives when no attempt is left. `limits` are those of the last target.
+    /// Error that the client receives when no attempt is left, except for an overflow. `limits` are those of the last
+    /// target.
     pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
         match &self.kind {
-            FaultKind::Status(400 | 413 | 422) => self.rejected(),
+            FaultKind::Status(400 | 413 | 422) | FaultKind::InStream(REJECTED) => {
+                Refusal::upstream_rejected(self.message.clone())
+            }
             FaultKind::Status(401..=404) => Refusal::upstream_refused(),
             FaultKind::Status(status) => {
                 let text = format!("the model's provider failed with status {status}");
                 Refusal::upstream_failed(Some(text), self.retry_after)
             }
-            FaultKind::InStream(REJECTED) => self.rejected(),
             FaultKind::InStream(401..=404 | 429) => Refusal::upstream_failed(None, None),
             FaultKind::InStream(_) => Refusal::upstream_failed(self.message.clone(), None),
             FaultKind::ConnectTimeout => Refusal::timeout("connect_timeout", limits.connect_timeout),

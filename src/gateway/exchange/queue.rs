@@ -11,7 +11,7 @@ use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::queue::{Look, Waiter};
-use crate::policy::catalog::{QueueLimits, Target};
+use crate::policy::catalog::{Model, QueueLimits, Target, with_quarter};
 use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
@@ -52,9 +52,15 @@ impl Exchange {
     /// list, which may not be the one that it is sent to.
     pub(super) fn first_target(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
         let Some(model) = self.model() else { return Err(Refusal::no_model()) };
-        let choice = self.choice(draft, cx.now.mono);
+        let small = self.too_small(model);
+        let choice = Choice { tried: small, ..self.choice(draft, cx.now.mono) };
         let Some(queue) = &model.queue else {
-            return match at.choose(self.targets(), &choice, &mut cx.breakers) {
+            at.tried |= small;
+            if at.choose(self.targets(), &choice, &mut cx.breakers) {
+                return Ok(());
+            }
+            at.tried &= !small;
+            return match small > 0 && at.choose(self.targets(), &choice, &mut cx.breakers) {
                 true => Ok(()),
                 false => Err(Refusal::no_place()),
             };
@@ -67,6 +73,19 @@ impl Exchange {
             }
         }
         Ok(())
+    }
+
+    /// The targets that are too small for the prompt by its estimate, as bits; never the largest.
+    #[inline]
+    fn too_small(&self, model: &Model) -> u64 {
+        let prompt = self.asked.map_or(0, |asked| asked.about.into());
+        if prompt <= model.narrow {
+            return 0;
+        }
+        let largest = self.targets().iter().map(|target| target.context).max().unwrap_or_default();
+        let is_small = |target: &Target| target.context < largest && with_quarter(target.context) < prompt;
+        let small = self.targets().iter().enumerate().filter(|(_, target)| is_small(target));
+        small.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
 
     /// The body cannot be written for the target of `at`: the next for which it is tried, free or not. False where the

@@ -183,9 +183,11 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
             let provider = config.provider(target.provider).map_or("", |provider| &provider.name);
             let (model, priority, weight) = (quoted(&target.model), target.priority, target.weight);
             format!(
-                "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {} }}",
+                "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {}, \
+                 context = {} }}",
                 quoted(provider),
-                target.concurrency
+                target.concurrency,
+                quoted(&context_text(target.context))
             )
         })
         .collect();

@@ -12,7 +12,7 @@ use tollgate::policy::refusal::{Missing, Refusal};
 const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
 
 /// Constructors that do not make an error: they change another error, or belong to the admin API.
-const OTHERS: [&str; 3] = ["closing", "too_long", "of_status"];
+const OTHERS: [&str; 2] = ["closing", "of_status"];
 
 fn limit(kind: LimitKind, by: LimitReason) -> Refusal {
     let value = if kind == LimitKind::Budget { 50_000_000_000 } else { 600 };
@@ -47,6 +47,11 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
             "upstream_rejected",
             Refusal::upstream_rejected(None),
             "Correct the request. Usually the message is the provider's.",
+        ),
+        (
+            "context_overflow",
+            Refusal::context_overflow("prompt is too long: 200251 tokens > 200000 maximum".to_owned()),
+            "Shorten the conversation. Coding agents do so by themselves. Chat and responses clients get other words.",
         ),
         ("no_key", Refusal::no_key(), "Send the key."),
         ("bad_key", Refusal::bad_key(""), "Use a valid key. The log has the reason."),
