@@ -1,13 +1,12 @@
-//! Handle table: names objects that outlive a call by a slot number and a generation. The only check for stale names in
-//! Tollgate.
+//! Names for things that outlive a call: a slot number and a generation. The only check for stale names in Tollgate.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Name of an occupant of a [`Slots`]. A name of a freed slot never matches its next occupant. `T` is the occupant's
-/// type, or a placeholder type if the name is passed to code that must not know the occupant.
+/// Name of an occupant in a [`Slots`]. Names of a freed slot never match its next occupant. `T` is the occupant's type, or a
+/// placeholder type if the name is passed to code that must not know the occupant.
 pub struct Id<T> {
-    /// Index into the slab.
+    /// Index into the table.
     pub slot: u32,
     /// Number of the occupant in its slot, below 2^31, so that a name fits a poll token next to a bit for its side.
     pub generation: u32,
@@ -39,52 +38,61 @@ impl<T> fmt::Debug for Id<T> {
     }
 }
 
-/// A slab whose keys are [`Id`]s: stale names return `None` instead of another occupant. `N` is the type in its names.
+/// A table whose keys are [`Id`]s: stale names give `None` instead of another occupant. `N` is the type that its names
+/// carry.
 #[derive(Debug)]
 pub struct Slots<T, N = T> {
-    slab: slab::Slab<Tenant<T>>,
-    /// Generation of the next occupant of each slot that has had one.
-    next: Vec<u32>,
+    slots: Vec<Slot<T>>,
+    /// Number of occupants.
+    len: usize,
+    /// The slot that was freed last; the number of slots if none is free.
+    free: u32,
     names: PhantomData<fn() -> N>,
 }
 
-/// An occupant with its generation, so that the check of a name touches the same memory.
+/// A slot with its generation, so that a name is checked next to its occupant.
 #[derive(Debug)]
-struct Tenant<T> {
+struct Slot<T> {
+    /// Generation of the occupant, or of the next one.
     generation: u32,
-    value: T,
+    /// In a free slot: the one that was freed before it; the number of slots if there was none.
+    next_free: u32,
+    tenant: Option<T>,
 }
 
 impl<T, N> Default for Slots<T, N> {
     fn default() -> Self {
-        Slots { slab: slab::Slab::new(), next: Vec::new(), names: PhantomData }
+        Slots::with_room(0)
     }
 }
 
 impl<T, N> Slots<T, N> {
-    /// Returns a slab with room for `tenants` occupants. The room uses memory only as it fills, and growing within it
-    /// copies nothing and leaves no unused memory behind.
+    /// Returns a table with room for `tenants` occupants. The room uses memory only as it fills, and growing within it
+    /// costs no copy and leaves no storage behind.
     pub fn with_room(tenants: usize) -> Slots<T, N> {
-        Slots { slab: slab::Slab::with_capacity(tenants), next: Vec::with_capacity(tenants), names: PhantomData }
+        Slots { slots: Vec::with_capacity(tenants), len: 0, free: 0, names: PhantomData }
     }
 
     /// Stores `value` and returns its name.
+    #[inline] // else large tenants are copied once more
     pub fn insert(&mut self, value: T) -> Id<N> {
-        let entry = self.slab.vacant_entry();
-        let slot = entry.key();
-        if self.next.len() <= slot {
-            self.next.resize(slot + 1, 0);
-        }
-        let generation = self.next[slot];
-        entry.insert(Tenant { generation, value });
-        Id::new(slot as u32, generation)
+        let free = self.free;
+        self.len += 1;
+        let Some(slot) = self.slots.get_mut(free as usize) else {
+            self.free += 1;
+            self.slots.push(Slot { generation: 0, next_free: 0, tenant: Some(value) });
+            return Id::new(free, 0);
+        };
+        self.free = slot.next_free;
+        slot.tenant = Some(value);
+        Id::new(free, slot.generation)
     }
 
     /// Returns the occupant of `id`, unless it was removed.
     #[inline]
     pub fn get(&self, id: Id<N>) -> Option<&T> {
-        match self.slab.get(id.slot as usize) {
-            Some(tenant) if tenant.generation == id.generation => Some(&tenant.value),
+        match self.slots.get(id.slot as usize) {
+            Some(slot) if slot.generation == id.generation => slot.tenant.as_ref(),
             _ => None,
         }
     }
@@ -92,8 +100,8 @@ impl<T, N> Slots<T, N> {
     /// Returns the occupant of `id`, mutable, unless it was removed.
     #[inline]
     pub fn get_mut(&mut self, id: Id<N>) -> Option<&mut T> {
-        match self.slab.get_mut(id.slot as usize) {
-            Some(tenant) if tenant.generation == id.generation => Some(&mut tenant.value),
+        match self.slots.get_mut(id.slot as usize) {
+            Some(slot) if slot.generation == id.generation => slot.tenant.as_mut(),
             _ => None,
         }
     }
@@ -101,37 +109,45 @@ impl<T, N> Slots<T, N> {
     /// Returns the current occupant of `slot` and its name.
     #[inline]
     pub fn tenant(&self, slot: u32) -> Option<(Id<N>, &T)> {
-        self.slab.get(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &tenant.value))
+        let Slot { generation, tenant, .. } = self.slots.get(slot as usize)?;
+        tenant.as_ref().map(|tenant| (Id::new(slot, *generation), tenant))
     }
 
     /// Returns the current occupant of `slot` and its name, mutable.
     #[inline]
     pub fn tenant_mut(&mut self, slot: u32) -> Option<(Id<N>, &mut T)> {
-        self.slab.get_mut(slot as usize).map(|tenant| (Id::new(slot, tenant.generation), &mut tenant.value))
+        let Slot { generation, tenant, .. } = self.slots.get_mut(slot as usize)?;
+        tenant.as_mut().map(|tenant| (Id::new(slot, *generation), tenant))
     }
 
     /// Removes the occupant of `id`. Its name is stale from then on.
     #[inline]
     pub fn remove(&mut self, id: Id<N>) -> Option<T> {
-        self.get(id)?;
-        // Done before the removal, since its result would otherwise be copied once more.
-        self.next[id.slot as usize] = (id.generation + 1) & 0x7fff_ffff;
-        self.slab.try_remove(id.slot as usize).map(|tenant| tenant.value)
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        if slot.generation != id.generation || slot.tenant.is_none() {
+            return None;
+        }
+        slot.generation = (id.generation + 1) & 0x7fff_ffff;
+        slot.next_free = self.free;
+        self.free = id.slot;
+        self.len -= 1;
+        // Last, because its result would be copied once more otherwise.
+        slot.tenant.take()
     }
 
     /// Number of occupants.
     pub fn len(&self) -> usize {
-        self.slab.len()
+        self.len
     }
 
     /// True if there is no occupant.
     pub fn is_empty(&self) -> bool {
-        self.slab.is_empty()
+        self.len == 0
     }
 
     /// Iterates over all occupants with their names, in slot order.
     pub fn iter(&self) -> impl Iterator<Item = (Id<N>, &T)> {
-        self.slab.iter().map(|(slot, tenant)| (Id::new(slot as u32, tenant.generation), &tenant.value))
+        (0..self.slots.len() as u32).filter_map(|slot| self.tenant(slot))
     }
 }
 
@@ -140,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stale_name_never_matches_the_next_occupant() {
+    fn a_stale_name_never_reaches_the_next_tenant() {
         let mut slots: Slots<&str> = Slots::default();
         let a = slots.insert("a");
         assert_eq!(slots.remove(a), Some("a"));

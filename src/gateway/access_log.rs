@@ -98,7 +98,11 @@ impl AccessLogLine<'_> {
             out.extend_from_slice(b",\"target\":");
             write_string(out, target);
             number(out, ",\"attempts\":", u64::from(attempts));
-            word(out, ",\"stream\":", if self.stream { "true" } else { "false" });
+            // Two copies whose length the compiler knows.
+            match self.stream {
+                true => out.extend_from_slice(b",\"stream\":true"),
+                false => out.extend_from_slice(b",\"stream\":false"),
+            }
         }
         number(out, ",\"status\":", u64::from(self.status));
         if let Some(error) = self.error {

@@ -468,7 +468,7 @@ impl Cx {
         if !self.renewals.contains(origin) {
             self.renewals.push(origin.clone());
         }
-        self.orders.0.push(Order::Renew(origin.clone()));
+        self.orders.push(Order::Renew(origin.clone()));
     }
 
     /// Takes everything that has been counted since the last call, for a successor.

@@ -21,7 +21,7 @@ impl Cx {
         let alone = matches!(task, OffloadTask::Discard(_));
         self.away.pieces.push(RunningJob { serial: of.serial.get(), key: of.key, lent, alone });
         let work = Work::new(of, (&mut self.pool, lent), identity, task);
-        self.orders.0.push(Order::Work(Box::new(work)));
+        self.orders.push(Order::Work(Box::new(work)));
     }
 
     /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that; until

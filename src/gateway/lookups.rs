@@ -79,7 +79,7 @@ impl Lookups {
             return;
         }
         let ids = self.next.drain(..self.next.len().min(IDS_PER_LOOKUP)).collect();
-        orders.0.push(Order::LookUp(ids));
+        orders.push(Order::LookUp(ids));
         self.free = now.after(LOOKUP_PAUSE);
         self.due = if self.next.is_empty() { Mono::NEVER } else { self.free };
     }
@@ -117,8 +117,8 @@ mod tests {
     }
 
     /// Number of ids of each lookup.
-    fn asked(orders: &OrderSink) -> Vec<usize> {
-        let ids = orders.0.iter().map(|order| match order {
+    fn asked(orders: &mut OrderSink) -> Vec<usize> {
+        let ids = orders.hand_over().iter().map(|order| match order {
             Order::LookUp(ids) => ids.len(),
             other => panic!("{other:?}"),
         });
@@ -132,14 +132,14 @@ mod tests {
             assert!(lookups.may_wait(&id(n), now), "{n}");
             lookups.wait(id(n), exchange(n), now, &mut orders);
         }
-        assert_eq!((asked(&orders), lookups.due()), (vec![1], Mono(5_001_000)));
+        assert_eq!((asked(&mut orders), lookups.due()), (vec![1], Mono(5_001_000)));
         lookups.ask(Mono(5_000_999), &mut orders);
-        assert_eq!(asked(&orders), [1]);
+        assert_eq!(asked(&mut orders), [1]);
         lookups.ask(Mono(5_001_000), &mut orders);
-        assert_eq!((asked(&orders), lookups.due()), (vec![1, 128], Mono(5_002_000)));
+        assert_eq!((asked(&mut orders), lookups.due()), (vec![1, 128], Mono(5_002_000)));
         lookups.ask(Mono(5_002_000), &mut orders);
         lookups.ask(Mono(5_003_000), &mut orders);
-        assert_eq!((asked(&orders), lookups.due()), (vec![1, 128, 128, 43], Mono::NEVER));
+        assert_eq!((asked(&mut orders), lookups.due()), (vec![1, 128, 128, 43], Mono::NEVER));
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
             lookups.wait(id(n), exchange(n), now, &mut orders);
             lookups.answered(&id(n));
         }
-        let asked = asked(&orders);
+        let asked = asked(&mut orders);
         assert!(asked.len() <= 1000, "{}", asked.len());
         assert!(asked.iter().sum::<usize>() > 9_990, "{asked:?}");
     }
@@ -164,7 +164,7 @@ mod tests {
             lookups.wait(id(n % 50), exchange(n), now, &mut orders);
         }
         lookups.ask(now.after(LOOKUP_PAUSE), &mut orders);
-        assert_eq!(asked(&orders), [1, 49], "each id is asked for once");
+        assert_eq!(asked(&mut orders), [1, 49], "each id is asked for once");
         assert!(!lookups.may_wait(&id(7), now) && !lookups.may_wait(&id(50), now));
         assert_eq!(lookups.answered(&id(7)).len(), 20);
         assert_eq!(lookups.answered(&id(7)), []);

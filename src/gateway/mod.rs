@@ -511,11 +511,11 @@ impl Core for Gateway {
         if self.cx.pool.has_heavy() {
             self.cx.discard_heavy(None);
         }
-        &mut self.cx.orders.0
+        self.cx.orders.hand_over()
     }
 
     fn has_orders(&mut self) -> bool {
-        self.cx.pool.has_heavy() || self.cx.orders.0.iter().any(|order| !order.is_empty())
+        self.cx.pool.has_heavy() || self.cx.orders.is_given()
     }
 
     fn panicked(&mut self, conn: Option<Conn>, now: Now) {

@@ -54,81 +54,97 @@ pub enum Order {
     Acknowledge(u64),
 }
 
-impl Order {
-    /// True if it contains no work, and exists only for its storage.
-    pub(crate) fn is_empty(&self) -> bool {
-        match self {
-            Order::Rows(rows) => rows.is_empty(),
-            Order::Log(lines) | Order::Spans(_, lines) => lines.is_empty(),
-            Order::Asks(asks) => asks.is_empty(),
-            Order::Releases(releases) => releases.is_empty(),
-            Order::Uses(uses) => uses.is_empty(),
-            _ => false,
-        }
-    }
-}
-
 /// Orders of one hand-over: for each frequent kind there is one, with everything in it.
 #[derive(Debug, Default)]
-pub(crate) struct OrderSink(pub(crate) Vec<Order>);
+pub(crate) struct OrderSink {
+    /// The orders, and others that are empty and only keep their storage.
+    orders: Vec<Order>,
+    /// True if an order has been given since the last hand-over.
+    is_given: bool,
+}
 
 impl OrderSink {
+    /// True if there is an order to be handed over.
+    #[inline]
+    pub(crate) fn is_given(&self) -> bool {
+        self.is_given
+    }
+
+    /// The vector for a hand-over.
+    #[inline]
+    pub(crate) fn hand_over(&mut self) -> &mut Vec<Order> {
+        self.is_given = false;
+        &mut self.orders
+    }
+
+    /// All orders, to which one is about to be added.
+    #[inline]
+    fn all(&mut self) -> &mut Vec<Order> {
+        self.is_given = true;
+        &mut self.orders
+    }
+
+    /// Adds an order.
+    pub(crate) fn push(&mut self, order: Order) {
+        self.all().push(order);
+    }
+
     /// Adds a row for the ledger.
     pub(crate) fn row(&mut self, row: Row) {
-        for order in &mut self.0 {
+        for order in self.all() {
             if let Order::Rows(rows) = order {
                 return rows.push(row);
             }
         }
-        self.0.push(Order::Rows(vec![row]));
+        self.push(Order::Rows(vec![row]));
     }
 
     /// Adds a question for the shared ledger.
     pub(crate) fn ask(&mut self, ask: Ask) {
-        for order in &mut self.0 {
+        for order in self.all() {
             if let Order::Asks(asks) = order {
                 return asks.push(ask);
             }
         }
-        self.0.push(Order::Asks(vec![ask]));
+        self.push(Order::Asks(vec![ask]));
     }
 
     /// Adds a use of a grant.
     pub(crate) fn used(&mut self, one: Use) {
-        for order in &mut self.0 {
+        for order in self.all() {
             if let Order::Uses(uses) = order {
                 return uses.push(one);
             }
         }
         // In front of the rows, which give back what was taken.
-        self.0.insert(0, Order::Uses(vec![one]));
+        self.orders.insert(0, Order::Uses(vec![one]));
     }
 
     /// Gives back a lease that no row will give back.
     pub(crate) fn give_back(&mut self, release: Release) {
-        for order in &mut self.0 {
+        for order in self.all() {
             if let Order::Releases(releases) = order {
                 return releases.push(release);
             }
         }
-        self.0.push(Order::Releases(vec![release]));
+        self.push(Order::Releases(vec![release]));
     }
 
     /// Adds a piece of the log.
     pub(crate) fn log(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        for order in &mut self.0 {
+        for order in self.all() {
             if let Order::Log(lines) = order {
                 return write(lines);
             }
         }
         let mut lines = Vec::new();
         write(&mut lines);
-        self.0.push(Order::Log(lines));
+        self.push(Order::Log(lines));
     }
 
     /// Adds the spans of a request.
     pub(crate) fn spans(&mut self, config: &Arc<Config>, write: impl FnOnce(&mut Vec<u8>)) {
-        for order in &mut self.0 {
+        for order in self.all() {
             if let Order::Spans(to, lines) = order
                 && (lines.is_empty() || Arc::ptr_eq(to, config))
             {
@@ -138,12 +154,12 @@ impl OrderSink {
         }
         let mut lines = Vec::new();
         write(&mut lines);
-        self.0.push(Order::Spans(config.clone(), lines));
+        self.push(Order::Spans(config.clone(), lines));
     }
 
     /// Removes a request from the running ones: its row has been given in the event-loop iteration that hands over.
     pub(crate) fn not_running(&mut self, request: &[u8; 16]) {
-        for order in &mut self.0 {
+        for order in &mut self.orders {
             if let Order::HandOver(running) = order {
                 running.retain(|one| one.request != *request);
             }

@@ -217,7 +217,7 @@ impl<C: Core + 'static> Reactor<C> {
     fn turn(&mut self, events: &Events) -> Mono {
         self.now = self.clock.now();
         self.turn = self.turn.wrapping_add(1);
-        self.shakes = Shakes::default();
+        self.shakes.begin();
         for event in events {
             self.mark(event);
         }
@@ -478,7 +478,9 @@ impl<C: Core + 'static> Reactor<C> {
                 self.touched.drain(..due);
             }
             self.flush_dirty();
-            self.perform_actions();
+            if !self.core.actions().is_empty() {
+                self.perform_actions();
+            }
             if self.replies.is_empty() && self.core.dirty().is_empty() && self.core.actions().is_empty() {
                 break;
             }
@@ -575,9 +577,6 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     fn perform_actions(&mut self) {
-        if self.core.actions().is_empty() {
-            return;
-        }
         let mut actions = std::mem::take(&mut self.actions);
         std::mem::swap(&mut actions, self.core.actions());
         for action in actions.drain(..) {

@@ -6,7 +6,6 @@ use super::ledger::LedgerHandle;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::base::limits::WORK_THREADS;
-use crate::base::order;
 use crate::cli::admin_jobs;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{DeskAsk, Notice, Order, Work};
@@ -108,29 +107,35 @@ impl Helpers {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out an order. Rows, lines, questions and leases come back as empty vectors with their storage, so that
-    /// the next turn's cost no allocation.
-    fn perform(&self, order: Order, log: &LogWriter) -> Option<Order> {
+    /// Carries out an order. True if it stays: rows, lines, questions and leases are taken out of it, and their vector
+    /// serves the next iteration, which then costs no allocation.
+    fn perform(&self, order: &mut Order, log: &LogWriter) -> bool {
         match order {
-            Order::Log(lines) => return Some(Order::Log(log.write(lines))),
-            Order::Rows(rows) => return Some(Order::Rows(self.keep(rows))),
-            Order::Spans(config, spans) => return Some(self.export(config, spans)),
-            Order::Asks(mut asks) => {
-                self.store().ledger.iter().for_each(|store| store.ask(&mut asks));
-                return Some(Order::Asks(asks));
+            Order::Log(lines) => *lines = log.write(std::mem::take(lines)),
+            Order::Rows(rows) => *rows = self.keep(std::mem::take(rows)),
+            Order::Spans(config, spans) => *spans = self.export(config, std::mem::take(spans)),
+            Order::Asks(asks) => self.store().ledger.iter().for_each(|store| store.ask(asks)),
+            Order::Uses(uses) => self.store().ledger.iter().for_each(|store| store.used(uses)),
+            Order::Releases(releases) => self.store().ledger.iter().for_each(|store| store.release(releases)),
+            // The placeholder is dropped without being carried out.
+            other => {
+                self.perform_once(std::mem::replace(other, Order::TakeBack));
+                return false;
             }
-            Order::Uses(mut uses) => {
-                self.store().ledger.iter().for_each(|store| store.used(&mut uses));
-                return Some(Order::Uses(uses));
-            }
+        }
+        true
+    }
+
+    /// Carries out an order that is rare.
+    fn perform_once(&self, order: Order) {
+        match order {
+            // These are frequent, and carried out in place.
+            Order::Log(_) | Order::Rows(_) | Order::Spans(..) => {}
+            Order::Asks(_) | Order::Uses(_) | Order::Releases(_) => {}
             Order::LookUp(ids) => {
                 if let Some(store) = &self.store().ledger {
                     store.look_up(ids);
                 }
-            }
-            Order::Releases(mut releases) => {
-                self.store().ledger.iter().for_each(|store| store.release(&mut releases));
-                return Some(Order::Releases(releases));
             }
             Order::Work(work) => {
                 if let Some(long) = self.worker.get() {
@@ -171,20 +176,19 @@ impl Helpers {
                 }
             }
         }
-        None
     }
 
     #[cold]
-    fn export(&self, config: Arc<Config>, mut spans: Vec<u8>) -> Order {
+    fn export(&self, config: &Arc<Config>, mut spans: Vec<u8>) -> Vec<u8> {
         let start = || {
             let (reloader, long) = (self.reloader.get()?, self.worker.get()?);
             Exporter::start(reloader.security(), long.mailbox.clone()).ok()
         };
         match self.exporter.get_or_init(start) {
-            Some(exporter) if !spans.is_empty() => spans = exporter.give(&config, spans),
+            Some(exporter) if !spans.is_empty() => return exporter.give(config, spans),
             _ => spans.clear(),
         }
-        Order::Spans(config, spans)
+        spans
     }
 
     fn keep(&self, mut rows: Vec<Row>) -> Vec<Row> {
@@ -226,19 +230,12 @@ impl Helpers {
 /// Function that the loop calls once in every iteration that has orders.
 pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
-        // Rows before questions: finished requests make room for new ones.
-        let is_question = |order: &Order| matches!(order, Order::Asks(_));
-        if !orders.is_sorted_by_key(is_question) {
-            order::by_key(&mut orders, |order| (is_question(order).into(), 0));
+        // Rows before questions, of which there is one order: finished requests make room for new ones.
+        if let Some(at) = orders.iter().position(|order| matches!(order, Order::Asks(_))) {
+            orders[at..].rotate_left(1);
         }
-        // In place, to keep the vector's storage. The placeholder for an order under way has no effect.
-        orders.retain_mut(|order| match helpers.perform(std::mem::replace(order, Order::TakeBack), &log) {
-            Some(back) => {
-                *order = back;
-                true
-            }
-            None => false,
-        });
+        // In place, to keep the vector's storage.
+        orders.retain_mut(|order| helpers.perform(order, &log));
         orders
     }
 }

@@ -190,24 +190,19 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
     let reported = observed.reported;
     let prompt = reported.prompt().unwrap_or_else(|| me.prompt.count());
     let completion = reported.output.unwrap_or(observed.relayed_tokens);
-    out.push(b'{');
-    for (name, count) in [
-        ("prompt_tokens", prompt),
-        ("completion_tokens", completion),
-        ("total_tokens", prompt.saturating_add(completion)),
-    ] {
-        key(out, name);
-        write_count(out, count);
-    }
-    key(out, "prompt_tokens_details");
-    out.extend_from_slice(b"{\"cached_tokens\":");
+    out.extend_from_slice(b"{\"prompt_tokens\":");
+    write_count(out, prompt);
+    out.extend_from_slice(b",\"completion_tokens\":");
+    write_count(out, completion);
+    out.extend_from_slice(b",\"total_tokens\":");
+    write_count(out, prompt.saturating_add(completion));
+    out.extend_from_slice(b",\"prompt_tokens_details\":{\"cached_tokens\":");
     write_count(out, reported.cache_read.unwrap_or(0));
-    key(out, "cache_write_tokens");
+    out.extend_from_slice(b",\"cache_write_tokens\":");
     write_count(out, reported.cache_write.unwrap_or(0));
     out.push(b'}');
     if let Some(reasoning) = reported.reasoning {
-        key(out, "completion_tokens_details");
-        out.extend_from_slice(b"{\"reasoning_tokens\":");
+        out.extend_from_slice(b",\"completion_tokens_details\":{\"reasoning_tokens\":");
         write_count(out, reasoning.into());
         out.push(b'}');
     }

@@ -39,7 +39,7 @@ pub(super) fn chat(
     write_inside(out, me.id);
     out.extend_from_slice(b",\"object\":\"chat.completion\",\"created\":");
     write_count(out, me.created);
-    key(out, "model");
+    out.extend_from_slice(b",\"model\":");
     me.write_model(out);
     out.extend_from_slice(b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
     if answer.calls() && texts().all(<[u8]>::is_empty) {
@@ -47,7 +47,7 @@ pub(super) fn chat(
     } else {
         write_joined(texts(), out);
     }
-    key(out, "refusal");
+    out.extend_from_slice(b",\"refusal\":");
     match refusals.clone().next() {
         Some(_) => write_joined(refusals, out),
         None => out.extend_from_slice(b"null"),

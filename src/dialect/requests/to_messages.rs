@@ -42,10 +42,9 @@ pub(super) fn write(
     let is_schema = matches!(talk.format, Format::Schema { .. });
     state.json_tool = is_schema && how == Structured::Tool && tools.is_empty();
     let in_words = matches!(talk.format, Format::Object) || (how != Structured::Native && !state.json_tool);
-    out.push(b'{');
-    key(out, "model");
+    out.extend_from_slice(b"{\"model\":");
     write_string(out, ask.target.model);
-    key(out, "max_tokens");
+    out.extend_from_slice(b",\"max_tokens\":");
     let bound = max_tokens(ask, &talk.wishes);
     write_count(out, bound);
     let marks = ask.target.capabilities.cache == Cache::Marks && !ask.names_marks();
@@ -103,10 +102,12 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         if turns.len() > MESSAGES_MAX {
             return too_many(ask.messages_name(), MESSAGES_MAX, " messages");
         }
-        let before_assistant = before_assistant(turns);
-        for (turn, before_assistant) in turns.iter().zip(before_assistant) {
+        // Nothing else depends on it.
+        let keeps_places = ask.target.capabilities.mid_conversation_system == Some(true);
+        let places = if keeps_places { before_assistant(turns) } else { Vec::new() };
+        for (at, turn) in turns.iter().enumerate() {
             match turn.role {
-                Role::System { moves } => plan.system(ask, turn, moves, before_assistant),
+                Role::System { moves } => plan.system(turn, moves, places.get(at) == Some(&true)),
                 Role::User => {
                     let rest = pieces(turn.blocks.iter().filter(|block| !matches!(block, Block::Result(_))));
                     let results = turn.blocks.iter().filter_map(|block| match block {
@@ -140,14 +141,13 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
     }
 
     /// A system message joins the system prompt, unless the model accepts it in place and the place is allowed: after a
-    /// user's turn and before the assistant's or the end. One that must not move becomes a part of a user message then.
-    fn system(&mut self, ask: &SourceRequest<'_>, turn: &'t Turn<'a>, moves: bool, before_assistant: bool) {
+    /// user's turn and before the assistant's or the end (`may_stay`). One that must not move becomes a part of a user
+    /// message then.
+    fn system(&mut self, turn: &'t Turn<'a>, moves: bool, may_stay: bool) {
         let texts = || turn.blocks.iter().filter_map(Block::text).filter(|text| !is_blank(text));
         let pieces = || pieces(turn.blocks.iter().filter(|block| !block.text().is_some_and(is_blank)));
         let last = self.messages.last().map(|message| message.role);
-        let in_place = ask.target.capabilities.mid_conversation_system == Some(true)
-            && matches!(last, Some(Role::User | Role::System { .. }))
-            && before_assistant;
+        let in_place = may_stay && matches!(last, Some(Role::User | Role::System { .. }));
         if texts().next().is_none() {
         } else if in_place {
             self.add(Role::System { moves: true }, Vec::new(), pieces());
@@ -194,8 +194,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
     fn write(&self, instruction: Option<RequestText<'_>>, marks: bool, out: &mut Vec<u8>) {
         let mut users = self.messages.iter().filter(|message| message.role == Role::User).count();
         if !self.system.is_empty() || instruction.is_some() {
-            key(out, "system");
-            out.push(b'[');
+            out.extend_from_slice(b",\"system\":[");
             self.system.iter().for_each(|piece| piece.write(out));
             instruction.iter().for_each(|text| write_text(text, out));
             if marks {
@@ -203,20 +202,15 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
             }
             out.push(b']');
         }
-        key(out, "messages");
-        out.push(b'[');
+        out.extend_from_slice(b",\"messages\":[");
         for message in &self.messages {
             item(out);
-            let role = match message.role {
-                Role::User => "user",
-                Role::Assistant => "assistant",
-                Role::System { .. } => "system",
+            let begin: &[u8] = match message.role {
+                Role::User => b"{\"role\":\"user\",\"content\":[",
+                Role::Assistant => b"{\"role\":\"assistant\",\"content\":[",
+                Role::System { .. } => b"{\"role\":\"system\",\"content\":[",
             };
-            out.push(b'{');
-            key(out, "role");
-            write_string(out, role);
-            key(out, "content");
-            out.push(b'[');
+            out.extend_from_slice(begin);
             message.results.iter().for_each(|result| write_result(result, out));
             message.pieces.iter().for_each(|piece| piece.write(out));
             if message.role == Role::User {

@@ -66,9 +66,12 @@ impl AnswerTemplates {
     /// Passes on an answer that is like one that is kept.
     pub(super) fn pass(&mut self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<ObservedUsage> {
         let mut text = (0, 0);
-        let (found, usage) = self.0.find(|template| Some((template.matches(body, &mut text)?, template.usage)))?;
+        let (found, reported) = self.0.find(|template| {
+            let found = template.matches(body, &mut text)?;
+            let reported = template.usage.with(found.prompt, found.completion).reported();
+            Some((found, reported))
+        })?;
         found.write(body, me, out);
-        let reported = usage.with(found.prompt, found.completion).reported();
         Some(ObservedUsage { reported, relayed_tokens: 0 })
     }
 
@@ -194,7 +197,8 @@ impl AnswerTemplate {
             }
             at = end;
         }
-        (body.get(at..)? == bytes && found.prompt + found.completion == total).then_some(found)
+        // What follows the last hole has been compared first.
+        (body.len() - at == bytes.len() && found.prompt + found.completion == total).then_some(found)
     }
 }
 

@@ -175,7 +175,7 @@ impl Gateway {
         }
         self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Answer });
-        self.cx.orders.0.push(Order::Desk(Box::new(ask)));
+        self.cx.orders.push(Order::Desk(Box::new(ask)));
     }
 
     /// Keeps the connection of a pending answer. Even without a token, its connection keeps its slot meanwhile if there

@@ -166,7 +166,7 @@ impl Gateway {
         self.cx.stats.spans_dropped += lost;
         if self.cx.lifecycle.handover.is_final() && lost > 0 {
             let counters = Box::new(self.cx.take_counters());
-            self.cx.orders.0.push(Order::Counted(counters));
+            self.cx.orders.push(Order::Counted(counters));
         }
         let Some(news) = news else { return };
         self.cx.log_event(|out| {
@@ -221,16 +221,16 @@ impl Gateway {
                 // A successor has no bodies to count.
                 self.count_bounded(None);
                 let running = self.running();
-                self.cx.orders.0.push(Order::HandOver(running));
+                self.cx.orders.push(Order::HandOver(running));
             }
             upgrade::UpgradeStep::LetServe => {
                 self.cx.log_upgrade("handed over");
                 // All of them: the successor answers health checks from now on.
                 self.cx.actions.push(Action::StopAccepting(usize::MAX));
                 let counters = Box::new(self.cx.take_counters());
-                self.cx.orders.0.push(Order::LetServe(counters));
+                self.cx.orders.push(Order::LetServe(counters));
             }
-            upgrade::UpgradeStep::TakeBack => self.cx.orders.0.push(Order::TakeBack),
+            upgrade::UpgradeStep::TakeBack => self.cx.orders.push(Order::TakeBack),
             upgrade::UpgradeStep::Resume => {
                 self.cx.lifecycle.drain.take_if(|drain| !drain.is_bounded());
                 self.cx.log_upgrade(match self.cx.lifecycle.is_stopping() {

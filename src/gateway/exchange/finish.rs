@@ -249,7 +249,7 @@ impl Exchange {
         if cx.lifecycle.handover.is_final() {
             // It is the successor that is asked how much has been served.
             let counters = Box::new(cx.take_counters());
-            cx.orders.0.push(Order::Counted(counters));
+            cx.orders.push(Order::Counted(counters));
         }
     }
 

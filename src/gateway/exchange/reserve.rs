@@ -329,17 +329,17 @@ impl Exchange {
     /// Counts the request's prompt and returns the maximum usage. If it was admitted by a bound, the exact amount is
     /// reserved from here on.
     pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> Amount {
-        let unknown = self.unknown_tokens(draft, message);
-        let most = self.model().map_or(0, |model| model.prompt_max().saturating_mul(draft.scan.fields().prompts()));
-        let Some(asked) = &mut self.asked else { return Amount::default() };
+        let Some(asked) = self.asked else { return Amount::default() };
         if let Some(counted) = asked.prompt {
             return self.amount(counted.get().into(), draft, message, cx);
         }
-        let mut prompt = draft.scan.prompt_tokens(message.body).count().max(1) + unknown;
+        let mut prompt = draft.scan.prompt_tokens(message.body).count().max(1) + self.unknown_tokens(draft, message);
         if draft.scan.tokens_fetched() > 0 {
+            let most = self.model().map_or(0, |model| model.prompt_max().saturating_mul(draft.scan.fields().prompts()));
             prompt = prompt.min(most);
         }
-        asked.prompt = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
+        let prompt_counted = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
+        self.asked = Some(Asked { prompt: prompt_counted, ..asked });
         let estimate = self.amount(prompt, draft, message, cx);
         if let Some(admitted) = &self.admitted {
             cx.meter.count(&admitted.hold, estimate);

@@ -54,6 +54,6 @@ pub(crate) fn acknowledge(cx: &mut Cx) {
     let safe = rows.iter().take_while(|number| cx.ledger.is_safe(**number)).count();
     if safe > 0 {
         rows.drain(..safe);
-        cx.orders.0.push(Order::Acknowledge(safe as u64));
+        cx.orders.push(Order::Acknowledge(safe as u64));
     }
 }

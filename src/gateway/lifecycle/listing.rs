@@ -18,7 +18,7 @@ pub(crate) fn ask(cx: &mut Cx) {
     while let Some(provider) = cx.discovery.take_due(cx.now.mono) {
         if !cx.lifecycle.is_stopping() {
             let (config, epoch) = (cx.setup.config.clone(), cx.setup.epoch);
-            cx.orders.0.push(Order::List(ListingAsked { config, epoch, provider }));
+            cx.orders.push(Order::List(ListingAsked { config, epoch, provider }));
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) fn begin(cx: &mut Cx) {
     cx.lifecycle.reading = match cx.lifecycle.reading {
         ConfigReading::No => {
-            cx.orders.0.push(Order::Reload(cx.setup.config.clone()));
+            cx.orders.push(Order::Reload(cx.setup.config.clone()));
             ConfigReading::Running
         }
         ConfigReading::Running | ConfigReading::Again => ConfigReading::Again,

@@ -85,6 +85,12 @@ pub(super) struct Shakes {
 }
 
 impl Shakes {
+    /// Begins an iteration, in which none has been continued.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        self.count = 0;
+    }
+
     /// True if no more may be continued.
     pub(super) fn are_spent(&self) -> bool {
         self.count == SHAKES_PER_TURN
