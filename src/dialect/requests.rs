@@ -55,11 +55,20 @@ fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut Translatio
         _ => 0,
     };
     let stops = wishes.stops.iter().filter(|stop| !stop.is_empty()).count();
+    let verbosity_goes = match ask.target.shape {
+        Dialect::Chat | Dialect::Relay(_) => ask.target.capabilities.verbosity && !ask.drops("verbosity"),
+        Dialect::Responses => !ask.drops("text"),
+        Dialect::Messages => false,
+    };
+    let of_chat = ask.from == Dialect::Chat;
+    let lacks_key = of_chat && ask.target.shape == Dialect::Messages;
     let names = [
         (if ask.from == Dialect::Messages { "stop_sequences" } else { "stop" }, stops > stops_max),
         ("temperature", wishes.temperature.is_some() && !sampling),
         ("top_p", wishes.top_p.is_some() && !sampling),
         ("tools", talk.offer.hosted),
+        (if of_chat { "verbosity" } else { "text" }, wishes.verbosity.is_some() && !verbosity_goes),
+        ("prompt_cache_key", lacks_key && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
     ];
     state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
 }
@@ -90,7 +99,7 @@ pub fn request(
     match target.shape {
         Dialect::Chat | Dialect::Relay(_) => to_chat::write(&ask, talk, &mut state, out)?,
         Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
-        Dialect::Responses => to_responses::write(&ask, &talk, out)?,
+        Dialect::Responses => to_responses::write(&ask, &talk, &mut state, out)?,
     }
     if !target.capabilities.params.is_empty() {
         // So that storage does not double for a few words.

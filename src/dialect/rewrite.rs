@@ -196,11 +196,12 @@ pub fn dropped<'a>(
     let takes = with.capabilities;
     let none = !translated && goes_as_it_is(shape, fields, takes);
     let members: &[Member] = if none { &[] } else { &fields.members };
-    let may_go = move |member: &&Member| !member.name.is_read(shape) || !takes.drop_params.is_empty();
+    let is_read = move |name: Name| if translated { name.is_translated(shape) } else { name.is_read(shape) };
+    let may_go = move |member: &&Member| !is_read(member.name) || !takes.drop_params.is_empty();
     let goes = move |member: &&Member| match translated {
         true => {
             let key = member.key.of(body);
-            !member.name.is_read(shape) || takes.drop_params.iter().any(|name| eq_unescaped(key, name))
+            !is_read(member.name) || takes.drop_params.iter().any(|name| eq_unescaped(key, name))
         }
         false => fate(shape, body, fields, member, with, false) == Fate::Drop,
     };

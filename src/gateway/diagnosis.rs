@@ -22,7 +22,7 @@ pub(crate) struct Diagnosis {
     pub(crate) cause: Option<Cause>,
     pub(crate) upstream_status: Option<u16>,
     pub(crate) upstream_code: Box<[u8]>,
-    /// Requested model, if it is unknown.
+    /// Requested model, if it is unknown or the request may not use it.
     pub(crate) asked: Box<[u8]>,
     /// Path of the request, if it is unknown.
     pub(crate) path: Box<[u8]>,

@@ -144,7 +144,8 @@ pub struct Model {
     pub owned_by: String,
     /// Date of publication.
     pub created: Unix,
-    /// Context size in tokens, decimal (`"256K"`, `"1M"`) or binary (`"256Ki"`).
+    /// Context size in tokens, decimal (`"256K"`, `"1M"`) or binary (`"256Ki"`). Clients see it in `GET /v1/models`,
+    /// and a prompt reserves at most a quarter more. Tollgate does not reject longer prompts: the provider does.
     pub context: u64,
     /// The largest context of it and its targets.
     pub largest: u64,
@@ -181,7 +182,8 @@ pub struct Model {
     pub queue: Option<QueueLimits>,
     /// Some of its targets, or their credentials, are of equal priority.
     pub shares: bool,
-    /// Bound on completion tokens for providers that require one, if the client sends none.
+    /// Bound on completion tokens for providers that require one (shape `messages`), if the client sends none. A client
+    /// of the Responses format gets `max_output_tokens` of the capabilities instead, if that is set.
     pub default_max_tokens: u64,
     /// Most completion tokens that are reserved at admission for each answer.
     pub reserve_tokens: u64,
@@ -250,7 +252,8 @@ pub struct Target {
     pub credential: usize,
     /// `provider/model`, for logs, rows and metrics; `provider#2/model` with the second of several credentials.
     pub label: Arc<str>,
-    /// Order of the targets: lower numbers are tried first. Default: the position in the list.
+    /// Order of the targets: lower numbers are tried first. Default: the position in the list,
+    /// from 1 on.
     pub priority: u32,
     /// Share among targets of the same priority.
     pub weight: u32,
@@ -455,7 +458,7 @@ section! {
         /// turns, unless the client has set its own (shape `messages`). `"key"` sends the client's `prompt_cache_key`,
         /// or one made from its session (shapes `chat` and `responses`).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
-        /// Most completion tokens that the model can produce. Larger requests are lowered to it.
+        /// Most completion tokens that the model can produce. A larger bound of a translated request is lowered to it.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
     }
 }

@@ -18,18 +18,18 @@ section! {
     pub struct UpstreamLimits {
         /// Time for DNS, TCP and TLS of one attempt, over all addresses tried.
         pub connect_timeout: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
-        /// Time until the first event of a stream.
+        /// Time until the first event of a stream. Then the next target is tried.
         pub first_byte_timeout: Duration = Duration::from_secs(300), Time(TIMEOUTS), Live;
         /// Time between two data events of a stream. Comments and pings do not count.
         pub idle_timeout: Duration = Duration::from_secs(600), Time(TIMEOUTS), Live;
         /// Time for a response that is not streamed, over all attempts, and for all waiting before the first event of a
-        /// stream.
+        /// stream. Then the client gets 504; no other target is tried.
         pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
-        /// Targets that are tried for one request, including the first.
+        /// Targets that are tried for one request, including the first. A model with one target has one attempt, unless
+        /// a `queue` or a renewed credential allows another.
         pub attempts: u32 = 2, Whole(1..=10), Live;
-        /// Consecutive failures after which a target cools down. If several groups, or keys without a group, use the
-        /// target, the failures must come from more than one of them; if only one group does, from more than one of its
-        /// keys. With a single key, that key's failures are enough. 0 turns this off.
+        /// Consecutive failures after which a target cools down. They must come from two owners (groups, or keys
+        /// without a group) if two use the target, otherwise from two keys if two use it. 0 turns this off.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
         /// Time for which a target cools down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;

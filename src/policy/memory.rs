@@ -81,6 +81,9 @@ pub struct Share {
     pub bounds: QueueBounds,
 }
 
+/// The least that [`share`] can divide: for one provider, without TLS and spans.
+pub const SHARE_MIN: u64 = 15 * MIB;
+
 /// Divides `memory` bytes. `None` if nothing useful remains for buffers.
 pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     let max_connections = (memory / MIB).clamp(8, 10_000);
@@ -176,6 +179,8 @@ mod tests {
         }
         assert!(shares.iter().all(|share| share.max_buffered >= 4 * share.max_body && share.max_body >= MIB / 4));
         assert_eq!(share(8 * MIB, PLAIN), None);
+        let smallest = ConfigFacts { admin: false, ..PLAIN };
+        assert!(share(SHARE_MIN, smallest).is_some() && share(SHARE_MIN - MIB, smallest).is_none());
     }
 
     #[test]

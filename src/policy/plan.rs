@@ -46,8 +46,9 @@ section! {
         /// US dollars per period: the cost of requests by the prices of their models. 0 means no limit.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
         /// Use of models without `input_price` or `output_price`, and of request fields with another price
-        /// (`service_tier`, hosted tools), under a budget: `"refuse"` returns 403, `"allow"` charges nothing for them.
-        /// Every budget on the path to the root group must allow it.
+        /// (`service_tier`, hosted tools), under a budget: `"refuse"` returns 403; with `"allow"` such a model costs
+        /// nothing, and such a field nothing beyond the tokens of its request. Every budget on the path to the root
+        /// group must allow it.
         pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
         /// Share of a model's slots that each key of the plan gets while keys wait for them, relative to keys of other
         /// plans.

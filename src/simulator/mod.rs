@@ -39,13 +39,14 @@
 //! |---|---|
 //! | `tokens=N` | a text of N words (default 12, at most 1000000) |
 //! | `echo` | the user's own text, without the line of directives |
-//! | `report` | the texts of all tool results so far, one after another, once no more tools are called |
+//! | `report` | once no more tools are called: the texts of all tool results so far, in order |
 //! | `think=N` | N words of reasoning come first (`reasoning_content`; a thinking block with its signature) |
 //! | `refuse` | the answer is a refusal: chat in `refusal` with `content_filter`, messages with `stop_details` |
 //! | `big=BYTES` | a text of one token of that many bytes (at most 64 MiB) |
 //! | `pace=N` | N tokens per second, 0 = no limit; a whole answer takes as long as its tokens |
 //! | `delay=MS` | milliseconds before the head |
-//! | `tool`, `tool=NAME` | calls a tool; `calls=N`: N of them in parallel; `args=JSON`: with these arguments |
+//! | `tool`, `tool=NAME` | calls the first tool of the request, or that one; without `tools` in the request it is text |
+//! | `calls=N` `args=JSON` | with `tool`: N calls in parallel; with these arguments |
 //! | `signature=N` | characters of a thought signature (default 44, at most 1048576) |
 //! | `turns=N` | calls tools again after results, until N answers have called some |
 //! | `cached=N` `written=N` | number of prompt tokens that are reported as read from or written to a cache |

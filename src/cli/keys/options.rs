@@ -39,16 +39,16 @@ pub struct KeyOptions {
     /// Requests per window for this key; 0: no limit; plan: the limit of the plan
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub requests: Option<KeyLimit>,
-    /// Tokens per period for this key, such as 10M
+    /// Tokens per period for this key, such as 10M; 0: no limit; plan: the limit of the plan
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens: Option<KeyLimit>,
-    /// Tokens per window for this key
+    /// Tokens per window for this key; 0: no limit; plan: the limit of the plan
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens_per_window: Option<KeyLimit>,
-    /// Running requests of this key
+    /// Running requests of this key; 0: no limit; plan: the limit of the plan
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub concurrency: Option<KeyLimit>,
-    /// US dollars per period for this key, such as 12.50
+    /// US dollars per period for this key, such as 12.50; 0: no limit; plan: the limit of the plan
     #[arg(long, value_name = "USD|plan", value_parser = parse_budget, allow_negative_numbers = true)]
     pub budget: Option<KeyLimit>,
 }
@@ -66,6 +66,10 @@ pub(super) fn of_new_key(option: Arg) -> Arg {
         }
         "expires" => "Expiry: a duration (30d), a date (2027-01-31), or never [default: never]",
         "requests" => "Requests per window for this key; 0: no limit [default: the limit of the plan]",
+        "tokens" => "Tokens per period for this key, such as 10M; 0: no limit [default: the limit of the plan]",
+        "tokens_per_window" => "Tokens per window for this key; 0: no limit [default: the limit of the plan]",
+        "concurrency" => "Running requests of this key; 0: no limit [default: the limit of the plan]",
+        "budget" => "US dollars per period for this key, such as 12.50; 0: no limit [default: the limit of the plan]",
         _ => return option,
     };
     option.help(help)

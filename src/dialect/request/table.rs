@@ -323,6 +323,12 @@ impl Name {
         self.is_read_as(self.class(shape), shape)
     }
 
+    /// True if a translation reads it. Two members of a chat request are not [checked][Name::is_read] otherwise.
+    #[inline]
+    pub(in crate::dialect) fn is_translated(self, shape: Dialect) -> bool {
+        self.is_read(shape) || (shape == Dialect::Chat && matches!(self, Name::Verbosity | Name::PromptCacheKey))
+    }
+
     /// True if it may stand in a body but once: it is read there, or by what a request says of whom it is for.
     #[inline]
     pub(super) fn is_single(self, class: Class, shape: Dialect) -> bool {

@@ -199,6 +199,7 @@ fn wishes<'a>(ask: &SourceRequest<'a>) -> Result<Wishes<'a>, Invalid> {
         user: ask.get(Name::User, "user").and_then(Raw::string),
         cache_key: ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string).map(Cow::Borrowed),
         effort: ask.get(Name::ReasoningEffort, "reasoning_effort").and_then(Effort::read),
+        reasoning: ask.get(Name::ReasoningEffort, "reasoning_effort").map(|_| "reasoning_effort").into_iter().collect(),
         verbosity: ask.get(Name::Verbosity, "verbosity").and_then(Raw::string),
         ..Wishes::default()
     })

@@ -202,6 +202,7 @@ fn wishes<'a>(ask: &SourceRequest<'a>) -> Result<Wishes<'a>, Invalid> {
         cache_key: user.and_then(session),
         effort: effort(ask),
         reasons: ask.get(Name::Thinking, "thinking").and_then(thinks),
+        reasoning: reasoning(ask),
         ..Wishes::default()
     })
 }
@@ -212,6 +213,14 @@ fn session(user: &[u8]) -> Option<RequestText<'static>> {
     json::check(text.as_bytes()).ok()?;
     let session = Raw::new(text.as_bytes()).get("session_id").and_then(Raw::string)?;
     Some(Cow::Owned(session.to_vec()))
+}
+
+/// The members that say how much the model is to think.
+fn reasoning(ask: &SourceRequest<'_>) -> Vec<&'static str> {
+    let effort = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
+    let thinking = ask.get(Name::Thinking, "thinking");
+    let names = [(thinking, "thinking"), (effort, "output_config")];
+    names.into_iter().filter_map(|(member, name)| member.map(|_| name)).collect()
 }
 
 /// True if the model is asked to think, and to tell of it.

@@ -314,6 +314,7 @@ fn wishes<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Wishes<'a> {
         user: text(Name::SafetyIdentifier, "safety_identifier").or_else(|| text(Name::User, "user")),
         effort,
         reasons: reasoning.filter(|_| effort != Some(Effort::NONE)).map(|_| echo::tells_summary(ask)),
+        reasoning: reasoning.map(|_| "reasoning").into_iter().collect(),
         verbosity: ask.get(Name::Text, "text").and_then(|text| text.get("verbosity")).and_then(Raw::string),
         unbounded: true,
         ..Wishes::default()

@@ -190,6 +190,8 @@ pub(super) struct Wishes<'a> {
     pub(super) effort: Option<Effort>,
     /// Reasoning is asked for; whether its summary is to be told.
     pub(super) reasons: Option<bool>,
+    /// Members of the request that say how much the model is to reason, if at all.
+    pub(super) reasoning: Vec<&'static str>,
     pub(super) verbosity: Option<&'a [u8]>,
     /// Without a bound of its own the client expects all that the model can give.
     pub(super) unbounded: bool,

@@ -58,7 +58,7 @@ pub(super) fn write(
     }
     out.push(b']');
     let with_tools = !talk.offer.tools.is_empty() || state.json_tool;
-    write_limits(ask, &talk.wishes, with_tools, out);
+    write_limits(ask, &talk.wishes, with_tools, state, out);
     match talk.format {
         Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, out),
         _ => write_offer(ask, &talk.offer, out),
@@ -345,7 +345,13 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
 }
 
 /// The bound on tokens, sampling, stop sequences, the end user and the effort. `with_tools`: the request has tools.
-fn write_limits(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, with_tools: bool, out: &mut Vec<u8>) {
+fn write_limits(
+    ask: &SourceRequest<'_>,
+    wishes: &Wishes<'_>,
+    with_tools: bool,
+    state: &mut TranslationState,
+    out: &mut Vec<u8>,
+) {
     let capabilities = ask.target.capabilities;
     let bound = capabilities.bound();
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
@@ -377,7 +383,11 @@ fn write_limits(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, with_tools: bool, 
         key(out, "prompt_cache_key");
         write_user(cache_key, USER_MAX, out);
     }
-    if let Some(effort) = effort(ask, wishes.effort, with_tools).filter(|_| !ask.drops("reasoning_effort")) {
+    let effort = effort(ask, wishes.effort, with_tools).filter(|_| !ask.drops("reasoning_effort"));
+    if effort.is_none() || effort != wishes.effort {
+        state.dropped.extend(&wishes.reasoning);
+    }
+    if let Some(effort) = effort {
         key(out, "reasoning_effort");
         write_string(out, effort.word());
     }

@@ -55,7 +55,10 @@ pub(super) fn write(
     }
     let thinks = write_thinking(ask, talk, &plan, bound, out);
     write_parameters(ask, &talk.wishes, thinks, out);
-    write_config(ask, talk, out);
+    let takes_effort = write_config(ask, talk, out);
+    if !thinks && !takes_effort {
+        state.dropped.extend(&talk.wishes.reasoning);
+    }
     if ask.fields.stream {
         key(out, "stream");
         out.extend_from_slice(b"true");
@@ -515,16 +518,18 @@ fn write_thinking(
     }
 }
 
-/// `output_config`: the format where it is native, and the effort.
-fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
+/// `output_config`: the format where it is native, and the effort; true if the effort is written, here or as disabled
+/// thinking.
+fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> bool {
     let capabilities = ask.target.capabilities;
     let schema = match talk.format {
         Format::Schema { schema, .. } if capabilities.structured_output == Structured::Native => Some(schema),
         _ => None,
     };
     let effort = talk.wishes.effort.filter(|effort| *effort != Effort::NONE && capabilities.effort);
+    let disables = talk.wishes.effort == Some(Effort::NONE) && capabilities.effort && !ask.drops("thinking");
     if (schema.is_none() && effort.is_none()) || ask.drops("output_config") {
-        return;
+        return disables;
     }
     key(out, "output_config");
     out.push(b'{');
@@ -539,6 +544,7 @@ fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
         out.push(b'}');
     }
     out.push(b'}');
+    disables || effort.is_some()
 }
 
 /// Sampling, stop sequences and the end user. A model that thinks takes no sampling.

@@ -1,6 +1,6 @@
 //! Writes a responses request (`responses` 5.7): nothing is stored, and reasoning comes back encrypted.
 
-use super::super::naming::responses_id;
+use super::super::naming::{TranslationState, responses_id};
 use super::super::request::Invalid;
 use super::ask::{SourceRequest, is_blank, refuse, write_user};
 use super::schema::{write_free, write_parameters};
@@ -14,7 +14,12 @@ pub const BOUND_MIN: u64 = 16;
 const USER_MAX: usize = 64;
 
 /// Writes the request; see [`super::request`].
-pub(super) fn write(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
+pub(super) fn write(
+    ask: &SourceRequest<'_>,
+    talk: &Talk<'_>,
+    state: &mut TranslationState,
+    out: &mut Vec<u8>,
+) -> Result<(), Invalid> {
     let leads = |turn: &&Turn<'_>| matches!(turn.role, Role::System { .. });
     let leading = talk.turns.iter().take_while(leads).count();
     out.push(b'{');
@@ -31,7 +36,9 @@ pub(super) fn write(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>)
     }
     out.push(b']');
     write_offer(ask, &talk.offer, out);
-    write_wishes(ask, &talk.wishes, out);
+    if !write_wishes(ask, &talk.wishes, out) {
+        state.dropped.extend(&talk.wishes.reasoning);
+    }
     write_text(ask, talk, out);
     if ask.fields.stream {
         key(out, "stream");
@@ -233,8 +240,9 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The bound on tokens, sampling, the effort and the end user. Stop sequences have no place in the shape.
-fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
+/// The bound on tokens, sampling, the effort and the end user; true if the effort is written. Stop sequences have no
+/// place in the shape.
+fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) -> bool {
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops("max_output_tokens")) {
         key(out, "max_output_tokens");
         write_count(out, max.max(BOUND_MIN));
@@ -245,7 +253,8 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
             out.extend_from_slice(value.bytes());
         }
     }
-    if (wishes.effort.is_some() || wishes.reasons.is_some()) && !ask.drops("reasoning") {
+    let reasons = (wishes.effort.is_some() || wishes.reasons.is_some()) && !ask.drops("reasoning");
+    if reasons {
         key(out, "reasoning");
         out.push(b'{');
         if let Some(effort) = wishes.effort {
@@ -266,6 +275,7 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
         key(out, "prompt_cache_key");
         write_user(cache_key, USER_MAX, out);
     }
+    reasons
 }
 
 /// The form of the answer, and how long-winded it is.

@@ -116,7 +116,7 @@ impl Exchange {
         }
     }
 
-    /// No model has the name that was asked for.
+    /// No model has the name that was asked for, or the key may not use the model like this.
     pub(crate) fn note_asked(&mut self, name: &str) {
         let asked = self.told(name.as_bytes());
         self.diagnosis().asked = asked;

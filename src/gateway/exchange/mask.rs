@@ -33,13 +33,31 @@ pub(super) fn mask<'a>(
     let parts: Vec<Vec<u8>> = parts.map(|part| part.to_ascii_lowercase().into_bytes()).collect();
     let mut text = without(message, &parts);
     if !upstream_model.is_empty() {
-        text = text.replace(upstream_model, our_model);
+        text = with_name(&text, upstream_model, our_model);
     }
     let mut text = without_keys(&text);
     if let Some((cut, _)) = text.char_indices().nth(ERROR_MESSAGE_MAX) {
         text.truncate(cut);
     }
     text
+}
+
+/// A text with `ours` in place of the provider's name of a model, unless a letter or digit before or after it makes it
+/// part of another word. Any other character may belong to a path, a version or a sentence around the name.
+fn with_name(text: &str, theirs: &str, ours: &str) -> String {
+    let (mut out, mut from) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices(theirs) {
+        let before = text[..at].chars().next_back();
+        let after = text[at + theirs.len()..].chars().next();
+        if [before, after].into_iter().flatten().any(char::is_alphanumeric) {
+            continue;
+        }
+        out.push_str(&text[from..at]);
+        out.push_str(ours);
+        from = at + theirs.len();
+    }
+    out.push_str(&text[from..]);
+    out
 }
 
 /// A text without these secrets, which are in small letters.
@@ -161,6 +179,19 @@ mod tests {
         let text = "prompt is too long for gpt-x-1 with key sk-abcdef123456 (secretsecret)";
         let text = mask(text, "gpt-x-1", "small", secrets.into_iter());
         assert_eq!(text, "prompt is too long for small with key *** (***)");
+    }
+
+    #[test]
+    fn a_model_name_is_replaced_only_as_a_word() {
+        let cases = [
+            ("the simulated provider was told to fail", "the simulated provider was told to fail"),
+            ("sim: models/sim is not `sim`, sim-2 or sim.", "small: models/small is not `small`, small-2 or small."),
+            ("asim simé sim", "asim simé small"),
+            ("simsim", "simsim"),
+        ];
+        for (text, want) in cases {
+            assert_eq!(mask(text, "sim", "small", [].into_iter()), want);
+        }
     }
 
     #[test]

@@ -113,19 +113,27 @@ impl Exchange {
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
         if !cx.keys.get(key).kind.scope.allows_model(&model.id) {
-            return Err(Refusal::model_scope(&model.id));
+            let (id, refusal) = (model.id.clone(), Refusal::model_scope(&model.id));
+            self.note_asked(&id);
+            return Err(refusal);
         }
         let asked = self.dialect().map(served_as);
         if !model.serves.iter().any(|served| Some(*served) == asked) {
-            return Err(not_served(model, asked));
+            let (id, refusal) = (model.id.clone(), not_served(model, asked));
+            self.note_asked(&id);
+            return Err(refusal);
         }
         let payer = if model.priced && !fields.may_cost_more() {
             None
         } else {
             cx.plans.of(key, &cx.keys, &cx.setup.config).ok()
         };
-        if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer)) {
-            self.has_price(index, model, fields, message)?;
+        if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer))
+            && let Err(refusal) = self.has_price(index, model, fields, message)
+        {
+            let id = model.id.clone();
+            self.note_asked(&id);
+            return Err(refusal);
         }
         let answer = answer_tokens(model, fields, None);
         self.asked = Some(Asked {

@@ -65,18 +65,19 @@ section! {
         pub cors_origins: Vec<Arc<str>> = Vec::new(), Origins, Live;
         /// Lets several processes listen on the same addresses (SO_REUSEPORT). Requires a shared store.
         pub reuse_port: bool = false, Flag, Restart;
-        /// Memory that the process may take, at least 12 MiB. `max_connections`, `max_body`, `max_buffered` and the
-        /// bounds of queues are derived from it, so that `worst_case_bytes` does not exceed it. These three settings
-        /// cannot be set together with it. Default: not bounded.
-        pub memory: Option<u64> = None, Or(Bytes(12 * MIB..=1024 * 1024 * MIB), "not bounded"), Live;
+        /// Memory that the process may take. `max_connections`, `max_body`, `max_buffered` and the bounds of queues are
+        /// derived from it, so that `worst_case_bytes` does not exceed it. These three settings cannot be set together
+        /// with it. 15 MiB are enough for one provider; TLS, telemetry and many providers need more. Default: not
+        /// bounded.
+        pub memory: Option<u64> = None, Or(Bytes(memory::SHARE_MIN..=1024 * 1024 * MIB), "not bounded"), Live;
         /// Bounds that no setting names.
         pub bounds: QueueBounds = QueueBounds::default();
         /// Open client connections. At the limit, Tollgate closes the connection that has been idle longest without
         /// showing a valid key, of the address that has most of them. If all have shown a key, 32 more connections get
         /// 503, and any beyond are closed.
         pub max_connections: usize = 10_000, Whole(1..=limits::CONNECTIONS_MAX), Live;
-        /// The same limit for one IPv4 address or IPv6 /64 network, which frees only its own connections; 4 more get
-        /// 503. 0 means no limit.
+        /// Open connections of one IPv4 address or IPv6 /64 network. At the limit, Tollgate closes only connections of
+        /// that address to make room, and 4 more get 503. 0 means no limit.
         pub max_connections_per_ip: usize = 0, Whole(0..=limits::CONNECTIONS_MAX), Live;
         /// Size of a request's head. A larger one gets 431.
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;

@@ -46,8 +46,8 @@ section! {
         /// public authorities.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
             Restart;
-        /// `"write-behind"` commits the usage record up to 50 ms after the response. `"before-reply"` commits it before
-        /// the response is complete.
+        /// `"write-behind"` commits the usage record after the response: up to 50 ms, or `commit_every` and 25 ms if
+        /// that is longer. `"before-reply"` commits it before the response is complete.
         pub durability: Durability = Durability::WriteBehind, OneOf(&Durability::ALL, Durability::as_str), Restart;
         /// Time between commits of usage records to a ledger in a file. Longer intervals write less to flash; a kill
         /// loses what was not committed. More than `"25ms"` is possible only with `durability = "write-behind"`.
@@ -62,8 +62,7 @@ section! {
         /// has changed. A copy replaces an older one, but no other file. Tollgate never reads the copies. Value: `{ to
         /// = FILE, every = "30m" }`. Default: none.
         pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
-        /// Age of the oldest uncommitted usage record at which new requests get 503, from the time at which its commit
-        /// was due.
+        /// Delay of a commit of usage records, after the time at which it was due, from which on new requests get 503.
         pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
         /// Behaviour while a shared store cannot be reached: `"refuse"` returns 503, `"local"` lets each host admit its
         /// share of every limit. `"local"` cannot be combined with `durability = "before-reply"`.

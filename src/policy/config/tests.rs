@@ -389,7 +389,8 @@ fn memory_sets_limits_that_keep_the_worst_case_within_it() {
         let text = with(&format!("[server]\n{key}\nmemory = \"1GiB\""));
         one_error(&text, 2, &format!("server.{name}"), "derived from `memory`");
     }
-    one_error(&with("[server]\nmemory = \"12MiB\""), 2, "server.memory", "too little");
+    one_error(&with("[server]\nmemory = \"14MiB\""), 2, "server.memory", "from \"15MiB\"");
+    assert!(parse(&with("[server]\nadmin_listen = \"127.0.0.1:9\"\nmemory = \"15MiB\"")).is_ok());
     let many: String = (0..40).map(|n| tls.replace("\"q\"", &format!("\"q{n}\""))).collect();
     one_error(&with(&format!("[server]\nmemory = \"16MiB\"\n{many}")), 2, "server.memory", "too little");
 }

@@ -40,6 +40,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
             Refusal::invalid_body("(field): expected (rule)"),
             "Correct the field that the message names.",
         ),
+        ("invalid_body", Refusal::invalid_body("invalid JSON at byte (number): (what is wrong)"), "Send valid JSON."),
         ("no_threads", Refusal::no_threads(), "Send the whole conversation with each request."),
         ("bad_framing", Refusal::bad_framing(), "Correct `content-length` or the chunks."),
         ("no_model", Refusal::no_model(), "Name a model."),
@@ -108,6 +109,11 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
             Refusal::upstream_failed(Some("the model's provider failed with status 500".to_owned()), None),
             "Retry after `retry-after`, if it is there. The message has the provider's own status: 429 if it limits \
              the rate.",
+        ),
+        (
+            "upstream_failed",
+            Refusal::upstream_failed(Some("the provider's answer was not valid".to_owned()), None),
+            "Retry later. The provider answered in another format, or without content.",
         ),
         (
             "upstream_failed",

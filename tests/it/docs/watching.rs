@@ -16,7 +16,8 @@ const METRICS: &str = include_str!("../../../src/docs/reference/metrics.md");
 fn metrics() -> String {
     let rig = Rig::new("watching", "");
     let gone = "[[models]]\nid = \"gone\"\ncontext = \"1M\"\ntargets = [{ provider = \"gone\" }]\nqueue = {}\n\
-                [[providers]]\nname = \"gone\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n";
+                [[providers]]\nname = \"gone\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
+                [[groups]]\nname = \"research\"\nbudget = 50\n";
     rig.configure("", &(rig.models("small") + gone), "");
     let gate = rig.start();
     for (model, stream) in [("small", true), ("small", false), ("gone", false)] {
