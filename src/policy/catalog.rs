@@ -467,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_sizes_are_abbreviated_when_they_are_round() {
+    fn round_context_sizes_are_abbreviated() {
         let cases =
             [(1_000_000, "1M"), (256_000, "256K"), (131_072, "128Ki"), (1 << 20, "1Mi"), (4097, "4097"), (0, "0")];
         for (tokens, text) in cases {

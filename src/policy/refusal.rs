@@ -289,7 +289,7 @@ impl Refusal {
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
-    /// 426: a websocket was requested. Clients with a fallback use it at once.
+    /// 426: a websocket was requested. Clients with a fallback then use it immediately.
     pub fn upgrade_required() -> Refusal {
         let text = "websockets are not supported: send `POST /v1/responses`";
         Refusal { allow: Some("POST"), ..Refusal::invalid(426, text) }
@@ -551,7 +551,7 @@ impl Refusal {
         Refusal::new(RefusalKind::Timeout, 504, format!("the model exceeded {setting} ({})", shown(limit)))
     }
 
-    /// 500: a bug of ours was caught.
+    /// 500: the gateway caught an error of its own.
     pub fn internal() -> Refusal {
         Refusal::new(RefusalKind::Upstream, 500, "the gateway failed while handling this request").closing()
     }
