@@ -144,7 +144,7 @@ fn stopped_host_does_not_use_its_grants_after_it_resumes() {
         waiting.iter_mut().for_each(|client| client.send(&small(key)));
         std::thread::sleep(Duration::from_millis(2200));
         ok += admitted(&drain(&at(&all[..2]), 12, usize::MAX, &small(key)));
-        assert_eq!(ok, 2000, "the others have all of its grant now");
+        assert_eq!(ok, 2000, "the other hosts must now have its whole grant");
         all[2].gateway.signal("CONT");
         let late: Vec<Answer> = waiting.iter_mut().map(|client| client.answer().unwrap()).collect();
         assert_eq!(admitted(&late), 0);

@@ -43,7 +43,7 @@ fn unreadable_key_record_is_reported_and_blocks_no_other_key() {
     assert_eq!(
         warnings(&h).iter().filter(|warning| warning.contains("AAAAAAAAAAAA")).count(),
         1,
-        "it must be warned of once"
+        "the log must contain one warning of it"
     );
     assert_eq!(h.done(&["keys", "list"]).lines().count(), 3);
     h.done(&["keys", "revoke", id_of(&first)]);
