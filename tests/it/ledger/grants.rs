@@ -163,7 +163,7 @@ fn grant_of_a_dead_host_is_available_after_two_seconds() {
     ok += admitted(&drain(&at(&all[..2]), 12, usize::MAX, &small(&key)));
     println!("{ok} of 2000 admitted {:?} after a host has died", died.elapsed());
     let more = AtomicUsize::new(0);
-    wait_for("what it was granted", || {
+    wait_for("the dead host's grant", || {
         more.fetch_add(admitted(&drain(&at(&all[..2]), 2, usize::MAX, &small(&key))), Ordering::Relaxed);
         (ok + more.load(Ordering::Relaxed) >= 2000).then_some(())
     });

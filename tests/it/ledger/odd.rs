@@ -65,7 +65,7 @@ fn counter_of_the_wrong_type_blocks_only_its_key_and_loses_no_record() {
     server.say(&[b"SET", counter.as_bytes(), b"not a hash"]);
     // Requests of earlier grants are admitted for up to two seconds. The ledger grants and admits nothing more.
     let mut granted = 0;
-    wait_for("the end of what was granted", || match status(&h, &odd) {
+    wait_for("the end of the grants", || match status(&h, &odd) {
         200 => {
             granted += 1;
             std::thread::sleep(Duration::from_millis(50));
