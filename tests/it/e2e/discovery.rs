@@ -186,7 +186,7 @@ fn successor_has_the_model_list_immediately() {
     let pid = h.log().iter().rev().find(|line| line["event"] == "listening").and_then(|line| line["pid"].as_u64());
     let pid = pid.unwrap().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    wait_for("the end of the old process", || {
+    wait_for("the end of the new process", || {
         h.log().iter().filter(|line| line["event"] == "stopped").nth(1).map(drop)
     });
 }
