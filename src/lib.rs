@@ -105,7 +105,7 @@
 //! | a key works from the moment it was issued | `gateway::lookups` |
 //! | several hosts admit no more than one would, within the bound of [`docs::explanation::shared_ledger`] | `store::remote`, its scripts |
 //! | one key keeps no other out | `gateway::budget`, `gateway::helpers`, [`io::worker`] |
-//! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME, PIPELINE_BURST}` |
+//! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME, PIPELINE_BURST, BULK}` |
 
 #[doc(inline)]
 pub use cold::{cli, simulator, store};

@@ -49,6 +49,10 @@ pub const RESERVE_CONNECTIONS: usize = 32;
 pub const RESERVE_PER_HOST: usize = 4;
 /// Descriptors reserved for other uses than clients and providers: our files and threads, health, and answers of 503.
 pub const DESCRIPTORS_KEPT: u64 = 96;
+/// Number of client connections that may use `descriptors`; connections to providers may use half of them.
+pub fn client_descriptors(descriptors: usize) -> usize {
+    (descriptors / 4 * 3).max(1)
+}
 /// Descriptors without which no gateway starts: its ledger, event loop and threads need nearly as many.
 pub const DESCRIPTORS_MIN: u64 = 24;
 /// Log lines per second for requests without a valid key. Further requests are counted in one line.
@@ -104,6 +108,10 @@ pub const SHAKES_PER_TURN: usize = 16;
 pub const SHAKES_PER_HOST: usize = 4;
 /// Pause of the listeners after an error such as EMFILE, which would repeat at once and make the loop spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes read from a connection in one piece from which on it is served after those that send less.
+pub const BULK: usize = IO_SLICE / 4;
+/// One in so many connections that are served is one of those that send much, however many others there are.
+pub const BULK_SHARE: usize = 16;
 /// Length of the kernel's queue of connections not yet accepted.
 pub const BACKLOG: i32 = 1024;
 /// Bytes encrypted on a TLS connection before earlier ones have been sent: one record.

@@ -131,6 +131,9 @@ pub enum DialError {
     Local(&'static str),
 }
 
+/// Cause of [`DialError::Local`] if all descriptors or ports are in use.
+pub const NO_DESCRIPTOR: &str = "no descriptor or port left";
+
 /// Request made by a signal.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Signal {

@@ -9,7 +9,7 @@ use super::output::{Align, Failure, Table, clean, print};
 use crate::io::files;
 use crate::policy::catalog::{Catalog, Model, context_text};
 use crate::policy::config::Config;
-use crate::policy::prices::{PriceTier, Prices, price_text};
+use crate::policy::prices::{KEYS, PriceTier, price_text};
 use clap::Args;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -59,13 +59,13 @@ const HOSTS: [(&str, &str, &str); 16] = [
 /// One price by rising thresholds of prompt tokens, the first 0; in micro-dollars per 1M tokens.
 type Tiered = BTreeMap<u64, u64>;
 
-/// Keys of a model's prices, with the name of each in LiteLLM's list and in that of models.dev.
-const KEYS: [(&str, &str, &str, fn(&Prices) -> u64); 5] = [
-    ("input_price", "input_cost_per_token", "input", |prices| prices.input),
-    ("output_price", "output_cost_per_token", "output", |prices| prices.output),
-    ("cache_read_price", "cache_read_input_token_cost", "cache_read", |prices| prices.cache_read),
-    ("cache_write_price", "cache_creation_input_token_cost", "cache_write", |prices| prices.cache_write),
-    ("cache_write_1h_price", "cache_creation_input_token_cost_above_1hr", "cache_write_1h", |prices| prices.hour_write),
+/// Names of the prices in LiteLLM's list and in that of models.dev, in the order of [`KEYS`].
+const NAMES: [(&str, &str); 5] = [
+    ("input_cost_per_token", "input"),
+    ("output_cost_per_token", "output"),
+    ("cache_read_input_token_cost", "cache_read"),
+    ("cache_creation_input_token_cost", "cache_write"),
+    ("cache_creation_input_token_cost_above_1hr", "cache_write_1h"),
 ];
 
 /// A price that differs.
@@ -113,7 +113,7 @@ impl PriceList<'_> {
     fn of(list: &Value) -> Option<PriceList<'_>> {
         let list = list.as_object()?;
         let has = |key: &str| list.values().any(|entry| entry.get(key).is_some());
-        match (has("models"), has(KEYS[0].1)) {
+        match (has("models"), has(NAMES[0].0)) {
             (true, _) => Some(PriceList::ModelsDev(list)),
             (false, true) => Some(PriceList::LiteLlm(list)),
             _ => None,
@@ -137,13 +137,13 @@ impl PriceList<'_> {
                     |entry: &&Value| entry["litellm_provider"].as_str().is_some_and(|other| other.starts_with(name));
                 let plain = || Some((upstream.to_owned(), list.get(upstream).filter(of_provider)?));
                 let (key, entry) = list.get(&full).map(|entry| (full, entry)).or_else(plain)?;
-                let prices = KEYS.map(|(_, name, _, _)| litellm_price(entry, name));
+                let prices = NAMES.map(|(name, _)| litellm_price(entry, name));
                 prices[0].is_some().then_some((key, prices))
             }
             PriceList::ModelsDev(list) => {
                 let name = known.map_or(&*provider.name, |known| known.2);
                 let cost = list.get(name)?.get("models")?.get(upstream)?.get("cost")?;
-                let prices = KEYS.map(|(_, _, name, _)| models_dev_price(cost, name));
+                let prices = NAMES.map(|(_, name)| models_dev_price(cost, name));
                 prices[0].is_some().then(|| (format!("{name}/{upstream}"), prices))
             }
         }
@@ -185,7 +185,7 @@ fn models_dev_price(cost: &Value, name: &str) -> Option<Tiered> {
 /// Prices of the list that the model has not. What the list does not have stays as it is.
 fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
     let of_keys = KEYS.iter().zip(listed);
-    let differ = of_keys.filter_map(|(&(key, _, _, of), listed)| {
+    let differ = of_keys.filter_map(|(&(key, of), listed)| {
         let mut listed = listed?;
         let configured = model.priced.then(|| {
             let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
@@ -279,7 +279,7 @@ fn write(path: &Path, found: &[(&Model, String, Vec<PriceChange>)]) -> Result<()
 fn has_prices(catalog: &Catalog, id: &str, wanted: &[PriceChange]) -> bool {
     let listed = |key: &str| wanted.iter().find(|one| one.key == key).map(|one| one.listed.clone());
     let model = catalog.models().iter().find(|model| &*model.id == id);
-    model.is_some_and(|model| differences(model, KEYS.map(|(key, _, _, _)| listed(key))).is_empty())
+    model.is_some_and(|model| differences(model, KEYS.map(|(key, _)| listed(key))).is_empty())
 }
 
 /// The document with the prices of one model changed. Everything else keeps its bytes.

@@ -176,7 +176,7 @@ impl Service {
         let mut start = ledger.start(config, now)?;
         start.client_listeners = listeners.clients.len();
         start.admin = listeners.door.as_ref().map(|door| door.reach);
-        start.descriptors = Some(descriptors::clients(plan.descriptors));
+        start.descriptors = Some(descriptors::usable(plan.descriptors));
         warnings.extend(descriptors::warning(config, plan.descriptors));
         warnings.extend(config.memory_warning(start.keys.len(), machine::memory()));
         start.running = inherits.then_some(turn.running);

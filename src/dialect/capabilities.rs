@@ -105,6 +105,8 @@ pub struct Capabilities {
     pub unknown: UnknownMembers,
     /// Types of tools that run at the provider and may be asked for (responses shape).
     pub hosted_tools: Vec<String>,
+    /// A tool call of the current turn must carry its thought signature (chat shape).
+    pub thought_signatures: bool,
     /// Requests may name objects that are stored in the provider's account.
     pub stored_objects: bool,
     /// Mark of this target's reasoning.
@@ -154,6 +156,7 @@ impl Default for Capabilities {
             unknown: UnknownMembers::Drop,
             hosted_tools: Vec::new(),
             stored_objects: false,
+            thought_signatures: false,
             mark: TargetMark::default(),
             params: Arc::default(),
         }

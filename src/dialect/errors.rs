@@ -19,6 +19,8 @@ pub struct ErrorText {
     pub code: Option<String>,
 }
 
+/// Code of a prompt that is longer than the model can read, in both of OpenAI's formats.
+pub(super) const OVERFLOW: &str = "context_length_exceeded";
 /// Message for an answer that the provider did not complete, without an explanation.
 const UNFINISHED: &str = "the model's provider did not complete its response";
 /// Maximum characters of the word that reports it.
@@ -47,10 +49,21 @@ impl ErrorText {
 
     /// Reads the value of an `error` member: an object with `message` and `type`, or the message itself.
     pub fn from_value(error: Raw<'_>) -> ErrorText {
-        match error.string() {
-            Some(_) => ErrorText::new(Some(error), None),
-            None => ErrorText::new(error.get("message"), Some(error)),
+        if error.string().is_some() {
+            return ErrorText::new(Some(error), None);
         }
+        let [message, metadata, prompt, context] = error.pick(["message", "metadata", "n_prompt_tokens", "n_ctx"]);
+        let mut text = ErrorText::new(message, Some(error));
+        // OpenRouter hides the provider's own error behind words of its own.
+        let raw = metadata.and_then(|metadata| metadata.get("raw")?.text());
+        if let Some(inner) = raw.and_then(|raw| read_error(raw.as_bytes())).filter(|inner| !inner.message.is_empty()) {
+            return ErrorText { kind: inner.kind.or(text.kind), code: inner.code.or(text.code), ..inner };
+        }
+        // llama.cpp: the members say it even without the words.
+        if let (Some(prompt), Some(context)) = (prompt.and_then(Raw::count), context.and_then(Raw::count)) {
+            text.message = format!("request ({prompt} tokens) exceeds the available context size ({context} tokens)");
+        }
+        text
     }
 }
 
@@ -67,7 +80,9 @@ fn is_object(value: Raw<'_>) -> bool {
 /// a plain string, `message` or `detail` at the top. `None` for HTML, for nothing, for anything else.
 pub fn read_error(body: &[u8]) -> Option<ErrorText> {
     json::check(body).ok()?;
+    // Google wraps the object in an array.
     let body = Raw::new(body);
+    let body = body.items().next().unwrap_or(body);
     if let Some(error) = body.get("error").filter(|error| is_error(*error)) {
         return Some(ErrorText::from_value(error));
     }
@@ -95,8 +110,16 @@ pub struct ErrorWords<'a> {
 }
 
 impl ErrorWords<'_> {
-    /// The field that the message names at its front, as refusals of a body do.
+    /// The prompt is longer than the model can read.
+    pub(super) fn is_overflow(&self) -> bool {
+        self.word == OVERFLOW
+    }
+
+    /// The field that the message names at its front, as refusals of a body do; `input` if that is too long.
     fn param(&self) -> Option<&str> {
+        if self.is_overflow() {
+            return Some("input");
+        }
         let (path, _) = self.message.split_once(": ").filter(|_| self.status == 400)?;
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '[' | ']');
         (!path.is_empty() && path.chars().all(fits)).then_some(path)
@@ -115,6 +138,9 @@ impl ErrorWords<'_> {
                     key(out, "resets_at");
                     push_number(out, seconds);
                 }
+            }
+            Some(Dialect::Chat | Dialect::Relay(_)) if self.is_overflow() => {
+                out.extend_from_slice(b"\"context_length_exceeded\",\"param\":\"messages\"");
             }
             _ => out.extend_from_slice(self.status.to_string().as_bytes()),
         }
@@ -205,6 +231,9 @@ mod tests {
         );
         assert_eq!(read(r#"{"detail":"Not Found"}"#), some("Not Found", None));
         assert_eq!(read(r#"{"error":{"code":7}}"#), some("", None));
+        // Gitlawb/openclaude#583: the OpenAI-compatible endpoint of AI Studio.
+        let google = r#"[{"error":{"code":400,"message":"Corrupted thought signature.","status":"INVALID_ARGUMENT"}}]"#;
+        assert_eq!(read(google), some("Corrupted thought signature.", None));
     }
 
     #[test]

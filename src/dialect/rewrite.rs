@@ -12,6 +12,7 @@ use super::capabilities::{Capabilities, Param, UnknownMembers};
 use super::relay::Relayed;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::RequestTarget;
+use super::signature;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{Dialect, Span};
 use std::borrow::Cow;
@@ -69,7 +70,7 @@ impl Fields {
 
 struct Writer<'a> {
     body: &'a [u8],
-    /// Spans that are left out of the body, the next one first.
+    /// Spans that are left out of the body, the next one first. An empty one is where a thought signature is missing.
     cuts: &'a [Span],
     /// Replacement for each cut.
     instead: &'static str,
@@ -81,10 +82,10 @@ struct Writer<'a> {
 /// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
 /// asked for where the target reports it, the bound on completion tokens under the name it goes by there, the role
-/// `developer` made `system` where the target does not take it, and the members that the configuration writes; of a
-/// responses request the tools left out that run at the provider. Refills `text` and `pieces`; returns the length of
-/// all pieces together. [`Invalid`] where none of its tools is left, or where it names an object that is stored at the
-/// provider.
+/// `developer` made `system` where the target does not take it, the word for thought signatures that are missing, and
+/// the members that the configuration writes; of a responses request the tools left out that run at the provider.
+/// Refills `text` and `pieces`; returns the length of all pieces together. [`Invalid`] where none of its tools is left,
+/// or where it names an object that is stored at the provider.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],
@@ -97,8 +98,8 @@ pub fn rewrite(
     pieces.clear();
     fields.may_name_stored(with.capabilities)?;
     let cuts = match shape == Dialect::Chat && with.capabilities.developer_role {
-        true => Cow::default(),
-        false => tools::cuts(shape, body, fields, with.capabilities)?,
+        true if !with.capabilities.thought_signatures => Cow::default(),
+        _ => tools::cuts(shape, body, fields, with.capabilities)?,
     };
     let instead = if shape == Dialect::Chat { SYSTEM } else { "" };
     let takes_it = !with.capabilities.drops("stream_options");
@@ -315,7 +316,10 @@ impl Writer<'_> {
         {
             if cut.start as usize >= start {
                 self.plain(start, cut.start as usize);
-                self.text(|text| text.extend_from_slice(instead.as_bytes()));
+                self.text(|text| match cut.start == cut.end {
+                    true => signature::write(Some(signature::SKIP), text),
+                    false => text.extend_from_slice(instead.as_bytes()),
+                });
                 start = cut.end as usize;
             }
             self.cuts = rest;

@@ -493,8 +493,13 @@ pub fn failure(
     match shape {
         Dialect::Responses => {
             let plain = TranslationState::default();
-            let nothing = ObservedUsage::default();
-            write_failure(u64::from(events), words, &nothing, state.unwrap_or(&plain), me, out);
+            let (nothing, state) = (ObservedUsage::default(), state.unwrap_or(&plain));
+            // Codex reads the failure of a response that has begun.
+            let events = match events {
+                0 if words.is_overflow() => write_opening(0, state, me, out),
+                events => u64::from(events),
+            };
+            write_failure(events, words, &nothing, state, me, out);
         }
         Dialect::Chat | Dialect::Messages | Dialect::Relay(_) => error_event(shape, words, out),
     }

@@ -7,11 +7,13 @@ mod history;
 mod hostile;
 mod known;
 mod oddities;
+mod overflow;
 mod pairs;
 mod property;
 mod reports;
 mod responses;
 mod rows;
+mod signatures;
 
 use super::*;
 use crate::base::buf::Pool;

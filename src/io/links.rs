@@ -46,6 +46,8 @@ impl Flags {
     pub const TUNNEL: Flags = Flags(8192);
     /// In the queue of links to be flushed.
     pub const TOUCHED: Flags = Flags(16384);
+    /// The last read took [`limits::BULK`] bytes or more: links that send less are served first.
+    pub const BULK: Flags = Flags(32768);
     /// The connection is a provider's.
     const UPSTREAM: Flags = Flags(2048);
 
@@ -134,6 +136,13 @@ impl Link {
     #[inline]
     pub fn may_read(&self) -> bool {
         self.has(Flags::READ) && !self.has(CLOSED_TO_READ)
+    }
+
+    /// True for a provider's link whose bytes, if it has sent any, have not been read.
+    #[inline]
+    pub fn may_have_answered(&self) -> bool {
+        let both = Flags::READ.and(Flags::UPSTREAM);
+        self.flags.0 & CLOSED_TO_READ.and(both).0 == both.0
     }
 
     /// True if other work comes before reading, or instead of it.

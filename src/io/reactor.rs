@@ -226,15 +226,15 @@ impl<C: Core + 'static> Reactor<C> {
         }
         self.accept();
         let enough = self.now.mono.after(limits::TURN_TIME);
-        for count in 1..=self.run_queue.ready().len() {
-            let Some(id) = self.run_queue.ready().pop_front() else { break };
+        for count in 1..=self.run_queue.waiting() {
+            let Some(id) = self.run_queue.next(count) else { break };
             self.run_link(id);
             // Writes before more is read: the storage is reused.
             if count % limits::RUNS_PER_FLUSH == 0 {
                 self.flush_dirty();
             }
             // Reading the clock costs as much as a short event, so it is skipped if no other connection waits.
-            if !self.run_queue.ready().is_empty() && self.clock.mono() >= enough {
+            if self.run_queue.waiting() > 0 && self.clock.mono() >= enough {
                 break;
             }
         }
@@ -417,6 +417,11 @@ impl<C: Core + 'static> Reactor<C> {
             match link.transport.fill(&mut self.scratch, room) {
                 Fill::Data { len, cost, drained } => {
                     room = room.saturating_sub(cost);
+                    if cost < limits::BULK {
+                        link.clear(Flags::BULK);
+                    } else {
+                        link.set(Flags::BULK);
+                    }
                     if drained && !link.has(Flags::HINT) {
                         link.clear(Flags::READ);
                     }
@@ -517,9 +522,15 @@ impl<C: Core + 'static> Reactor<C> {
     /// Writes unsent bytes to `conn`, at most one slice per iteration, and checks whether reading is wanted again.
     /// `is_due`: it was taken from the connections to be flushed.
     fn flush(&mut self, conn: Conn, is_due: bool) {
-        let Some((id, link)) = self.links.find_mut(conn) else { return };
+        let Some((id, mut link)) = self.links.find_mut(conn) else { return };
         if is_due {
             link.clear(Flags::TOUCHED);
+        }
+        // An answer that precedes its request must not be taken for the answer to it.
+        if link.may_have_answered() && !self.core.unsent(conn).is_empty() {
+            self.read_now(conn);
+            let Some((_, found)) = self.links.find_mut(conn) else { return };
+            link = found;
         }
         let now = self.now;
         loop {
@@ -561,19 +572,6 @@ impl<C: Core + 'static> Reactor<C> {
         if link.may_read() && self.core.wants_read(conn) {
             self.enqueue(id);
         }
-    }
-
-    /// Reads bytes that have arrived on a connection, even if the poll has not reported them yet.
-    #[cold]
-    #[inline(never)]
-    fn hear(&mut self, conn: Conn) {
-        if let Some((id, link)) = self.links.find_mut(conn)
-            && !link.has_more_to_do()
-        {
-            link.set(Flags::READ);
-            self.run_link(id);
-        }
-        verb(&mut self.core, Some(conn), self.now, |core| core.heard(conn, self.now));
     }
 
     fn perform_actions(&mut self) {

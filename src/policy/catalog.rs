@@ -146,6 +146,10 @@ pub struct Model {
     pub created: Unix,
     /// Context size in tokens, decimal (`"256K"`, `"1M"`) or binary (`"256Ki"`).
     pub context: u64,
+    /// The largest context of it and its targets.
+    pub largest: u64,
+    /// A prompt whose estimate is higher does not fit all targets; the maximum if one fits no more than another.
+    pub narrow: u64,
     /// Context size as written for people: `1M`, `256K`, `128Ki`.
     pub context_text: String,
     /// Prices.
@@ -218,11 +222,11 @@ impl Model {
         !(self.drop_params.is_empty() && self.set_params.is_empty() && self.default_params.is_empty())
     }
 
-    /// Largest number of tokens that a prompt reserves: the context size and a quarter more, since an estimate can be
-    /// too high.
+    /// Largest number of tokens that a prompt reserves: the largest context size and a quarter more, since an estimate
+    /// can be too high.
     #[inline]
     pub fn prompt_max(&self) -> u64 {
-        self.context + self.context / 4
+        with_quarter(self.largest)
     }
 
     /// Dialects that it serves, as text.
@@ -257,6 +261,9 @@ pub struct Target {
     /// Running requests at this target, over all credentials. With a shared ledger each host has its share of them, at
     /// least 1. 0 means no limit.
     pub concurrency: u32,
+    /// Context size in tokens of the model at this provider, if it differs from the model's. Default: the model's
+    /// `context`.
+    pub context: u64,
     /// Part of those slots that this host has.
     pub places: u32,
     /// Deadlines and bounds that hold for this model at this provider.
@@ -437,6 +444,10 @@ section! {
         /// The model accepts an effort together with tools (shape `chat`). If false, a translated request with tools
         /// has the effort `none`. Default: true; false for models of OpenAI and Azure called `gpt-5.2…` and later.
         pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;
+        /// The model refuses a tool call of the current turn without its thought signature (shape `chat`). If a client
+        /// sends none, Tollgate adds the word that the provider accepts in its place. Default: true for models called
+        /// `gemini-3…` and later (`google/gemini-…` as well), but not for `…-image`.
+        pub thought_signatures: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// The model accepts `strict` in a tool's definition.
         pub strict_tools: bool = false, Flag, Live;
         /// How a translated request uses the provider's prompt cache, besides the client's own marks, which are always
@@ -447,6 +458,12 @@ section! {
         /// Most completion tokens that the model can produce. Larger requests are lowered to it.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
     }
+}
+
+/// Tokens above which an estimate exceeds a context for certain: an estimate can be too high by a quarter.
+#[inline]
+pub fn with_quarter(context: u64) -> u64 {
+    context + context / 4
 }
 
 /// A token count as text: `1M`, `256K`, `128Ki`, otherwise its digits. Decimal units win over binary ones.

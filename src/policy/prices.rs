@@ -27,6 +27,18 @@ pub struct Prices {
     pub hour_write: u64,
 }
 
+/// Reads one of the prices.
+pub type PriceOf = fn(&Prices) -> u64;
+
+/// Keys of the prices in a configuration.
+pub const KEYS: [(&str, PriceOf); 5] = [
+    ("input_price", |prices| prices.input),
+    ("output_price", |prices| prices.output),
+    ("cache_read_price", |prices| prices.cache_read),
+    ("cache_write_price", |prices| prices.cache_write),
+    ("cache_write_1h_price", |prices| prices.hour_write),
+];
+
 /// Prices of whole requests whose prompts are longer than a threshold, as Google and OpenAI bill them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PriceTier {

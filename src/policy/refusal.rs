@@ -156,14 +156,6 @@ pub struct Refusal {
     too_long: bool,
 }
 
-/// True if a provider's message says that the conversation is longer than the model can read.
-pub fn is_too_long(message: &str) -> bool {
-    let message = message.to_ascii_lowercase();
-    let known =
-        ["context_length", "context length", "context size", "context window", "maximum context", "prompt is too long"];
-    known.iter().any(|words| message.contains(words))
-}
-
 impl Refusal {
     fn new(kind: RefusalKind, status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
         let message = message.into();
@@ -201,9 +193,7 @@ impl Refusal {
             (RefusalKind::NotFound, _) => "not_found",
             (RefusalKind::Upstream, 503) => "service_unavailable",
             (RefusalKind::Upstream | RefusalKind::Timeout, _) => "server_error",
-            (RefusalKind::InvalidRequest, 400) if self.too_long || is_too_long(&self.message) => {
-                "context_length_exceeded"
-            }
+            (RefusalKind::InvalidRequest, 400) if self.too_long => "context_length_exceeded",
             (RefusalKind::InvalidRequest, 405) => "method_not_allowed",
             (RefusalKind::InvalidRequest, 408) => "request_timeout",
             (RefusalKind::InvalidRequest, 413) => "request_too_large",
@@ -334,6 +324,12 @@ impl Refusal {
         Refusal::unavailable("too many connections", RETRY_SOON).closing().because(About::Connections, "")
     }
 
+    /// 503: no descriptor is left for a connection to a provider, or none of those that one key may use.
+    pub fn no_descriptors() -> Refusal {
+        let text = "the gateway has no descriptor left for a connection to the model's provider, try again shortly";
+        Refusal::unavailable(text, RETRY_SOON).because(About::Connections, "to providers")
+    }
+
     /// 503: the budget of buffered bytes is used up.
     pub fn no_buffers() -> Refusal {
         Refusal::unavailable("the gateway is out of buffer memory, try again shortly", RETRY_SOON)
@@ -369,6 +365,15 @@ impl Refusal {
         let text = format!("the queue of the model is full: {max} requests wait for a slot (queue.max)");
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Queue, "full")
+    }
+
+    /// 429: the key's share of the model's queue is full. `again`: seconds until there is room.
+    pub fn queue_share(share: u32, again: u64) -> Refusal {
+        let text = format!(
+            "{share} requests of this key wait for a slot of the model: its share of the queue (half of queue.max)"
+        );
+        Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
+            .because(About::Queue, "share of this key")
     }
 
     /// 429: no slot became free within the queue's wait time. `again`: seconds until one may.
@@ -513,9 +518,15 @@ impl Refusal {
         Refusal::invalid(400, text)
     }
 
-    /// Refusal for a conversation that is longer than the model can read, with any message.
-    pub fn too_long(self) -> Refusal {
-        Refusal { too_long: true, ..self }
+    /// 400: the conversation is longer than the model can read. `message` is what clients of its format know it by.
+    pub fn context_overflow(message: String) -> Refusal {
+        Refusal { too_long: true, ..Refusal::invalid(400, message) }
+    }
+
+    /// True for [`Refusal::context_overflow`].
+    #[inline]
+    pub fn is_overflow(&self) -> bool {
+        self.too_long
     }
 
     /// 500: the provider refused the gateway (401, 402, 403, 404). The reason is only for the operator.

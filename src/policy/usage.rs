@@ -222,7 +222,7 @@ mod tests {
             let model = ModelPrices { base: prices(written[0]), tiers: [tier(1), tier(2)].into() };
             // Price every token separately, in pico-dollars.
             let prompt = fresh + read + write;
-            let price = written.iter().filter(|(above, _)| *above == 0 || prompt > *above).next_back().unwrap().1;
+            let price = written.iter().rfind(|(above, _)| *above == 0 || prompt > *above).unwrap().1;
             let hour = hour.min(write);
             let counts =
                 [(fresh, price[0]), (out, price[1]), (read, price[2]), (write - hour, price[3]), (hour, price[4])];

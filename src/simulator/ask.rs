@@ -5,6 +5,7 @@ use super::directives::Directives;
 use super::given;
 use super::order;
 use super::script::{Call, Finish, Script, ScriptPart, Text, pieces_of};
+use super::signature;
 use crate::base::order::gathered;
 use crate::wire::Dialect;
 use serde_json::{Map, Value, json};
@@ -56,15 +57,17 @@ pub struct Complaint {
     pub status: u16,
     /// Message for the error body.
     pub message: String,
+    /// True if the error body is that of a Gemini model.
+    pub of_gemini: bool,
 }
 
 fn complain(message: impl Into<String>) -> Complaint {
-    Complaint { status: 400, message: message.into() }
+    Complaint { status: 400, message: message.into(), of_gemini: false }
 }
 
 /// Complaint about a model that is not served.
 pub fn no_model(name: &str) -> Complaint {
-    Complaint { status: 404, message: format!("the model `{name}` does not exist") }
+    Complaint { status: 404, message: format!("the model `{name}` does not exist"), of_gemini: false }
 }
 
 /// Returns the tokens of a text: its words, runs of characters without white space.
@@ -92,6 +95,9 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<SimulatedRequest, Complaint> 
         return Err(complain("messages: at least one message is required"));
     }
     order::check(shape, &root, messages).map_err(complain)?;
+    if shape == Dialect::Chat && signature::has_them(&model) {
+        signature::check(&model, messages).map_err(|text| Complaint { of_gemini: true, ..complain(text) })?;
+    }
     let stream = relayed.given.is_empty() && root["stream"].as_bool().unwrap_or(false);
     if shape == Dialect::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));

@@ -3,6 +3,7 @@
 
 use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage, quoted, sse};
 use super::script::{Finish, Script, ScriptPart};
+use super::signature;
 
 fn reason(finish: Finish) -> &'static str {
     match finish {
@@ -24,6 +25,12 @@ fn usage_object(usage: AnswerUsage) -> String {
 
 fn call_id(id: &AnswerIdentity, call: usize) -> String {
     format!("call_sim_{}_{call}", id.serial)
+}
+
+/// Returns the member with the thought signature of a call; nothing if it has none.
+fn signed(id: &AnswerIdentity, call: usize) -> String {
+    let length = id.signature.filter(|_| call == 0);
+    length.map_or(String::new(), |length| signature::member(&signature::make(&id.model, &call_id(id, call), length)))
 }
 
 /// Returns the members before `choices`.
@@ -58,9 +65,10 @@ pub fn event(id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
         AnswerEvent::Thought { piece, .. } => said(id, "reasoning_content", piece),
         AnswerEvent::Text { piece, .. } => said(id, if id.refuses { "refusal" } else { "content" }, piece),
         AnswerEvent::OpenCall { call, name, .. } => {
-            let (call_id, name) = (call_id(id, *call), quoted(name));
+            let (call_id, name, signed) = (call_id(id, *call), quoted(name), signed(id, *call));
             let function = format!(r#"{{"name":{name},"arguments":""}}"#);
-            let entry = format!(r#"{{"index":{call},"id":"{call_id}","type":"function","function":{function}}}"#);
+            let function = format!(r#""type":"function","function":{function}{signed}"#);
+            let entry = format!(r#"{{"index":{call},"id":"{call_id}",{function}}}"#);
             chunk(id, &format!(r#"{{"tool_calls":[{entry}]}}"#), "null")
         }
         AnswerEvent::Args { call, piece, .. } => {
@@ -99,8 +107,9 @@ pub fn whole(id: &AnswerIdentity, script: &Script, usage: AnswerUsage) -> String
             }
             ScriptPart::Call(call) => {
                 let (name, args) = (quoted(&call.name), quoted(&call.args[..tokens as usize - 1].concat()));
-                let (id, function) = (call_id(id, calls.len()), format!(r#"{{"name":{name},"arguments":{args}}}"#));
-                calls.push(format!(r#"{{"id":"{id}","type":"function","function":{function}}}"#));
+                let (call_id, signed) = (call_id(id, calls.len()), signed(id, calls.len()));
+                let function = format!(r#"{{"name":{name},"arguments":{args}}}"#);
+                calls.push(format!(r#"{{"id":"{call_id}","type":"function","function":{function}{signed}}}"#));
             }
         }
     }

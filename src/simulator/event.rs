@@ -1,6 +1,7 @@
 //! Common types of all APIs for writing an answer: its identity, its usage, and the events of a stream. Pure.
 
 use super::ask::SimulatedRequest;
+use super::signature;
 
 /// Usage of an answer, exactly, in tokens as `provider::ask` and `provider::script` count them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -36,6 +37,8 @@ pub struct AnswerIdentity {
     pub crlf: bool,
     /// True if the answer is a refusal.
     pub refuses: bool,
+    /// Chat: length of the first call's thought signature; `None` if the model makes none.
+    pub signature: Option<u64>,
     /// Number of copies of a completion's text.
     pub texts: u64,
 }
@@ -52,6 +55,7 @@ impl AnswerIdentity {
             bare: ask.directives.bare,
             crlf: ask.directives.crlf,
             refuses: ask.directives.refuse,
+            signature: signature::has_them(&ask.model).then(|| ask.directives.signature.unwrap_or(signature::LENGTH)),
             texts: ask.texts,
         }
     }

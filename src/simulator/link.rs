@@ -5,7 +5,7 @@ use super::answer::{SimulatedAnswer, Wait};
 use super::ask::{self, Complaint};
 use super::settings::SimulatorSettings;
 use super::stats::{Last, SimulatorStats, credential};
-use super::{chat, messages};
+use super::{chat, messages, signature};
 use crate::base::buf::{Buf, Pool};
 use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
 use crate::base::seam::Shut;
@@ -197,29 +197,29 @@ impl SimulatorLink {
     fn refuse_body(&mut self, shared: &mut Shared, refusal: BodyRefusal) {
         shared.stats.failed += 1;
         let status = if refusal == BodyRefusal::TooLarge { 413 } else { 400 };
-        self.complain(shared, Dialect::Chat, &Complaint { status, message: "the body is refused".to_owned() });
+        self.complain(shared, Dialect::Chat, &complaint(status, "the body is refused"));
         self.ending = Some(Shut::Clean);
     }
 
     fn check_head(&self, shared: &Shared, head: &RequestHead) -> Result<(), Complaint> {
         let bytes = self.inbound.message().0;
-        let complaint = |status, message: &str| Err(Complaint { status, message: message.to_owned() });
+        let refuse = |status, message: &str| Err(complaint(status, message));
         let post = match place(head.path.of(bytes)) {
-            None => return complaint(404, "there is nothing at this path"),
+            None => return refuse(404, "there is nothing at this path"),
             Some(SimulatorEndpoint::Generate(_)) => true,
             Some(_) => false,
         };
         let secret = post || place(head.path.of(bytes)) == Some(SimulatorEndpoint::Models);
         if post != (head.method == Method::Post) || (!post && head.method != Method::Get) {
-            return complaint(405, "this method is not allowed here");
+            return refuse(405, "this method is not allowed here");
         }
         let expected = shared.settings.key.as_deref().filter(|_| secret);
         if expected.is_some_and(|key| key.as_bytes() != credential(head, bytes)) {
-            return complaint(401, "the key is not the expected one");
+            return refuse(401, "the key is not the expected one");
         }
         let messages = shape_of(head.path.of(bytes)) == Some(Dialect::Messages);
         if messages && head.field(HeaderField::AnthropicVersion).is_empty() {
-            return complaint(400, "anthropic-version: header is required");
+            return refuse(400, "anthropic-version: header is required");
         }
         Ok(())
     }
@@ -311,7 +311,10 @@ impl SimulatorLink {
     }
 
     fn complain(&mut self, shared: &mut Shared, shape: Dialect, complaint: &Complaint) {
-        let body = error_body(shape, complaint.status, &complaint.message, shared.serial);
+        let body = match complaint.of_gemini {
+            true => signature::error_body(&complaint.message),
+            false => error_body(shape, complaint.status, &complaint.message, shared.serial),
+        };
         self.respond(shared, complaint.status, "application/json", "", &body);
     }
 
@@ -324,6 +327,10 @@ impl SimulatorLink {
         self.tx.push(&mut shared.pool, head.as_bytes());
         self.tx.push(&mut shared.pool, body.as_bytes());
     }
+}
+
+fn complaint(status: u16, message: &str) -> Complaint {
+    Complaint { status, message: message.to_owned(), of_gemini: false }
 }
 
 fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String {

@@ -11,6 +11,9 @@
 //! A conversation must follow the order that real providers require: every call is answered at once, and only calls
 //! are.
 //!
+//! In the chat API, the first call of an answer of a model called `gemini-3…` or later has a thought signature, which
+//! is required on that call until the next user message.
+//!
 //! **Tokens.** A token of a prompt is a word (a run of characters without white space) of any text in messages, system
 //! prompt, tool results, arguments and compact tool definitions. A part that is neither text nor a tool's counts 10,
 //! and the name of a tool call counts 1. A prompt has at least 1. A token of an answer is a word of its text with the
@@ -43,6 +46,7 @@
 //! | `pace=N` | N tokens per second, 0 = no limit; a whole answer takes as long as its tokens |
 //! | `delay=MS` | milliseconds before the head |
 //! | `tool`, `tool=NAME` | calls a tool; `calls=N`: N of them in parallel; `args=JSON`: with these arguments |
+//! | `signature=N` | characters of a thought signature (default 44, at most 1048576) |
 //! | `turns=N` | calls tools again after results, until N answers have called some |
 //! | `cached=N` `written=N` | number of prompt tokens that are reported as read from or written to a cache |
 //! | `status=N` | an error in the API's format; `message=some_words`, `retry_after=N`; `close`: then closes |
@@ -77,6 +81,7 @@ mod relay;
 mod responses;
 pub mod script;
 mod settings;
+mod signature;
 pub mod stats;
 #[cfg(test)]
 mod tests;

@@ -77,6 +77,8 @@ class Turn:
 
     def __init__(self, shape, body, given):
         self.shape, self.given = shape, given
+        # Gemini 3 and later refuse a call of the current turn without its thought signature.
+        self.signs = str(body.get("model")).startswith("gemini-3")
         unknown = {name for name, value in body.items() if value is not None} - set(MEMBERS[shape].split())
         if unknown:
             raise Wrong(f"unknown members: {sorted(unknown)}")
@@ -92,7 +94,7 @@ class Turn:
 
     def read_chat(self, body):
         self.tools = {tool["function"]["name"]: tool for tool in body.get("tools") or []}
-        self.thinks, open_calls = True, []
+        self.thinks, open_calls, unsigned = True, [], []
         for message in body["messages"]:
             if message["role"] == "tool":
                 if message["tool_call_id"] not in open_calls:
@@ -100,10 +102,16 @@ class Turn:
                 self.results[message["tool_call_id"]] = text_of(message["content"])
                 continue
             self.kept += message.get("reasoning_content") == THOUGHT
-            open_calls = [call["id"] for call in message.get("tool_calls") or []]
+            calls = message.get("tool_calls") or []
+            open_calls = [call["id"] for call in calls]
             self.calls += open_calls
             if message["role"] == "user":
                 self.texts.append(text_of(message["content"]))
+                unsigned = []
+            if self.signs and calls and calls[0].get("extra_content") != signature(open_calls[0]):
+                unsigned.append(open_calls[0])
+        if unsigned:
+            raise Wrong(f"Function call is missing a thought_signature: {unsigned}")
 
     def read_messages(self, body):
         if "max_tokens" not in body:
@@ -174,6 +182,11 @@ class Turn:
         return json.dumps(arguments if isinstance(arguments, dict) else {"input": arguments})
 
 
+def signature(call):
+    """What Gemini adds to a call, and wants back."""
+    return {"google": {"thought_signature": f"SIG+/{call}=="}}
+
+
 def halves(text):
     return [text[: len(text) // 2], text[len(text) // 2 :]]
 
@@ -186,6 +199,8 @@ def chat(turn, stream, ids):
         {"id": ids(name), "type": "function", "function": {"name": tool, "arguments": turn.arguments(arguments)}}
         for name, tool, arguments in turn.next
     ]
+    if turn.signs and calls:
+        calls[0]["extra_content"] = signature(calls[0]["id"])
     if not stream:
         message = {"role": "assistant", "content": None if calls else turn.say, "reasoning_content": THOUGHT}
         if calls:

@@ -252,6 +252,9 @@ def main():
         runs = Runs(pathlib.Path(folder))
         try:
             rows = runs.rows(clients)
+            for client in clients:
+                if client.keeps:
+                    runs.note(f"{client.name} at Gemini", runs.done(client, "via-gemini"))
             if clients[0].start is codex:
                 for model, what in [("fails", "whose provider fails once"), ("breaks", "whose provider breaks off once")]:
                     runs.note(f"Codex {what}", runs.done(clients[0], model))

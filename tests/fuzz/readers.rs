@@ -269,6 +269,7 @@ fn capabilities(flags: u8) -> Capabilities {
         sampling: !one,
         mid_conversation_system: [None, Some(one)][usize::from(other)],
         replay_reasoning: one,
+        thought_signatures: other,
         effort: other,
         strict_tools: other,
         max_completion_tokens: other,
@@ -289,7 +290,8 @@ fn request(shape: Dialect, data: &[u8]) {
         16 => UnknownMembers::Forward,
         _ => UnknownMembers::Local,
     };
-    let takes = Capabilities { unknown, max_completion_tokens: flags & 64 != 0, ..Capabilities::default() };
+    let (max_completion_tokens, thought_signatures) = (flags & 64 != 0, flags & 128 != 0);
+    let takes = Capabilities { unknown, max_completion_tokens, thought_signatures, ..Capabilities::default() };
     let with = RequestTarget { model: "up", shape, capabilities: &takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let Ok(total) = rewrite(shape, body, &fields, &with, &mut text, &mut pieces) else { return };

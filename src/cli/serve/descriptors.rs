@@ -1,13 +1,16 @@
-//! Number of clients for which the process has descriptors. Called at the start and by `check`.
+//! Number of connections for which the process has descriptors. Called at the start and by `check`.
 
-use crate::base::limits::{DESCRIPTORS_KEPT, DESCRIPTORS_MIN, RESERVE_CONNECTIONS};
+use crate::base::limits::{DESCRIPTORS_KEPT, DESCRIPTORS_MIN, RESERVE_CONNECTIONS, client_descriptors};
 use crate::policy::config::Config;
 
-/// Number of clients that can be connected with `limit` descriptors: three quarters of those that the gateway does not
-/// reserve for itself, so that clients never hide its health. The others are for connections to providers.
-pub(super) fn clients(limit: u64) -> usize {
-    let usable = limit.saturating_sub(DESCRIPTORS_KEPT).max(limit / 4);
-    usize::try_from(usable / 4 * 3).unwrap_or(usize::MAX).max(1)
+/// Descriptors of `limit` for connections of clients and to providers: those that the gateway does not reserve for
+/// itself, so that its connections never hide its health.
+pub(super) fn usable(limit: u64) -> usize {
+    usize::try_from(limit.saturating_sub(DESCRIPTORS_KEPT).max(limit / 4)).unwrap_or(usize::MAX)
+}
+
+fn clients(limit: u64) -> usize {
+    client_descriptors(usable(limit))
 }
 
 /// Fails if a start needs more descriptors than `limit`. SQLite would report only that it cannot open its file.

@@ -6,6 +6,7 @@ use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
+use super::super::signature;
 use super::super::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, write_inside};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -205,6 +206,11 @@ impl ChatReader {
         let is_older = older.pick(["name", "arguments"]).iter().flatten().any(says);
         if calls.kind() == ValueKind::Array || is_older {
             self.thought(false, sink)?;
+            if self.calls.is_empty()
+                && let Some(block) = signature::block_of(calls)
+            {
+                sink.take(Delta::Thought { block: Some(&block) })?;
+            }
         }
         self.before = self.calls.len();
         for entry in calls.items() {

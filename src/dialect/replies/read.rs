@@ -4,6 +4,7 @@ use super::super::convert::{call_id, details_of, each_text, reason, thought_bloc
 use super::super::convert::{write_kept, write_thinking};
 use super::super::delta::{StopReason, choice_word, finish_word};
 use super::super::errors::ErrorText;
+use super::super::signature;
 use super::super::usage::Reported;
 use super::parts::{AnswerPart, Arguments, NeutralAnswer};
 use crate::wire::json::{Raw, ValueKind, item, key, write_inside};
@@ -57,6 +58,12 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
         parts.push(AnswerPart::Refusal(refused));
     }
     parts.extend(said.into_iter().map(|text| AnswerPart::Text(Cow::Borrowed(text))));
+    if let Some(block) = signature::block_of(calls.unwrap_or(Raw::NULL)) {
+        match parts.last_mut() {
+            Some(AnswerPart::Thought(_, kept @ None)) => *kept = Some(block),
+            _ => parts.push(AnswerPart::Thought(Vec::new(), Some(block))),
+        }
+    }
     let calls = calls.unwrap_or(Raw::NULL).items().map(|call| call.pick(["id", "function"]));
     let mut calls = calls.peekable();
     let older = older.filter(|call| !string(*call, "name").is_empty() && calls.peek().is_none());

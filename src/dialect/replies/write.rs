@@ -6,6 +6,7 @@ use super::super::convert::{write_chat_usage, write_messages_usage, write_whole}
 use super::super::delta::{Delta, StopReason};
 use super::super::naming::{TranslationState, made_id, messages_id};
 use super::super::requests::{write_arguments, write_details, write_input};
+use super::super::signature;
 use super::super::usage::ObservedUsage;
 use super::parts::{AnswerPart, Arguments, NeutralAnswer};
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_count, write_inside, write_string};
@@ -63,11 +64,15 @@ pub(super) fn chat(
     if answer.calls() {
         key(out, "tool_calls");
         out.push(b'[');
-        let mut at = 0;
+        let (mut at, mut signature) = (0, None);
         for part in &answer.parts {
-            if let AnswerPart::Call(id, name, arguments) = part {
-                chat_call(id, state.restore(name), *arguments, at, me, out);
-                at += 1;
+            match part {
+                AnswerPart::Thought(_, Some(kept)) => signature = signature::carried(Raw::new(kept)),
+                AnswerPart::Call(id, name, arguments) => {
+                    chat_call((id, at), state.restore(name), *arguments, signature.take(), me, out);
+                    at += 1;
+                }
+                _ => {}
             }
         }
         out.push(b']');
@@ -80,10 +85,10 @@ pub(super) fn chat(
 }
 
 fn chat_call(
-    id: &[u8],
+    (id, at): (&[u8], usize),
     name: &[u8],
     arguments: Arguments<'_>,
-    at: usize,
+    signature: Option<&[u8]>,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) {
@@ -101,7 +106,9 @@ fn chat_call(
         Arguments::Value(value) => write_arguments(value, out),
         Arguments::Json(text) => out.extend_from_slice(text),
     }
-    out.extend_from_slice(b"\"}}");
+    out.extend_from_slice(b"\"}");
+    signature::write(signature, out);
+    out.push(b'}');
 }
 
 /// `native`: the answer is of the same format, so that reasoning needs no carrier.

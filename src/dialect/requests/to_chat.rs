@@ -4,6 +4,7 @@
 use super::super::capabilities::Structured;
 use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
 use super::super::request::Invalid;
+use super::super::signature;
 use super::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
 use super::schema::{is_strict, write_free, write_parameters};
 use super::talk::{
@@ -44,8 +45,13 @@ pub(super) fn write(
     write_string(out, ask.target.model);
     key(out, "messages");
     out.push(b'[');
-    for turn in &talk.turns {
-        write_turn(ask, turn, out)?;
+    // The current turn begins behind the newest message that the provider takes for a user's.
+    let current = match ask.target.capabilities.thought_signatures {
+        true => talk.turns.iter().rposition(asks).unwrap_or(0),
+        false => usize::MAX,
+    };
+    for (at, turn) in talk.turns.iter().enumerate() {
+        write_turn(ask, turn, at >= current, out)?;
     }
     if out.ends_with(b"[") {
         return refuse(ask.messages_name(), "at least one message with content");
@@ -97,13 +103,25 @@ fn open_message(role: &str, out: &mut Vec<u8>) {
     key(out, "content");
 }
 
-fn write_turn(ask: &SourceRequest<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
+/// True for a turn of which a user's message is written.
+fn asks(turn: &Turn<'_>) -> bool {
+    let shows = |block: &Block<'_>| match block {
+        Block::Text(text) => !text.is_empty(),
+        Block::Media(_) => true,
+        Block::Result(result) => result.content.iter().any(|inner| matches!(inner, Block::Media(_))),
+        _ => false,
+    };
+    turn.role == Role::User && turn.blocks.iter().any(shows)
+}
+
+/// `checked`: the calls of the turn must have signatures.
+fn write_turn(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) -> Result<(), Invalid> {
     match turn.role {
         Role::User => {
             write_results(turn, out);
             write_user_turn(turn, out)?;
         }
-        Role::Assistant => write_assistant(ask, turn, out),
+        Role::Assistant => write_assistant(ask, turn, checked, out),
         Role::System { .. } => {
             let texts: Vec<&[u8]> = texts(turn).filter(|text| !is_blank(text)).collect();
             if !texts.is_empty() {
@@ -209,7 +227,7 @@ fn write_moved(result: &Returned<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid
     Ok(())
 }
 
-fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) {
+fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) {
     let calls = || turn.blocks.iter().filter_map(|block| if let Block::Call(call) = block { Some(call) } else { None });
     open_message("assistant", out);
     if calls().next().is_some() && texts(turn).all(<[u8]>::is_empty) {
@@ -219,23 +237,36 @@ fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, out: &mut Vec<u8>) 
         texts(turn).for_each(|text| out.extend_from_slice(text));
         out.push(b'"');
     }
-    if ask.target.capabilities.replay_reasoning {
-        write_reasoning(turn, out);
-    }
-    for (at, call) in calls().enumerate() {
-        if at == 0 {
-            key(out, "tool_calls");
-            out.push(b'[');
-        }
-        write_call(call, out);
+    let replays = ask.target.capabilities.replay_reasoning;
+    if replays || turn.blocks.iter().any(|block| matches!(block, Block::Carried(_))) {
+        write_reasoning(turn, replays, out);
     }
     if calls().next().is_some() {
+        key(out, "tool_calls");
+        out.push(b'[');
+        write_calls(turn, checked, out);
         out.push(b']');
     }
     out.push(b'}');
 }
 
-fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
+/// The calls of a turn, each with the signature that it came with.
+fn write_calls(turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) {
+    let (mut own, mut other) = (None, checked.then_some(signature::SKIP));
+    for block in &turn.blocks {
+        match block {
+            Block::Carried(json) => {
+                let blocks = Raw::new(json).items();
+                own = blocks.clone().find_map(signature::carried).or(own);
+                other = other.filter(|_| !blocks.clone().any(|block| block.get(signature::DETAILS).is_some()));
+            }
+            Block::Call(call) => write_call(call, own.take().or(other.take()), out),
+            _ => {}
+        }
+    }
+}
+
+fn write_call(call: &ToolCall<'_>, signature: Option<&[u8]>, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"id\":\"");
     chat_id(call.id, out);
@@ -243,11 +274,13 @@ fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&call.name);
     out.extend_from_slice(b"\",\"arguments\":\"");
     call.arguments.write_text(out);
-    out.extend_from_slice(b"\"}}");
+    out.extend_from_slice(b"\"}");
+    signature::write(signature, out);
+    out.push(b'}');
 }
 
-/// The reasoning of a turn, as servers that want it back call it.
-fn write_reasoning(turn: &Turn<'_>, out: &mut Vec<u8>) {
+/// The reasoning of a turn, as servers that want it back call it: details always, its text if the model `replays` it.
+fn write_reasoning(turn: &Turn<'_>, replays: bool, out: &mut Vec<u8>) {
     let (mut thoughts, mut carried) = (Vec::new(), Vec::new());
     for block in &turn.blocks {
         match block {
@@ -261,7 +294,7 @@ fn write_reasoning(turn: &Turn<'_>, out: &mut Vec<u8>) {
         }
     }
     write_details(carried.into_iter().flat_map(|json| Raw::new(json).items()), out);
-    if !thoughts.is_empty() {
+    if replays && !thoughts.is_empty() {
         key(out, "reasoning_content");
         write_inside(out, &thoughts.concat());
     }

@@ -6,6 +6,7 @@
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Fields, Invalid, Leave, Name};
+use super::super::signature;
 use crate::base::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::base::order;
 use crate::wire::json::{Raw, eq_unescaped};
@@ -37,18 +38,23 @@ struct OmittedTools<'a> {
     seen: usize,
 }
 
-/// The parts of the body to leave out, in order.
+/// The parts of the body to leave out, in order; an empty part is where a thought signature is missing.
 pub(super) fn cuts<'a>(
     shape: Dialect,
     body: &[u8],
     fields: &'a Fields,
     takes: &Capabilities,
 ) -> Result<Cow<'a, [Span]>, Invalid> {
-    let mut cuts = if shape == Dialect::Responses { refused(body, fields, takes)? } else { Vec::new() };
+    let others: &[Span] = if shape == Dialect::Chat && takes.developer_role { &[] } else { &fields.cuts };
+    let mut cuts = match shape {
+        Dialect::Responses => refused(body, fields, takes)?,
+        Dialect::Chat if takes.thought_signatures => signature::missing(body, fields),
+        _ => Vec::new(),
+    };
     if cuts.is_empty() {
-        return Ok(Cow::Borrowed(&fields.cuts));
+        return Ok(Cow::Borrowed(others));
     }
-    cuts.extend_from_slice(&fields.cuts);
+    cuts.extend_from_slice(others);
     order::by_key(&mut cuts, |cut| (cut.start.into(), 0));
     Ok(Cow::Owned(cuts))
 }

@@ -232,7 +232,7 @@ fn contains(value: &Value, part: &Value) -> bool {
 }
 
 /// Assistant's message of the next request, after a client of format `to` has got this answer of a chat provider.
-fn replayed(to: Dialect, streams: bool, answer: &str) -> Value {
+pub(super) fn replayed(to: Dialect, streams: bool, answer: &str, takes: &Capabilities) -> Value {
     let way = (Dialect::Chat, to);
     let mark = carrier::mark("provider", "model");
     let state = TranslationState { mark, ..asked(way) };
@@ -271,7 +271,7 @@ fn replayed(to: Dialect, streams: bool, answer: &str) -> Value {
             (value!({"role": "assistant", "content": said}), value!({"role": "user", "content": results}));
         (value!({"model": "m", "max_tokens": 9, "messages": [user, assistant, results]}), to)
     };
-    let takes = Capabilities { replay_reasoning: true, mark, ..Capabilities::default() };
+    let takes = Capabilities { mark, ..takes.clone() };
     let next = request_for((from, Dialect::Chat), &body.to_string(), "up", &takes).unwrap().0;
     let messages = next["messages"].as_array().unwrap();
     messages.iter().find(|message| message["role"] == "assistant").unwrap().clone()
@@ -326,7 +326,8 @@ fn every_report_is_answered_for_clients_of_every_format() {
             }
             if kind == "replay" {
                 for to in [Dialect::Messages, Dialect::Responses] {
-                    let got = replayed(to, from.starts_with("stream"), &case.input);
+                    let takes = Capabilities { replay_reasoning: true, ..Capabilities::default() };
+                    let got = replayed(to, from.starts_with("stream"), &case.input, &takes);
                     assert!(contains(&got, &want), "{what} to {to:?}: {got}");
                 }
                 continue;

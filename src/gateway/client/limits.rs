@@ -1,9 +1,10 @@
 //! Limits of connections: of all clients together, of each address, and of the admin listener separately, so that a
 //! flood of clients never hides the gateway's health. If there is no room, a connection without a credential is closed
-//! (`client::places`), after its received bytes have been read. Counts; closes nothing itself.
+//! (`client::places`), after its received bytes have been read. Clients may use three quarters of the descriptors,
+//! connections to providers half. Counts; closes nothing itself.
 
 use super::places::{ListenerConnections, PeerKey, Seats};
-use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST};
+use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST, client_descriptors};
 use crate::policy::config::Server;
 
 /// Decision on a new connection.
@@ -27,7 +28,9 @@ pub(crate) struct ConnectionLimits {
     seats: Seats,
     clients: ListenerConnections,
     admins: ListenerConnections,
-    /// Number of client connections for which the system has descriptors.
+    /// Number of connections to providers.
+    pub(crate) providers: usize,
+    /// Descriptors for connections of clients and to providers.
     descriptors: usize,
     /// Number of connections refused, answered 503 or closed to make room, since the start.
     pub(crate) turned_away: u64,
@@ -35,13 +38,14 @@ pub(crate) struct ConnectionLimits {
 
 impl ConnectionLimits {
     /// Creates limits without open connections, with room for `room`. `seed` keeps strangers from choosing addresses
-    /// that collide. `descriptors`: number of client connections for which the system has descriptors.
+    /// that collide. `descriptors`: number of those for connections of clients and to providers.
     pub(crate) fn new(seed: u64, room: usize, descriptors: Option<usize>) -> ConnectionLimits {
         let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x646f_6f72);
         ConnectionLimits {
             seats: Seats::with_room(room),
             clients: ListenerConnections::new(hasher.clone()),
             admins: ListenerConnections::new(hasher),
+            providers: 0,
             descriptors: descriptors.unwrap_or(usize::MAX),
             turned_away: 0,
         }
@@ -50,6 +54,11 @@ impl ConnectionLimits {
     /// Number of open client connections, without those to the admin listener.
     pub(crate) fn clients(&self) -> usize {
         self.clients.held()
+    }
+
+    /// Number of connections to providers that may be open.
+    pub(crate) fn providers_max(&self) -> usize {
+        (self.descriptors / 2).min(self.descriptors.saturating_sub(self.clients.held())).max(1)
     }
 
     /// Decides on a new connection from `host`.
@@ -70,7 +79,8 @@ impl ConnectionLimits {
 
     fn client_welcome(&mut self, host: PeerKey, bounds: &Server) -> Welcome {
         let (held, own) = (self.clients.held(), self.clients.held_by(host));
-        let most = bounds.max_connections.min(self.descriptors);
+        let left = self.descriptors.saturating_sub(self.providers).max(1);
+        let most = bounds.max_connections.min(client_descriptors(self.descriptors)).min(left);
         let share = match bounds.max_connections_per_ip {
             0 => usize::MAX - RESERVE_PER_HOST,
             share => share,
@@ -218,10 +228,16 @@ mod tests {
     }
 
     #[test]
-    fn few_descriptors_bound_the_clients() {
+    fn few_descriptors_bound_clients_and_connections_to_providers() {
         let bounds = Server { max_connections: 100, ..Server::default() };
-        let (mut limits, a) = (ConnectionLimits::new(1, 0, Some(2)), host("10.0.0.1"));
-        let met = open(&mut limits, a, 0..5, &bounds);
-        assert_eq!((met[1].1[0], met[2].1[0], limits.clients()), (None, Some(0), 2));
+        let (mut limits, a) = (ConnectionLimits::new(1, 0, Some(8)), host("10.0.0.1"));
+        assert_eq!(limits.providers_max(), 4);
+        let met = open(&mut limits, a, 0..9, &bounds);
+        assert_eq!((met[5].1[0], met[6].1[0], limits.clients()), (None, Some(0), 6));
+        assert_eq!(limits.providers_max(), 2, "what clients have taken is not there");
+        (0..3).for_each(|slot| limits.leave(false, slot + 3));
+        limits.providers = 4;
+        let met = open(&mut limits, a, 9..11, &bounds);
+        assert_eq!((met[0].1[0], met[1].1[0].is_some(), limits.clients()), (None, true, 4), "nor what providers have");
     }
 }

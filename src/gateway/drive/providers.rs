@@ -1,7 +1,7 @@
 //! Input from and output to providers: connections, requests, the heads and bodies of answers.
 
 use super::answers::Sending;
-use crate::base::seam::{Action, DialError, Ending, Shut};
+use crate::base::seam::{Action, DialError, Ending, NO_DESCRIPTOR, Shut};
 use crate::base::time::Mono;
 use crate::gateway::Gateway;
 use crate::gateway::budget::Gate;
@@ -22,6 +22,9 @@ const BAD_CHUNKS: &str = "the provider's answer was badly framed";
 impl Gateway {
     pub(crate) fn dial(&mut self, id: ExchangeId, dial: Dial) {
         let Dial { provider, addr, authority, present, until } = dial;
+        let most = self.cx.limits.providers_max();
+        let short = if self.cx.limits.providers < most / 2 { None } else { self.short_of_descriptors(id, most) };
+        self.cx.limits.providers += 1;
         let epoch = self.cx.setup.epoch;
         let epoch = if present { epoch } else { epoch.wrapping_sub(1) };
         let pid = self.providers.insert(ProviderConnection::dialing(provider, epoch, id));
@@ -33,10 +36,32 @@ impl Gateway {
             let cid = exchange.request.client;
             self.arm(cid);
         }
+        if let Some(why) = short {
+            return self.dial_failed(pid, DialError::Local(why));
+        }
         let config = self.exchanges.get(id).map(|exchange| &exchange.request.setup.config);
         let proxy = config.and_then(|config| config.provider(provider)?.proxy.as_ref());
         let tunnel = proxy.map(|proxy| proxy.tunnel.clone());
         self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority, tunnel });
+    }
+
+    /// Reason that an exchange may open no other connection, with `most` of them for all; an idle one is closed for it.
+    /// Where there are several keys one may use half of them, so that it leaves some to others.
+    #[cold]
+    fn short_of_descriptors(&mut self, id: ExchangeId, most: usize) -> Option<&'static str> {
+        if self.cx.limits.providers >= most
+            && let Some(oldest) = self.cx.idle.oldest()
+        {
+            self.close_provider(oldest);
+        }
+        let key = |id| self.exchanges.get(id).and_then(|exchange| exchange.request.found.key);
+        let asked = self.providers.iter().filter_map(|(_, provider)| provider.exchange);
+        match self.cx.limits.providers < most {
+            false => Some(NO_DESCRIPTOR),
+            true if self.cx.keys.len() < 2 => None,
+            true => (asked.filter(|other| key(*other) == key(id)).count() >= most.div_ceil(2))
+                .then_some("this key uses half of the descriptors for providers"),
+        }
     }
 
     /// Handles a successful dial.
@@ -59,6 +84,7 @@ impl Gateway {
     pub(crate) fn dial_failed(&mut self, id: ProviderId, why: DialError) {
         let exchange = self.awaiting_dial(id);
         let Some(mut provider) = self.providers.remove(id) else { return };
+        self.cx.limits.providers -= 1;
         self.timers.forget(provider_conn(id));
         provider.release(&mut self.cx.pool);
         if let Some(exchange) = exchange {
@@ -173,7 +199,8 @@ impl Gateway {
             Some(ProviderEvent::Tail) => self.provider_tail(id, data),
             Some(ProviderEvent::BadHead(why)) => self.provider_failed(id, FaultKind::BadHead(why)),
             Some(ProviderEvent::Unasked) if data.is_empty() => {}
-            Some(ProviderEvent::Unasked) => self.close_provider(id),
+            // A request that is to be written next goes to a fresh connection.
+            Some(ProviderEvent::Unasked) => self.provider_failed(id, FaultKind::Closed(Ending::Broken)),
         }
     }
 
@@ -308,6 +335,7 @@ impl Gateway {
     /// Closes a connection to a provider, whatever it was doing.
     pub(crate) fn close_provider(&mut self, id: ProviderId) {
         let Some(mut provider) = self.providers.remove(id) else { return };
+        self.cx.limits.providers -= 1;
         self.timers.forget(provider_conn(id));
         let idle = provider.is_idle();
         if idle {
@@ -341,7 +369,7 @@ impl Gateway {
         if self.cx.gate == Gate::Open && exchange.is_answering() && !self.cx.budget.is_any_over() {
             return true;
         }
-        self.has_turn(id, exchange, client)
+        provider.is_unasked() || self.has_turn(id, exchange, client)
     }
 
     /// True if this answer may be read, if not all answers may be.

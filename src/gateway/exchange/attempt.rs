@@ -2,12 +2,12 @@
 //! is kept: the exchange drops it once part of an answer has been relayed.
 
 use super::build::Built;
-use super::event::{ClientMessage, Effect, Outcome};
+use super::event::{ClientMessage, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Answering, Attempt, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
+use super::state::{Answering, Asked, Attempt, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
-use crate::dialect::{PromptTokens, failure};
+use crate::dialect::{Overflow, PromptTokens, failure};
 use crate::gateway::cx::Cx;
 use crate::gateway::local;
 use crate::gateway::provider::breaker::{Among, Breakers, Choice};
@@ -17,6 +17,7 @@ use crate::policy::catalog::{Affinity, Balance, Target};
 use crate::policy::config::Provider;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
+use std::num::NonZeroU32;
 
 impl Attempt {
     /// Chooses the next target for a request that takes so much; false when none is left.
@@ -276,6 +277,9 @@ impl Exchange {
         if !fault.asks_for_rest() {
             at.tried |= self.siblings(&at);
         }
+        if fault.overflow.is_some() {
+            at.tried |= self.no_larger(&at);
+        }
         if fault.may_try_next() && u32::from(at.attempts - at.free()) < limit {
             return self.next_target(draft, at, fault, message, cx);
         }
@@ -290,6 +294,13 @@ impl Exchange {
         let same = |target: &Target| (target.provider, &target.model) == (own.provider, &own.model);
         let all = targets.iter().enumerate().filter(|(_, target)| same(target));
         all.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
+    }
+
+    /// The targets that read no longer prompts than the present one, as bits.
+    fn no_larger(&self, at: &Attempt) -> u64 {
+        let context = self.targets().get(at.target as usize).map_or(0, |own| own.context);
+        let small = self.targets().iter().enumerate().filter(|(_, target)| target.context <= context);
+        small.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
 
     /// The next target that the request can be written for. One that it cannot be written for is skipped: the client
@@ -378,14 +389,29 @@ impl Exchange {
         self.note_end(&fault);
         let usage = self.partial_usage(false);
         let limits = self.target().map_or(&self.request.setup.config.upstream, |target| &target.limits);
-        let refusal = fault.refusal(limits);
+        let refusal = match &fault.overflow {
+            Some(overflow) => self.too_long(overflow, fault.message.as_deref()),
+            None => fault.refusal(limits),
+        };
         let error = Some(refusal.kind);
         let outcome = Outcome { status: refusal.status, error, usage };
-        if !self.is_open() {
+        // Releases of Codex before 0.167 compact after a failed stream alone (openai/codex `responses_retry.rs`).
+        let is_streamed = self.asked.is_some_and(|asked| asked.stream);
+        let in_stream = refusal.is_overflow() && is_streamed && self.request.found.is_codex;
+        if !self.is_open() && !in_stream {
             return Effect::Refuse(Box::new(refusal), outcome);
         }
+        let opens = self.open();
         self.tell_failure(&refusal, cx);
-        Effect::End(Default::default(), outcome)
+        Effect::End(Forward { opens, ..Forward::default() }, outcome)
+    }
+
+    /// The refusal of a prompt that no target can read.
+    fn too_long(&self, overflow: &Overflow, own: Option<&str>) -> Refusal {
+        let counted = |asked: Asked| asked.prompt.map_or(asked.about, NonZeroU32::get);
+        let (estimate, context) = (self.asked.map_or(0, counted), self.target().map_or(0, |target| target.context));
+        let to = self.dialect().unwrap_or(Dialect::Chat);
+        Refusal::context_overflow(overflow.message(to, estimate.into(), context, own))
     }
 
     /// Writes the error event that ends a broken stream, in the client's shape.

@@ -3,11 +3,11 @@
 //! into the client's error.
 
 use crate::base::seam::{DialError, Ending};
-use crate::dialect::{ErrorText, Reported};
+use crate::dialect::{ErrorText, Overflow, Reported};
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::refusal::{Refusal, is_too_long};
+use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
 /// The ways in which an attempt at a target fails.
@@ -49,6 +49,8 @@ pub(crate) enum FaultKind {
     QueueWait(Duration),
     /// The queue is full: so many requests wait already.
     QueueFull(u32),
+    /// So many requests of its key, its share of the queue, wait already.
+    QueueShare(u32),
     /// The request's key ended while it waited.
     KeyEnded,
     /// The usage record of a complete answer could not be committed, or not in time.
@@ -71,8 +73,6 @@ pub(crate) fn refuses_credential(status: u16) -> bool {
 
 /// Status of an error in the request itself.
 const REJECTED: u16 = 400;
-/// Codes that providers use for a conversation that exceeds the model's context.
-const OVERFLOWS: [&str; 2] = ["context_length_exceeded", "exceed_context_size_error"];
 /// Codes of requests that a provider refuses within an answer that it has begun.
 const REFUSALS: [&str; 1] = ["invalid_prompt"];
 /// Codes that concern the provider account that all clients share. Must never reach a client.
@@ -95,8 +95,7 @@ const OF_THE_ACCOUNT: [&str; 12] = [
 pub(crate) fn status_within(text: &ErrorText) -> u16 {
     let names = || text.code.iter().chain(&text.kind).map(String::as_str);
     let told = text.code.as_ref().and_then(|code| code.parse().ok());
-    let is_wrong = names().any(|name| OVERFLOWS.contains(&name) || REFUSALS.contains(&name))
-        || (names().any(|name| name == "invalid_request_error") && is_too_long(&text.message));
+    let is_wrong = names().any(|name| REFUSALS.contains(&name)) || Overflow::of(text).is_some();
     match told {
         _ if names().any(|name| OF_THE_ACCOUNT.contains(&name)) => 429,
         _ if is_wrong => REJECTED,
@@ -117,6 +116,8 @@ pub(crate) struct Fault {
     pub(crate) retry_after: Option<u64>,
     /// The provider's own name for it (`error.code`, else `error.type`), already masked.
     pub(crate) code: Option<String>,
+    /// The prompt is longer than the model can read.
+    pub(crate) overflow: Option<Overflow>,
     /// An answer with status 200 had begun.
     pub(crate) answered: bool,
     /// Amount of it that had arrived, with its unit.
@@ -127,7 +128,16 @@ pub(crate) struct Fault {
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
-        Fault { kind, message: None, retry_after: None, code: None, answered: false, came: None, reported: None }
+        Fault {
+            kind,
+            message: None,
+            retry_after: None,
+            code: None,
+            overflow: None,
+            answered: false,
+            came: None,
+            reported: None,
+        }
     }
 }
 
@@ -135,10 +145,12 @@ impl Fault {
     /// True if the next target may be tried.
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
+            // Another model may read it.
+            _ if self.overflow.is_some() => true,
             // Any other 4xx is about the request.
             FaultKind::Status(status) => !(400..500).contains(&status) || matches!(status, 401..=404 | 408 | 429),
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -153,11 +165,12 @@ impl Fault {
     /// means and our stopping never count.
     pub(crate) fn is_targets_own(&self) -> bool {
         match self.kind {
+            _ if self.overflow.is_some() => false,
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
             FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
             FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
                 true
@@ -184,7 +197,9 @@ impl Fault {
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => AttemptEnd::Abandoned,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => {
+                AttemptEnd::Abandoned
+            }
             FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
@@ -207,6 +222,7 @@ impl Fault {
     /// Cause of the failure for the operator.
     pub(crate) fn cause(&self) -> Cause {
         let cause = match &self.kind {
+            _ if self.overflow.is_some() => Cause::new("overflow", ""),
             FaultKind::Name(why) => Cause::new("dns", why),
             FaultKind::Dial(DialError::Connect(why)) => Cause::new("connect", why),
             FaultKind::Dial(DialError::Tls(why)) => Cause::new("tls", why),
@@ -229,6 +245,7 @@ impl Fault {
             FaultKind::NoPlace => Cause::new("places", ""),
             FaultKind::QueueWait(_) => Cause::new("queue", "wait"),
             FaultKind::QueueFull(_) => Cause::new("queue", "full"),
+            FaultKind::QueueShare(_) => Cause::new("queue", "share of this key"),
             FaultKind::KeyEnded => Cause::new("key", "ended while its request waited"),
             FaultKind::Store => Cause::new("ledger", ""),
             FaultKind::Draining => Cause::new("stopping", ""),
@@ -237,23 +254,18 @@ impl Fault {
         self.came.map_or(cause, |(count, unit)| cause.after(count, unit))
     }
 
-    /// The provider refuses what the client has asked for.
-    fn rejected(&self) -> Refusal {
-        let refusal = Refusal::upstream_rejected(self.message.clone());
-        let code = self.code.as_deref().unwrap_or_default();
-        if OVERFLOWS.contains(&code) { refusal.too_long() } else { refusal }
-    }
-
-    /// Error that the client receives when no attempt is left. `limits` are those of the last target.
+    /// Error that the client receives when no attempt is left, except for an overflow. `limits` are those of the last
+    /// target.
     pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
         match &self.kind {
-            FaultKind::Status(400 | 413 | 422) => self.rejected(),
+            FaultKind::Status(400 | 413 | 422) | FaultKind::InStream(REJECTED) => {
+                Refusal::upstream_rejected(self.message.clone())
+            }
             FaultKind::Status(401..=404) => Refusal::upstream_refused(),
             FaultKind::Status(status) => {
                 let text = format!("the model's provider failed with status {status}");
                 Refusal::upstream_failed(Some(text), self.retry_after)
             }
-            FaultKind::InStream(REJECTED) => self.rejected(),
             FaultKind::InStream(401..=404 | 429) => Refusal::upstream_failed(None, None),
             FaultKind::InStream(_) => Refusal::upstream_failed(self.message.clone(), None),
             FaultKind::ConnectTimeout => Refusal::timeout("connect_timeout", limits.connect_timeout),
@@ -261,6 +273,7 @@ impl Fault {
             FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),
             FaultKind::RequestTimeout => Refusal::timeout("request_timeout", limits.request_timeout),
             FaultKind::NotRead => Refusal::no_room(limits.request_timeout),
+            FaultKind::Dial(DialError::Local(_)) => Refusal::no_descriptors(),
             FaultKind::Name(_) | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
             FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => Refusal::upstream_broken(),
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
@@ -269,6 +282,7 @@ impl Fault {
             FaultKind::NoPlace => Refusal::no_place(),
             FaultKind::QueueWait(wait) => Refusal::queue_wait(*wait, self.retry_after.unwrap_or(1)),
             FaultKind::QueueFull(max) => Refusal::queue_full(*max, self.retry_after.unwrap_or(1)),
+            FaultKind::QueueShare(share) => Refusal::queue_share(*share, self.retry_after.unwrap_or(1)),
             FaultKind::KeyEnded => Refusal::bad_key("ended while its request waited"),
             FaultKind::Store => Refusal::store(),
             FaultKind::Draining => Refusal::draining(),

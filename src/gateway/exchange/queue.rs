@@ -11,7 +11,7 @@ use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::queue::{Look, Waiter};
-use crate::policy::catalog::{QueueLimits, Target};
+use crate::policy::catalog::{Model, QueueLimits, Target, with_quarter};
 use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
@@ -52,19 +52,40 @@ impl Exchange {
     /// list, which may not be the one that it is sent to.
     pub(super) fn first_target(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
         let Some(model) = self.model() else { return Err(Refusal::no_model()) };
-        let choice = self.choice(draft, cx.now.mono);
+        let small = self.too_small(model);
+        let choice = Choice { tried: small, ..self.choice(draft, cx.now.mono) };
         let Some(queue) = &model.queue else {
-            return match at.choose(self.targets(), &choice, &mut cx.breakers) {
+            at.tried |= small;
+            if at.choose(self.targets(), &choice, &mut cx.breakers) {
+                return Ok(());
+            }
+            at.tried &= !small;
+            return match small > 0 && at.choose(self.targets(), &choice, &mut cx.breakers) {
                 true => Ok(()),
                 false => Err(Refusal::no_place()),
             };
         };
         match self.seek(queue, &choice, Stage::New, cx) {
             Seek::Found(target) => at.aim(target),
-            _ if self.is_full(queue, cx) => return Err(self.queue_full(queue, cx)),
-            _ => at.target = 0,
+            _ => {
+                at.target = 0;
+                return self.full(queue, cx).map_or(Ok(()), |(_, refusal)| Err(refusal));
+            }
         }
         Ok(())
+    }
+
+    /// The targets that are too small for the prompt by its estimate, as bits; never the largest.
+    #[inline]
+    fn too_small(&self, model: &Model) -> u64 {
+        let prompt = self.asked.map_or(0, |asked| asked.about.into());
+        if prompt <= model.narrow {
+            return 0;
+        }
+        let largest = self.targets().iter().map(|target| target.context).max().unwrap_or_default();
+        let is_small = |target: &Target| target.context < largest && with_quarter(target.context) < prompt;
+        let small = self.targets().iter().enumerate().filter(|(_, target)| is_small(target));
+        small.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
 
     /// The body cannot be written for the target of `at`: the next for which it is tried, free or not. False where the
@@ -94,14 +115,17 @@ impl Exchange {
         cx.breakers.seek(self.targets(), choice, stage, until)
     }
 
-    fn is_full(&self, queue: &QueueLimits, cx: &Cx) -> bool {
-        self.model().is_some_and(|model| cx.queues.len(&model.id) >= queue.max as usize)
-    }
-
-    /// There is room in the queue when the next that waits has got its place.
-    fn queue_full(&self, queue: &QueueLimits, cx: &Cx) -> Refusal {
-        let again = self.model().map_or(1, |model| cx.queues.seconds(&model.id, 1, cx.now.mono));
-        Refusal::queue_full(queue.max, again)
+    /// Reason that the request cannot wait: the queue is full, or half of it has been taken by its key and there are
+    /// others. There is room when the next that waits has got its place.
+    fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(FaultKind, Refusal)> {
+        let (model, key) = (self.model()?, self.request.found.key?);
+        let share = if cx.keys.len() > 1 { queue.max.div_ceil(2) } else { queue.max };
+        let again = cx.queues.seconds(&model.id, 1, cx.now.mono);
+        if cx.queues.len(&model.id) >= queue.max as usize {
+            return Some((FaultKind::QueueFull(queue.max), Refusal::queue_full(queue.max, again)));
+        }
+        let has_share = cx.queues.len_of(&model.id, key) >= share as usize;
+        has_share.then(|| (FaultKind::QueueShare(share), Refusal::queue_share(share, again)))
     }
 
     /// The first attempt of an admitted request whose model has a queue, or its place in that.
@@ -122,12 +146,12 @@ impl Exchange {
                 at.aim(target);
                 self.sent_to(draft, at, cx.now.mono.after(queue.wait), message, cx)
             }
-            _ if self.is_full(&queue, cx) => {
-                let refusal = self.queue_full(&queue, cx);
-                let fault = Fault { retry_after: refusal.retry_after, ..FaultKind::QueueFull(queue.max).into() };
-                self.give_up(draft, at, fault, cx)
-            }
-            _ => self.wait(queue, draft, fresh, message, cx),
+            _ => match self.full(&queue, cx) {
+                Some((kind, refusal)) => {
+                    self.give_up(draft, at, Fault { retry_after: refusal.retry_after, ..kind.into() }, cx)
+                }
+                None => self.wait(queue, draft, fresh, message, cx),
+            },
         }
     }
 
@@ -148,7 +172,7 @@ impl Exchange {
         }
         let choice = Choice { tried: at.tried, ..self.choice(&draft, cx.now.mono) };
         match self.seek(&queue, &choice, Stage::Failed, cx) {
-            Seek::Wait if !self.is_full(&queue, cx) => Ok(self.wait(queue, draft, at, message, cx)),
+            Seek::Wait if self.full(&queue, cx).is_none() => Ok(self.wait(queue, draft, at, message, cx)),
             _ => Err((draft, Attempt { tried, ..at })),
         }
     }

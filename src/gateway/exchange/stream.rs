@@ -10,7 +10,7 @@ use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::seam::Ending;
 use crate::base::time::Mono;
 use crate::dialect::stream::heartbeat;
-use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault, opening};
+use crate::dialect::{ErrorText, Fed, ObservedUsage, Overflow, PromptTokens, SseStream, StreamFault, is_rate, opening};
 use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{JobOwner, OffloadTask, Product};
@@ -555,7 +555,8 @@ impl Exchange {
 
     pub(super) fn error_fault(&self, text: ErrorText) -> Fault {
         let (message, code) = (self.masked(&text.message), self.code_of(&text));
-        Fault { message, code, ..Fault::from(FaultKind::InStream(status_within(&text))) }
+        let overflow = Overflow::of(&text);
+        Fault { message, code, overflow, ..Fault::from(FaultKind::InStream(status_within(&text))) }
     }
 
     fn status_fault(&self) -> Fault {
@@ -565,7 +566,10 @@ impl Exchange {
         let text = crate::dialect::errors::read_error(buf.bytes()).unwrap_or_default();
         let (message, code) = (self.masked(&text.message), self.code_of(&text));
         let retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
-        Fault { message, retry_after, code, ..Fault::from(FaultKind::Status(*status)) }
+        let overflow = Overflow::of(&text).filter(|_| matches!(status, 400 | 413 | 422 | 500));
+        // Some refuse a request that is too large for a token rate with 413.
+        let status = if *status == 413 && is_rate(&text) { 429 } else { *status };
+        Fault { message, retry_after, code, overflow, ..Fault::from(FaultKind::Status(status)) }
     }
 
     fn code_of(&self, text: &ErrorText) -> Option<String> {

@@ -10,7 +10,7 @@
 //! | response half | event → next |
 //! |---|---|
 //! | Dialing | connected → None |
-//! | None | a request begins → Head; bytes → closed |
+//! | None | the first request begins, or the first byte of a later one is written → Head; bytes → closed |
 //! | Head | complete → Body; interim → Head; broken → failed |
 //! | Body | all of it read → Body with nothing left; its exchange has all it wants → Tail |
 //! | Tail | the end of the body → None; too long or too late → closed |
@@ -149,7 +149,10 @@ impl ProviderConnection {
         self.exchange = Some(exchange);
         self.used = self.used.saturating_add(1);
         self.wait = Mono::NEVER;
-        self.response = ResponseHalf::Head { scanned: 0, interim: 0 };
+        // On a kept connection no answer is due before the request is: it may be another one to an earlier request.
+        if !self.is_reused() {
+            self.response = ResponseHalf::Head { scanned: 0, interim: 0 };
+        }
         self.refill(pool, write);
     }
 
@@ -162,6 +165,9 @@ impl ProviderConnection {
     /// The driver has written `count` bytes. `Some(true)`: the complete request has been written; `Some(false)`: the
     /// queue is empty and more of the request is wanted.
     pub(crate) fn wrote(&mut self, count: usize, pool: &mut Pool) -> Option<bool> {
+        if self.response == ResponseHalf::None {
+            self.response = ResponseHalf::Head { scanned: 0, interim: 0 };
+        }
         self.queue.consume(pool, count);
         match self.request {
             _ if !self.queue.is_empty() => None,
@@ -194,6 +200,11 @@ impl ProviderConnection {
     /// True if it is kept for a later request.
     pub(crate) fn is_idle(&self) -> bool {
         self.exchange.is_none() && self.response == ResponseHalf::None
+    }
+
+    /// True if no answer is due, since nothing has been asked: whatever arrives is not one.
+    pub(crate) fn is_unasked(&self) -> bool {
+        self.response == ResponseHalf::None
     }
 
     /// True if TCP or TLS are still being established.
@@ -302,6 +313,7 @@ impl ProviderConnection {
                 *reusable = false;
                 if reader.end().is_ok() { Ended::AtEnd } else { Ended::InBody }
             }
+            ResponseHalf::None => Ended::Silent,
             ResponseHalf::Head { interim: 0, .. } if self.received.is_empty() => Ended::Silent,
             _ => Ended::InHead(self.odd_head("ended in the head")),
         }

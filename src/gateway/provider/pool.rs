@@ -24,6 +24,11 @@ impl Idle {
         (list.len() > max).then(|| list.remove(0))
     }
 
+    /// The oldest connection of the provider with most of them.
+    pub(crate) fn oldest(&self) -> Option<ProviderId> {
+        self.by_provider.iter().max_by_key(|list| list.len())?.first().copied()
+    }
+
     /// Forgets a connection that has closed.
     pub(crate) fn forget(&mut self, provider: usize, id: ProviderId) {
         if let Some(list) = self.by_provider.get_mut(provider) {
@@ -53,7 +58,9 @@ mod tests {
         assert_eq!(idle.put(1, id(1), 2), None);
         assert_eq!(idle.put(1, id(2), 2), None);
         assert_eq!(idle.put(1, id(3), 2), Some(id(1)));
-        assert_eq!((idle.take(1), idle.take(0), idle.len()), (Some(id(3)), None, 1));
+        assert_eq!(idle.put(0, id(4), 2), None);
+        assert_eq!(idle.oldest(), Some(id(2)));
+        assert_eq!((idle.take(1), idle.take(0), idle.len()), (Some(id(3)), Some(id(4)), 1));
         idle.forget(1, id(2));
         assert_eq!(idle.take(1), None);
     }

@@ -105,6 +105,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
             PromptCache::Key => Cache::Key,
         },
         verbosity: known.verbosity,
+        thought_signatures: known.thought_signatures.unwrap_or_else(|| dialect::requires_signatures(&target.model)),
         hosted_tools: model.hosted_tools.clone(),
         stored_objects: provider.is_some_and(|provider| provider.stored_objects),
         mark: dialect::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
@@ -471,6 +472,25 @@ mod tests {
             let refused = format!("{table}.{name}: `{name}` cannot be set here: only the client or Tollgate sets it");
             assert!(errors.len() == 1 && errors[0].to_string().ends_with(&refused), "{name}: {errors:?}");
         }
+    }
+
+    #[test]
+    fn a_models_name_says_that_its_calls_are_signed_unless_the_capability_does() {
+        let signs = |name: &str, capability: &str| {
+            let text = format!(
+                "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
+                 [[models]]\nid = \"m\"\ncontext = \"1K\"\ncapabilities = {{ {capability} }}\n\
+                 targets = [{{ provider = \"p\", model = \"{name}\" }}]"
+            );
+            let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+            let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+            let config = Config::parse(&source).unwrap();
+            let model = &config.catalog.models()[0];
+            capabilities(&config, model, &model.targets[0], &params(model)).thought_signatures
+        };
+        assert!(signs("google/gemini-3.8-flash", "") && !signs("gemini-2.5-pro", ""));
+        assert!(!signs("gemini-3.8-flash", "thought_signatures = false"));
+        assert!(signs("my-gemini", "thought_signatures = true"));
     }
 
     #[test]

@@ -66,6 +66,11 @@ impl Queues {
         self.find(model).map_or(0, |queue| queue.turns.len())
     }
 
+    /// Number of requests of `key` that wait for slots of a model.
+    pub(crate) fn len_of(&self, model: &str, key: KeyIx) -> usize {
+        self.find(model).map_or(0, |queue| queue.turns.len_of(key))
+    }
+
     /// Returns all queues with waiting requests, with their numbers.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = (&Arc<str>, usize)> {
         self.queues.iter().map(|queue| (&queue.model, queue.turns.len())).filter(|(_, length)| *length > 0)

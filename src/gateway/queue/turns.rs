@@ -72,6 +72,11 @@ impl Turns {
         self.waiting
     }
 
+    /// Number of waiting requests of `key`.
+    pub(crate) fn len_of(&self, key: KeyIx) -> usize {
+        self.lines.iter().find(|line| line.key == key).map_or(0, |line| line.waiting.len())
+    }
+
     /// Adds `waiter` after the requests of its key that arrived before it. Mostly those are all; a request that had a
     /// slot before gets its old position.
     pub(crate) fn wait(&mut self, key: KeyIx, share: u32, waiter: Waiter) {

@@ -1,9 +1,9 @@
-//! Beginning and end of a connection: look-up, dial, a proxy's tunnel, TLS handshake, close. The parent module does the
-//! rest.
+//! Beginning and end of a connection: look-up, dial, a proxy's tunnel, TLS handshake, close; and reading at once. The
+//! parent module does the rest.
 
 use super::{Reactor, ReactorMessage, verb};
 use crate::base::limits;
-use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side, Stray, Tunnel};
+use crate::base::seam::{Conn, Core, DialError, Ending, NO_DESCRIPTOR, Reply, Shut, Side, Stray, Tunnel};
 use crate::base::slots::Id;
 use crate::io::links::{Flags, Link};
 use crate::io::outcome::Shake;
@@ -17,6 +17,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 impl<C: Core + 'static> Reactor<C> {
+    /// Reads bytes that have arrived on a connection, even if the poll has not reported them yet.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_now(&mut self, conn: Conn) {
+        if let Some((id, link)) = self.links.find_mut(conn)
+            && !link.has_more_to_do()
+        {
+            link.set(Flags::READ);
+            self.run_link(id);
+        }
+    }
+
+    /// Handles [`Action::Hear`].
+    pub(super) fn hear(&mut self, conn: Conn) {
+        self.read_now(conn);
+        verb(&mut self.core, Some(conn), self.now, |core| core.heard(conn, self.now));
+    }
+
     /// Handles an event of a dialing socket: connected, failed, or not yet.
     pub(super) fn connected(&mut self, id: Id<Link>) {
         let Some(link) = self.links.get_mut(id) else { return };
@@ -282,7 +300,7 @@ fn blame(error: &io::Error) -> DialError {
         | ErrorKind::HostUnreachable
         | ErrorKind::NetworkUnreachable
         | ErrorKind::TimedOut => DialError::Connect(unreachable(error)),
-        _ => DialError::Local("no descriptor or port left"),
+        _ => DialError::Local(NO_DESCRIPTOR),
     }
 }
 

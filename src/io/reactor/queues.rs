@@ -1,19 +1,21 @@
-//! Queues of the event loop: links to be served, links in a TLS handshake, and links to be flushed. A link is at most
-//! once in one of the first two, and at most once in the last. Also the share of each host in the handshakes of one
-//! iteration.
+//! Queues of the event loop: links to be served, links that send much, links in a TLS handshake, and links to be flushed.
+//! A link is at most once in one of the first three, and at most once in the last. Also the share of each host in the
+//! handshakes of one iteration.
 
 use super::super::links::{Flags, Link};
-use crate::base::limits::{SHAKES_PER_HOST, SHAKES_PER_TURN};
+use crate::base::limits::{BULK_SHARE, SHAKES_PER_HOST, SHAKES_PER_TURN};
 use crate::base::seam::Conn;
 use crate::base::slots::Id;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// Links to be served. Links in a handshake have a separate queue: a flood of them is longer than many iterations, and
-/// no other link may wait behind them.
+/// no other link may wait behind them. Links that send much have one, too: a round over all of them may take long, and a
+/// small request must not wait for it.
 #[derive(Default)]
 pub(super) struct RunQueue {
     ready: VecDeque<Id<Link>>,
+    bulk: VecDeque<Id<Link>>,
     shaking: VecDeque<Id<Link>>,
 }
 
@@ -30,15 +32,24 @@ impl RunQueue {
             self.ready.push_front(id);
         } else if link.has(Flags::SHAKING) {
             self.shaking.push_back(id);
+        } else if link.has(Flags::BULK) {
+            self.bulk.push_back(id);
         } else {
             self.ready.push_back(id);
         }
     }
 
-    /// Links that are not in a handshake.
+    /// Number of links that are not in a handshake.
     #[inline]
-    pub(super) fn ready(&mut self) -> &mut VecDeque<Id<Link>> {
-        &mut self.ready
+    pub(super) fn waiting(&self) -> usize {
+        self.ready.len() + self.bulk.len()
+    }
+
+    /// Takes out the link to be served as number `count` of an iteration.
+    #[inline]
+    pub(super) fn next(&mut self, count: usize) -> Option<Id<Link>> {
+        let turn = if count.is_multiple_of(BULK_SHARE) { self.bulk.pop_front() } else { None };
+        turn.or_else(|| self.ready.pop_front()).or_else(|| self.bulk.pop_front())
     }
 
     /// Links in a handshake.
@@ -50,7 +61,7 @@ impl RunQueue {
     /// True if no link waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.ready.is_empty() && self.shaking.is_empty()
+        self.waiting() == 0 && self.shaking.is_empty()
     }
 }
 
@@ -113,16 +124,22 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = || Transport::Plain(mio::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         let (mut links, mut queue) = (Links::default(), RunQueue::default());
-        let mut add = |slot, flags| {
+        let mut add = |queue: &mut RunQueue, slot, flags| {
             let id = links.insert(Conn { side: Side::Client, slot, generation: 0 }, socket(), flags);
             (0..2).for_each(|_| queue.line_up(id, links.get_mut(id).unwrap()));
             id
         };
-        let shaking = [add(0, Flags::SHAKING), add(1, Flags::SHAKING.and(Flags::READ))];
-        let plain = add(2, Flags::READ);
-        let dial = add(3, Flags::DIALING.and(Flags::SHAKING));
-        assert_eq!(*queue.ready(), [dial, plain]);
+        let shaking = [add(&mut queue, 0, Flags::SHAKING), add(&mut queue, 1, Flags::SHAKING.and(Flags::READ))];
+        let plain = add(&mut queue, 2, Flags::READ);
+        let dial = add(&mut queue, 3, Flags::DIALING.and(Flags::SHAKING));
+        assert_eq!(queue.ready, [dial, plain]);
         assert_eq!(*queue.shaking(), shaking);
+        let bulk = [4, 5].map(|slot| add(&mut queue, slot, Flags::READ.and(Flags::BULK)));
+        let last = add(&mut queue, 6, Flags::READ);
+        assert_eq!(queue.waiting(), 5);
+        let order = [dial, bulk[0], plain, last, bulk[1]].map(Some);
+        assert_eq!([1, BULK_SHARE, 2, 3, 4].map(|count| queue.next(count)), order);
+        assert!(queue.next(1).is_none());
     }
 
     #[test]

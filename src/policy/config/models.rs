@@ -8,7 +8,7 @@ use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::catalog::{
     Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
-    is_bad, is_id,
+    is_bad, is_id, with_quarter,
 };
 use crate::policy::limits::{Timeouts, UpstreamLimits};
 use crate::policy::settings::Settings;
@@ -123,11 +123,12 @@ fn read_one(
         table.finish(reader);
         queue
     });
-    let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
+    let targets = read_targets(reader, s, id.as_deref(), (context, providers), &timeouts, limits);
     let (serves, relayed) = read_serves(reader, s, &targets, providers);
     let (prices, priced) = prices::read(reader, s, &serves);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
+    let contexts = || targets.iter().map(|target| target.context);
     Some(Model {
         name: name.unwrap_or_else(|| id.clone()),
         owned_by: owned_by.or(first).unwrap_or_default(),
@@ -135,6 +136,8 @@ fn read_one(
         aliases,
         created,
         context,
+        largest: contexts().fold(context, u64::max),
+        narrow: contexts().min().filter(|least| contexts().any(|one| one > *least)).map_or(u64::MAX, with_quarter),
         context_text: context_text(context),
         prices,
         priced,
@@ -242,7 +245,7 @@ fn read_targets(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
     id: Option<&str>,
-    providers: &[Declared],
+    (context, providers): (Option<u64>, &[Declared]),
     timeouts: &Timeouts,
     limits: &UpstreamLimits,
 ) -> Vec<Target> {
@@ -270,6 +273,7 @@ fn read_targets(
         let priority = integer(reader, t, "priority", index as u64 + 1, 0..=1000) as u32;
         let weight = integer(reader, t, "weight", 1, 1..=1000) as u32;
         let concurrency = integer(reader, t, "concurrency", 0, 0..=1_000_000) as u32;
+        let own = t.take("context").and_then(|field| ContextSize.read(reader, field));
         table.finish(reader);
         let (Some(provider), Some(model)) = (provider, model.or_else(|| id.map(str::to_string))) else { continue };
         let Some(Declared { name: Some(name), provider: known, .. }) = providers.get(provider) else { continue };
@@ -278,8 +282,21 @@ fn read_targets(
         let (seed, share) = (mix_bytes(0, label.as_bytes()), u64::from(weight) * SHARE);
         let label = label.into();
         let (credential, places) = (0, concurrency);
-        let target =
-            Target { provider, model, credential, label, priority, weight, share, seed, concurrency, places, limits };
+        let context = own.or(context).unwrap_or_default();
+        let target = Target {
+            provider,
+            model,
+            credential,
+            label,
+            priority,
+            weight,
+            share,
+            seed,
+            concurrency,
+            context,
+            places,
+            limits,
+        };
         match known {
             Some(provider) if provider.credentials.len() > 1 => targets.extend(by_credential(&target, provider)),
             _ => targets.push(target),

@@ -1,7 +1,7 @@
 //! Prices of a model: numbers, or tables with a price for each tier of prompt lengths.
 
 use crate::policy::catalog::TOKENS_MAX;
-use crate::policy::prices::{ModelPrices, PriceTier, Prices, TIERS_MAX};
+use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units;
 use crate::wire::{Dialect, Relay};
@@ -14,8 +14,7 @@ type WrittenPrices = Vec<(u64, u64)>;
 
 /// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
 pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect]) -> (ModelPrices, bool) {
-    let keys = ["input_price", "output_price", "cache_read_price", "cache_write_price", "cache_write_1h_price"];
-    let mut read = keys.map(|key| s.take(key).and_then(|field| read_key(reader, field)));
+    let mut read = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
     // A model without completion tokens needs no output price.
     let answers = |dialect: &Dialect| !matches!(dialect, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
     if !serves.is_empty() && !serves.iter().any(answers) && read[0].is_some() && read[1].is_none() {

@@ -9,7 +9,7 @@ use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, conte
 use crate::policy::discover::Discover;
 use crate::policy::limits::Timeouts;
 use crate::policy::plan::Group;
-use crate::policy::prices::{PriceTier, Prices, price_text};
+use crate::policy::prices::{self, PriceTier, price_text};
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Setting, Settings};
@@ -161,14 +161,7 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     page.string("owned_by", &model.owned_by);
     page.key("created", iso(model.created));
     page.string("context", &model.context_text);
-    let prices: [(&str, fn(&Prices) -> u64); 5] = [
-        ("input_price", |prices| prices.input),
-        ("output_price", |prices| prices.output),
-        ("cache_read_price", |prices| prices.cache_read),
-        ("cache_write_price", |prices| prices.cache_write),
-        ("cache_write_1h_price", |prices| prices.hour_write),
-    ];
-    for (key, of) in prices {
+    for (key, of) in prices::KEYS {
         let base = price_text(of(&model.prices.base));
         // A written 0 is a price.
         match (model.priced, &*model.prices.tiers) {
@@ -190,9 +183,11 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
             let provider = config.provider(target.provider).map_or("", |provider| &provider.name);
             let (model, priority, weight) = (quoted(&target.model), target.priority, target.weight);
             format!(
-                "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {} }}",
+                "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {}, \
+                 context = {} }}",
                 quoted(provider),
-                target.concurrency
+                target.concurrency,
+                quoted(&context_text(target.context))
             )
         })
         .collect();

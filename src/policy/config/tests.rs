@@ -644,6 +644,21 @@ fn affinity_balance_and_target_concurrency_are_read() {
 }
 
 #[test]
+fn a_target_may_have_a_context_of_its_own_and_the_largest_bounds_what_a_prompt_reserves() {
+    let read = |targets: &str| {
+        let text = model(&format!("id = \"m\"\ncontext = \"64K\"\ntargets = [{targets}]"));
+        parse(&text).unwrap().catalog.models()[0].clone()
+    };
+    let one = read("{ provider = \"p\" }, { provider = \"p\", model = \"n\" }");
+    assert_eq!((one.prompt_max(), one.narrow), (80_000, u64::MAX));
+    let two = read("{ provider = \"p\", context = \"8K\" }, { provider = \"p\", model = \"n\", context = \"1M\" }");
+    assert_eq!((two.targets[0].context, two.targets[1].context), (8000, 1_000_000));
+    assert_eq!((two.context, two.prompt_max(), two.narrow), (64_000, 1_250_000, 10_000));
+    let text = model("id = \"m\"\ncontext = \"64K\"\ntargets = [{ provider = \"p\", context = \"much\" }]");
+    assert!(errors(&text)[0].contains("models[0].targets[0].context"), "{:?}", errors(&text));
+}
+
+#[test]
 fn the_queue_of_a_model_and_the_share_of_a_plan_are_read() {
     let text = |more: &str| model(&format!("id = \"m\"\ncontext = 1\ntargets = [{{ provider = \"p\" }}]\n{more}"));
     let queue = |more: &str| parse(&text(more)).unwrap().catalog.models()[0].queue;

@@ -259,3 +259,48 @@ fn calls_of_a_responses_request_that_follow_each_other_are_one_turn() {
     };
     assert_eq!((read(1), read(2)), (0, 2));
 }
+
+/// A conversation of a Gemini model whose last calls have these signatures, after a turn without any.
+fn signed(model: &str, signatures: &[Value]) -> Result<SimulatedRequest, Complaint> {
+    let call = |id: String, signature: &Value| {
+        json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" },
+                "extra_content": { "google": { "thought_signature": signature } } })
+    };
+    let calls: Vec<Value> = signatures.iter().enumerate().map(|(at, one)| call(format!("c{at}"), one)).collect();
+    let ids = calls.iter().map(|call| json!({ "role": "tool", "tool_call_id": call["id"], "content": "r" }));
+    let mut messages = vec![
+        json!({ "role": "user", "content": "a" }),
+        json!({ "role": "assistant", "tool_calls": [call("old".to_owned(), &Value::Null)] }),
+        json!({ "role": "tool", "tool_call_id": "old", "content": "r" }),
+        json!({ "role": "user", "content": "b" }),
+        json!({ "role": "assistant", "tool_calls": calls }),
+    ];
+    messages.extend(ids);
+    read(Dialect::Chat, json!({ "model": model, "messages": messages }).to_string().as_bytes())
+}
+
+#[test]
+fn a_gemini_model_refuses_a_missing_or_foreign_signature_on_the_first_call_of_the_turn() {
+    let model = "google/gemini-3.8-flash";
+    let own = json!(signature::make(model, "c0", 16 * 1024));
+    let other = json!(signature::make("gemini-3.8-flash", "c0", signature::LENGTH));
+    let moved = json!(signature::make(model, "c1", signature::LENGTH));
+    let skip = json!("skip_thought_signature_validator");
+    for fine in [vec![own.clone()], vec![own.clone(), Value::Null], vec![skip, Value::Null]] {
+        assert!(signed(model, &fine).is_ok());
+    }
+    let complaint = |signatures: &[Value]| {
+        let complaint = signed(model, signatures).unwrap_err();
+        assert!(complaint.of_gemini && complaint.status == 400);
+        complaint.message
+    };
+    let missing = complaint(&[Value::Null, own.clone()]);
+    assert!(missing.starts_with("Function call is missing a thought_signature in functionCall parts."), "{missing}");
+    assert!(missing.ends_with("Additional data, function call `default_api:f`, position 5."), "{missing}");
+    for foreign in [json!("c2ln"), other, moved] {
+        assert_eq!(complaint(&[foreign]), "Corrupted thought signature.");
+    }
+    for lax in ["gemini-2.5-pro", "gemini-3-pro-image", "gpt-4o"] {
+        assert!(signed(lax, &[Value::Null]).is_ok(), "{lax}");
+    }
+}

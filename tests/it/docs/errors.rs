@@ -12,7 +12,7 @@ use tollgate::policy::refusal::{Missing, Refusal};
 const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
 
 /// Constructors that do not make an error: they change another error, or belong to the admin API.
-const OTHERS: [&str; 3] = ["closing", "too_long", "of_status"];
+const OTHERS: [&str; 2] = ["closing", "of_status"];
 
 fn limit(kind: LimitKind, by: LimitReason) -> Refusal {
     let value = if kind == LimitKind::Budget { 50_000_000_000 } else { 600 };
@@ -47,6 +47,11 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
             "upstream_rejected",
             Refusal::upstream_rejected(None),
             "Correct the request. Usually the message is the provider's.",
+        ),
+        (
+            "context_overflow",
+            Refusal::context_overflow("prompt is too long: 200251 tokens > 200000 maximum".to_owned()),
+            "Shorten the conversation. Coding agents do so by themselves. Chat and responses clients get other words.",
         ),
         ("no_key", Refusal::no_key(), "Send the key."),
         ("bad_key", Refusal::bad_key(""), "Use a valid key. The log has the reason."),
@@ -91,6 +96,11 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ),
         ("limit", limit(LimitKind::Budget, money), "Send a smaller request, or use a cheaper model."),
         ("queue_full", Refusal::queue_full(64, 1), "Wait for `retry-after`."),
+        (
+            "queue_share",
+            Refusal::queue_share(32, 1),
+            "Wait for `retry-after`, or send fewer requests at the same time.",
+        ),
         ("queue_wait", Refusal::queue_wait(wait, 1), "Wait for `retry-after`."),
         ("upstream_refused", Refusal::upstream_refused(), "Tell the operator: the credential or the model is wrong."),
         (
@@ -111,6 +121,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("draining", Refusal::draining(), "Retry on a new connection."),
         ("upgrading", Refusal::upgrading(), "Retry on a new connection."),
         ("no_connections", Refusal::no_connections(), "Retry later, with fewer connections."),
+        ("no_descriptors", Refusal::no_descriptors(), "Retry later, with fewer requests at the same time."),
         ("no_buffers", Refusal::no_buffers(), "Retry later."),
         ("key_buffers", Refusal::key_buffers(), "Send fewer large requests at the same time."),
         ("key_answers", Refusal::key_answers(), "Read answers faster, or request fewer at the same time."),

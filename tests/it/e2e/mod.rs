@@ -30,6 +30,7 @@ pub mod process;
 mod quiet;
 mod reports;
 mod secrets;
+mod signatures;
 mod streams;
 mod tls;
 mod traces;

@@ -55,10 +55,15 @@ fn drain(to: &[SocketAddr], clients: usize, most: usize, request: &[u8], begun: 
             let work = move || {
                 let (mut client, mut seen) = (Client::connect(to[host]), Seen { host, at: Vec::new(), broken: false });
                 start.wait();
+                let began = Instant::now();
                 while seen.at.len() < most && !seen.broken {
                     let sent = std::io::Write::write_all(&mut client.socket, request);
                     match client.answer() {
                         Ok(answer) if sent.is_ok() && answer.status() == 200 => seen.at.push(Instant::now()),
+                        // On a busy machine the ledger may answer too late to admit: the request counts nowhere.
+                        Ok(answer) if sent.is_ok() && answer.status() == 503 && began.elapsed() < SETTLED => {
+                            std::thread::sleep(Duration::from_millis(20));
+                        }
                         Ok(answer) if sent.is_ok() => {
                             assert_eq!(answer.status(), 429, "{}", answer.text());
                             break;

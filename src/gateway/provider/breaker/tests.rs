@@ -7,8 +7,8 @@ fn target(label: &str, priority: u32, weight: u32) -> Target {
     let limits = limits();
     let seed = mix_bytes(0, label.as_bytes());
     let (label, share) = (label.into(), u64::from(weight));
-    let (provider, model, credential, concurrency, places) = (0, String::new(), 0, 0, 0);
-    Target { provider, model, credential, label, priority, weight, share, seed, concurrency, places, limits }
+    let (provider, model, credential, concurrency, places, context) = (0, String::new(), 0, 0, 0, 1);
+    Target { provider, model, credential, label, priority, weight, share, seed, concurrency, context, places, limits }
 }
 
 fn ask(tried: u64, now: Mono) -> Choice {

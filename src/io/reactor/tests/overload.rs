@@ -3,6 +3,7 @@
 use super::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Type};
+use std::sync::mpsc::sync_channel;
 
 /// Other connections' bytes must not delay the report of an established dial, whose timeout is running.
 #[test]
@@ -33,6 +34,64 @@ fn established_dial_is_reported_before_waiting_bytes() {
     // the delay of this thread.
     assert!(before <= 3, "{before} of 20 came first");
     (seen..20).for_each(|_| assert!(matches!(world.next(), Heard::Bytes(..))));
+}
+
+/// Connections that always have more to read may be many, and each of their slices may take long.
+#[test]
+fn a_small_request_does_not_wait_for_a_round_over_all_with_much_to_read() {
+    const BUSY: usize = 40;
+    let world = World::new();
+    let (mut light, conn) = world.client();
+    let mut busy: Vec<_> = (0..BUSY).map(|_| world.client()).collect();
+    let stand = || {
+        let (stand, until) = channel();
+        world.order(Order::Stand(until));
+        stand
+    };
+    world.order(Order::Dwell(limits::TURN_TIME));
+    let first = stand();
+    for (socket, _) in &mut busy {
+        socket.set_nonblocking(true).unwrap();
+        let sent: usize = (0..4).filter_map(|_| socket.write(&[b'x'; limits::IO_SLICE]).ok()).sum();
+        assert!(sent >= 2 * limits::IO_SLICE, "{sent}");
+    }
+    drop(first);
+    (0..BUSY).for_each(|_| assert!(matches!(world.next(), Heard::Bytes(..))));
+    let second = stand();
+    light.write_all(b"y").unwrap();
+    let is_light = |heard: &Heard| matches!(heard, Heard::Bytes(from, _) if *from == conn);
+    let quiet = Duration::from_millis(100);
+    let early = std::iter::from_fn(|| world.heard.recv_timeout(quiet).ok()).filter(is_light).count();
+    drop(second);
+    let before = std::iter::repeat_with(|| world.next()).take_while(|heard| !is_light(heard));
+    assert!(early > 0 || before.count() <= 3);
+}
+
+/// The bytes cannot be the answer to the request, which is written after they have come.
+#[test]
+fn what_a_provider_has_sent_is_read_before_a_request_is_written_to_it() {
+    let world = World::new();
+    let (mut client, from) = world.client();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
+    world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None, tunnel: None }));
+    assert_eq!(world.next(), Heard::Reply(Reply::Dialed(conn)));
+    let (mut provider, _) = listener.accept().unwrap();
+    // The turn is over when the client has been served.
+    world.order(Order::Dwell(limits::TURN_TIME));
+    let (met, first) = sync_channel(0);
+    let (stand, until) = channel();
+    world.order(Order::Stand(first));
+    world.order(Order::Stand(until));
+    met.send(()).unwrap();
+    client.write_all(b"x").unwrap();
+    provider.write_all(b"y").unwrap();
+    world.order(Order::Send(conn, b"z".to_vec()));
+    drop(stand);
+    let heard = [world.next(), world.next(), world.next()];
+    let at = |wanted: &Heard| heard.iter().position(|heard| heard == wanted).expect("all of them");
+    assert!(heard.contains(&Heard::Bytes(from, b"x".to_vec())));
+    assert!(at(&Heard::Bytes(conn, b"y".to_vec())) < at(&Heard::Drained(conn)), "{heard:?}");
 }
 
 /// A core names a connection for each piece that it appends. If writing to a client takes several iterations, the work

@@ -1,0 +1,163 @@
+//! Context overflow: what providers answer to a prompt that their model cannot read, and the words by which clients
+//! know it and compact the conversation.
+//!
+//! Owns the patterns and the texts. Must never take a refusal for a token rate for one. Called by the gateway for
+//! errors alone. The answers with their sources are in `tests/overflow.rs`.
+
+use super::errors::{ErrorText, OVERFLOW};
+use crate::wire::Dialect;
+
+/// Codes and types that providers use for it.
+const CODES: [&str; 2] = [OVERFLOW, "exceed_context_size_error"];
+/// Type of a body with too many bytes.
+const TOO_LARGE: &str = "request_too_large";
+/// Codes and types of refusals for a rate.
+const RATES: [&str; 4] = ["rate_limit_exceeded", "rate_limit_error", "tokens", "requests"];
+/// Words of refusals for a rate, or for one string.
+const OTHERS: [&str; 4] = ["per minute", "rate limit", "too many requests", "string too long"];
+
+/// Messages in lower case. `%n` stands for the tokens of the prompt, `%m` for the context, `%x` for the completion
+/// tokens asked for, `%t` for both, `%e` for the tokens above the context, `%_` for another number and `%*` for any
+/// words. More exact ones come first.
+const PATTERNS: [&str; 35] = [
+    "maximum context length is %m tokens. however, you requested %_ tokens (%n in the messages, %x in the completion)",
+    "maximum context length is %m tokens. however, you requested about %t tokens (%_ of text input, %x in the output)",
+    "maximum context length is %m tokens. however, you requested about %t tokens (%_ of text input, %_ of tool input, \
+     %x in the output)",
+    "maximum context length is %m tokens. however, you requested about %n tokens",
+    "maximum context length is %m tokens. however, your messages resulted in %n tokens",
+    "maximum context length is %m tokens. however, you requested %n tokens",
+    "is too large: %x. this model's maximum context length is %m tokens and your request has %n input tokens",
+    "you passed %n input tokens and requested %x output tokens. however, the model's context length is only %m tokens",
+    "maximum context length of %m tokens. you requested a total of %_ tokens: %n tokens from the input messages and %x \
+     tokens for the completion",
+    "the input (%n tokens) is longer than the model's context length (%m tokens)",
+    "exceed the configured limit of %m tokens. your messages resulted in %n tokens",
+    "prompt is too long: %n tokens > %m maximum",
+    "exceed context limit: %n + %x > %m",
+    "input token count (%n) exceeds the maximum number of tokens allowed (%m)",
+    "prompt contains %n tokens%*too large for model with %m maximum context length",
+    "must be <= %m. given: %n `inputs` tokens and %x `max_new_tokens`",
+    "request (%n tokens) exceeds the available context size (%m tokens)",
+    "exceeded max context length by %e tokens",
+    "(n_keep: %n>= n_ctx: %m)",
+    "trying to keep the first %n tokens%*context length of only %m tokens",
+    "maximum prompt length is %m but the request contains %n tokens",
+    "prompt token count of %n exceeds the limit of %m",
+    "exceeded model token limit: %m (requested: %n)",
+    "range of input length should be [1, %m]",
+    "maximum context length is %m tokens",
+    "prompt is too long",
+    "input is too long for requested model",
+    "input exceeds the context window",
+    "context window exceeds limit",
+    "context length exceeded",
+    "maximum context length",
+    "exceeds the available context size",
+    "prompt exceeds max length",
+    "please reduce the length of the messages or completion",
+    "the number of tokens to keep from the initial prompt is greater than the context length",
+];
+
+/// Numbers that a provider names for a prompt that is longer than its model can read.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Overflow {
+    prompt: Option<u64>,
+    context: Option<u64>,
+    /// Completion tokens that were asked for.
+    answer: Option<u64>,
+    /// Tokens above the context.
+    excess: Option<u64>,
+    /// The provider counts bytes, not tokens.
+    bytes: bool,
+}
+
+/// True if an error is a refusal for a rate, whatever else it says.
+pub fn is_rate(error: &ErrorText) -> bool {
+    let names = || error.code.iter().chain(&error.kind);
+    names().any(|name| RATES.contains(&name.as_str())) || has_any(&error.message.to_ascii_lowercase(), &OTHERS[..3])
+}
+
+fn has_any(text: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| text.contains(word))
+}
+
+impl Overflow {
+    /// The overflow that a provider's error reports, if it is one.
+    pub fn of(error: &ErrorText) -> Option<Overflow> {
+        let names = || error.code.iter().chain(&error.kind).map(String::as_str);
+        let message = error.message.to_ascii_lowercase();
+        if is_rate(error) || has_any(&message, &OTHERS) {
+            return None;
+        }
+        // Words in quotation marks are a client's own.
+        let own = message.split('"').next().unwrap_or_default();
+        let found = PATTERNS.iter().find_map(|pattern| {
+            let text = if pattern.contains('%') { &*message } else { own };
+            fit(pattern, text)
+        });
+        let bytes = names().any(|name| name == TOO_LARGE);
+        found.or_else(|| {
+            (bytes || names().any(|name| CODES.contains(&name))).then_some(Overflow { bytes, ..Overflow::default() })
+        })
+    }
+
+    /// The message by which clients of a format know it. `estimate` and `context` take the place of numbers that the
+    /// provider does not name; `own`: the provider's message.
+    pub fn message(&self, to: Dialect, estimate: u64, context: u64, own: Option<&str>) -> String {
+        if let Some(own) = own.filter(|_| self.bytes) {
+            return format!("{own} (prompt is too long: context length exceeded)");
+        }
+        let limit = self.context.unwrap_or(context);
+        let prompt = self.prompt.or(self.excess.map(|excess| limit + excess)).unwrap_or(estimate);
+        match (to, self.answer.filter(|_| prompt < limit)) {
+            (Dialect::Messages, Some(answer)) => format!(
+                "input length and `max_tokens` exceed context limit: {prompt} + {answer} > {limit}, decrease input \
+                 length or `max_tokens` and try again (context length exceeded)"
+            ),
+            (_, Some(answer)) => format!(
+                "This model's maximum context length is {limit} tokens. However, you requested {} tokens ({prompt} in \
+                 the messages, {answer} in the completion). Please reduce the length of the messages or completion.",
+                prompt.saturating_add(answer)
+            ),
+            // An estimate may be too low, and clients cut the conversation by the difference.
+            (Dialect::Messages, None) => {
+                format!("prompt is too long: {} tokens > {limit} maximum", prompt.max(limit.saturating_add(1)))
+            }
+            (_, None) => format!(
+                "This model's maximum context length is {limit} tokens. However, your messages resulted in {} tokens. \
+                 Please reduce the length of the messages.",
+                prompt.max(limit.saturating_add(1))
+            ),
+        }
+    }
+}
+
+/// The numbers of a message in lower case that a pattern fits.
+fn fit(pattern: &str, text: &str) -> Option<Overflow> {
+    let mut parts = pattern.split('%');
+    let head = parts.next()?;
+    let mut rest = &text[text.find(head)? + head.len()..];
+    let (mut found, mut total) = (Overflow::default(), None::<u64>);
+    for part in parts {
+        let (kind, literal) = part.split_at(1);
+        if kind == "*" {
+            rest = &rest[rest.find(literal)?..];
+        } else {
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let number: u64 = rest[..digits].parse().ok()?;
+            rest = &rest[digits..];
+            match kind {
+                "n" => found.prompt = Some(number),
+                "m" => found.context = Some(number),
+                "x" => found.answer = Some(number),
+                "e" => found.excess = Some(number),
+                "t" => total = Some(number),
+                _ => {}
+            }
+        }
+        rest = rest.strip_prefix(literal)?;
+    }
+    found.prompt = found.prompt.or(total.map(|total| total.saturating_sub(found.answer.unwrap_or(0))));
+    Some(found)
+}

@@ -1,0 +1,430 @@
+//! Answers of providers to a prompt that is too long, with the public source of each, and the error that clients of each
+//! format receive: it must match the patterns by which agents know that they have to compact.
+
+use super::{ME, request_for};
+use crate::dialect::{Capabilities, ErrorWords, Overflow, error_body, is_rate, read_error, reply};
+use crate::wire::Dialect;
+use serde_json::Value;
+
+/// The gateway's own estimate, and the context that is configured.
+const ESTIMATE: u64 = 5000;
+const CONTEXT: u64 = 4096;
+
+/// Provider, source, body, and the numbers that a client receives: tokens of the prompt, of the context, and of the
+/// completion if that is what does not fit.
+type Row = (&'static str, &'static str, &'static str, (u64, u64, Option<u64>));
+
+const ROWS: [Row; 34] = [
+    (
+        "OpenAI",
+        "crewAIInc/crewAI-examples#121",
+        r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, your messages resulted in 8227 tokens. Please reduce the length of the messages.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+        (8227, 8192, None),
+    ),
+    (
+        "OpenAI, bound",
+        "mckaywrigley/chatbot-ui#102",
+        r#"{"error":{"message":"This model's maximum context length is 4097 tokens. However, you requested 4120 tokens (3120 in the messages, 1000 in the completion). Please reduce the length of the messages or completion.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+        (3120, 4097, Some(1000)),
+    ),
+    (
+        "OpenAI, GPT-5",
+        "cline/cline#5474",
+        r#"{"error":{"message":"Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 289650 tokens. Please reduce the length of the messages.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+        (289_650, 272_000, None),
+    ),
+    (
+        "OpenAI, responses",
+        "openai/codex#20866, dyad-sh/dyad#1672",
+        r#"{"error":{"message":"Your input exceeds the context window of this model. Please adjust your input and try again.","type":"invalid_request_error","param":"input","code":"context_length_exceeded"}}"#,
+        (5000, 4096, None),
+    ),
+    (
+        "Azure",
+        "Azure/azure-sdk-for-net#41892",
+        r#"{"error":{"message":"This model's maximum context length is 32768 tokens. However, you requested 35969 tokens (9969 in the messages, 26000 in the completion). Please reduce the length of the messages or completion.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+        (9969, 32_768, Some(26_000)),
+    ),
+    (
+        "Anthropic",
+        "boldsoftware/exe.dev#62",
+        r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 200251 tokens > 200000 maximum"}}"#,
+        (200_251, 200_000, None),
+    ),
+    (
+        "Anthropic, bound",
+        "anthropics/claude-code#408",
+        r#"{"type":"error","error":{"type":"invalid_request_error","message":"input length and `max_tokens` exceed context limit: 189136 + 20000 > 204648, decrease input length or `max_tokens` and try again"}}"#,
+        (189_136, 204_648, Some(20_000)),
+    ),
+    (
+        "Gemini",
+        "google-gemini/gemini-cli#6678",
+        r#"{"error":{"code":400,"message":"The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}"#,
+        (1_200_293, 1_048_576, None),
+    ),
+    (
+        "Gemini, array",
+        "Gitlawb/openclaude#583 for the array",
+        r#"[{"error":{"code":400,"message":"The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}]"#,
+        (1_200_293, 1_048_576, None),
+    ),
+    (
+        "Mistral",
+        "discuss.google.dev 165446",
+        r#"{"object":"error","message":"Prompt contains 65673 tokens and 0 draft tokens, too large for model with 32768 maximum context length","type":"invalid_request_error","param":null,"code":"3051"}"#,
+        (65_673, 32_768, None),
+    ),
+    (
+        "Mistral, numeric code",
+        "unconfirmed",
+        r#"{"object":"error","message":"Prompt contains 65673 tokens and 0 draft tokens, too large for model with 32768 maximum context length","type":"invalid_request_error","code":3051}"#,
+        (65_673, 32_768, None),
+    ),
+    (
+        "Mistral, no code",
+        "unconfirmed",
+        r#"{"object":"error","message":"Prompt contains 65673 tokens and 0 draft tokens, too large for model with 32768 maximum context length","type":"invalid_request_error","code":null}"#,
+        (65_673, 32_768, None),
+    ),
+    (
+        "DeepSeek",
+        "evalstate/fast-agent#621",
+        r#"{"error":{"message":"This model's maximum context length is 131072 tokens. However, you requested 131134 tokens (122942 in the messages, 8192 in the completion). Please reduce the length of the messages or completion.","type":"invalid_request_error","param":null,"code":"invalid_request_error"}}"#,
+        (122_942, 131_072, Some(8192)),
+    ),
+    (
+        "OpenRouter",
+        "refly-ai/refly#1177",
+        r#"{"error":{"message":"This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 tokens (42832 of text input). Please reduce the length of either one, or use the \"middle-out\" transform to compress your prompt automatically.","code":400,"metadata":{"provider_name":null}}}"#,
+        (42_832, 32_768, None),
+    ),
+    (
+        "OpenRouter, bound",
+        "doctorcmptrmita2/AliteLLMFreeTest LOG_ANALYSIS_CLAUDE_SONNET.md",
+        r#"{"error":{"message":"This endpoint's maximum context length is 1000000 tokens. However, you requested about 1007978 tokens (4502 of text input, 3476 of tool input, 1000000 in the output). Please reduce the length of either one.","code":400}}"#,
+        (7978, 1_000_000, Some(1_000_000)),
+    ),
+    (
+        "OpenRouter, error of its provider",
+        "openrouter.ai/docs/api/reference/errors-and-debugging (metadata.raw)",
+        r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"prompt is too long: 200251 tokens > 200000 maximum\"}}","provider_name":"Anthropic"}}}"#,
+        (200_251, 200_000, None),
+    ),
+    (
+        "Bedrock",
+        "aws-samples/bedrock-chat#95",
+        r#"{"message":"Input is too long for requested model."}"#,
+        (5000, 4096, None),
+    ),
+    (
+        "Bedrock, Claude",
+        "moca#254",
+        r#"{"message":"The model returned the following errors: prompt is too long: 200049 tokens > 200000 maximum"}"#,
+        (200_049, 200_000, None),
+    ),
+    (
+        "vLLM, older",
+        "vllm-project/vllm#20409",
+        r#"{"object":"error","message":"This model's maximum context length is 4096 tokens. However, you requested 5120 tokens (4100 in the messages, 1020 in the completion). Please reduce the length of the messages or completion.","type":"BadRequestError","param":null,"code":400}"#,
+        (4100, 4096, None),
+    ),
+    (
+        "vLLM",
+        "vllm-project/vllm renderers/params.py 017638d",
+        r#"{"error":{"message":"'max_tokens' or 'max_completion_tokens' is too large: 8000. This model's maximum context length is 4096 tokens and your request has 2778 input tokens (8000 > 4096 - 2778).","type":"BadRequestError","param":"max_tokens","code":400}}"#,
+        (2778, 4096, Some(8000)),
+    ),
+    (
+        "vLLM, newer",
+        "vllm-project/vllm renderers/params.py 017638d",
+        r#"{"error":{"message":"You passed 3097 input tokens and requested 1000 output tokens. However, the model's context length is only 4096 tokens, resulting in a maximum input length of 3096 tokens. Please reduce the length of the input messages.","type":"BadRequestError","code":400}}"#,
+        (3097, 4096, Some(1000)),
+    ),
+    (
+        "SGLang, bound",
+        "sgl-project/sglang tokenizer_manager.py",
+        r#"{"object":"error","message":"Requested token count exceeds the model's maximum context length of 131072 tokens. You requested a total of 133526 tokens: 2454 tokens from the input messages and 131072 tokens for the completion. Please reduce the number of tokens in the input messages or the completion to fit within the limit.","type":"BadRequestError","code":400}"#,
+        (2454, 131_072, Some(131_072)),
+    ),
+    (
+        "SGLang",
+        "sgl-project/sglang tokenizer_manager.py",
+        r#"{"object":"error","message":"The input (140000 tokens) is longer than the model's context length (131072 tokens).","type":"BadRequestError","code":400}"#,
+        (140_000, 131_072, None),
+    ),
+    (
+        "TGI",
+        "huggingface/chat-ui#1149",
+        r#"{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8192. Given: 6204 `inputs` tokens and 2047 `max_new_tokens`","error_type":"validation"}"#,
+        (6204, 8192, Some(2047)),
+    ),
+    (
+        "llama.cpp",
+        "ggml-org/llama.cpp#15780",
+        r#"{"error":{"code":400,"message":"request (13392 tokens) exceeds the available context size (8192 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":13392,"n_ctx":8192}}"#,
+        (13_392, 8192, None),
+    ),
+    (
+        "llama.cpp, first builds",
+        "ggml-org/llama.cpp#15780",
+        r#"{"error":{"code":500,"message":"the request exceeds the available context size. try increasing the context size or enable context shift","type":"exceed_context_size_error","n_prompt_tokens":13392,"n_ctx":8192}}"#,
+        (13_392, 8192, None),
+    ),
+    (
+        "Ollama",
+        "ollama/ollama#17944",
+        r#"{"error":"prompt too long; exceeded max context length by 4 tokens"}"#,
+        (4100, 4096, None),
+    ),
+    (
+        "Ollama, llama.cpp template",
+        "ollama/ollama#16800",
+        r#"{"error":"{\"error\":{\"code\":400,\"message\":\"request (351 tokens) exceeds the available context size (256 tokens), try increasing it\",\"type\":\"exceed_context_size_error\",\"n_prompt_tokens\":351,\"n_ctx\":256}}"}"#,
+        (351, 256, None),
+    ),
+    (
+        "LM Studio",
+        "lmstudio-ai/lmstudio-bug-tracker#546",
+        r#"{"error":"The number of tokens to keep from the initial prompt is greater than the context length (n_keep: 4166>= n_ctx: 4096). Try to load the model with a larger context length, or provide a shorter input."}"#,
+        (4166, 4096, None),
+    ),
+    (
+        "LM Studio, older",
+        "lmstudio-ai/lmstudio-bug-tracker#546",
+        r#"{"error":"Trying to keep the first 111490 tokens when context the overflows. However, the model is loaded with context length of only 32768 tokens, which is not enough."}"#,
+        (111_490, 32_768, None),
+    ),
+    (
+        "Groq",
+        "earendil-works/pi utils/overflow.ts; code unconfirmed",
+        r#"{"error":{"message":"Please reduce the length of the messages or completion.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+        (5000, 4096, None),
+    ),
+    (
+        "xAI",
+        "cline/cline#3120",
+        r#"{"code":"Client specified an invalid argument","error":"This model's maximum prompt length is 131072 but the request contains 136973 tokens."}"#,
+        (136_973, 131_072, None),
+    ),
+    (
+        "Kimi",
+        "earendil-works/pi utils/overflow.ts",
+        r#"{"error":{"message":"Invalid request: Your request exceeded model token limit: 262144 (requested: 263000)","type":"invalid_request_error"}}"#,
+        (263_000, 262_144, None),
+    ),
+    (
+        "MiniMax",
+        "earendil-works/pi utils/overflow.ts",
+        r#"{"error":{"type":"invalid_request_error","message":"invalid params, context window exceeds limit (2013)"}}"#,
+        (5000, 4096, None),
+    ),
+];
+
+/// Errors that are no overflow, with the sources.
+const OTHERS: [(&str, bool, &str); 6] = [
+    (
+        "continuedev/continue#10218: Groq, 413",
+        true,
+        r#"{"error":{"message":"Request too large for model `llama-3.3-70b-versatile` in organization `org` service tier `on_demand` on tokens per minute (TPM): Limit 12000, Requested 14137, please reduce your message size and try again.","type":"tokens","code":"rate_limit_exceeded"}}"#,
+    ),
+    (
+        "OpenAI, 429",
+        true,
+        r#"{"error":{"message":"Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 36000. The input or output tokens must be reduced in order to run successfully. This model's maximum context length is 128000 tokens.","type":"tokens","param":null,"code":"rate_limit_exceeded"}}"#,
+    ),
+    (
+        "a long string",
+        false,
+        r#"{"error":{"message":"Invalid 'messages[3].content': string too long. Expected a string with maximum length 10485760, but got a string with length 10540016 instead.","type":"invalid_request_error","param":"messages[3].content","code":"string_above_max_length"}}"#,
+    ),
+    (
+        "a user's words",
+        false,
+        r#"{"error":{"message":"Invalid value: \"prompt is too long\". Supported values are: \"auto\" and \"none\".","type":"invalid_request_error","param":"tool_choice","code":"invalid_value"}}"#,
+    ),
+    (
+        "a bound above the model's",
+        false,
+        r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 16384 completion tokens, whereas you provided 100000.","type":"invalid_request_error","param":"max_tokens","code":"invalid_value"}}"#,
+    ),
+    ("no words", false, r#"{"error":{"message":"","type":"invalid_request_error"}}"#),
+];
+
+fn overflow(body: &str) -> Option<Overflow> {
+    Overflow::of(&read_error(body.as_bytes()).unwrap())
+}
+
+/// Message and error body of a client of this format.
+fn told(to: Dialect, body: &str) -> (String, String) {
+    let text = read_error(body.as_bytes()).unwrap();
+    let message = Overflow::of(&text).unwrap().message(to, ESTIMATE, CONTEXT, Some(&text.message));
+    let words = ErrorWords {
+        kind: "invalid_request_error",
+        status: 400,
+        word: "context_length_exceeded",
+        message: &message,
+        details: None,
+        resets_at: None,
+        request_id: "req_1",
+    };
+    let mut out = Vec::new();
+    error_body(Some(to), &words, &mut out);
+    (message.clone(), String::from_utf8(out).unwrap())
+}
+
+const FORMATS: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+
+#[test]
+fn overflows_of_every_provider_are_told_with_their_numbers() {
+    for (provider, source, body, (prompt, context, answer)) in ROWS {
+        for to in FORMATS {
+            let want = match (to, answer) {
+                (Dialect::Messages, None) => format!("prompt is too long: {prompt} tokens > {context} maximum"),
+                (Dialect::Messages, Some(answer)) => format!(
+                    "input length and `max_tokens` exceed context limit: {prompt} + {answer} > {context}, decrease \
+                     input length or `max_tokens` and try again (context length exceeded)"
+                ),
+                (_, None) => format!(
+                    "This model's maximum context length is {context} tokens. However, your messages resulted in \
+                     {prompt} tokens. Please reduce the length of the messages."
+                ),
+                (_, Some(answer)) => format!(
+                    "This model's maximum context length is {context} tokens. However, you requested {} tokens \
+                     ({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages \
+                     or completion.",
+                    prompt + answer
+                ),
+            };
+            assert!(overflow(body).is_some(), "{provider} ({source})");
+            assert_eq!(told(to, body).0, want, "{provider} ({source}) to {to:?}");
+        }
+    }
+}
+
+#[test]
+fn a_body_that_is_too_large_in_bytes_keeps_its_words_and_gets_no_numbers() {
+    // earendil-works/pi utils/overflow.ts: Anthropic, 413.
+    let body = r#"{"type":"error","error":{"type":"request_too_large","message":"Request exceeds the maximum size"}}"#;
+    for to in FORMATS {
+        let want = "Request exceeds the maximum size (prompt is too long: context length exceeded)";
+        assert_eq!(told(to, body).0, want);
+    }
+}
+
+#[test]
+fn refusals_for_a_rate_and_other_errors_are_no_overflow() {
+    for (what, rate, body) in OTHERS {
+        assert_eq!((overflow(body), is_rate(&read_error(body.as_bytes()).unwrap())), (None, rate), "{what}");
+    }
+}
+
+#[test]
+fn members_alone_tell_the_numbers_of_llama_cpp() {
+    let body = r#"{"error":{"code":400,"message":"","n_prompt_tokens":13392,"n_ctx":8192}}"#;
+    assert_eq!(told(Dialect::Messages, body).0, "prompt is too long: 13392 tokens > 8192 maximum");
+}
+
+#[test]
+fn an_estimate_below_the_context_is_told_above_it() {
+    let text = read_error(br#"{"message":"Input is too long for requested model."}"#).unwrap();
+    let message = Overflow::of(&text).unwrap().message(Dialect::Messages, 10, CONTEXT, None);
+    assert_eq!(message, "prompt is too long: 4097 tokens > 4096 maximum");
+}
+
+#[test]
+fn a_full_context_with_status_200_is_an_end_and_no_overflow() {
+    // Anthropic's newer models: `model_context_window_exceeded` in the schema of `llm-comply`.
+    let answer = br#"{"id":"msg_1","type":"message","role":"assistant","model":"up","content":[{"type":"text","text":"Hi"}],
+        "stop_reason":"model_context_window_exceeded","stop_sequence":null,"usage":{"input_tokens":9,"output_tokens":3}}"#;
+    for (to, body, member, word) in [
+        (
+            Dialect::Chat,
+            r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#,
+            "/choices/0/finish_reason",
+            "length",
+        ),
+        (Dialect::Responses, r#"{"model":"m","input":"a"}"#, "/status", "incomplete"),
+    ] {
+        let (_, state) = request_for((to, Dialect::Messages), body, "up", &Capabilities::default()).unwrap();
+        let mut out = Vec::new();
+        reply((Dialect::Messages, to), answer, &state, &ME, &mut out).unwrap();
+        let written: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(written.pointer(member).unwrap(), word, "{written}");
+    }
+}
+
+/// True if `text` has a word of `words` behind `context`, as `/\bcontext\s*(length|window|limit)\b/i` finds it.
+fn names_context(text: &str) -> bool {
+    ["context length", "context window", "context limit"].iter().any(|words| text.contains(words))
+}
+
+/// True if all digits behind `lead` are followed by `tail`: `/lead(\d+)tail/`.
+fn number_between(text: &str, lead: &str, tail: &str) -> bool {
+    let Some((_, rest)) = text.split_once(lead) else { return false };
+    let behind = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    behind.len() < rest.len() && behind.starts_with(tail)
+}
+
+/// `/prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)/i`: by it Claude Code knows how much to cut.
+fn tells_how_much(text: &str) -> bool {
+    number_between(text, "prompt is too long: ", " tokens > ")
+}
+
+#[test]
+fn every_clients_pattern_matches_the_answer() {
+    for (provider, _, body, (.., answer)) in ROWS {
+        for to in FORMATS {
+            let (message, whole) = told(to, body);
+            let (text, error) = (message.to_ascii_lowercase(), serde_json::from_str::<Value>(&whole).unwrap());
+            let has = |words: &str| text.contains(words);
+            let coded = error["error"]["code"] == "context_length_exceeded";
+            assert_eq!(coded, to != Dialect::Messages, "{whole}");
+            assert_eq!(error["error"]["type"], "invalid_request_error");
+            if to != Dialect::Messages {
+                let param = if to == Dialect::Chat { "messages" } else { "input" };
+                assert_eq!(error["error"]["param"], param, "{whole}");
+            }
+            let long = has("prompt is too long");
+            let bound = number_between(&text, "input length and `max_tokens` exceed context limit: ", " + ");
+            let matches = [
+                // @anthropic-ai/claude-code 2.1.331.
+                ("Claude Code", long || has("maximum context length") || (bound && answer.is_some())),
+                // openai/codex: the string code alone.
+                ("Codex", coded || to != Dialect::Responses),
+                // opencode-ai 1.18.33 and @kilocode/cli 7.7.9, `ProviderError.OVERFLOW_PATTERNS`.
+                ("opencode, Kilo", coded || long || has("context length exceeded")),
+                (
+                    "opencode by text",
+                    to == Dialect::Messages || number_between(&text, "maximum context length is ", " tokens"),
+                ),
+                // cline/cline and RooCodeInc/Roo-Code `context-error-handling.ts`.
+                ("Cline, Roo", long || names_context(&text)),
+                // BerriAI/litellm `is_error_str_context_window_exceeded`, used by aider.
+                ("aider", long || has("this model's maximum context length is") || has("exceed context limit")),
+                // block/goose `openai_compatible.rs`.
+                ("goose", has("too long") || has("context length") || has("exceed")),
+                // All-Hands-AI/agent-sdk `tests/sdk/llm/test_context_window_detection.py`.
+                ("OpenHands", long || has("please reduce the length of") || bound),
+                // earendil-works/pi `utils/overflow.ts`, also OpenClaw.
+                ("pi, OpenClaw", long || has("reduce the length of the messages") || has("context length exceeded")),
+            ];
+            for (client, matches) in matches {
+                assert!(matches, "{client} does not know {provider} to {to:?}: {whole}");
+            }
+            if to == Dialect::Messages && answer.is_none() {
+                assert!(tells_how_much(&text), "{message}");
+            }
+            for forbidden in [
+                "rate limit",
+                "too many requests",
+                "per minute",
+                "policy_blocked",
+                "dlp_request_denied",
+                "string too long",
+            ] {
+                assert!(!has(forbidden), "{provider}: {message}");
+            }
+        }
+    }
+}

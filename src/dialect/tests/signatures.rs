@@ -1,0 +1,293 @@
+//! Gemini's thought signatures: they come back to the target that made them, and a call that is checked is never sent
+//! without one. Facts: <https://ai.google.dev/gemini-api/docs/thought-signatures> ("OpenAI", "FAQs") and
+//! <https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures>. What providers send back is in
+//! `tests/fixtures/reports/thought-signatures.txt`.
+
+use super::reports::replayed;
+use super::responses::json;
+use super::*;
+use crate::dialect::signature::is_required;
+use serde_json::json as value;
+
+const SKIP: &str = "skip_thought_signature_validator";
+const FORMATS: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+
+/// A step of a conversation.
+enum Step {
+    User(&'static str),
+    /// Calls and their results; with a carrier before the first.
+    Calls(&'static [&'static str], Option<String>),
+    /// A result with a text of the user behind it.
+    CallsAndText(&'static str, &'static str),
+}
+
+use Step::{Calls, CallsAndText, User};
+
+fn carrier(mark: &carrier::TargetMark, block: &str) -> Option<String> {
+    let mut out = Vec::new();
+    carrier::close(block.as_bytes(), mark, &mut out);
+    Some(String::from_utf8(out).unwrap())
+}
+
+/// The request of a client that speaks `from`.
+fn history(from: Dialect, steps: &[Step]) -> String {
+    let mut items: Vec<Value> = Vec::new();
+    for step in steps {
+        let (ids, carrier, text): (&[&str], _, _) = match step {
+            User(text) => (&[], &None, Some(*text)),
+            Calls(ids, carrier) => (ids, carrier, None),
+            CallsAndText(id, text) => (std::slice::from_ref(id), &None, Some(*text)),
+        };
+        if !ids.is_empty() {
+            turn(from, ids, carrier.as_deref(), &mut items);
+        }
+        let user = text.map(|text| value!({"role": "user", "content": [{"type": "text", "text": text}]}));
+        match (text, items.last_mut().filter(|last| from == Dialect::Messages && last["role"] == "user")) {
+            (Some(text), Some(last)) => {
+                last["content"].as_array_mut().unwrap().push(value!({"type": "text", "text": text}));
+            }
+            (Some(text), None) if from == Dialect::Responses => items.push(value!({"role": "user", "content": text})),
+            _ => items.extend(user),
+        }
+    }
+    match from {
+        Dialect::Responses => value!({"model": "m", "input": items}).to_string(),
+        _ => value!({"model": "m", "max_tokens": 9, "messages": items}).to_string(),
+    }
+}
+
+/// A message that calls `f` with each id, and the results.
+fn turn(from: Dialect, ids: &[&str], carrier: Option<&str>, items: &mut Vec<Value>) {
+    let each = |of: &dyn Fn(&str) -> Value| ids.iter().map(|id| of(id)).collect::<Vec<_>>();
+    match from {
+        Dialect::Messages => {
+            let thought = carrier.map(|own| value!({"type": "thinking", "thinking": "", "signature": own}));
+            let mut content: Vec<Value> = thought.into_iter().collect();
+            content.extend(each(&|id| value!({"type": "tool_use", "id": id, "name": "f", "input": {}})));
+            items.push(value!({"role": "assistant", "content": content}));
+            let results = each(&|id| value!({"type": "tool_result", "tool_use_id": id, "content": "r"}));
+            items.push(value!({"role": "user", "content": results}));
+        }
+        Dialect::Responses => {
+            items.extend(carrier.map(|own| value!({"type": "reasoning", "summary": [], "encrypted_content": own})));
+            items.extend(each(&|id| value!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"})));
+            items.extend(each(&|id| value!({"type": "function_call_output", "call_id": id, "output": "r"})));
+        }
+        _ => {
+            let calls =
+                each(&|id| value!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}}));
+            items.push(value!({"role": "assistant", "content": null, "tool_calls": calls}));
+            items.extend(each(&|id| value!({"role": "tool", "tool_call_id": id, "content": "r"})));
+        }
+    }
+}
+
+/// The body that a chat target receives.
+fn sent(from: Dialect, body: &str, takes: &Capabilities) -> String {
+    if from != Dialect::Chat {
+        return request_for((from, Dialect::Chat), body, "up", takes).unwrap().0.to_string();
+    }
+    let mut scan = RequestScan::new();
+    scan.reset(from);
+    scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
+    let with = RequestTarget { model: "up", shape: from, capabilities: takes, cache_key: None };
+    let (mut text, mut pieces, mut out) = (Vec::new(), Vec::new(), Vec::new());
+    let total = rewrite(from, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
+    for piece in &pieces {
+        out.extend_from_slice(match piece {
+            RewritePiece::Body(span) => span.of(body.as_bytes()),
+            RewritePiece::Text(span) => span.of(&text),
+        });
+    }
+    assert_eq!(total, out.len() as u64);
+    String::from_utf8(out).unwrap()
+}
+
+/// Id and signature of each call that a chat target receives, `-` for none.
+fn signed(from: Dialect, steps: &[Step], takes: &Capabilities) -> String {
+    let body: Value = serde_json::from_str(&sent(from, &history(from, steps), takes)).unwrap();
+    let messages = body["messages"].as_array().unwrap();
+    let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+    let one = |call: &Value| {
+        let signature = call["extra_content"]["google"]["thought_signature"].as_str().unwrap_or("-");
+        format!("{}:{signature}", call["id"].as_str().unwrap())
+    };
+    calls.map(one).collect::<Vec<_>>().join(" ").replace(SKIP, "skip")
+}
+
+fn gemini(mark: carrier::TargetMark) -> Capabilities {
+    Capabilities { thought_signatures: true, mark, developer_role: false, ..Capabilities::default() }
+}
+
+#[test]
+fn a_signature_of_16_kb_passes_whole_and_streamed() {
+    let own = "aB3/+=".repeat(16 * 1024 / 6);
+    let call = value!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"},
+        "extra_content": {"google": {"thought_signature": own}}});
+    let whole = value!({"choices": [{"index": 0, "finish_reason": "stop", "message": {
+        "role": "assistant", "content": null, "tool_calls": [call]}}]});
+    let chunk = value!({"choices": [{"index": 0, "finish_reason": "stop", "delta": {"tool_calls": [call]}}]});
+    let stream = format!("data: {chunk}\n\ndata: [DONE]");
+    for to in [Dialect::Messages, Dialect::Responses] {
+        for (streams, answer) in [(false, whole.to_string()), (true, stream.clone())] {
+            let back = replayed(to, streams, &answer, &gemini([0; 8]));
+            assert_eq!(back["tool_calls"][0]["extra_content"], call["extra_content"], "{to:?} {streams}");
+        }
+    }
+    let body = value!({"model": "m", "messages": [{"role": "user", "content": "a"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "r"}]})
+    .to_string();
+    assert_eq!(sent(Dialect::Chat, &body, &gemini([0; 8])), body.replace("\"m\"", "\"up\""));
+}
+
+#[test]
+fn a_signature_travels_directly_before_its_call() {
+    let answer = r#"{"choices":[{"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","content":"Text.",
+        "reasoning_content":"Thought.","tool_calls":[
+        {"id":"call_1","type":"function","function":{"name":"f","arguments":"{}"},
+         "extra_content":{"google":{"thought_signature":"c2ln"}}},
+        {"id":"call_2","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}"#;
+    for (to, want) in [
+        (Dialect::Messages, "thinking text thinking tool_use tool_use"),
+        (Dialect::Responses, "reasoning message reasoning function_call function_call"),
+    ] {
+        let (_, state) =
+            request_for((to, Dialect::Chat), &history(to, &[User("a")]), "up", &gemini(*b"0a1b2c3d")).unwrap();
+        let mut out = Vec::new();
+        reply((Dialect::Chat, to), answer.as_bytes(), &state, &ME, &mut out).unwrap();
+        let whole: Value = serde_json::from_slice(&out).unwrap();
+        let list = &whole[if to == Dialect::Messages { "content" } else { "output" }];
+        let kinds: Vec<&str> = list.as_array().unwrap().iter().map(|part| part["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds.join(" "), want);
+        let carrier = list[2].get("signature").or(list[2].get("encrypted_content")).unwrap().as_str().unwrap();
+        let held = carrier::open(carrier.as_bytes(), b"0a1b2c3d").unwrap();
+        assert_eq!(String::from_utf8(held).unwrap(), r#"[{"thought_signature":"c2ln"}]"#);
+    }
+}
+
+#[test]
+fn a_whole_answer_that_came_as_a_stream_keeps_its_signature_for_a_chat_client() {
+    let chunk = r#"{"choices":[{"index":0,"finish_reason":"stop","delta":{"tool_calls":[{"id":"call_1","type":"function",
+        "function":{"name":"f","arguments":"{}"},"extra_content":{"google":{"thought_signature":"c2ln"}}}]}}]}"#;
+    let stream = format!("data: {}\n\ndata: [DONE]\n\n", chunk.replace('\n', ""));
+    let mut out = Vec::new();
+    let way = (Dialect::Chat, Dialect::Chat);
+    reply(way, stream.as_bytes(), &TranslationState::default(), &ME, &mut out).unwrap();
+    let call = &json(std::str::from_utf8(&out).unwrap())["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(call["extra_content"]["google"]["thought_signature"], "c2ln");
+}
+
+#[test]
+fn the_first_call_of_each_message_of_the_turn_gets_the_word_if_it_has_no_signature() {
+    // TS "FAQs": the word for histories of other models. BerriAI/litellm and the AI SDK send it as well.
+    let steps = [
+        User("earlier"),
+        Calls(&["a", "b"], None),
+        User("now"),
+        Calls(&["c", "d"], None),
+        Calls(&["e"], None),
+        Calls(&["f__thought__c2ln"], None),
+    ];
+    for from in FORMATS {
+        let want = "a:- b:- c:skip d:- e:skip f__thought__c2ln:skip";
+        assert_eq!(signed(from, &steps, &gemini([0; 8])), want, "{from:?}");
+        let developer = Capabilities { developer_role: true, ..gemini([0; 8]) };
+        assert_eq!(signed(from, &steps, &developer), want, "{from:?}");
+        let other = Capabilities { thought_signatures: false, ..gemini([0; 8]) };
+        assert_eq!(signed(from, &steps, &other), want.replace("skip", "-"), "{from:?}");
+    }
+}
+
+#[test]
+fn a_text_beside_a_tool_result_begins_the_turn() {
+    let steps = [User("a"), CallsAndText("x", "go on"), Calls(&["y"], None)];
+    for from in FORMATS {
+        assert_eq!(signed(from, &steps, &gemini([0; 8])), "x:- y:skip", "{from:?}");
+    }
+}
+
+#[test]
+fn a_carrier_of_another_target_is_dropped() {
+    let (here, there) =
+        (carrier::mark("vertex", "google/gemini-3.8-flash"), carrier::mark("gemini", "gemini-3.8-flash"));
+    let block = r#"{"thought_signature":"c2ln"}"#;
+    let steps = [
+        User("a"),
+        Calls(&["own", "own2"], carrier(&here, block)),
+        Calls(&["foreign"], carrier(&there, block)),
+        Calls(&["broken"], Some("tg1.e30".to_owned())),
+    ];
+    for from in [Dialect::Messages, Dialect::Responses] {
+        let want = "own:c2ln own2:- foreign:skip broken:skip";
+        assert_eq!(signed(from, &steps, &gemini(here)), want, "{from:?}");
+        // Neither does one reach a provider of another format.
+        for shape in FORMATS.into_iter().filter(|shape| *shape != from && *shape != Dialect::Chat) {
+            let takes = Capabilities { mark: carrier::mark("anthropic", "claude"), ..Capabilities::default() };
+            let body = request_for((from, shape), &history(from, &steps), "up", &takes).unwrap().0.to_string();
+            assert!(!body.contains("tg1.") && !body.contains("c2ln"), "{body}");
+        }
+    }
+}
+
+#[test]
+fn details_of_openrouter_come_back_and_need_no_word() {
+    // @openrouter/ai-sdk-provider 3.1.0: `reasoning_details` with the signature as `data`, returned as received.
+    let details = r#"[{"type":"reasoning.encrypted","id":"c","data":"c2ln","format":"google-gemini-v1","index":0}]"#;
+    let mark = carrier::mark("openrouter", "google/gemini-3.8-flash");
+    let block = format!("{{\"reasoning_details\":{details}}}");
+    let steps = [User("a"), Calls(&["c", "d"], carrier(&mark, &block))];
+    for from in [Dialect::Messages, Dialect::Responses] {
+        let body = json(&sent(from, &history(from, &steps), &gemini(mark)));
+        let message = &body["messages"][1];
+        assert_eq!(message["reasoning_details"].to_string(), json(details).to_string(), "{from:?}");
+        assert!(!message.to_string().contains(SKIP), "{from:?}");
+    }
+    let body = history(Dialect::Chat, &[User("a"), Calls(&["c"], None)])
+        .replace("\"content\":null", &format!("\"content\":null,\"reasoning_details\":{details}"));
+    assert_eq!(sent(Dialect::Chat, &body, &gemini(mark)), body.replace("\"m\"", "\"up\""));
+}
+
+#[test]
+fn a_chat_client_keeps_every_byte_of_its_own_signatures() {
+    let own = |member: &str| {
+        format!(
+            r#"{{"messages": [{{"role":"user","content":"a"}}, {{"role":"assistant","content":null,"tool_calls":[
+            {{"id":"c","type":"function" , "function":{{"name":"f","arguments":"{{}}"}},"extra_content": {member}}},
+            {{"function":{{"name":"f","arguments":"{{}}"}},"id":"d","type":"function"}}]}},
+            {{"role":"tool","tool_call_id":"c","content":"r"}},{{"role":"tool","tool_call_id":"d","content":"r"}}],
+            "model":"up"}}"#
+        )
+    };
+    for member in [
+        r#"{"google": {"thought_signature": "c2\u006cn"} }"#,
+        r#"{"vertex":{"thought_signature":"c2ln"}}"#,
+        r#"{"google":{}}"#,
+        "null",
+    ] {
+        assert_eq!(sent(Dialect::Chat, &own(member), &gemini([0; 8])), own(member));
+    }
+}
+
+#[test]
+fn names_from_gemini_3_on_require_signatures() {
+    for model in
+        ["gemini-3-pro-preview", "gemini-3.1-flash-lite", "google/gemini-3.8-flash", "gemini-4-argon", "gemini-10-x"]
+    {
+        assert!(is_required(model), "{model}");
+    }
+    for model in [
+        "gemini-2.5-pro",
+        "google/gemini-2.0-flash",
+        "gemini-3-pro-image",
+        "gemini-3-pro-image-preview",
+        "gemini-pro",
+        "gemini-30b-it",
+        "my-gemini-3",
+        "gpt-5.4",
+        "gemini-",
+        "",
+    ] {
+        assert!(!is_required(model), "{model}");
+    }
+}

@@ -1,0 +1,175 @@
+//! Tests of the whole core that need its inside: panics, pipelined requests, shares of keys.
+
+use super::*;
+use crate::policy::config::Source;
+use crate::policy::keys::{Issued, KeyRecord, Scope, issue};
+
+mod shares;
+
+const CONFIG: &str = "[[providers]]\nname = \"up\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
+                      [[models]]\nid = \"small\"\ncontext = \"1M\"\ntargets = [{ provider = \"up\", model = \"m\" }]\n\
+                      [[plans]]\nname = \"team\"\n";
+
+fn now() -> Now {
+    Now { mono: Mono(1_000_000), unix: Unix(1_700_000_000_000) }
+}
+
+/// A gateway with one key, and that key.
+fn gateway() -> (Gateway, String) {
+    let (gateway, mut keys) = gateway_of(CONFIG, 1, None);
+    (gateway, keys.remove(0))
+}
+
+/// A gateway with so many keys, and those keys.
+fn gateway_of(config: &str, count: u8, descriptors: Option<usize>) -> (Gateway, Vec<String>) {
+    let issued: Vec<_> = (7..7 + count).map(|byte| issue("tg_", |out| out.fill(byte))).collect();
+    let record = |issued: &Issued| KeyRecord {
+        id: issued.id,
+        digest: issued.digest,
+        name: "k".to_string(),
+        plan: "team".to_string(),
+        scope: Scope::default(),
+        created: Unix(0),
+        expires: None,
+        revoked: None,
+        disabled: false,
+        limits: crate::policy::plan::LimitOverrides::default(),
+        group: None,
+        labels: Vec::new(),
+        former: Vec::new(),
+    };
+    let read = |_: &str| Ok(String::new());
+    let source = Source { file: "t", text: config, env: &|_| None, read: &read, run: &Source::no_program };
+    let config = Config::parse(&source).unwrap();
+    let keys: Vec<KeyRecord> = issued.iter().map(record).collect();
+    let start = Start { client_listeners: 1, keys: keys.into(), descriptors, ..Start::default() };
+    (Gateway::new(Arc::new(config), start, now()), issued.into_iter().map(|issued| issued.text).collect())
+}
+
+#[test]
+fn an_exchange_that_a_panic_has_lost_leaves_no_promise_and_no_charge_behind() {
+    let (mut gateway, key) = gateway();
+    let conns: Vec<Conn> = (0..2)
+        .map(|_| {
+            let conn = gateway.accepted(0, "192.0.2.1:9".parse().unwrap(), now()).unwrap();
+            let head = format!(
+                "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\
+                 content-length: 1000000\r\n\r\n{{"
+            );
+            gateway.bytes(conn, head.as_bytes(), now());
+            conn
+        })
+        .collect();
+    let both = gateway.vitals().promised;
+    assert!(both > 1_900_000, "{both}");
+    // As if the panic had come while the exchange and a buffer were on their way from one place to the next.
+    let mut on_its_way = crate::base::buf::Buf::default();
+    on_its_way.push(&mut gateway.cx.pool, &[7; 10_000]);
+    drop(on_its_way);
+    let lost = gateway.clients.get(client_id(conns[0])).and_then(|client| client.exchange).unwrap();
+    drop(gateway.exchanges.remove(lost));
+    gateway.panicked(Some(conns[0]), now());
+    let one = gateway.vitals().promised;
+    assert!(one > 900_000 && one < both / 2 + 10_000, "{one} of {both}");
+    gateway.closed(conns[1], Ending::Broken, now());
+    assert_eq!((gateway.vitals().promised, gateway.vitals().exchanges), (0, 0));
+    assert_eq!(gateway.vitals().buffered, 0);
+    let share = gateway.cx.pool.budget() as u64 / 4;
+    let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.cx.pool);
+    let all = gateway.cx.budget.body(&mut budget::Promise::default(), key, share, pool);
+    assert!(all.is_ok(), "nothing of its share is missing");
+}
+
+fn accepted(gateway: &mut Gateway) -> Conn {
+    gateway.accepted(0, "192.0.2.1:9".parse().unwrap(), now()).unwrap()
+}
+
+fn model_asked(key: &str, name: &str) -> String {
+    format!("GET /v1/models/{name} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\r\n")
+}
+
+/// Names of the models that the answers of a client are about, in their order.
+fn models_answered(gateway: &Gateway, conn: Conn) -> Vec<usize> {
+    let text = String::from_utf8_lossy(gateway.unsent(conn)).into_owned();
+    text.split("`nope-").skip(1).map(|rest| rest.split('`').next().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn pipelined_requests_let_other_connections_come_in_between() {
+    let (mut gateway, key) = gateway();
+    let (first, second) = (accepted(&mut gateway), accepted(&mut gateway));
+    let all: String = (0..50).map(|n| model_asked(&key, &format!("nope-{n}"))).collect();
+    gateway.bytes(first, all.as_bytes(), now());
+    let burst = usize::from(crate::base::limits::PIPELINE_BURST);
+    assert_eq!(models_answered(&gateway, first), Vec::from_iter(0..burst));
+    assert!(!gateway.wants_read(first), "no more is read while requests wait");
+    assert_eq!(gateway.next_deadline(), Some(now().mono), "the loop must not sleep");
+
+    gateway.bytes(second, model_asked(&key, "nope-100").as_bytes(), now());
+    assert_eq!(models_answered(&gateway, second), [100]);
+    assert_eq!(models_answered(&gateway, first).len(), burst);
+
+    while gateway.expire(now()) {}
+    assert_eq!(models_answered(&gateway, first), Vec::from_iter(0..50));
+    assert!(gateway.wants_read(first));
+    assert!(gateway.next_deadline().is_some_and(|due| due > now().mono));
+}
+
+#[test]
+fn clients_with_pipelined_requests_take_turns() {
+    let (mut gateway, key) = gateway();
+    let conns = [accepted(&mut gateway), accepted(&mut gateway)];
+    let all: String = (0..20).map(|n| model_asked(&key, &format!("nope-{n}"))).collect();
+    conns.iter().for_each(|conn| gateway.bytes(*conn, all.as_bytes(), now()));
+    for round in 2..=4 {
+        assert!(gateway.expire(now()) && gateway.expire(now()));
+        let burst = usize::from(crate::base::limits::PIPELINE_BURST);
+        assert_eq!(conns.map(|conn| models_answered(&gateway, conn).len()), [round * burst; 2]);
+    }
+}
+
+#[test]
+fn draining_answers_pipelined_requests_that_wait() {
+    let (mut gateway, key) = gateway();
+    let conn = accepted(&mut gateway);
+    let all: String = (0..50).map(|n| model_asked(&key, &format!("nope-{n}"))).collect();
+    gateway.bytes(conn, all.as_bytes(), now());
+    let before = models_answered(&gateway, conn).len();
+    let later = Now { mono: now().mono.after(crate::base::limits::DRAIN_IDLE_GRACE), ..now() };
+    Core::reply(&mut gateway, Reply::Signal(Signal::Terminate), later);
+    while gateway.expire(later) {}
+    let text = String::from_utf8_lossy(gateway.unsent(conn)).into_owned();
+    assert!(models_answered(&gateway, conn).len() > before, "{text:.2000}");
+}
+
+#[test]
+fn a_client_that_goes_or_panics_leaves_no_pipelined_request_behind() {
+    let (mut gateway, key) = gateway();
+    let conns = [accepted(&mut gateway), accepted(&mut gateway)];
+    let all = model_asked(&key, "nope-1").repeat(50);
+    conns.iter().for_each(|conn| gateway.bytes(*conn, all.as_bytes(), now()));
+    gateway.closed(conns[0], Ending::Broken, now());
+    assert_eq!(gateway.paused.iter().copied().collect::<Vec<_>>(), [client_id(conns[1])]);
+    // As if the panic had come in the middle of its requests.
+    gateway.resumed = gateway.paused.pop_front();
+    gateway.panicked(None, now());
+    assert_eq!((gateway.vitals().clients, gateway.paused.len(), gateway.resumed), (0, 0, None));
+    assert_eq!(gateway.vitals().buffered, 0);
+}
+
+#[test]
+fn no_more_rows_wait_for_a_ledger_than_have_been_announced() {
+    let (mut gateway, _) = gateway();
+    (1..crate::base::limits::ROWS_WAITING_MAX).for_each(|_| _ = gateway.cx.ledger.gave(now().mono));
+    assert!(gateway.cx.takes_requests());
+    gateway.cx.ledger.gave(now().mono);
+    assert!(!gateway.cx.takes_requests());
+    gateway.cx.ledger.committed(1);
+    assert!(gateway.cx.takes_requests());
+}
+
+#[test]
+fn an_exchange_stays_small() {
+    let size = std::mem::size_of::<Exchange>();
+    assert!(size <= 320, "{size}");
+}
