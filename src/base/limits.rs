@@ -108,9 +108,9 @@ pub const SHAKES_PER_TURN: usize = 16;
 pub const SHAKES_PER_HOST: usize = 4;
 /// Pause of the listeners after an error such as EMFILE, which would repeat at once and make the loop spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes read from a connection in one piece from which on it is served after those that send less.
+/// Bytes of one read that make a connection a bulk sender. It is then served after connections that send less.
 pub const BULK: usize = IO_SLICE / 4;
-/// One in so many connections that are served is one of those that send much, however many others there are.
+/// One in this number of served connections is a bulk sender, however many others wait.
 pub const BULK_SHARE: usize = 16;
 /// Length of the kernel's queue of connections not yet accepted.
 pub const BACKLOG: i32 = 1024;

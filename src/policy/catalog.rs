@@ -146,9 +146,9 @@ pub struct Model {
     pub created: Unix,
     /// Context size in tokens, decimal (`"256K"`, `"1M"`) or binary (`"256Ki"`).
     pub context: u64,
-    /// The largest context of it and its targets.
+    /// Largest context of the model and its targets.
     pub largest: u64,
-    /// A prompt whose estimate is higher does not fit all targets; the maximum if one fits no more than another.
+    /// Estimate above which a prompt does not fit all targets; `u64::MAX` if all targets take the same.
     pub narrow: u64,
     /// Context size as written for people: `1M`, `256K`, `128Ki`.
     pub context_text: String,
@@ -460,7 +460,7 @@ section! {
     }
 }
 
-/// Tokens above which an estimate exceeds a context for certain: an estimate can be too high by a quarter.
+/// Estimate above which a prompt certainly exceeds a context, since an estimate can be too high by a quarter.
 #[inline]
 pub fn with_quarter(context: u64) -> u64 {
     context + context / 4

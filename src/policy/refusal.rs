@@ -518,7 +518,8 @@ impl Refusal {
         Refusal::invalid(400, text)
     }
 
-    /// 400: the conversation is longer than the model can read. `message` is what clients of its format know it by.
+    /// 400: the conversation is longer than the model can read. `message` has the words by which clients of its API
+    /// format recognise this.
     pub fn context_overflow(message: String) -> Refusal {
         Refusal { too_long: true, ..Refusal::invalid(400, message) }
     }

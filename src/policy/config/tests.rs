@@ -644,7 +644,7 @@ fn affinity_balance_and_target_concurrency_are_read() {
 }
 
 #[test]
-fn a_target_may_have_a_context_of_its_own_and_the_largest_bounds_what_a_prompt_reserves() {
+fn a_target_may_have_its_own_context_and_the_largest_bounds_reservations() {
     let read = |targets: &str| {
         let text = model(&format!("id = \"m\"\ncontext = \"64K\"\ntargets = [{targets}]"));
         parse(&text).unwrap().catalog.models()[0].clone()
