@@ -108,9 +108,9 @@ pub const SHAKES_PER_TURN: usize = 16;
 pub const SHAKES_PER_HOST: usize = 4;
 /// Pause of the listeners after an error such as EMFILE, which would repeat at once and make the loop spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes read from a connection in one piece from which on it is served after those that send less.
+/// Bytes of one read that make a connection a bulk sender. It is then served after connections that send less.
 pub const BULK: usize = IO_SLICE / 4;
-/// One in so many connections that are served is one of those that send much, however many others there are.
+/// One in this number of served connections is a bulk sender, however many others wait.
 pub const BULK_SHARE: usize = 16;
 /// Length of the kernel's queue of connections not yet accepted.
 pub const BACKLOG: i32 = 1024;
@@ -155,7 +155,7 @@ pub const LOG_ROOM: usize = 64 * 1024;
 pub const LOG_TICK: Duration = Duration::from_millis(3);
 /// Pause of the busy store thread, so that rows accumulate for one commit. A kill must lose at most 50 ms of rows.
 pub const COMMIT_TICK: Duration = Duration::from_millis(25);
-/// The same pause if commits are seconds apart: rows only move from one queue to another.
+/// Pause of the busy store thread when commits are seconds apart, since rows then only move from one queue to another.
 pub const GATHER_TICK: Duration = Duration::from_millis(100);
 /// Polls of an empty queue before its thread waits to be woken.
 pub const QUEUE_IDLE_POLLS: u32 = 100;
@@ -171,7 +171,7 @@ pub const ASKED_BYTES_MAX: usize = 4 << 20;
 pub const LIST_PAGES_MAX: usize = 16;
 /// Interval at which the store thread checks for key changes by other processes, which must take effect within 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
-/// The same interval while no rows are written: an idle gateway wakes once a second.
+/// Interval of the check for key changes while no rows are written. An idle gateway then wakes once a second.
 pub const KEYS_LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Keys sent to the loop at a time. Handling them takes far less than a millisecond.
 pub const KEYS_PER_PIECE: usize = 256;

@@ -138,7 +138,7 @@ impl Link {
         self.has(Flags::READ) && !self.has(CLOSED_TO_READ)
     }
 
-    /// True for a provider's link whose bytes, if it has sent any, have not been read.
+    /// True for an open provider link that may have unread bytes.
     #[inline]
     pub fn may_have_answered(&self) -> bool {
         let both = Flags::READ.and(Flags::UPSTREAM);

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_known_by_what_they_call_themselves() {
+    fn programs_are_classified_by_their_user_agent() {
         for (agent, class) in [
             ("claude-cli/2.1.3 (external, cli)", "claude-code"),
             ("codex_cli_rs/0.104.0 (Debian 13.0.0; x86_64) xterm", "codex"),
@@ -183,16 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_read_back_and_one_of_another_version_is_one_that_is_not_known() {
+    fn classes_survive_a_round_trip_and_an_unknown_class_reads_as_other() {
         for (place, name) in CLASSES.iter().enumerate() {
             let class = Client(place as u8);
             let json = serde_json::to_string(&class).unwrap();
             assert_eq!((Client::from_name(name), json.as_str()), (class, &*format!("\"{name}\"")));
             assert_eq!(serde_json::from_str::<Client>(&json).unwrap(), class);
-            assert!(place < 2 || BEGINNINGS.iter().any(|(_, known)| *known == class.0), "{name} is never met");
+            assert!(place < 2 || BEGINNINGS.iter().any(|(_, known)| *known == class.0), "no prefix leads to {name}");
         }
         for (begin, class) in BEGINNINGS {
-            assert_eq!(Client::of_agent(begin.as_bytes()), Client(class), "{begin} is met before");
+            assert_eq!(Client::of_agent(begin.as_bytes()), Client(class), "another prefix matches {begin} first");
             assert_eq!(*begin, begin.to_ascii_lowercase());
         }
         assert_eq!(Client::from_name("from-the-future"), Client::OTHER);

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_depends_on_the_ledger_on_what_it_is_of_and_on_the_name() {
+    fn a_hash_depends_on_the_ledger_the_kind_of_name_and_the_name() {
         let (one, other) = (HashKey([1; 32]), HashKey([2; 32]));
         let alice = one.user(b"alice");
         assert!(alice.len() == 16 && alice.bytes().all(|digit| digit.is_ascii_hexdigit()), "{alice}");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_user_is_short_and_can_be_seen() {
+    fn a_plain_user_name_is_short_and_printable() {
         assert_eq!(plain(" a\u{0}li\u{202e}ce\n").as_deref(), Some("alice"));
         assert_eq!(plain("\r\n\t \u{7}"), None);
         let long = plain(&"\u{fc}".repeat(1 << 20)).unwrap();

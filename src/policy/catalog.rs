@@ -147,9 +147,9 @@ pub struct Model {
     /// Context size in tokens, decimal (`"256K"`, `"1M"`) or binary (`"256Ki"`). Clients see it in `GET /v1/models`,
     /// and a prompt reserves at most a quarter more. Tollgate does not reject longer prompts: the provider does.
     pub context: u64,
-    /// The largest context of it and its targets.
+    /// Largest context of the model and its targets.
     pub largest: u64,
-    /// A prompt whose estimate is higher does not fit all targets; the maximum if one fits no more than another.
+    /// Estimate above which a prompt does not fit all targets; `u64::MAX` if all targets take the same.
     pub narrow: u64,
     /// Context size as written for people: `1M`, `256K`, `128Ki`.
     pub context_text: String,
@@ -463,7 +463,7 @@ section! {
     }
 }
 
-/// Tokens above which an estimate exceeds a context for certain: an estimate can be too high by a quarter.
+/// Estimate above which a prompt certainly exceeds a context, since an estimate can be too high by a quarter.
 #[inline]
 pub fn with_quarter(context: u64) -> u64 {
     context + context / 4
@@ -487,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_sizes_are_abbreviated_when_they_are_round() {
+    fn round_context_sizes_are_abbreviated() {
         let cases =
             [(1_000_000, "1M"), (256_000, "256K"), (131_072, "128Ki"), (1 << 20, "1Mi"), (4097, "4097"), (0, "0")];
         for (tokens, text) in cases {

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_a_few_words() {
+    fn a_cause_is_written_in_a_few_words() {
         for (cause, words) in [
             (Cause::new("connect", "refused"), "connect: refused"),
             (Cause::new("reset", "").after(3, "events"), "reset after 3 events"),

@@ -369,8 +369,8 @@ impl fmt::Debug for Issued {
     }
 }
 
-/// Makes a key: `prefix`, `live_`, 12 characters of id, 32 of secret, 6 of CRC32 over all that precedes. `fill` must
-/// write unpredictable bytes: 44 characters take at least 261 bits of it.
+/// Makes a key: `prefix`, `live_`, 12 characters of id, 32 of secret, and 6 of CRC32 over everything before them.
+/// `fill` must write unpredictable bytes: 44 characters use at least 261 bits of them.
 pub fn issue(prefix: &str, mut fill: impl FnMut(&mut [u8])) -> Issued {
     let mut id = [0u8; ID_LEN];
     random_characters(&mut id, &mut fill);

@@ -7,39 +7,39 @@ use crate::base::limits::{
     LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,
 };
 
-/// Resident without a connection: code, ledger cache, stacks, a reserve of free blocks.
+/// Resident memory without a connection: code, ledger cache, stacks, and a reserve of free blocks.
 const PROGRAM_BYTES: u64 = 7 << 20;
-/// As many times a queue of log lines: those that wait and those being written, with the growth of both.
+/// Multiplier for the bound of the log queue: waiting lines and lines being written, with the growth of both.
 const LOG_QUEUES: u64 = 4;
-/// What one connection takes beside its buffers: its state, that of its exchange, alarms, the event that others of its
-/// stream are compared with.
+/// Bytes of one connection besides its buffers: its state, the state of its exchange, alarms, and the event that later
+/// events of its stream are compared with.
 const CONNECTION_BYTES: u64 = 24 << 10;
-/// What it takes over TLS: keys, a record that has come in part, and one that has not left.
+/// Bytes that TLS adds to a connection: keys, a record received in part, and a record not yet sent.
 const SESSION_BYTES: u64 = 40 << 10;
-/// What a key takes: its place in the table, and its counters once it is used.
+/// Bytes of one key: its place in the table, and its counters once it is used.
 const KEY_BYTES: u64 = 448;
-/// What an item takes of the longest part of a list that the admin API answers with: a key, and its text twice.
+/// Bytes of one item in the longest part of a list that the admin API returns: a key, and its text twice.
 const ITEM_BYTES: u64 = 8 << 10;
-/// What a row takes that waits for the ledger, with the room that the queue has for twice as many.
+/// Bytes of one row that waits for the ledger. The queue may have room for twice as many rows as it holds.
 const ROW_BYTES: u64 = 440;
-/// As many times as long as a piece what is made of it may be, before that takes the piece's place.
+/// Multiplier for the length of a piece: the text made from it may be this long before it replaces the piece.
 pub(super) const IN_HAND: u64 = 2;
 
-/// Bytes of a mebibyte.
+/// Bytes in a mebibyte.
 pub(super) const MIB: u64 = 1 << 20;
 
-/// Bounds of queues, lists and idle connections, which no setting names.
+/// Bounds of queues, lists and idle connections that are not settings.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct QueueBounds {
-    /// Usage records that wait for the ledger, at most.
+    /// Usage records that may wait for the ledger.
     pub rows: u64,
-    /// The same while a host goes on without its shared ledger.
+    /// Usage records that may wait while a host runs without its shared ledger.
     pub rows_alone: u64,
-    /// Bytes of log lines that wait.
+    /// Bytes of log lines that may wait.
     pub log: usize,
     /// Items in one part of a list of the admin API.
     pub list: u64,
-    /// Idle connections to a provider, unless they are configured; `None` for the usual number.
+    /// Idle connections to a provider that has no such setting; `None` for the default.
     pub idle: Option<usize>,
 }
 
@@ -55,16 +55,16 @@ impl Default for QueueBounds {
     }
 }
 
-/// Facts of a configuration that its memory depends on, as far as they are known before its limits.
+/// Facts of a configuration that are known before its limits and that its memory depends on.
 #[derive(Copy, Clone, Debug)]
 pub struct ConfigFacts {
     /// Number of providers.
     pub providers: u64,
-    /// Clients speak TLS.
+    /// True if clients use TLS.
     pub tls: bool,
-    /// There is an admin listener.
+    /// True if there is an admin listener.
     pub admin: bool,
-    /// Spans are exported.
+    /// True if spans are exported.
     pub spans: bool,
 }
 
@@ -84,7 +84,7 @@ pub struct Share {
 /// The least that [`share`] can divide: for one provider, without TLS and spans.
 pub const SHARE_MIN: u64 = 15 * MIB;
 
-/// Divides `memory` bytes. `None` if nothing useful remains for buffers.
+/// Divides `memory` bytes among the limits. `None` if too little remains for buffers.
 pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     let max_connections = (memory / MIB).clamp(8, 10_000);
     let idle = (memory / (4 * MIB)).clamp(2, 64);
@@ -101,12 +101,13 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
         rows: clients + rows,
         log,
         list: if known.admin { list } else { 0 },
-        // Keys that can be issued meanwhile.
+        // Keys that may be issued while the gateway runs.
         keys: memory / 64 / KEY_BYTES,
         ..Terms::default()
     };
     let rest = memory.checked_sub(terms.bytes())?;
-    // A quarter of the buffers for each of a body and an answer, and twice that in hand.
+    // A body or an answer may take a quarter of the buffers, and twice as much besides (`IN_HAND`). So the total is one
+    // and a half times `max_buffered`.
     let max_buffered = rest * 2 / 3 / (64 << 10) * (64 << 10);
     (max_buffered >= MIB).then_some(Share {
         max_connections: count(max_connections),
@@ -116,27 +117,27 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     })
 }
 
-/// As a number of things in memory.
+/// Converts a number of things in memory.
 fn count(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// Numbers of everything that takes memory.
+/// Numbers of all things that take memory.
 #[derive(Debug, Default)]
 pub struct Terms {
-    /// Connections of clients.
+    /// Client connections.
     pub clients: u64,
     /// Connections to providers.
     pub upstreams: u64,
     /// Connections of both kinds that use TLS.
     pub secure: u64,
-    /// Spans are exported.
+    /// True if spans are exported.
     pub spans: bool,
     /// Usage records that wait for the ledger.
     pub rows: u64,
     /// Bytes of log lines that wait.
     pub log: u64,
-    /// Items of the longest list.
+    /// Items in the longest list.
     pub list: u64,
     /// Keys in the ledger.
     pub keys: u64,
@@ -147,9 +148,9 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// The most memory that these take together, in bytes.
+    /// Most memory that all of these take together, in bytes.
     pub fn bytes(&self) -> u64 {
-        // Those that wait, those in hand, and the request that they are sent in.
+        // Waiting spans, spans being exported, and the request that they are sent in.
         let spans = if self.spans { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
         PROGRAM_BYTES
             + spans
@@ -171,7 +172,7 @@ mod tests {
     const PLAIN: ConfigFacts = ConfigFacts { providers: 1, tls: false, admin: true, spans: false };
 
     #[test]
-    fn more_memory_allows_more_of_everything() {
+    fn all_limits_grow_with_memory() {
         let shares = [16, 64, 128, 1024, 8192].map(|mib| share(mib * MIB, PLAIN).unwrap());
         for pair in shares.windows(2) {
             assert!(pair[0].max_buffered < pair[1].max_buffered && pair[0].max_connections < pair[1].max_connections);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn providers_and_tls_take_from_the_buffers() {
+    fn providers_tls_and_spans_leave_less_for_buffers() {
         let most = share(64 * MIB, PLAIN).unwrap().max_buffered;
         for known in [
             ConfigFacts { providers: 9, ..PLAIN },

@@ -196,7 +196,8 @@ impl Meter {
     }
 
     /// Admits one request, counts it and reserves `estimate` in its key and every group above it, or returns the limit
-    /// that refuses it. A request is refused if `used + reserved ≥ total`. N requests, or N at once, are exactly N.
+    /// that refuses it. A request is refused if `used + reserved ≥ total`. A limit of N requests, or of N concurrent
+    /// requests, admits exactly N.
     pub fn admit(&mut self, payer: Payer<'_>, now: Unix, estimate: Amount) -> Result<Hold, Limit> {
         self.check(payer, now, Counted::Own)?;
         Ok(self.hold(payer, now, estimate, false))
@@ -349,7 +350,7 @@ impl Meter {
         if is_more { self.within_share(payer, now, (need, floor())) } else { Ok(()) }
     }
 
-    /// The most that one request may use by the limits of its payer.
+    /// Largest amount that one request may use under the limits of its payer.
     #[cold]
     pub fn share(&mut self, payer: Payer<'_>) -> Amount {
         let mut most = share(payer.plan);

@@ -11,8 +11,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Reads `10.0.0.0/8`, `2001:db8::/32` or a single address; `None` for anything else, also if bits after the prefix
-    /// are set.
+    /// Reads `10.0.0.0/8`, `2001:db8::/32` or a single address; `None` for anything else, including a network with bits
+    /// set after its prefix.
     pub fn parse(text: &str) -> Option<Network> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) if !bits.starts_with('+') => (address, Some(bits.parse::<u8>().ok()?)),
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_holds_the_addresses_that_begin_as_it_does() {
+    fn a_network_contains_the_addresses_with_its_prefix() {
         let mapped = |text: &str| match text.parse().unwrap() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,

@@ -279,7 +279,7 @@ impl Refusal {
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
-    /// 426: a websocket was requested. Clients with a fallback use it at once.
+    /// 426: a websocket was requested. Clients with a fallback then use it immediately.
     pub fn upgrade_required() -> Refusal {
         let text = "websockets are not supported: send `POST /v1/responses`";
         Refusal { allow: Some("POST"), ..Refusal::invalid(426, text) }
@@ -518,7 +518,8 @@ impl Refusal {
         Refusal::invalid(400, text)
     }
 
-    /// 400: the conversation is longer than the model can read. `message` is what clients of its format know it by.
+    /// 400: the conversation is longer than the model can read. `message` has the words by which clients of its API
+    /// format recognise this.
     pub fn context_overflow(message: String) -> Refusal {
         Refusal { too_long: true, ..Refusal::invalid(400, message) }
     }
@@ -562,7 +563,7 @@ impl Refusal {
         Refusal::new(RefusalKind::Timeout, 504, format!("the model exceeded {setting} ({})", shown(limit)))
     }
 
-    /// 500: a bug of ours was caught.
+    /// 500: the gateway caught an error of its own.
     pub fn internal() -> Refusal {
         Refusal::new(RefusalKind::Upstream, 500, "the gateway failed while handling this request").closing()
     }

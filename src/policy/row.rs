@@ -220,7 +220,7 @@ mod tests {
     );
 
     #[test]
-    fn a_row_is_written_as_shared_ledgers_hold_it_and_comes_back_as_it_was() {
+    fn a_row_has_the_stored_form_of_shared_ledgers_and_survives_a_round_trip() {
         assert_eq!(serde_json::to_string(&row()).unwrap(), STORED);
         assert_eq!(serde_json::from_str::<Row>(STORED).unwrap(), row());
         for cut in (0..STORED.len()).filter(|cut| STORED.is_char_boundary(*cut)) {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_waited_says_so() {
+    fn a_row_records_its_wait_in_the_queue() {
         let waited = Row { queued_ms: 8, ..row() };
         let text = serde_json::to_string(&waited).unwrap();
         assert_eq!(text, STORED.replace("\"d\":7", "\"d\":7,\"q\":8"));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_whom_it_was_for_where_that_is_known() {
+    fn a_row_records_group_user_session_and_client_if_known() {
         let known = Row {
             group: "labs/\u{fc}".into(),
             user: Some("0123456789abcdef".into()),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_numbers_are_cut_when_they_are_written() {
+    fn absurd_numbers_are_capped_when_written() {
         let mut absurd = row();
         absurd.usage.out = u64::MAX;
         absurd.cost_nano = u64::MAX;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_request_comes_back_as_it_was() {
+    fn a_running_request_survives_a_round_trip() {
         let row = row();
         let (money, group) = (9, Arc::from("eng/research"));
         let running = Running { request: row.request, key: row.key, admitted: row.admitted, reserved: 8, money, group };

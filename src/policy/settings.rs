@@ -83,7 +83,7 @@ pub trait Settings: Sized + 'static {
 /// ```
 ///
 /// where the kind is a [`kinds::Kind`] of that type, `Live` or `Restart` is a [`Reload`], and `, was "name"` may follow
-/// for a setting that was renamed. A row that ends behind its default is a field alone: a reader of its own fills it.
+/// for a setting that was renamed. A row that ends after its default declares only a field, which separate code fills.
 macro_rules! section {
     (
         $(#[$about:meta])*
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_has_its_defaults_and_what_is_written() {
+    fn a_section_holds_its_defaults_and_the_written_values() {
         let default = Lamp { place: "desk", on: false, level: 5, rest: None };
         assert_eq!(read(""), (default, vec![], vec![]));
         let (lamp, errors, _) = read("on = true\nlevel = 7\nrest = \"2s\"");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_found_at_once() {
+    fn all_mistakes_are_reported_together() {
         let (_, errors, _) = read("on = 1\nlevel = 11\nrest = \"1h\"\nplace = \"floor\"");
         let lines: Vec<&str> = errors.iter().filter_map(|error| error.split(": ").next()).collect();
         assert_eq!(lines, ["t:1", "t:2", "t:3", "t:4"], "{errors:?}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_is_kept_and_named() {
+    fn settings_that_need_a_restart_are_kept_and_named() {
         let (mut lamp, ..) = read("on = true\nlevel = 7");
         assert_eq!(lamp.keep(&Lamp { rest: Some(Duration::from_secs(3)), ..Lamp::default() }), ["level", "rest"]);
         assert_eq!((lamp.on, lamp.level, lamp.rest), (true, 5, Some(Duration::from_secs(3))));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_name_is_understood_with_a_warning_but_not_beside_the_new_one() {
+    fn a_former_name_is_accepted_with_a_warning_but_not_together_with_the_new_name() {
         let (lamp, errors, warnings) = read("on = true\nbrightness = 7");
         assert_eq!((lamp.level, errors), (7, vec![]));
         assert_eq!(warnings, ["t:2: brightness: renamed: write `level`"]);

@@ -47,7 +47,8 @@ pub struct Usage {
     pub cache_read: u64,
     /// Prompt tokens written to the provider's cache.
     pub cache_write: u64,
-    /// Of these, tokens that are to stay there for an hour. Only priced apart, not stored.
+    /// Part of `cache_write`: tokens cached for an hour. They have their own price, and the ledger does not store their
+    /// number.
     pub hour_write: u32,
     /// Completion tokens, reasoning included.
     pub out: u64,
@@ -64,7 +65,7 @@ impl Usage {
         Usage { uncached_in, cache_read, cache_write, out, ..self }
     }
 
-    /// Sum of both.
+    /// Sum of `self` and `other`.
     pub fn plus(self, other: Usage) -> Usage {
         let source = match (self.source, other.source) {
             (one, UsageSource::None) | (UsageSource::None, one) => one,
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_four_kinds_are_priced_apart_and_rounded_once() {
+    fn the_four_kinds_of_tokens_are_priced_separately_and_rounded_once() {
         let usage = Usage { uncached_in: 1, cache_read: 1, cache_write: 1, out: 1, ..Usage::default() };
         // 250 + 25 + 312.5 + 2000 nano-dollars
         assert_eq!(usage.cost_nano(&PRICES), 2588);
@@ -140,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn writes_for_an_hour_have_their_own_price() {
+    fn cache_writes_for_an_hour_have_their_own_price() {
         let dear = Prices { hour_write: 500_000, ..PRICES };
         let usage = Usage { cache_write: 3000, hour_write: 2000, ..Usage::default() };
         assert_eq!((usage.prompt(), usage.cost_nano(&PRICES)), (3000, 937_500));
         assert_eq!(usage.cost_nano(&dear), 312_500 + 1_000_000);
         assert_eq!(usage.plus(usage).bounded().cost_nano(&dear), 2 * usage.cost_nano(&dear));
         assert_eq!(most_nano(3000, 0, &dear.into()), 3000 * 500);
-        // No more are for an hour than there are.
+        // The hour's price applies to no more tokens than were written to the cache.
         assert_eq!(Usage { cache_write: 1, ..usage }.cost_nano(&dear), 500);
     }
 
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_used_costs_at_least_what_is() {
+    fn the_highest_possible_cost_is_at_least_the_actual_cost() {
         assert_eq!(most_nano(1_000_000, 1_000_000, &PRICES.into()), 312_500_000 + 2_000_000_000);
         let cheap = Prices { cache_write: 1, hour_write: 1, cache_read: 2, ..PRICES };
         assert_eq!(most_nano(1_000_000, 0, &cheap.into()), 250_000_000);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn reservation_covers_each_tier_that_the_prompt_may_be_in() {
+    fn a_reservation_covers_each_tier_that_the_prompt_may_be_in() {
         let tiers = [
             PriceTier { above: 100, prices: Prices { input: 500_000, ..PRICES } },
             PriceTier { above: 1000, prices: Prices { output: 9_000_000, ..PRICES } },
@@ -185,7 +186,7 @@ mod tests {
         let base = ModelPrices::from(PRICES);
         assert_eq!(most_nano(75, 10, &prices), most_nano(75, 10, &base));
         assert_eq!(most_nano(76, 10, &prices), 76 * 500 + 10 * 2000);
-        // The input of the tier below is dearer, and the output of this one.
+        // Input costs more in the tier below, and output costs more in this one.
         assert_eq!(most_nano(751, 0, &prices), 751 * 500);
         assert_eq!(most_nano(751, 1000, &prices), 751 * 312 + 376 + 1000 * 9000);
     }
@@ -219,7 +220,7 @@ mod tests {
             };
             let tier = |index: usize| PriceTier { above: written[index].0, prices: prices(written[index]) };
             let model = ModelPrices { base: prices(written[0]), tiers: [tier(1), tier(2)].into() };
-            // Every token one by one, in pico-dollars.
+            // Price every token separately, in pico-dollars.
             let prompt = fresh + read + write;
             let price = written.iter().rfind(|(above, _)| *above == 0 || prompt > *above).unwrap().1;
             let hour = hour.min(write);

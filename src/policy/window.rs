@@ -7,7 +7,7 @@ use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 const SECOND_MS: u64 = 1000;
-/// Milliseconds of a UTC day; Unix time knows no leap seconds.
+/// Milliseconds of a UTC day; Unix time has no leap seconds.
 pub const DAY_MS: u64 = 86_400 * SECOND_MS;
 /// 9999-12-31T23:59:59Z, the last moment that has a date; later ones count as this one.
 const LAST_MS: u64 = 253_402_300_799 * SECOND_MS;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_runs_from_its_first_to_the_next_first() {
+    fn a_month_runs_from_its_first_day_to_the_first_day_of_the_next() {
         let month = |moment| bounds(Period::Month, moment);
         assert_eq!(month("2026-11-20T09:13:07Z"), midnights("2026-11-01", "2026-12-01"));
         assert_eq!(month("2026-12-31T23:59:59Z"), midnights("2026-12-01", "2027-01-01"));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_of_http_are_read_in_all_three_forms() {
+    fn http_dates_are_read_in_all_three_forms() {
         let asked = at("1994-11-06T08:49:37Z");
         for text in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
             assert_eq!(parse_http_date(text), Some(asked), "{text}");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_gone_mad_is_written_as_some_date_and_breaks_nothing() {
+    fn absurd_clock_times_are_written_as_the_last_date_and_break_nothing() {
         assert_eq!(iso(Unix(u64::MAX)), "9999-12-31T23:59:59Z");
         let mut text = Vec::new();
         write_http_date(Unix(u64::MAX), &mut text);

@@ -123,7 +123,7 @@ pub enum Done {
     Before,
 }
 
-/// What a host holds, by account, window and period.
+/// Running requests of one host, by account, window and period.
 pub type Holds = BTreeMap<AccountSpans, Holding>;
 
 /// Running requests of one account, window and period.

@@ -157,7 +157,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// Does all tasks and whatever is due. Returns the time until the next round if no task is urgent.
+    /// Does all tasks and all other work that is due. Returns the time until the next round if no task is urgent.
     pub fn round(&mut self, tasks: &mut Vec<Task>) -> Duration {
         let asks = self.take(tasks);
         self.work(asks);

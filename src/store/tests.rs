@@ -763,7 +763,7 @@ fn a_slow_commit_does_not_delay_a_caller_that_hands_over_rows() {
     for n in 0..100 {
         handle.write(vec![row(A, n, "m", 1)]);
     }
-    assert!(told.try_recv().is_err(), "all must be handed over before the first commit ends");
+    assert!(told.try_recv().is_err(), "all rows must be handed over before the first commit ends");
     assert!(matches!((next(&told), next(&told)), (StoreNotice::Failed(_), StoreNotice::Recovered)));
     assert_eq!(handle.finish(), Leftover::default());
     assert_eq!(place.shared().count_rows().unwrap(), 100);

@@ -132,8 +132,8 @@ fn http_head(data: &[u8]) {
     }
 }
 
-/// Checks that a complete head is equal however it arrived, and that an invalid one is rejected either way (a part may
-/// show another of its errors).
+/// Checks that a head gives the same result however it arrives. An invalid one must be rejected either way, though a
+/// part of it may show another of its errors.
 fn same_kind(at_once: &str, in_parts: &str) {
     if at_once.starts_with("Err") {
         assert!(in_parts.starts_with("Err"), "{at_once} but {in_parts}");

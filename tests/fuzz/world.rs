@@ -438,7 +438,7 @@ impl World {
             }
             actions.into_iter().for_each(|action| self.perform(action));
         }
-        panic!("actions without end");
+        panic!("the actions do not end");
     }
 
     fn perform(&mut self, action: Action) {
@@ -475,7 +475,7 @@ impl World {
         self.advance(3_600_000_000);
         // After a hand-over, the gateway waits for its last requests without a deadline.
         let due = self.gateway.next_deadline().filter(|due| *due < Mono::NEVER);
-        assert_eq!(due, None, "a deadline is left after everybody has left");
+        assert_eq!(due, None, "a deadline is left after all clients have left");
         nothing_is_held(&self.gateway.vitals()).unwrap();
     }
 }

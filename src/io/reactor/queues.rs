@@ -1,5 +1,5 @@
-//! Queues of the event loop: links to be served, links that send much, links in a TLS handshake, and links to be flushed.
-//! A link is at most once in one of the first three, and at most once in the last. Also the share of each host in the
+//! Queues of the event loop: links to be served, bulk senders, links in a TLS handshake, and links to be flushed. A
+//! link is at most once in one of the first three, and at most once in the last. Also the share of each host in the
 //! handshakes of one iteration.
 
 use super::super::links::{Flags, Link};
@@ -9,9 +9,9 @@ use crate::base::slots::Id;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Links to be served. Links in a handshake have a separate queue: a flood of them is longer than many iterations, and
-/// no other link may wait behind them. Links that send much have one, too: a round over all of them may take long, and a
-/// small request must not wait for it.
+/// Links to be served. Links in a handshake have a separate queue, since a flood of them can last for many iterations
+/// and no other link may wait behind them. Links that send much have one too, since a round over all of them may take
+/// long and a small request must not wait for it.
 #[derive(Default)]
 pub(super) struct RunQueue {
     ready: VecDeque<Id<Link>>,
@@ -39,13 +39,13 @@ impl RunQueue {
         }
     }
 
-    /// Number of links that are not in a handshake.
+    /// Number of queued links that are not in a handshake.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.ready.len() + self.bulk.len()
     }
 
-    /// Takes out the link to be served as number `count` of an iteration.
+    /// Removes and returns the link to be served as number `count` of an iteration.
     #[inline]
     pub(super) fn next(&mut self, count: usize) -> Option<Id<Link>> {
         let turn = if count.is_multiple_of(BULK_SHARE) { self.bulk.pop_front() } else { None };

@@ -99,7 +99,7 @@ impl Core for Puppet {
         Some(conn)
     }
     fn bytes(&mut self, conn: Conn, data: &[u8], _: Now) {
-        assert_ne!(self.panic_at, data.first().copied(), "as ordered");
+        assert_ne!(self.panic_at, data.first().copied(), "the test asked for this panic");
         std::thread::sleep(self.dwell);
         self.tell(Heard::Bytes(conn, data.to_vec()));
         if self.echo {

@@ -180,10 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_and_printed_and_its_mistakes_are_found() {
+    fn discover_is_read_printed_and_checked() {
         let config = parse(&provider("p", "discover = {}")).unwrap();
         let default = Discover { every: Duration::from_secs(300), prefix: String::new(), context: 128_000 };
-        assert_eq!(config.providers[0].discover, Some(default), "and no model is needed");
+        assert_eq!(config.providers[0].discover, Some(default), "no [[models]] is needed with `discover`");
         let page = effective(&config);
         assert!(page.contains("discover = { every = \"5m\", prefix = \"\", context = \"128K\" }\n"), "{page}");
         assert_eq!(effective(&parse(&page).unwrap()), page);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_of_a_list_has_a_target_for_each_credential_and_goes_with_the_list() {
+    fn a_discovered_model_has_a_target_per_credential_and_disappears_with_its_list() {
         let two = "api_keys = [{ env = \"A\" }, { env = \"B\" }]\ndiscover = { prefix = \"p/\" }";
         let mut config = parse(&provider("p", two)).unwrap();
         assert!(config.take_list(0, list(&["m", "n", "m"])) && !config.take_list(0, list(&["m", "n", "m"])));
@@ -211,7 +211,7 @@ mod tests {
         let model = config.catalog.get(config.catalog.asked("p/m").unwrap()).unwrap();
         let labels: Vec<&str> = model.targets.iter().map(|target| &*target.label).collect();
         assert_eq!((labels, model.shares, model.discovered), (vec!["p#1/m", "p#2/m"], true, true));
-        assert!(!effective(&config).contains("[[models]]"), "it is not configured");
+        assert!(!effective(&config).contains("[[models]]"), "a discovered model is not printed as configured");
         let mut next = parse(&provider("p", two)).unwrap();
         next.keep_lists(&config);
         assert_eq!(ids(&next), ["p/m", "p/n"]);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_catalog_has_a_bound() {
+    fn the_catalog_holds_a_limited_number_of_models() {
         let providers: String =
             (0..CATALOG_MAX / LISTED_MAX + 1).map(|n| provider(&format!("p{n}"), "discover = {}")).collect();
         let mut config = parse(&providers).unwrap();

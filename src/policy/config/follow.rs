@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_keep_their_numbers_through_every_change() {
+    fn tls_peers_keep_their_index_across_reloads() {
         let first = parse("", &["a.test", "b.test"]);
         let mut second = parse("", &["c.test", "b.test"]);
         second.follow(&first).unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_would_grow_for_ever_is_refused() {
+    fn a_reload_that_would_overfill_the_table_is_refused() {
         let mut config = parse("", &["a.test"]);
         for n in 0..ENTRIES_MAX - 1 {
             let mut next = parse("", &[&format!("host{n}.test")]);
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn no_other_section_has_a_setting_that_needs_a_restart() {
+    fn no_upstream_plan_or_capability_setting_needs_a_restart() {
         assert!(fixed().len() >= 9, "{:?}", fixed());
         let others = fixed_in::<UpstreamLimits>().chain(fixed_in::<Plan>()).chain(fixed_in::<Capabilities>());
         assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]
-    fn what_needs_a_restart_is_named_and_stays() {
+    fn settings_that_need_a_restart_are_reported_and_keep_their_value() {
         let first = parse("[server]\nlisten = \"127.0.0.1:1\"\nmax_body = \"1MiB\"", &["a.test"]);
         let mut second = parse(
             "[server]\nlisten = \"127.0.0.1:2\"\nmax_body = \"2MiB\"\n[store]\nurl = \"sqlite:other.db\"\n\

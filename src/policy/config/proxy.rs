@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_is_asked_for_by_host_and_port_with_the_proxys_own_credentials() {
+    fn a_connect_request_names_host_and_port_and_carries_the_proxy_credentials() {
         let proxy = |written: &str, base: &str| proxy(written, base);
         let said = |proxy: &Proxy| String::from_utf8(proxy.tunnel.bytes().to_vec()).unwrap();
         let plain = proxy("\"http://proxy.lan:3128\"", "https://api.example.com/v1");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_never_shown() {
+    fn the_password_of_a_proxy_is_never_shown() {
         for (written, shown) in [
             ("\"http://me:s3cret@p.test:1\"", "proxy = \"http://***@p.test:1\""),
             ("{ file = \"/run/proxy\" }", "proxy = { file = \"/run/proxy\" }"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_by_a_proxy_connects_to_no_other_address() {
+    fn a_provider_with_a_proxy_connects_only_to_the_proxy() {
         let config = parsed("\"http://10.1.1.1:3128\"", "http://192.0.2.7/v1").unwrap();
         assert_eq!(config.providers[0].addresses, ["10.1.1.1:3128".parse().unwrap()]);
         let config = parsed("\"http://proxy.lan:3128\"", "http://192.0.2.7/v1").unwrap();

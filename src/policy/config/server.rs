@@ -504,7 +504,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_the_successes_is_logged_by_their_ids() {
+    fn a_share_of_successful_requests_is_selected_for_the_log_by_id() {
         let ids = (0..10_000u32).map(|n| {
             let mut id = [0; 16];
             id[..4].copy_from_slice(&n.wrapping_mul(0x9e37_79b9).to_be_bytes());

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_and_printed_without_its_secrets() {
+    fn telemetry_is_read_and_printed_without_secrets() {
         let headers = "{ \"x-tenant\" = \"ops\", \"authorization\" = { env = \"AUTH\" } }";
         let config = parse(&format!("otlp = \"https://c.test/base/\"\nheaders = {headers}\nsample = 0.25")).unwrap();
         let collector = config.telemetry.collector.as_deref().unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn its_mistakes_are_found() {
+    fn mistakes_in_telemetry_are_reported() {
         for (wrong, why) in [
             ("otlp = \"localhost:4318\"", "otlp: expected a URL"),
             ("otlp = \"http://me:s3cret@c.test\"", "otlp: expected a URL"),

@@ -47,7 +47,7 @@ fn errors(text: &str) -> Vec<String> {
     parse(text).err().unwrap_or_default().iter().map(ToString::to_string).collect()
 }
 
-/// Checks that `text` has exactly one error, at this line and field, whose message contains `words`.
+/// Checks that `text` has exactly one error, which is at this line and field and whose message contains `words`.
 #[track_caller]
 fn one_error(text: &str, line: u32, field: &str, words: &str) {
     let found = parse(text).err().unwrap_or_default();
@@ -59,23 +59,23 @@ fn one_error(text: &str, line: u32, field: &str, words: &str) {
 const PROVIDER: &str = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:9/v1\"\n";
 const MODEL: &str = "[[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
 
-/// A valid configuration, with `more` in front: its lines count from 1.
+/// Returns a valid configuration that begins with `more`, so the lines of `more` are numbered from 1.
 fn with(more: &str) -> String {
     format!("{more}\n{PROVIDER}{MODEL}")
 }
 
-/// A provider with these lines, the first of them on line 3, and a model for it.
+/// Returns a provider with these lines, which begin on line 3, and a model that it serves.
 fn provider(lines: &str) -> String {
     format!("[[providers]]\nname = \"p\"\n{lines}\n{MODEL}")
 }
 
-/// A model with these lines, the first of them on line 6.
+/// Returns a model with these lines, which begin on line 6.
 fn model(lines: &str) -> String {
     format!("{PROVIDER}[[models]]\n{lines}\n")
 }
 
 #[test]
-fn the_full_example_is_understood() {
+fn the_full_example_is_read() {
     let text = r#"
 default_model = "small"
 
@@ -159,7 +159,7 @@ fn every_documented_default_is_filled_in() {
 }
 
 #[test]
-fn the_result_can_be_shared_between_threads() {
+fn the_configuration_can_be_shared_between_threads() {
     fn shareable<T: Send + Sync + 'static>(_: &T) {}
     shareable(&Arc::new(parse(&with("")).unwrap()));
 }
@@ -182,14 +182,14 @@ fn a_syntax_error_names_its_line() {
 }
 
 #[test]
-fn all_errors_are_found_at_once_in_the_order_of_their_lines() {
+fn all_errors_are_reported_together_in_line_order() {
     let text = with("default_model = \"x\"\n[server]\nlisten = \"nowhere\"\nmax_body = \"huge\"\n[store]\nurl = \"x\"");
     let lines: Vec<Option<u32>> = parse(&text).unwrap_err().iter().map(|error| error.line).collect();
     assert_eq!(lines, [Some(1), Some(3), Some(4), Some(6)]);
 }
 
 #[test]
-fn unknown_keys_are_errors_everywhere_with_a_hint_where_one_is_near() {
+fn unknown_keys_are_errors_with_a_hint_if_a_known_key_is_similar() {
     one_error(&with("defaultmodel = \"m\""), 1, "defaultmodel", "did you mean `default_model`?");
     one_error(&with("[servers]"), 1, "servers", "did you mean `server`?");
     one_error(&with("[server]\nlistn = \"127.0.0.1:1\""), 2, "server.listn", "did you mean `listen`?");
@@ -220,7 +220,7 @@ fn unknown_keys_are_errors_everywhere_with_a_hint_where_one_is_near() {
 }
 
 #[test]
-fn listeners_are_an_address_or_a_list() {
+fn listen_takes_an_address_or_a_list() {
     let config = parse(&with("[server]\nlisten = [\"127.0.0.1:1\", \"[::]:2\"]")).unwrap();
     assert_eq!(config.server.listen.len(), 2);
     one_error(&with("[server]\nlisten = []"), 2, "server.listen", "at least one");
@@ -365,7 +365,7 @@ fn values_of_the_store_table_are_checked() {
 }
 
 #[test]
-fn memory_sets_limits_that_keep_the_worst_case_within_it() {
+fn limits_derived_from_memory_keep_the_worst_case_within_it() {
     let tls = "[[providers]]\nname = \"q\"\nshape = \"messages\"\nbase_url = \"https://h/v1\"\n";
     for memory in [16, 64, 256, 2048] {
         for more in ["", tls] {
@@ -373,7 +373,7 @@ fn memory_sets_limits_that_keep_the_worst_case_within_it() {
             let config = parse(&text).unwrap();
             let (server, worst) = (&config.server, config.worst_case_bytes(0));
             assert!(worst <= memory << 20, "{worst} of {memory} MiB");
-            assert!(worst >= (memory << 20) * 3 / 4 || memory > 256, "{worst} of {memory} MiB is wasted");
+            assert!(worst >= (memory << 20) * 3 / 4 || memory > 256, "only {worst} bytes of {memory} MiB are used");
             assert!(server.max_buffered as u64 >= 4 * server.max_body && server.max_body >= 128 << 10);
             let printed = effective(&config);
             assert!(printed.contains("# max_body = ") && effective(&parse(&printed).unwrap()) == printed, "{printed}");
@@ -396,7 +396,7 @@ fn memory_sets_limits_that_keep_the_worst_case_within_it() {
 }
 
 #[test]
-fn limits_are_set_again_in_a_provider_and_timeouts_in_a_model() {
+fn a_provider_overrides_limits_and_a_model_overrides_timeouts() {
     let text = "[upstream]\nconnect_timeout = \"1s\"\nidle_timeout = \"2s\"\nattempts = 3\nbreaker_failures = 0\n\
         breaker_cooldown = \"9s\"\npool_max_idle = 1\npool_idle_timeout = \"8s\"\nmax_event = \"1MiB\"\n\
         max_response = \"2MiB\"\nfirst_byte_timeout = \"7s\"\nrequest_timeout = \"6s\"\n\
@@ -414,7 +414,7 @@ fn limits_are_set_again_in_a_provider_and_timeouts_in_a_model() {
 }
 
 #[test]
-fn each_of_the_four_timeouts_of_a_model_stands_for_its_own() {
+fn each_timeout_of_a_model_sets_only_the_limit_of_its_name() {
     let set = |key: &str| {
         let text = model(&format!("id = \"m\"\ncontext = 1\ntargets = [{{ provider = \"p\" }}]\n{key} = \"7s\""));
         parse(&text).unwrap().catalog.models()[0].targets[0].limits
@@ -432,7 +432,7 @@ fn each_of_the_four_timeouts_of_a_model_stands_for_its_own() {
 }
 
 #[test]
-fn the_old_name_of_a_setting_is_understood_with_a_warning() {
+fn the_old_name_of_a_setting_is_accepted_with_a_warning() {
     let config = parse(&with("[server]\ncommit_after = \"6s\"")).unwrap();
     assert_eq!(config.server.heartbeat_after, Duration::from_secs(6));
     let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
@@ -446,7 +446,7 @@ fn the_old_name_of_a_setting_is_understood_with_a_warning() {
 }
 
 #[test]
-fn admin_tokens_that_protect_nothing_are_warned_of() {
+fn ineffective_admin_tokens_cause_a_warning() {
     let (long, other) = ("{ env = \"LONG_TOKEN\" }", "{ env = \"OTHER_TOKEN\" }");
     let warned = |listen: &str, read: &str, write: &str| {
         let text = with(&format!("[server]\n{listen}\nadmin_token = {read}\nadmin_write_token = {write}"));
@@ -471,7 +471,7 @@ fn base(shape: &str, url: &str) -> Provider {
 }
 
 #[test]
-fn a_base_url_is_what_the_providers_own_sdk_is_given() {
+fn a_base_url_has_the_form_that_the_providers_own_sdk_takes() {
     let cases = [
         ("chat", "https://h/v1", "/v1/chat/completions"),
         ("chat", "https://h/v1/", "/v1/chat/completions"),
@@ -542,7 +542,7 @@ fn a_bad_base_url_is_refused() {
 const RIGHT: &str = "shape = \"chat\"\nbase_url = \"https://h/v1\"\n";
 
 #[test]
-fn a_program_is_not_run_where_anything_that_is_written_about_it_is_wrong() {
+fn a_program_is_not_run_if_its_entry_has_an_error() {
     let ran = std::cell::Cell::new(0);
     let run = |_: &[String], _: &[String]| {
         ran.set(ran.get() + 1);
@@ -589,7 +589,7 @@ fn secrets_come_from_a_variable_or_a_file_and_never_from_the_text() {
 }
 
 #[test]
-fn a_provider_has_several_credentials_and_a_program_may_print_them() {
+fn a_provider_may_have_several_credentials_some_printed_by_programs() {
     let key = |line: &str| provider(&format!("{RIGHT}{line}"));
     let all = "api_keys = [{ env = \"GOOD_KEY\" }, { command = [\"token\", \"sk-x\"], weight = 3 }, \
                { file = \"/run/secrets/key\" }]";
@@ -626,7 +626,7 @@ fn a_provider_has_several_credentials_and_a_program_may_print_them() {
 }
 
 #[test]
-fn a_model_says_what_it_keeps_together_and_a_target_how_many_it_takes() {
+fn affinity_balance_and_target_concurrency_are_read() {
     let text = |more: &str, url: &str| {
         let targets = "targets = [{ provider = \"p\", concurrency = 5 }, { provider = \"p\", model = \"n\" }]";
         format!(
@@ -638,14 +638,14 @@ fn a_model_says_what_it_keeps_together_and_a_target_how_many_it_takes() {
     let plain = model("", "redis://h/0");
     assert_eq!((plain.affinity, plain.balance, plain.shares), (Affinity::Session, Balance::Affinity, false));
     let places: Vec<(u32, u32)> = plain.targets.iter().map(|t| (t.concurrency, t.places)).collect();
-    assert_eq!(places, [(5, 2), (0, 0)], "each host has its share");
+    assert_eq!(places, [(5, 2), (0, 0)], "with two hosts, each may use half of a target's concurrency");
     let alone = model("affinity = \"key\"\nbalance = \"least_busy\"", "sqlite:t.db");
     assert_eq!((alone.affinity, alone.balance, alone.targets[0].places), (Affinity::Key, Balance::LeastBusy, 5));
     assert!(errors(&text("affinity = \"user\"", "sqlite:t.db"))[0].contains("models[0].affinity"));
 }
 
 #[test]
-fn a_target_may_have_a_context_of_its_own_and_the_largest_bounds_what_a_prompt_reserves() {
+fn a_target_may_have_its_own_context_and_the_largest_bounds_reservations() {
     let read = |targets: &str| {
         let text = model(&format!("id = \"m\"\ncontext = \"64K\"\ntargets = [{targets}]"));
         parse(&text).unwrap().catalog.models()[0].clone()
@@ -660,7 +660,7 @@ fn a_target_may_have_a_context_of_its_own_and_the_largest_bounds_what_a_prompt_r
 }
 
 #[test]
-fn a_model_says_how_many_may_wait_for_it_and_how_long() {
+fn the_queue_of_a_model_and_the_share_of_a_plan_are_read() {
     let text = |more: &str| model(&format!("id = \"m\"\ncontext = 1\ntargets = [{{ provider = \"p\" }}]\n{more}"));
     let queue = |more: &str| parse(&text(more)).unwrap().catalog.models()[0].queue;
     assert_eq!(queue(""), None);
@@ -683,7 +683,7 @@ fn a_model_says_how_many_may_wait_for_it_and_how_long() {
 }
 
 #[test]
-fn a_secret_in_the_place_of_its_name_is_not_repeated() {
+fn a_secret_written_in_place_of_its_name_is_not_shown_in_the_error() {
     for secret in ["sk-proj-abcdef0123456789", "gsk_abcdef0123456789", "AIzaSyabcdef0123456789", "a1b2c3d4e5f60718"] {
         for reference in [format!("{{ env = \"{secret}\" }}"), format!("{{ file = \"{secret}\" }}")] {
             let text = provider(&format!("{RIGHT}api_key = {reference}"));
@@ -693,11 +693,11 @@ fn a_secret_in_the_place_of_its_name_is_not_repeated() {
         }
     }
     let named = provider(&format!("{RIGHT}api_key = {{ file = \"conf/my-secret.txt\" }}"));
-    assert!(errors(&named)[0].contains("my-secret.txt"), "a path is");
+    assert!(errors(&named)[0].contains("my-secret.txt"), "a path is shown");
 }
 
 #[test]
-fn a_credential_goes_where_the_shape_or_the_operator_wants_it() {
+fn a_credential_is_sent_in_the_header_of_the_shape_or_of_auth() {
     let header = |shape: &str, more: &str| {
         let lines =
             format!("shape = \"{shape}\"\nbase_url = \"https://h/v1\"\napi_key = {{ env = \"GOOD_KEY\" }}\n{more}");
@@ -716,7 +716,7 @@ fn a_credential_goes_where_the_shape_or_the_operator_wants_it() {
 }
 
 #[test]
-fn headers_are_checked_so_that_none_can_break_a_request_or_hide_a_secret() {
+fn headers_that_break_a_request_or_carry_credentials_are_refused() {
     let headers = |value: &str| provider(&format!("{RIGHT}headers = {{ {value} }}"));
     let read = parse(&headers("\"X-Tenant\" = \"a b\", other = \"1\"")).unwrap().providers.remove(0).headers;
     assert_eq!(read.len(), 2);
@@ -767,14 +767,14 @@ fn values_of_a_provider_are_checked() {
 }
 
 #[test]
-fn addresses_take_the_port_of_the_url_unless_they_have_their_own() {
+fn addresses_without_a_port_use_the_port_of_the_url() {
     let text = provider(&format!("{RIGHT}addresses = [\"10.0.0.1\", \"10.0.0.2:8\", \"::1\", \"[::1]:9\"]"));
     let addresses: Vec<String> = parse(&text).unwrap().providers[0].addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["10.0.0.1:443", "10.0.0.2:8", "[::1]:443", "[::1]:9"]);
 }
 
 #[test]
-fn tls_peers_are_listed_once_each() {
+fn each_tls_peer_is_listed_once() {
     let one = |name: &str, url: &str, more: &str| {
         format!("[[providers]]\nname = \"{name}\"\nshape = \"chat\"\nbase_url = \"{url}\"\n{more}\n")
     };
@@ -824,7 +824,7 @@ fn values_of_a_model_are_checked() {
 }
 
 #[test]
-fn members_that_a_model_writes_are_checked() {
+fn params_of_a_model_are_checked() {
     let right = "id = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
     let many: String = (0..33).map(|n| format!("a{n} = 1, ")).collect();
     let long = format!("{{ a = \"{}\", b = \"{}\" }}", "x".repeat(8000), "x".repeat(8400));
@@ -855,7 +855,7 @@ fn members_that_a_model_writes_are_checked() {
         ] {
             one_error(&model(&format!("{right}{key} = {value}")), 9, field, words);
         }
-        // The line is that of the value itself, at any depth.
+        // Errors name the line of the value itself, at any depth.
         let lines = format!("{right}[models.{key}]\nb = 1\na = [\n  1,\n  nan,\n]");
         one_error(&model(&lines), 13, &a, "expected a finite number");
     }
@@ -864,7 +864,7 @@ fn members_that_a_model_writes_are_checked() {
 }
 
 #[test]
-fn members_that_a_model_writes_are_read_as_json_in_their_order() {
+fn params_of_a_model_are_read_as_json_in_order() {
     let right = "id = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
     let text = format!(
         "{right}set_params = {{ z = +1_000.50, top-k = 0xff, a = [true, -0.0, {{}}], s = \"\\\"\\u0001\\n\\\\é\" }}\n\
@@ -920,7 +920,7 @@ fn ids_and_contexts_of_models_are_checked() {
 }
 
 #[test]
-fn targets_are_checked_and_tried_in_their_order() {
+fn targets_are_checked_and_sorted_by_priority() {
     let text = |targets: &str| model(&format!("id = \"m\"\ncontext = 1\ntargets = {targets}"));
     one_error(&text("[]"), 8, "models[0].targets", "at least one target");
     one_error(&text("\"p\""), 8, "models[0].targets", "expected an array");
@@ -938,7 +938,7 @@ fn targets_are_checked_and_tried_in_their_order() {
 }
 
 #[test]
-fn what_is_written_wrongly_is_not_called_missing_as_well() {
+fn an_invalid_value_is_not_reported_as_missing_too() {
     let targets = "targets = [{ provider = \"p\" }]";
     let text = format!("default_model = \"m x\"\n{}", model(&format!("id = \"m x\"\ncontext = 1\n{targets}")));
     one_error(&text, 7, "models[0].id", "without spaces");
@@ -952,7 +952,7 @@ fn what_is_written_wrongly_is_not_called_missing_as_well() {
 }
 
 #[test]
-fn one_wrong_provider_does_not_make_its_models_wrong_too() {
+fn an_invalid_provider_causes_no_errors_in_its_models() {
     let text = provider("shape = \"chat\"\nbase_url = \"nowhere\"");
     one_error(&text, 4, "providers[0].base_url", "expected a URL");
 }
@@ -1014,7 +1014,7 @@ fn plans_are_checked_and_read() {
 }
 
 #[test]
-fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
+fn the_effective_configuration_parses_to_the_same_and_shows_no_secret() {
     let text = format!(
         "[server]\nadmin_token = {{ env = \"GOOD_KEY\" }}\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\n\
          [store]\nretention = \"400d\"\n[[providers]]\nname = \"q\"\nshape = \"messages\"\n\
@@ -1033,7 +1033,7 @@ fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
 }
 
 #[test]
-fn prices_may_have_tiers_by_the_length_of_the_prompt() {
+fn prices_may_have_tiers_by_prompt_length() {
     let text = "input_price = { \"272000\" = 2, \"0\" = 1 }\noutput_price = { \"0\" = 10, \"200K\" = 15 }\n\
                 cache_read_price = 0.1\n";
     let config = parse(&format!("default_model = \"m\"\n{PROVIDER}{MODEL}{text}")).unwrap();
@@ -1043,7 +1043,8 @@ fn prices_may_have_tiers_by_the_length_of_the_prompt() {
     let micro = |usd: [u64; 5]| usd.map(|tenths| tenths * 100_000);
     assert_eq!(of(&prices.base), micro([10, 100, 1, 10, 10]));
     let tiers: Vec<_> = prices.tiers.iter().map(|tier| (tier.above, of(&tier.prices))).collect();
-    // What no key says of a tier stays as in the tier below; a cache write costs what the tier's input does.
+    // A price without an entry for a tier keeps its value from the tier below. Without a price of its own, a cache
+    // write costs as much as the tier's input.
     assert_eq!(tiers, [(200_000, micro([10, 150, 1, 10, 10])), (272_000, micro([20, 150, 1, 20, 20]))]);
     let printed = effective(&config);
     assert!(printed.contains("input_price = { \"0\" = 1.00, \"200K\" = 1.00, \"272K\" = 2.00 }"), "{printed}");
@@ -1068,7 +1069,7 @@ fn prices_may_have_tiers_by_the_length_of_the_prompt() {
 }
 
 #[test]
-fn a_model_with_one_price_of_two_has_none_and_that_is_said() {
+fn a_model_with_one_price_of_two_is_unpriced_with_a_warning() {
     let prices = |text: &str| {
         let config = parse(&format!("{PROVIDER}{MODEL}{text}")).unwrap();
         let model = &config.catalog.models()[0];
@@ -1082,7 +1083,7 @@ fn a_model_with_one_price_of_two_has_none_and_that_is_said() {
     let (priced, input, said) = prices("input_price = 1");
     assert_eq!((priced, input, said.len()), (false, 0, 1));
     assert!(said[0].contains("models[0].output_price: missing, so the model is unpriced"), "{said:?}");
-    // Vectors and ranks have no tokens of their own.
+    // Embeddings and rerank answers have no output tokens, so they need no output price.
     assert_eq!(prices("serves = [\"embeddings\", \"rerank\"]\ninput_price = 1"), (true, 1_000_000, vec![]));
     assert!(!prices("serves = [\"embeddings\", \"completions\"]\ninput_price = 1").0);
     assert!(!prices("serves = [\"embeddings\"]\noutput_price = 1").0);
@@ -1128,7 +1129,7 @@ fn at(base_url: &str) -> Provider {
 }
 
 #[test]
-fn openai_itself_and_azure_are_known_by_their_hosts() {
+fn openai_and_azure_are_recognised_by_host() {
     for url in [
         "https://api.openai.com/v1",
         "https://API.OpenAI.com./v1",
@@ -1144,7 +1145,7 @@ fn openai_itself_and_azure_are_known_by_their_hosts() {
 }
 
 #[test]
-fn providers_on_the_own_network_are_known_by_their_hosts() {
+fn providers_on_the_local_network_are_recognised_by_host() {
     for url in [
         "http://127.0.0.1:8000/v1",
         "http://10.1.2.3/v1",
@@ -1169,7 +1170,7 @@ fn providers_on_the_own_network_are_known_by_their_hosts() {
 }
 
 #[test]
-fn an_alias_is_one_name_of_one_model_with_a_star_at_its_end_alone() {
+fn an_alias_belongs_to_one_model_and_may_only_end_in_a_star() {
     let models = |first: &str, second: &str| {
         format!(
             "[[models]]\nid = \"a\"\naliases = {first}\ncontext = \"1M\"\ntargets = [{{ provider = \"p\" }}]\n\
@@ -1197,11 +1198,11 @@ fn an_alias_is_one_name_of_one_model_with_a_star_at_its_end_alone() {
         let found = config.catalog.asked(name).and_then(|index| config.catalog.get(index));
         assert_eq!(found.map(|model| &*model.id), Some(id), "{name}");
     }
-    assert_eq!(config.catalog.find("gpt-4o"), None, "an alias is no id");
+    assert_eq!(config.catalog.find("gpt-4o"), None, "an alias is not an id");
 }
 
 #[test]
-fn a_secret_of_the_stores_url_comes_from_a_variable_or_a_file_and_is_encoded() {
+fn a_secret_in_the_store_url_is_read_from_its_source_and_percent_encoded() {
     let url = |written: &str| format!("[store]\nurl = {written}\n{PROVIDER}{MODEL}");
     let read = |written: &str| parse(&url(written)).unwrap_or_else(|errors| panic!("{errors:?}")).store.url;
     let meant = StoreUrl::Redis("redis://:sk-good@cache:6379/0".to_string());
@@ -1216,7 +1217,7 @@ fn a_secret_of_the_stores_url_comes_from_a_variable_or_a_file_and_is_encoded() {
 }
 
 #[test]
-fn what_is_relayed_goes_to_the_chat_shaped_targets_that_call_the_model_as_the_first_does() {
+fn relayed_requests_go_to_the_chat_targets_with_the_providers_model_of_the_first() {
     let providers = "[[providers]]\nname = \"m\"\nshape = \"messages\"\nbase_url = \"http://10.0.0.1\"\n\
                      [[providers]]\nname = \"c\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.2/v1\"\n";
     let models = |serves: &str, targets: &str| {
@@ -1236,7 +1237,7 @@ fn what_is_relayed_goes_to_the_chat_shaped_targets_that_call_the_model_as_the_fi
 }
 
 #[test]
-fn an_answer_that_the_buffers_could_never_hold_is_no_setting() {
+fn a_response_limit_that_the_buffers_can_never_hold_is_refused() {
     let small = "[server]\nmax_body = \"1MiB\"\nmax_buffered = \"16MiB\"\n";
     let most = (4 << 20) - (128 << 10);
     let config = parse(&with(small)).unwrap();

@@ -11,7 +11,7 @@ use crate::policy::plan::LimitOverrides;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
-/// Index of a key in a [`Keys`]. It is stable for the life of the process, also if keys are added and removed.
+/// Index of a key in a [`Keys`]. It is stable for the life of the process, even if keys are added or removed.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyIx(pub u32);
 
@@ -459,7 +459,7 @@ impl Keys {
         &self.kinds.kinds[ix.0 as usize].0
     }
 
-    /// Index of the key with this id, also if it is not valid any more.
+    /// Index of the key with this id, even if it is no longer valid.
     #[inline]
     pub fn index_of(&self, id: &KeyId) -> Option<KeyIx> {
         self.by_id.find(self.hashing.hash_one(id), |index| self.keys[index as usize].id == *id).map(KeyIx)
@@ -487,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_key_is_small() {
+    fn a_key_in_the_table_is_small() {
         // With a name of 24 bytes and its entry in the map of ids: 160 at most.
         assert!(size_of::<Kept>() <= 112, "{}", size_of::<Kept>());
     }
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_alike_share_a_kind_and_edits_leave_none_behind() {
+    fn equal_keys_share_a_kind_and_edits_leave_no_unused_kinds() {
         let mut keys = Keys::new(1);
         keys.load((0..1000).map(|id| record(id, "team", None)).collect());
         assert_eq!(keys.kinds().count(), 1);
@@ -519,15 +519,15 @@ mod tests {
         assert_eq!((keys.get(first).kind.plan.as_str(), kind), ("gold", Some(KindIx(1))));
         for own in 0..100 {
             let (_, kind) = keys.learn(record(7, "gold", Some(own)));
-            assert!(kind.is_some(), "another limit is another kind");
+            assert!(kind.is_some(), "a different limit needs a new kind");
         }
-        assert!(keys.kinds().count() <= 4, "{} kinds of two", keys.kinds().count());
-        assert_eq!(keys.learn(record(7, "team", None)), (first, None), "as it was at first");
+        assert!(keys.kinds().count() <= 4, "{} kinds are stored, two are in use", keys.kinds().count());
+        assert_eq!(keys.learn(record(7, "team", None)), (first, None), "the original kind is found again");
         assert_eq!(keys.len(), 1000);
     }
 
     #[test]
-    fn a_key_that_is_in_no_piece_is_gone_at_the_end() {
+    fn a_key_missing_from_every_part_of_a_list_is_gone_after_the_last() {
         let mut keys = Keys::new(1);
         keys.load(vec![record(1, "team", None), record(2, "team", None)]);
         let there = |keys: &Keys, id: u64| {
@@ -536,8 +536,8 @@ mod tests {
         };
         keys.begin();
         keys.learn(record(1, "team", None));
-        assert!(there(&keys, 1) && there(&keys, 2), "not all of them have been read yet");
-        // It was looked up meanwhile.
+        assert!(there(&keys, 1) && there(&keys, 2), "key 2 may still follow in a later part");
+        // Key 3 is looked up while the list is being read.
         keys.learn(record(3, "team", None));
         keys.end();
         assert_eq!([1, 2, 3].map(|id| there(&keys, id)), [true, false, true]);

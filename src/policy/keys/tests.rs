@@ -3,7 +3,7 @@ use crate::base::rng::Rng;
 
 const NOW: Unix = Unix(1_000_000);
 
-/// Fills from a seeded generator, so that a failing test repeats.
+/// Fills buffers from a seeded generator, so that a failure can be reproduced.
 fn filler(seed: u64) -> impl FnMut(&mut [u8]) {
     let mut rng = Rng::from_u64(seed);
     move |out: &mut [u8]| out.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8)
@@ -35,7 +35,7 @@ fn table(records: Vec<KeyRecord>) -> Keys {
 
 #[test]
 fn a_key_is_prefix_live_id_secret_and_checksum() {
-    // Form of a key: prefix, id, secret, checksum.
+    // A key consists of the prefix, `live_`, the id, the secret and the checksum.
     let issued = issue("tg_", filler(1));
     assert_eq!(issued.text.len(), 3 + 5 + 12 + 32 + 6);
     assert!(issued.text.starts_with("tg_live_"));
@@ -46,8 +46,8 @@ fn a_key_is_prefix_live_id_secret_and_checksum() {
 }
 
 #[test]
-fn the_checksum_is_the_crc32_of_all_that_precedes_in_base62() {
-    // CRC-32/ISO-HDLC of "123456789" is 0xcbf43926 = 3421780262, in base 62 three-zero-padded to six digits.
+fn the_checksum_is_the_crc32_of_everything_before_it_in_base62() {
+    // CRC-32/ISO-HDLC of "123456789" is 0xcbf43926 = 3421780262, which has six digits in base 62.
     let mut value = 3_421_780_262u64;
     let mut digits = Vec::new();
     for _ in 0..6 {
@@ -70,7 +70,7 @@ fn two_keys_differ_and_all_62_characters_appear() {
 
 #[test]
 fn random_characters_are_equally_likely() {
-    // Bytes 248..=255 would favour the first eight characters; they are drawn again.
+    // Bytes 248..=255 would favour the first eight characters, so other bytes are drawn in their place.
     let (mut byte, mut counts) = (0u8, [0u32; 256]);
     let mut out = vec![0u8; 248 * 4];
     random_characters(&mut out, &mut |drawn: &mut [u8]| {
@@ -86,7 +86,7 @@ fn random_characters_are_equally_likely() {
 }
 
 #[test]
-fn any_single_mistyped_character_is_refused_without_a_look_up() {
+fn a_key_with_one_mistyped_character_is_refused_without_a_lookup() {
     let issued = issue("tg_", filler(3));
     for at in 0..issued.text.len() {
         for wrong in [b'a', b'Z', b'0', b'_', b' ', 0xff] {
@@ -143,7 +143,7 @@ fn a_key_with_the_right_id_and_another_secret_is_refused() {
 }
 
 #[test]
-fn tags_follow_from_the_seed_alone_and_their_halves_differ() {
+fn tags_depend_on_the_seed_and_their_halves_differ() {
     let tag = |seed: u64| {
         let issued = issue("tg_", filler(7));
         let mut keys = Keys::new(seed);
@@ -157,7 +157,7 @@ fn tags_follow_from_the_seed_alone_and_their_halves_differ() {
 }
 
 #[test]
-fn what_was_proven_once_is_not_believed_for_longer_than_it_holds() {
+fn a_cached_identification_does_not_outlive_its_secret() {
     let issued = issue("tg_", filler(7));
     let renewed = reissue("tg_", issued.id, filler(8));
     let mut keys = table(vec![record(&issued)]);
@@ -170,7 +170,7 @@ fn what_was_proven_once_is_not_believed_for_longer_than_it_holds() {
     rotated.rotate(renewed.digest, Unix(NOW.0 + 1), NOW);
     keys.load(vec![rotated.clone()]);
     for _ in 0..2 {
-        assert!(opens(&mut keys, &issued), "its grace is not over");
+        assert!(opens(&mut keys, &issued), "the grace period of the old secret has not ended");
         assert!(opens(&mut keys, &renewed));
     }
     rotated.rotate(renewed.digest, NOW, NOW);
@@ -184,7 +184,7 @@ fn what_was_proven_once_is_not_believed_for_longer_than_it_holds() {
 }
 
 #[test]
-fn a_revoked_key_is_refused_whatever_the_clock_says() {
+fn a_revoked_key_is_refused_at_any_clock_time() {
     let issued = issue("tg_", filler(8));
     for revoked in [Unix(0), NOW, Unix(NOW.0 * 2)] {
         let mut keys = table(vec![KeyRecord { revoked: Some(revoked), ..record(&issued) }]);
@@ -201,7 +201,7 @@ fn a_key_is_refused_from_the_moment_it_expires() {
 }
 
 #[test]
-fn a_key_keeps_its_place_while_others_come_and_go() {
+fn a_key_keeps_its_index_while_others_are_added_and_removed() {
     let keys: Vec<Issued> = (10..13).map(|seed| issue("tg_", filler(seed))).collect();
     let mut known = table(vec![record(&keys[0]), record(&keys[1])]);
     let second = known.index_of(&keys[1].id).unwrap();
@@ -217,7 +217,7 @@ fn a_key_keeps_its_place_while_others_come_and_go() {
 }
 
 #[test]
-fn a_former_secret_opens_the_same_place_until_its_end() {
+fn a_former_secret_identifies_the_same_key_until_it_expires() {
     let old = issue("tg_", filler(14));
     let new = reissue("tg_", old.id, filler(15));
     assert_eq!((new.id, well_formed(new.text.as_bytes(), "tg_")), (old.id, Some(old.id)));
@@ -236,7 +236,7 @@ fn a_former_secret_opens_the_same_place_until_its_end() {
 }
 
 #[test]
-fn a_rotation_that_would_cut_off_a_secret_before_its_time_is_refused() {
+fn a_rotation_that_would_end_a_former_secret_early_is_refused() {
     let first = issue("tg_", filler(16));
     let mut key = record(&first);
     let until = |n: u8| Unix(NOW.0 + 100 + u64::from(n));
@@ -245,9 +245,9 @@ fn a_rotation_that_would_cut_off_a_secret_before_its_time_is_refused() {
     }
     let full = key.clone();
     assert!(!key.rotate([90; 32], until(90), NOW));
-    assert_eq!(key, full, "and nothing is changed");
+    assert_eq!(key, full, "a refused rotation changes nothing");
     assert!(key.former.iter().any(|former| former.digest == first.digest));
-    // Once the first of them has ended there is room; and without grace there always is.
+    // There is room once the first of them has ended. A rotation without grace always succeeds.
     assert!(key.rotate([91; 32], until(91), until(0)));
     assert_eq!(key.former.len(), FORMER_MAX);
     assert!(key.rotate([92; 32], NOW, NOW));
@@ -281,7 +281,7 @@ fn a_scope_without_words_permits_everything() {
 }
 
 #[test]
-fn naming_a_generation_endpoint_keeps_models_and_quota() {
+fn a_scope_with_a_generation_endpoint_includes_models_and_quota() {
     assert_eq!(scope(&["chat"], &[]).unwrap().endpoints_text(), "chat,models,quota");
     assert_eq!(scope(&["messages"], &[]).unwrap().endpoints_text(), "messages,models,quota");
     assert_eq!(scope(&["models"], &[]).unwrap().endpoints_text(), "models");
@@ -291,7 +291,7 @@ fn naming_a_generation_endpoint_keeps_models_and_quota() {
 }
 
 #[test]
-fn models_are_permitted_by_id_or_all_by_a_star() {
+fn a_scope_permits_models_by_id_or_all_with_a_star() {
     let some = scope(&[], &["a", "b"]).unwrap();
     assert!(some.allows_model("a") && some.allows_model("b"));
     assert!(!some.allows_model("c") && !some.allows_model("A") && !some.allows_model(""));
@@ -308,7 +308,7 @@ fn a_scope_reads_back_what_it_writes() {
 }
 
 #[test]
-fn a_scope_is_stored_so_that_what_was_all_of_it_once_stays_all_of_it() {
+fn a_stored_scope_of_all_endpoints_still_means_all_after_an_upgrade() {
     let words: Vec<&str> = ScopeEndpoint::ALL.into_iter().map(ScopeEndpoint::as_str).collect();
     for bits in 1..1 << words.len() {
         let some: Vec<&str> = (0..words.len()).filter(|at| bits & 1 << at != 0).map(|at| words[at]).collect();
@@ -319,11 +319,11 @@ fn a_scope_is_stored_so_that_what_was_all_of_it_once_stays_all_of_it() {
         assert_eq!(Scope::from_stored(former, None), Scope::default());
     }
     let marked = Scope::from_stored("chat,messages,models,quota,no-responses", None);
-    assert_eq!(marked.endpoints_text(), "chat,messages,models,quota", "as it was marked before");
+    assert_eq!(marked.endpoints_text(), "chat,messages,models,quota", "the mark of an earlier version is understood");
 }
 
 #[test]
-fn a_key_that_a_stale_list_lacks_is_unknown_again() {
+fn a_learned_key_missing_from_the_next_list_is_unknown_again() {
     let issued = issue("tg_", filler(5));
     let mut keys = Keys::new(1);
     let known = |keys: &Keys| keys.unknown(issued.text.as_bytes(), "tg_");
@@ -336,7 +336,7 @@ fn a_key_that_a_stale_list_lacks_is_unknown_again() {
 }
 
 #[test]
-fn keys_have_several_owners_unless_all_are_of_one_group() {
+fn keys_have_several_owners_unless_all_belong_to_one_group() {
     let of = |groups: &[Option<&str>]| {
         let keys = groups.iter().enumerate().map(|(seed, group)| KeyRecord {
             group: group.map(str::to_owned),
@@ -349,5 +349,5 @@ fn keys_have_several_owners_unless_all_are_of_one_group() {
     assert!(of(&[Some("a"), Some("a"), Some("b")]));
     let mut keys = table(vec![record(&issue("tg_", filler(1))), record(&issue("tg_", filler(1)))]);
     keys.learn(record(&issue("tg_", filler(1))));
-    assert!(!keys.has_several_owners(), "one key that was edited");
+    assert!(!keys.has_several_owners(), "both records are of one key, and an edit adds no owner");
 }

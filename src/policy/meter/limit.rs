@@ -279,7 +279,7 @@ pub(super) fn exceeds(plan: &Plan, need: Amount) -> bool {
     exceeds(plan.tokens, need.tokens) || exceeds(plan.budget, need.nano) || exceeds(plan.tokens_per_window, need.tokens)
 }
 
-/// The most that one request may use under `plan`.
+/// Largest amount that one request may use under `plan`.
 #[cold]
 pub(super) fn share(plan: &Plan) -> Amount {
     let least = |limits: &[u64]| limits.iter().copied().filter(|limit| *limit > 0).min().unwrap_or(u64::MAX);

@@ -18,7 +18,7 @@ fn plan() -> Plan {
     Plan::unlimited("test")
 }
 
-/// Payer for the key, in no group.
+/// Returns a payer for [`KEY`] that is in no group.
 fn by(plan: &Plan) -> Payer<'_> {
     Payer { key: KEY, plan, path: PathIx::NONE, hosts: 1 }
 }
@@ -48,7 +48,7 @@ fn a_limit_of_n_requests_admits_exactly_n_in_a_window() {
 }
 
 #[test]
-fn a_refused_request_is_not_counted_and_a_refunded_one_is() {
+fn refused_requests_do_not_count_and_refunded_requests_do() {
     let plan = Plan { requests: 2, concurrency: 1, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     let hold = meter.admit(by(&plan), now, amount(0)).unwrap();
@@ -63,7 +63,7 @@ fn a_refused_request_is_not_counted_and_a_refunded_one_is() {
 }
 
 #[test]
-fn a_limit_of_n_at_once_admits_exactly_n_and_frees_places_in_any_order() {
+fn a_concurrency_limit_of_n_admits_exactly_n_and_frees_slots_in_any_order() {
     let plan = Plan { concurrency: 4, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     let mut holds: Vec<Hold> = (0..4).map(|_| meter.admit(by(&plan), now, amount(1)).unwrap()).collect();
@@ -77,7 +77,7 @@ fn a_limit_of_n_at_once_admits_exactly_n_and_frees_places_in_any_order() {
 }
 
 #[test]
-fn a_place_taken_in_one_window_is_still_taken_in_the_next() {
+fn a_running_request_keeps_its_slot_in_later_windows() {
     let plan = Plan { concurrency: 1, ..plan() };
     let mut meter = Meter::new();
     let hold = meter.admit(by(&plan), at("2026-11-20T09:00:59Z"), amount(0)).unwrap();
@@ -91,7 +91,7 @@ fn admission_is_refused_when_used_and_reserved_reach_the_total() {
     let plan = Plan { tokens: 100, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     let first = meter.admit(by(&plan), now, amount(99)).unwrap();
-    // 99 < 100: one more is let in, with whatever it reserves.
+    // 99 < 100, so one more request is admitted, whatever it reserves.
     let second = meter.admit(by(&plan), now, amount(1_000)).unwrap();
     assert_eq!(kind(meter.admit(by(&plan), now, amount(0))), Some(LimitKind::TokensPerPeriod));
     meter.settle(first, amount(10));
@@ -106,7 +106,7 @@ fn admission_is_refused_when_used_and_reserved_reach_the_total() {
 }
 
 #[test]
-fn tokens_per_window_are_a_limit_of_their_own() {
+fn tokens_per_window_are_a_separate_limit() {
     let plan = Plan { tokens_per_window: 50, tokens: 1_000, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
     let hold = meter.admit(by(&plan), now, amount(10)).unwrap();
@@ -136,7 +136,7 @@ fn a_request_counts_in_the_window_and_period_of_its_admission() {
     let before = at("2026-11-30T23:59:59Z");
     let hold = meter.admit(by(&plan), before, amount(100)).unwrap();
     let after = at("2026-12-01T00:00:00Z");
-    // The reservation of November does not weigh on December.
+    // The reservation from November does not count in December.
     let other = meter.admit(by(&plan), after, amount(30)).unwrap();
     meter.settle(hold, amount(80));
     let standing = meter.standing(by(&plan), after);
@@ -158,7 +158,7 @@ fn a_request_that_outlives_its_window_still_counts_in_its_period() {
 }
 
 #[test]
-fn remaining_tokens_are_by_what_is_settled_not_reserved() {
+fn remaining_tokens_subtract_settled_use_but_not_reservations() {
     let plan = Plan { tokens: 1_000, requests: 10, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
     let hold = meter.admit(by(&plan), now, amount(600)).unwrap();
@@ -186,7 +186,7 @@ fn an_unlimited_plan_shows_the_largest_safe_integer_and_admits_everything() {
 }
 
 #[test]
-fn overrunning_an_allowance_leaves_nothing_and_never_wraps() {
+fn exceeding_an_allowance_leaves_zero_and_never_wraps() {
     let plan = Plan { tokens: 10, requests: 1, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     let hold = meter.admit(by(&plan), now, amount(u64::MAX)).unwrap();
@@ -219,37 +219,38 @@ fn drain(meter: &mut Meter, plan: &Plan, now: Unix, n: u64) -> u64 {
 }
 
 #[test]
-fn a_clock_set_back_hands_out_nothing_twice_and_blocks_for_one_window_at_most() {
+fn a_clock_set_back_grants_nothing_twice_and_blocks_for_at_most_one_window() {
     let plan = Plan { requests: 5, ..plan() };
     let mut meter = Meter::new();
     assert_eq!(drain(&mut meter, &plan, at("2026-11-20T09:10:10Z"), 9), 5);
-    // An hour back, into a window of which nothing is known: what was spent stays spent until that window ends.
+    // The clock goes back an hour, to a window with no stored counts. The amount spent stays spent until that window
+    // ends.
     let back = at("2026-11-20T08:10:50Z");
     assert_eq!(drain(&mut meter, &plan, back, 9), 0);
     assert_eq!(meter.standing(by(&plan), back).reset_at, at("2026-11-20T08:11:00Z"));
     assert_eq!(drain(&mut meter, &plan, at("2026-11-20T08:11:00Z"), 9), 5);
     assert_eq!(drain(&mut meter, &plan, at("2026-11-20T08:12:00Z"), 9), 5);
-    // And when the clock comes to the window that was spent, it is.
+    // The window in which everything was spent is still spent when the clock reaches it again.
     assert_eq!(drain(&mut meter, &plan, at("2026-11-20T09:10:30Z"), 9), 0);
     assert_eq!(drain(&mut meter, &plan, at("2026-11-20T09:11:00Z"), 9), 5);
 }
 
 #[test]
-fn a_clock_set_forward_and_back_finds_every_window_as_it_was() {
+fn windows_keep_their_counts_when_the_clock_jumps_forward_and_back() {
     let plan = Plan { requests: 5, ..plan() };
     let mut meter = Meter::new();
     let (now, far) = (at("2026-11-20T09:10:10Z"), at("2027-11-20T09:10:10Z"));
     assert_eq!(drain(&mut meter, &plan, now, 3), 3);
     assert_eq!(drain(&mut meter, &plan, far, 9), 5);
-    assert_eq!(drain(&mut meter, &plan, now, 9), 2, "the present window goes on where it stood");
+    assert_eq!(drain(&mut meter, &plan, now, 9), 2, "the present window keeps its count");
     for minute in 1..50 {
         assert_eq!(drain(&mut meter, &plan, Unix(now.0 + minute * 60_000), 9), 5, "minute {minute}");
     }
-    assert_eq!(drain(&mut meter, &plan, far, 9), 0, "the far one stays spent");
+    assert_eq!(drain(&mut meter, &plan, far, 9), 0, "the window in the far future stays spent");
 }
 
 #[test]
-fn periods_are_what_their_days_are_however_the_clock_jumps() {
+fn each_period_keeps_its_use_when_the_clock_jumps() {
     let plan = Plan { tokens: 10, period: Period::Day, ..plan() };
     let mut meter = Meter::new();
     let (today, yesterday) = (at("2026-11-20T00:00:10Z"), at("2026-11-19T23:58:00Z"));
@@ -261,7 +262,7 @@ fn periods_are_what_their_days_are_however_the_clock_jumps() {
 }
 
 #[test]
-fn a_request_that_runs_while_the_clock_jumps_is_settled_where_it_was_admitted() {
+fn a_request_is_settled_in_its_window_of_admission_after_a_clock_jump() {
     let plan = Plan { tokens: 1_000, tokens_per_window: 100, ..plan() };
     let mut meter = Meter::new();
     let now = at("2026-11-20T09:10:10Z");
@@ -271,7 +272,7 @@ fn a_request_that_runs_while_the_clock_jumps_is_settled_where_it_was_admitted() 
     assert_eq!(
         kind(meter.admit(by(&plan), back, amount(0))),
         Some(LimitKind::TokensPerWindow),
-        "80 and 20 are reserved"
+        "80 and 20 of the 100 tokens are reserved"
     );
     meter.settle(hold, amount(50));
     meter.settle(other, amount(10));
@@ -282,7 +283,7 @@ fn a_request_that_runs_while_the_clock_jumps_is_settled_where_it_was_admitted() 
 
 /// Random clocks and plans: no counter wraps or loses a token, and no reservation remains.
 #[test]
-fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
+fn random_clock_jumps_and_plan_changes_neither_lose_nor_double_a_token() {
     for seed in 0..60 {
         let mut rng = Rng::from_u64(seed);
         let (mut meter, mut now, mut used) = (Meter::new(), at("2026-11-15"), 0);
@@ -311,7 +312,7 @@ fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
             (0, 0, amount(0)),
             "seed {seed}"
         );
-        // All days of a long year of months: every token is in exactly one of them.
+        // The search covers 36 months. Every token is in exactly one of them.
         plan.period = Period::Month;
         let mut found = 0;
         for month in 0..36 {
@@ -325,14 +326,14 @@ fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
 }
 
 #[test]
-fn a_changed_plan_takes_effect_at_once_and_old_holds_do_no_harm() {
+fn a_changed_plan_applies_immediately_and_old_holds_settle_correctly() {
     let monthly = Plan { tokens: 100, ..plan() };
     let daily = Plan { tokens: 100, period: Period::Day, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     let hold = meter.admit(by(&monthly), now, amount(90)).unwrap();
     assert_eq!(meter.standing(by(&daily), now).renews, at("2026-11-21"));
     meter.settle(hold, amount(60));
-    // What the day has seen so far counts in the day that the plan has now.
+    // The tokens used so far today count in the new plan's day.
     assert_eq!(meter.standing(by(&daily), now).used, 60);
     let hold = meter.admit(by(&daily), now, amount(39)).unwrap();
     assert!(meter.admit(by(&daily), now, amount(0)).is_ok());
@@ -353,18 +354,22 @@ fn use_one(meter: &mut Meter, plan: &Plan, now: Unix) -> Option<LimitKind> {
 }
 
 #[test]
-fn a_window_of_another_length_counts_all_that_was_admitted_within_its_span() {
+fn a_window_of_a_new_length_counts_every_request_admitted_within_it() {
     let of = |seconds: u64| Plan { requests: 4, window: Duration::from_secs(seconds), ..plan() };
     let (mut meter, start) = (Meter::new(), at("2026-11-20T09:00:00Z"));
     let after = |seconds: u64| Unix(start.0 + seconds * 1000);
-    // Two in each of four short windows, then a look at a fifth.
+    // Two requests in each of four short windows, then a look at a fifth window.
     for second in [1, 2, 11, 12, 21, 22, 31, 32] {
         assert_eq!(use_one(&mut meter, &of(10), after(second)), None);
     }
     meter.standing(by(&of(10)), after(41));
-    assert_eq!(use_one(&mut meter, &of(60), after(42)), Some(LimitKind::Requests), "eight are in this minute");
-    assert_eq!(use_one(&mut meter, &of(60), after(61)), None, "and none in the next");
-    // Back to the long window: requests counted in the short ones count, too.
+    assert_eq!(
+        use_one(&mut meter, &of(60), after(42)),
+        Some(LimitKind::Requests),
+        "eight requests were admitted in this minute"
+    );
+    assert_eq!(use_one(&mut meter, &of(60), after(61)), None, "no request was admitted in the next minute");
+    // The plan returns to the long window: requests counted in the short windows count here too.
     let mut meter = Meter::new();
     for second in [1, 2] {
         assert_eq!(use_one(&mut meter, &of(60), after(second)), None);
@@ -372,12 +377,16 @@ fn a_window_of_another_length_counts_all_that_was_admitted_within_its_span() {
     for second in [11, 21] {
         assert_eq!(use_one(&mut meter, &of(10), after(second)), None);
     }
-    assert_eq!(use_one(&mut meter, &of(60), after(25)), Some(LimitKind::Requests), "four in this minute");
+    assert_eq!(
+        use_one(&mut meter, &of(60), after(25)),
+        Some(LimitKind::Requests),
+        "four requests were admitted in this minute"
+    );
     assert_eq!(meter.standing(by(&of(60)), after(25)).remaining_requests, 0);
 }
 
 #[test]
-fn a_clock_that_jumps_among_many_windows_hands_out_nothing_twice() {
+fn a_clock_that_jumps_between_many_windows_grants_nothing_twice() {
     let plan = Plan { requests: 3, ..plan() };
     let (mut meter, start) = (Meter::new(), at("2026-11-20T09:00:10Z"));
     let mut admitted = [0; 5];
@@ -391,7 +400,7 @@ fn a_clock_that_jumps_among_many_windows_hands_out_nothing_twice() {
 }
 
 #[test]
-fn after_a_restart_counters_stand_where_they_stood() {
+fn counters_have_the_same_values_after_a_restart() {
     let plan = Plan { tokens: 1_000, requests: 10, tokens_per_window: 500, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
     let days = [("2026-10-31", 900), ("2026-11-01", 100), ("2026-11-19", 200), ("2026-11-20", 60)];
@@ -425,8 +434,8 @@ fn each_limit_is_named_in_its_message() {
     }
 }
 
-/// Random traffic against the bound: used is at most total - 1, plus the reservation of the last one admitted, plus the
-/// sum of max(0, actual - reserved).
+/// Random traffic against the bound: the used amount is at most the total - 1, plus the reservation of the last request
+/// admitted, plus the sum of max(0, actual - reserved).
 #[test]
 fn the_stated_bound_holds_for_random_traffic() {
     for seed in 0..200 {
@@ -453,14 +462,14 @@ fn the_stated_bound_holds_for_random_traffic() {
         }
         open.into_iter().for_each(|(hold, _)| meter.refund(hold));
         assert_eq!(meter.open_holds(), 0);
-        // No reservation remains: a refusal now is due to use only.
+        // No reservation remains, so only settled use can cause a refusal now.
         assert_eq!(meter.spent(by(&plan), now).is_err(), used >= plan.tokens);
     }
 }
 
-/// Random traffic over days: at every moment the counters equal a recount of all rows.
+/// Random traffic over days: the counters always equal a recount of all rows.
 #[test]
-fn counters_equal_a_recount_of_the_rows_at_every_moment() {
+fn counters_always_equal_a_recount_of_the_rows() {
     for (seed, period) in [(1, Period::Month), (2, Period::Week), (3, Period::Day)] {
         let plan = Plan { period, requests: 1 << 40, ..plan() };
         let (mut rng, mut meter, mut now) = (Rng::from_u64(seed), Meter::new(), at("2026-11-28T23:00:00Z"));
@@ -488,7 +497,7 @@ fn counters_equal_a_recount_of_the_rows_at_every_moment() {
 }
 
 #[test]
-fn holds_that_no_exchange_has_any_more_are_taken_back() {
+fn holds_that_no_exchange_owns_are_reclaimed() {
     let plan = Plan { tokens: 1_000, concurrency: 2, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     let kept = meter.admit(by(&plan), now, amount(10)).unwrap();
@@ -503,15 +512,18 @@ fn holds_that_no_exchange_has_any_more_are_taken_back() {
 }
 
 #[test]
-fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
+fn a_bound_is_reserved_unless_it_could_decide_the_admission() {
     let plan = Plan { tokens: 1_000, tokens_per_window: 1_000, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    assert!(meter.admit_bounded(by(&plan), now, amount(500)).is_none(), "half of the limit");
+    assert!(meter.admit_bounded(by(&plan), now, amount(500)).is_none(), "the bound is half of the limit");
     let one = meter.admit_bounded(by(&plan), now, amount(400)).unwrap();
-    assert!(meter.admit_bounded(by(&plan), now, amount(100)).is_none(), "with what is reserved");
+    assert!(
+        meter.admit_bounded(by(&plan), now, amount(100)).is_none(),
+        "the bound and the reservations are half of the limit"
+    );
     let two = meter.admit(by(&plan), now, amount(650)).unwrap();
     assert!(meter.admit(by(&plan), now, amount(1)).is_err());
-    assert!(meter.spent(by(&plan), now).is_ok(), "a bound refuses nobody at the head");
+    assert!(meter.spent(by(&plan), now).is_ok(), "a bound does not cause a refusal before the body is read");
     assert!(meter.is_bounded(KEY, PathIx::NONE));
     meter.count(&one, amount(40));
     assert!(!meter.is_bounded(KEY, PathIx::NONE));
@@ -521,7 +533,7 @@ fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
     assert_eq!(
         (meter.lease(&one).reserved, meter.lease(&two).reserved),
         (amount(40), amount(650)),
-        "once, and only what is a bound"
+        "a bound is replaced once, and an exact estimate never"
     );
     let three = meter.admit(by(&plan), now, amount(310)).unwrap();
     assert!(meter.spent(by(&plan), now).is_err());
@@ -532,7 +544,7 @@ fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
     assert!(!meter.is_bounded(KEY, PathIx::NONE));
 }
 
-/// Random traffic: a meter that counts late admits and refuses the same requests as one that counts at once.
+/// Random traffic: a meter that counts late admits and refuses the same requests as one that counts immediately.
 #[test]
 fn late_and_immediate_counting_admit_the_same_requests() {
     let mut bounded = 0;

@@ -27,11 +27,11 @@ fn each_refusal_has_its_status_and_type() {
     for (refusal, status, kind) in rows {
         assert_eq!((refusal.status, refusal.kind.as_str()), (status, kind), "{}", refusal.message);
     }
-    assert!(size_of::<Refusal>() < 128, "it is handed up through many functions: {}", size_of::<Refusal>());
+    assert!(size_of::<Refusal>() < 128, "{} bytes are too many to return through many functions", size_of::<Refusal>());
 }
 
 #[test]
-fn other_client_errors_are_invalid_requests_and_503_is_upstream() {
+fn other_client_errors_are_invalid_requests_and_503_is_an_upstream_error() {
     let second = Duration::from_secs(10);
     let invalid = [
         (Refusal::method("POST"), 405),
@@ -62,14 +62,14 @@ fn other_client_errors_are_invalid_requests_and_503_is_upstream() {
 }
 
 #[test]
-fn syntax_errors_and_slow_requests_close_the_connection_and_others_keep_it() {
+fn syntax_errors_and_slow_requests_close_the_connection_and_other_errors_keep_it() {
     assert!(Refusal::bad_http(400, "x").close && Refusal::head_too_slow(Duration::ZERO).close);
     assert!(!Refusal::bad_key("unknown").close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
     assert!(!Refusal::not_spoken().close);
 }
 
 #[test]
-fn a_spent_period_says_not_to_retry_and_a_window_says_when() {
+fn a_spent_period_forbids_retries_and_a_spent_window_says_when_to_retry() {
     let mut limit = Limit {
         kind: LimitKind::TokensPerPeriod,
         by: LimitReason::Spent,
@@ -87,7 +87,7 @@ fn a_spent_period_says_not_to_retry_and_a_window_says_when() {
 }
 
 #[test]
-fn reservations_say_to_retry_and_oversized_needs_do_not() {
+fn a_refusal_by_reservations_permits_retries_and_an_oversized_request_does_not() {
     for kind in [LimitKind::TokensPerPeriod, LimitKind::Budget, LimitKind::TokensPerWindow] {
         let (whose, window) = (Whose::Group("a".into()), Duration::from_secs(60));
         let limit = Limit { kind, by: LimitReason::Reserved, whose, value: 9, window, reset: Unix(0), retry_after: 1 };
@@ -103,7 +103,7 @@ fn reservations_say_to_retry_and_oversized_needs_do_not() {
 }
 
 #[test]
-fn a_need_of_money_is_shown_rounded_up_and_what_is_left_down() {
+fn amounts_of_money_needed_are_rounded_up_and_amounts_left_down() {
     let text = |need, left| {
         let by = LimitReason::Share { need, left };
         let (kind, whose, window) = (LimitKind::Budget, Whose::Group("research".into()), Duration::from_secs(60));
@@ -118,13 +118,13 @@ fn a_need_of_money_is_shown_rounded_up_and_what_is_left_down() {
 }
 
 #[test]
-fn a_very_long_model_name_is_not_sent_back_whole() {
+fn a_long_model_name_is_cut_in_the_message() {
     let refusal = Refusal::unknown_model(&"ü".repeat(5000));
     assert_eq!(refusal.message.matches('ü').count(), 64);
 }
 
 #[test]
-fn a_deadline_is_named_with_its_length() {
+fn a_missed_deadline_is_named_with_its_length() {
     let refusal = Refusal::timeout("connect_timeout", Duration::from_millis(1500));
     assert_eq!(refusal.message, "the model exceeded connect_timeout (1500 ms)");
 }

@@ -98,8 +98,8 @@ pub fn price(text: &str) -> Option<u64> {
     decimal(text, 6).filter(|micro| *micro <= 1_000_000_000_000)
 }
 
-/// US dollars such as `50`, `12.5` or `1_000.0`, exactly, as nano-dollars. `None` for anything else: a minus, or more
-/// than nine decimals.
+/// US dollars such as `50`, `12.5` or `1_000.0`, exactly, as nano-dollars. `None` for anything else, such as a minus
+/// sign or more than nine decimals.
 pub fn dollars(text: &str) -> Option<u64> {
     decimal(text, 9)
 }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_binary_with_an_i_and_decimal_without() {
+    fn sizes_with_an_i_are_binary_and_others_decimal() {
         let cases = [("32MiB", 32 << 20), ("16KiB", 16 << 10), ("1GiB", 1 << 30), ("5MB", 5_000_000), ("512B", 512)];
         for (text, bytes) in cases {
             assert_eq!(size(text), Some(bytes), "{text}");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_may_be_local_or_all_of_the_host() {
+    fn addresses_may_be_localhost_or_omit_the_host() {
         for (text, meant) in [
             ("127.0.0.1:8080", "127.0.0.1:8080"),
             ("[::1]:80", "[::1]:80"),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_as_the_same_value() {
+    fn written_values_read_back_as_the_same_value() {
         for millis in [0, 1, 999, 1000, 90_000, 3_600_000, 86_400_000, 86_400_001] {
             let value = Duration::from_millis(millis);
             assert_eq!(duration(&duration_text(value)), Some(value));

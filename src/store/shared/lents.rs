@@ -43,7 +43,7 @@ impl LentGrant {
         self.ask.wish.number
     }
 
-    /// Number of requests to request, at the rate of its use.
+    /// Number of requests that the next grant should cover, by the rate of use.
     fn target(&self, now: Mono) -> u64 {
         let passed = now.micros_since(self.since).max(1000);
         let ahead = self.used.saturating_mul(GRANT_AHEAD.as_micros() as u64) / passed;

@@ -422,7 +422,7 @@ fn unix_socket_needs_no_token_and_admits_only_its_owner() {
     assert!(banner.contains("\"admin\":[\"unix:"), "{banner}");
     gateway.stop("KILL");
     let mut again = Process::start(h.folder.path(), "again", &["serve", "--config", "socket.toml"], &[CREDENTIAL]);
-    wait_for("one that was left behind to make room", || {
+    wait_for("the abandoned connection to make room", || {
         assert!(!again.has_ended(), "{}", again.written());
         (command(&["ready", "--config", "socket.toml"]).code == 0).then_some(())
     });

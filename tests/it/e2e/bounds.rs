@@ -62,7 +62,7 @@ fn one_key_holds_at_most_a_quarter_of_the_buffers() {
     assert_eq!(
         neighbour.ask(&[head(&other), text.clone().into_bytes()].concat()).status(),
         200,
-        "so must those of other keys"
+        "requests of other keys must pass too"
     );
     assert_eq!(holding.ask(&text.as_bytes()[text.len() - 10..]).status(), 200);
     let again = h.client().ask(&[head(&key), text.into_bytes()].concat());

@@ -86,7 +86,7 @@ fn key_change_is_applied_while_reads_wait() {
         for _ in 0..READERS {
             scope.spawn(|| look(&h, &is_over, &rounds));
         }
-        wait_for("all of them to have asked", || (rounds.load(Ordering::Relaxed) > 2 * READERS).then_some(()));
+        wait_for("all reports to be requested", || (rounds.load(Ordering::Relaxed) > 2 * READERS).then_some(()));
         let paths = [REPORT; REPORTS - 3].into_iter().map(str::to_string);
         let paths = paths.chain(["keys".to_string(), format!("keys/{id}"), "audit".to_string()]);
         let mut waiting: Vec<Client> = paths.map(|path| begin(&h, &path)).collect();
@@ -123,7 +123,7 @@ fn pending_reports_do_not_delay_shutdown() {
     let mut waiting: Vec<Client> = (0..REPORTS).map(|_| begin(&h, REPORT)).collect();
     // When this request is refused, all of the earlier ones have been read.
     let refused = || Client::connect(h.admin).ask(&asked("GET", REPORT, "")).status() == 503;
-    wait_for("all to be asked", || refused().then_some(()));
+    wait_for("all reports to be requested", || refused().then_some(()));
     h.gateway.signal("TERM");
     let bound = Duration::from_secs(2).max(one * 3);
     wait_at_most(bound, "the end", || h.gateway.has_ended().then_some(()));

@@ -181,10 +181,12 @@ fn successor_has_the_model_list_immediately() {
     h.gateway.signal("USR2");
     h.gateway.wait();
     assert!(ids(&h, &key).contains(&"kept".to_owned()), "{:?}", h.log());
-    let failed = wait_for("its own poll", || events(&h, "failed").pop());
+    let failed = wait_for("the poll of the new process", || events(&h, "failed").pop());
     assert_eq!(failed["error"], "status 404");
     let pid = h.log().iter().rev().find(|line| line["event"] == "listening").and_then(|line| line["pid"].as_u64());
     let pid = pid.unwrap().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    wait_for("its end", || h.log().iter().filter(|line| line["event"] == "stopped").nth(1).map(drop));
+    wait_for("the end of the new process", || {
+        h.log().iter().filter(|line| line["event"] == "stopped").nth(1).map(drop)
+    });
 }

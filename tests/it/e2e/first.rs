@@ -138,7 +138,7 @@ fn a_gateway_serves_from_a_variable() {
     let ready = ["ready", "--admin", &admin];
     wait_for("the gateway to be ready", || (run(folder.path(), &ready, &[]).code == 0).then_some(()));
     gateway.signal("HUP");
-    wait_for("it is read again", || gateway.written().contains("\"outcome\":\"done\"").then_some(()));
+    wait_for("the reload", || gateway.written().contains("\"outcome\":\"done\"").then_some(()));
     assert_eq!(gateway.stop("TERM").code(), Some(0));
 }
 
@@ -299,7 +299,7 @@ fn new_key_works_immediately_and_by_its_name() {
     h.done(&["keys", "set", "ann", "--disable"]);
     wait_for("the key to be refused", || (h.status_of(&key) == 401).then_some(()));
     h.done(&["keys", "set", "ann", "--enable", "--requests", "plan"]);
-    wait_for("the key to open again", || (h.status_of(&key) == 200).then_some(()));
+    wait_for("the key to be accepted again", || (h.status_of(&key) == 200).then_some(()));
     let listed = h.done(&["keys", "list"]);
     assert!(listed.lines().any(|line| line.contains(" ann ") && line.contains("/ no limit")), "{listed}");
     let ambiguous = h.command(&["keys", "revoke", "test"]);

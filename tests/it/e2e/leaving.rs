@@ -82,7 +82,7 @@ fn slow_client_stops_the_reading_of_its_upstream() {
     let mut client = begin(&h, "chat", &key, &streamed(chat("x\n#sim tokens=1000000")));
     assert_eq!(client.head().unwrap().status, 200);
     let mut counts = Vec::new();
-    let settled = wait_for("the provider to stand still", || {
+    let settled = wait_for("the provider to stall", || {
         counts.push(h.count("completion_tokens"));
         std::thread::sleep(Duration::from_millis(100));
         let still = counts.iter().rev().take(4).all(|count| Some(count) == counts.last());
@@ -92,7 +92,7 @@ fn slow_client_stops_the_reading_of_its_upstream() {
     let grown = h.gateway.resident().saturating_sub(before);
     assert!(grown < 4 << 20, "one slow client takes {grown} bytes");
     // The provider continues once the client has read the bytes that the kernel buffers.
-    wait_for("the provider to go on", || {
+    wait_for("the provider to continue", || {
         for _ in 0..5000 {
             client.chunk().unwrap().unwrap();
         }

@@ -21,7 +21,7 @@ fn a_restart_continues_where_it_stopped() {
     let while_down = h.issue(&[]);
     h.start_again();
     let after = [&key, &limited].map(|key| h.get("/v1/quota", key).json());
-    assert_eq!(before[1], after[1], "windows must be rebuilt from the usage records, too");
+    assert_eq!(before[1], after[1], "windows must also be rebuilt from the usage records");
     assert_eq!(before[0]["tokens"], after[0]["tokens"]);
     assert_eq!(h.chat(&limited, &chat("x")).status(), 429);
     assert_eq!(h.status_of(&while_down), 200, "a key issued in the meantime");
@@ -87,7 +87,7 @@ fn sigterm_drains_running_requests_and_exits_with_0() {
     h.gateway.signal("TERM");
     wait_for("the listener to be closed", || TcpStream::connect(h.at).err());
     assert_eq!(get(h.admin, "/readyz").unwrap().status(), 503, "no longer ready");
-    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200, "but alive");
+    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200, "still alive");
     let mut text = Vec::new();
     while let Some(chunk) = chatting.chunk().unwrap() {
         text.extend_from_slice(&chunk);

@@ -53,7 +53,7 @@ fn waiting_uses_no_cpu_time() {
     let mut slow = h.client();
     slow.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=1000000"))));
     assert_eq!(slow.head().unwrap().status, 200);
-    wait_for("the stream to stand still", || {
+    wait_for("the stream to stall", || {
         let before = h.count("completion_tokens");
         std::thread::sleep(Duration::from_millis(300));
         (h.count("completion_tokens") == before).then_some(())
@@ -94,5 +94,5 @@ fn memory_of_large_bodies_is_released() {
         }
     });
     // The allocator itself may keep some of the hundred megabytes that were allocated.
-    wait_for("the memory to be given back", || (h.gateway.resident() < 48 << 20).then_some(()));
+    wait_for("the memory to be released", || (h.gateway.resident() < 48 << 20).then_some(()));
 }

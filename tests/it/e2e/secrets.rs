@@ -30,9 +30,9 @@ fn credential_file_is_read_again_when_it_changes() {
     let key = h.key();
     assert_eq!(status(&h, &key), 500);
     fs::write(&file, format!("{}\n", CREDENTIAL.1)).unwrap();
-    wait_for("the provider to take it", || (status(&h, &key) == 200).then_some(()));
+    wait_for("the provider to accept it", || (status(&h, &key) == 200).then_some(()));
     fs::write(&file, "").unwrap();
-    wait_for("the log to say what is wrong", || {
+    wait_for("the error in the log", || {
         let said = |line: &Value| line["event"] == "credential" && line["outcome"] == "failed";
         h.log().iter().any(said).then_some(())
     });
@@ -53,12 +53,12 @@ fn credential_program_runs_again_when_its_credential_is_rejected() {
     let key = h.key();
     fs::write(h.folder.path().join("ready"), "").unwrap();
     assert_eq!(status(&h, &key), 200, "the second credential serves the request");
-    wait_for("the log to say so", || {
+    wait_for("the cool-down in the log", || {
         let rests = |line: &Value| line["event"] == "target" && line["target"] == "keyed#1";
         h.log().iter().any(rests).then_some(())
     });
     let asked = with(chat("hi"), "model", "of-keyed");
-    wait_for("it to rest no more", || {
+    wait_for("the cool-down to end", || {
         let line = h.log_of(&h.chat(&key, &asked).id());
         (line["target"] == "keyed#1/m").then_some(())
     });

@@ -1,5 +1,5 @@
-//! Ten turns with tools at a provider that refuses a missing or foreign thought signature, as Gemini 3 does, for
-//! clients of every API format: with the two examples for Google's endpoints, whose addresses are replaced.
+//! Ten turns with tools at a provider that, like Gemini 3, refuses a missing or foreign thought signature, for clients
+//! of every API format. The two examples for Google's endpoints are used with replaced addresses.
 
 use super::client::{Answer, post};
 use super::harness::{Harness, Setup, bearer};
@@ -11,7 +11,7 @@ const FORMATS: [&str; 3] = ["chat", "messages", "responses"];
 const TURNS: usize = 10;
 const SKIP: &str = "skip_thought_signature_validator";
 
-/// An example with the simulated provider in the place of Google.
+/// Returns an example with the simulated provider in place of Google.
 fn example(name: &str, id: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/examples").join(name);
     let line = |line: &str| match line.split(" = ").next() {
@@ -28,13 +28,13 @@ fn harness() -> Harness {
     Harness::start(&Setup { more, ..Setup::default() })
 }
 
-/// A client that keeps its conversation, and what it is like.
+/// A client that keeps its conversation.
 struct Agent<'h> {
     h: &'h Harness,
     key: &'h str,
     format: &'static str,
     streams: bool,
-    /// It keeps only what every provider knows.
+    /// True if it keeps only the fields that every provider knows.
     forgets: bool,
     history: Vec<Value>,
 }
@@ -70,7 +70,7 @@ impl<'h> Agent<'h> {
         answer
     }
 
-    /// One turn: what is answered, and the results of the calls. The number of calls.
+    /// Runs one turn: keeps the answer, and appends the results of its calls. Returns the number of calls.
     fn turn(&mut self, model: &str) -> usize {
         let answer = self.ask(model);
         let events: Vec<Value> = match self.streams {
@@ -165,7 +165,7 @@ impl<'h> Agent<'h> {
     }
 }
 
-/// The signatures of the calls that the provider was sent last, by message.
+/// Returns the signatures of the calls in the last request to the provider, by message.
 fn signatures(h: &Harness) -> Vec<Vec<String>> {
     let (_, body) = h.last();
     let signature =
@@ -194,7 +194,7 @@ fn ten_turns_with_parallel_calls_keep_every_signature() {
 }
 
 #[test]
-fn a_client_that_forgets_signatures_goes_on_with_the_word() {
+fn a_client_that_forgets_signatures_continues_with_the_skip_word() {
     let h = harness();
     let key = h.key();
     for format in FORMATS {
@@ -206,7 +206,7 @@ fn a_client_that_forgets_signatures_goes_on_with_the_word() {
 }
 
 #[test]
-fn ten_turns_at_changing_models_send_no_signature_to_another_one() {
+fn ten_turns_at_changing_models_send_no_model_the_signature_of_another() {
     let h = harness();
     let key = h.key();
     for format in ["messages", "responses"] {
@@ -218,7 +218,7 @@ fn ten_turns_at_changing_models_send_no_signature_to_another_one() {
                 if *model == "flash" || *model == "vertex" {
                     let own = format!("{format} {streams} {model}");
                     let sent: Vec<String> = signatures(&h).into_iter().map(|mut calls| calls.swap_remove(0)).collect();
-                    // Those of this model come back, all others are the word.
+                    // Signatures of this model come back. In place of all others the provider receives [`SKIP`].
                     let made = models.iter().cycle().take(sent.len()).map(|made| made == model);
                     for (signature, is_own) in sent.iter().zip(made) {
                         assert_eq!(signature != SKIP, is_own, "{own}: {sent:?}");
@@ -237,8 +237,8 @@ fn ten_turns_at_changing_models_send_no_signature_to_another_one() {
 }
 
 #[test]
-fn the_refusal_of_a_gemini_model_reaches_the_client() {
-    // Gitlawb/openclaude#583: the body is an array.
+fn a_refusal_of_a_gemini_model_reaches_the_client() {
+    // The body is an array: Gitlawb/openclaude#583.
     let h = harness();
     let key = h.key();
     let call = json!({ "id": "c", "type": "function", "function": { "name": "look", "arguments": "{}" },

@@ -352,7 +352,7 @@ fn collector_retry_partial_rejection_and_redirect() {
     ask();
     dropped(3);
     ask();
-    wait_for("the last", || (collector.asked().len() == 5).then_some(()));
+    wait_for("the last batch", || (collector.asked().len() == 5).then_some(()));
     let outcomes = || -> Vec<String> {
         let log = h.log();
         let told = log.iter().filter(|line| line["event"] == "telemetry");

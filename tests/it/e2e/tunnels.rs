@@ -110,7 +110,7 @@ fn provider_is_reached_by_a_kept_tunnel_with_and_without_tls() {
         (line("far.invalid:81"), login),
         (line("localhost:443"), String::new()),
     ];
-    assert_eq!(asked, expected, "one tunnel each, kept between requests, and one for the list of models");
+    assert_eq!(asked, expected, "expected one kept tunnel for each provider and one for the list of models");
     let shown = h.done(&["check", "--print"]);
     assert!(shown.contains(&format!("proxy = \"http://***@{plain}\"")) && !shown.contains("pass"), "{shown}");
     assert!(!h.gateway.written().contains("pass") && !h.gateway.written().contains("bWU6"));

@@ -145,7 +145,7 @@ fn unsolicited_answer_reaches_no_client() {
         assert_eq!(answer.status(), 200, "{}", answer.text());
         assert!(!answer.text().contains("forged"), "{text}: {}", answer.text());
         wait_for("the bytes to be written", || (WRITTEN.load(Ordering::SeqCst) == written).then_some(()));
-        wait_for("the connection to be given up", || {
+        wait_for("the connection to be abandoned", || {
             (gauge(&h, "tollgate_upstream_idle_connections") == 0).then_some(())
         });
     }

@@ -25,7 +25,7 @@ enum Place {
     File(u32),
 }
 
-/// Where the process has the socket from.
+/// Origin of a socket.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Origin {
     /// Bound as configured.

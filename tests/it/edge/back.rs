@@ -82,7 +82,7 @@ impl Linked {
         let (before, failed) = (self.count(SERVING_ON), self.count(why));
         self.gate.signal("-USR2");
         self.gate.until(why, |_| self.count(why) > failed);
-        self.gate.until("it serves on", |_| self.count(SERVING_ON) > before);
+        self.gate.until("the gateway continues to serve", |_| self.count(SERVING_ON) > before);
     }
 
     fn upgrades(&self) {
@@ -137,7 +137,7 @@ fn successor_that_dies_at_any_step_changes_nothing() {
     assert!(linked.ask(&once).starts_with("HTTP/1.1 429"));
     let mut stream = stream;
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
-    linked.gate.until("every row is there", |_| linked.rows() == served + 2);
+    linked.gate.until("every row is in the ledger", |_| linked.rows() == served + 2);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn silent_successor_is_cancelled_and_records_are_kept() {
     assert!(linked.gate.log().contains("failed: the successor is late"));
     let before = linked.rows();
     assert!(linked.serves());
-    linked.gate.until("both rows are there", |_| linked.rows() == before + 1);
+    linked.gate.until("both rows are in the ledger", |_| linked.rows() == before + 1);
     assert!(before >= 1);
 }
 
@@ -174,7 +174,7 @@ fn stop_before_the_successor_serves_ends_both() {
     linked.gate.signal("-USR2");
     linked
         .gate
-        .until("the successor is there", |_| std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')));
+        .until("the successor has started", |_| std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')));
     linked.gate.signal("-TERM");
     let status = linked.gate.child.wait().unwrap();
     assert!(status.success(), "{status}: {}", linked.gate.log());
@@ -203,14 +203,14 @@ fn successor_that_cannot_use_the_ledger_leaves_the_old_one_serving() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let failed = linked.count(FAILED);
     linked.gate.signal("-USR2");
-    linked.gate.until("it has failed", |_| linked.count(FAILED) > failed);
+    linked.gate.until("the upgrade has failed", |_| linked.count(FAILED) > failed);
     other.execute_batch("ROLLBACK").unwrap();
-    linked.gate.until("it serves on", |_| linked.count(SERVING_ON) == 2);
+    linked.gate.until("the gateway continues to serve", |_| linked.count(SERVING_ON) == 2);
     linked.gate.until("it serves", |_| linked.serves());
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
     linked.upgrades();
     assert!(linked.serves());
-    linked.gate.until("every row is there", |_| linked.rows() == 4);
+    linked.gate.until("every row is in the ledger", |_| linked.rows() == 4);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn records_are_kept_when_the_successor_has_died() {
     assert!(read_until(&mut streams[0], "[DONE]").contains("\"finish_reason\":\"stop\""));
     std::thread::sleep(Duration::from_millis(100));
     linked.gate.signal("-KILL");
-    linked.gate.until("its death is heard of", |gate| gate.log().contains("the successor has died"));
+    linked.gate.until("its death is noticed", |gate| gate.log().contains("the successor has died"));
     assert!(read_until(&mut streams[1], "[DONE]").contains("\"finish_reason\":\"stop\""));
     let status = linked.gate.child.wait().unwrap();
     assert!(status.success(), "{status}: {}", linked.gate.log());
@@ -266,9 +266,9 @@ fn gateway_can_replace_a_dead_successor_and_later_records_are_spilled() {
     let mut streams = [linked.stream(60), linked.stream(200)];
     linked.upgrades();
     linked.gate.signal("-KILL");
-    linked.gate.until("its death is heard of", |gate| gate.log().contains("the successor has died"));
+    linked.gate.until("its death is noticed", |gate| gate.log().contains("the successor has died"));
     assert!(read_until(&mut streams[0], "[DONE]").contains("\"finish_reason\":\"stop\""));
-    linked.gate.until("the row is there", |_| linked.rows() == 1);
+    linked.gate.until("the row is in the ledger", |_| linked.rows() == 1);
     let mut next = linked.rig.start();
     assert!(read_until(&mut streams[1], "[DONE]").contains("\"finish_reason\":\"stop\""));
     assert_eq!(linked.gate.child.wait().unwrap().code(), Some(1));
@@ -296,7 +296,7 @@ fn stand_in_the_way(linked: &Linked) -> rusqlite::Connection {
 /// Works like [`stand_in_the_way`], but returns while the gateway still waits for the ledger's lock.
 fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
     assert!(linked.serves());
-    linked.gate.until("the row is there", |_| linked.rows() == 1);
+    linked.gate.until("the row is in the ledger", |_| linked.rows() == 1);
     let mut streams: Vec<_> = (0..5).map(|_| linked.stream(10)).collect();
     let other = rusqlite::Connection::open(linked.rig.path("ledger.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -334,7 +334,9 @@ fn ends_though_the_ledger_never_comes_back(name: &str, tell: impl FnOnce(&Linked
 #[test]
 fn stop_after_a_failed_ledger_hand_over_spills_pending_records() {
     ends_though_the_ledger_never_comes_back("back-kept", |linked| {
-        linked.gate.until("it is back", |_| linked.count(NOT_GIVEN) > 0 && linked.count(SERVING_ON) > 0);
+        linked
+            .gate
+            .until("the ledger is available again", |_| linked.count(NOT_GIVEN) > 0 && linked.count(SERVING_ON) > 0);
     });
 }
 
@@ -349,7 +351,7 @@ fn records_not_written_before_exit_are_spilled_and_read_once() {
     let mut linked = Linked::new("back-spill");
     let other = stand_in_the_way(&linked);
     linked.gate.signal("-USR2");
-    linked.gate.until("it is refused", |gate| gate.log().contains("refused: the ledger is not available"));
+    linked.gate.until("the upgrade is refused", |gate| gate.log().contains("refused: the ledger is not available"));
     assert!(linked.ask(&linked.rig.key).starts_with("HTTP/1.1 503"));
     linked.gate.signal("-TERM");
     let (began, status) = (Instant::now(), linked.gate.child.wait().unwrap());
@@ -365,7 +367,9 @@ fn records_not_written_before_exit_are_spilled_and_read_once() {
     // The spill is read once, no matter how often it is found.
     for _ in 0..2 {
         let gate = linked.rig.start();
-        gate.until("it says so", |gate| gate.log().contains("rows of an earlier process are in the ledger now"));
+        gate.until("the log reports it", |gate| {
+            gate.log().contains("rows of an earlier process are in the ledger now")
+        });
         assert_eq!((linked.rows(), spills(&linked.rig).len()), (6, 0));
         gate.signal("-TERM");
         let mut gate = gate;
@@ -407,5 +411,5 @@ fn upgrade_starts_the_current_program_and_names_ignored_settings() {
     assert_eq!(std::fs::read_link(format!("/proc/{newest}/exe")).unwrap(), copy.canonicalize().unwrap());
     assert!(linked.serves());
     let warned = "server.listen has changed, and an upgrade keeps the sockets";
-    linked.gate.until("it is said", |gate| gate.log().contains(warned));
+    linked.gate.until("the log reports it", |gate| gate.log().contains(warned));
 }

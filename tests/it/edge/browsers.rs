@@ -82,7 +82,7 @@ fn max_connections_per_ip_does_not_count_admin_connections() {
     assert_eq!(rest(&mut more[0]), "", "a connection without a key makes room for the last one");
     drop(held.pop());
     more.clear();
-    gate.until("a place is free", |gate| gate.metric("tollgate_client_connections") == 2);
+    gate.until("a slot is free", |gate| gate.metric("tollgate_client_connections") == 2);
     let mut client = gate.connect();
     client.write_all(get(&rig.key, "/v1/models").as_bytes()).unwrap();
     read_until(&mut client, "\"small\"");

@@ -44,7 +44,7 @@ fn plain_http_on_a_tls_port_gets_an_error_that_says_so() {
     client.write_all(chat(&rig.key, "small", false, "one").as_bytes()).unwrap();
     assert!(read_until(&mut client, "\"usage\"").starts_with("HTTP/1.1 200"));
     drop(client);
-    gate.until("nothing is open", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn proxy_protocol_of_a_trusted_proxy_sets_the_client_address() {
             gate.ask(&format!("PROXY UNKNOWN\r\n{forwarded}"));
             assert_eq!(line(&gate, 6)["peer"], "192.0.2.9");
         }
-        gate.until("nothing is open", |gate| gate.metric("tollgate_client_connections") == 0);
+        gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     }
 }
 
@@ -127,7 +127,7 @@ fn proxy_header_is_required_from_trusted_proxies_only() {
     let mut stream = gate.connect();
     stream.write_all(b"PROXY TCP4 203.").unwrap();
     assert_eq!(rest(&mut stream), "");
-    gate.until("nothing is open", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     let others = rig("peers-others", "proxy_protocol = true\ntrusted_proxies = [\"10.0.0.0/8\"]");
     let gate = others.start();
     assert!(gate.ask(&get(&others.key, "/v1/models")).starts_with("HTTP/1.1 200"));
@@ -152,7 +152,7 @@ fn log_reports_process_and_key_events() {
         gate.logged(&format!("\"outcome\":\"{outcome}\",\"key\":\"{id}\""));
     }
     gate.signal("-TERM");
-    gate.until("it has ended", |gate| gate.log().contains("\"event\":\"stopped\""));
+    gate.until("the request has ended", |gate| gate.log().contains("\"event\":\"stopped\""));
     let log = gate.log();
     assert!(log.contains("\"event\":\"stopping\",\"requests\":0,\"until\":\"2"), "{log}");
     assert!(log.ends_with("\"event\":\"stopped\",\"unsettled\":0,\"rows_left\":0}\n"), "{log}");

@@ -124,9 +124,9 @@ fn renamed_setting_works_with_a_warning() {
         let log = gate.log();
         log.lines().filter(|line| line.contains("\"event\":\"warning\"") && line.contains(words)).count()
     };
-    gate.until("the start says it", |gate| said(gate) == 1);
+    gate.until("the startup warns of it", |gate| said(gate) == 1);
     assert!(reload(&gate).contains("\"outcome\":\"done\",\"needs_restart\":[]"));
-    gate.until("the reload says it", |gate| said(gate) == 2);
+    gate.until("the reload warns of it", |gate| said(gate) == 2);
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn old_and_new_process_each_send_their_own_spans() {
         chat(&rig.key, "small", false, "#sim tokens=5").replacen("host: h", "connection: close\r\nhost: h", 1);
     assert!(gate.ask(&closing).starts_with("HTTP/1.1 200"));
     read_until(&mut stream, "[DONE]");
-    gate.until("all spans have come", |_| collector.spans().len() >= 4);
+    gate.until("all spans have arrived", |_| collector.spans().len() >= 4);
     let spans = collector.spans();
     let own = spans.iter().filter(|span| span.kind == 2);
     let mut processes: Vec<(&str, u64)> =
@@ -149,7 +149,7 @@ fn upgrade_disturbs_neither_streams_nor_new_connections() {
     gate.until("both predecessors have left", |gate| {
         gate.log().matches("predecessor left\",\"unsettled\":0").count() == 2
     });
-    gate.until("every row is there", |_| rows(&rig) == expected);
+    gate.until("every row is in the ledger", |_| rows(&rig) == expected);
     assert_eq!(gate.metric("tollgate_open_reservations"), 0);
     assert!(!gate.log().contains("\"status\":5"));
 }
@@ -170,8 +170,8 @@ fn running_requests_of_the_old_process_count_in_the_new_one() {
     let second = chat(&one, "small", false, "hello").replacen("host: h", "connection: close\r\nhost: h", 1);
     assert!(gate.ask(&second).starts_with("HTTP/1.1 429"));
     read_until(&mut stream, "[DONE]");
-    gate.until("the place is free", |gate| gate.ask(&second).starts_with("HTTP/1.1 200"));
-    gate.until("both rows are there", |_| rows(&rig) == 2);
+    gate.until("the slot is free", |gate| gate.ask(&second).starts_with("HTTP/1.1 200"));
+    gate.until("both rows are in the ledger", |_| rows(&rig) == 2);
     assert!(gate.ask(&get(&one, "/v1/quota")).contains("\"used\":"));
 }
 
@@ -195,7 +195,7 @@ fn half_received_body_at_the_hand_over_exceeds_no_limit() {
     let late = rest(&mut half);
     assert!(late.starts_with("HTTP/1.1 503") || late.starts_with("HTTP/1.1 429"), "{late}");
     gate.until("the predecessor has left", |gate| gate.log().contains("predecessor left\",\"unsettled\":0"));
-    gate.until("the row is there", |_| rows(&rig) == 1);
+    gate.until("the row is in the ledger", |_| rows(&rig) == 1);
     assert!(gate.ask(&request).starts_with("HTTP/1.1 429"));
 }
 
@@ -266,7 +266,7 @@ fn old_process_exits_with_0_and_the_new_one_handles_term() {
     read_until(&mut stream, "chunk");
     gate.signal("-TERM");
     read_until(&mut stream, "[DONE]");
-    gate.until("the row is there", |_| rows(&rig) == 1);
+    gate.until("the row is in the ledger", |_| rows(&rig) == 1);
 }
 
 /// systemd stops a service when its main process ends, so the old process must name its successor as the main process

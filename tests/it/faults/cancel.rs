@@ -148,7 +148,7 @@ fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, se
     client.send(&request(world, phase, streamed));
     if phase.place == "silent" {
         // No provider sees this connection, so the gateway's own count of reservations is used.
-        wait_for("the hold", || (world.usage().holds == 1).then_some(()));
+        wait_for("the reservation", || (world.usage().holds == 1).then_some(()));
         let (left, _kept) = leaving.leave(client);
         wait_for_exactly(|| world.usage().holds == 0);
         return left.elapsed();

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Timeout until all resources are free; the gateway waits some seconds for the end of a body.
 const BACK: Duration = Duration::from_secs(60);
 
-/// Whether the provider has the client's API format or the other one.
+/// API format of the provider: that of the client, or the other one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Route {
     Same,

@@ -402,7 +402,7 @@ fn unread_log_and_blocked_ledger_stay_within_the_announced_memory() {
             let refused = format!("GET / HTTP/1.1\r\nhost: g\r\nx-request-id: {}\r\n\r\n", "i".repeat(128)).repeat(300);
             peers.extend(Peer::new(world.at, Arc::new([asks, refused.into_bytes()].concat()), true));
         }
-        wait_for("rows that wait", || {
+        wait_for("waiting rows", || {
             press(&mut peers);
             (world.metrics()["tollgate_uncommitted_rows"] > 500.0).then_some(())
         });

@@ -121,7 +121,7 @@ fn idle(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
     let took = asked.elapsed().as_millis();
     drop(clients);
-    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     format!("{count} held: {each} bytes each, {} ms of work in a second; an honest answer took {took} ms", work * 10)
 }
 
@@ -145,7 +145,7 @@ fn crowd(rig: &Rig, gate: &Gate, count: usize) -> [usize; 2] {
     }
     let seen = [kept.len(), refused];
     drop(kept);
-    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     seen
 }
 
@@ -173,7 +173,7 @@ fn strangers(rig: &Rig, gate: &mut Gate) -> String {
     }
     // With a low descriptor limit there are fewer clients.
     let most = 9_900.min(count as u64 * 9 / 10);
-    gate.until("they hold all of them", |gate| gate.metric("tollgate_client_connections") >= most);
+    gate.until("the connections are open", |gate| gate.metric("tollgate_client_connections") >= most);
     let mut took = Vec::new();
     for _ in 0..200 {
         let began = Instant::now();
@@ -247,7 +247,7 @@ fn log_flood(_: &Rig, gate: &mut Gate) -> String {
         sent += 400;
     }
     let seconds = began.elapsed().as_secs() + 2;
-    gate.until("the rest is counted", |gate| gate.log().contains("\"event\":\"suppressed\""));
+    gate.until("the suppressed lines are counted", |gate| gate.log().contains("\"event\":\"suppressed\""));
     std::thread::sleep(Duration::from_millis(1200));
     let log = gate.log();
     let (written, summaries) =
@@ -291,14 +291,14 @@ fn resets(rig: &Rig, gate: &mut Gate) -> String {
             reset(&client);
         }
     }
-    gate.until("nothing is left", |gate| {
+    gate.until("all resources are free", |gate| {
         let left = ["client_connections", "upstream_connections", "open_reservations", "buffered_bytes"];
         // The request for the metrics itself uses a connection and buffers.
         left.iter().map(|name| gate.metric(&format!("tollgate_{name}"))).sum::<u64>() <= 2 * 4096
             && gate.metric("tollgate_upstream_connections") == 0
     });
     // One descriptor more, in case a client of an earlier check is still connected.
-    gate.until("the descriptors are back", |gate| descriptors(gate) <= before + 1);
+    gate.until("the descriptors are free again", |gate| descriptors(gate) <= before + 1);
     let after = descriptors(gate);
     format!("{before} descriptors before, {after} after")
 }

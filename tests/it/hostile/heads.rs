@@ -123,6 +123,6 @@ fn hoard(rig: &Rig, gate: &mut Gate) -> String {
         refused += usize::from(status(&rest(&mut client)) == 503);
     }
     assert!(refused >= 36, "{refused}");
-    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     format!("{refused} told 503, {} MiB buffered, the other key served", most >> 20)
 }

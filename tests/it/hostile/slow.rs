@@ -104,7 +104,7 @@ fn ends(clients: &mut [TcpStream], expected: u16) -> usize {
 fn slow_heads(rig: &Rig, gate: &mut Gate) -> String {
     let mut clients = many(gate, 500, "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nx-slow: ");
     let worst = drip(rig, gate, &mut clients, Duration::from_millis(1500));
-    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     let told = ends(&mut clients, 408);
     format!("{told} told 408, the rest cut; slowest honest answer {} ms", worst.as_millis())
 }
@@ -113,7 +113,7 @@ fn silent(rig: &Rig, gate: &mut Gate) -> String {
     let began = Instant::now();
     let mut clients = many(gate, 500, "");
     assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
-    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     assert!(clients.iter_mut().all(|client| rest(client).is_empty()));
     format!("all closed after {} ms", began.elapsed().as_millis())
 }
@@ -125,7 +125,7 @@ fn slow_bodies(rig: &Rig, gate: &mut Gate) -> String {
     let mut clients = many(gate, 100, &head);
     let worst = drip(rig, gate, &mut clients, Duration::from_millis(2500));
     let grown = resident(gate).saturating_sub(before);
-    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     let told = ends(&mut clients, 408);
     assert!(grown < 20_000, "{grown} kB for 100 declared megabytes");
     format!("{told} told 408; {grown} kB more for 100 announced MiB; slowest honest answer {} ms", worst.as_millis())
@@ -151,11 +151,11 @@ fn slow_readers(rig: &Rig, gate: &mut Gate) -> String {
     let mut clients: Vec<TcpStream> = (0..100).map(|_| narrow(gate)).collect();
     clients.iter_mut().for_each(|client| client.write_all(request.as_bytes()).unwrap());
     let mut most = 0;
-    gate.until("all are cut", |gate| {
+    gate.until("all connections are cut", |gate| {
         most = most.max(gate.metric("tollgate_buffered_bytes"));
         gate.metric("tollgate_client_connections") == 0
     });
-    gate.until("all are settled", |gate| gate.log().matches("\"stream\":true,\"status\":499").count() == 100);
+    gate.until("all requests are settled", |gate| gate.log().matches("\"stream\":true,\"status\":499").count() == 100);
     let grown = resident(gate).saturating_sub(before);
     drop(clients);
     assert!(most <= 100 * 256 * 1024, "{most} bytes are buffered");
@@ -175,7 +175,7 @@ fn trickling_readers(rig: &Rig, gate: &mut Gate) -> String {
     }
     assert!(most <= 50 * 256 * 1024, "{most} bytes are buffered");
     drop(clients);
-    gate.until("all have left", |gate| gate.metric("tollgate_client_connections") == 0);
+    gate.until("all clients have left", |gate| gate.metric("tollgate_client_connections") == 0);
     format!("at most {} KiB buffered each", most / 1024 / 50)
 }
 

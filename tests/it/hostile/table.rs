@@ -50,7 +50,7 @@ fn every_attack_meets_its_bound() {
 fn still_serves(rig: &Rig, gate: &Gate) {
     let answer = gate.ask(&honest(&rig.key));
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"usage\""), "{answer}");
-    gate.until("all buffers are back", |gate| gate.metric("tollgate_open_reservations") == 0);
+    gate.until("all buffers are free", |gate| gate.metric("tollgate_open_reservations") == 0);
     assert_eq!(gate.metric("tollgate_panics_total"), 0);
     for line in gate.log().lines() {
         serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error} in {line}"));

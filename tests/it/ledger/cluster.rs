@@ -256,7 +256,7 @@ fn a_cluster_may_be_reached_over_tls() {
     let more = ["--tls-ca-cert-file", &ca, "--cluster-enabled", "yes", "--cluster-port", &bus];
     let Some(server) = Server::with(&[&tls[..], &more].concat()) else { return };
     server.say(&[b"CLUSTER", b"ADDSLOTSRANGE", b"0", b"16383"]);
-    wait_for("its consent", || server.text(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(()));
+    wait_for("the node's consent", || server.text(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(()));
     // Nothing listens at the first address.
     let url = format!("rediss+cluster://localhost:{},localhost:{port}", free_port());
     let h = url_gateway(&url, &format!("ca_file = \"{ca}\""));

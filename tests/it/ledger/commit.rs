@@ -51,7 +51,7 @@ fn stream_flows_while_the_ledger_is_blocked_and_only_its_end_waits() {
         let text = String::from_utf8(chunk).unwrap();
         assert!(
             !text.contains("\"stop\"") && !text.contains("[DONE]"),
-            "it ended before its usage record was safe: {text}"
+            "the stream ended before its usage record was committed: {text}"
         );
     }
     stalled.execute_batch("ROLLBACK").unwrap();

@@ -39,7 +39,7 @@ fn moved_or_replaced_ledger_has_failed_until_it_is_back() {
         }
         wait_until_ready(&h, 503);
         assert_eq!(h.chat(&key, &body).status(), 503);
-        let why = wait_for("the log to say why", || Some(failures(&h)).filter(|why| why.len() > turn));
+        let why = wait_for("the reason in the log", || Some(failures(&h)).filter(|why| why.len() > turn));
         assert_eq!(why.len(), turn + 1, "{why:?}");
         assert!(why[turn].contains("tollgate.db") && why[turn].contains("moved, deleted or replaced"), "{why:?}");
         fs::rename(&aside, &db).unwrap();
@@ -88,7 +88,7 @@ fn ledger_that_cannot_grow_refuses_without_stopping_the_gateway() {
         served += u64::from(answer.status() == 200);
         (answer.status() == 503).then_some(())
     });
-    let why = wait_for("the log to say why", || failures(&h).into_iter().next());
+    let why = wait_for("the reason in the log", || failures(&h).into_iter().next());
     assert!(why.contains("tollgate.db"), "{why}");
     limit(&h, "unlimited");
     wait_until_ready(&h, 200);
@@ -176,7 +176,7 @@ fn missing_wal_files_stop_admission_and_changes() {
             }
             assert_eq!(admin(&h, "DELETE", id), 503, "case {turn}");
         }
-        let why = wait_for("the log to say why", || Some(failures(&h)).filter(|why| why.len() > turn));
+        let why = wait_for("the reason in the log", || Some(failures(&h)).filter(|why| why.len() > turn));
         assert!(why[turn].contains("tollgate.db") && why[turn].contains("moved, deleted or replaced"), "{why:?}");
         put_back(&h, ends);
         wait_until_ready(&h, 200);
@@ -324,7 +324,7 @@ fn truncated_wal_stops_admission_but_no_process() {
         wait_until_ready(&h, 503);
         assert_eq!(h.chat(&key, &body).status(), 503);
         // A separate thread writes the log.
-        let why = wait_for("the log to say why", || Some(failures(&h)).filter(|why| !why.is_empty())).join("\n");
+        let why = wait_for("the reason in the log", || Some(failures(&h)).filter(|why| !why.is_empty())).join("\n");
         assert!(why.contains(&format!("tollgate.db{end}")) && why.contains("cut or overwritten"), "{why}");
         let done = h.command(&["keys", "revoke", &key[8..20]]);
         assert_eq!(done.code, 1, "{end}: {}{}", done.out, done.err);

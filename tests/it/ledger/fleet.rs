@@ -213,7 +213,7 @@ impl Fleet<'_> {
             }
             // Settled requests have usage records. The dead host may have written records of requests that it could no
             // longer answer.
-            _ => wait_for("all of it", || {
+            _ => wait_for("the whole limit to be used", || {
                 let (rows, tokens) = sums(&self.all[0], &key);
                 let is_all =
                     if plan == 1 { rows as usize + held >= limit } else { tokens as usize + reserved >= 10_000 };
@@ -235,7 +235,9 @@ impl Fleet<'_> {
             let Lent { by, key, plan, ok, most } = self.lent.remove(0);
             std::thread::sleep(by.saturating_duration_since(Instant::now()));
             let (ok, limit) = (ok + self.rest(plan, &Fleet::request(plan, &key), 0), LIMITS[plan]);
-            wait_for("as many as one would", || (sums(&self.all[0], &key).0 as usize >= limit).then_some(()));
+            wait_for("as many requests as one host admits", || {
+                (sums(&self.all[0], &key).0 as usize >= limit).then_some(())
+            });
             let rows = sums(&self.all[0], &key).0 as usize;
             assert!(
                 ok.max(rows) <= limit + most,

@@ -144,7 +144,7 @@ fn stopped_host_does_not_use_its_grants_after_it_resumes() {
         waiting.iter_mut().for_each(|client| client.send(&small(key)));
         std::thread::sleep(Duration::from_millis(2200));
         ok += admitted(&drain(&at(&all[..2]), 12, usize::MAX, &small(key)));
-        assert_eq!(ok, 2000, "the others have all of its grant now");
+        assert_eq!(ok, 2000, "the other hosts must now have its whole grant");
         all[2].gateway.signal("CONT");
         let late: Vec<Answer> = waiting.iter_mut().map(|client| client.answer().unwrap()).collect();
         assert_eq!(admitted(&late), 0);
@@ -163,7 +163,7 @@ fn grant_of_a_dead_host_is_available_after_two_seconds() {
     ok += admitted(&drain(&at(&all[..2]), 12, usize::MAX, &small(&key)));
     println!("{ok} of 2000 admitted {:?} after a host has died", died.elapsed());
     let more = AtomicUsize::new(0);
-    wait_for("what it was granted", || {
+    wait_for("the dead host's grant", || {
         more.fetch_add(admitted(&drain(&at(&all[..2]), 2, usize::MAX, &small(&key))), Ordering::Relaxed);
         (ok + more.load(Ordering::Relaxed) >= 2000).then_some(())
     });

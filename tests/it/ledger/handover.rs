@@ -123,7 +123,7 @@ fn upgrade_is_refused_while_the_shared_ledger_is_gone() {
     wait_for("the first row", || (sums(&h, &key).0 == 1).then_some(()));
     server.kill();
     let failed = || h.log().iter().any(|line| line["event"] == "ledger" && line["outcome"] == "failed");
-    wait_for("the ledger to be missed", || failed().then_some(()));
+    wait_for("the gateway to notice the missing ledger", || failed().then_some(()));
     let served = (0..23).filter(|_| h.chat(&key, &chat("x")).status() == 200).count();
     assert_eq!(served, 23);
     h.gateway.signal("USR2");

@@ -43,7 +43,7 @@ fn unreadable_key_record_is_reported_and_blocks_no_other_key() {
     assert_eq!(
         warnings(&h).iter().filter(|warning| warning.contains("AAAAAAAAAAAA")).count(),
         1,
-        "it must be warned of once"
+        "the log must contain one warning of it"
     );
     assert_eq!(h.done(&["keys", "list"]).lines().count(), 3);
     h.done(&["keys", "revoke", id_of(&first)]);
@@ -65,7 +65,7 @@ fn counter_of_the_wrong_type_blocks_only_its_key_and_loses_no_record() {
     server.say(&[b"SET", counter.as_bytes(), b"not a hash"]);
     // Requests of earlier grants are admitted for up to two seconds. The ledger grants and admits nothing more.
     let mut granted = 0;
-    wait_for("the end of what was granted", || match status(&h, &odd) {
+    wait_for("the end of the grants", || match status(&h, &odd) {
         200 => {
             granted += 1;
             std::thread::sleep(Duration::from_millis(50));

@@ -147,7 +147,7 @@ fn goes_on_alone() {
     agree(&all, &[&key, &limited]);
     for h in &all {
         let left = || (h.get("/v1/quota", &limited).json()["rate_limit"]["remaining"] == 137 - 3 * 45).then_some(());
-        wait_for("what was admitted alone to be settled", left);
+        wait_for("requests admitted during the outage to be settled", left);
     }
     assert_eq!(
         admitted(&[0; 4].map(|_| all[0].chat(&limited, &chat("x\n#sim tokens=1")))),

@@ -81,7 +81,7 @@ fn users_and_sessions_are_stored_only_as_stable_hashes() {
     assert_eq!((&entries[1]["user"], &entries[1]["session"]), (&entries[0]["user"], &entries[0]["session"]));
     assert_eq!((&entries[0]["client"], &entries[2]["user"]), (&json!("openai-python"), &Value::Null));
     let log = h.log();
-    let logged = log.iter().find(|line| line["user"] == hash.as_str()).expect("the log must contain it, too");
+    let logged = log.iter().find(|line| line["user"] == hash.as_str()).expect("the log must contain the hash too");
     assert_eq!((&logged["session"], &logged["client"]), (&entries[0]["session"], &json!("openai-python")));
     assert_eq!(named(&report(&h, &["--by", "user"])), [(String::new(), 1), (hash.clone(), 2)]);
     // Both the name that the client sent and its hash are accepted.

@@ -199,7 +199,7 @@ fn a_limit_of_n_at_once_admits_exactly_n_of_two_thousand() {
     assert_eq!(ok, 50);
     assert_eq!(h.count("requests"), 50);
     let again = || (race_for_places(&[h.at], 60, 1, &request) == 50).then_some(());
-    wait_for("all places to be free again", again);
+    wait_for("all slots to be free again", again);
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn three_gateways_share_request_and_concurrency_limits_exactly() {
     let ok = race_for_places(&at, CONNECTIONS, EACH, &request);
     println!("three gateways: {ok} of {CONNECTIONS} admitted at a limit of 50 at once, each trying {EACH} times");
     assert_eq!(ok, 50);
-    wait_for("free places", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
+    wait_for("free slots", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn host_admits_its_share_during_an_outage_if_configured() {
     agree(std::slice::from_ref(&h), &[&key]);
     let remaining = || h.get("/v1/quota", &key).json()["rate_limit"]["remaining"].as_u64().unwrap();
     let settled = || (remaining() == 137 - h.count("requests")).then_some(());
-    wait_for("what was admitted alone to be settled", settled);
+    wait_for("requests admitted during the outage to be settled", settled);
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn slots_of_a_dead_gateway_are_free_after_its_lease() {
     let request = chat_request(&key, &streamed(chat("x\n#sim tokens=3000 pace=20")));
     let mut open: Vec<_> = (0..50).map(|_| all[0].client()).collect();
     open.iter_mut().for_each(|client| client.send(&request));
-    wait_for("all places to be taken", || (all[0].count("requests") == 50).then_some(()));
+    wait_for("all slots to be taken", || (all[0].count("requests") == 50).then_some(()));
     assert_eq!(all[1].chat(&key, &chat("x")).status(), 429);
     all[0].gateway.stop("KILL");
     let began = Instant::now();
@@ -439,7 +439,7 @@ fn slots_and_reservations_are_released_however_a_request_ends() {
         drop(clients);
     }
     let request = chat_request(&key, &streamed(chat("x\n#sim stall_after=1")));
-    wait_for("exactly fifty places", || (race_for_places(&[h.at], 60, 1, &request) == 50).then_some(()));
+    wait_for("exactly fifty slots", || (race_for_places(&[h.at], 60, 1, &request) == 50).then_some(()));
 }
 
 #[test]

@@ -40,7 +40,10 @@ pub fn check(case: &Case) -> Result<(), String> {
         let words = format!("{cut:?}");
         let outcome = Player::play(case, cut)?;
         if outcome != whole {
-            return Err(format!("{}: cut as {words} it ended otherwise:\n{whole:#?}\n{outcome:#?}", case.name));
+            return Err(format!(
+                "{}: with input cut as {words} the outcome differs:\n{whole:#?}\n{outcome:#?}",
+                case.name
+            ));
         }
     }
     Ok(())
@@ -141,7 +144,7 @@ impl Player<'_> {
         });
         let left = &self.world.ends[label].got;
         if !more && !left.is_empty() {
-            return Err(format!("{label} got more than expected: {}", shown(&left[..left.len().min(4000)])));
+            return Err(format!("{label} received more than expected: {}", shown(&left[..left.len().min(4000)])));
         }
         Ok(())
     }
@@ -156,7 +159,7 @@ impl Player<'_> {
             ["connect", name] => world.connect(name, false),
             ["connect", name, "admin"] => world.connect(name, true),
             ["desk", status, body] => {
-                let ask = world.desk.pop_front().ok_or("the helper thread was asked nothing")?;
+                let ask = world.desk.pop_front().ok_or("no task of the helper thread is pending")?;
                 let status = status.parse().map_err(|_| "a status")?;
                 let body = if status == 200 { Ok(body.as_bytes().to_vec()) } else { Err((*body).to_string()) };
                 world.notice(Notice::Desk(ask.answer(status, body)))
@@ -226,34 +229,34 @@ impl Player<'_> {
             ["store-recovers"] => return world.notice(Notice::StoreRecovered),
             ["hold-looks"] => world.hold_looks = true,
             ["looks", count] if world.looks.len().to_string() == **count => {}
-            ["looks", count] => return Err(format!("{} keys are asked for instead of {count}", world.looks.len())),
+            ["looks", count] => return Err(format!("{} keys are looked up instead of {count}", world.looks.len())),
             ["look"] => {
                 world.hold_looks = false;
                 return world.settle();
             }
             ["look-fails"] => {
-                let id = world.looks.pop().ok_or("no key is asked for")?;
+                let id = world.looks.pop().ok_or("no key lookup is pending")?;
                 return world.notice(Notice::LookedUp(vec![(id, KeyAnswer::Unavailable)]));
             }
             ["renews", count] if world.renewals.to_string() == **count => {}
-            ["renews", count] => return Err(format!("{} secrets are asked for instead of {count}", world.renewals)),
+            ["renews", count] => return Err(format!("{} secrets are renewed instead of {count}", world.renewals)),
             ["secret", outcome @ ("says" | "fails"), rest @ ..] => {
                 let providers = self.setting.high().providers;
                 let mut secrets = providers.iter().flat_map(|provider| &provider.credentials).map(|one| &one.secret);
                 let fresh = secrets.find(|secret| !matches!(secret.origin(), Origin::Env(_)));
-                let origin = fresh.ok_or("no secret is asked for again")?.origin().clone();
+                let origin = fresh.ok_or("no renewable secret is configured")?.origin().clone();
                 let said = if *outcome == "says" { Ok(rest.join(" ")) } else { Err(rest.join(" ")) };
                 return world.notice(Notice::SecretTold(origin, said));
             }
             ["lists", count] if world.lists.len().to_string() == **count => {}
-            ["lists", count] => return Err(format!("{} providers are asked instead of {count}", world.lists.len())),
+            ["lists", count] => return Err(format!("{} lists are requested instead of {count}", world.lists.len())),
             ["listed", provider, models @ ..] => return self.listed(provider, models),
             ["drain"] => return world.signal(Signal::Terminate),
             ["hold-work"] => world.hold_work = true,
             ["work"] => return world.work(),
             ["reload", change @ ..] => return self.reload(&change.join(" ")),
             ["exit"] if world.exit => {}
-            ["exit"] => return Err("the gateway has not asked to leave".to_string()),
+            ["exit"] => return Err("the gateway has not requested its exit".to_string()),
             ["revoke", name] => {
                 let now = world.now.unix;
                 return self.edit(name, |record| record.revoked = Some(now));
@@ -294,19 +297,21 @@ impl Player<'_> {
             ["successor-gone"] => return world.notice(Notice::SuccessorGone),
             ["hold-successor"] => world.hold_successor = true,
             ["taken-back"] if !world.successor => {}
-            ["taken-back"] => return Err("the successor has not been taken back".to_string()),
+            ["taken-back"] => return Err("the upgrade has not been cancelled".to_string()),
             ["served"] => {
                 world.settle()?;
                 world.served.then_some(()).ok_or("the successor has not been told to serve")?;
             }
             ["rests", count] if world.cool_downs.to_string() == **count => {}
-            ["rests", count] => return Err(format!("{} rests were told of instead of {count}", world.cool_downs)),
+            ["rests", count] => {
+                return Err(format!("{} cool-downs were reported instead of {count}", world.cool_downs));
+            }
             ["waits"] if !world.wants_clients() => {}
-            ["waits"] => return Err("it accepts".to_string()),
+            ["waits"] => return Err("the gateway accepts connections".to_string()),
             ["accepts"] if world.wants_clients() => {}
-            ["accepts"] => return Err("it does not accept".to_string()),
+            ["accepts"] => return Err("the gateway does not accept connections".to_string()),
             ["admits"] if world.handed_over.is_none() => {}
-            ["admits"] => return Err("it has handed over".to_string()),
+            ["admits"] => return Err("the gateway has handed over".to_string()),
             ["handed-over", running] => match world.handed_over {
                 Some(count) if count.to_string() == **running => {}
                 other => return Err(format!("handed over with {other:?} requests running")),
@@ -332,10 +337,10 @@ impl Player<'_> {
                     .rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent));
             }
             ["asks", count] if world.asks.len().to_string() == **count => {}
-            ["asks", count] => return Err(format!("{} questions instead of {count}", world.asks.len())),
+            ["asks", count] => return Err(format!("{} admissions requested instead of {count}", world.asks.len())),
             ["released", count] if world.released.to_string() == **count => {}
-            ["released", count] => return Err(format!("{} leases went back instead of {count}", world.released)),
-            other => return Err(format!("what is this? {}", other.join(" "))),
+            ["released", count] => return Err(format!("{} leases were returned instead of {count}", world.released)),
+            other => return Err(format!("unknown event: {}", other.join(" "))),
         }
         Ok(())
     }
@@ -343,7 +348,7 @@ impl Player<'_> {
     /// Reloads the configuration with one line changed: `[section] key = value`.
     fn reload(&mut self, change: &str) -> Result<(), String> {
         let change = change.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-        let (section, line) = change.ok_or("reload what?")?;
+        let (section, line) = change.ok_or("`reload` needs a changed line")?;
         self.setting.set(section, line.trim());
         self.world.reload(self.setting.high())
     }
@@ -352,7 +357,12 @@ impl Player<'_> {
     /// `fails WHY`, `fails 401`.
     fn listed(&mut self, name: &str, models: &[&str]) -> Result<(), String> {
         let number = self.setting.high().providers.iter().position(|provider| *provider.name == *name);
-        let at = self.world.lists.iter().position(|(_, asked)| Some(*asked) == number).ok_or("it was not asked")?;
+        let at = self
+            .world
+            .lists
+            .iter()
+            .position(|(_, asked)| Some(*asked) == number)
+            .ok_or("no list of that provider is requested")?;
         let (epoch, provider) = self.world.lists.remove(at);
         let list = match models {
             ["fails", why @ ..] => Err(NoList { why: why.join(" "), refused: *why == ["401"] }),
@@ -412,14 +422,14 @@ impl Player<'_> {
     /// Checks that no bytes are left, and that no resources are in use after all clients have disconnected.
     fn finish(mut self) -> Result<Outcome, String> {
         if let Some(row) = self.world.rows.pop_front() {
-            return Err(format!("a ledger row that was not expected: {}", self.row_text(&row)));
+            return Err(format!("an unexpected ledger row: {}", self.row_text(&row)));
         }
         let ends = std::mem::take(&mut self.world.ends);
         let mut connections = Vec::new();
         for (label, end) in &ends {
             if !end.got.is_empty() {
                 let got = &end.got[..end.got.len().min(400)];
-                return Err(format!("{label} got more than expected: {}", shown(got)));
+                return Err(format!("{label} received more than expected: {}", shown(got)));
             }
             if end.closed.is_some() && !end.close_seen {
                 return Err(format!("{label} was closed ({:?})", end.closed));
@@ -445,7 +455,7 @@ impl Player<'_> {
         let vitals = self.world.gateway.vitals();
         let nothing = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
         if nothing != [0; 6] || vitals.timers != 0 || vitals.flying != 0 {
-            return Err(format!("after everybody has left: {vitals:?}"));
+            return Err(format!("resources are in use after all clients have left: {vitals:?}"));
         }
         Ok(())
     }
@@ -476,7 +486,7 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
                 start.recent.push(past.clone());
                 start.days.push(Past { at: Unix(at / 86_400_000 * 86_400_000), ..past });
             }
-            other => return Err(format!("nothing starts from {}", other.join(" "))),
+            other => return Err(format!("unknown start state: {}", other.join(" "))),
         }
     }
     Ok(start)

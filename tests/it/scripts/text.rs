@@ -132,7 +132,7 @@ fn placeholder<'a>(text: &'a str, names: &Names, depth: usize, out: &mut Vec<Tok
     };
     let rest = &text[word.len() + 2..];
     if depth > 8 {
-        return Err(format!("{{{word}}} stands for itself"));
+        return Err(format!("{{{word}}} refers to itself"));
     }
     if let Some(text) = names.lets.get(word) {
         resolve(text, names, depth + 1, out)?;
@@ -145,7 +145,7 @@ fn placeholder<'a>(text: &'a str, names: &Names, depth: usize, out: &mut Vec<Tok
     } else if ["length", "date", "n", "iso", "any", "head"].contains(&word) || word.starts_with("id") {
         out.push(Token::Hole(word.to_string()));
     } else {
-        return Err(format!("nothing is called {{{word}}}"));
+        return Err(format!("{{{word}}} is not defined"));
     }
     Ok(rest)
 }

@@ -264,7 +264,8 @@ impl World {
 
     /// Answers one of the checks of the shared ledger, counted from 1. The ledger knows no other host.
     pub fn rule(&mut self, number: usize, ruling: Ruling) -> Result<(), String> {
-        let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
+        let at =
+            number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("not that many admissions are pending")?;
         let ask = self.asks.remove(at);
         let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
         self.notice(Notice::Answered(AskAnswer { ask, ruling, counts, groups: Vec::new(), grant: None }))
@@ -276,7 +277,8 @@ impl World {
     }
 
     pub fn resolve(&mut self, host: &str, addrs: &[&str]) -> Result<(), String> {
-        let at = self.asked.iter().position(|(asked, _)| **asked == *host).ok_or("nobody asked for that name")?;
+        let at =
+            self.asked.iter().position(|(asked, _)| **asked == *host).ok_or("no lookup of that name is pending")?;
         let (host, port) = self.asked.remove(at);
         let socket = |addr: &&str| Some(std::net::SocketAddr::new(addr.parse().ok()?, port));
         let addrs = Some(addrs.iter().filter_map(socket).collect()).filter(|addrs: &Vec<_>| !addrs.is_empty());
@@ -313,7 +315,7 @@ impl World {
             }
             self.settle()?;
         }
-        Err("deadlines without end".to_string())
+        Err("the deadlines do not end".to_string())
     }
 
     /// Runs everything that can happen without the clock advancing.
@@ -346,7 +348,7 @@ impl World {
                 }
             }
         }
-        Err("the gateway does not come to rest".to_string())
+        Err("the gateway never becomes idle".to_string())
     }
 
     fn act(&mut self) -> Result<bool, String> {
@@ -365,13 +367,14 @@ impl World {
                     self.gateway.heard(conn, self.now);
                 }
                 Action::Finish(conn) => {
-                    let label = self.labels.get(&conn).cloned().ok_or("it finished what was not open")?;
+                    let label =
+                        self.labels.get(&conn).cloned().ok_or("the gateway finished a connection that was not open")?;
                     if std::mem::replace(&mut self.end(&label)?.finished, true) {
-                        return Err(format!("it finished {label} twice"));
+                        return Err(format!("the gateway finished {label} twice"));
                     }
                 }
                 Action::Close { conn, shut } => {
-                    let label = self.labels.remove(&conn).ok_or("it closed what was not open")?;
+                    let label = self.labels.remove(&conn).ok_or("the gateway closed a connection that was not open")?;
                     let end = self.end(&label)?;
                     end.closed = Some(shut);
                     end.waiting.clear();
@@ -411,7 +414,7 @@ impl World {
                 Order::Log(lines) => self.take_log(lines)?,
                 Order::Work(work) if self.hold_work => self.works.push(*work),
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
-                Order::Reload(_) => return Err("a script reads its configuration again by itself".to_string()),
+                Order::Reload(_) => return Err("the gateway must not reload by itself".to_string()),
                 Order::Desk(ask) => self.desk.push_back(ask),
                 Order::Renew(_) => self.renewals += 1,
                 Order::List(asked) => self.lists.push((asked.epoch, asked.provider)),
@@ -420,10 +423,10 @@ impl World {
                 Order::Releases(releases) => self.released += releases.len(),
                 // Uses of requests that the ledger has admitted one by one. It makes no grants in a transcript.
                 Order::Uses(uses) if uses.iter().all(|one| matches!(one, Use::Served(..))) => {}
-                Order::Uses(uses) => return Err(format!("nothing is granted in a script: {uses:?}")),
+                Order::Uses(uses) => return Err(format!("grants are used although a script has none: {uses:?}")),
                 Order::HandOver(running) => {
                     if self.handed_over.replace(running.len()).is_some() {
-                        return Err("it handed over twice".to_string());
+                        return Err("the gateway handed over twice".to_string());
                     }
                     if !self.hold_successor {
                         self.gateway.notice(Notice::SuccessorTaken, self.now);
@@ -475,7 +478,7 @@ impl World {
             return Ok(false);
         }
         if end.finished {
-            return Err(format!("it wrote to {label} after it had said that nothing follows"));
+            return Err(format!("the gateway wrote to {label} after it had finished the connection"));
         }
         let count = self.cut.piece(unsent.len());
         let bytes = unsent[..count].to_vec();

@@ -97,11 +97,11 @@ impl Reading {
                 Piece::Head(status, lines) => self.head(status, &lines, asks, seen)?,
                 Piece::Body(data) => {
                     self.body.extend_from_slice(&data);
-                    let ask = asks.front().ok_or("a body for nobody")?;
+                    let ask = asks.front().ok_or("a body without a request")?;
                     self.judge(ask, false, book, seen)?;
                 }
                 Piece::End(_) => {
-                    let ask = asks.pop_front().ok_or("an end for nobody")?;
+                    let ask = asks.pop_front().ok_or("an end without a request")?;
                     self.open = false;
                     self.judge(&ask, true, book, seen)?;
                 }
@@ -119,7 +119,7 @@ impl Reading {
     ) -> Result<(), String> {
         let Some(ask) = asks.front() else {
             // A request that was never completed may be answered with a timeout.
-            return Err(format!("an answer for nobody: {lines:?}"));
+            return Err(format!("an answer without a request: {lines:?}"));
         };
         let id = field(lines, "x-gateway-request-id").ok_or("an answer without its id")?;
         if field(lines, "request-id") != Some(id) || field(lines, "x-request-id") != Some(id) {
@@ -143,13 +143,13 @@ impl Reading {
             received: 0,
         };
         if seen.insert(id.to_string(), known).is_some() {
-            return Err(format!("the id {id} was given twice"));
+            return Err(format!("the id {id} was used twice"));
         }
         (self.status, self.id, self.open) = (status, id.to_string(), true);
         self.body.clear();
         self.last = field(lines, "connection") == Some("close");
         if (ask.last || ask.old) && !self.last {
-            return Err("the client asked for close and was not told so".to_string());
+            return Err("the client requested close, but the answer does not confirm it".to_string());
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
         let Some(rest) = part.strip_prefix(&start) else {
             let foreign = part[1..].starts_with(|c: char| c.is_ascii_digit());
             if foreign {
-                return Err(format!("another request's answer: {part}"));
+                return Err(format!("part of the answer to another request: {part}"));
             }
             continue;
         };
@@ -208,7 +208,7 @@ fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
             return Err("two attempts in one answer: a retry after the commit point".to_string());
         }
         if piece != count {
-            return Err(format!("piece {piece} where {count} was due"));
+            return Err(format!("piece {piece} instead of {count}"));
         }
         count += 1;
     }
@@ -251,14 +251,14 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
         done = value["type"] == "message_stop";
         let named = if value["type"] == "message_start" { &value["message"]["id"] } else { &value["id"] };
         if named.is_string() && named != id && !is_hostile(ask, book) {
-            return Err(format!("an event of {named} in the stream of {id}"));
+            return Err(format!("an event of {named} is in the stream of {id}"));
         }
         if error && value["error"]["request_id"] != id {
             return Err("an error without its request id".to_string());
         }
     }
     if ended && !done && !error {
-        return Err("a stream ended with neither its end nor an error".to_string());
+        return Err("a stream ended without its final event and without an error".to_string());
     }
     if is_hostile(ask, book) {
         return Ok((None, false));
@@ -267,9 +267,9 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
     if done {
         let served =
             attempt.or_else(|| last_attempt(ask, book)).and_then(|attempt| book.served.get(&(ask.marker, attempt)));
-        let served = served.ok_or("a whole stream that nobody sent")?;
+        let served = served.ok_or("a complete stream that no provider sent")?;
         if !served.complete || (attempt.is_some() && served.pieces != count) {
-            return Err(format!("a broken stream was ended as if it were whole: {count} of {served:?}"));
+            return Err(format!("a broken stream was ended as if it were complete: {count} of {served:?}"));
         }
     }
     Ok((attempt, done))
@@ -284,7 +284,7 @@ fn data_of(event: &str, hostile: bool) -> Result<Option<&str>, String> {
             Some(("data", data)) if found.is_none() => found = Some(data.strip_prefix(' ').unwrap_or(data)),
             Some(("" | "event", _)) => {}
             _ if hostile => {}
-            _ => return Err(format!("no event: {event:?}")),
+            _ => return Err(format!("not an event: {event:?}")),
         }
     }
     Ok(found)
@@ -300,16 +300,16 @@ fn last_attempt(ask: &Ask, book: &Book) -> Option<u64> {
 }
 
 fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
     if status != 200 {
         let error = &value["error"];
         let bound =
             error["message"].as_str().is_some_and(|text| text.contains("max_response") || text.contains("max_buf"));
         if bound && !is_hostile(ask, book) {
-            return Err("a provider was asked and its answer, which is within its bound, thrown away".to_string());
+            return Err("a provider's answer was discarded although it is within the bound".to_string());
         }
         if error["request_id"] != id || error["code"] != status || !error["message"].is_string() {
-            return Err("an error that is none".to_string());
+            return Err("not an error of the gateway".to_string());
         }
         return Ok((None, false));
     }
@@ -321,12 +321,12 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
     }
     let (attempt, count) = pieces_hold(text, ask)?;
     let served =
-        attempt.and_then(|attempt| book.served.get(&(ask.marker, attempt))).ok_or("an answer that nobody sent")?;
+        attempt.and_then(|attempt| book.served.get(&(ask.marker, attempt))).ok_or("an answer that no provider sent")?;
     if count != 1 || !served.complete || value["id"] != id {
         return Err(format!("not the answer that was sent: {served:?}"));
     }
     if value["model"] != ask.model() {
-        return Err("not our model".to_string());
+        return Err("not the requested model".to_string());
     }
     Ok((attempt, true))
 }

@@ -100,9 +100,9 @@ pub struct Temper {
     pub names_user: bool,
     pub pipelines: bool,
     pub drips: bool,
-    /// It uses one in this number of chances to read.
+    /// The client reads at one in this number of opportunities.
     pub slowness: u64,
-    /// It disconnects at one in this number of steps; 0 for never.
+    /// The client disconnects at one in this number of steps; 0 for never.
     pub leaves: u64,
 }
 

@@ -104,7 +104,7 @@ pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Resu
     }
     let (least, relayed) = (served.text_bytes / BYTES_PER_TOKEN, received.get(&marker).copied().unwrap_or(0));
     if row.usage.prompt() < least {
-        return Err(format!("{} bytes were sent, which are {least} tokens at least: {row:?}", served.text_bytes));
+        return Err(format!("{} bytes were sent, which are at least {least} tokens: {row:?}", served.text_bytes));
     }
     let has_output = !matches!(row.endpoint, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
     if has_output && row.usage.out < relayed / BYTES_PER_TOKEN {

@@ -121,7 +121,7 @@ impl Ledger {
                         self.shared.returned(row)?;
                         self.story.alone += u64::from(!lease(row).shared);
                         if self.way == Way::Refuse && !lease(row).shared {
-                            return Err(format!("nobody has admitted {row:?}"));
+                            return Err(format!("no host has admitted {row:?}"));
                         }
                     }
                     self.shared.rows.extend(rows.iter().cloned());
@@ -133,7 +133,7 @@ impl Ledger {
                 self.story.released += releases.len() as u64;
                 for Release { key, lease, .. } in &releases {
                     if !remove(&mut self.shared.lent, &loan(*key, lease.clone())) {
-                        return Err(format!("given back and never lent, or twice: {key} {lease:?}"));
+                        return Err(format!("returned twice, or never reserved: {key} {lease:?}"));
                     }
                 }
                 self.shared.releases.extend(releases);
@@ -142,11 +142,11 @@ impl Ledger {
                 for one in &uses {
                     let lent = |key: &KeyId, lease: &Lease| self.shared.lent.contains(&loan(*key, lease.clone()));
                     if !matches!(one, Use::Served(key, lease) if lent(key, lease)) {
-                        return Err(format!("nobody has admitted {one:?}"));
+                        return Err(format!("no host has admitted {one:?}"));
                     }
                 }
             }
-            other => return Err(format!("nobody has asked for {other:?}")),
+            other => return Err(format!("unexpected task: {other:?}")),
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ impl Ledger {
     pub fn at_rest(&self) -> Result<(), String> {
         let shared = &self.shared;
         if !shared.lent.is_empty() {
-            return Err(format!("lent and never given back: {:?}", shared.lent));
+            return Err(format!("reserved and never returned: {:?}", shared.lent));
         }
         let held = !shared.known.is_empty() || !shared.server.held.is_empty();
         if held && !shared.dead {
@@ -366,7 +366,7 @@ impl Shared {
     /// Checks the lease of a settled request, which must be returned with its usage record exactly once.
     fn returned(&mut self, row: &Row) -> Result<(), String> {
         if lease(row).shared && !remove(&mut self.lent, &loan(row.key, lease(row))) {
-            return Err(format!("settled and never lent, or twice: {row:?}"));
+            return Err(format!("settled twice, or never reserved: {row:?}"));
         }
         Ok(())
     }

@@ -27,12 +27,18 @@ const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1
                       \"usage\":{\"prompt_tokens\":6,\"completion_tokens\":4,\"total_tokens\":10}}";
 
 /// Parts of the error messages: two processes admit,
-pub const DOUBLE: &[&str] = &["out of its turn", "was given away", "were admitted", "when the successor takes it"];
+pub const DOUBLE: &[&str] = &["out of turn", "was handed over", "were admitted", "when the successor takes it"];
 /// a usage record is lost or counts twice,
-pub const LOST: &[&str] = &["is nowhere", "in the ledger twice"];
+pub const LOST: &[&str] = &["is lost", "in the ledger twice"];
 /// or no process serves and none can start.
-pub const STUCK: &[&str] =
-    &["no way on", "the service has ended", "nothing serves", "does not serve", "not free", "does not end"];
+pub const STUCK: &[&str] = &[
+    "no process can continue",
+    "the service has ended",
+    "no process serves",
+    "does not serve",
+    "not free",
+    "does not end",
+];
 
 /// Counts of a run.
 #[derive(Default, Debug)]
@@ -199,7 +205,7 @@ impl Process {
                 return Ok(());
             }
         }
-        Err("actions without end".to_string())
+        Err("the actions do not end".to_string())
     }
 
     fn perform(&mut self, action: Action, now: Now) {
@@ -556,7 +562,7 @@ impl World {
             let admitted = std::mem::take(&mut own.admitted);
             let has_turn = who == Who::New || !self.given;
             if admitted > 0 && !has_turn {
-                return Err(format!("{who:?} asks the provider out of its turn"));
+                return Err(format!("{who:?} sends a request to the provider out of turn"));
             }
             let Some(own) = self.process(who) else { return Ok(()) };
             if std::mem::take(&mut own.starts_successor) {
@@ -585,7 +591,7 @@ impl World {
                 Ok(())
             }
             None if self.stopped => Ok(()),
-            _ => Err(format!("a client heard {text:?}")),
+            _ => Err(format!("unexpected answer: {text:?}")),
         }
     }
 
@@ -594,7 +600,7 @@ impl World {
             (Order::Rows(rows), Who::Old) if self.away => {
                 let known = |row: &Row| self.running.iter().any(|one| one.request == row.request);
                 if !rows.iter().all(known) {
-                    return Err(format!("admitted after the ledger was given away: {rows:?}"));
+                    return Err(format!("admitted after the ledger was handed over: {rows:?}"));
                 }
                 self.tally.crossed += rows.len() as u64;
                 self.rows_given.extend(rows.iter().map(|row| (who, row.clone())));
@@ -616,7 +622,7 @@ impl World {
                 self.messages.push_back(Message::TakeBack);
             }
             (Order::Acknowledge(rows), Who::New) => self.messages.push_back(Message::Safe(rows)),
-            (other, who) => return Err(format!("{who:?} orders {other:?}")),
+            (other, who) => return Err(format!("unexpected order of {who:?}: {other:?}")),
         }
         Ok(())
     }
@@ -685,7 +691,7 @@ impl World {
     /// Kills the successor and takes the ledger and the records back.
     fn take_back(&mut self) -> Result<(), String> {
         if self.told_to_serve {
-            return Err("it takes back what a successor serves from".to_string());
+            return Err("the gateway retakes a ledger that its successor uses".to_string());
         }
         self.kill_new();
         if self.disk.owner.is_some_and(|owner| owner == Who::New) || (self.released && self.disk.owner.is_some()) {
@@ -758,7 +764,7 @@ impl World {
             Stage::Waits if self.go || self.old.is_none() => self.stage = Stage::Goes,
             Stage::Goes => {
                 if let Some(owner) = self.disk.owner.replace(Who::New) {
-                    return Err(format!("the ledger is {owner:?}'s when the successor takes it"));
+                    return Err(format!("the ledger belongs to {owner:?} when the successor takes it"));
                 }
                 let gateway = self.gateway(seed + 1, Some(self.running.clone()));
                 self.new = Some(Process::new(gateway));
@@ -800,7 +806,11 @@ impl World {
             }
             None => lives || self.disk.owner.is_none() || self.old.is_some(),
         };
-        if is_on { Ok(()) } else { Err(format!("no way on: {:?}, {:?} has the ledger", self.stage, self.disk.owner)) }
+        if is_on {
+            Ok(())
+        } else {
+            Err(format!("no process can continue: {:?}, {:?} has the ledger", self.stage, self.disk.owner))
+        }
     }
 
     /// The event loop of the old process has ended, and its threads handle the last records.
@@ -865,7 +875,7 @@ impl World {
             return Err("a row is in the ledger twice".to_string());
         }
         if let Some((who, row)) = self.rows_given.iter().find(|(_, row)| !known.contains(&row.request)) {
-            return Err(format!("a row of {who:?} is nowhere: {row:?}"));
+            return Err(format!("a row of {who:?} is lost: {row:?}"));
         }
         let tight = self.keys.records.iter().find(|record| record.name == "tight").map(|record| record.id);
         let count = self.disk.rows.iter().filter(|row| Some(row.key) == tight).count();
@@ -878,21 +888,21 @@ impl World {
     /// Checks that a process serves, or that one can be started.
     fn look_for_a_server(&mut self) -> Result<(), String> {
         if self.stopped && self.old.is_some() {
-            return Err("a process that was stopped does not end".to_string());
+            return Err("a stopped process does not end".to_string());
         }
         let who = match (self.stage, &self.old) {
             (Stage::Serves, _) => Who::New,
             (_, Some(_)) if !self.told_to_serve => Who::Old,
             (stage, _) if self.old.is_none() && !self.stopped && !self.old_was_killed && !self.told_to_serve => {
-                return Err(format!("the service has ended, with a successor that {stage:?}"));
+                return Err(format!("the service has ended, with a successor in stage {stage:?}"));
             }
             _ if self.disk.owner.is_none() => return Ok(()),
             // The predecessor is dead and the successor stalls.
             _ if self.fate.is_some_and(|(at, stalls)| stalls && at == self.stage) => return Ok(()),
-            _ => return Err(format!("{:?} has the ledger, and nothing serves", self.disk.owner)),
+            _ => return Err(format!("{:?} has the ledger, but no process serves", self.disk.owner)),
         };
         let (key, now) = (self.keys.texts["wide"].clone(), self.now);
-        let Some(own) = self.process(who) else { return Err("nothing serves".to_string()) };
+        let Some(own) = self.process(who) else { return Err("no process serves".to_string()) };
         own.call(&key, now);
         (0..8).for_each(|which| own.say(which, true, now));
         own.settle(now)?;

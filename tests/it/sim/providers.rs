@@ -118,11 +118,11 @@ impl Provider {
         let Some((head, body)) = text.split_once("\r\n\r\n") else { return Ok(()) };
         for secret in ["tg_live_", "cookie", "x-forwarded"] {
             if head.contains(secret) {
-                return Err(format!("a provider was sent {secret}: {head}"));
+                return Err(format!("{secret} was sent to a provider: {head}"));
             }
         }
         let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
-        let length: usize = length.ok_or_else(|| format!("a request without length: {head}"))?;
+        let length: usize = length.ok_or_else(|| format!("a request without a length: {head}"))?;
         let known = body.contains("marker=") && body.contains("\"up-");
         let marked =
             body.contains("marker=") && body.split("marker=").nth(1).is_some_and(|rest| rest.matches(';').count() > 1);

@@ -32,14 +32,14 @@ impl Traces {
             let span: Value = serde_json::from_slice(line).map_err(|error| format!("{error} in a span"))?;
             let number = |name: &str| text(&span, name).parse::<u64>().unwrap_or(0);
             if number("startTimeUnixNano") == 0 || number("startTimeUnixNano") > number("endTimeUnixNano") {
-                return Err(format!("a span of no time: {span}"));
+                return Err(format!("a span with invalid times: {span}"));
             }
             let name = format!("{}-{}", text(&span, "traceId"), text(&span, "spanId"));
             if span["kind"] == 3 {
                 self.attempts += 1;
                 match format!("{}-{}", text(&span, "traceId"), text(&span, "parentSpanId")) == own {
                     true => continue,
-                    false => return Err(format!("an attempt of no request: {span}")),
+                    false => return Err(format!("an attempt without its request: {span}")),
                 }
             }
             own.clone_from(&name);
@@ -58,10 +58,10 @@ impl Traces {
             let Some((name, out)) = self.requests.get(&id(row)) else { continue };
             let same = row.trace.as_deref() == Some(name) && out.as_deref() == Some(&row.usage.out.to_string());
             if !same {
-                return Err(format!("{name} of {out:?} tokens is another than {row:?}"));
+                return Err(format!("{name} with {out:?} tokens differs from {row:?}"));
             }
         }
         let charged = self.requests.values().filter(|(_, out)| out.is_some()).count();
-        if charged > rows.len() { Err(format!("{charged} spans of {} rows", rows.len())) } else { Ok(()) }
+        if charged > rows.len() { Err(format!("{charged} spans for {} rows", rows.len())) } else { Ok(()) }
     }
 }

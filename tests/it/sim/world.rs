@@ -188,11 +188,13 @@ impl World {
     fn places_hold(&mut self) -> Result<(), String> {
         let vitals = self.gateway.vitals();
         if self.wider.places && vitals.flying_most > PLACES {
-            return Err(format!("{} requests in flight at a target of {PLACES} places", vitals.flying_most));
+            return Err(format!("{} requests in flight at a target with {PLACES} slots", vitals.flying_most));
         }
         match self.gateway.overlooked(self.now) {
             0 => Ok(()),
-            overlooked => Err(format!("{overlooked} of {} wait although there is a place for them", vitals.queued)),
+            overlooked => {
+                Err(format!("{overlooked} of {} requests wait although there are slots for them", vitals.queued))
+            }
         }
     }
 
@@ -237,7 +239,7 @@ impl World {
             self.upgrade()?;
             self.advance(1_000_000)?;
         }
-        Err(format!("a hand-over without end: {:?}", self.successor))
+        Err(format!("the hand-over does not end: {:?}", self.successor))
     }
 
     /// Hands over the ledger with a list of the running requests. Until it is returned, no request may be admitted.
@@ -246,7 +248,7 @@ impl World {
         self.successor = Successor::Given(self.steps);
         match self.handed_over.replace(running) {
             None => Ok(()),
-            Some(_) => Err("it handed over twice".to_string()),
+            Some(_) => Err("the gateway handed over twice".to_string()),
         }
     }
 
@@ -255,7 +257,7 @@ impl World {
         self.tally.taken_back += 1;
         self.handed_over = None;
         self.successor = Successor::Ends;
-        if self.has_served { Err("it takes back what a successor serves from".to_string()) } else { Ok(()) }
+        if self.has_served { Err("the gateway retakes a ledger that its successor uses".to_string()) } else { Ok(()) }
     }
 
     /// Handles the orders that the gateway gives to its ledger, or to its successor's.
@@ -267,7 +269,7 @@ impl World {
                 _ => false,
             };
             if strange {
-                return Err(format!("admitted after the ledger was given away: {order:?}"));
+                return Err(format!("admitted after the ledger was handed over: {order:?}"));
             }
         }
         self.ledger.take(order)
@@ -330,7 +332,10 @@ impl World {
         let waits = !self.gateway.wants_clients(0) && self.wider.upgrade.is_some();
         if self.rng.below(3) == 0 && !self.winding_up && !self.draining && !waits {
             let address = [198, 51, 100, self.rng.below(2) as u8];
-            let conn = self.gateway.accepted(0, (address, 999).into(), self.now).ok_or("a stranger was not let in")?;
+            let conn = self
+                .gateway
+                .accepted(0, (address, 999).into(), self.now)
+                .ok_or("a connection without a key was not accepted")?;
             self.strangers.push(Pipe::new(conn, self.now));
             self.tally.strangers += 1;
             return self.settle();
@@ -498,7 +503,7 @@ impl World {
                 let id = client.reading.id();
                 let committed = self.ledger.safe().iter().any(|row| request_id(row) == id);
                 if !committed {
-                    return Err(format!("{id} was answered before its row was safe"));
+                    return Err(format!("{id} was answered before its row was committed"));
                 }
             }
             let go_on = std::mem::take(&mut client.reading.go_on);
@@ -572,7 +577,7 @@ impl World {
                 self.perform(action)?;
             }
         }
-        Err("actions without end".to_string())
+        Err("the actions do not end".to_string())
     }
 
     fn perform(&mut self, action: Action) -> Result<(), String> {
@@ -588,13 +593,13 @@ impl World {
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting(_) => self.draining = true,
             Action::StartSuccessor if self.wider.upgrade.is_some() => self.successor = Successor::Starts,
-            Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
+            Action::StartSuccessor => return Err("a successor was started without an upgrade".to_string()),
             Action::Exit => self.exit = true,
             Action::Hear(conn) => self.hear(conn),
             Action::Finish(conn) => {
                 let client = self.clients.iter_mut().find(|client| client.pipe.conn == conn);
                 if client.is_some_and(|client| std::mem::replace(&mut client.pipe.finished, true)) {
-                    return Err("it finished a connection twice".to_string());
+                    return Err("the gateway finished a connection twice".to_string());
                 }
             }
             Action::Close { conn, shut } => {
@@ -608,7 +613,7 @@ impl World {
                     self.providers.swap_remove(index);
                 } else {
                     let dial = self.dialing.iter().position(|(dialed, _)| *dialed == conn);
-                    self.dialing.swap_remove(dial.ok_or("it closed what was not open")?);
+                    self.dialing.swap_remove(dial.ok_or("the gateway closed a connection that was not open")?);
                 }
             }
         }
@@ -629,7 +634,7 @@ impl World {
             return if stalled {
                 Ok(())
             } else {
-                Err(format!("a client was cut at {} for nothing: {}", self.now.mono.0, client.brief()))
+                Err(format!("a client was disconnected at {} without a reason: {}", self.now.mono.0, client.brief()))
             };
         }
         if client.reading.runs_to_end() {
@@ -664,14 +669,14 @@ impl World {
             // drain_timeout, then write_stall for clients that do not read.
             self.advance(30_000_000 + WRITE_STALL + 5_000_000)?;
             if !self.exit || !self.clients.is_empty() {
-                return Err(format!("drained and not gone: {:?}", self.gateway.vitals()));
+                return Err(format!("drained, but connections are left: {:?}", self.gateway.vitals()));
             }
         } else if self.draining {
             self.let_finish()?;
             self.settle()?;
             if self.handed_over.is_none() || !self.exit || !self.clients.is_empty() {
                 let vitals = self.gateway.vitals();
-                return Err(format!("handed over {} and not gone: {vitals:?}", self.handed_over.is_some()));
+                return Err(format!("connections are left (handed over: {}): {vitals:?}", self.handed_over.is_some()));
             }
         } else {
             self.let_finish()?;
@@ -686,7 +691,7 @@ impl World {
         // The rest reaches its deadline.
         self.advance(3_600_000_000)?;
         if self.gateway.next_deadline().is_some_and(|due| due != Mono::NEVER) {
-            return Err("a deadline is left after everybody has left".to_string());
+            return Err("a deadline is left after all clients have left".to_string());
         }
         nothing_is_held(&self.gateway.vitals())
     }
@@ -733,7 +738,7 @@ impl World {
         let unanswered =
             |client: &&Client| client.pipe.is_open() && client.awaiting.iter().any(|ask| ask.held_body.is_none());
         match self.clients.iter().find(unanswered) {
-            Some(client) => Err(format!("waiting for ever: {}", client.brief())),
+            Some(client) => Err(format!("a client waits forever: {}", client.brief())),
             None => Ok(()),
         }
     }
@@ -760,7 +765,7 @@ impl World {
             let answer =
                 self.ask(&format!("GET /v1/quota HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\r\n"))?;
             if !answer.contains(&format!("\"used\":{used},")) {
-                return Err(format!("the rows of {} make {used}: {answer}", record.name));
+                return Err(format!("the rows of {} add up to {used}: {answer}", record.name));
             }
             self.budget_holds(record, &answer)?;
         }
@@ -790,8 +795,10 @@ impl World {
             answer.contains(&format!("\"budget\":{{\"used\":{},\"total\":{},", dollars(used), dollars(total)))
         });
         match budgets.is_empty() {
-            true if answer.contains("\"budget\"") => Err(format!("{} has no budget: {answer}", record.name)),
-            false if !told => Err(format!("the rows of {} make {budgets:?}: {answer}", record.name)),
+            true if answer.contains("\"budget\"") => {
+                Err(format!("{} has no budget, but the answer has one: {answer}", record.name))
+            }
+            false if !told => Err(format!("the rows of {} add up to {budgets:?}: {answer}", record.name)),
             _ => Ok(()),
         }
     }
@@ -868,11 +875,11 @@ impl World {
         self.tally.story = self.ledger.story.clone();
         let running = self.handed_over.iter().flatten();
         if let Some(lost) = running.map(request_name).find(|id| !ids.contains(id)) {
-            return Err(format!("{lost} ran when the ledger was given away, and its row was never given"));
+            return Err(format!("{lost} ran when the ledger was handed over, and its row was never handed over"));
         }
         for (id, seen) in &self.seen {
             if seen.whole && !ids.contains(id) {
-                return Err(format!("answered and not in the ledger: {seen:?}"));
+                return Err(format!("answered, but not in the ledger: {seen:?}"));
             }
             let tally = &mut self.tally;
             tally.answers += u64::from(seen.ended);

@@ -86,7 +86,7 @@ impl Answers {
             State::Trailer => {
                 let Some(line) = self.line()? else { return Ok(false) };
                 if !line.is_empty() {
-                    return Err(format!("a trailer nobody asked for: {line:?}"));
+                    return Err(format!("an unexpected trailer: {line:?}"));
                 }
                 self.state = State::Head;
                 out.push(Piece::End(true));
@@ -127,16 +127,16 @@ impl Answers {
     fn head(&mut self, out: &mut Vec<Piece>) -> Result<bool, String> {
         let Some(end) = self.rest.windows(4).position(|window| window == b"\r\n\r\n") else {
             let start = &self.rest[..self.rest.len().min(9)];
-            return if b"HTTP/1.1 ".starts_with(start) { Ok(false) } else { Err(format!("no answer: {start:?}")) };
+            return if b"HTTP/1.1 ".starts_with(start) { Ok(false) } else { Err(format!("not an answer: {start:?}")) };
         };
         let head: Vec<u8> = self.rest.drain(..end + 4).collect();
         let text = String::from_utf8(head[..end].to_vec()).map_err(|_| "a head that is not UTF-8")?;
         let lines: Vec<String> = text.split("\r\n").map(String::from).collect();
         if lines.iter().any(|line| line.contains(['\r', '\n', '\0']) || line.is_empty()) {
-            return Err(format!("a bad line in a head: {text:?}"));
+            return Err(format!("an invalid line in a head: {text:?}"));
         }
         let status = lines[0].strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse::<u16>().ok());
-        let status = status.ok_or_else(|| format!("a bad status line: {:?}", lines[0]))?;
+        let status = status.ok_or_else(|| format!("an invalid status line: {:?}", lines[0]))?;
         self.state = framing(status, &lines)?;
         out.push(Piece::Head(status, lines));
         if status < 200 {
@@ -163,7 +163,7 @@ fn framing(status: u16, lines: &[String]) -> Result<State, String> {
     let names: Vec<&str> = lines.iter().skip(1).map(|line| line.split(':').next().unwrap_or_default()).collect();
     for (index, name) in names.iter().enumerate() {
         if names[..index].contains(name) {
-            return Err(format!("{name} stands twice in {lines:?}"));
+            return Err(format!("{name} occurs twice in {lines:?}"));
         }
     }
     if status < 200 {
@@ -176,6 +176,6 @@ fn framing(status: u16, lines: &[String]) -> Result<State, String> {
         }
         (None, Some("chunked")) => Ok(State::ChunkSize),
         (None, None) if field(lines, "connection") == Some("close") => Ok(State::ToEnd),
-        _ => Err(format!("no way to find the end of {lines:?}")),
+        _ => Err(format!("no framing in {lines:?}")),
     }
 }

@@ -2,7 +2,7 @@
 
 use tollgate::gateway::Vitals;
 
-/// Checks the invariants of every moment.
+/// Checks the invariants that always hold.
 pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
     if vitals.holds > vitals.exchanges {
         return Err(format!("a reservation without its request: {vitals:?}"));
@@ -11,7 +11,7 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
         return Err(format!("an attempt without its request: {vitals:?}"));
     }
     if vitals.queued > vitals.holds {
-        return Err(format!("one waits for a place that has not been admitted: {vitals:?}"));
+        return Err(format!("a request waits for a slot without a reservation: {vitals:?}"));
     }
     if vitals.idle > vitals.upstreams {
         return Err(format!("an idle connection that does not exist: {vitals:?}"));
@@ -21,7 +21,7 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
     }
     let connections = vitals.clients + vitals.upstreams;
     if vitals.timers > connections {
-        return Err(format!("timers pile up: {vitals:?}"));
+        return Err(format!("more timers than connections: {vitals:?}"));
     }
     Ok(())
 }
@@ -32,6 +32,6 @@ pub fn nothing_is_held(vitals: &Vitals) -> Result<(), String> {
     if held == [0; 6] && vitals.flying == 0 && vitals.queued == 0 && vitals.timers == 0 {
         Ok(())
     } else {
-        Err(format!("after everybody has left: {vitals:?}"))
+        Err(format!("resources are in use after all clients have left: {vitals:?}"))
     }
 }

@@ -36,9 +36,9 @@ fn established_dial_is_reported_before_waiting_bytes() {
     (seen..20).for_each(|_| assert!(matches!(world.next(), Heard::Bytes(..))));
 }
 
-/// Connections that always have more to read may be many, and each of their slices may take long.
+/// There may be many connections that always have more to read, and each of their reads may take long.
 #[test]
-fn a_small_request_does_not_wait_for_a_round_over_all_with_much_to_read() {
+fn a_small_request_does_not_wait_for_a_round_over_all_bulk_senders() {
     const BUSY: usize = 40;
     let world = World::new();
     let (mut light, conn) = world.client();
@@ -67,9 +67,9 @@ fn a_small_request_does_not_wait_for_a_round_over_all_with_much_to_read() {
     assert!(early > 0 || before.count() <= 3);
 }
 
-/// The bytes cannot be the answer to the request, which is written after they have come.
+/// Bytes sent before the request is written cannot be the answer to it.
 #[test]
-fn what_a_provider_has_sent_is_read_before_a_request_is_written_to_it() {
+fn bytes_of_a_provider_are_read_before_a_request_is_written_to_it() {
     let world = World::new();
     let (mut client, from) = world.client();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -77,7 +77,7 @@ fn what_a_provider_has_sent_is_read_before_a_request_is_written_to_it() {
     world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None, tunnel: None }));
     assert_eq!(world.next(), Heard::Reply(Reply::Dialed(conn)));
     let (mut provider, _) = listener.accept().unwrap();
-    // The turn is over when the client has been served.
+    // The iteration ends when the client has been served.
     world.order(Order::Dwell(limits::TURN_TIME));
     let (met, first) = sync_channel(0);
     let (stand, until) = channel();

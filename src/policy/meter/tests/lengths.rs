@@ -1,4 +1,4 @@
-//! Windows whose length changes while they are in use, against a list of all requests.
+//! Tests windows whose length changes while they are in use, against a list of all requests.
 
 use super::super::*;
 use super::{KEY, plan};
@@ -6,7 +6,7 @@ use crate::base::rng::Rng;
 use crate::policy::plan::Group;
 use std::time::Duration;
 
-/// An admitted request: moment, reservation, and its use after its end.
+/// An admitted request: time of admission, reservation, and its use after it has ended.
 struct Request {
     at: u64,
     reserved: u64,
@@ -17,12 +17,12 @@ struct Request {
 #[derive(Default)]
 struct Model {
     requests: Vec<Request>,
-    /// Moment at which the present length was first seen.
+    /// Time of the first request with the present length.
     since: u64,
 }
 
 impl Model {
-    /// Requests and tokens that were admitted in the window of `now`.
+    /// Requests admitted in the window that contains `now`, and their tokens.
     fn within(&self, now: u64, length: u64) -> (u64, u64) {
         let start = now - now % length;
         let inside = self.requests.iter().filter(|request| start <= request.at && request.at < start + length);
@@ -30,7 +30,7 @@ impl Model {
     }
 }
 
-/// True if the limits are a group's.
+/// Runs random requests under a limit of the group or of the key, and returns how many were admitted and refused.
 fn run(seed: u64, in_group: bool) -> (usize, usize) {
     let mut rng = Rng::from_u64(seed);
     let (requests, tokens) = (1 + rng.below(5), if rng.below(2) == 0 { 0 } else { 10 + rng.below(40) });
@@ -67,7 +67,8 @@ fn run(seed: u64, in_group: bool) -> (usize, usize) {
         let reserved = rng.below(12);
         let admitted = meter.admit(payer, Unix(now), Amount { tokens: reserved, nano: 0 });
         model.since = model.since.min(now);
-        // After the window in which a new length is first seen everything is known to the request.
+        // Once the window in which the new length was first used has ended, the meter knows all requests of the present
+        // window.
         if model.since < now - now % length {
             assert_eq!(admitted.is_err(), is_full, "seed {seed} {in_group} at {now}, {length} ms: {count} and {sum}");
         }
@@ -87,19 +88,19 @@ fn run(seed: u64, in_group: bool) -> (usize, usize) {
 }
 
 #[test]
-fn window_lengths_that_change_give_nothing_out_twice() {
+fn changing_the_window_length_grants_nothing_twice() {
     for in_group in [false, true] {
         let (mut admitted, mut refused) = (0, 0);
         for seed in 0..400 {
             let counts = run(seed, in_group);
             (admitted, refused) = (admitted + counts.0, refused + counts.1);
         }
-        assert!(admitted > 10_000 && refused > 10_000, "{admitted} and {refused} are too few to mean anything");
+        assert!(admitted > 10_000 && refused > 10_000, "{admitted} and {refused} are too few for a meaningful result");
     }
 }
 
 #[test]
-fn a_shorter_window_keeps_what_was_spent_when_earlier_ones_are_known() {
+fn a_shorter_window_counts_earlier_use_if_the_windows_are_stored() {
     let of = |seconds: u64| Plan { requests: 5, window: Duration::from_secs(seconds), ..plan() };
     let (mut meter, start) = (Meter::new(), 1_800_000_000_000);
     let mut use_five = |plan: &Plan, second: u64| {
@@ -109,8 +110,8 @@ fn a_shorter_window_keeps_what_was_spent_when_earlier_ones_are_known() {
     };
     assert_eq!((use_five(&of(6), 1), use_five(&of(6), 6)), (5, 5));
     assert_eq!((use_five(&of(3), 7), use_five(&of(3), 8), use_five(&of(3), 9)), (0, 0, 5));
-    // To another length and back within one window.
+    // The length changes and returns within one window.
     assert_eq!((use_five(&of(6), 10), use_five(&of(3), 10), use_five(&of(60), 11)), (0, 0, 0));
-    assert_eq!(use_five(&of(3), 12), 5, "nothing was admitted since");
-    assert_eq!(use_five(&of(4), 14), 0, "all five lie in these four seconds, too");
+    assert_eq!(use_five(&of(3), 12), 5, "no request was admitted since this window began");
+    assert_eq!(use_five(&of(4), 14), 0, "all five requests were admitted in these four seconds");
 }

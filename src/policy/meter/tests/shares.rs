@@ -1,5 +1,5 @@
-//! Reasons of refusals by a limit: it is spent, running requests have reserved it, or one request needs more than its
-//! share.
+//! Tests the reasons for a refusal by a limit: the limit is spent, running requests have reserved it, or one request
+//! needs more than its share.
 
 use super::super::*;
 use super::{KEY, amount, at, by, plan};
@@ -7,7 +7,7 @@ use crate::policy::plan::Group;
 
 const NOW: &str = "2026-11-20T09:00:10Z";
 
-/// Plans with one limit of 100, and how much of it a request uses.
+/// Plans with one limit of 100 each, and the kind of this limit.
 fn limits() -> [(Plan, LimitKind); 3] {
     [
         (Plan { tokens: 100, ..Plan::unlimited("a") }, LimitKind::TokensPerPeriod),
@@ -20,7 +20,7 @@ fn of(both: u64) -> Amount {
     Amount { tokens: both, nano: both }
 }
 
-/// A meter, and a payer under these limits: a key by its plan, or all keys of a group.
+/// Returns a meter, and a payer under these limits, which are those of the key's plan or of its group.
 fn meter<'a>(limits: &'a Plan, free: &'a Plan, in_group: bool) -> (Meter, Payer<'a>) {
     let mut meter = Meter::new();
     assert!(meter.configure(&[Group { parent: None, path: "a".into(), limits: limits.clone() }], at(NOW)));
@@ -29,7 +29,7 @@ fn meter<'a>(limits: &'a Plan, free: &'a Plan, in_group: bool) -> (Meter, Payer<
 }
 
 #[test]
-fn limits_are_reserved_until_what_is_settled_reaches_them() {
+fn a_limit_is_reserved_until_settled_use_reaches_it() {
     for (limits, kind) in limits() {
         for in_group in [false, true] {
             let free = plan();
@@ -45,7 +45,7 @@ fn limits_are_reserved_until_what_is_settled_reaches_them() {
             assert_eq!(
                 meter.admit(payer, at(NOW), of(1)).unwrap_err().by,
                 LimitReason::Reserved,
-                "99 are used, 50 reserved"
+                "99 are used and 50 are reserved"
             );
             meter.settle(two, of(1));
             let refused = meter.admit(payer, at(NOW), of(1)).unwrap_err();
@@ -66,7 +66,7 @@ fn spent_limits_are_named_before_reserved_ones() {
 }
 
 #[test]
-fn one_request_fits_up_to_all_of_a_limit_or_the_floor() {
+fn one_request_may_need_up_to_the_whole_limit_or_the_floor() {
     for (limits, kind) in limits() {
         for in_group in [false, true] {
             let free = plan();
@@ -78,16 +78,20 @@ fn one_request_fits_up_to_all_of_a_limit_or_the_floor() {
             for (need, floor) in [(101, 0), (101, 100), (5001, 5000), (u64::MAX, 5000)] {
                 let limit = fits(need, floor).unwrap_err();
                 assert_eq!((limit.kind, limit.by), (kind, LimitReason::Share { need, left: 42 }), "{need} {floor}");
-                assert!(limit.retry_after > 1, "the renewal");
+                assert!(limit.retry_after > 1, "the client must wait until the limit renews");
             }
         }
     }
     let plan = plan();
-    assert_eq!(Meter::new().fits(by(&plan), at(NOW), of(u64::MAX), || of(0)), Ok(()), "no limit has no share");
+    assert_eq!(
+        Meter::new().fits(by(&plan), at(NOW), of(u64::MAX), || of(0)),
+        Ok(()),
+        "without a limit there is no share"
+    );
 }
 
 #[test]
-fn a_share_is_taken_of_each_group_and_of_a_hosts_part() {
+fn the_share_applies_to_every_group_and_to_one_hosts_part() {
     let free = plan();
     let mut meter = Meter::new();
     let group = |name: &str, parent: Option<&str>, path: &str, tokens| Group {

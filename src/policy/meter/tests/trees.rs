@@ -1,4 +1,4 @@
-//! Budgets and trees of groups, against the rows that their requests leave.
+//! Tests budgets and trees of groups against the rows of their requests.
 
 use super::super::*;
 use crate::base::rng::Rng;
@@ -10,7 +10,7 @@ fn at(text: &str) -> Unix {
     parse_moment(text).unwrap()
 }
 
-/// Groups by name and parent, each with limits that `change` has made.
+/// Groups by name and parent, with limits set by `change`.
 fn groups(named: &[(&str, &str)], change: impl Fn(&str, &mut Plan)) -> Vec<Group> {
     let path = |name: &str| {
         let (mut path, mut at) = (name.to_string(), name);
@@ -34,7 +34,7 @@ fn money(nano: u64) -> Amount {
     Amount { tokens: 1, nano }
 }
 
-/// A meter with these groups, and a payer in `leaf`.
+/// Returns a meter with these groups, and a payer in `leaf`.
 fn tree<'a>(
     named: &[(&str, &str)],
     change: impl Fn(&str, &mut Plan),
@@ -50,7 +50,7 @@ fn tree<'a>(
 const CHAIN: [(&str, &str); 4] = [("a", ""), ("b", "a"), ("c", "b"), ("d", "c")];
 
 #[test]
-fn a_request_counts_with_its_key_and_every_group_above_it_or_with_none() {
+fn a_request_counts_in_its_key_and_all_groups_or_in_none() {
     for full in ["a", "b", "c", "d"] {
         let plan = Plan::unlimited("p");
         let limit = |name: &str, limits: &mut Plan| limits.requests = if name == full { 1 } else { 9 };
@@ -72,7 +72,7 @@ fn a_request_counts_with_its_key_and_every_group_above_it_or_with_none() {
 }
 
 #[test]
-fn a_budget_is_refused_when_used_and_reserved_reach_it_and_says_whose_it_is() {
+fn a_refusal_by_a_budget_names_its_owner() {
     let plan = Plan { budget: 100, ..Plan::unlimited("team") };
     let (mut meter, payer) = tree(&[("labs", "")], |_, limits| limits.budget = 150, "labs", &plan);
     let first = meter.admit(payer, at(NOW), money(99)).unwrap();
@@ -89,7 +89,11 @@ fn a_budget_is_refused_when_used_and_reserved_reach_it_and_says_whose_it_is() {
     meter.settle(first, money(10));
     meter.refund(second);
     let status = meter.standing(payer, at(NOW)).budget.unwrap();
-    assert_eq!((status.used, status.total, status.remaining()), (10, 100, 90), "the tightest");
+    assert_eq!(
+        (status.used, status.total, status.remaining()),
+        (10, 100, 90),
+        "the budget with the least left is shown"
+    );
     assert_eq!(meter.standing(other, at(NOW)).budget, Some(BudgetStatus { used: 0, total: 100 }));
     let third = meter.admit(payer, at(NOW), money(0)).unwrap();
     meter.settle(third, money(140));
@@ -103,7 +107,7 @@ fn a_budget_is_refused_when_used_and_reserved_reach_it_and_says_whose_it_is() {
 }
 
 #[test]
-fn of_several_limits_the_one_that_lasts_longest_is_told() {
+fn a_refusal_names_the_limit_that_lasts_longest() {
     let plan = Plan { requests: 1, ..Plan::unlimited("p") };
     let limit = |name: &str, limits: &mut Plan| match name {
         "a" => (limits.budget, limits.period) = (5, Period::Day),
@@ -112,15 +116,23 @@ fn of_several_limits_the_one_that_lasts_longest_is_told() {
     };
     let (mut meter, payer) = tree(&CHAIN, limit, "c", &plan);
     let hold = meter.admit(payer, at(NOW), money(1)).unwrap();
-    assert_eq!(meter.spent(payer, at(NOW)).unwrap_err().whose, Whose::Plan("p".into()), "a window outlasts a place");
+    assert_eq!(
+        meter.spent(payer, at(NOW)).unwrap_err().whose,
+        Whose::Plan("p".into()),
+        "a window lasts longer than a running request"
+    );
     meter.settle(hold, money(5));
-    assert_eq!(meter.spent(payer, at(NOW)).unwrap_err().whose, Whose::Group("b".into()), "a month outlasts a day");
+    assert_eq!(
+        meter.spent(payer, at(NOW)).unwrap_err().whose,
+        Whose::Group("b".into()),
+        "a month lasts longer than a day"
+    );
     let tomorrow = at("2026-11-21T09:00:10Z");
     assert_eq!(meter.spent(payer, tomorrow).unwrap_err().whose, Whose::Group("b".into()));
 }
 
 #[test]
-fn a_group_has_a_window_and_a_period_of_its_own() {
+fn a_group_has_its_own_window_and_period() {
     let plan = Plan { tokens_per_window: 1_000, ..Plan::unlimited("p") };
     let limit = |_: &str, limits: &mut Plan| {
         (limits.period, limits.window) = (Period::Day, Duration::from_secs(3600));
@@ -133,9 +145,13 @@ fn a_group_has_a_window_and_a_period_of_its_own() {
     meter.settle(late, used);
     assert!(meter.spent(payer, at("2026-11-20T09:59:59Z")).is_err());
     let standing = meter.standing(payer, after);
-    assert_eq!((standing.remaining_tokens, standing.budget.unwrap().used), (10, 4), "another hour, and the same day");
+    assert_eq!(
+        (standing.remaining_tokens, standing.budget.unwrap().used),
+        (10, 4),
+        "the hour is a new one, the day is not"
+    );
     assert_eq!(meter.standing(payer, at("2026-11-21")).budget.unwrap().used, 0);
-    // After a change of its window's length, it still knows its running requests.
+    // The group still counts its running requests after the length of its window changes.
     let running = meter.admit(payer, after, used).unwrap();
     let shorter = groups(&[("labs", "")], |_, limits| (limits.tokens_per_window, limits.budget) = (10, 10));
     meter.configure(&shorter, after);
@@ -146,7 +162,7 @@ fn a_group_has_a_window_and_a_period_of_its_own() {
 }
 
 #[test]
-fn what_is_moved_or_removed_settles_where_it_was_admitted() {
+fn requests_of_a_moved_or_removed_group_settle_where_they_were_admitted() {
     let plan = Plan::unlimited("p");
     let limit = |_: &str, limits: &mut Plan| limits.budget = 100;
     let (mut meter, payer) = tree(&[("a", ""), ("b", ""), ("x", "a")], limit, "x", &plan);
@@ -162,7 +178,7 @@ fn what_is_moved_or_removed_settles_where_it_was_admitted() {
     };
     assert_eq!(["a", "b", "x"].map(|name| used(&mut meter, name)), [Some(70), Some(0), Some(70)]);
     let hold = meter.admit(moved, at(NOW), money(1)).unwrap();
-    // A group that is not configured any more continues to count, and its counts are used if it is configured again.
+    // A group that is removed from the configuration continues to count. Its counts apply when it is configured again.
     meter.configure(&groups(&[("a", "")], limit), at(NOW));
     assert_eq!((meter.path_of("x"), used(&mut meter, "b")), (None, None));
     meter.settle(hold, money(20));
@@ -171,7 +187,7 @@ fn what_is_moved_or_removed_settles_where_it_was_admitted() {
 }
 
 #[test]
-fn shares_of_a_budget_are_told_once_in_a_period_and_when_it_becomes_smaller() {
+fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_budget() {
     let plan = Plan { budget: 1_000, ..Plan::unlimited("p") };
     let (mut meter, payer) = tree(&[("labs", "")], |_, limits| limits.budget = 100, "labs", &plan);
     let spend = |meter: &mut Meter, now: &str, nano: u64| {
@@ -198,16 +214,16 @@ fn shares_of_a_budget_are_told_once_in_a_period_and_when_it_becomes_smaller() {
         told.map(|news| (news.of, news.percent, news.status.total)).collect::<Vec<_>>()
     };
     let key = |percent, total| (BudgetOf::Key(KEY), percent, total);
-    assert_eq!(now_with(1_000), [], "nothing is new");
+    assert_eq!(now_with(1_000), [], "an unchanged budget causes no report");
     assert_eq!(now_with(125), [key(80, 125)]);
     assert_eq!(now_with(100), [key(100, 100)]);
-    assert_eq!(now_with(90), [], "told already");
+    assert_eq!(now_with(90), [], "100 % has been reported in this period");
     assert_eq!(now_with(0), []);
-    assert_eq!(now_with(101), [key(80, 101)], "one that is given later");
+    assert_eq!(now_with(101), [key(80, 101)], "a budget set again is reported again");
 }
 
 #[test]
-fn what_other_hosts_have_used_is_told_but_for_what_was_used_before_this_one_came() {
+fn thresholds_passed_by_other_hosts_after_this_one_started_are_reported() {
     let plan = Plan { budget: 100, ..Plan::unlimited("p") };
     let (mut meter, payer) = tree(&[("labs", "")], |_, limits| limits.budget = 100, "labs", &plan);
     let lease = meter.lease_for(payer, at(NOW), money(0));
@@ -221,11 +237,11 @@ fn what_other_hosts_have_used_is_told_but_for_what_was_used_before_this_one_came
     assert_eq!(hear(85), []);
     assert_eq!(hear(99), []);
     assert_eq!(hear(100), [(BudgetOf::Key(KEY), 100), (BudgetOf::Group("labs".into()), 100)]);
-    assert_eq!(hear(50), [], "counts only grow");
+    assert_eq!(hear(50), [], "an older, smaller count is ignored");
 }
 
 #[test]
-fn a_model_without_a_price_needs_the_word_of_every_budget_on_the_way() {
+fn an_unpriced_model_must_be_allowed_by_every_budget_on_the_path() {
     let allow = |names: &'static str| {
         move |name: &str, limits: &mut Plan| {
             limits.budget = 5 * u64::from(name != "b");
@@ -243,23 +259,25 @@ fn a_model_without_a_price_needs_the_word_of_every_budget_on_the_way() {
 }
 
 #[test]
-fn no_more_paths_are_kept_than_there_is_room_for() {
+fn the_number_of_stored_paths_is_limited() {
     let mut meter = Meter::new();
     meter.configure(&groups(&[("a", "")], |_, _| {}), at(NOW));
     for n in 2..crate::base::limits::PATHS_MAX {
         assert!(meter.path(&format!("old/{n}")).is_some());
     }
     assert!(!meter.path("old/one more").is_some() && meter.path("old/7").is_some());
-    assert!(!meter.configure(&groups(&[("b", "")], |_, _| {}), at(NOW)), "a new one");
+    assert!(!meter.configure(&groups(&[("b", "")], |_, _| {}), at(NOW)), "there is no room for a new path");
     assert!(meter.path_of("a").is_some() && meter.path_of("b").is_none());
-    assert!(meter.configure(&groups(&[("a", "")], |_, limits| limits.budget = 1), at(NOW)), "a known one");
+    assert!(
+        meter.configure(&groups(&[("a", "")], |_, limits| limits.budget = 1), at(NOW)),
+        "a known path can be configured again"
+    );
 }
 
-/// Record of a request: its key, its path, and its admission.
+/// Record of a request: its key, path, admission and use.
 type Left = (KeyIx, Arc<str>, Unix, Amount);
 
-/// A random forest of groups `g0` … over a random subset of ten names; a parent has a smaller number or, after a move,
-/// any that makes no circle.
+/// Returns a random forest of groups `g0`, `g1` and so on, from a random subset of ten names, in random order.
 fn forest(rng: &mut Rng) -> Vec<Group> {
     let mut named: Vec<(String, String)> = Vec::new();
     let mut depth = std::collections::BTreeMap::new();
@@ -286,7 +304,7 @@ fn forest(rng: &mut Rng) -> Vec<Group> {
     })
 }
 
-/// Restart after a crash: requests with rows are known, running ones are gone.
+/// Returns the meter after a crash and a restart: it counts all requests with rows, and running requests are gone.
 fn restart(groups: &[Group], plan: &Plan, rows: &[Left], now: Unix) -> Meter {
     let mut meter = Meter::new();
     assert!(meter.configure(groups, now));
@@ -301,7 +319,7 @@ fn restart(groups: &[Group], plan: &Plan, rows: &[Left], now: Unix) -> Meter {
 }
 
 #[test]
-fn every_group_is_the_sum_of_its_rows_whatever_is_moved_removed_or_dies() {
+fn every_group_is_the_sum_of_its_rows_after_moves_removals_and_crashes() {
     let (mut admitted, mut refused, mut deaths) = (0, 0, 0);
     for seed in 0..200 {
         let mut rng = Rng::from_u64(seed);
@@ -348,7 +366,7 @@ fn every_group_is_the_sum_of_its_rows_whatever_is_moved_removed_or_dies() {
                 assert_eq!(status.used, sum, "seed {seed}, group {name}");
             }
         }
-        // At the end there are no reservations and no running requests.
+        // In the end there are no reservations and no running requests.
         open.into_iter().for_each(|(.., hold)| meter.refund(hold));
         for group in &mut config {
             (group.limits.budget, group.limits.concurrency, group.limits.tokens) = (1 << 60, 1, 0);
@@ -370,10 +388,10 @@ fn every_group_is_the_sum_of_its_rows_whatever_is_moved_removed_or_dies() {
     assert!(admitted > 20_000 && refused > 3_000 && deaths > 500, "{admitted} {refused} {deaths}");
 }
 
-/// Bound of budgets: used ≤ budget − 1 + the reservation of the last one admitted + Σ max(0, actual − reserved), for
-/// every budget on the path, with any estimates.
+/// Budgets against their bound: used ≤ budget − 1 + the reservation of the last request admitted + Σ max(0, actual −
+/// reserved), for every budget on the path and any estimates.
 #[test]
-fn no_budget_is_exceeded_by_more_than_is_stated() {
+fn no_budget_is_exceeded_by_more_than_the_stated_bound() {
     let mut cases = 0;
     let mut seed = 0;
     while cases < 100_000 {
@@ -385,7 +403,8 @@ fn no_budget_is_exceeded_by_more_than_is_stated() {
         let budgets: [u64; 3] = std::array::from_fn(|_| rng.below(2) * (1 + rng.below(2_000)));
         let limit = |name: &str, limits: &mut Plan| limits.budget = budgets[usize::from(name.as_bytes()[0] - b'a')];
         let (mut meter, payer) = tree(&CHAIN[..3], limit, "c", &plan);
-        // For the key and each group: used, the last reservation, and what the estimates were short of.
+        // The key and all groups have the same values: used, the last reservation, and the sum by which estimates were
+        // too small.
         let (mut used, mut last, mut short) = (0, 0, 0);
         let mut open: Vec<(Hold, u64)> = Vec::new();
         for _ in 0..100 {

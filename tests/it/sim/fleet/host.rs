@@ -222,7 +222,7 @@ impl Host {
                     urgent = true;
                     self.tasks.push(Task::LookUp(ids));
                 }
-                other => return Err(format!("nobody has asked for {other:?}")),
+                other => return Err(format!("unexpected task: {other:?}")),
             }
         }
         if !self.tasks.is_empty() {
@@ -238,7 +238,12 @@ impl Host {
         let lease = match one {
             Use::Took(number, _, lease) => match ledger.granted.get(&(self.writer.clone(), *number)) {
                 Some(until) if now < *until => lease,
-                until => return Err(format!("grant {number} of {} is used at {now}: it ends {until:?}", self.writer)),
+                until => {
+                    return Err(format!(
+                        "grant {number} of {} is used at {now}, but its end is {until:?}",
+                        self.writer
+                    ));
+                }
             },
             Use::Served(_, lease) => lease,
             Use::Returned(_) => return Ok(()),

@@ -246,7 +246,9 @@ impl World {
                     sum.unavailable += 1;
                     self.why = String::from_utf8_lossy(&answer).into_owned();
                 }
-                _ => return Err(format!("an answer of its own: {:?}", String::from_utf8_lossy(&answer))),
+                _ => {
+                    return Err(format!("an unexpected answer of the gateway: {:?}", String::from_utf8_lossy(&answer)));
+                }
             }
         }
         self.holds()
@@ -309,7 +311,7 @@ impl World {
                 let Some(host) = &mut self.hosts[who] else { return Ok(()) };
                 let untold = host.untold_for(at);
                 if was_well && untold > WRITE_BEHIND {
-                    return Err(format!("a host stops that has not told what it admitted {untold} us before"));
+                    return Err(format!("a host stops that has not reported a request admitted {untold} us before"));
                 }
                 sum.well_paused += u64::from(was_well && untold > 0);
                 host.pause(at, at + 5_000_000, &mut self.rng);
@@ -408,14 +410,14 @@ impl World {
                 }
             }
             if sum.unavailable > before.1 {
-                return Err(format!("unavailable although all is well: {}", self.why));
+                return Err(format!("unavailable without a fault: {}", self.why));
             }
             refused = if sum.admitted > before.0 { 0 } else { refused + 1 };
             if refused > 2 * HOSTS {
                 return Ok(());
             }
         }
-        Err("it admits without end".to_string())
+        Err("the host admits without end".to_string())
     }
 
     /// Checks the invariants at the end.
@@ -435,7 +437,7 @@ impl World {
         let Some(((_, bounds), window)) = last else { return Err("nothing was counted".to_string()) };
         sum.late += ledger.server.windows.values().map(|window| window.late as u64).sum::<u64>() / 2;
         if self.calm && (window.late > 0 || self.oldest > WRITE_BEHIND) {
-            return Err(format!("told after {} us: {window:?}", self.oldest));
+            return Err(format!("reported after {} us: {window:?}", self.oldest));
         }
         let month = ((begin().unix.0 / 86_400_000) - 19) * 86_400_000;
         let (tokens, _) = ledger.server.spent("@labs", (month, month + 30 * 86_400_000));
@@ -459,7 +461,7 @@ impl World {
         let mut there: BTreeMap<[u8; 16], u64> = BTreeMap::new();
         ledger.server.rows.iter().for_each(|row| *there.entry(row.request).or_default() += 1);
         match self.rows.iter().find(|row| there.get(*row) != Some(&1)) {
-            Some(row) => Err(format!("row {row:?} is there {:?} times", there.get(row))),
+            Some(row) => Err(format!("row {row:?} exists {:?} times", there.get(row))),
             None => Ok(()),
         }
     }
