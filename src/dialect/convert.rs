@@ -432,7 +432,7 @@ impl Take for Sink<'_> {
 
 impl Translation {
     fn observed(&self) -> ObservedUsage {
-        ObservedUsage { reported: self.reported, relayed_tokens: self.relayed.tokens() }
+        ObservedUsage { reported: self.reported.believed(), relayed_tokens: self.relayed.tokens() }
     }
 
     /// If JSON was required by a tool, that tool's arguments are the text, and its call is not a call.

@@ -21,7 +21,7 @@ pub(super) fn write(shape: Dialect, body: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends the members of `object`, each unchanged, except those named.
-fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
+pub(super) fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
     let is_kept = |name: &[u8]| !but.iter().any(|left_out| eq_unescaped(name, left_out));
     for (name, value) in object.members().filter(|(name, _)| is_kept(name)) {
         item(out);

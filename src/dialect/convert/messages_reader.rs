@@ -64,7 +64,7 @@ impl MessagesReader {
             b"message_start" => {
                 let usage = message.and_then(|message| message.get("usage")).unwrap_or(Raw::NULL);
                 self.started = true;
-                sink.take(Delta::Usage(Reported::from_messages(usage)))?;
+                sink.take(Delta::Usage(Reported::from_start(usage)))?;
                 sink.take(Delta::Start)?;
             }
             b"content_block_start" => self.start(index, block, sink)?,
