@@ -12,7 +12,7 @@ mod response;
 mod responses_reader;
 mod responses_writer;
 
-pub(super) use chat_reader::{details_of, each_text, thought_block};
+pub(super) use chat_reader::{details_of, each_text, sequence_of, thought_block};
 pub(super) use chat_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use messages_reader::write_thinking;
 pub(super) use messages_writer::write_usage as write_messages_usage;

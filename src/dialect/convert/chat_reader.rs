@@ -158,7 +158,7 @@ impl ChatReader {
         if let Some(word) = word.filter(|_| !self.stopped) {
             self.stopped = true;
             self.thought(true, sink)?;
-            let sequence = sequence.and_then(Raw::string);
+            let sequence = sequence_of(choice, sequence);
             let reason = match StopReason::from_chat(word) {
                 StopReason::End if sequence.is_some() => StopReason::Sequence,
                 reason => reason,
@@ -346,6 +346,11 @@ pub(in crate::dialect) fn thought_block(text: &[u8], details: &[u8]) -> Option<V
     }
     block.push(b'}');
     (block.len() > 2).then_some(block)
+}
+
+/// The stop sequence that ended a choice: `own` is its `stop_reason`, as vLLM writes it; SGLang has another name.
+pub(in crate::dialect) fn sequence_of<'a>(choice: Raw<'a>, own: Option<Raw<'a>>) -> Option<&'a [u8]> {
+    own.and_then(Raw::string).or_else(|| choice.get("matched_stop")?.string())
 }
 
 /// A choice beyond the first: none was asked for.

@@ -44,6 +44,7 @@ pub(super) struct MessagesWriter {
     calls: Vec<CallProgress>,
     waiting: usize,
     reason: StopReason,
+    refused: bool,
     sequence: Option<Vec<u8>>,
     /// The reasoning under way has its signature.
     signed: bool,
@@ -77,7 +78,11 @@ impl MessagesWriter {
             Delta::Start => self.start(me, out),
             // Servers put a line feed between calls; it must not close the one that is open.
             Delta::Text(text) if matches!(self.open, OpenBlock::Tool(_)) && is_blank(text) => {}
-            Delta::Text(text) | Delta::Refuse(text) => self.text(OpenBlock::Text, text, me, out),
+            Delta::Text(text) => self.text(OpenBlock::Text, text, me, out),
+            Delta::Refuse(text) => {
+                self.refused = true;
+                self.text(OpenBlock::Text, text, me, out);
+            }
             Delta::Think(text) => self.text(OpenBlock::Think, text, me, out),
             Delta::Thought { block } => self.thought(block, state, me, out),
             Delta::ToolOpen { slot, id, name } => {
@@ -277,7 +282,7 @@ impl MessagesWriter {
         self.start(me, out);
         self.flush(out);
         out.extend_from_slice(b"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":");
-        let word = self.reason.to_messages(!self.calls.is_empty());
+        let word = self.reason.to_messages(!self.calls.is_empty(), self.refused);
         write_string(out, word);
         key(out, "stop_sequence");
         match self.sequence.as_deref().filter(|_| word == "stop_sequence") {

@@ -65,6 +65,11 @@ impl<'a> NeutralAnswer<'a> {
         self.parts.iter().any(|part| matches!(part, AnswerPart::Call(..)))
     }
 
+    /// True if a part of it is a refusal.
+    pub(super) fn refuses(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, AnswerPart::Refusal(_)))
+    }
+
     /// Estimated tokens of all that is relayed.
     pub(super) fn relayed(&self) -> u64 {
         let mut relayed = Estimator::new();

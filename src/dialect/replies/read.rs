@@ -1,7 +1,7 @@
 //! Reads a whole answer of each shape.
 
-use super::super::convert::{call_id, details_of, each_text, reason, thought_block, thoughts, unfinished};
-use super::super::convert::{write_kept, write_thinking};
+use super::super::convert::{call_id, details_of, each_text, reason, sequence_of, thought_block, thoughts};
+use super::super::convert::{unfinished, write_kept, write_thinking};
 use super::super::delta::{StopReason, choice_word, finish_word};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
@@ -21,7 +21,7 @@ fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
 /// if one has failed.
 pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<Option<NeutralAnswer<'a>>, ErrorText> {
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
-    let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
+    let Some((choice, [message, sequence, word, error])) = picked else { return Ok(None) };
     let word = choice_word(word, error)?.unwrap_or_default();
     let Some(message) = message.filter(|message| message.kind() == ValueKind::Object) else { return Ok(None) };
     let names =
@@ -68,7 +68,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
         };
         parts.push(AnswerPart::Call(inside(id), inside(name), arguments));
     }
-    let sequence = sequence.and_then(Raw::string);
+    let sequence = sequence_of(choice, sequence);
     let reason = match StopReason::from_chat(word) {
         StopReason::End if sequence.is_some() => StopReason::Sequence,
         reason => reason,

@@ -143,7 +143,7 @@ pub(super) fn messages(
             }
         }
     }
-    let word = answer.reason.to_messages(answer.calls());
+    let word = answer.reason.to_messages(answer.calls(), answer.refuses());
     out.extend_from_slice(b"],\"stop_reason\":");
     write_string(out, word);
     key(out, "stop_sequence");
