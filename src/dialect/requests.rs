@@ -23,7 +23,7 @@ mod tools;
 pub use ask::{CacheKey, OwnedTarget, RequestTarget};
 pub use bounds::{most_text, structure};
 pub(super) use params::cut;
-pub(super) use to_chat::{write_arguments, write_details};
+pub(super) use to_chat::{arguments_text, holds_nothing, write_arguments, write_details};
 pub(super) use to_messages::write_input;
 pub use to_responses::BOUND_MIN;
 

@@ -62,11 +62,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     let older = older.filter(|call| !string(*call, "name").is_empty() && calls.peek().is_none());
     for [id, function] in calls.chain(older.map(|call| [None, Some(call)])) {
         let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
-        let arguments = match arguments {
-            Some(object) if object.kind() == ValueKind::Object => Arguments::Value(object),
-            other => Arguments::Json(other.and_then(Raw::string).unwrap_or_default()),
-        };
-        parts.push(AnswerPart::Call(inside(id), inside(name), arguments));
+        parts.push(AnswerPart::Call(inside(id), inside(name), Arguments::of(arguments)));
     }
     let sequence = sequence_of(choice, sequence);
     let reason = match StopReason::from_chat(word) {
@@ -104,7 +100,7 @@ pub(super) fn messages<'a>(
                 parts.push(AnswerPart::Thought(Vec::new(), Some(kept)));
             }
             b"tool_use" => {
-                let arguments = Arguments::Value(block.get("input").unwrap_or(Raw::EMPTY));
+                let arguments = Arguments::of(block.get("input"));
                 parts.push(AnswerPart::Call(string(block, "id"), string(block, "name"), arguments));
             }
             _ => {}
@@ -145,7 +141,7 @@ pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) ->
                 parts.push(AnswerPart::Thought(texts, any.then_some(kept)));
             }
             b"function_call" => {
-                let arguments = Arguments::Json(string(item, "arguments"));
+                let arguments = Arguments::of(item.get("arguments"));
                 parts.push(AnswerPart::Call(call_id(item), string(item, "name"), arguments));
             }
             _ => {}

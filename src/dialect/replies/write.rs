@@ -4,8 +4,8 @@ use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
 use super::super::convert::{write_chat_usage, write_messages_usage, write_whole};
 use super::super::delta::{Delta, StopReason};
-use super::super::naming::{TranslationState, made_id, messages_id};
-use super::super::requests::{write_arguments, write_details, write_input};
+use super::super::naming::{TranslationState, made_id};
+use super::super::requests::{holds_nothing, write_arguments, write_details, write_input};
 use super::super::usage::ObservedUsage;
 use super::parts::{AnswerPart, Arguments, NeutralAnswer};
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_count, write_inside, write_string};
@@ -99,6 +99,7 @@ fn chat_call(
     out.extend_from_slice(b",\"arguments\":\"");
     match arguments {
         Arguments::Value(value) => write_arguments(value, out),
+        Arguments::Json(text) if holds_nothing(text) => out.extend_from_slice(b"{}"),
         Arguments::Json(text) => out.extend_from_slice(text),
     }
     out.extend_from_slice(b"\"}}");

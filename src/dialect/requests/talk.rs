@@ -195,6 +195,16 @@ pub(super) struct Wishes<'a> {
     pub(super) unbounded: bool,
 }
 
+impl<'a> RequestArguments<'a> {
+    /// Arguments as a client has them: JSON in a string, or a value.
+    pub(super) fn of(given: Option<Raw<'a>>) -> RequestArguments<'a> {
+        match given.unwrap_or(Raw::NULL) {
+            value if value.string().is_none() && !value.is_null() => RequestArguments::Value(value),
+            text => RequestArguments::Json(text.string().unwrap_or_default()),
+        }
+    }
+}
+
 impl<'a> Talk<'a> {
     /// True if anything in the conversation was called, and the names in the order of their first call.
     pub(super) fn called(&self) -> Vec<&[u8]> {
