@@ -86,6 +86,7 @@ pub fn request(
         talk.wishes.cache_key = cache_key(&ask);
     }
     note_dropped(&ask, &talk, &mut state);
+    names::distinct(&mut talk.offer.tools)?;
     names::fit(&mut talk, target.shape, &mut state);
     match target.shape {
         Dialect::Chat | Dialect::Relay(_) => to_chat::write(&ask, talk, &mut state, out)?,

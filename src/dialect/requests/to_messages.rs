@@ -120,6 +120,10 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         }
         plan.trim_last();
         if plan.messages.is_empty() {
+            let system = std::mem::take(&mut plan.system);
+            plan.add(Role::User, Vec::new(), system);
+        }
+        if plan.messages.is_empty() {
             return refuse(ask.messages_name(), "at least one message with content");
         }
         Ok(plan)

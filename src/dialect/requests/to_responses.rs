@@ -17,6 +17,8 @@ const USER_MAX: usize = 64;
 pub(super) fn write(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
     let leads = |turn: &&Turn<'_>| matches!(turn.role, Role::System { .. });
     let leading = talk.turns.iter().take_while(leads).count();
+    // The shape insists on an input.
+    let leading = if leading < talk.turns.len() { leading } else { 0 };
     out.push(b'{');
     key(out, "model");
     write_string(out, ask.target.model);
