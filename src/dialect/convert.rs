@@ -12,7 +12,7 @@ mod response;
 mod responses_reader;
 mod responses_writer;
 
-pub(super) use chat_reader::{details_of, each_text, thought_block};
+pub(super) use chat_reader::{details_of, each_text, sequence_of, thought_block};
 pub(super) use chat_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use messages_reader::write_thinking;
 pub(super) use messages_writer::write_usage as write_messages_usage;
@@ -432,7 +432,7 @@ impl Take for Sink<'_> {
 
 impl Translation {
     fn observed(&self) -> ObservedUsage {
-        ObservedUsage { reported: self.reported, relayed_tokens: self.relayed.tokens() }
+        ObservedUsage { reported: self.reported.believed(), relayed_tokens: self.relayed.tokens() }
     }
 
     /// If JSON was required by a tool, that tool's arguments are the text, and its call is not a call.

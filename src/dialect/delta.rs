@@ -150,9 +150,8 @@ impl StopReason {
     pub(super) fn to_chat(self, tools: bool) -> &'static str {
         match self {
             StopReason::Length => "length",
-            StopReason::Tools => "tool_calls",
             StopReason::Refusal => "content_filter",
-            StopReason::Unknown if tools => "tool_calls",
+            StopReason::Tools | StopReason::Unknown if tools => "tool_calls",
             _ => "stop",
         }
     }
@@ -174,13 +173,14 @@ impl StopReason {
         }
     }
 
-    /// Value of the messages shape's `stop_reason`. Servers that send `stop` although tools are called mean the tools.
-    pub(super) fn to_messages(self, tools: bool) -> &'static str {
+    /// Value of the messages shape's `stop_reason`. `tools`: the answer calls at least one; servers that send `stop`
+    /// then mean the tools. `refused`: it has a refusal, for which chat and responses have no reason of their own.
+    pub(super) fn to_messages(self, tools: bool, refused: bool) -> &'static str {
         match self {
             StopReason::Length => "max_tokens",
-            StopReason::Tools => "tool_use",
             StopReason::Refusal => "refusal",
             _ if tools => "tool_use",
+            _ if refused => "refusal",
             StopReason::Sequence => "stop_sequence",
             _ => "end_turn",
         }

@@ -4,7 +4,7 @@
 //! Owns the order of the events. Must never read an answer further than that needs: the reader of the stream interprets
 //! its members. Called by `stream`.
 
-use super::requests::write_arguments;
+use super::requests::arguments_text;
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, write_count, write_inside};
 
@@ -21,7 +21,7 @@ pub(super) fn write(shape: Dialect, body: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends the members of `object`, each unchanged, except those named.
-fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
+pub(super) fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
     let is_kept = |name: &[u8]| !but.iter().any(|left_out| eq_unescaped(name, left_out));
     for (name, value) in object.members().filter(|(name, _)| is_kept(name)) {
         item(out);
@@ -179,10 +179,8 @@ fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"type\":");
         write_inside(out, delta.as_bytes());
         if *name == "input" {
-            let mut text = Vec::new();
-            write_arguments(value, &mut text);
             key(out, "partial_json");
-            write_inside(out, &text);
+            write_inside(out, &arguments_text(Some(value)));
         } else {
             key(out, name);
             write_inside(out, value.string().unwrap_or_default());

@@ -51,8 +51,9 @@ pub fn reply(
         answer.unwrap_json();
     }
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
-    let relayed_tokens = if answer.reported.output.is_some() { 0 } else { answer.relayed() };
-    let observed = ObservedUsage { reported: answer.reported, relayed_tokens };
+    let reported = answer.reported.believed();
+    let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
+    let observed = ObservedUsage { reported, relayed_tokens };
     match to {
         Dialect::Chat | Dialect::Relay(_) => write::chat(&answer, state, &observed, me, out),
         Dialect::Messages => write::messages(&answer, from == to, state, &observed, me, out),

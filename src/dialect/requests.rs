@@ -10,6 +10,7 @@ mod echo;
 mod from_chat;
 mod from_messages;
 mod from_responses;
+mod ids;
 mod media;
 mod names;
 mod params;
@@ -23,12 +24,12 @@ mod tools;
 pub use ask::{CacheKey, OwnedTarget, RequestTarget};
 pub use bounds::{most_text, structure};
 pub(super) use params::cut;
-pub(super) use to_chat::{write_arguments, write_details};
+pub(super) use to_chat::{arguments_text, holds_nothing, write_arguments, write_details};
 pub(super) use to_messages::write_input;
 pub use to_responses::BOUND_MIN;
 
 use super::capabilities::Cache;
-use super::naming::TranslationState;
+use super::naming::{TranslationState, hash};
 use super::request::{Fields, Invalid, Name};
 use crate::wire::Dialect;
 use crate::wire::json::Raw;
@@ -95,7 +96,11 @@ pub fn request(
         talk.wishes.cache_key = cache_key(&ask);
     }
     note_dropped(&ask, &talk, &mut state);
+    names::distinct(&mut talk.offer.tools)?;
     names::fit(&mut talk, target.shape, &mut state);
+    if from == Dialect::Messages {
+        state.ids = talk.call_ids().map(hash).collect();
+    }
     match target.shape {
         Dialect::Chat | Dialect::Relay(_) => to_chat::write(&ask, talk, &mut state, out)?,
         Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,

@@ -97,15 +97,14 @@ impl ChatUsage {
         let cache_write = self.seen.cache_write.max(self.written);
         let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
         let input = self.prompt.map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt));
-        Reported { input, cache_read, cache_write, ..self.seen }.with_reasoning(self.prompt, self.total)
+        Reported { input, cache_read, cache_write, ..self.seen }.with_hidden(self.prompt, self.total)
     }
 }
 
 /// Usage that was observed in an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ObservedUsage {
-    /// Report of the upstream so far. After a stream was cut short `output` may be the small number that opens a
-    /// messages stream; `relayed_tokens` is then the better one.
+    /// Report of the upstream so far.
     pub reported: Reported,
     /// Estimated tokens of what was relayed: text, reasoning, tool names and arguments. 0 for a whole answer that
     /// reports its output: no estimate is made then.
@@ -114,12 +113,16 @@ pub struct ObservedUsage {
 
 impl Reported {
     /// Takes over what a later report knows. A known counter is replaced, never added to, never erased. Some servers
-    /// fill their last report with zeros: those of a smaller prompt replace nothing.
-    pub fn merge(&mut self, later: Reported) {
+    /// fill their last report with zeros: those of a smaller prompt replace nothing. Others leave out what is cached,
+    /// and report the whole prompt again.
+    pub fn merge(&mut self, mut later: Reported) {
         let parts = [self.input, self.cache_read, self.cache_write];
         let later_parts = [later.input, later.cache_read, later.cache_write];
         let sum = |parts: [Option<u64>; 3]| parts.into_iter().fold(None, sum_of);
         let zeros = sum(later_parts) >= sum(parts).max(Some(1));
+        if later_parts == [sum(parts), None, None] {
+            later.input = None;
+        }
         self.input = latest(self.input, later.input, zeros);
         self.cache_read = latest(self.cache_read, later.cache_read, zeros);
         self.cache_write = latest(self.cache_write, later.cache_write, zeros);
@@ -128,19 +131,49 @@ impl Reported {
         self.reasoning = latest(self.reasoning, later.reasoning, zeros);
     }
 
-    /// True if nothing has been used, or nothing is known of it.
-    pub(super) fn is_zero(&self) -> bool {
-        [self.input, self.cache_read, self.cache_write, self.output].iter().all(|count| count.unwrap_or(0) == 0)
-    }
-
-    /// Adds reasoning to the output where the provider has counted it apart, which its total shows.
-    fn with_reasoning(mut self, prompt: Option<u64>, total: Option<u64>) -> Reported {
-        if let (Some(prompt), Some(output), Some(reasoning), Some(total)) = (prompt, self.output, self.reasoning, total)
-            && total == prompt.saturating_add(output).saturating_add(reasoning.into())
-        {
-            self.output = Some(output.saturating_add(reasoning.into()));
+    /// Adds to the output what only the total shows: reasoning counted apart, under its own name or under none. Cached
+    /// tokens can be counted apart as well.
+    fn with_hidden(mut self, prompt: Option<u64>, total: Option<u64>) -> Reported {
+        let (Some(prompt), Some(output), Some(total)) = (prompt, self.output, total) else { return self };
+        let apart = total.saturating_sub(prompt.saturating_add(output));
+        if apart > 0 {
+            let [read, write] = [self.cache_read, self.cache_write].map(Option::unwrap_or_default);
+            let reasoning = u64::from(self.reasoning.unwrap_or(0));
+            let mut cached = [0, read, write, read.saturating_add(write)].into_iter();
+            let hidden = match cached.any(|cached| apart == cached.saturating_add(reasoning)) {
+                true => reasoning,
+                false if reasoning == 0 => apart,
+                false => 0,
+            };
+            self.output = Some(output.saturating_add(hidden));
         }
         self
+    }
+
+    /// True if one of the two counts that are charged is known.
+    fn counts(&self) -> bool {
+        self.input.or(self.output).is_some()
+    }
+
+    /// The report itself if it counts anything, otherwise that of the names that other APIs have: some servers write
+    /// those.
+    pub(super) fn or_renamed(self, usage: Raw<'_>) -> Reported {
+        if self.counts() {
+            return self;
+        }
+        let is_messages = usage.pick(["cache_read_input_tokens", "cache_creation_input_tokens"]) != [None, None];
+        let other = if is_messages { Reported::of_message(usage).0 } else { Reported::of_response(usage) };
+        [Reported::of_chat(usage), other].into_iter().find(Reported::counts).unwrap_or(self)
+    }
+
+    /// The report without what is not believed: no prompt has 0 tokens, and an output of 0 next to it is not counted
+    /// either.
+    pub(super) fn believed(self) -> Reported {
+        if self.prompt() != Some(0) {
+            return self;
+        }
+        let output = self.output.filter(|output| *output > 0);
+        Reported { input: None, cache_read: None, cache_write: None, output, ..self }
     }
 
     /// True if prompt and completion are both known.
@@ -157,6 +190,10 @@ impl Reported {
     /// Reads the `usage` object of a chat answer or chunk. `prompt_tokens` includes what is cached and is split here;
     /// an upstream whose counters say otherwise (cached > prompt) has excluded it already.
     pub fn from_chat(usage: Raw<'_>) -> Reported {
+        Reported::of_chat(usage).or_renamed(usage)
+    }
+
+    fn of_chat(usage: Raw<'_>) -> Reported {
         let mut seen = ChatUsage::default();
         for (key, value) in usage.members() {
             seen.member(K::of(key), value);
@@ -173,6 +210,10 @@ impl Reported {
     /// Reads the `usage` object of a response. `input_tokens` includes what is cached and is split here, as in the chat
     /// shape.
     pub fn from_responses(usage: Raw<'_>) -> Reported {
+        Reported::of_response(usage).or_renamed(usage)
+    }
+
+    fn of_response(usage: Raw<'_>) -> Reported {
         let names = ["input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details", "total_tokens"];
         let [input, output, of_input, of_output, total] = usage.pick(names);
         let [cache_read, cache_write] = cached_of(of_input.unwrap_or(Raw::NULL));
@@ -186,7 +227,7 @@ impl Reported {
             reasoning: of_output.and_then(|details| details.get("reasoning_tokens")).and_then(small_count),
             ..Reported::default()
         };
-        reported.with_reasoning(prompt, total.and_then(tokens))
+        reported.with_hidden(prompt, total.and_then(tokens))
     }
 
     /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`. Its top level sums up the
@@ -203,7 +244,12 @@ impl Reported {
             known.merge(all);
             all = known.plus(compacted);
         }
-        all
+        all.or_renamed(usage)
+    }
+
+    /// Reads the `usage` object of `message_start`. Its output is a beginning, which no later event may correct.
+    pub(super) fn from_start(usage: Raw<'_>) -> Reported {
+        Reported { output: None, ..Reported::from_messages(usage) }
     }
 
     /// Reads the counters of one object in the messages format, and picks its `iterations`.
@@ -287,6 +333,9 @@ mod tests {
         ] {
             assert_eq!(merged(before, later), want, "{later:?}");
         }
+        // Both are the same prompt: the later report says nothing of its parts.
+        assert_eq!(merged([40, 60, 0, 5], [Some(100), None, None, Some(7)]), [40, 60, 0, 7]);
+        assert_eq!(merged([40, 60, 0, 5], [Some(100), Some(0), None, Some(7)]), [100, 0, 0, 7]);
         let mut seen = Reported::default();
         seen.merge(read([Some(0); 4]));
         assert_eq!(seen, read([Some(0); 4]));

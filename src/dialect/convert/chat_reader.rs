@@ -5,11 +5,11 @@
 use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
 use super::super::errors::{ErrorText, is_error, read_error};
+use super::super::naming::hash;
 use super::super::requests::write_arguments;
 use super::super::signature;
 use super::super::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, write_inside};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
 const SCRATCH_KEPT: usize = 4096;
@@ -159,7 +159,7 @@ impl ChatReader {
         if let Some(word) = word.filter(|_| !self.stopped) {
             self.stopped = true;
             self.thought(true, sink)?;
-            let sequence = sequence.and_then(Raw::string);
+            let sequence = sequence_of(choice, sequence);
             let reason = match StopReason::from_chat(word) {
                 StopReason::End if sequence.is_some() => StopReason::Sequence,
                 reason => reason,
@@ -354,13 +354,12 @@ pub(in crate::dialect) fn thought_block(text: &[u8], details: &[u8]) -> Option<V
     (block.len() > 2).then_some(block)
 }
 
+/// The stop sequence that ended a choice: `own` is its `stop_reason`, as vLLM writes it; SGLang has another name.
+pub(in crate::dialect) fn sequence_of<'a>(choice: Raw<'a>, own: Option<Raw<'a>>) -> Option<&'a [u8]> {
+    own.and_then(Raw::string).or_else(|| choice.get("matched_stop")?.string())
+}
+
 /// A choice beyond the first: none was asked for.
 fn other_choice(choice: Raw<'_>) -> bool {
     choice.get("index").and_then(Raw::count).is_some_and(|index| index > 0)
-}
-
-fn hash(id: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    hasher.finish()
 }

@@ -3,7 +3,7 @@
 use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
 use super::super::errors::{ErrorText, is_error, read_error};
-use super::super::requests::write_arguments;
+use super::super::requests::arguments_text;
 use super::super::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
@@ -64,7 +64,7 @@ impl MessagesReader {
             b"message_start" => {
                 let usage = message.and_then(|message| message.get("usage")).unwrap_or(Raw::NULL);
                 self.started = true;
-                sink.take(Delta::Usage(Reported::from_messages(usage)))?;
+                sink.take(Delta::Usage(Reported::from_start(usage)))?;
                 sink.take(Delta::Start)?;
             }
             b"content_block_start" => self.start(index, block, sink)?,
@@ -120,9 +120,9 @@ impl MessagesReader {
                 let Some(name) = text("name") else { return Err(StreamFault::Malformed) };
                 let id = text("id").unwrap_or_default();
                 sink.take(Delta::ToolOpen { slot, id, name })?;
-                let input = block.get("input").filter(|input| input.members().next().is_some());
-                if let Some(input) = input {
-                    write_arguments(input, &mut self.early.insert((slot, Vec::new())).1);
+                let holds = |input: &Raw<'_>| input.members().next().is_some() || text("input").is_some();
+                if let Some(input) = block.get("input").filter(holds) {
+                    self.early = Some((slot, arguments_text(Some(input)).into_owned()));
                 }
                 Ok(())
             }

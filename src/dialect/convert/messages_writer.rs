@@ -7,7 +7,7 @@
 use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
 use super::super::delta::{Delta, StopReason, TOOL_HELD_MAX};
-use super::super::naming::{TranslationState, made_id, messages_id};
+use super::super::naming::TranslationState;
 use super::super::usage::ObservedUsage;
 use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
 
@@ -44,7 +44,10 @@ pub(super) struct MessagesWriter {
     calls: Vec<CallProgress>,
     waiting: usize,
     reason: StopReason,
+    refused: bool,
     sequence: Option<Vec<u8>>,
+    /// Hashes of the ids of its calls.
+    ids: Vec<u64>,
     /// The reasoning under way has its signature.
     signed: bool,
     /// Position of the text that was written last.
@@ -77,16 +80,16 @@ impl MessagesWriter {
             Delta::Start => self.start(me, out),
             // Servers put a line feed between calls; it must not close the one that is open.
             Delta::Text(text) if matches!(self.open, OpenBlock::Tool(_)) && is_blank(text) => {}
-            Delta::Text(text) | Delta::Refuse(text) => self.text(OpenBlock::Text, text, me, out),
+            Delta::Text(text) => self.text(OpenBlock::Text, text, me, out),
+            Delta::Refuse(text) => {
+                self.refused = true;
+                self.text(OpenBlock::Text, text, me, out);
+            }
             Delta::Think(text) => self.text(OpenBlock::Think, text, me, out),
             Delta::Thought { block } => self.thought(block, state, me, out),
             Delta::ToolOpen { slot, id, name } => {
                 let mut safe = Vec::with_capacity(id.len());
-                if id.is_empty() {
-                    made_id(me.id, slot, &mut safe)
-                } else {
-                    messages_id(id, &mut safe)
-                }
+                state.fresh_id(id, slot, me.id, &mut self.ids, &mut safe);
                 self.call(slot, safe, state.restore(name), me, out);
                 if self.waiting > TOOL_HELD_MAX {
                     return Err(StreamFault::TooLarge);
@@ -277,7 +280,7 @@ impl MessagesWriter {
         self.start(me, out);
         self.flush(out);
         out.extend_from_slice(b"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":");
-        let word = self.reason.to_messages(!self.calls.is_empty());
+        let word = self.reason.to_messages(!self.calls.is_empty(), self.refused);
         write_string(out, word);
         key(out, "stop_sequence");
         match self.sequence.as_deref().filter(|_| word == "stop_sequence") {

@@ -5,6 +5,7 @@
 use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
 use super::super::errors::{ErrorText, is_error, read_error};
+use super::super::requests::arguments_text;
 use super::super::usage::Reported;
 use crate::wire::json::{self, Raw, Run, ValueKind, key, runs, write_escaped, write_inside};
 use std::borrow::Cow;
@@ -165,12 +166,12 @@ impl ResponsesReader {
         (known.slot, known.id) = (Some(slot), call_id(item).to_vec());
         self.calls += 1;
         sink.take(Delta::ToolOpen { slot, id: call_id(item), name })?;
-        let early = item.get("arguments").and_then(Raw::string).unwrap_or_default();
+        let early = arguments_text(item.get("arguments"));
         if early.is_empty() {
             return Ok(());
         }
-        self.item(index)?.given += plain_len(early);
-        sink.take(Delta::ToolArgs { slot, json: early })
+        self.item(index)?.given += plain_len(&early);
+        sink.take(Delta::ToolArgs { slot, json: &early })
     }
 
     fn arguments(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
@@ -193,7 +194,10 @@ impl ResponsesReader {
             }
             let known = self.item(index)?;
             let (slot, given) = (known.slot.unwrap_or(0), known.given);
-            let rest = rest_of(item.get("arguments").and_then(Raw::string).unwrap_or_default(), given);
+            // An object may be spelt otherwise than what has come.
+            let whole = item.get("arguments").filter(|whole| given == 0 || whole.string().is_some());
+            let whole = arguments_text(whole);
+            let rest = rest_of(&whole, given);
             if !rest.is_empty() {
                 sink.take(Delta::ToolArgs { slot, json: &rest })?;
             } else if given == 0 && !last {

@@ -38,6 +38,16 @@ pub(super) enum Arguments<'a> {
     Json(&'a [u8]),
 }
 
+impl<'a> Arguments<'a> {
+    /// Arguments as an answer has them: JSON in a string, or a value.
+    pub(super) fn of(given: Option<Raw<'a>>) -> Arguments<'a> {
+        match given.unwrap_or(Raw::NULL) {
+            value if value.string().is_none() && !value.is_null() => Arguments::Value(value),
+            text => Arguments::Json(text.string().unwrap_or_default()),
+        }
+    }
+}
+
 impl<'a> NeutralAnswer<'a> {
     /// If JSON was required by a tool, that tool's arguments are the text, and its call is not a call.
     pub(super) fn unwrap_json(&mut self) {
@@ -63,6 +73,11 @@ impl<'a> NeutralAnswer<'a> {
     /// True if a tool is called.
     pub(super) fn calls(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, AnswerPart::Call(..)))
+    }
+
+    /// True if a part of it is a refusal.
+    pub(super) fn refuses(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, AnswerPart::Refusal(_)))
     }
 
     /// Estimated tokens of all that is relayed.

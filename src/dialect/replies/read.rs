@@ -1,7 +1,7 @@
 //! Reads a whole answer of each shape.
 
-use super::super::convert::{call_id, details_of, each_text, reason, thought_block, thoughts, unfinished};
-use super::super::convert::{write_kept, write_thinking};
+use super::super::convert::{call_id, details_of, each_text, reason, sequence_of, thought_block, thoughts};
+use super::super::convert::{unfinished, write_kept, write_thinking};
 use super::super::delta::{StopReason, choice_word, finish_word};
 use super::super::errors::ErrorText;
 use super::super::signature;
@@ -22,7 +22,7 @@ fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
 /// if one has failed.
 pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<Option<NeutralAnswer<'a>>, ErrorText> {
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
-    let Some((_, [message, sequence, word, error])) = picked else { return Ok(None) };
+    let Some((choice, [message, sequence, word, error])) = picked else { return Ok(None) };
     let word = choice_word(word, error)?.unwrap_or_default();
     let Some(message) = message.filter(|message| message.kind() == ValueKind::Object) else { return Ok(None) };
     let names =
@@ -69,13 +69,9 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     let older = older.filter(|call| !string(*call, "name").is_empty() && calls.peek().is_none());
     for [id, function] in calls.chain(older.map(|call| [None, Some(call)])) {
         let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
-        let arguments = match arguments {
-            Some(object) if object.kind() == ValueKind::Object => Arguments::Value(object),
-            other => Arguments::Json(other.and_then(Raw::string).unwrap_or_default()),
-        };
-        parts.push(AnswerPart::Call(inside(id), inside(name), arguments));
+        parts.push(AnswerPart::Call(inside(id), inside(name), Arguments::of(arguments)));
     }
-    let sequence = sequence.and_then(Raw::string);
+    let sequence = sequence_of(choice, sequence);
     let reason = match StopReason::from_chat(word) {
         StopReason::End if sequence.is_some() => StopReason::Sequence,
         reason => reason,
@@ -111,7 +107,7 @@ pub(super) fn messages<'a>(
                 parts.push(AnswerPart::Thought(Vec::new(), Some(kept)));
             }
             b"tool_use" => {
-                let arguments = Arguments::Value(block.get("input").unwrap_or(Raw::EMPTY));
+                let arguments = Arguments::of(block.get("input"));
                 parts.push(AnswerPart::Call(string(block, "id"), string(block, "name"), arguments));
             }
             _ => {}
@@ -152,7 +148,7 @@ pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) ->
                 parts.push(AnswerPart::Thought(texts, any.then_some(kept)));
             }
             b"function_call" => {
-                let arguments = Arguments::Json(string(item, "arguments"));
+                let arguments = Arguments::of(item.get("arguments"));
                 parts.push(AnswerPart::Call(call_id(item), string(item, "name"), arguments));
             }
             _ => {}

@@ -4,8 +4,8 @@ use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
 use super::super::convert::{write_chat_usage, write_messages_usage, write_whole};
 use super::super::delta::{Delta, StopReason};
-use super::super::naming::{TranslationState, made_id, messages_id};
-use super::super::requests::{write_arguments, write_details, write_input};
+use super::super::naming::{TranslationState, made_id};
+use super::super::requests::{holds_nothing, write_arguments, write_details, write_input};
 use super::super::signature;
 use super::super::usage::ObservedUsage;
 use super::parts::{AnswerPart, Arguments, NeutralAnswer};
@@ -104,6 +104,7 @@ fn chat_call(
     out.extend_from_slice(b",\"arguments\":\"");
     match arguments {
         Arguments::Value(value) => write_arguments(value, out),
+        Arguments::Json(text) if holds_nothing(text) => out.extend_from_slice(b"{}"),
         Arguments::Json(text) => out.extend_from_slice(text),
     }
     out.extend_from_slice(b"\"}");
@@ -125,7 +126,7 @@ pub(super) fn messages(
     out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
     me.write_model(out);
     out.extend_from_slice(b",\"content\":[");
-    let mut calls = 0;
+    let mut ids = Vec::new();
     let mut parts = answer.parts.iter().peekable();
     while let Some(part) = parts.next() {
         match part {
@@ -145,12 +146,14 @@ pub(super) fn messages(
             }
             AnswerPart::Thought(texts, kept) => block("thinking", texts, kept.as_deref(), state, out),
             AnswerPart::Call(id, name, arguments) => {
-                messages_call(id, state.restore(name), *arguments, calls, me, out);
-                calls += 1;
+                item(out);
+                out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
+                state.fresh_id(id, ids.len(), me.id, &mut ids, out);
+                messages_call(state.restore(name), *arguments, out);
             }
         }
     }
-    let word = answer.reason.to_messages(answer.calls());
+    let word = answer.reason.to_messages(answer.calls(), answer.refuses());
     out.extend_from_slice(b"],\"stop_reason\":");
     write_string(out, word);
     key(out, "stop_sequence");
@@ -184,21 +187,8 @@ fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationSt
     out.push(b'}');
 }
 
-fn messages_call(
-    id: &[u8],
-    name: &[u8],
-    arguments: Arguments<'_>,
-    at: usize,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) {
-    item(out);
-    out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
-    if id.is_empty() {
-        made_id(me.id, at, out);
-    } else {
-        messages_id(id, out);
-    }
+/// Appends a call behind its id.
+fn messages_call(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
     out.push(b'"');
     key(out, "name");
     write_inside(out, name);

@@ -76,7 +76,7 @@ fn assistant<'a>(ask: &SourceRequest<'a>, at: usize, message: Raw<'a>, content: 
             return refuse(format_args!("messages[{at}].tool_calls[{index}].type"), "function for this model");
         };
         let id = id.and_then(Raw::string).unwrap_or_default();
-        let arguments = RequestArguments::Json(arguments.and_then(Raw::string).unwrap_or_default());
+        let arguments = RequestArguments::of(arguments);
         blocks.push(Block::Call(ToolCall { id, name: Cow::Borrowed(name), arguments }));
     }
     Ok(Turn { role: Role::Assistant, blocks })

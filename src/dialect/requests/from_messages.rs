@@ -129,7 +129,7 @@ fn assistant_block<'a>(ask: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -
     }
     let name = block.get("name").and_then(Raw::string).unwrap_or_default();
     let id = block.get("id").and_then(Raw::string).unwrap_or_default();
-    let arguments = RequestArguments::Value(block.get("input").unwrap_or(Raw::EMPTY));
+    let arguments = RequestArguments::of(block.get("input"));
     Some(Block::Call(ToolCall { id, name: Cow::Borrowed(name), arguments }))
 }
 

@@ -104,7 +104,7 @@ impl<'a> ConversationReader<'_, 'a> {
                 }
             }
             b"function_call" => {
-                let arguments = RequestArguments::Json(text("arguments").unwrap_or_default());
+                let arguments = RequestArguments::of(item.get("arguments"));
                 self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
             }
             b"custom_tool_call" => {

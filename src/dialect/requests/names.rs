@@ -4,14 +4,31 @@
 //! name.
 
 use super::super::naming::{Called, TranslationState, plain_name, takes_name, tool_name};
-use super::talk::{Block, RequestText, Talk, ToolChoice};
+use super::super::request::Invalid;
+use super::ask::refuse;
+use super::talk::{Block, RequestText, Schema, Talk, Tool, ToolChoice};
 use crate::wire::Dialect;
+use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most characters of a tool's name in a format.
 pub(super) fn longest(shape: Dialect) -> usize {
     if shape == Dialect::Messages { 128 } else { 64 }
+}
+
+impl Tool<'_> {
+    /// True if both are one definition, however their schemas are laid out.
+    fn is_like(&self, other: &Tool<'_>) -> bool {
+        let schema = |tool: &Tool<'_>| {
+            let mut schema = Vec::new();
+            if let Schema::Given(given) = tool.schema {
+                compact(given.bytes(), &mut schema);
+            }
+            schema
+        };
+        self.description == other.description && self.strict == other.strict && schema(self) == schema(other)
+    }
 }
 
 impl<'a> Talk<'a> {
@@ -29,6 +46,24 @@ impl<'a> Talk<'a> {
             }
         }
     }
+}
+
+/// Keeps one of several equal definitions of a tool, of which the messages shape takes no second. Which of different
+/// ones is meant nobody can tell.
+pub(super) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
+    let (mut known, mut doubled) = (BTreeMap::new(), BTreeSet::new());
+    for (at, tool) in tools.iter().enumerate() {
+        let first = *known.entry(&*tool.name).or_insert(at);
+        if first < at && !tools[first].is_like(tool) {
+            return refuse("tools", &format!("one definition of `{}`", Raw::text_of(&tool.name)));
+        }
+        doubled.extend((first < at).then_some(at));
+    }
+    if !doubled.is_empty() {
+        let mut number = 0..;
+        tools.retain(|_| number.next().is_none_or(|at| !doubled.contains(&at)));
+    }
+    Ok(())
 }
 
 /// Renames each tool whose name a target of `shape` refuses, and notes in `state` what its new name stands for. Readers

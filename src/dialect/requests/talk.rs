@@ -197,7 +197,23 @@ pub(super) struct Wishes<'a> {
     pub(super) unbounded: bool,
 }
 
+impl<'a> RequestArguments<'a> {
+    /// Arguments as a client has them: JSON in a string, or a value.
+    pub(super) fn of(given: Option<Raw<'a>>) -> RequestArguments<'a> {
+        match given.unwrap_or(Raw::NULL) {
+            value if value.string().is_none() && !value.is_null() => RequestArguments::Value(value),
+            text => RequestArguments::Json(text.string().unwrap_or_default()),
+        }
+    }
+}
+
 impl<'a> Talk<'a> {
+    /// The ids of all calls in the conversation.
+    pub(super) fn call_ids(&self) -> impl Iterator<Item = &[u8]> {
+        let blocks = self.turns.iter().flat_map(|turn| &turn.blocks);
+        blocks.filter_map(|block| if let Block::Call(call) = block { Some(call.id) } else { None })
+    }
+
     /// True if anything in the conversation was called, and the names in the order of their first call.
     pub(super) fn called(&self) -> Vec<&[u8]> {
         let mut known = std::collections::BTreeSet::new();

@@ -332,9 +332,20 @@ impl RequestArguments<'_> {
 }
 
 /// True if a call's `arguments` string holds no arguments: it is blank or `null`.
-pub(super) fn holds_nothing(arguments: &[u8]) -> bool {
+pub(in crate::dialect) fn holds_nothing(arguments: &[u8]) -> bool {
     // Nearly all begin so.
     !arguments.starts_with(b"{") && matches!(Raw::text_of(arguments).trim(), "" | "null")
+}
+
+/// The inside of an `arguments` string: some servers write a value in its place.
+pub(in crate::dialect) fn arguments_text(given: Option<Raw<'_>>) -> Cow<'_, [u8]> {
+    let given = given.unwrap_or(Raw::NULL);
+    if given.string().is_some() || given.is_null() {
+        return Cow::Borrowed(given.string().unwrap_or_default());
+    }
+    let mut text = Vec::new();
+    write_arguments(given, &mut text);
+    Cow::Owned(text)
 }
 
 /// Appends a call's `input` as the inside of an `arguments` string: compact JSON.

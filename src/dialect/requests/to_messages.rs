@@ -9,6 +9,7 @@ use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
 use super::super::request::Invalid;
 use super::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
 use super::bounds::too_many;
+use super::ids::CallIds;
 use super::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
 use super::talk::{
     Block, CacheMark, Effort, Format, Offer, RequestArguments, RequestText, Returned, Role, Schema, Talk, ToolCall,
@@ -124,6 +125,10 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         }
         plan.trim_last();
         if plan.messages.is_empty() {
+            let system = std::mem::take(&mut plan.system);
+            plan.add(Role::User, Vec::new(), system);
+        }
+        if plan.messages.is_empty() {
             return refuse(ask.messages_name(), "at least one message with content");
         }
         Ok(plan)
@@ -206,6 +211,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
             out.push(b']');
         }
         out.extend_from_slice(b",\"messages\":[");
+        let mut ids = CallIds::default();
         for message in &self.messages {
             item(out);
             let begin: &[u8] = match message.role {
@@ -214,8 +220,14 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
                 Role::System { .. } => b"{\"role\":\"system\",\"content\":[",
             };
             out.extend_from_slice(begin);
-            message.results.iter().for_each(|result| write_result(result, out));
-            message.pieces.iter().for_each(|piece| piece.write(out));
+            ids.user(message.role == Role::User);
+            message.results.iter().for_each(|result| write_result(result, ids.result(result.id), out));
+            for piece in &message.pieces {
+                match piece {
+                    MessagePiece::Block(Block::Call(call)) => write_call(call, ids.call(call.id), out),
+                    piece => piece.write(out),
+                }
+            }
             if message.role == Role::User {
                 if marks && users <= MARKED_TURNS {
                     mark(CacheMark { hour: false }, out);
@@ -292,7 +304,6 @@ impl MessagePiece<'_, '_> {
         match self {
             MessagePiece::Text(text) => write_text(text, out),
             MessagePiece::Block(Block::Media(media)) => media.write_block(out),
-            MessagePiece::Block(Block::Call(call)) => write_call(call, out),
             MessagePiece::Block(Block::Carried(json)) => {
                 let is = |block: &Raw<'_>, kind| block.get("type").is_some_and(|own| own.is(kind));
                 let signed =
@@ -304,15 +315,15 @@ impl MessagePiece<'_, '_> {
                 }
             }
             MessagePiece::Block(Block::Mark(own)) => mark(*own, out),
-            MessagePiece::Block(Block::Text(_) | Block::Think(_) | Block::Result(_)) => {}
+            MessagePiece::Block(Block::Text(_) | Block::Think(_) | Block::Call(_) | Block::Result(_)) => {}
         }
     }
 }
 
-fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
+fn write_result(result: &Returned<'_>, again: u32, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"tool_result\",\"tool_use_id\":\"");
-    messages_id(result.id, out);
+    messages_id(result.id, again, out);
     out.extend_from_slice(b"\",\"content\":");
     if result.plain {
         write_inside(out, result.content.first().and_then(Block::text).unwrap_or_default());
@@ -333,10 +344,10 @@ fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
+fn write_call(call: &ToolCall<'_>, again: u32, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
-    messages_id(call.id, out);
+    messages_id(call.id, again, out);
     out.push(b'"');
     key(out, "name");
     write_inside(out, &call.name);

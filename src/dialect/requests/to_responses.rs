@@ -22,6 +22,8 @@ pub(super) fn write(
 ) -> Result<(), Invalid> {
     let leads = |turn: &&Turn<'_>| matches!(turn.role, Role::System { .. });
     let leading = talk.turns.iter().take_while(leads).count();
+    // The shape insists on an input.
+    let leading = if leading < talk.turns.len() { leading } else { 0 };
     out.push(b'{');
     key(out, "model");
     write_string(out, ask.target.model);

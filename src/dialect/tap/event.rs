@@ -4,16 +4,17 @@ mod response;
 mod seen;
 
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::super::convert::{CHUNK, write_failed, write_failure, write_usage_chunk};
+use super::super::convert::{CHUNK, write_failed, write_failure, write_messages_usage, write_usage_chunk};
 use super::super::delta::{finish_word, finishes};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
+use super::super::events::members;
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
-use crate::wire::json::{Raw, Scanner, Token};
+use crate::wire::json::{Raw, Scanner, Token, key};
 use crate::wire::{Dialect, Span};
 use seen::{EventScan, NAMES, Own, SPLICES_MAX};
 
@@ -192,7 +193,7 @@ impl Tap {
 
     /// Usage that has been observed so far.
     pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
-        ObservedUsage { reported: self.reported, relayed_tokens: self.relayed.tokens() }
+        ObservedUsage { reported: self.reported.believed(), relayed_tokens: self.relayed.tokens() }
     }
 
     fn chat(
@@ -245,12 +246,12 @@ impl Tap {
             self.begun |= seen.finishes > 0;
             self.finish_seen |= seen.finishes > 0 && self.next == 0;
         }
-        // Zeros behind counts would be the usage that the client's SDK keeps.
-        let is_hollow = || reported.is_some_and(|reported| reported.is_zero()) && !self.reported.is_zero();
-        if empty && seen.usage.is_some() && (self.usage_due.is_none() || is_hollow()) {
+        // Zeros, or other names, would be the usage that the client's SDK keeps.
+        let is_told = seen.completion.is_some() && reported.is_some_and(|reported| reported.believed().is_complete());
+        if empty && seen.usage.is_some() && (self.usage_due.is_none() || !is_told) {
             return Ok(true);
         }
-        if seen.usage.is_some() && reported != Some(Reported::default()) {
+        if seen.usage.is_some() && is_told {
             self.usage_due = self.usage_due.map(|_| false);
         }
         let begin = out.len();
@@ -321,8 +322,9 @@ impl Tap {
         let mut seen = self.look(data, messages_value)?;
         self.fail_on_error(&seen, data, name)?;
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
+        let starts = kind.is("message_start");
         if let Some(usage) = seen.value(seen.usage, data) {
-            self.reported.merge(Reported::from_messages(usage));
+            self.reported.merge(if starts { Reported::from_start(usage) } else { Reported::from_messages(usage) });
         }
         if seen.finishes > 0 {
             let word = Raw::new(data).get("delta").and_then(|delta| delta.get("stop_reason"));
@@ -331,13 +333,24 @@ impl Tap {
         if kind.is("message_stop") && !(self.begun && self.finish_seen) {
             return Err(StreamFault::Incomplete);
         }
-        if kind.is("message_start") && !seen.object.is_empty() {
+        if starts && !seen.object.is_empty() {
             self.begun = true;
             out.extend_from_slice(b"event: message_start\ndata: ");
             let from = out.len();
             seen.write(data, NAMES, me, out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"\n\n");
+            return Ok(true);
+        }
+        if self.finish_seen && seen.finishes > 0 && self.reported.output.is_none() {
+            // The SDKs read it without looking.
+            out.extend_from_slice(b"event: message_delta\ndata: {");
+            let from = out.len();
+            members(Raw::new(data), &["usage"], out);
+            key(out, "usage");
+            write_messages_usage(&self.observed(), me, out);
+            join_lines(&mut out[from..]);
+            out.extend_from_slice(b"}\n\n");
             return Ok(true);
         }
         if name.is_empty() {

@@ -150,7 +150,7 @@ impl Visitor for Notes {
 }
 
 /// Passes on a complete answer: `id` and `model` are ours; members that a chat upstream left out (`object`, `created`,
-/// `usage`) are added, and `total_tokens` becomes the sum; everything else stays byte for byte.
+/// `usage`) are added, and `total_tokens` is at least the sum; everything else stays byte for byte.
 pub fn whole(
     shape: Dialect,
     body: &[u8],
@@ -215,13 +215,14 @@ fn read(
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     let ending = seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body)));
     ends_well(shape, Raw::new(list.of(body)), ending, || value(seen.usage))?;
-    let reported = match shape {
+    let told = match shape {
         Dialect::Chat if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
-        Dialect::Chat => usage.reported(),
+        Dialect::Chat => usage.reported().or_renamed(value(seen.usage)),
         Dialect::Messages => Reported::from_messages(value(seen.usage)),
         Dialect::Responses => Reported::from_responses(value(seen.usage)),
         Dialect::Relay(relay) => Relayed::of(relay).reported(usage.reported(), value(seen.usage), value(seen.meta)),
     };
+    let reported = told.believed();
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
     let observed = ObservedUsage { reported, relayed_tokens };
@@ -326,12 +327,15 @@ impl ChatCounts {
             *value = tokens(Raw::new(span.of(body)));
         }
         let known = || observed.reported.prompt().unwrap_or_else(|| me.prompt.count());
-        let prompt = (prompt.unwrap_or_else(known), prompt.is_some());
+        let own = prompt.filter(|_| observed.reported.prompt().is_some());
+        let prompt = (own.unwrap_or_else(known), own.is_some());
         // Reasoning that the provider has counted apart is added, so that its total is the sum.
         let output = observed.reported.output;
         let completion = (output.unwrap_or(observed.relayed_tokens), completion.is_some() && completion == output);
         let sum = prompt.0.saturating_add(completion.0);
-        ChatCounts { prompt, completion, total: (sum, total == Some(sum)) }
+        // More of it has been counted apart, such as cached tokens.
+        let total = total.filter(|total| *total >= sum);
+        ChatCounts { prompt, completion, total: (total.unwrap_or(sum), total.is_some()) }
     }
 }
 

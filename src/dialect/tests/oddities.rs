@@ -150,7 +150,7 @@ fn said(way: (Dialect, Dialect), outcome: Outcome) -> Value {
         }
         _ => Value::Null,
     };
-    json!([told_by(way.1, outcome), put_together])
+    json!([told_by(way, outcome), put_together])
 }
 
 #[test]

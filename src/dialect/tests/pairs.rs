@@ -156,7 +156,7 @@ type Bill = (&'static str, [u64; 4]);
 const CHAT: &[Bill] = &[
     (r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":43}"#, [31, 0, 0, 12]),
     (r#"{"prompt_tokens":31,"completion_tokens":12}"#, [31, 0, 0, 12]),
-    (r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":99}"#, [31, 0, 0, 12]),
+    (r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":99}"#, [31, 0, 0, 68]),
     (r#"{"prompt_tokens":31,"completion_tokens":0,"total_tokens":31}"#, [31, 0, 0, 0]),
     (r#"{"prompt_tokens":31,"completion_tokens":12,"prompt_tokens_details":{"cached_tokens":20}}"#, [11, 20, 0, 12]),
     (

@@ -6,11 +6,12 @@
 //! JSON, what a client of each format must get of it: `thinking`, `text`, `ends` (the word for the end in chat, messages
 //! and responses), and the tokens that are charged and shown: `input` without what is `cached`, and `output`. An answer
 //! that has failed has `fails`, and of a stream the `text` before that. Tokens written to a cache are `written`, 0 if
-//! left out. `calls` is a list of calls, each with its name and its arguments. A stream may be what comes in the place of
-//! a complete answer, and the other way round.
+//! left out. `calls` is a list of calls, each with its name and its arguments. A refusal is text. What is
+//! charged may be an estimate. A stream may be what comes in the place of a complete answer, and the other way round.
 //!
 //! `=== request FROM TO OPTIONS` has a client's request before `--- out`, and behind it what the provider's request must
-//! contain; the options are those of `rows`. `=== replay whole|stream chat` has a chat provider's answer, and what the assistant's message must contain in the next
+//! contain, or with `refused` the error; the options are those of `rows`. `=== next whole|stream FROM TO` has the answer
+//! to that request, and what the client's message must contain. `=== replay whole|stream chat` has a chat provider's answer, and what the assistant's message must contain in the next
 //! request, whatever format the client speaks that sends the answer back.
 
 use super::endings::{SHAPES, index, run_stream, streamed_word, word_of};
@@ -27,7 +28,8 @@ fn gather(content: &Value, thinks: bool, said: &mut [String; 2]) {
         Value::Array(parts) => parts.iter().for_each(|part| gather(part, thinks, said)),
         Value::Object(part) => {
             let nested = part.get("thinking");
-            gather(nested.or(part.get("text")).unwrap_or(&Value::Null), thinks || nested.is_some(), said);
+            let text = nested.or(part.get("text")).or(part.get("refusal"));
+            gather(text.unwrap_or(&Value::Null), thinks || nested.is_some(), said);
         }
         _ => {}
     }
@@ -42,11 +44,12 @@ fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
             let thinking = message.get("reasoning_content").unwrap_or(&message["reasoning_details"]);
             gather(thinking, true, said);
             gather(&message["content"], false, said);
+            gather(&message["refusal"], false, said);
         }
         Dialect::Messages => gather(answer.get("delta").unwrap_or(&answer["content"]), false, said),
         Dialect::Responses => {
             let kind = answer["type"].as_str().unwrap_or_default();
-            if kind.ends_with("text.delta") {
+            if kind.ends_with("text.delta") || kind == "response.refusal.delta" {
                 gather(&answer["delta"], kind.contains("reasoning"), said);
             } else if kind.ends_with("text.done") && said[usize::from(kind.contains("reasoning"))].is_empty() {
                 gather(&answer["text"], kind.contains("reasoning"), said);
@@ -83,7 +86,9 @@ fn gather_calls(shape: Dialect, answer: &Value, calls: &mut Calls) {
             let message = choice.get("message").unwrap_or(&choice["delta"]);
             for (at, call) in list(&message["tool_calls"]).iter().enumerate() {
                 let place = call["index"].as_u64().unwrap_or(at as u64);
-                add(place, &call["function"]["name"], &call["function"]["arguments"], none);
+                let arguments = &call["function"]["arguments"];
+                let whole = if arguments.is_object() { arguments } else { none };
+                add(place, &call["function"]["name"], arguments, whole);
             }
             if let Some(call) = message.get("function_call").filter(|call| call.is_object()) {
                 add(0, &call["name"], &call["arguments"], none);
@@ -134,10 +139,28 @@ pub(super) fn counted(reported: Reported) -> [u64; 4] {
     [input, cache_read, cache_write, output].map(Option::unwrap_or_default)
 }
 
+/// Tokens that are charged: estimates where the provider has reported none.
+fn charged(to: Dialect, observed: &ObservedUsage, shown: [u64; 4], same: bool) -> [u64; 4] {
+    let ObservedUsage { reported, relayed_tokens } = observed;
+    let [_, read, written, _] = counted(*reported);
+    let input = reported.input.unwrap_or_else(|| ME.prompt.count());
+    let charged = [input, read, written, reported.output.unwrap_or(*relayed_tokens)];
+    // Of a message or a response its client gets the provider's own report.
+    let sum = |[input, read, written, output]: [u64; 4]| [input + read + written, output];
+    if !same {
+        assert_eq!(shown, charged, "shown and charged to {to:?}");
+    } else if to == Dialect::Chat || reported.is_complete() {
+        assert_eq!(sum(shown), sum(charged), "shown and charged to {to:?}");
+    }
+    charged
+}
+
 /// Result of a client, in the words of a fixture.
 fn told(to: Dialect, said: &[String; 2], calls: Calls, word: &str, tokens: [u64; 4]) -> Value {
     let [input, cached, written, output] = tokens;
-    let arguments = |json: &str| serde_json::from_str(json).unwrap_or(value!({"broken": json}));
+    // Clients of chat alone read them without looking.
+    let whole = |json: &str| if json.is_empty() && to != Dialect::Chat { "{}".to_owned() } else { json.to_owned() };
+    let arguments = |json: &str| serde_json::from_str(&whole(json)).unwrap_or(value!({"broken": json}));
     let calls = calls
         .into_values()
         .map(|[name, pieces, all]| value!([name, arguments(if all.is_empty() { &pieces } else { &all })]));
@@ -165,8 +188,7 @@ fn complete((from, to): (Dialect, Dialect), body: &str) -> Value {
     let answer: Value = serde_json::from_slice(&out).unwrap();
     gather_answer(to, &answer, &mut said);
     gather_calls(to, &answer, &mut calls);
-    let tokens = shown(to, &answer["usage"]);
-    assert_eq!(tokens, counted(observed.reported), "{answer}");
+    let tokens = charged(to, &observed, shown(to, &answer["usage"]), from == to);
     told(to, &said, calls, &word_of(to, &answer.to_string()), tokens)
 }
 
@@ -178,11 +200,11 @@ fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
         let cut = stream_for_every_way((from, to), &state, true, &ME, text);
         assert_eq!((&cut.out, &cut.result), (out, result));
     }
-    told_by(to, outcome)
+    told_by((from, to), outcome)
 }
 
 /// Response that the client of a stream receives.
-pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -> Value {
+pub(super) fn told_by((from, to): (Dialect, Dialect), Outcome { out, observed, result }: Outcome) -> Value {
     let (mut said, mut calls, mut reported) = (Default::default(), Calls::new(), Reported::default());
     let mut heads = Vec::new();
     for data in out.lines().filter_map(|line| line.strip_prefix("data: ")) {
@@ -209,7 +231,7 @@ pub(super) fn told_by(to: Dialect, Outcome { out, observed, result }: Outcome) -
     let word = streamed_word(to, &out);
     match result {
         Ok(()) => {
-            assert_eq!(tokens, counted(observed.reported), "{out}");
+            let tokens = charged(to, &observed, tokens, from == to);
             told(to, &said, calls, &word, tokens)
         }
         Err(StreamFault::Malformed) if out.is_empty() => value!({"fails": true, "text": ""}),
@@ -277,6 +299,23 @@ pub(super) fn replayed(to: Dialect, streams: bool, answer: &str, takes: &Capabil
     messages.iter().find(|message| message["role"] == "assistant").unwrap().clone()
 }
 
+/// The message that answers a request; `head` says how it comes, and from which format to which.
+fn next(head: &str, state: &TranslationState, answer: &str) -> Value {
+    let mut words = head.split_whitespace();
+    let streams = words.next() == Some("stream");
+    let way = [(); 2].map(|()| format_of(words.next().unwrap())).into();
+    if streams {
+        let Outcome { out, result, .. } = stream_for_every_way(way, state, true, &ME, &format!("{answer}\n\n"));
+        assert_eq!(result, Ok(()), "{out}");
+        let data = out.lines().filter_map(|line| line.strip_prefix("data: "));
+        let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+        return value!({"content": blocks_of(&events)});
+    }
+    let mut out = Vec::new();
+    reply(way, answer.as_bytes(), state, &ME, &mut out).unwrap();
+    serde_json::from_slice(&out).unwrap()
+}
+
 /// Content of a message, collected from its stream.
 fn blocks_of(events: &[Value]) -> Value {
     let mut blocks: Vec<Value> = Vec::new();
@@ -310,6 +349,7 @@ fn every_report_is_answered_for_clients_of_every_format() {
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        let mut last = TranslationState::default();
         let (comment, cases) = cases(&std::fs::read_to_string(&path).unwrap());
         assert!(comment.starts_with("# "), "{}: its first line must name the report", path.display());
         for case in &cases {
@@ -320,7 +360,15 @@ fn every_report_is_answered_for_clients_of_every_format() {
             if kind == "request" {
                 let mut words = from.split_whitespace();
                 let way = [(); 2].map(|()| format_of(words.next().unwrap()));
-                let got = request_for(way.into(), &case.input, "up", &capabilities(from)).unwrap().0;
+                let got = match request_for(way.into(), &case.input, "up", &capabilities(from)) {
+                    Ok((got, state)) => (got, last = state).0,
+                    Err(text) => value!({ "refused": text }),
+                };
+                assert!(contains(&got, &want), "{what}: {got}");
+                continue;
+            }
+            if kind == "next" {
+                let got = next(from, &last, &case.input);
                 assert!(contains(&got, &want), "{what}: {got}");
                 continue;
             }
@@ -344,7 +392,8 @@ fn every_report_is_answered_for_clients_of_every_format() {
                     "whole" => {
                         if case.input.starts_with('{') {
                             let written = unstreamed((from, to), &asked((from, to)), &case.input);
-                            let written = written.map_or(value!({"fails": true}), |outcome| told_by(to, outcome));
+                            let written =
+                                written.map_or(value!({"fails": true}), |outcome| told_by((from, to), outcome));
                             assert_eq!(written, want, "{} as a stream to {to:?}", path.display());
                         }
                         complete((from, to), &case.input)

@@ -39,7 +39,7 @@ pub(crate) enum FaultKind {
     TooLarge(&'static str, usize),
     /// A stream keeps more of its answer than the share of its key has room for.
     KeyBuffers,
-    /// An HTTP status other than 200.
+    /// An HTTP status that has no answer.
     Status(u16),
     /// An error inside an answer, with the status that it would have had as an answer of its own.
     InStream(u16),

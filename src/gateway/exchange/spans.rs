@@ -40,8 +40,8 @@ const KNOWN_PROVIDERS: [(&str, &str); 9] = [
 
 /// Maximum number of reasons kept of an answer: one for each choice.
 const REASONS_MAX: usize = 128;
-/// Known finish reasons of the API formats; others are not reported.
-const REASONS: [&str; 14] = [
+/// Known finish reasons of the API formats, and those that the dialect takes for one of them; others are not reported.
+const REASONS: [&str; 17] = [
     "stop",
     "length",
     "tool_calls",
@@ -52,7 +52,10 @@ const REASONS: [&str; 14] = [
     "stop_sequence",
     "tool_use",
     "pause_turn",
+    "model_context_window_exceeded",
     "refusal",
+    "safety",
+    "sensitive",
     "completed",
     "max_output_tokens",
     "failed",
@@ -97,11 +100,12 @@ fn last<'a>(out: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     out.windows(name.len()).rposition(|window| window == name).map(|at| &out[at + name.len()..])
 }
 
-/// The reason that begins here, after the name of its member.
+/// The reason that begins here, after the name of its member. Gemini writes it in capital letters, or with more after
+/// a colon.
 fn reason(rest: &[u8]) -> Option<&'static str> {
     let rest = rest.trim_ascii_start().strip_prefix(b":")?;
-    let word = rest.trim_ascii_start().strip_prefix(b"\"")?.split(|byte| *byte == b'"').next()?;
-    REASONS.into_iter().find(|reason| reason.as_bytes() == word)
+    let word = rest.trim_ascii_start().strip_prefix(b"\"")?.split(|byte| matches!(byte, b'"' | b':')).next()?;
+    REASONS.into_iter().find(|reason| reason.as_bytes().eq_ignore_ascii_case(word))
 }
 
 /// Name of a provider: by the conventions if it is well known, otherwise as configured.
@@ -423,6 +427,18 @@ mod tests {
             (chat, r#"{"choices":[{"finish_reason":null}]}"#, &[]),
             (chat, r#"{"choices":[{"finish_reason":"words of a model"}]}"#, &[]),
             (chat, r#"{"content":"{\"finish_reason\":\"stop\"}"}"#, &[]),
+            (
+                chat,
+                r#"{"choices":[{"finish_reason":"MAX_TOKENS"},{"finish_reason":"SAFETY"}]}"#,
+                &["max_tokens", "safety"],
+            ),
+            (chat, r#"{"choices":[{"finish_reason":"content_filter: RECITATION"}]}"#, &["content_filter"]),
+            (chat, r#"{"choices":[{"finish_reason":"sensitive"}]}"#, &["sensitive"]),
+            (
+                Dialect::Messages,
+                r#"{"stop_reason":"model_context_window_exceeded"}"#,
+                &["model_context_window_exceeded"],
+            ),
             (chat, r#"{"finish_reason"#, &[]),
             (chat, "", &[]),
             (

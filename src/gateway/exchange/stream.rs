@@ -89,13 +89,16 @@ impl Exchange {
     }
 
     fn body_for(&mut self, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) -> Result<Body, FaultKind> {
-        if head.status != 200 {
+        // Those that have an answer: 204 to 206 have none, or not all of it.
+        if !matches!(head.status, 200..=203) {
             let asked = std::str::from_utf8(head.retry_after.of(bytes)).unwrap_or_default();
             let retry_after = retry_after(asked, cx.now.unix).and_then(in_seconds);
             return Ok(Body::Error { buf: Buf::default(), status: head.status, retry_after });
         }
         let encoding = head.content_encoding.of(bytes).trim_ascii();
-        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {
+        // Some servers write `none`.
+        let plain: [&[u8]; 3] = [b"", b"identity", b"none"];
+        if !plain.iter().any(|word| encoding.eq_ignore_ascii_case(word)) {
             return Err(FaultKind::BadBody(ENCODED));
         }
         let content_type = head.content_type.of(bytes).trim_ascii();

@@ -95,7 +95,7 @@ impl Tap {
             return Ok(true);
         }
         (self.finish_seen, self.finished) = (ends, ends);
-        if ends && self.reported.output.is_none() {
+        if ends && self.reported.believed().output.is_none() {
             // Some servers tell the whole answer alone, without its pieces.
             let whole = estimated(Dialect::Responses, response.bytes());
             self.relayed.add(whole.saturating_sub(self.relayed.tokens()));
