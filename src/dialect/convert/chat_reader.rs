@@ -209,6 +209,8 @@ impl ChatReader {
             if self.calls.is_empty()
                 && let Some(block) = signature::block_of(calls)
             {
+                // It is a block of its own: reasoning before it comes back as its text.
+                sink.take(Delta::Thought { block: None })?;
                 sink.take(Delta::Thought { block: Some(&block) })?;
             }
         }

@@ -58,12 +58,8 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
         parts.push(AnswerPart::Refusal(refused));
     }
     parts.extend(said.into_iter().map(|text| AnswerPart::Text(Cow::Borrowed(text))));
-    if let Some(block) = signature::block_of(calls.unwrap_or(Raw::NULL)) {
-        match parts.last_mut() {
-            Some(AnswerPart::Thought(_, kept @ None)) => *kept = Some(block),
-            _ => parts.push(AnswerPart::Thought(Vec::new(), Some(block))),
-        }
-    }
+    let signed = signature::block_of(calls.unwrap_or(Raw::NULL));
+    parts.extend(signed.map(|block| AnswerPart::Thought(Vec::new(), Some(block))));
     let calls = calls.unwrap_or(Raw::NULL).items().map(|call| call.pick(["id", "function"]));
     let mut calls = calls.peekable();
     let older = older.filter(|call| !string(*call, "name").is_empty() && calls.peek().is_none());
