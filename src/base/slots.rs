@@ -3,8 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Name of an occupant in a [`Slots`]. Names of a freed slot never match its next occupant. `T` is the occupant's type, or a
-/// placeholder type if the name is passed to code that must not know the occupant.
+/// Name of an occupant of a [`Slots`]. A name of a freed slot never matches its next occupant. `T` is the occupant's
+/// type, or a placeholder type if the name is passed to code that must not know the occupant.
 pub struct Id<T> {
     /// Index into the table.
     pub slot: u32,

@@ -21,7 +21,7 @@ struct Each {
     tool: usize,
 }
 
-const OF_TALK: Each = Each { message: 512, part: 240, tool: 256 };
+const OF_TALK: Each = Each { message: 512, part: 248, tool: 256 };
 /// Items of the input are put together to turns, and a tool has two names.
 const OF_RESPONSE: Each = Each { message: 704, part: 240, tool: 640 };
 
