@@ -146,8 +146,13 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
         };
         return Err(Failure::failed(format!("{listener} returned {}: {message}{hint}", answer.status)));
     }
-    let list = document.get("data").unwrap_or(Raw::new(b"[]"));
-    let mut shown: Vec<Raw<'_>> = list.items().filter(|one| args.takes(*one)).take(args.limit).collect();
+    // Older failures may follow.
+    let next = document.get("next").and_then(Raw::text);
+    let older = next.and_then(|next| listener.get(&format!("{path}&after={next}"), TIMEOUT).ok());
+    let older = older.as_ref().filter(|older| older.status == 200 && json::check(&older.body).is_ok());
+    let lists = [Some(document), older.map(|older| Raw::new(&older.body))];
+    let rows = lists.into_iter().flatten().filter_map(|list| list.get("data")).flat_map(Raw::items);
+    let mut shown: Vec<Raw<'_>> = rows.filter(|one| args.takes(*one)).take(args.limit).collect();
     shown.reverse();
     if !args.json && !shown.is_empty() {
         print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide))?;

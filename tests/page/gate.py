@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -113,7 +113,7 @@ class Incident(Gate):
                 f'admin_write_token = {{ file = "write.token" }}\n{server}\n[store]\nurl = "sqlite:t.db"\n'
                 f'[upstream]\nbreaker_cooldown = "3s"\n{provider("sim")}{provider("spare")}'
                 f'{model("small", target("sim"))}{model("two", target("sim") + ", " + target("spare"))}'
-                '[[plans]]\nname = "open"\n[[plans]]\nname = "few"\nrequests = 1\n'
+                '[[plans]]\nname = "open"\n[[plans]]\nname = "few"\nrequests = 1\nwindow = "24h"\n'
                 '[[groups]]\nname = "agents"\nbudget = 1.0\n[[groups]]\nname = "research"\nbudget = 1.0\n')
         pathlib.Path(self.folder, "tollgate.toml").write_text(text, encoding="utf-8")
         self.key = self.issue("main")
@@ -177,7 +177,11 @@ class Page:
                 return look()
             except StaleElementReferenceException:
                 return False
-        return WebDriverWait(self.driver, patience, 0.05).until(safe)
+        try:
+            return WebDriverWait(self.driver, patience, 0.05).until(safe)
+        except TimeoutException as late:
+            seen = self.js("return document.body.innerText.slice(0, 3000)")
+            raise AssertionError(f"not within {patience} s; {self.said()}; the page shows: {seen}") from late
 
     def open(self, view="overview", signed=False):
         self.driver.get("about:blank")
