@@ -118,6 +118,8 @@ pub(crate) struct Fault {
     pub(crate) code: Option<String>,
     /// The prompt is longer than the model can read.
     pub(crate) overflow: Option<Overflow>,
+    /// The field of the request that the provider names (`error.param`), already masked.
+    pub(crate) param: Option<String>,
     /// An answer with status 200 had begun.
     pub(crate) answered: bool,
     /// Amount of it that had arrived, with its unit.
@@ -128,16 +130,8 @@ pub(crate) struct Fault {
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
-        Fault {
-            kind,
-            message: None,
-            retry_after: None,
-            code: None,
-            overflow: None,
-            answered: false,
-            came: None,
-            reported: None,
-        }
+        let (message, code, param, overflow) = (None, None, None, None);
+        Fault { kind, message, retry_after: None, code, param, overflow, answered: false, came: None, reported: None }
     }
 }
 

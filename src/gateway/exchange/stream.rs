@@ -557,9 +557,9 @@ impl Exchange {
     }
 
     pub(super) fn error_fault(&self, text: ErrorText) -> Fault {
-        let (message, code) = (self.masked(&text.message), self.code_of(&text));
+        let (message, code, param) = (self.masked(&text.message), self.code_of(&text), self.param_of(&text));
         let overflow = Overflow::of(&text);
-        Fault { message, code, overflow, ..Fault::from(FaultKind::InStream(status_within(&text))) }
+        Fault { message, code, param, overflow, ..Fault::from(FaultKind::InStream(status_within(&text))) }
     }
 
     fn status_fault(&self) -> Fault {
@@ -567,17 +567,21 @@ impl Exchange {
             return Fault::from(FaultKind::Internal);
         };
         let text = crate::dialect::errors::read_error(buf.bytes()).unwrap_or_default();
-        let (message, code) = (self.masked(&text.message), self.code_of(&text));
+        let (message, code, param) = (self.masked(&text.message), self.code_of(&text), self.param_of(&text));
         let retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
         let overflow = Overflow::of(&text).filter(|_| matches!(status, 400 | 413 | 422 | 500));
         // Some refuse a request that is too large for a token rate with 413.
         let status = if *status == 413 && is_rate(&text) { 429 } else { *status };
-        Fault { message, retry_after, code, overflow, ..Fault::from(FaultKind::Status(status)) }
+        Fault { message, retry_after, code, param, overflow, ..Fault::from(FaultKind::Status(status)) }
     }
 
     fn code_of(&self, text: &ErrorText) -> Option<String> {
         let code = text.code.as_ref().or(text.kind.as_ref())?;
         self.masked(code)
+    }
+
+    fn param_of(&self, text: &ErrorText) -> Option<String> {
+        self.masked(text.param.as_ref()?)
     }
 
     /// A provider's words as a client may see them; `None` where it gave none.

@@ -25,6 +25,8 @@ struct TargetState {
     label: Arc<str>,
     /// Results of attempts, for the metrics.
     counts: TargetCounts,
+    /// Its last failures, and its counts at the ends of the last minutes.
+    history: TargetHistory,
     /// Credit of the smooth weighted round-robin.
     credit: i64,
     /// Cool-down that the provider has requested for this model.
@@ -571,7 +573,8 @@ mod status;
 mod waiting;
 
 pub(crate) use callers::Caller;
-pub(crate) use status::TargetStatus;
+use status::TargetHistory;
+pub(crate) use status::{TargetCondition, TargetStatus};
 pub(crate) use waiting::{Seek, Stage};
 
 #[cfg(test)]
