@@ -17,6 +17,8 @@ pub struct ErrorText {
     pub kind: Option<String>,
     /// Machine-readable code, if any: a word, or a number in digits.
     pub code: Option<String>,
+    /// Field of the request that the error is about, if any.
+    pub param: Option<String>,
 }
 
 /// Message for an answer that the provider did not complete, without an explanation.
@@ -36,13 +38,14 @@ impl ErrorText {
             message: message.and_then(cut).unwrap_or_default(),
             kind: member("type").and_then(cut),
             code: member("code").and_then(number),
+            param: member("param").and_then(cut),
         }
     }
 
     /// Error of an answer that is incomplete according to `word`, its finish reason or its status.
     pub(super) fn unfinished(word: Raw<'_>) -> ErrorText {
         let code = word.text().map(|word| word.chars().take(ERROR_WORD_MAX).collect());
-        ErrorText { message: UNFINISHED.to_owned(), kind: None, code }
+        ErrorText { message: UNFINISHED.to_owned(), code, ..ErrorText::default() }
     }
 
     /// Reads the value of an `error` member: an object with `message` and `type`, or the message itself.

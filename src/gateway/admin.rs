@@ -4,7 +4,9 @@
 
 mod access;
 mod desk;
+mod minutes;
 mod paging;
+mod reason;
 mod recorder;
 mod status;
 
@@ -12,7 +14,7 @@ pub(crate) use access::{AdminRole, role};
 pub use desk::{ChangeAuthor, DeskAnswer, DeskAsk};
 pub(crate) use desk::{Desk, IncomingRequest, Load, Waiting, Waits};
 pub use paging::{ListPart, UNKNOWN_AFTER};
-pub(crate) use recorder::{Passed, Recorder};
+pub(crate) use recorder::{FailedRequest, Passed, Recorder};
 pub(crate) use status::View;
 
 use super::client::response::{JSON, TEXT};
@@ -22,7 +24,7 @@ use crate::base::digest::sha256;
 use crate::base::packed::Packed;
 use crate::policy::config::Server;
 use crate::policy::refusal::Refusal;
-use crate::wire::head::{Framing, Method, RequestHead};
+use crate::wire::head::{Framing, HeaderField, Method, RequestHead};
 use access::{host, knows_host};
 use std::fmt::Write;
 
@@ -47,7 +49,7 @@ static ROUTES: [(&str, &str, &str); 12] = [
     ("status", LOOK, ""),
     ("targets", LOOK, LIST),
     ("groups", LOOK, LIST),
-    ("requests", LOOK, LIST),
+    ("requests", LOOK, "limit after id"),
     ("requests/live", LOOK, ""),
     ("keys", "GET, HEAD, POST", KEYS),
     ("keys/*", "GET, HEAD, PATCH, DELETE", ""),
@@ -203,7 +205,10 @@ fn api(
     cx: &mut Cx,
     out: &mut Vec<u8>,
 ) -> Result<AdminStep, Refusal> {
-    let unknown = || Refusal::of_status(401, "a token is required: `authorization: Bearer …`");
+    let unknown = || match head.field(HeaderField::Authorization).of(bytes) {
+        [] => Refusal::of_status(401, "a token is required: `authorization: Bearer …`"),
+        _ => Refusal::of_status(401, "this token is not valid"),
+    };
     if role == AdminRole::Nobody {
         return Err(unknown());
     }

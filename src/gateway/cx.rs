@@ -101,8 +101,8 @@ pub(crate) struct Cx {
     pub(crate) stranger_log: StrangerLog,
     /// Requests to the admin listener that are not answered yet.
     pub(crate) desk: Desk,
-    /// Recorder of the last requests; `None` if no client could read it.
-    pub(crate) recorder: Option<Box<Recorder>>,
+    /// Recorder of the last requests.
+    pub(crate) recorder: Recorder,
     /// Buffer for a line that only the recorder wants; never kept across a call.
     pub(crate) scratch: Vec<u8>,
     pub(crate) lifecycle: Lifecycle,
@@ -194,7 +194,7 @@ impl Cx {
             stats: Stats::default(),
             stranger_log: StrangerLog::default(),
             desk: Desk::default(),
-            recorder: None,
+            recorder: Recorder::new(start.admin.is_some(), start.now),
             scratch: Vec::new(),
             lifecycle: Lifecycle::default(),
             date: DateCache::default(),
@@ -479,6 +479,23 @@ impl Cx {
             turned_away: std::mem::take(&mut self.limits.turned_away),
             cool_downs: self.breakers.cool_downs(self.now),
             lists: self.setup.config.lists(),
+        }
+    }
+
+    /// Ends the present minute of the recorder if it is over.
+    #[cold]
+    pub(crate) fn close_minute(&mut self) {
+        let Some(minutes) = &mut self.recorder.minutes else { return };
+        if minutes.close(&self.stats, self.now) {
+            self.breakers.close_minute();
+        }
+    }
+
+    /// Leaves the counts of a predecessor out of the present minute.
+    pub(crate) fn rebase_minutes(&mut self) {
+        if let Some(minutes) = &mut self.recorder.minutes {
+            minutes.rebase(&self.stats);
+            self.breakers.rebase_minutes();
         }
     }
 

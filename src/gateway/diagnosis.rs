@@ -22,6 +22,8 @@ pub(crate) struct Diagnosis {
     pub(crate) cause: Option<Cause>,
     pub(crate) upstream_status: Option<u16>,
     pub(crate) upstream_code: Box<[u8]>,
+    /// Field of the request that the provider's error names.
+    pub(crate) upstream_param: Box<[u8]>,
     /// Requested model, if it is unknown.
     pub(crate) asked: Box<[u8]>,
     /// Path of the request, if it is unknown.
@@ -94,6 +96,7 @@ impl Diagnosis {
             push_number(out, u64::from(status));
         }
         word("upstream_code", &self.upstream_code, out);
+        word("upstream_param", &self.upstream_param, out);
         word("field", &self.field, out);
         word("limit", self.limit.map_or("", LimitKind::name).as_bytes(), out);
         word("limit_group", self.limit_group.as_deref().unwrap_or_default().as_bytes(), out);

@@ -45,7 +45,6 @@ use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Side, 
 use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
-use crate::gateway::admin::Recorder;
 use crate::policy::ask::Release;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::{Config, Reach};
@@ -158,8 +157,9 @@ impl Gateway {
         let Start { seed, hash_key, keys, admin, descriptors, .. } = start;
         let setup = Setup::new(config, 0);
         let mut cx = Cx::new(CxStart { setup, seed, hash_key, keys, admin, descriptors, offload_min, now });
-        let records = admin.is_some() && cx.setup.config.server.record_requests;
-        cx.recorder = records.then(|| Box::new(Recorder::new(now.unix)));
+        if admin.is_some() && cx.setup.config.server.record_requests {
+            cx.recorder.start(now.unix);
+        }
         cx.grants.watch = start.watch;
         cx.clock = ClockGuard::new(start.newest, start.built);
         for Past { key, group, at, used } in &start.days {
@@ -198,6 +198,7 @@ impl Gateway {
     /// Continues from the counters of a predecessor.
     pub fn count_on(&mut self, counters: &Counters) {
         self.cx.add_counters(counters);
+        self.cx.rebase_minutes();
     }
 
     /// Earliest time at which the gateway itself has to act, apart from connections and exchanges; `NEVER` if there is
@@ -210,7 +211,7 @@ impl Gateway {
         let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(never));
         let keys_and_clock = self.cx.lookups.due().min(self.cx.clock.due());
         let others = self.cx.queues.wake().min(self.cx.discovery.due()).min(self.cx.stranger_log.due());
-        drain.min(others).min(keys_and_clock)
+        drain.min(others).min(keys_and_clock).min(self.cx.recorder.due())
     }
 
     /// True if it has ended because a newer version must be started in its place.
@@ -446,6 +447,9 @@ impl Core for Gateway {
             self.cx.lookups.ask(now.mono, &mut self.cx.orders);
             if self.cx.clock.due() <= now.mono {
                 self.cx.look_at_clock();
+            }
+            if self.cx.recorder.due() <= now.mono {
+                self.cx.close_minute();
             }
             listing::ask(&mut self.cx);
             self.cx.tell_of_suppressed(false);

@@ -28,6 +28,12 @@ impl Cause {
         Cause { after: Some((count, unit)), ..self }
     }
 
+    /// Number that is equal for equal causes, whatever came before.
+    pub fn number(&self) -> u64 {
+        let words = self.kind.as_ptr().addr() ^ self.what.as_ptr().addr().rotate_left(9);
+        words as u64 ^ u64::from(self.status.unwrap_or(0)) << 48
+    }
+
     /// Appends the words; they need no escapes in JSON.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.kind.as_bytes());

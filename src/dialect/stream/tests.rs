@@ -98,7 +98,7 @@ fn every_chat_stream_passes_byte_for_byte_but_for_id_and_model() {
                 let error = ErrorText {
                     message: "The server had an error".to_owned(),
                     kind: Some("server_error".to_owned()),
-                    code: None,
+                    ..ErrorText::default()
                 };
                 assert_eq!(outcome.result, Err(StreamFault::Error(error)));
             } else {
@@ -129,8 +129,11 @@ fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
         }
         if name.starts_with("09-error") {
             want.truncate(want.find("event: error").unwrap());
-            let error =
-                ErrorText { message: "Overloaded".to_owned(), kind: Some("overloaded_error".to_owned()), code: None };
+            let error = ErrorText {
+                message: "Overloaded".to_owned(),
+                kind: Some("overloaded_error".to_owned()),
+                ..ErrorText::default()
+            };
             assert_eq!(outcome.result, Err(StreamFault::Error(error)));
         } else {
             assert_eq!(outcome.result, Ok(()), "{name}");

@@ -75,8 +75,9 @@ fn what_is_no_answer_is_told_from_an_error() {
         for body in ["", "<html>", "[]", "{}", "null", "{\"choices\":{}}", "{\"content\":\"x\"}", "{\"choices\":[]"] {
             assert_eq!(broken(shape, body), Broken::NotJson, "{body}");
         }
-        let error =
-            |message: &str| Broken::Error(ErrorText { message: message.into(), kind: Some("t".into()), code: None });
+        let error = |message: &str| {
+            Broken::Error(ErrorText { message: message.into(), kind: Some("t".into()), ..ErrorText::default() })
+        };
         assert_eq!(broken(shape, r#"{"error":{"message":"m","type":"t"},"choices":[],"content":[]}"#), error("m"));
         assert_eq!(broken(shape, r#"{"object":"error","message":"m","type":"t"}"#), error("m"));
     }

@@ -1,45 +1,161 @@
-//! Flight recorder: the last requests as their log lines, totals of every minute of the last hour, and times of targets
-//! to their first byte. Its memory is bounded, and used only if there is an admin listener. No content, as in the log.
-//! Called at the end of every exchange and by readers.
+//! Flight recorder: failed requests from the start, all requests from the first reader on, each as its log line; and
+//! times of targets to their first byte. Its memory is bounded, and used only if there is an admin listener. It has no
+//! content, as the log. Called at the end of failed requests, of all requests once somebody reads, and by readers.
 
+use super::minutes::Minutes;
+use super::reason::reason;
 use crate::base::order;
-use crate::base::time::Unix;
+use crate::base::text::{push_dollars, push_number};
+use crate::base::time::{Mono, Now, Unix};
+use crate::wire::json::{Raw, key, write_string};
 use std::collections::VecDeque;
 
 /// Maximum number of requests kept.
 pub(crate) const REQUESTS_MAX: usize = 1000;
-/// Maximum bytes of their lines: before the first reader, and after.
+/// Maximum bytes of the lines of all requests: before the first reader, and after.
 const BYTES: [usize; 2] = [40 << 10, 1 << 20];
+/// Maximum number and bytes of lines about failures.
+const ERRORS: (usize, usize) = (64, 16 << 10);
+/// Maximum number and bytes of lines about refused requests.
+const REFUSALS: (usize, usize) = (32, 8 << 10);
+/// Maximum number of kinds of refused requests.
+const KINDS: usize = 16;
+/// Seconds for which a refused request counts as a repetition of another one.
+const REPEATS: u64 = 60;
 /// Maximum bytes of a line; a longer line is not kept.
 const LINE_MAX: usize = 8 << 10;
-/// Number of minutes that are summed up.
-const MINUTES: usize = 60;
 /// Number of times to the first byte kept.
 const FIRSTS: usize = 1024;
 /// Seconds for which these times count.
 const FIRSTS_AGE: u64 = 300;
-const MINUTE_MS: u64 = 60_000;
 
-/// Totals of one minute.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Minute {
-    /// Minutes since 1970.
-    pub(crate) minute: u64,
-    pub(crate) requests: u64,
-    /// Requests that were answered with a status of 400 or more, or whose client left.
-    pub(crate) errors: u64,
-    pub(crate) tokens: u64,
-    pub(crate) cost_nano: u64,
-}
-
-/// Data counted of a request besides its line.
+/// Data recorded of a request besides its line.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Passed {
-    pub(crate) is_error: bool,
-    pub(crate) tokens: u64,
-    pub(crate) cost_nano: u64,
+    pub(crate) cost_nano: Option<u64>,
     /// Number of the target, and the microseconds to its first byte.
     pub(crate) first: Option<(u64, u64)>,
+}
+
+/// A failed request: its status, and a number that requests with the same reason share.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct FailedRequest {
+    pub(crate) status: u16,
+    pub(crate) kind: u64,
+}
+
+/// Where the line of a request goes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Keep {
+    all: bool,
+    failure: Option<FailureList>,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum FailureList {
+    Errors,
+    /// And a number for its kind.
+    Refusals(u64),
+}
+
+#[derive(Copy, Clone, Debug)]
+struct RecordedLine {
+    /// Number of the request.
+    number: u64,
+    cost_nano: Option<u64>,
+    at: u32,
+    length: u32,
+    /// Number of requests that it is about.
+    count: u32,
+}
+
+/// The newest lines within a number of bytes.
+#[derive(Debug)]
+struct LineRing {
+    bytes: Box<[u8]>,
+    most: usize,
+    /// Position of the next line.
+    at: usize,
+    /// The oldest first.
+    places: VecDeque<RecordedLine>,
+}
+
+impl LineRing {
+    fn new((most, bytes): (usize, usize)) -> LineRing {
+        LineRing { bytes: vec![0; bytes].into(), most, at: 0, places: VecDeque::new() }
+    }
+
+    fn keep(&mut self, line: &[u8], number: u64, cost_nano: Option<u64>, count: u32) {
+        // A line that is not kept is replaced by an empty one, so that lines can be counted.
+        let line = if line.len() > LINE_MAX { b"" } else { line };
+        if self.places.len() == self.most {
+            self.places.pop_front();
+        }
+        if self.at + line.len() > self.bytes.len() {
+            while self.places.front().is_some_and(|first| first.at as usize >= self.at) {
+                self.places.pop_front();
+            }
+            self.at = 0;
+        }
+        let end = self.at + line.len();
+        while self.places.front().is_some_and(|first| (self.at..end).contains(&(first.at as usize))) {
+            self.places.pop_front();
+        }
+        self.bytes[self.at..end].copy_from_slice(line);
+        let (at, length) = (self.at as u32, line.len() as u32);
+        self.places.push_back(RecordedLine { number, cost_nano, at, length, count });
+        self.at = end;
+    }
+
+    fn text(&self, place: &RecordedLine) -> &[u8] {
+        &self.bytes[place.at as usize..(place.at + place.length) as usize]
+    }
+
+    fn rows(&self) -> impl DoubleEndedIterator<Item = RecordedRow<'_>> {
+        let rows = self.places.iter().filter(|place| place.length > 0);
+        rows.map(|place| RecordedRow { place, line: self.text(place), count: place.count })
+    }
+}
+
+/// A recorded request, or several of one kind.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct RecordedRow<'a> {
+    place: &'a RecordedLine,
+    line: &'a [u8],
+    count: u32,
+}
+
+impl RecordedRow<'_> {
+    pub(crate) fn number(&self) -> u64 {
+        self.place.number
+    }
+
+    /// True for the request with this id.
+    pub(crate) fn is(&self, id: &str) -> bool {
+        let before = b"\",\"id\":\"";
+        let at = self.line.windows(before.len()).position(|bytes| bytes == before);
+        let rest = at.map_or(&[][..], |at| &self.line[at + before.len()..]);
+        rest.strip_prefix(id.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'"'))
+    }
+
+    /// Appends the log line with the members that only the recorder adds.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let Some((brace, members)) = self.line.split_last() else { return };
+        out.extend_from_slice(members);
+        if let Some(nano) = self.place.cost_nano {
+            out.extend_from_slice(b",\"cost_usd\":");
+            push_dollars(out, nano);
+        }
+        if let Some(reason) = reason(Raw::new(self.line)) {
+            key(out, "reason");
+            write_string(out, &reason);
+        }
+        if self.count > 1 {
+            out.extend_from_slice(b",\"count\":");
+            push_number(out, self.count.into());
+        }
+        out.push(*brace);
+    }
 }
 
 #[derive(Copy, Clone, Debug, Default)]
@@ -49,137 +165,197 @@ struct First {
     second: u32,
 }
 
-/// See the module's documentation.
+/// All requests since the first reader.
 #[derive(Debug)]
-pub(crate) struct Recorder {
-    lines: Box<[u8]>,
-    /// Position of the next line.
-    at: usize,
-    /// Positions and lengths of lines, the oldest first.
-    places: VecDeque<(u32, u32)>,
-    /// Number of lines so far.
-    count: u64,
-    minutes: [Minute; MINUTES],
+struct AllRequests {
+    lines: LineRing,
     firsts: Box<[First]>,
     next_first: usize,
     since: Unix,
 }
 
-/// Index of the sums of a minute.
-fn place_of(minute: u64) -> usize {
-    usize::try_from(minute % MINUTES as u64).unwrap_or(0)
+/// A kind of refused requests, with the number of the one whose line is kept.
+#[derive(Copy, Clone, Debug, Default)]
+struct RefusalKindSeen {
+    kind: u64,
+    number: u64,
+    second: u64,
+    count: u32,
 }
 
-impl Recorder {
-    /// Empty recorder, which records from now on.
-    pub(crate) fn new(now: Unix) -> Recorder {
-        Recorder {
-            lines: vec![0; BYTES[0]].into(),
-            at: 0,
-            places: VecDeque::new(),
-            count: 0,
-            minutes: [Minute::default(); MINUTES],
-            firsts: vec![First::default(); FIRSTS].into(),
-            next_first: 0,
-            since: now,
+/// Requests that failed, from the start. Refused ones have a list of their own, so that they do not push out others.
+#[derive(Debug)]
+struct Failures {
+    errors: LineRing,
+    refusals: LineRing,
+    kinds: [RefusalKindSeen; KINDS],
+}
+
+impl Failures {
+    fn new() -> Failures {
+        Failures {
+            errors: LineRing::new(ERRORS),
+            refusals: LineRing::new(REFUSALS),
+            kinds: [RefusalKindSeen::default(); KINDS],
         }
     }
 
-    /// Returns the recorder; creates it for the first reader.
-    pub(crate) fn of(recorder: &mut Option<Box<Recorder>>, now: Unix) -> &mut Recorder {
-        recorder.get_or_insert_with(|| Box::new(Recorder::new(now)))
+    /// Counts a refused request as a repetition of one whose line is kept. False if there is none.
+    fn repeats(&mut self, kind: u64, second: u64) -> bool {
+        let known = |seen: &&mut RefusalKindSeen| seen.kind == kind && seen.count > 0;
+        match self.kinds.iter_mut().find(known) {
+            Some(seen) if second.wrapping_sub(seen.second) < REPEATS => {
+                seen.count = seen.count.saturating_add(1);
+                true
+            }
+            _ => false,
+        }
     }
 
-    /// Start of the recording.
-    pub(crate) fn since(&self) -> Unix {
-        self.since
+    fn refused(&mut self, line: &[u8], number: u64, kind: u64, second: u64) {
+        self.refusals.keep(line, number, None, 1);
+        let same = self.kinds.iter().position(|seen| seen.kind == kind);
+        let oldest = || (0..KINDS).min_by_key(|at| self.kinds[*at].number);
+        let at = same.or_else(oldest).unwrap_or(0);
+        let seen = std::mem::replace(&mut self.kinds[at], RefusalKindSeen { kind, number, second, count: 1 });
+        if let Some(place) = self.refusals.places.iter_mut().find(|place| place.number == seen.number) {
+            place.count = place.count.max(seen.count);
+        }
+    }
+
+    fn rows(&self) -> impl Iterator<Item = RecordedRow<'_>> {
+        let counted =
+            |row: RecordedRow<'_>| self.kinds.iter().find(|seen| seen.number == row.number()).map(|s| s.count);
+        let refusals = self.refusals.rows();
+        let refusals = refusals.map(move |row| RecordedRow { count: counted(row).unwrap_or(row.count), ..row });
+        self.errors.rows().chain(refusals)
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    /// Sums by minute; `None` if there is no admin listener, so that nobody could read anything.
+    pub(crate) minutes: Option<Box<Minutes>>,
+    all: Option<Box<AllRequests>>,
+    failures: Option<Box<Failures>>,
+    /// Number of the next request.
+    next: u64,
+    since: Unix,
+}
+
+impl Recorder {
+    /// Recorder for a gateway whose admin listener can be `read`.
+    pub(crate) fn new(read: bool, now: Now) -> Recorder {
+        let minutes = read.then(|| Box::new(Minutes::new(now)));
+        Recorder { minutes, all: None, failures: None, next: 1, since: now.unix }
+    }
+
+    /// When the present minute ends.
+    #[inline]
+    pub(crate) fn due(&self) -> Mono {
+        self.minutes.as_ref().map_or(Mono::NEVER, |minutes| minutes.due())
+    }
+
+    /// Records all requests from now on, if it does not already.
+    pub(crate) fn start(&mut self, now: Unix) {
+        let fresh = || AllRequests {
+            lines: LineRing::new((REQUESTS_MAX, BYTES[0])),
+            firsts: vec![First::default(); FIRSTS].into(),
+            next_first: 0,
+            since: now,
+        };
+        self.all.get_or_insert_with(|| Box::new(fresh()));
+    }
+
+    /// True if all requests are recorded.
+    #[inline]
+    pub(crate) fn records_all(&self) -> bool {
+        self.all.is_some()
+    }
+
+    /// Start of the recording of failures, and of all requests.
+    pub(crate) fn since(&self) -> [Unix; 2] {
+        [self.since, self.all.as_ref().map_or(self.since, |all| all.since)]
+    }
+
+    /// Where the line of a request goes; `None` if it is not kept.
+    #[cold]
+    pub(crate) fn keeps(&mut self, failed: Option<FailedRequest>, now: Unix) -> Option<Keep> {
+        let failure = match failed {
+            Some(_) if self.minutes.is_none() => None,
+            Some(FailedRequest { status, kind }) if (400..500).contains(&status) && status != 499 => {
+                let failures = self.failures.get_or_insert_with(|| Box::new(Failures::new()));
+                (!failures.repeats(kind, now.secs())).then_some(FailureList::Refusals(kind))
+            }
+            failed => failed.map(|_| FailureList::Errors),
+        };
+        let all = self.all.is_some();
+        (all || failure.is_some()).then_some(Keep { all, failure })
     }
 
     /// Records a request that has ended: `line` is its log line.
     #[cold]
-    pub(crate) fn push(&mut self, line: &[u8], passed: &Passed, now: Unix) {
+    pub(crate) fn push(&mut self, keep: Keep, line: &[u8], passed: &Passed, now: Unix) {
         // Without its line feed.
-        self.keep(line.split_last().map_or(line, |(_, line)| line));
-        self.count += 1;
-        let minute = now.0 / MINUTE_MS;
-        let sum = &mut self.minutes[place_of(minute)];
-        if sum.minute != minute {
-            *sum = Minute { minute, ..Minute::default() };
+        let line = line.split_last().map_or(line, |(_, line)| line);
+        let number = self.next;
+        self.next += 1;
+        if let Some(list) = keep.failure {
+            let failures = self.failures.get_or_insert_with(|| Box::new(Failures::new()));
+            match list {
+                FailureList::Errors => failures.errors.keep(line, number, passed.cost_nano, 1),
+                FailureList::Refusals(kind) => failures.refused(line, number, kind, now.secs()),
+            }
         }
-        sum.requests += 1;
-        sum.errors += u64::from(passed.is_error);
-        sum.tokens = sum.tokens.saturating_add(passed.tokens);
-        sum.cost_nano = sum.cost_nano.saturating_add(passed.cost_nano);
+        let Some(all) = &mut self.all else { return };
+        all.lines.keep(line, number, passed.cost_nano, 1);
         if let Some((target, micros)) = passed.first {
             let (target, micros) = (target as u32, u32::try_from(micros).unwrap_or(u32::MAX));
-            self.firsts[self.next_first] = First { target, micros, second: now.secs() as u32 };
-            self.next_first = (self.next_first + 1) % FIRSTS;
+            all.firsts[all.next_first] = First { target, micros, second: now.secs() as u32 };
+            all.next_first = (all.next_first + 1) % FIRSTS;
         }
     }
 
-    #[inline]
-    fn keep(&mut self, line: &[u8]) {
-        // A line that is not kept is replaced by an empty one, so that lines can be counted.
-        let line = if line.len() > LINE_MAX { b"" } else { line };
-        if self.places.len() == REQUESTS_MAX {
-            self.places.pop_front();
-        }
-        if self.at + line.len() > self.lines.len() {
-            while self.places.front().is_some_and(|(start, _)| *start as usize >= self.at) {
-                self.places.pop_front();
-            }
-            self.at = 0;
-        }
-        let end = self.at + line.len();
-        while self.places.front().is_some_and(|(start, _)| (self.at..end).contains(&(*start as usize))) {
-            self.places.pop_front();
-        }
-        self.lines[self.at..end].copy_from_slice(line);
-        self.places.push_back((self.at as u32, line.len() as u32));
-        self.at = end;
-    }
-
-    /// Prepares for readers: from now on there is room for the maximum number of requests.
-    pub(crate) fn open(&mut self) {
-        if self.lines.len() == BYTES[1] {
-            return;
-        }
-        let lines = std::mem::replace(&mut self.lines, vec![0; BYTES[1]].into());
-        self.at = 0;
-        for (start, length) in std::mem::take(&mut self.places) {
-            self.keep(&lines[start as usize..(start + length) as usize]);
+    /// Prepares for readers of requests: from now on there is room for the maximum number of them.
+    pub(crate) fn open(&mut self, now: Unix) {
+        self.start(now);
+        let Some(all) = self.all.as_mut().filter(|all| all.lines.bytes.len() < BYTES[1]) else { return };
+        let lines = std::mem::replace(&mut all.lines, LineRing::new((REQUESTS_MAX, BYTES[1])));
+        for place in &lines.places {
+            all.lines.keep(lines.text(place), place.number, place.cost_nano, place.count);
         }
     }
 
-    /// Number of lines so far, including dropped ones.
-    pub(crate) fn count(&self) -> u64 {
-        self.count
+    /// Number that the next request will get.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
     }
 
-    /// Returns the line with this number, counted from 0; `None` if it is not kept.
-    pub(crate) fn line(&self, number: u64) -> Option<&[u8]> {
-        let first = self.count - self.places.len() as u64;
-        let (start, length) = self.places.get(usize::try_from(number.checked_sub(first)?).ok()?)?;
-        Some(&self.lines[*start as usize..(start + length) as usize]).filter(|line| !line.is_empty())
+    /// Requests from this number on, of those kept of all, the oldest first; and how many are missing before them.
+    pub(crate) fn from(&self, number: u64) -> (u64, impl Iterator<Item = RecordedRow<'_>>) {
+        let lines = self.all.as_ref().map(|all| &all.lines);
+        let first = lines.and_then(|lines| lines.places.front()).map_or(self.next, |place| place.number);
+        let rows = lines.into_iter().flat_map(|lines| lines.rows());
+        (first.saturating_sub(number), rows.skip_while(move |row| row.number() < number))
     }
 
-    /// Number of the first line kept.
-    pub(crate) fn first(&self) -> u64 {
-        self.count - self.places.len() as u64
-    }
-
-    /// Returns the minutes of the last hour that had any requests, the oldest first.
-    pub(crate) fn minutes(&self, now: Unix) -> impl Iterator<Item = &Minute> {
-        let last = now.0 / MINUTE_MS;
-        let hour = last.saturating_sub(MINUTES as u64 - 1)..=last;
-        let of = |minute: u64| &self.minutes[place_of(minute)];
-        hour.map(move |minute| (minute, of(minute))).filter(|(minute, sum)| sum.minute == *minute).map(|(_, sum)| sum)
+    /// All rows that are kept, the newest first.
+    pub(crate) fn rows(&self) -> Vec<RecordedRow<'_>> {
+        let (_, all) = self.from(0);
+        let mut rows: Vec<RecordedRow<'_>> = all.collect();
+        let first = rows.first().map_or(self.next, RecordedRow::number);
+        let failures = self.failures.iter().flat_map(|failures| failures.rows());
+        rows.extend(failures.filter(|row| row.number() < first));
+        order::by_key(&mut rows, |row| (u64::MAX - row.number(), 0));
+        rows
     }
 
     /// Returns median and 95th percentile of the microseconds to a target's first bytes in the last five minutes.
     pub(crate) fn first_bytes(&self, target: u64, now: Unix) -> Option<(u32, u32)> {
         let since = now.secs().saturating_sub(FIRSTS_AGE) as u32;
-        let own = self.firsts.iter().filter(|one| one.target == target as u32 && one.second > since);
+        let firsts = self.all.iter().flat_map(|all| all.firsts.iter());
+        let own = firsts.filter(|one| one.target == target as u32 && one.second > since);
         let mut micros: Vec<u32> = own.map(|one| one.micros).collect();
         order::by_key(&mut micros, |micros| (u64::from(*micros), 0));
         let at = |share: usize| micros.get((micros.len() * share).div_ceil(100).saturating_sub(1)).copied();
@@ -188,90 +364,4 @@ impl Recorder {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(number: u64, length: usize) -> Vec<u8> {
-        format!("{number:0length$}\n").into_bytes()
-    }
-
-    fn kept(recorder: &Recorder) -> Vec<u64> {
-        let numbers = recorder.first()..recorder.count();
-        let kept: Vec<u64> = numbers.clone().filter(|number| recorder.line(*number).is_some()).collect();
-        for number in &kept {
-            let text = std::str::from_utf8(recorder.line(*number).unwrap()).unwrap();
-            assert_eq!(text.parse::<u64>().unwrap(), *number, "{text}");
-        }
-        assert_eq!(recorder.line(recorder.count()), None);
-        kept
-    }
-
-    #[test]
-    fn the_last_lines_are_kept_whatever_their_lengths_within_the_bytes() {
-        let mut recorder = Recorder::new(Unix(0));
-        for number in 0..5000u64 {
-            recorder.push(&line(number, 20 + (number * 7919 % 997) as usize), &Passed::default(), Unix(0));
-            let kept = kept(&recorder);
-            assert_eq!(kept.last(), Some(&number));
-            assert!(kept.windows(2).all(|two| two[0] + 1 == two[1]), "without gaps");
-            let bytes: usize = kept.iter().map(|number| recorder.line(*number).unwrap().len()).sum();
-            assert!(bytes <= BYTES[0] && (number < 200 || bytes > BYTES[0] - 2 * 1024), "{bytes}");
-        }
-        recorder.open();
-        let before = kept(&recorder);
-        for number in 5000..9000u64 {
-            recorder.push(&line(number, 20 + (number * 7919 % 997) as usize), &Passed::default(), Unix(0));
-        }
-        assert!(before.len() < 200);
-        assert_eq!(kept(&recorder), (8000..9000).collect::<Vec<u64>>());
-    }
-
-    #[test]
-    fn what_is_there_before_anybody_looks_is_small() {
-        let mut recorder = Recorder::new(Unix(0));
-        // The shortest possible lines.
-        (0..3000).for_each(|number| recorder.push(&line(number, 160), &Passed::default(), Unix(0)));
-        let places = recorder.places.capacity() * size_of::<(u32, u32)>();
-        let all = recorder.lines.len() + size_of_val(&*recorder.firsts) + size_of::<Recorder>() + places;
-        assert!(all <= 64 << 10, "{all}");
-    }
-
-    #[test]
-    fn a_line_that_is_too_long_is_left_out_and_counted() {
-        let mut recorder = Recorder::new(Unix(0));
-        recorder.push(&line(0, 10), &Passed::default(), Unix(0));
-        // One more byte is its line feed.
-        recorder.push(&[b'x'; LINE_MAX + 2], &Passed::default(), Unix(0));
-        recorder.push(&line(2, 10), &Passed::default(), Unix(0));
-        assert_eq!(kept(&recorder), [0, 2]);
-    }
-
-    #[test]
-    fn minutes_are_those_of_the_last_hour() {
-        let mut recorder = Recorder::new(Unix(0));
-        let at = |minute: u64| Unix(minute * MINUTE_MS + 59_999);
-        let passed = Passed { is_error: true, tokens: 5, cost_nano: 7, first: None };
-        for minute in [100, 101, 101, 159, 161] {
-            recorder.push(b"{}\n", &passed, at(minute));
-        }
-        let seen: Vec<(u64, u64, u64)> =
-            recorder.minutes(at(161)).map(|sum| (sum.minute, sum.requests, sum.tokens)).collect();
-        assert_eq!(seen, [(159, 1, 5), (161, 1, 5)], "101 was before the hour, and its place is another's");
-        assert_eq!(recorder.minutes(at(400)).count(), 0);
-    }
-
-    #[test]
-    fn first_bytes_are_of_one_target_and_the_last_minutes() {
-        let mut recorder = Recorder::new(Unix(0));
-        let push = |recorder: &mut Recorder, target, micros, second: u64| {
-            let passed = Passed { first: Some((target, micros)), ..Passed::default() };
-            recorder.push(b"{}\n", &passed, Unix(second * 1000));
-        };
-        push(&mut recorder, 1, 9_000_000, 100);
-        (1..=100).for_each(|micros| push(&mut recorder, 1, micros, 1000));
-        push(&mut recorder, 2, 7, 1000);
-        assert_eq!(recorder.first_bytes(1, Unix(1_000_000)), Some((50, 95)));
-        assert_eq!(recorder.first_bytes(2, Unix(1_000_000)), Some((7, 7)));
-        assert_eq!(recorder.first_bytes(2, Unix(1_301_000)), None);
-    }
-}
+mod tests;

@@ -1,13 +1,15 @@
 //! Answers of the admin API about the process itself: its state, its targets, its groups, its last requests. Answers
 //! that commands also give are produced by their own code, on a helper thread.
 
+use super::minutes::Minute;
 use super::paging::{ListPart, end};
-use super::recorder::{Minute, Recorder};
+use super::recorder::Recorder;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::Gauges;
-use crate::gateway::provider::breaker::TargetStatus;
+use crate::gateway::provider::breaker::{TargetCondition, TargetStatus};
+use crate::policy::cause::Cause;
 use crate::policy::meter::GroupStatus;
 use crate::policy::window;
 use crate::wire::json::{item, key, write_string};
@@ -94,15 +96,29 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
         write_string(out, origin);
     }
     out.push(b']');
-    // Requests are recorded from the first reading on.
-    let recorder = Recorder::of(&mut cx.recorder, now.unix);
-    moment(out, "recorded_since", recorder.since());
-    open(out, "minutes", b'[');
-    for sum in recorder.minutes(now.unix) {
+    open(out, "cors_origins", b'[');
+    for origin in &cx.setup.config.server.cors_origins {
         item(out);
-        minute(sum, out);
+        write_string(out, origin);
+    }
+    out.push(b']');
+    // All requests are recorded from the first reading on.
+    cx.recorder.start(now.unix);
+    recorded_since(&cx.recorder, out);
+    open(out, "minutes", b'[');
+    cx.close_minute();
+    for sum in cx.recorder.minutes.iter().flat_map(|minutes| minutes.of_hour(&cx.stats, now.unix)) {
+        item(out);
+        minute(&sum, out);
     }
     out.extend_from_slice(b"]}");
+}
+
+/// Appends the start of the recording of all requests, and of failures.
+fn recorded_since(recorder: &Recorder, out: &mut Vec<u8>) {
+    let [failures, all] = recorder.since();
+    moment(out, "recorded_since", all);
+    moment(out, "failures_recorded_since", failures);
 }
 
 #[inline(never)]
@@ -110,7 +126,9 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
     out.push(b'{');
     moment(out, "start", Unix(sum.minute * 60_000));
     count(out, "requests", sum.requests);
-    count(out, "errors", sum.errors);
+    count(out, "errors", sum.errors());
+    count(out, "refused", sum.refused);
+    count(out, "failed", sum.failed);
     count(out, "tokens", sum.tokens);
     count(out, "cost_nano_usd", sum.cost_nano);
     out.push(b'}');
@@ -119,12 +137,13 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
 /// `GET /admin/v1/targets`: the targets of all models.
 pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
-    // Requests are recorded from the first reading on.
-    let recorder = Recorder::of(&mut cx.recorder, now.unix);
+    // All requests are recorded from the first reading on.
+    cx.recorder.start(now.unix);
+    cx.close_minute();
     out.extend_from_slice(b"{\"data\":[");
     for model in setup.config.catalog.models() {
         for target in model.targets.iter().filter(|_| part.takes()) {
-            let standing = cx.breakers.standing(target, now.mono);
+            let standing = cx.breakers.standing(target, now.mono, now.unix);
             item(out);
             out.push(b'{');
             text(out, "target", &target.label);
@@ -136,11 +155,12 @@ pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
             count(out, "places", target.places.into());
             count(out, "queued", cx.queues.len(&model.id) as u64);
             rest(&standing, now.mono, now.unix, out);
+            condition(&standing, out);
             count(out, "served", standing.served);
             count(out, "failures", standing.failures);
             count(out, "failures_in_a_row", standing.in_a_row.into());
             key(out, "first_byte_us");
-            match recorder.first_bytes(target.seed, now.unix) {
+            match cx.recorder.first_bytes(target.seed, now.unix) {
                 Some((median, most)) => {
                     out.push(b'{');
                     count(out, "median", median.into());
@@ -168,7 +188,10 @@ fn rest(standing: &TargetStatus, now: Mono, unix: Unix, out: &mut Vec<u8>) {
         Some((until, why)) => {
             out.push(b'{');
             moment(out, "until", on_wall(until, now, unix));
-            text(out, "why", why);
+            match &standing.trouble {
+                Some(trouble) => words(out, "why", &trouble.cause),
+                None => text(out, "why", why),
+            }
             out.push(b'}');
         }
     }
@@ -180,6 +203,45 @@ fn rest(standing: &TargetStatus, now: Mono, unix: Unix, out: &mut Vec<u8>) {
         out.push(b'}');
     }
     out.push(b'}');
+}
+
+/// Appends a member that is a cause.
+fn words(out: &mut Vec<u8>, name: &str, cause: &Cause) {
+    open(out, name, b'"');
+    cause.write(out);
+    out.push(b'"');
+}
+
+/// Appends the state of a target in a word, since when, its last failure, and the attempts of the last minutes.
+#[inline(never)]
+fn condition(standing: &TargetStatus, out: &mut Vec<u8>) {
+    let condition = standing.condition;
+    text(out, "state", condition.name());
+    let is_trouble = matches!(condition, TargetCondition::Failing | TargetCondition::CoolingDown);
+    key(out, "since");
+    match standing.trouble.filter(|_| is_trouble) {
+        Some(trouble) => {
+            out.push(b'"');
+            window::write_iso(trouble.since, out);
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"null"),
+    }
+    key(out, "last_failure");
+    match &standing.trouble {
+        Some(trouble) => {
+            out.push(b'{');
+            moment(out, "time", trouble.last);
+            words(out, "cause", &trouble.cause);
+            out.push(b'}');
+        }
+        None => out.extend_from_slice(b"null"),
+    }
+    open(out, "minutes_5", b'{');
+    count(out, "answered", standing.recent[0]);
+    count(out, "failed", standing.recent[1]);
+    out.push(b'}');
+    truth(out, "one_caller", standing.one_caller);
 }
 
 /// `GET /admin/v1/groups`: amounts used, reserved and allowed.
@@ -227,18 +289,21 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     part.end(out);
 }
 
-/// `GET /admin/v1/requests`: the last requests, the newest first; only those before `after` if that is given.
+/// `GET /admin/v1/requests`: the last requests, the newest first; only those before `after` if that is given, or with
+/// the requested `id`.
 pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"data\":[");
-    let recorder = Recorder::of(&mut cx.recorder, cx.now.unix);
-    recorder.open();
-    let (first, last) = (recorder.first(), part.after.unwrap_or(u64::MAX).min(recorder.count()));
-    let from = last.saturating_sub(part.limit).max(first);
-    for line in (from..last).rev().filter_map(|number| recorder.line(number)) {
+    cx.recorder.open(cx.now.unix);
+    out.push(b'{');
+    recorded_since(&cx.recorder, out);
+    open(out, "data", b'[');
+    let (id, limit) = (part.more.first().map(|(_, id)| id.as_str()), usize::try_from(part.limit).unwrap_or(usize::MAX));
+    let mut rows = cx.recorder.rows();
+    rows.retain(|row| row.number() < part.after.unwrap_or(u64::MAX) && id.is_none_or(|id| row.is(id)));
+    for row in rows.iter().take(limit) {
         item(out);
-        out.extend_from_slice(line);
+        row.write(out);
     }
-    end(Some(from).filter(|from| *from > first && *from < last), out);
+    end(rows.get(limit).and_then(|_| Some(rows.get(limit.checked_sub(1)?)?.number())), out);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::time::Mono;
 use crate::dialect::errors;
 use crate::gateway::admin::{
-    self, AdminRole, AdminStep, Answer, DeskAnswer, DeskAsk, IncomingRequest, Load, Recorder, View, Waiting, Waits,
+    self, AdminRole, AdminStep, Answer, DeskAnswer, DeskAsk, IncomingRequest, Load, View, Waiting, Waits,
 };
 use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
@@ -216,9 +216,8 @@ impl Gateway {
         }
         let exchange = Exchange::new(id, meta, &mut self.cx);
         let framing = live_framing(meta);
-        let recorder = Recorder::of(&mut self.cx.recorder, self.cx.now.unix);
-        recorder.open();
-        let from = recorder.count();
+        self.cx.recorder.open(self.cx.now.unix);
+        let from = self.cx.recorder.next();
         let Some(client) = self.clients.get_mut(id) else { return };
         // The answer ends with the connection.
         client.end_after_answer();
@@ -238,17 +237,17 @@ impl Gateway {
         let is_full = client.is_full();
         let Some(Waiting { waits: Waits::Live(next), .. }) = self.cx.desk.of(id) else { return };
         let mut events = Vec::new();
-        if let Some(recorder) = self.cx.recorder.as_ref().filter(|_| !is_full) {
-            let missed = recorder.first().saturating_sub(*next);
+        if !is_full {
+            let (missed, rows) = self.cx.recorder.from(*next);
             if missed > 0 {
                 events.extend_from_slice(format!("event: missed\ndata: {{\"requests\":{missed}}}\n\n").as_bytes());
             }
-            for line in (*next..recorder.count()).filter_map(|number| recorder.line(number)) {
+            for row in rows {
                 events.extend_from_slice(b"data: ");
-                events.extend_from_slice(line);
+                row.write(&mut events);
                 events.extend_from_slice(b"\n\n");
             }
-            *next = recorder.count();
+            *next = self.cx.recorder.next();
         }
         // Computed from the clock, so that no state is needed.
         let beat = LIVE_EVERY.as_micros() as u64 * LIVE_SILENCE;

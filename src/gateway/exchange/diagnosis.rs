@@ -2,14 +2,18 @@
 //! request runs and written with its log line; most requests have none. Never holds content or a secret: words that a
 //! client or a provider chose are escaped and cut, and words that look like keys are replaced.
 
+use super::event::Outcome;
 use super::fault::Fault;
 use super::state::{Answering, Attempt, Body, Exchange, State};
+use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};
 use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Mono;
+use crate::gateway::admin::FailedRequest;
 use crate::gateway::client::response::printable;
 use crate::gateway::cx::Cx;
 use crate::gateway::diagnosis::{Diagnosis, Failed};
+use crate::policy::cause::Cause;
 use crate::policy::keys::{self, KeyId};
 use crate::policy::meter::Whose;
 use crate::policy::refusal::{Refusal, RefusalKind};
@@ -98,11 +102,43 @@ impl Exchange {
         // One that waits fails with no attempt.
         let last = self.attempt().filter(|_| !self.is_queued()).map_or(0, |at| at.attempts.into());
         let code = self.told(fault.code.as_deref().unwrap_or_default().as_bytes());
+        let param = self.told(fault.param.as_deref().unwrap_or_default().as_bytes());
         let diagnosis = self.diagnosis();
         diagnosis.failed.pop_if(|failed| failed.number == last);
         diagnosis.cause = Some(fault.cause());
         diagnosis.upstream_status = fault.upstream_status();
-        diagnosis.upstream_code = code;
+        (diagnosis.upstream_code, diagnosis.upstream_param) = (code, param);
+    }
+
+    /// The client has left.
+    pub(super) fn note_left(&mut self) {
+        self.diagnosis().cause = Some(Cause::new("client left", ""));
+    }
+
+    /// True if the request has failed, or one of its attempts.
+    pub(super) fn has_failed(&self, outcome: &Outcome) -> bool {
+        self.diagnosis.as_ref().is_some_and(|diagnosis| outcome.status >= 400 || diagnosis.has_failures())
+    }
+
+    /// The failed request for the recorder. Requests of one kind have one reason: key, status, limit, field, model.
+    #[cold]
+    pub(super) fn failure(&self, outcome: &Outcome) -> FailedRequest {
+        let key = self.request.found.key.map_or(u64::MAX, |key| key.0.into());
+        let model = self.model().map_or(0, |model| model.id.as_ptr().addr() as u64);
+        let mut kind = mix(mix(key, outcome.status.into()), model);
+        if let Some(diagnosis) = &self.diagnosis {
+            kind = mix(kind, diagnosis.limit.map_or(0, |limit| limit as u64 + 1));
+            kind = mix(kind, diagnosis.cause.map_or(0, |cause| cause.number()));
+            for word in [&diagnosis.field, &diagnosis.asked, &diagnosis.path, &diagnosis.upstream_code] {
+                if !word.is_empty() {
+                    kind = mix_bytes(kind, word);
+                }
+            }
+            if let Some(group) = &diagnosis.limit_group {
+                kind = mix_bytes(kind, group.as_bytes());
+            }
+        }
+        FailedRequest { status: outcome.status, kind }
     }
 
     /// Notes what the operator needs to know about a refused head. `spent`: the key that it presented, if known.

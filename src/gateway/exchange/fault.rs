@@ -117,6 +117,8 @@ pub(crate) struct Fault {
     pub(crate) retry_after: Option<u64>,
     /// The provider's own name for it (`error.code`, else `error.type`), already masked.
     pub(crate) code: Option<String>,
+    /// The field of the request that the provider names (`error.param`), already masked.
+    pub(crate) param: Option<String>,
     /// An answer with status 200 had begun.
     pub(crate) answered: bool,
     /// Amount of it that had arrived, with its unit.
@@ -127,7 +129,8 @@ pub(crate) struct Fault {
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
-        Fault { kind, message: None, retry_after: None, code: None, answered: false, came: None, reported: None }
+        let (message, code, param) = (None, None, None);
+        Fault { kind, message, retry_after: None, code, param, answered: false, came: None, reported: None }
     }
 }
 

@@ -324,7 +324,12 @@ impl Exchange {
         };
         let is_wanted = logged == RequestLog::All || !went_well() || logged.keeps(&request.id.raw());
         let is_logged = is_wanted && (request.found.key.is_some() || cx.takes_stranger_line());
-        if !is_logged && cx.recorder.is_none() {
+        let has_failed = self.has_failed(outcome);
+        let keep = match has_failed || cx.recorder.records_all() {
+            true => cx.recorder.keeps(has_failed.then(|| self.failure(outcome)), cx.now.unix),
+            false => None,
+        };
+        if !is_logged && keep.is_none() {
             return;
         }
         let attempt = self.attempt().zip(self.target()).filter(|(at, _)| at.attempts > 0);
@@ -345,19 +350,18 @@ impl Exchange {
             times,
         };
         let time = cx.date.iso(cx.now.unix);
-        let Some(recorder) = &mut cx.recorder else { return cx.orders.log(|out| line.write(time, out)) };
+        let Some(keep) = keep else { return cx.orders.log(|out| line.write(time, out)) };
         let cost = |usage: Usage| self.model().map_or(0, |model| usage.cost_nano(&model.prices));
         let first = attempt.filter(|(at, _)| at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
-            is_error: outcome.status >= 400,
-            tokens: charged.map_or(0, |usage| usage.total()),
-            cost_nano: charged.map_or(0, cost),
+            cost_nano: charged.map(cost),
             first: first.map(|(at, target)| (target.seed, at.first.micros_since(at.sent))),
         };
+        let recorder = &mut cx.recorder;
         let mut record = |out: &mut Vec<u8>| {
             let from = out.len();
             line.write(time, out);
-            recorder.push(&out[from..], &passed, cx.now.unix);
+            recorder.push(keep, &out[from..], &passed, cx.now.unix);
         };
         if is_logged {
             return cx.orders.log(record);

@@ -438,6 +438,7 @@ impl Exchange {
         }
         self.abandon(cx);
         self.drop_provider(cx);
+        self.note_left();
         Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })
     }
 }

@@ -554,8 +554,8 @@ impl Exchange {
     }
 
     pub(super) fn error_fault(&self, text: ErrorText) -> Fault {
-        let (message, code) = (self.masked(&text.message), self.code_of(&text));
-        Fault { message, code, ..Fault::from(FaultKind::InStream(status_within(&text))) }
+        let (message, code, param) = (self.masked(&text.message), self.code_of(&text), self.param_of(&text));
+        Fault { message, code, param, ..Fault::from(FaultKind::InStream(status_within(&text))) }
     }
 
     fn status_fault(&self) -> Fault {
@@ -563,14 +563,18 @@ impl Exchange {
             return Fault::from(FaultKind::Internal);
         };
         let text = crate::dialect::errors::read_error(buf.bytes()).unwrap_or_default();
-        let (message, code) = (self.masked(&text.message), self.code_of(&text));
+        let (message, code, param) = (self.masked(&text.message), self.code_of(&text), self.param_of(&text));
         let retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
-        Fault { message, retry_after, code, ..Fault::from(FaultKind::Status(*status)) }
+        Fault { message, retry_after, code, param, ..Fault::from(FaultKind::Status(*status)) }
     }
 
     fn code_of(&self, text: &ErrorText) -> Option<String> {
         let code = text.code.as_ref().or(text.kind.as_ref())?;
         self.masked(code)
+    }
+
+    fn param_of(&self, text: &ErrorText) -> Option<String> {
+        self.masked(text.param.as_ref()?)
     }
 
     /// A provider's words as a client may see them; `None` where it gave none.

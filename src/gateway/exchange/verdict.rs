@@ -87,6 +87,9 @@ impl Exchange {
         let Some((_, target, _)) = self.route(at) else { return };
         let (Begun { trial, cooling }, now) = (std::mem::take(&mut at.begun_as), cx.now.mono);
         cx.breakers.ended(target, fault.end());
+        if fault.is_targets_own() || fault.asks_for_rest() {
+            cx.breakers.troubled(target, fault.cause(), cx.now.unix);
+        }
         if fault.is_targets_own() {
             let (caller, keys) = (self.whose(cx), &cx.keys);
             let failure =

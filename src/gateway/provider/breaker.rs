@@ -16,6 +16,7 @@ use crate::base::time::Mono;
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 use crate::policy::limits::UpstreamLimits;
+use history::TargetHistory;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ struct TargetState {
     label: Arc<str>,
     /// Results of attempts, for the metrics.
     counts: TargetCounts,
+    /// Its last failures, and its counts at the ends of the last minutes.
+    history: TargetHistory,
     /// Credit of the smooth weighted round-robin.
     credit: i64,
     /// Cool-down that the provider has requested for this model.
@@ -566,12 +569,13 @@ impl Breakers {
 
 mod callers;
 mod handover;
+mod history;
 mod labels;
 mod status;
 mod waiting;
 
 pub(crate) use callers::Caller;
-pub(crate) use status::TargetStatus;
+pub(crate) use status::{TargetCondition, TargetStatus};
 pub(crate) use waiting::{Seek, Stage};
 
 #[cfg(test)]

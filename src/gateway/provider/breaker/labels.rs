@@ -1,7 +1,8 @@
 //! Finds the entry of a target by its label, in the same time however many targets there are.
 
 use super::{
-    ALLOWANCES, Breaker, Breakers, Callers, Left, Needs, Rest, TargetCounts, TargetState, account_of, place_of,
+    ALLOWANCES, Breaker, Breakers, Callers, Left, Needs, Rest, TargetCounts, TargetHistory, TargetState, account_of,
+    place_of,
 };
 use std::sync::Arc;
 
@@ -54,6 +55,7 @@ impl Breakers {
         self.entries.push(TargetState {
             label: label.clone(),
             counts: TargetCounts::new(label.clone()),
+            history: TargetHistory::default(),
             credit: 0,
             rest: Rest::default(),
             left: [Left::default(); ALLOWANCES],

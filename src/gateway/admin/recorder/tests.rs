@@ -1,0 +1,148 @@
+use super::*;
+
+fn line(number: u64, length: usize) -> Vec<u8> {
+    format!("{number:0length$}\n").into_bytes()
+}
+
+fn now(second: u64) -> Now {
+    Now { mono: Mono(second * 1_000_000), unix: Unix(second * 1000) }
+}
+
+fn recorder() -> Recorder {
+    Recorder::new(true, now(0))
+}
+
+/// Records a request with this line; false if it is not kept.
+fn ends(recorder: &mut Recorder, line: &[u8], failed: Option<FailedRequest>, second: u64) -> bool {
+    let keep = recorder.keeps(failed, now(second).unix);
+    keep.inspect(|keep| recorder.push(*keep, line, &Passed::default(), now(second).unix)).is_some()
+}
+
+fn kept(recorder: &Recorder) -> Vec<u64> {
+    let (_, rows) = recorder.from(0);
+    rows.map(|row| std::str::from_utf8(row.line).unwrap().parse().unwrap()).collect()
+}
+
+fn failed(status: u16, kind: u64) -> Option<FailedRequest> {
+    Some(FailedRequest { status, kind })
+}
+
+#[test]
+fn the_last_lines_are_kept_whatever_their_lengths_within_the_bytes() {
+    let mut recorder = recorder();
+    recorder.start(Unix(0));
+    for number in 0..5000u64 {
+        ends(&mut recorder, &line(number, 20 + (number * 7919 % 997) as usize), None, 0);
+        let kept = kept(&recorder);
+        assert_eq!(kept.last(), Some(&number));
+        assert!(kept.windows(2).all(|two| two[0] + 1 == two[1]), "without gaps");
+        let bytes: usize = recorder.from(0).1.map(|row| row.line.len()).sum();
+        assert!(bytes <= BYTES[0] && (number < 200 || bytes > BYTES[0] - 2 * 1024), "{bytes}");
+    }
+    let before = kept(&recorder);
+    recorder.open(Unix(0));
+    assert_eq!(kept(&recorder), before);
+    for number in 5000..9000u64 {
+        ends(&mut recorder, &line(number, 20 + (number * 7919 % 997) as usize), None, 0);
+    }
+    assert!(before.len() < 200);
+    assert_eq!(kept(&recorder), (8000..9000).collect::<Vec<u64>>());
+    assert_eq!(recorder.from(1).0, 8000, "the missing ones are counted");
+}
+
+#[test]
+fn recording_before_anybody_looks_is_small() {
+    let mut recorder = recorder();
+    for number in 0..3000 {
+        // The shortest possible lines.
+        ends(&mut recorder, &line(number, 160), failed(if number % 2 == 0 { 500 } else { 429 }, number), 0);
+    }
+    let lines = |lines: &LineRing| lines.bytes.len() + lines.places.capacity() * size_of::<RecordedLine>();
+    let failures = recorder.failures.as_ref().unwrap();
+    let own = size_of::<Recorder>() + size_of::<Minutes>() + size_of::<Failures>();
+    let all = lines(&failures.errors) + lines(&failures.refusals) + own;
+    assert!(recorder.all.is_none() && all <= 32 << 10, "{all}");
+}
+
+#[test]
+fn a_success_is_recorded_only_if_somebody_reads() {
+    let mut recorder = recorder();
+    assert!(!ends(&mut recorder, b"{}\n", None, 0));
+    recorder.start(Unix(0));
+    assert!(ends(&mut recorder, b"{}\n", None, 0));
+    let mut unread = Recorder::new(false, now(0));
+    assert!(!ends(&mut unread, b"{}\n", failed(500, 1), 0), "nobody could read it");
+}
+
+#[test]
+fn refusals_do_not_push_out_errors_and_repetitions_are_counted() {
+    let mut recorder = recorder();
+    for number in 0..20 {
+        assert!(ends(&mut recorder, format!("{{\"e\":{number}}}\n").as_bytes(), failed(500, 7), number));
+    }
+    for number in 0..5000u64 {
+        ends(&mut recorder, b"{\"r\":1}\n", failed(429, number % 3), 30);
+    }
+    for _ in 0..7 {
+        ends(&mut recorder, b"{\"r\":2}\n", failed(429, 0), 100);
+    }
+    let text = |row: &RecordedRow<'_>| {
+        let mut out = Vec::new();
+        row.write(&mut out);
+        String::from_utf8(out).unwrap()
+    };
+    let rows: Vec<String> = recorder.rows().iter().map(text).collect();
+    let refusals =
+        ["{\"r\":2,\"count\":7}", "{\"r\":1,\"count\":1666}", "{\"r\":1,\"count\":1667}", "{\"r\":1,\"count\":1667}"];
+    assert_eq!(&rows[..4], refusals, "the newest first");
+    assert_eq!(rows.len(), 24);
+    assert_eq!((&*rows[4], &*rows[23]), ("{\"e\":19}", "{\"e\":0}"));
+}
+
+#[test]
+fn a_failure_of_both_lists_is_listed_once() {
+    let mut recorder = recorder();
+    ends(&mut recorder, b"{\"n\":1}\n", failed(500, 0), 0);
+    recorder.open(Unix(0));
+    ends(&mut recorder, b"{\"n\":2}\n", failed(500, 0), 0);
+    ends(&mut recorder, b"{\"n\":3}\n", None, 0);
+    let numbers: Vec<u64> = recorder.rows().iter().map(RecordedRow::number).collect();
+    assert_eq!(numbers, [3, 2, 1]);
+}
+
+#[test]
+fn a_line_that_is_too_long_is_left_out_and_counted() {
+    let mut recorder = recorder();
+    recorder.start(Unix(0));
+    ends(&mut recorder, &line(0, 10), None, 0);
+    // One more byte is its line feed.
+    ends(&mut recorder, &[b'x'; LINE_MAX + 2], None, 0);
+    ends(&mut recorder, &line(2, 10), None, 0);
+    assert_eq!((kept(&recorder), recorder.next()), (vec![0, 2], 4));
+}
+
+#[test]
+fn a_request_is_found_by_its_id_only() {
+    let mut recorder = recorder();
+    recorder.start(Unix(0));
+    ends(&mut recorder, b"{\"time\":\"t\",\"id\":\"abc\",\"name\":\"x\"}\n", None, 0);
+    let row = recorder.rows()[0];
+    assert_eq!(["abc", "ab", "abcd", "x", ""].map(|id| row.is(id)), [true, false, false, false, false]);
+}
+
+#[test]
+fn first_bytes_are_of_one_target_and_the_last_minutes() {
+    let mut recorder = recorder();
+    recorder.start(Unix(0));
+    let push = |recorder: &mut Recorder, target, micros, second: u64| {
+        let passed = Passed { first: Some((target, micros)), ..Passed::default() };
+        let keep = recorder.keeps(None, Unix(0)).unwrap();
+        recorder.push(keep, b"{}\n", &passed, Unix(second * 1000));
+    };
+    push(&mut recorder, 1, 9_000_000, 100);
+    (1..=100).for_each(|micros| push(&mut recorder, 1, micros, 1000));
+    push(&mut recorder, 2, 7, 1000);
+    assert_eq!(recorder.first_bytes(1, Unix(1_000_000)), Some((50, 95)));
+    assert_eq!(recorder.first_bytes(2, Unix(1_000_000)), Some((7, 7)));
+    assert_eq!(recorder.first_bytes(2, Unix(1_301_000)), None);
+}
