@@ -40,6 +40,9 @@ pub struct DemoArgs {
     /// Tokens per second of every answer; 0 sends them immediately
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub pace: u64,
+    /// Print a command for every API, instead of one
+    #[arg(long)]
+    pub examples: bool,
 }
 
 /// `tollgate check`.
@@ -54,6 +57,9 @@ pub struct CheckArgs {
     /// Request the models of every provider with its credential, and report what fails
     #[arg(long, conflicts_with = "print")]
     pub connect: bool,
+    /// Print the result as JSON
+    #[arg(long, conflicts_with_all = ["print", "connect"])]
+    pub json: bool,
 }
 
 /// `tollgate models`.

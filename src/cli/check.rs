@@ -4,7 +4,7 @@
 use super::args::CheckArgs;
 use super::connect;
 use super::load::{self, Secrets};
-use super::output::{Failure, clean, line, print, warn};
+use super::output::{Failure, clean, line, print, print_json, warn};
 use super::serve::{descriptors, setup};
 use super::store;
 use crate::io::clock::unix;
@@ -18,7 +18,14 @@ use std::collections::BTreeMap;
 /// Checks; with `--print`, prints the effective configuration.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let path = load::find(&args.config)?;
-    let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
+    let config = match load::read(&path, Secrets::Needed) {
+        Err(errors) if args.json => {
+            let errors: Vec<String> = errors.iter().map(line).collect();
+            print_json(&serde_json::json!({ "ok": false, "errors": errors }))?;
+            return Err(Failure::failed("the configuration is wrong"));
+        }
+        read => read.map_err(Failure::Config)?,
+    };
     let security = setup::security(&config, None).map_err(Failure::failed)?;
     store::supported(&config.store.url)?;
     store::is_ledger(&config.store.url)?;
@@ -39,6 +46,17 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
     warn_of_missing(&config);
     queue_remarks(&config).iter().chain(&money_remarks(&config)).for_each(|text| warn(text));
+    if args.json {
+        let warnings: Vec<String> = config.warnings.iter().map(line).collect();
+        return print_json(&serde_json::json!({
+            "ok": true,
+            "file": path.to_string_lossy(),
+            "warnings": warnings,
+            "providers": config.providers.len(),
+            "models": config.catalog.models().len(),
+            "plans": config.plans.len(),
+        }));
+    }
     if args.connect {
         return connect::run(&config, &security);
     }

@@ -65,7 +65,8 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     let key = issue_key(&db, &config).map_err(Failure::failed)?;
     let listeners = ServeListeners::bind(&config).map_err(Failure::failed)?;
     [&listen, &admin].into_iter().for_each(Port::tell);
-    print_help(listen.address, admin.address, &key, &token, &config, &file);
+    let listeners_at = [listen.address, admin.address];
+    print_help(&listeners_at, (&key, &token), &config, &file, args.examples);
     // The demo is for looking at answers; its log would only stand between them.
     serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
 }
@@ -160,7 +161,13 @@ fn model_of<'a>(config: &'a Config, shape: &str) -> &'a str {
     config.catalog.models().iter().find(speaks).map_or("", |model| &*model.id)
 }
 
-fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, token: &str, config: &Config, file: &Path) {
+fn print_help(
+    [listen, admin]: &[SocketAddr; 2],
+    (key, token): (&str, &str),
+    config: &Config,
+    file: &Path,
+    examples: bool,
+) {
     let models: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
     let (chat, messages) = (model_of(config, "chat"), model_of(config, "messages"));
     let relayed = config.catalog.models().iter().find(|model| model.serves.len() > 1).map_or("", |model| &*model.id);
@@ -168,12 +175,20 @@ fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, token: &str, con
     let json = "-H 'content-type: application/json'";
     let hello = "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]";
     println!("Tollgate is listening on {base} with a simulated provider behind it. Ctrl-C ends it.\n");
+    println!("Dashboard: http://{admin}/#token={token} (admin token: {token})\n");
     println!("Models: {models}\n\nOpenAI Chat Completions, streamed:\n");
     println!(
         "curl -sN {base}/v1/chat/completions -H 'authorization: Bearer {key}' {json} \
          -d '{{\"model\":\"{chat}\",\"stream\":true,{hello}}}'"
     );
-    println!("\nAnthropic Messages:\n");
+    println!("\nFor the SDKs:\n");
+    println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");
+    println!("export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n");
+    if !examples {
+        println!("`tollgate demo --examples` prints a command for every API, Claude Code, usage and metrics.");
+        return;
+    }
+    println!("Anthropic Messages:\n");
     println!(
         "curl -s {base}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' {json} \
          -d '{{\"model\":\"{messages}\",\"max_tokens\":256,{hello}}}'"
@@ -198,12 +213,8 @@ fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, token: &str, con
         );
     }
     println!("\nModels of the key, and its remaining quota: GET {base}/v1/models and {base}/v1/quota\n");
-    println!("For the SDKs:\n");
-    println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");
-    println!("export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n");
     println!("Claude Code (the simulated provider returns made-up text):\n");
     println!("ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN={key} claude --model {messages}\n");
-    println!("Dashboard: http://{admin}/ (admin token: {token})\n");
     println!("Usage: tollgate usage --config {}", file.display());
     println!("Health and metrics: http://{admin}/readyz and http://{admin}/metrics\n");
 }

@@ -31,6 +31,14 @@ use listing::Used;
 pub(super) use listing::{KeyLine, listed, shown};
 pub(super) use lookup::unknown;
 use lookup::{find, is_no_id};
+
+/// Fails if the ledger has no key of this id or name.
+pub(super) fn known(high: &Config, key: &str) -> Result<(), Failure> {
+    match find(high, key) {
+        Err(unknown @ Failure::Absent(_)) if store::open_existing(high)?.is_some() => Err(unknown),
+        _ => Ok(()),
+    }
+}
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use std::time::Duration;

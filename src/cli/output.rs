@@ -2,6 +2,7 @@
 //! nothing else; remarks and errors go to standard error.
 
 use crate::base::limits::{CELL_CHARS_MAX, LAST_CELL_CHARS_MAX};
+use crate::io::machine::terminal_width;
 use crate::policy::config::ConfigError;
 use crate::policy::keys::is_unseen;
 use serde::Serialize;
@@ -148,7 +149,7 @@ pub fn clean(text: &str) -> String {
 }
 
 /// `text` without control characters, of at most `most` characters: the last one says that there is more.
-fn cut(text: &str, most: usize) -> String {
+pub fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => clean(text),
         Some(_) => {
@@ -156,6 +157,30 @@ fn cut(text: &str, most: usize) -> String {
             clean(&kept) + "…"
         }
     }
+}
+
+/// `text` in lines of at most `width` characters: what is longer goes on below its last column, word by word.
+pub fn wrapped(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let lead = line.len() - line.trim_start().len();
+        let column = line[lead..].rfind("  ").map_or(lead, |at| lead + at + 2);
+        let indent = if column > width / 2 { lead + 4 } else { column };
+        let mut row = String::new();
+        for (at, word) in line.split(' ').enumerate() {
+            if at > 0 && !row.trim().is_empty() && row.chars().count() + 1 + word.chars().count() > width {
+                out.push_str(row.trim_end());
+                out.push('\n');
+                row = " ".repeat(indent);
+            } else if at > 0 {
+                row.push(' ');
+            }
+            row.push_str(word);
+        }
+        out.push_str(row.trim_end());
+        out.push('\n');
+    }
+    out
 }
 
 /// On which side of its column a value stands.
@@ -174,12 +199,34 @@ pub struct Table<'a> {
     rows: Vec<Vec<String>>,
     /// Widths of the columns of the rows read so far.
     widths: Vec<usize>,
+    /// Maximum width of a line, and columns that may be left out for it, in this order.
+    fits: Option<(usize, &'static [&'static str])>,
 }
 
 impl<'a> Table<'a> {
     /// A table with these columns and no rows.
     pub fn new(heads: &[(&'a str, Align)]) -> Table<'a> {
-        Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new() }
+        Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new(), fits: None }
+    }
+
+    /// Leaves out columns until a line fits the terminal: those with one value in all rows first, then those named.
+    pub fn fit(self, wide: bool, spare: &'static [&'static str]) -> Table<'a> {
+        let fits = terminal_width().filter(|_| !wide).map(|width| (width, spare));
+        Table { fits, ..self }
+    }
+
+    /// Takes out columns that do not fit: they get no width.
+    fn narrow(&self, widths: &mut [usize]) {
+        let Some((most, spare)) = self.fits else { return };
+        let is_same = |at: usize| self.rows.len() > 1 && self.rows.iter().all(|row| row[at] == self.rows[0][at]);
+        let named = |name: &&str| self.heads.iter().position(|(head, _)| head == name);
+        let order = (1..self.heads.len()).filter(|at| is_same(*at)).chain(spare.iter().filter_map(named));
+        for at in order {
+            if widths.iter().filter(|width| **width > 0).map(|width| width + 2).sum::<usize>() <= most + 2 {
+                return;
+            }
+            widths[at] = 0;
+        }
     }
 
     /// Adds a row with one value per column. Control characters are shown as `?`, so that no stored name can play
@@ -203,14 +250,22 @@ impl<'a> Table<'a> {
         let mut widths = if is_first { of_heads.collect() } else { std::mem::take(&mut self.widths) };
         for row in &self.rows {
             for (width, value) in widths.iter_mut().zip(row) {
-                *width = (*width).max(value.chars().count());
+                if is_first || *width > 0 {
+                    *width = (*width).max(value.chars().count());
+                }
             }
+        }
+        if is_first {
+            self.narrow(&mut widths);
         }
         let mut text = String::new();
         let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_string()).collect();
         for row in Some(&heads).filter(|_| is_first).into_iter().chain(&self.rows) {
             let mut line = String::new();
             for ((value, width), (_, align)) in row.iter().zip(&widths).zip(&self.heads) {
+                if *width == 0 {
+                    continue;
+                }
                 // Writing to a String cannot fail.
                 let _ = match align {
                     Align::Left => write!(line, "{value:<width$}  "),
@@ -288,6 +343,27 @@ mod tests {
         }
         table.row(vec!["\u{5d0}\u{5d1} \u{fc}".to_string()]);
         assert_eq!(table.text(), format!("NAME\na?[2Jb?c\n{}\u{5d0}\u{5d1} \u{fc}\n", "a?b\n".repeat(12)));
+    }
+
+    #[test]
+    fn a_long_line_goes_on_below_its_last_column() {
+        let text = "Usage: a\n  --by <WHAT>  Group by key, group or model\n\n      A long description of it\n";
+        let lines = "Usage: a\n  --by <WHAT>  Group\n      by key, group or\n      model\n\n      A long\n      description of\n      it\n";
+        assert_eq!(wrapped(text, 22), lines);
+        assert_eq!(wrapped(text, 80), text);
+        assert_eq!(wrapped("--a  one two three", 12), "--a  one two\n     three\n");
+    }
+
+    #[test]
+    fn columns_are_left_out_until_a_line_fits() {
+        let mut table =
+            Table::new(&[("NAME", Align::Left), ("PLAN", Align::Left), ("ID", Align::Left), ("N", Align::Right)]);
+        table.fits = Some((12, &["ID"]));
+        table.row(vec!["ann".to_string(), "team".to_string(), "abcdef".to_string(), "1".to_string()]);
+        table.row(vec!["bob".to_string(), "team".to_string(), "ghijkl".to_string(), "2".to_string()]);
+        assert_eq!(table.take_text(), "NAME  N\nann   1\nbob   2\n", "first what is always the same, then as named");
+        table.row(vec!["christopher".to_string(), "solo".to_string(), "x".to_string(), "3".to_string()]);
+        assert_eq!(table.text(), "christopher  3\n");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::admin_client::{AdminArg, Listener};
 use super::args::ConfigArg;
 use super::blocking_http::NoAnswer;
-use super::output::{Failure, print};
+use super::output::{Failure, print, print_json};
 use std::time::Duration;
 
 /// Maximum time to connect to the gateway, and again for its answer: together less than the 5 s that the example for
@@ -20,13 +20,27 @@ pub struct ReadyArgs {
     /// Gateway options.
     #[command(flatten)]
     pub admin: AdminArg,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Asks `/readyz`. Exit code 0 if requests are admitted, else 1.
 pub fn run(args: &ReadyArgs) -> Result<(), Failure> {
     let listener = Listener::find(&args.admin, &args.config)?;
+    let ready = ask(&listener);
+    if args.json {
+        let why = ready.as_ref().err().map(Failure::text);
+        print_json(&serde_json::json!({ "ready": ready.is_ok(), "admin": listener.to_string(), "why": why }))?;
+    } else if ready.is_ok() {
+        print("ready\n")?;
+    }
+    ready
+}
+
+fn ask(listener: &Listener) -> Result<(), Failure> {
     match listener.get("/readyz", TIMEOUT) {
-        Ok(answer) if answer.status == 200 => print("ready\n"),
+        Ok(answer) if answer.status == 200 => Ok(()),
         Ok(answer) if answer.body.ends_with(b": clock\n") => Err(Failure::failed(format!(
             "not ready: {listener} returned {}: the clock is behind the newest usage record or the build date; see \
              `tollgate ledger clock`",

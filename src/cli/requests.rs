@@ -4,7 +4,13 @@
 use super::admin_client::{AskArg, Listener};
 use super::args::ConfigArg;
 use super::blocking_http::NoAnswer;
-use super::output::{Align, Failure, clean, grouped, print, remark};
+use super::keys;
+use super::load::{self, Secrets};
+use super::output::{Align, Failure, clean, cut, dollars, grouped, print, remark};
+use crate::io::clock::unix;
+use crate::io::machine::terminal_width;
+use crate::policy::settings::secret::{Origin, Secret};
+use crate::policy::window::iso;
 use crate::wire::json::{self, Raw};
 use clap::Args;
 use std::time::Duration;
@@ -35,6 +41,21 @@ pub struct RequestsArgs {
     /// Only requests of this key, by id or name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
+    /// Only the request with this id
+    #[arg(long, value_name = "ID", conflicts_with = "live")]
+    pub id: Option<String>,
+    /// Only requests for this model
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Only requests with this status, or a class such as 5xx
+    #[arg(long, value_name = "STATUS", value_parser = parse_status)]
+    pub status: Option<String>,
+    /// Only requests of this session, as the usage report names it
+    #[arg(long, value_name = "SESSION")]
+    pub session: Option<String>,
+    /// Print every column, even if the terminal is too narrow
+    #[arg(long)]
+    pub wide: bool,
     /// Requests to print, of the last 1000 at most
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub limit: usize,
@@ -43,8 +64,17 @@ pub struct RequestsArgs {
     pub json: bool,
 }
 
+fn parse_status(text: &str) -> Result<String, String> {
+    let is_class = text.len() == 3 && text.starts_with(['2', '3', '4', '5']) && text.ends_with("xx");
+    match text.parse::<u16>() {
+        Ok(200..600) => Ok(text.to_string()),
+        _ if is_class => Ok(text.to_string()),
+        _ => Err("expected a status such as 429, or a class such as 5xx".to_string()),
+    }
+}
+
 /// Columns of the table: title, alignment and width.
-const COLUMNS: [(&str, Align, usize); 9] = [
+const COLUMNS: [(&str, Align, usize); 11] = [
     ("TIME", Align::Left, 20),
     ("STATUS", Align::Right, 6),
     ("ENDPOINT", Align::Left, 12),
@@ -54,27 +84,61 @@ const COLUMNS: [(&str, Align, usize); 9] = [
     ("TOKENS", Align::Right, 9),
     ("MS", Align::Right, 8),
     ("WAIT MS", Align::Right, 8),
+    ("COST $", Align::Right, 8),
+    ("REASON", Align::Left, 0),
 ];
+/// Those that are kept in a terminal that is too narrow for all, and their widths.
+const NARROW: [(usize, usize); 6] = [(0, 9), (1, 6), (5, 12), (3, 12), (7, 7), (10, 0)];
+
+/// Columns that are printed, by index, with their widths; the last one takes what is left.
+fn columns(wide: bool) -> (Vec<(usize, usize)>, usize) {
+    let all = COLUMNS.iter().enumerate().map(|(at, (.., width))| (at, *width));
+    let room: usize = COLUMNS.iter().map(|(.., width)| width + 2).sum::<usize>() + 40;
+    match terminal_width().filter(|width| !wide && *width < room) {
+        None => (all.collect(), usize::MAX),
+        Some(width) => {
+            let used: usize = NARROW.iter().map(|(_, width)| width + 2).sum::<usize>() - 2;
+            // Longer names get half of what is more than 80 columns.
+            let more = width.saturating_sub(80) / 4;
+            let widths = NARROW.map(|(at, width)| (at, if matches!(at, 3 | 5) { width + more } else { width }));
+            (widths.to_vec(), width.saturating_sub(used + 2 * more).max(10))
+        }
+    }
+}
 
 impl RequestsArgs {
     /// True if a request is asked for.
     fn takes(&self, request: Raw<'_>) -> bool {
         let has_failed = || request.get("failed").is_some() || request.get("status").and_then(Raw::count) >= Some(400);
         let is = |name: &str, text: &str| request.get(name).is_some_and(|value| value.is(text));
-        (!self.failed || has_failed()) && self.key.as_deref().is_none_or(|key| is("key", key) || is("name", key))
+        let status = request.get("status").and_then(Raw::count).unwrap_or_default().to_string();
+        let has_status =
+            |wanted: &str| if wanted.ends_with("xx") { status.starts_with(&wanted[..1]) } else { status == wanted };
+        (!self.failed || has_failed())
+            && self.key.as_deref().is_none_or(|key| is("key", key) || is("name", key))
+            && self.id.as_deref().is_none_or(|id| is("id", id))
+            && self.model.as_deref().is_none_or(|model| is("model", model) || is("asked", model))
+            && self.status.as_deref().is_none_or(has_status)
+            && self.session.as_deref().is_none_or(|session| is("session", session))
     }
 }
 
 /// Prints the requests, the newest last, and goes on if that is asked for.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
-    let answer = listener.get("/admin/v1/requests?limit=1000", TIMEOUT).map_err(|why| no_answer(&listener, &why))?;
+    let begun = iso(unix());
+    let id = args.id.as_ref().map(|id| ["&id=", id.as_str()].concat()).unwrap_or_default();
+    let path = ["/admin/v1/requests?limit=1000", &id].concat();
+    let answer = listener.get(&path, TIMEOUT).map_err(|why| no_answer(&listener, &why))?;
     json::check(&answer.body)
         .map_err(|_| Failure::failed(format!("{listener} returned a response that is not JSON")))?;
     let document = Raw::new(&answer.body);
     if answer.status != 200 {
         let message = document.get("error").and_then(|error| error.get("message")?.text());
         let message = clean(&message.unwrap_or_default());
+        if answer.status == 401 && args.admin.at.admin.is_none() {
+            return Err(refused_token(&listener, &args.config));
+        }
         let hint = match answer.status {
             401 if args.admin.at.admin.is_some() && !listener.shows_token() => {
                 " (--send-token sends the admin_token of the configuration there)"
@@ -83,29 +147,46 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
         };
         return Err(Failure::failed(format!("{listener} returned {}: {message}{hint}", answer.status)));
     }
-    let list = document.get("data").unwrap_or(Raw::new(b"[]"));
-    let mut shown: Vec<Raw<'_>> = list.items().filter(|one| args.takes(*one)).take(args.limit).collect();
+    // Older failures may follow.
+    let next = document.get("next").and_then(Raw::text);
+    let older = next.and_then(|next| listener.get(&format!("{path}&after={next}"), TIMEOUT).ok());
+    let older = older.as_ref().filter(|older| older.status == 200 && json::check(&older.body).is_ok());
+    let lists = [Some(document), older.map(|older| Raw::new(&older.body))];
+    let rows = lists.into_iter().flatten().filter_map(|list| list.get("data")).flat_map(Raw::items);
+    let mut shown: Vec<Raw<'_>> = rows.filter(|one| args.takes(*one)).take(args.limit).collect();
     shown.reverse();
-    if !args.json {
-        print(&line(&COLUMNS.map(|(name, ..)| name.to_string())))?;
+    if !args.json && !shown.is_empty() {
+        print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide))?;
     }
     shown.iter().try_for_each(|request| print_one(args, *request))?;
-    if shown.is_empty() {
-        say_since(&listener);
+    let since = |name: &str| document.get(name).and_then(Raw::text).unwrap_or_default().into_owned();
+    let (all, failures) = (since("recorded_since"), since("failures_recorded_since"));
+    if all >= begun {
+        remark(&format!("Recording begins now; failures are kept since {failures}."));
+    } else if shown.is_empty() {
+        remark(&format!("No such request. All are recorded since {all}, failures since {failures}."));
+    }
+    if shown.is_empty()
+        && let (Some(key), None) = (&args.key, &args.admin.at.admin)
+        && let Ok(high) = load::load(&args.config, Secrets::Optional)
+    {
+        keys::known(&high, key)?;
     }
     if args.live { live(args, &listener) } else { Ok(()) }
 }
 
-/// Says since when the gateway records, so that an empty list is not taken for a time without requests.
-fn say_since(listener: &Listener) {
-    let Ok(answer) = listener.get("/admin/v1/status", TIMEOUT) else { return };
-    if json::check(&answer.body).is_err() {
-        return;
-    }
-    if let Some(since) = Raw::new(&answer.body).get("recorded_since").and_then(Raw::text) {
-        let hint = "`record_requests = true` records from the start; the log has the earlier ones";
-        remark(&format!("no such request since {since}, when recording began ({hint})"));
-    }
+/// The configured listener refuses the token, or has been sent none.
+fn refused_token(listener: &Listener, config: &ConfigArg) -> Failure {
+    let token = load::load(config, Secrets::Optional).ok().and_then(|high| high.server.admin_token);
+    let name = match token.as_ref().map(Secret::origin) {
+        Some(Origin::Env(name)) => ["$", name].concat(),
+        Some(Origin::File(file)) => clean(file),
+        _ => "admin_token".to_string(),
+    };
+    Failure::failed(match token.filter(|token| !token.expose().is_empty()) {
+        None => format!("{listener} needs a token: set {name} (server.admin_token)"),
+        Some(_) => format!("{listener} refuses the token in {name} (server.admin_token)"),
+    })
 }
 
 fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {
@@ -119,7 +200,7 @@ fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {
 fn print_one(args: &RequestsArgs, request: Raw<'_>) -> Result<(), Failure> {
     match args.json {
         true => print(&[&String::from_utf8_lossy(request.bytes()), "\n"].concat()),
-        false => print(&line(&row(request))),
+        false => print(&line(&row(request), args.wide)),
     }
 }
 
@@ -173,6 +254,7 @@ fn row(request: Raw<'_>) -> Vec<String> {
         let micros = request.get("us").and_then(|us| us.get(name)).and_then(Raw::count);
         micros.map_or(String::new(), |micros| format!("{}.{}", micros / 1000, micros % 1000 / 100))
     };
+    let cost = request.get("cost_usd").and_then(Raw::number).map(|dollars| (dollars * 1e9).round() as u64);
     let name = text("name");
     vec![
         text("time"),
@@ -184,15 +266,27 @@ fn row(request: Raw<'_>) -> Vec<String> {
         if tokens.is_empty() { String::new() } else { tokens.iter().sum::<u64>().to_string() },
         millis("total"),
         millis("wait"),
+        cost.map(dollars).unwrap_or_default(),
+        match count("count") {
+            Some(count) => format!("{} (x {count})", text("reason")),
+            None => text("reason"),
+        },
     ]
 }
 
 /// Formats a row with fixed column widths, so that later rows align with it.
-fn line(values: &[String]) -> String {
+fn line(values: &[String], wide: bool) -> String {
     let mut line = String::new();
-    for (value, (_, align, width)) in values.iter().zip(COLUMNS) {
-        let value = clean(value);
-        line += &match align {
+    let (columns, rest) = columns(wide);
+    let is_narrow = rest != usize::MAX;
+    for (at, width) in columns {
+        let value = match (at, is_narrow) {
+            // The time of the day is enough.
+            (0, true) if values[0].len() == 20 => values[0][11..].to_string(),
+            (_, true) => cut(&values[at], if width == 0 { rest } else { width }),
+            _ => clean(&values[at]),
+        };
+        line += &match COLUMNS[at].1 {
             Align::Left => format!("{value:<width$}  "),
             Align::Right => format!("{value:>width$}  "),
         };
@@ -218,6 +312,11 @@ mod tests {
             live: false,
             failed,
             key: key.map(String::from),
+            id: None,
+            model: None,
+            status: None,
+            session: None,
+            wide: false,
             limit: 20,
             json: false,
         };
@@ -237,9 +336,12 @@ mod tests {
     #[test]
     fn a_line_has_tokens_and_milliseconds_and_nothing_that_plays_with_a_terminal() {
         let request = br#"{"time":"2026-11-22T10:00:00Z","status":200,"endpoint":"chat","model":"m","target":"p/m",
-            "name":"a\u001b[2J","input":3,"output":4,"us":{"total":12345,"wait":999}}"#;
-        let line = line(&row(Raw::new(request)));
+            "name":"a\u001b[2J","input":3,"output":4,"us":{"total":12345,"wait":999},"cost_usd":0.0125,"reason":"why"}"#;
+        let line = line(&row(Raw::new(request)), true);
         let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(words, ["2026-11-22T10:00:00Z", "200", "chat", "m", "p/m", "a?[2J", "7", "12.3", "0.9"]);
+        assert_eq!(
+            words,
+            ["2026-11-22T10:00:00Z", "200", "chat", "m", "p/m", "a?[2J", "7", "12.3", "0.9", "0.0125", "why"]
+        );
     }
 }

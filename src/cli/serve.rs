@@ -2,7 +2,7 @@
 
 use super::args::ServeArgs;
 use super::load::{self, Secrets};
-use super::output::Failure;
+use super::output::{Failure, remark};
 use super::store;
 use crate::base::time::Unix;
 use crate::gateway::Gateway;
@@ -24,6 +24,7 @@ use ledger::Opened;
 pub(super) use listeners::ServeListeners;
 use outbox::{DeskEnd, Helpers, LongWork, outbox};
 use reload::Reloader;
+use std::io::IsTerminal;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,6 +49,9 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         let path = load::find(&args.config)?;
         let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
         let listeners = ServeListeners::open(&config).map_err(Failure::failed)?;
+        if std::io::stderr().is_terminal() {
+            remark(&addresses(&config, &listeners));
+        }
         serve(config, Some(path), listeners, signals, Box::new(std::io::stderr())).map_err(Failure::failed)
     };
     start().map_or_else(Failure::report, |()| ExitCode::SUCCESS)
@@ -249,6 +253,16 @@ fn keep_left(left: &Leftover, plan: &ServiceInputs) -> Result<(), String> {
         true => kept.and(Err("the thread of the ledger has died, and rows with it".to_string())),
         false => kept,
     }
+}
+
+/// Addresses for a person at a terminal.
+fn addresses(config: &Config, listeners: &ServeListeners) -> String {
+    let scheme = if config.server.tls.is_some() { "https" } else { "http" };
+    let clients: Vec<String> =
+        listeners.clients.iter().filter_map(|one| one.local_addr().ok()).map(|at| format!("{scheme}://{at}")).collect();
+    let door = listeners.door.as_ref().filter(|door| !door.name.starts_with("unix:"));
+    let page = door.map_or(String::new(), |door| format!(", dashboard http://{}/", door.name));
+    format!("serving {}{page}", clients.join(", "))
 }
 
 /// The first log line: where it listens, and the worst case of memory.

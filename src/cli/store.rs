@@ -13,6 +13,8 @@ use crate::store::lock;
 use crate::store::remote::{Bounds, Remote};
 use crate::store::spill::Place;
 use crate::store::sqlite::{Mode, Sqlite};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Opens the ledger, and makes one where there is none.
@@ -20,6 +22,7 @@ pub fn open(high: &Config) -> Result<Ledger, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) => {
             is_there(path)?;
+            is_readable(path)?;
             let opened = Sqlite::open_sized(path, Mode::Shared, high.store.page_size);
             opened.map(|db| Ledger::Sqlite(Box::new(db))).map_err(Failure::failed)
         }
@@ -67,7 +70,12 @@ pub fn may_snapshot(config: &StoreConfig) -> Result<(), Failure> {
 /// Opens the ledger if there is one: a command that only reads leaves no file behind.
 pub fn open_existing(high: &Config) -> Result<Option<Ledger>, Failure> {
     match &high.store.url {
-        StoreUrl::Sqlite(path) if !is_there(path)? => Ok(None),
+        StoreUrl::Sqlite(path) if !is_there(path)? => match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+                Err(Failure::failed(format!("there is no ledger at {}", clean(&path.to_string_lossy()))))
+            }
+            _ => Ok(None),
+        },
         _ => open(high).map(Some),
     }
 }
@@ -84,6 +92,23 @@ pub(super) fn is_there(path: &Path) -> Result<bool, Failure> {
         lock::check_absent(path).map_err(Failure::failed)?;
     }
     Ok(is_there)
+}
+
+/// Fails if the file belongs to another user, and names that one.
+fn is_readable(path: &Path) -> Result<(), Failure> {
+    let denied = |error: &std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+    if !std::fs::File::open(path).is_err_and(|error| denied(&error)) {
+        return Ok(());
+    }
+    let found = std::fs::metadata(path).ok();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = |uid: u32| {
+        let of = |line: &&str| line.split(':').nth(2) == Some(uid.to_string().as_str());
+        users.lines().find(of).and_then(|line| line.split(':').next()).map_or(uid.to_string(), str::to_string)
+    };
+    let owner = found.map(|found| format!(" (owner {}, mode {:o})", name(found.uid()), found.mode() & 0o7777));
+    let path = clean(&path.to_string_lossy());
+    Err(Failure::failed(format!("cannot read the ledger {path}: permission denied{}", owner.unwrap_or_default())))
 }
 
 /// Hands the keys of a ledger to `take` that is there and of this version: it is neither made nor brought up to date

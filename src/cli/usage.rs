@@ -7,7 +7,7 @@ use super::args::ConfigArg;
 use super::cold_prefixes;
 use super::connect::distance;
 use super::load::{self, Secrets};
-use super::output::{Failure, print, print_json};
+use super::output::{Failure, print, print_json, remark};
 use super::store;
 use crate::base::time::Unix;
 use crate::policy::config::Config;
@@ -56,6 +56,9 @@ pub struct UsageArgs {
     /// Day after the last one, YYYY-MM-DD (UTC) [default: none]
     #[arg(long, value_name = "DATE", value_parser = parse_date)]
     pub until: Option<Unix>,
+    /// Print every column, even if the terminal is too narrow
+    #[arg(long)]
+    pub wide: bool,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
@@ -109,7 +112,12 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
     match (args.json, args.csv) {
         (true, _) => print_json(&report.json()),
         (_, true) => print(&report.csv()),
-        _ => print(&report.table()),
+        _ => {
+            if lines.is_empty() {
+                remark("Nothing is recorded for this question.");
+            }
+            print(&report.table(args.wide))
+        }
     }
 }
 
@@ -278,7 +286,7 @@ mod tests {
     }
 
     fn table_of(by: &str, found: Vec<UsageLine>) -> String {
-        report(by, found, |report| report.table())
+        report(by, found, |report| report.table(true))
     }
 
     fn json_of(by: &str, found: Vec<UsageLine>) -> Value {

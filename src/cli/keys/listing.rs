@@ -5,7 +5,7 @@ use crate::base::time::Unix;
 use crate::base::{limits, order};
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
-use crate::cli::output::{Align, Failure, Table, dollars, grouped, json_text, print, print_json, print_on};
+use crate::cli::output::{Align, Failure, Table, dollars, grouped, json_text, print, print_json, print_on, remark};
 use crate::cli::store;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
@@ -34,6 +34,9 @@ pub struct ListArgs {
     /// List the keys whose name begins with PREFIX, or without `*` is PREFIX
     #[arg(long, value_name = "PREFIX*")]
     pub name: Option<String>,
+    /// Print every column, even if the terminal is too narrow
+    #[arg(long)]
+    pub wide: bool,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
@@ -231,7 +234,7 @@ impl KeyLine {
 /// Lists keys, page by page.
 pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
     let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
-    let mut out = Out::new(args.json);
+    let mut out = Out::new(args.json, args.wide);
     let mut ledger = store::open_existing(&high)?;
     let mut used: Option<Used> = None;
     let (mut after, mut left) = (args.after, args.limit.unwrap_or(u64::MAX));
@@ -301,8 +304,8 @@ enum Out {
 }
 
 impl Out {
-    fn new(json: bool) -> Out {
-        if json { Out::Json(0) } else { Out::Table(table(), false) }
+    fn new(json: bool, wide: bool) -> Out {
+        if json { Out::Json(0) } else { Out::Table(table().fit(wide, &SPARE), false) }
     }
 
     /// Prints a page; false if nobody reads it.
@@ -325,12 +328,30 @@ impl Out {
     fn end(mut self) -> Result<(), Failure> {
         match &mut self {
             Out::Table(_, true) => Ok(()),
-            Out::Table(table, false) => print(&table.take_text()),
+            Out::Table(table, false) => {
+                remark("No keys: tollgate keys issue --name NAME");
+                print(&table.take_text())
+            }
             Out::Json(0) => print("[]\n"),
             Out::Json(_) => print("\n]\n"),
         }
     }
 }
+
+/// Columns that are left out if the terminal is too narrow, in this order.
+const SPARE: [&str; 11] = [
+    "LABELS",
+    "ENDPOINTS",
+    "CREATED",
+    "EXPIRES",
+    "MODELS",
+    "LAST USE",
+    "USED / BUDGET",
+    "GROUP",
+    "PLAN",
+    "ID",
+    "STATUS",
+];
 
 fn table() -> Table<'static> {
     let heads =

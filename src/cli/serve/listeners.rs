@@ -3,6 +3,7 @@
 use crate::io::listen;
 use crate::io::machine::explained;
 use crate::policy::config::{AdminListen, Config, Reach};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 
@@ -58,7 +59,14 @@ impl ServeListeners {
     pub(crate) fn bind(config: &Config) -> Result<ServeListeners, String> {
         let bind = |addr: &SocketAddr| {
             let bound = listen::bind(*addr, config.server.reuse_port);
-            bound.map_err(|error| format!("cannot listen on {addr}: {}", explained(&error)))
+            bound.map_err(|error| match error.kind() {
+                ErrorKind::AddrInUse => {
+                    format!(
+                        "cannot listen on {addr}: it is in use; is another gateway running? See `listen` in [server]"
+                    )
+                }
+                _ => format!("cannot listen on {addr}: {}", explained(&error)),
+            })
         };
         let admin = |place: &AdminListen| match place {
             AdminListen::Address(addr) => bind(addr),

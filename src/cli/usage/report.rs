@@ -24,6 +24,9 @@ fn counts(line: &UsageLine) -> [u64; 7] {
     [requests, uncached, read, write, out, tokens.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)), cost]
 }
 
+/// Columns that are left out if the terminal is too narrow, in this order.
+const SPARE: [&str; 6] = ["CACHE WRITE", "CACHE READ", "INPUT", "OUTPUT", "KEY", "TOKENS"];
+
 /// An object whose members keep their order.
 pub(in crate::cli) struct OrderedObject(Vec<(String, Value)>);
 
@@ -88,7 +91,7 @@ impl Report<'_> {
         out
     }
 
-    pub(super) fn table(&self) -> String {
+    pub(super) fn table(&self, wide: bool) -> String {
         let blank = UsageLine { second: Some(String::new()), ..UsageLine::default() };
         let heads: Vec<String> = self.names(&blank).into_iter().map(|(name, _)| name).collect();
         let heads: Vec<String> = heads
@@ -98,7 +101,7 @@ impl Report<'_> {
         let mut columns: Vec<(&str, Align)> = heads.iter().map(|name| (name.as_str(), Align::Left)).collect();
         let counts_heads = ["REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "TOKENS", "COST $"];
         columns.extend(counts_heads.map(|head| (head, Align::Right)));
-        let mut table = Table::new(&columns);
+        let mut table = Table::new(&columns).fit(wide, &SPARE);
         let mut total = [0u64; 7];
         for line in self.lines {
             let counts = counts(line);

@@ -94,7 +94,7 @@ fn every_help_has_an_example() {
 const WRONG: &str = "no/such value?";
 
 /// Options that accept any text: a name to give or to search for, or the key of the simulated provider.
-const FREE: [(&str, &str); 9] = [
+const FREE: [(&str, &str); 12] = [
     ("tollgate keys issue", "name"),
     ("tollgate keys set", "name"),
     ("tollgate provider", "key"),
@@ -104,6 +104,9 @@ const FREE: [(&str, &str); 9] = [
     ("tollgate usage", "user"),
     ("tollgate usage", "group"),
     ("tollgate requests", "key"),
+    ("tollgate requests", "id"),
+    ("tollgate requests", "model"),
+    ("tollgate requests", "session"),
 ];
 
 #[test]

@@ -120,7 +120,12 @@ fn the_last_requests_are_the_lines_of_the_log() {
     let ids: Vec<&str> = last["data"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
     let sent: Vec<String> = [&wrong, &answers[4], &answers[3], &answers[2]].map(Answer::id).to_vec();
     assert_eq!(ids, sent, "the newest first");
-    assert_eq!(last["data"][1], h.log_of(&answers[4].id()));
+    let mut recorded = last["data"][1].clone();
+    assert!(recorded.as_object_mut().unwrap().remove("cost_usd").unwrap().is_number());
+    assert_eq!(recorded, h.log_of(&answers[4].id()));
+    assert_eq!(last["data"][0]["reason"], "no model no-such");
+    let found = told(&h, &format!("requests?id={}", answers[4].id()));
+    assert_eq!((found["data"].as_array().unwrap().len(), &found["data"][0]["id"]), (1, &last["data"][1]["id"]));
     let next = last["next"].as_str().expect("there are more");
     let more = told(&h, &format!("requests?limit=1000&after={next}"));
     assert_eq!(more["data"][0]["id"], answers[1].id());
@@ -146,19 +151,29 @@ fn the_last_requests_are_the_lines_of_the_log() {
 }
 
 #[test]
-fn empty_list_of_requests_names_the_start_of_the_recording() {
+fn failures_are_recorded_before_anybody_reads_and_successes_from_then_on() {
     let h = Harness::start(&Setup { server: WRITE.trim_end_matches("record_requests = true"), ..Setup::default() });
     let key = h.key();
     let wrong = with(chat("x"), "model", "no-such");
-    assert_eq!(h.chat(&key, &wrong).status(), 404);
-    let said = h.command(&["requests", "--failed"]);
-    assert_eq!((said.code, said.out.lines().count()), (0, 1), "the earlier request was not recorded: {}", said.out);
-    let since = told(&h, "status")["recorded_since"].as_str().unwrap().to_owned();
-    assert!(said.err.starts_with(&format!("no such request since {since}, when recording began")), "{}", said.err);
-    assert!(said.err.contains("`record_requests = true` records from the start"), "{}", said.err);
-    assert_eq!(h.chat(&key, &wrong).status(), 404);
-    let said = h.command(&["requests", "--failed"]);
-    assert!(said.out.contains("404") && said.err.is_empty(), "{}{}", said.out, said.err);
+    assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);
+    (0..3).for_each(|_| assert_eq!(h.chat(&key, &wrong).status(), 404));
+    let said = h.command(&["requests"]);
+    assert_eq!((said.code, said.out.lines().count()), (0, 2), "{}", said.out);
+    assert!(said.out.trim_end().ends_with("no model no-such (x 3)"), "{}", said.out);
+    let status = told(&h, "status");
+    let since = status["failures_recorded_since"].as_str().unwrap();
+    assert_eq!(said.err.trim_end(), format!("Recording begins now; failures are kept since {since}."));
+    let minutes = status["minutes"].as_array().unwrap().iter();
+    let sums = minutes.map(|minute| ["requests", "refused", "failed"].map(|name| minute[name].as_u64().unwrap()));
+    let sum = sums.fold([0; 3], |sum, one| [0, 1, 2].map(|at| sum[at] + one[at]));
+    // One more asked for the quota of the new key.
+    assert_eq!(sum, [5, 3, 0], "minutes are summed up from the start: {status}");
+    let all = status["recorded_since"].as_str().unwrap();
+    wait_for("the next second", || (*iso(unix()) > *all).then_some(()));
+    let said = h.command(&["requests", "--status", "2xx"]);
+    assert!(said.err.ends_with(&format!("All are recorded since {all}, failures since {since}.\n")), "{}", said.err);
+    assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);
+    assert_eq!(h.done(&["requests", "--status", "2xx"]).lines().count(), 2);
 }
 
 #[test]
@@ -179,7 +194,7 @@ fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
         assert!(targets["first_byte_us"]["median"].is_u64(), "after {first}: {targets}");
         let minutes = told(&h, "status")["minutes"].clone();
         let requests = minutes.as_array().unwrap().iter().filter_map(|minute| minute["requests"].as_u64());
-        assert_eq!(requests.sum::<u64>(), 1, "after {first}: {minutes}");
+        assert_eq!(requests.sum::<u64>(), 2, "one more asked for the quota; after {first}: {minutes}");
         assert_eq!(told(&h, "status")["recorded_since"], since);
     }
 }
@@ -194,7 +209,9 @@ fn a_follower_receives_requests_as_they_end() {
     let id = h.chat(&key, &chat("x\n#sim tokens=5")).id();
     let line =
         wait_for("the next one", || followed.written().lines().find(|line| line.contains(&id)).map(str::to_string));
-    assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), h.log_of(&id));
+    let mut line: Value = serde_json::from_str(&line).unwrap();
+    line.as_object_mut().unwrap().remove("cost_usd");
+    assert_eq!(line, h.log_of(&id));
 }
 
 #[test]

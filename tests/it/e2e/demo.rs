@@ -21,13 +21,13 @@ fn paste(line: &str) -> (u16, String) {
 fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     let folder = Folder::new();
     let [listen, admin] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
-    let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "500"];
+    let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "500", "--examples"];
     let temporary = folder.path().join("temporary");
     fs::create_dir(&temporary).unwrap();
     let mut demo = Process::start(folder.path(), "demo", &args, &[("TMPDIR", temporary.to_str().unwrap())]);
     let printed = wait_for("the demo's text", || {
         assert!(!demo.has_ended(), "{}", demo.written());
-        Some(demo.written()).filter(|text| text.contains("ANTHROPIC_BASE_URL") && text.ends_with('\n'))
+        Some(demo.written()).filter(|text| text.contains("Health and metrics: ") && text.ends_with('\n'))
     });
     let lines: Vec<&str> = printed.lines().map(str::trim).filter(|line| line.starts_with("curl ")).collect();
     assert!(lines.len() >= 2, "{printed}");
@@ -87,7 +87,7 @@ fn two_demos_run_side_by_side_and_the_second_says_where() {
     let folder = Folder::new();
     // Whatever holds the usual ports: from here on something does.
     let _held = ["127.0.0.1:8080", "127.0.0.1:9090"].map(TcpListener::bind);
-    let mut demos = ["one", "two"].map(|name| Process::start(folder.path(), name, &["demo"], &[]));
+    let mut demos = ["one", "two"].map(|name| Process::start(folder.path(), name, &["demo", "--examples"], &[]));
     for demo in &mut demos {
         let text = text_of(demo);
         assert!(text.contains("Port 8080 is taken by something else: this is 127.0.0.1:"), "{text}");
@@ -115,7 +115,7 @@ fn a_port_that_was_asked_for_and_is_taken_is_refused() {
 fn the_demo_says_where_its_health_is_how_claude_code_is_told_and_how_its_usage_is_seen() {
     let folder = Folder::new();
     let [listen, admin] = [(); 2].map(|()| format!("localhost:{}", free_port()));
-    let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "0"];
+    let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "0", "--examples"];
     let mut demo = Process::start(folder.path(), "demo", &args, &[]);
     let text = text_of(&mut demo);
     let admin = admin.replace("localhost", "127.0.0.1");
