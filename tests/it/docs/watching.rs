@@ -16,7 +16,8 @@ fn metrics() -> String {
     let rig = Rig::new("watching", "");
     let gone = "[[models]]\nid = \"gone\"\ncontext = \"1M\"\ntargets = [{ provider = \"gone\" }]\nqueue = {}\n\
                 [[providers]]\nname = \"gone\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n";
-    rig.configure("", &(rig.models("small") + gone), "");
+    let group = "[[groups]]\nname = \"team\"\nbudget = 5.0\n";
+    rig.configure("", &(rig.models("small") + gone + group), "");
     let gate = rig.start();
     for (model, stream) in [("small", true), ("small", false), ("gone", false)] {
         gate.ask(&chat(&rig.key, model, stream, "one").replacen("host: h", "connection: close\r\nhost: h", 1));
