@@ -2,6 +2,7 @@
 //! nothing else; remarks and errors go to standard error.
 
 use crate::base::limits::{CELL_CHARS_MAX, LAST_CELL_CHARS_MAX};
+use crate::io::machine::terminal_width;
 use crate::policy::config::ConfigError;
 use crate::policy::keys::is_unseen;
 use serde::Serialize;
@@ -156,12 +157,6 @@ pub fn cut(text: &str, most: usize) -> String {
             clean(&kept) + "…"
         }
     }
-}
-
-/// Columns of the terminal at standard output; `None` if there is none.
-pub fn terminal_width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
-    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }
 
 /// `text` in lines of at most `width` characters: what is longer goes on below its last column, word by word.

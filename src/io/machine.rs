@@ -63,6 +63,12 @@ fn shortage(error: &io::Error) -> Option<&'static str> {
     }
 }
 
+/// Columns of the terminal at standard output; `None` if there is none.
+pub fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

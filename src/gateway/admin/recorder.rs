@@ -1,6 +1,6 @@
 //! Flight recorder: failed requests from the start, all requests from the first reader on, each as its log line; and
-//! times of targets to their first byte. Its memory is bounded, and used only if there is an admin listener. No content,
-//! as in the log. Called at the end of failed requests, of all requests once somebody reads, and by readers.
+//! times of targets to their first byte. Its memory is bounded, and used only if there is an admin listener. It has no
+//! content, as the log. Called at the end of failed requests, of all requests once somebody reads, and by readers.
 
 use super::minutes::Minutes;
 use super::reason::reason;
@@ -18,7 +18,7 @@ const BYTES: [usize; 2] = [40 << 10, 1 << 20];
 const ERRORS: (usize, usize) = (64, 16 << 10);
 /// Maximum number and bytes of lines about refused requests.
 const REFUSALS: (usize, usize) = (32, 8 << 10);
-/// Kinds of refused requests that are told apart.
+/// Maximum number of kinds of refused requests.
 const KINDS: usize = 16;
 /// Seconds for which a refused request counts as a repetition of another one.
 const REPEATS: u64 = 60;

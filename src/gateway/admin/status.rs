@@ -96,6 +96,12 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
         write_string(out, origin);
     }
     out.push(b']');
+    open(out, "cors_origins", b'[');
+    for origin in &cx.setup.config.server.cors_origins {
+        item(out);
+        write_string(out, origin);
+    }
+    out.push(b']');
     // All requests are recorded from the first reading on.
     cx.recorder.start(now.unix);
     recorded_since(&cx.recorder, out);
@@ -211,7 +217,7 @@ fn words(out: &mut Vec<u8>, name: &str, cause: &Cause) {
 fn condition(standing: &TargetStatus, out: &mut Vec<u8>) {
     let condition = standing.condition;
     text(out, "state", condition.name());
-    let is_trouble = matches!(condition, TargetCondition::Failing | TargetCondition::Resting);
+    let is_trouble = matches!(condition, TargetCondition::Failing | TargetCondition::CoolingDown);
     key(out, "since");
     match standing.trouble.filter(|_| is_trouble) {
         Some(trouble) => {

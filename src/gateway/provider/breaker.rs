@@ -16,6 +16,7 @@ use crate::base::time::Mono;
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 use crate::policy::limits::UpstreamLimits;
+use history::TargetHistory;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -568,12 +569,12 @@ impl Breakers {
 
 mod callers;
 mod handover;
+mod history;
 mod labels;
 mod status;
 mod waiting;
 
 pub(crate) use callers::Caller;
-use status::TargetHistory;
 pub(crate) use status::{TargetCondition, TargetStatus};
 pub(crate) use waiting::{Seek, Stage};
 

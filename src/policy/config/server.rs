@@ -53,8 +53,8 @@ section! {
         /// Further host names for the dashboard, the admin API, `/metrics` and `/openapi.json`, in addition to
         /// addresses and `localhost`. A request for `/metrics` with the token may use any name.
         pub admin_hosts: Vec<Arc<str>> = Vec::new(), Hosts, Live;
-        /// Records all requests for the admin API from the start, which costs about 1 % of a request. If false, only failed
-        /// ones are recorded until somebody first reads `requests`, `targets` or `status` there.
+        /// Records all requests for the admin API from the start, which costs about 1 % of a request. If false, only
+        /// failed ones are recorded until somebody first reads `requests`, `targets` or `status` there.
         pub record_requests: bool = false, Flag, Restart;
         /// Prefix of API keys. A change makes all issued keys invalid.
         pub key_prefix: String = "tg_".to_string(), KeyPrefix, Live;

@@ -1,45 +1,23 @@
-//! Snapshot of a target's status for the admin API, and the history that it needs: counts at the ends of minutes and the
-//! last failures. A successful attempt costs nothing here.
+//! Snapshot of a target's status for the admin API, out of its state and its history.
 
 use super::Breakers;
+use super::history::{MINUTES, QUIET_MS, TargetTrouble, attempts};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
-use crate::policy::counters::{AttemptEnd, TargetCounts};
 
-/// Number of minutes whose counts are reported together, the present one included.
-const MINUTES: usize = 5;
 /// Failures in a row from which on a target is failing.
 const IN_A_ROW: u32 = 3;
 /// Number of attempts from which on the share of failures counts.
 const ATTEMPTS_MIN: u64 = 5;
-/// Milliseconds without a failure after which a target fails no longer, if its last attempts succeeded.
-const QUIET_MS: u64 = 30_000;
-
-/// Failures of a target by its own fault, or by its provider's refusals, without such a long pause between them.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct TargetTrouble {
-    /// The first and the last failure.
-    pub(crate) since: Unix,
-    pub(crate) last: Unix,
-    pub(crate) cause: Cause,
-}
-
-/// See the module's documentation.
-#[derive(Debug, Default)]
-pub(super) struct TargetHistory {
-    /// Answered and failed attempts at the beginning of the present minute, and of those before it.
-    past: [[u64; 2]; MINUTES],
-    trouble: Option<TargetTrouble>,
-}
 
 /// State of a target in one word.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TargetCondition {
     Ok,
     Failing,
-    Resting,
+    CoolingDown,
     NoTraffic,
 }
 
@@ -49,7 +27,7 @@ impl TargetCondition {
         match self {
             TargetCondition::Ok => "ok",
             TargetCondition::Failing => "failing",
-            TargetCondition::Resting => "resting",
+            TargetCondition::CoolingDown => "cooling_down",
             TargetCondition::NoTraffic => "no_traffic",
         }
     }
@@ -79,20 +57,6 @@ pub(crate) struct TargetStatus {
     pub(crate) left: [Option<(&'static str, u64, Mono)>; ALLOWANCES],
 }
 
-/// Answered and failed attempts. A refusal of the request itself is an answer.
-fn attempts(counts: &TargetCounts) -> [u64; 2] {
-    let mut sum = [0; 2];
-    for (end, count) in counts.ends() {
-        match end {
-            AttemptEnd::Status(401..=403 | 408 | 429 | 500..) => sum[1] += count,
-            AttemptEnd::Status(_) => sum[0] += count,
-            AttemptEnd::Connect | AttemptEnd::Tls | AttemptEnd::Timeout | AttemptEnd::Broken => sum[1] += count,
-            AttemptEnd::Abandoned | AttemptEnd::Other => {}
-        }
-    }
-    sum
-}
-
 impl Breakers {
     /// Status of `target`.
     pub(crate) fn standing(&mut self, target: &Target, now: Mono, unix: Unix) -> TargetStatus {
@@ -114,7 +78,7 @@ impl Breakers {
         let enough = target.limits.breaker_failures;
         TargetStatus {
             condition: match cool_down {
-                Some(_) => TargetCondition::Resting,
+                Some(_) => TargetCondition::CoolingDown,
                 None if trouble.is_some() && (in_a_row >= IN_A_ROW || often) => TargetCondition::Failing,
                 None if attempts == 0 => TargetCondition::NoTraffic,
                 None => TargetCondition::Ok,
