@@ -1,13 +1,14 @@
 //! Ids and names of tools, for which the shapes have different rules.
 //!
-//! Owns the hashing. Must never keep state: an id is mapped to the same id everywhere, so that a call and its result
-//! stay a pair. Ids and names are the insides of JSON strings, escapes and all.
+//! Owns the hashing. Must never keep state: an id of a conversation is mapped to the same id everywhere, so that a call
+//! and its result stay a pair. Ids and names are the insides of JSON strings, escapes and all.
 
 use super::carrier::TargetMark;
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::json::{Raw, unescape, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Longest id a chat upstream is known to take.
 const CHAT_ID_MAX: usize = 40;
@@ -29,15 +30,27 @@ fn is_plain(id: &[u8]) -> bool {
     !id.is_empty() && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-/// Appends a tool call's id as the messages shape takes it: `^[a-zA-Z0-9_-]+$`, else a hash of it.
-pub(super) fn messages_id(id: &[u8], out: &mut Vec<u8>) {
-    if is_plain(id) {
+/// Appends a tool call's id as the messages shape takes it: `^[a-zA-Z0-9_-]+$`, and no other call's, else a hash of it.
+/// `again`: number of earlier calls of this id.
+pub(super) fn messages_id(id: &[u8], again: u32, out: &mut Vec<u8>) {
+    if again == 0 && is_plain(id) {
         out.extend_from_slice(id);
-    } else {
-        let mut text = Vec::new();
-        unescape(id, &mut text);
-        hashed(&text, out);
+        return;
     }
+    let mut text = Vec::new();
+    unescape(id, &mut text);
+    if again > 0 {
+        text.push(0);
+        text.extend_from_slice(&again.to_be_bytes());
+    }
+    hashed(&text, out);
+}
+
+/// Hash of an id or a name, to compare it with others.
+pub(super) fn hash(id: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Appends a tool call's id as the chat shape takes it: at most 40 characters, else a hash of it.
@@ -156,6 +169,8 @@ pub struct TranslationState {
     pub(super) size: usize,
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
     pub(super) json_tool: bool,
+    /// Hashes of the ids of calls in the conversation, for a client that takes each id once.
+    pub(super) ids: Vec<u64>,
     /// Mark of the target's reasoning.
     pub(super) mark: TargetMark,
     /// Members of the request that were read but not written, or not completely.
@@ -176,12 +191,27 @@ impl TranslationState {
 
     /// Bytes of storage for what an answer's translation must know.
     pub fn storage(&self) -> usize {
-        self.size + self.echo.as_ref().map_or(0, |echo| size_of::<Echo>() + echo.before.len() + echo.after.len())
+        self.size
+            + self.ids.capacity() * size_of::<u64>()
+            + self.echo.as_ref().map_or(0, |echo| size_of::<Echo>() + echo.before.len() + echo.after.len())
     }
 
     /// True if there are more names to be restored than are kept.
     pub(super) fn is_full(&self) -> bool {
         self.size > NAMES_MAX
+    }
+
+    /// Appends the id of the call `slot` for a messages client: as the upstream has it, unless an earlier call in the
+    /// conversation, or in this answer, to whose hashes it is `given`, has the same.
+    pub(super) fn fresh_id(&self, id: &[u8], slot: usize, request: &[u8], given: &mut Vec<u64>, out: &mut Vec<u8>) {
+        let from = out.len();
+        messages_id(id, 0, out);
+        let known = hash(&out[from..]);
+        if id.is_empty() || self.ids.contains(&known) || given.contains(&known) {
+            out.truncate(from);
+            made_id(request, slot, out);
+        }
+        given.push(hash(&out[from..]));
     }
 
     fn known(&self, name: &[u8]) -> Option<&Called> {
@@ -213,12 +243,12 @@ mod tests {
 
     #[test]
     fn a_bad_id_becomes_a_hash_that_is_always_the_same() {
-        assert_eq!(done(|out| messages_id(b"toolu_01-A", out)), "toolu_01-A");
-        let hash = done(|out| messages_id(b"functions.get_weather:1", out));
+        assert_eq!(done(|out| messages_id(b"toolu_01-A", 0, out)), "toolu_01-A");
+        let hash = done(|out| messages_id(b"functions.get_weather:1", 0, out));
         assert_eq!(hash, "call_26c478f3c75f4d314a2acce9");
-        assert_eq!(done(|out| messages_id(b"functions.get\\u005fweather:1", out)), hash);
-        assert_ne!(done(|out| messages_id(b"a.b", out)), done(|out| messages_id(b"a:b", out)));
-        assert_eq!(done(|out| messages_id(b"", out)).len(), 29);
+        assert_eq!(done(|out| messages_id(b"functions.get\\u005fweather:1", 0, out)), hash);
+        assert_ne!(done(|out| messages_id(b"a.b", 0, out)), done(|out| messages_id(b"a:b", 0, out)));
+        assert_eq!(done(|out| messages_id(b"", 0, out)).len(), 29);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod echo;
 mod from_chat;
 mod from_messages;
 mod from_responses;
+mod ids;
 mod media;
 mod names;
 mod params;
@@ -28,7 +29,7 @@ pub(super) use to_messages::write_input;
 pub use to_responses::BOUND_MIN;
 
 use super::capabilities::Cache;
-use super::naming::TranslationState;
+use super::naming::{TranslationState, hash};
 use super::request::{Fields, Invalid, Name};
 use crate::wire::Dialect;
 use crate::wire::json::Raw;
@@ -88,6 +89,9 @@ pub fn request(
     note_dropped(&ask, &talk, &mut state);
     names::distinct(&mut talk.offer.tools)?;
     names::fit(&mut talk, target.shape, &mut state);
+    if from == Dialect::Messages {
+        state.ids = talk.call_ids().map(hash).collect();
+    }
     match target.shape {
         Dialect::Chat | Dialect::Relay(_) => to_chat::write(&ask, talk, &mut state, out)?,
         Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,

@@ -5,10 +5,10 @@
 use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
 use super::super::errors::{ErrorText, is_error, read_error};
+use super::super::naming::hash;
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, write_inside};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
 const SCRATCH_KEPT: usize = 4096;
@@ -356,10 +356,4 @@ pub(in crate::dialect) fn sequence_of<'a>(choice: Raw<'a>, own: Option<Raw<'a>>)
 /// A choice beyond the first: none was asked for.
 fn other_choice(choice: Raw<'_>) -> bool {
     choice.get("index").and_then(Raw::count).is_some_and(|index| index > 0)
-}
-
-fn hash(id: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    hasher.finish()
 }

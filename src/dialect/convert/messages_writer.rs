@@ -7,7 +7,7 @@
 use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
 use super::super::delta::{Delta, StopReason, TOOL_HELD_MAX};
-use super::super::naming::{TranslationState, made_id, messages_id};
+use super::super::naming::TranslationState;
 use super::super::usage::ObservedUsage;
 use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
 
@@ -46,6 +46,8 @@ pub(super) struct MessagesWriter {
     reason: StopReason,
     refused: bool,
     sequence: Option<Vec<u8>>,
+    /// Hashes of the ids of its calls.
+    ids: Vec<u64>,
     /// The reasoning under way has its signature.
     signed: bool,
     /// Position of the text that was written last.
@@ -87,11 +89,7 @@ impl MessagesWriter {
             Delta::Thought { block } => self.thought(block, state, me, out),
             Delta::ToolOpen { slot, id, name } => {
                 let mut safe = Vec::with_capacity(id.len());
-                if id.is_empty() {
-                    made_id(me.id, slot, &mut safe)
-                } else {
-                    messages_id(id, &mut safe)
-                }
+                state.fresh_id(id, slot, me.id, &mut self.ids, &mut safe);
                 self.call(slot, safe, state.restore(name), me, out);
                 if self.waiting > TOOL_HELD_MAX {
                     return Err(StreamFault::TooLarge);

@@ -119,7 +119,7 @@ pub(super) fn messages(
     out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
     me.write_model(out);
     out.extend_from_slice(b",\"content\":[");
-    let mut calls = 0;
+    let mut ids = Vec::new();
     let mut parts = answer.parts.iter().peekable();
     while let Some(part) = parts.next() {
         match part {
@@ -139,8 +139,10 @@ pub(super) fn messages(
             }
             AnswerPart::Thought(texts, kept) => block("thinking", texts, kept.as_deref(), state, out),
             AnswerPart::Call(id, name, arguments) => {
-                messages_call(id, state.restore(name), *arguments, calls, me, out);
-                calls += 1;
+                item(out);
+                out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
+                state.fresh_id(id, ids.len(), me.id, &mut ids, out);
+                messages_call(state.restore(name), *arguments, out);
             }
         }
     }
@@ -178,21 +180,8 @@ fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationSt
     out.push(b'}');
 }
 
-fn messages_call(
-    id: &[u8],
-    name: &[u8],
-    arguments: Arguments<'_>,
-    at: usize,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) {
-    item(out);
-    out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
-    if id.is_empty() {
-        made_id(me.id, at, out);
-    } else {
-        messages_id(id, out);
-    }
+/// Appends a call behind its id.
+fn messages_call(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
     out.push(b'"');
     key(out, "name");
     write_inside(out, name);

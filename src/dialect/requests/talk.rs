@@ -206,6 +206,12 @@ impl<'a> RequestArguments<'a> {
 }
 
 impl<'a> Talk<'a> {
+    /// The ids of all calls in the conversation.
+    pub(super) fn call_ids(&self) -> impl Iterator<Item = &[u8]> {
+        let blocks = self.turns.iter().flat_map(|turn| &turn.blocks);
+        blocks.filter_map(|block| if let Block::Call(call) = block { Some(call.id) } else { None })
+    }
+
     /// True if anything in the conversation was called, and the names in the order of their first call.
     pub(super) fn called(&self) -> Vec<&[u8]> {
         let mut known = std::collections::BTreeSet::new();

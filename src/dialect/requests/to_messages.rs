@@ -9,6 +9,7 @@ use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
 use super::super::request::Invalid;
 use super::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
 use super::bounds::too_many;
+use super::ids::CallIds;
 use super::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
 use super::talk::{
     Block, CacheMark, Effort, Format, Offer, RequestArguments, RequestText, Returned, Role, Schema, Talk, ToolCall,
@@ -209,6 +210,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         }
         key(out, "messages");
         out.push(b'[');
+        let mut ids = CallIds::default();
         for message in &self.messages {
             item(out);
             let role = match message.role {
@@ -221,8 +223,14 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
             write_string(out, role);
             key(out, "content");
             out.push(b'[');
-            message.results.iter().for_each(|result| write_result(result, out));
-            message.pieces.iter().for_each(|piece| piece.write(out));
+            ids.user(message.role == Role::User);
+            message.results.iter().for_each(|result| write_result(result, ids.result(result.id), out));
+            for piece in &message.pieces {
+                match piece {
+                    MessagePiece::Block(Block::Call(call)) => write_call(call, ids.call(call.id), out),
+                    piece => piece.write(out),
+                }
+            }
             if message.role == Role::User {
                 if marks && users <= MARKED_TURNS {
                     mark(CacheMark { hour: false }, out);
@@ -299,7 +307,6 @@ impl MessagePiece<'_, '_> {
         match self {
             MessagePiece::Text(text) => write_text(text, out),
             MessagePiece::Block(Block::Media(media)) => media.write_block(out),
-            MessagePiece::Block(Block::Call(call)) => write_call(call, out),
             MessagePiece::Block(Block::Carried(json)) => {
                 let is = |block: &Raw<'_>, kind| block.get("type").is_some_and(|own| own.is(kind));
                 let signed =
@@ -311,15 +318,15 @@ impl MessagePiece<'_, '_> {
                 }
             }
             MessagePiece::Block(Block::Mark(own)) => mark(*own, out),
-            MessagePiece::Block(Block::Text(_) | Block::Think(_) | Block::Result(_)) => {}
+            MessagePiece::Block(Block::Text(_) | Block::Think(_) | Block::Call(_) | Block::Result(_)) => {}
         }
     }
 }
 
-fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
+fn write_result(result: &Returned<'_>, again: u32, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"tool_result\",\"tool_use_id\":\"");
-    messages_id(result.id, out);
+    messages_id(result.id, again, out);
     out.extend_from_slice(b"\",\"content\":");
     if result.plain {
         write_inside(out, result.content.first().and_then(Block::text).unwrap_or_default());
@@ -340,10 +347,10 @@ fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
+fn write_call(call: &ToolCall<'_>, again: u32, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
-    messages_id(call.id, out);
+    messages_id(call.id, again, out);
     out.push(b'"');
     key(out, "name");
     write_inside(out, &call.name);
