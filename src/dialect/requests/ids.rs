@@ -3,6 +3,7 @@
 //!
 //! Owns the pairing. Must never write an id itself. Called by `to_messages`, message by message.
 
+use super::super::naming::hash;
 use std::collections::BTreeMap;
 
 /// Calls of one id.
@@ -15,22 +16,22 @@ struct Repeated {
     users: u32,
 }
 
-/// The ids so far.
+/// The ids so far, by their hashes.
 #[derive(Default)]
-pub(super) struct CallIds<'t> {
-    known: BTreeMap<&'t [u8], Repeated>,
+pub(super) struct CallIds {
+    known: BTreeMap<u64, Repeated>,
     users: u32,
 }
 
-impl<'t> CallIds<'t> {
+impl CallIds {
     /// Another message begins.
     pub(super) fn user(&mut self, is_users: bool) {
         self.users += u32::from(is_users);
     }
 
     /// Number of earlier calls of this id.
-    pub(super) fn call(&mut self, id: &'t [u8]) -> u32 {
-        let of_id = self.known.entry(id).or_default();
+    pub(super) fn call(&mut self, id: &[u8]) -> u32 {
+        let of_id = self.known.entry(hash(id)).or_default();
         if of_id.users != self.users {
             (of_id.users, of_id.next) = (self.users, of_id.calls);
         }
@@ -40,7 +41,7 @@ impl<'t> CallIds<'t> {
 
     /// Number of the call that a result belongs to: one after the other of those since the user's message before them.
     pub(super) fn result(&mut self, id: &[u8]) -> u32 {
-        let Some(of_id) = self.known.get_mut(id) else { return 0 };
+        let Some(of_id) = self.known.get_mut(&hash(id)) else { return 0 };
         of_id.next += 1;
         of_id.next.min(of_id.calls) - 1
     }
