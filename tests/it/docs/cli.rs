@@ -57,6 +57,10 @@ fn entry(name: &str, command: &Command) -> String {
             (None, value) => value.unwrap_or_default(),
         };
         let mut meaning = line(arg.get_help());
+        // The top of the page links where the file is looked for.
+        if arg.get_id() == "config" {
+            meaning.truncate(meaning.find(" [default").unwrap_or(meaning.len()));
+        }
         let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let choices: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         if !choices.is_empty() && arg.get_action().takes_values() {
