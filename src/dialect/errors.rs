@@ -143,7 +143,10 @@ impl ErrorWords<'_> {
                 }
             }
             Some(Dialect::Chat | Dialect::Relay(_)) if self.is_overflow() => {
-                out.extend_from_slice(b"\"context_length_exceeded\",\"param\":\"messages\"");
+                write_string(out, self.word);
+                if shape == Some(Dialect::Chat) {
+                    out.extend_from_slice(b",\"param\":\"messages\"");
+                }
             }
             _ => out.extend_from_slice(self.status.to_string().as_bytes()),
         }

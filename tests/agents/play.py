@@ -16,6 +16,16 @@ WRONG, BETTER, RIGHT = "print(6 * 9)", "print(6 * 8)", "print(6 * 7)"
 DONE = "It prints 42 now."
 THOUGHT = "Let me see."
 FOLDER = re.compile(r"in the folder (/[\w./-]+)")
+# Part of the prompt by which a client has its conversation summed up.
+COMPACTS = re.compile(r"create a detailed summary|CONTEXT CHECKPOINT COMPACTION")
+# What providers of each shape say of a prompt that is too long.
+TOO_LONG = {
+    "chat": {"message": "This model's maximum context length is 8192 tokens. However, your messages resulted in 8227 tokens.",
+             "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"},
+    "messages": {"type": "invalid_request_error", "message": "prompt is too long: 200251 tokens > 200000 maximum"},
+    "responses": {"message": "Your input exceeds the context window of this model. Please adjust your input and try again.",
+                  "type": "invalid_request_error", "param": "input", "code": "context_length_exceeded"},
+}
 # What a result must have in it, by how many results there are.
 SEEN = {2: "54", 5: "42", 6: RIGHT}
 
@@ -90,7 +100,10 @@ class Turn:
             raise Wrong(f"calls {self.calls} and results {sorted(self.results)}")
         folder = FOLDER.search("\n".join(self.texts))
         self.folder = folder.group(1) if folder else ""
+        self.compacts = bool(self.texts and COMPACTS.search(self.texts[-1]))
         self.answer(moves(self.tools, self.folder))
+        if self.compacts:
+            self.say, self.next = f"The task: write a program that prints 42, in the folder {self.folder}, and run it.", []
 
     def read_chat(self, body):
         self.tools = {tool["function"]["name"]: tool for tool in body.get("tools") or []}
@@ -317,6 +330,8 @@ class Player:
         self.refused, self.given, self.failed = [], {}, set()
         # How much reasoning came back with the last request of each folder.
         self.kept = {}
+        # Folders of clients that were refused for the length of their prompt, and of those that compacted after that.
+        self.full, self.compacted = set(), set()
         player = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -342,6 +357,14 @@ class Player:
             self.refused.append(f"{shape}: {wrong}")
             return self.send(handler, 400, {"error": {"type": "invalid_request_error", "message": str(wrong)}})
         self.kept[turn.folder] = turn.kept
+        if body["model"] == "full" and turn.number == 2 and turn.folder not in self.full:
+            self.full.add(turn.folder)
+            return self.send(handler, 400, {"type": "error", "error": TOO_LONG[shape]})
+        if turn.compacts and turn.folder in self.full:
+            self.compacted.add(turn.folder)
+        elif turn.folder in self.compacted:
+            # It has gone on, which is all that is asked of it.
+            turn.say, turn.next = DONE, []
         once = (body["model"], turn.folder)
         fails = turn.number == 1 and body["model"] in ["fails", "breaks"] and once not in self.failed
         if fails:

@@ -91,13 +91,13 @@ def program(name):
     return str(TOOLS / "node" / "node_modules" / ".bin" / name)
 
 
-def codex(task):
+def codex(task, *command):
     home = task.home / ".codex"
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(task.filled("Codex", "toml"))
     (home / "models.json").write_text(task.filled("Codex", "json"))
     options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    return task.run([program("codex"), "exec", *options, task.prompt], CODEX_HOME=str(home))
+    return task.run([program("codex"), "exec", *command, *options, task.prompt], CODEX_HOME=str(home))
 
 
 def claude(task):
@@ -191,11 +191,17 @@ class Runs:
         task = self.task(model)
         try:
             code, said = client.start(task)
+            # Codex ends its turn after an overflow, and compacts at the beginning of the next one.
+            if model.startswith("full-") and client.start is codex:
+                code, said = codex(task, "resume", "--last")
         except subprocess.TimeoutExpired:
             return "took too long"
         wrote = task.folder / play.FILE
         wrote = wrote.read_text() if wrote.exists() else ""
         shutil.rmtree(task.folder.parent, ignore_errors=True)
+        if model.startswith("full-"):
+            good = code == 0 and play.DONE in said and str(task.folder) in self.player.compacted
+            return "" if good else f"it did not compact and go on, exit code {code}, said:\n{said[-2000:]}"
         if model.startswith("via-") and self.player.kept.get(str(task.folder), 0) < client.keeps:
             return "its reasoning of earlier turns did not come back"
         if code == 0 and wrote.strip() == play.RIGHT and play.DONE in said:
@@ -255,6 +261,8 @@ def main():
             for client in clients:
                 if client.keeps:
                     runs.note(f"{client.name} at Gemini", runs.done(client, "via-gemini"))
+                    for upstream in UPSTREAMS:
+                        runs.note(f"{client.name} after an overflow at {upstream}", runs.done(client, f"full-{upstream}"))
             if clients[0].start is codex:
                 for model, what in [("fails", "whose provider fails once"), ("breaks", "whose provider breaks off once")]:
                     runs.note(f"Codex {what}", runs.done(clients[0], model))
