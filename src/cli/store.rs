@@ -70,13 +70,19 @@ pub fn may_snapshot(config: &StoreConfig) -> Result<(), Failure> {
 /// Opens the ledger if there is one: a command that only reads leaves no file behind.
 pub fn open_existing(high: &Config) -> Result<Option<Ledger>, Failure> {
     match &high.store.url {
-        StoreUrl::Sqlite(path) if !is_there(path)? => match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
-                Err(Failure::failed(format!("there is no ledger at {}", clean(&path.to_string_lossy()))))
-            }
-            _ => Ok(None),
-        },
+        StoreUrl::Sqlite(path) if !is_there(path)? => Ok(None),
         _ => open(high).map(Some),
+    }
+}
+
+/// Fails if the folder of the ledger's file does not exist: then its path may be wrong.
+pub(super) fn has_folder(high: &Config) -> Result<(), Failure> {
+    let StoreUrl::Sqlite(path) = &high.store.url else { return Ok(()) };
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+            Err(Failure::failed(format!("there is no ledger at {}", clean(&path.to_string_lossy()))))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -107,6 +107,7 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
             _ => print(&cold_prefixes::table(&lines)),
         };
     }
+    store::has_folder(&high)?;
     let (lines, keys) = read(args, &high, None)?;
     let report = Report { parts: &args.by.0, lines: &lines, keys: &keys };
     match (args.json, args.csv) {

@@ -267,6 +267,7 @@ def signing_in_is_the_only_card(_, driver):
 def a_key_is_issued_copied_used_changed_rotated_and_revoked(page, _):
     page.driver.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
     page.open("keys", signed=True)
+    page.until(lambda: page.at("#issue").is_enabled())
     page.at("#issue").click()
     page.fill("name", "by the page")
     page.fill("requests", "50")
@@ -578,7 +579,7 @@ def it_costs_the_gateway_next_to_nothing(page, _):
 def small(place):
     from PIL import Image
 
-    Image.open(place).convert("RGB").quantize(48, dither=Image.Dither.NONE).save(place, optimize=True)
+    Image.open(place).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(place, optimize=True)
 
 
 def pictures(page, folder):
