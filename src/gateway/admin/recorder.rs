@@ -201,6 +201,7 @@ impl Failures {
     }
 
     /// Counts a refused request as a repetition of one whose line is kept. False if there is none.
+    #[inline]
     fn repeats(&mut self, kind: u64, second: u64) -> bool {
         let known = |seen: &&mut RefusalKindSeen| seen.kind == kind && seen.count > 0;
         match self.kinds.iter_mut().find(known) {
@@ -280,7 +281,6 @@ impl Recorder {
     }
 
     /// Where the line of a request goes; `None` if it is not kept.
-    #[cold]
     pub(crate) fn keeps(&mut self, failed: Option<FailedRequest>, now: Unix) -> Option<Keep> {
         let failure = match failed {
             Some(_) if self.minutes.is_none() => None,

@@ -121,18 +121,19 @@ impl Exchange {
     }
 
     /// The failed request for the recorder. Requests of one kind have one reason: key, status, limit, field, model.
-    #[cold]
+    #[inline]
     pub(super) fn failure(&self, outcome: &Outcome) -> FailedRequest {
         let key = self.request.found.key.map_or(u64::MAX, |key| key.0.into());
-        let model = self.model().map_or(0, |model| model.id.as_ptr().addr() as u64);
-        let mut kind = mix(mix(key, outcome.status.into()), model);
+        let mut kind = mix(key, outcome.status.into());
+        if self.asked.is_some() {
+            kind = mix(kind, self.model().map_or(0, |model| model.id.as_ptr().addr() as u64));
+        }
         if let Some(diagnosis) = &self.diagnosis {
-            kind = mix(kind, diagnosis.limit.map_or(0, |limit| limit as u64 + 1));
-            kind = mix(kind, diagnosis.cause.map_or(0, |cause| cause.number()));
-            for word in [&diagnosis.field, &diagnosis.asked, &diagnosis.path, &diagnosis.upstream_code] {
-                if !word.is_empty() {
-                    kind = mix_bytes(kind, word);
-                }
+            let limit = diagnosis.limit.map_or(0, |limit| limit as u64 + 1);
+            kind = mix(kind, limit ^ diagnosis.cause.map_or(0, |cause| cause.number()));
+            let words = [&diagnosis.field, &diagnosis.asked, &diagnosis.path, &diagnosis.upstream_code];
+            if words.iter().any(|word| !word.is_empty()) {
+                kind = words.iter().fold(kind, |kind, word| mix_bytes(kind, word));
             }
             if let Some(group) = &diagnosis.limit_group {
                 kind = mix_bytes(kind, group.as_bytes());
