@@ -557,9 +557,7 @@ impl Exchange {
     }
 
     pub(super) fn error_fault(&self, text: ErrorText) -> Fault {
-        let (message, code, param) = (self.masked(&text.message), self.code_of(&text), self.param_of(&text));
-        let overflow = Overflow::of(&text);
-        Fault { message, code, param, overflow, ..Fault::from(FaultKind::InStream(status_within(&text))) }
+        self.fault_of(&text, FaultKind::InStream(status_within(&text)))
     }
 
     fn status_fault(&self) -> Fault {
@@ -567,21 +565,18 @@ impl Exchange {
             return Fault::from(FaultKind::Internal);
         };
         let text = crate::dialect::errors::read_error(buf.bytes()).unwrap_or_default();
-        let (message, code, param) = (self.masked(&text.message), self.code_of(&text), self.param_of(&text));
-        let retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
-        let overflow = Overflow::of(&text).filter(|_| matches!(status, 400 | 413 | 422 | 500));
         // Some refuse a request that is too large for a token rate with 413.
-        let status = if *status == 413 && is_rate(&text) { 429 } else { *status };
-        Fault { message, retry_after, code, param, overflow, ..Fault::from(FaultKind::Status(status)) }
+        let shown = if *status == 413 && is_rate(&text) { 429 } else { *status };
+        let mut fault = self.fault_of(&text, FaultKind::Status(shown));
+        fault.retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
+        fault.overflow = fault.overflow.filter(|_| matches!(status, 400 | 413 | 422 | 500));
+        fault
     }
 
-    fn code_of(&self, text: &ErrorText) -> Option<String> {
-        let code = text.code.as_ref().or(text.kind.as_ref())?;
-        self.masked(code)
-    }
-
-    fn param_of(&self, text: &ErrorText) -> Option<String> {
-        self.masked(text.param.as_ref()?)
+    fn fault_of(&self, text: &ErrorText, kind: FaultKind) -> Fault {
+        let code = text.code.as_ref().or(text.kind.as_ref()).and_then(|code| self.masked(code));
+        let param = text.param.as_ref().and_then(|param| self.masked(param));
+        Fault { message: self.masked(&text.message), code, param, overflow: Overflow::of(text), ..Fault::from(kind) }
     }
 
     /// A provider's words as a client may see them; `None` where it gave none.
