@@ -209,7 +209,7 @@ impl ChatReader {
             if self.calls.is_empty()
                 && let Some(block) = signature::block_of(calls)
             {
-                // It is a block of its own: reasoning before it comes back as its text.
+                // A signature gets a separate block: earlier reasoning would return as its text.
                 sink.take(Delta::Thought { block: None })?;
                 sink.take(Delta::Thought { block: Some(&block) })?;
             }

@@ -197,7 +197,7 @@ impl AnswerTemplate {
             }
             at = end;
         }
-        // What follows the last hole has been compared first.
+        // The bytes after the last hole have been compared already.
         (body.len() - at == bytes.len() && found.prompt + found.completion == total).then_some(found)
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct FailedRequest {
     pub(crate) kind: u64,
 }
 
-/// Where the line of a request goes.
+/// Lists that keep the line of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Keep {
     all: bool,
@@ -280,7 +280,7 @@ impl Recorder {
         [self.since, self.all.as_ref().map_or(self.since, |all| all.since)]
     }
 
-    /// Where the line of a request goes; `None` if it is not kept.
+    /// Returns the lists that keep the line of a request; `None` if no list does.
     pub(crate) fn keeps(&mut self, failed: Option<FailedRequest>, now: Unix) -> Option<Keep> {
         let failure = match failed {
             Some(_) if self.minutes.is_none() => None,

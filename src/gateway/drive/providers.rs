@@ -46,7 +46,7 @@ impl Gateway {
     }
 
     /// Reason that an exchange may open no other connection, with `most` of them for all; an idle one is closed for it.
-    /// Where there are several keys one may use half of them, so that it leaves some to others.
+    /// If there are several keys, each may use half of the descriptors.
     #[cold]
     fn short_of_descriptors(&mut self, id: ExchangeId, most: usize) -> Option<&'static str> {
         if self.cx.limits.providers >= most

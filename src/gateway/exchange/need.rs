@@ -64,8 +64,8 @@ impl Exchange {
         Amount { tokens: prompt.saturating_add(completion), nano }
     }
 
-    /// What is reserved for a request with files of unknown size: the most that they can be, but no more than the whole
-    /// of a limit, so that such requests run one after the other. What is known of it may be refused.
+    /// Returns the reservation of a request with files of unknown size: their maximum, but no more than a whole limit.
+    /// So such requests run one after the other. The known part may still exceed the limit.
     #[cold]
     pub(super) fn with_fetched(
         &self,

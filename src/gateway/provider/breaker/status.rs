@@ -41,7 +41,7 @@ pub(crate) struct TargetStatus {
     pub(crate) trouble: Option<TargetTrouble>,
     /// Answered and failed attempts of the last minutes.
     pub(crate) recent: [u64; 2],
-    /// It fails too often, but goes on, because all failures are of one key or group.
+    /// The target fails too often, but only for one key or group, so it stays in use.
     pub(crate) one_caller: bool,
     /// Attempts in flight.
     pub(crate) busy: u32,
