@@ -1,6 +1,6 @@
-//! Common types of an answer on its way, complete or streamed: its identity, one event, and the reasons why it fails.
+//! Common types of a response on its way, complete or streamed: its identity, one event, and the reasons for a failure.
 //!
-//! Owns only these types. Must never import a file that works with them: all paths through this folder begin here.
+//! Owns only these types. Must never import a file that works with them: every path through this folder starts here.
 //! Used by [`super::tap`], [`super::convert`], [`super::replies`] and [`super::stream`].
 
 use super::capabilities::Param;
@@ -20,7 +20,7 @@ pub struct ResponseIdentity<'a> {
     pub created: u64,
     /// Estimated tokens of the prompt, for answers without a reported count.
     pub prompt: PromptTokens<'a>,
-    /// Parameters that the configuration has written into the request: a response of the same shape does not repeat
+    /// Parameters that the configuration has written into the request. A response of the same format does not repeat
     /// them.
     pub hides: &'a [Param],
 }
@@ -33,36 +33,36 @@ impl ResponseIdentity<'_> {
     }
 }
 
-/// Why a whole answer cannot be passed on.
+/// Reason why a whole answer cannot be passed on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Broken {
-    /// Not JSON, or not an answer of its shape.
+    /// Not JSON, or not an answer of its format.
     NotJson,
-    /// An error in the place of an answer.
+    /// An error instead of an answer.
     Error(ErrorText),
 }
 
 /// A whole answer that cannot be passed on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rejected {
-    /// Why.
+    /// The reason.
     pub why: Broken,
     /// Tokens that it reports.
     pub reported: Box<Reported>,
 }
 
-/// Why a stream is broken. What was appended to `out` before it is to be sent, then an error event.
+/// Reason why a stream is broken. The bytes appended to `out` before the fault are still sent, then an error event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StreamFault {
-    /// The upstream said so in the stream.
+    /// The upstream sent an error event.
     Error(ErrorText),
     /// An event is larger than `max_event`, or more is pending than a named bound allows.
     TooLarge,
-    /// More of the answer has to be held until its end than `max_response` allows.
+    /// The part of the answer that must be held until its end exceeds `max_response`.
     AnswerTooLarge,
-    /// An event's data is not JSON of its shape.
+    /// The data of an event is not JSON of the expected format.
     Malformed,
-    /// The stream ended before its end.
+    /// The stream was cut off before its end.
     Incomplete,
 }
 
@@ -78,7 +78,7 @@ impl From<ErrorText> for StreamFault {
     }
 }
 
-/// An event, taken apart.
+/// An event split into its fields.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Frame<'a> {
     /// Value of its `event:` line; empty if there is none.

@@ -8,16 +8,16 @@ use std::sync::Arc;
 /// Way to require JSON of a given schema from a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Structured {
-    /// By its shape's own field.
+    /// By the API format's own field.
     #[default]
     Native,
-    /// By a tool that it must call; where the client has tools of its own, by instruction.
+    /// By a tool that the model must call. If the client has tools of its own, by instruction.
     Tool,
-    /// By words in the system prompt.
+    /// By an instruction in the system prompt.
     Instruction,
 }
 
-/// Treatment of members that neither shape documents, on a same-shape route.
+/// Treatment of members that neither format documents, on a route within one format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum UnknownMembers {
     /// Drop them.
@@ -25,19 +25,19 @@ pub enum UnknownMembers {
     Drop,
     /// Pass on members that local servers document and that affect only the request.
     Local,
-    /// Pass on all except the deny list and members that refer to other places.
+    /// Pass on all except the deny list and members that refer to files or URLs.
     Forward,
 }
 
 /// Way to ask a model to think.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Thinking {
-    /// Do not ask.
+    /// Send no such member.
     #[default]
     Unset,
     /// Let the model decide the amount.
     Adaptive,
-    /// With a budget of tokens.
+    /// Set a token budget.
     Budget,
 }
 
@@ -47,20 +47,20 @@ pub enum Cache {
     /// None except the client's own.
     #[default]
     Unset,
-    /// Mark the end of the reusable prefix (messages shape).
+    /// Mark the end of the reusable prefix (messages format).
     Marks,
-    /// Name the conversation (chat and responses shape).
+    /// Name the conversation (chat and responses format).
     Key,
 }
 
 /// A member that the configuration writes into a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Param {
-    /// Name of the member in the target's shape: letters, digits, `_` and `-`.
+    /// Name of the member in the target's format: letters, digits, `_` and `-`.
     pub name: String,
     /// Value of the member as JSON.
     pub json: String,
-    /// True if it replaces the client's value; otherwise it is written if that is missing or `null`.
+    /// True if it replaces the client's value. Otherwise it is written only if the client's value is missing or `null`.
     pub always: bool,
 }
 
@@ -69,14 +69,14 @@ pub struct Param {
 pub struct Capabilities {
     /// `temperature` and `top_p` are accepted.
     pub sampling: bool,
-    /// System messages are accepted after the first user message. `None`: by the shape, as chat providers mostly accept
-    /// them and messages providers do not.
+    /// System messages are accepted after the first user message. `None`: the default of the format, since most chat
+    /// providers accept them and messages providers do not.
     pub mid_conversation_system: Option<bool>,
-    /// Reasoning of earlier turns is sent back as `reasoning_content` (chat shape).
+    /// Reasoning of earlier turns is sent back as `reasoning_content` (chat format).
     pub replay_reasoning: bool,
-    /// The bound on completion tokens is called `max_completion_tokens` (chat shape).
+    /// The bound on completion tokens is called `max_completion_tokens` (chat format).
     pub max_completion_tokens: bool,
-    /// Messages of the role `developer` are accepted (chat shape).
+    /// Messages of the role `developer` are accepted (chat format).
     pub developer_role: bool,
     /// Maximum number of completion tokens of the model; larger values are lowered to it.
     pub max_output_tokens: Option<u64>,
@@ -84,34 +84,35 @@ pub struct Capabilities {
     pub structured_output: Structured,
     /// A reasoning effort is accepted.
     pub effort: bool,
-    /// Way to ask for reasoning (messages shape).
+    /// Way to ask for reasoning (messages format).
     pub thinking: Thinking,
     /// Hints for its prompt cache.
     pub cache: Cache,
     /// A verbosity is accepted.
     pub verbosity: bool,
-    /// An effort is accepted together with tools (chat shape); otherwise a request with tools asks for no effort.
+    /// An effort is accepted together with tools (chat format). Otherwise a request with tools is sent without an
+    /// effort.
     pub effort_with_tools: bool,
     /// `strict` in a tool's definition is accepted.
     pub strict_tools: bool,
-    /// `max_tokens` for a messages upstream where a chat client names none.
+    /// `max_tokens` for a messages upstream if a chat client sends no bound.
     pub default_max_tokens: u64,
-    /// Members the model does not take, by their name in either shape. Of the bound on completion tokens it is the
-    /// name under which it is sent that counts.
+    /// Members that the model does not accept, by their name in either format. For the bound on completion tokens, only
+    /// the name under which it is sent is compared.
     pub drop_params: Vec<String>,
-    /// The provider reports usage on a chat stream if asked.
+    /// The provider reports usage on a chat stream if the request asks for it.
     pub stream_usage: bool,
     /// Treatment of members outside the tables.
     pub unknown: UnknownMembers,
-    /// Types of tools that run at the provider and may be asked for (responses shape).
+    /// Types of provider-hosted tools that requests may use (responses format).
     pub hosted_tools: Vec<String>,
-    /// A tool call of the current turn must carry its thought signature (chat shape).
+    /// A tool call of the current turn must carry its thought signature (chat format).
     pub thought_signatures: bool,
     /// Requests may name objects that are stored in the provider's account.
     pub stored_objects: bool,
     /// Mark of this target's reasoning.
     pub mark: TargetMark,
-    /// Members that the configuration writes, each name once; mostly none.
+    /// Members that the configuration writes, each name once; usually none.
     pub params: Arc<[Param]>,
 }
 
@@ -121,13 +122,13 @@ impl Capabilities {
         if self.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" }
     }
 
-    /// Bytes that [`Capabilities::params`] add to a request, as storage that doubles when it grows.
+    /// Bytes that [`Capabilities::params`] add to a request. Doubled, as growing storage doubles.
     pub fn params_room(&self) -> usize {
         // Quotes, colon and comma.
         2 * self.params.iter().map(|param| param.name.len() + param.json.len() + 4).sum::<usize>()
     }
 
-    /// True if the model does not take the member called `name`.
+    /// True if the model does not accept the member called `name`.
     #[inline]
     pub(super) fn drops(&self, name: &str) -> bool {
         self.drop_params.iter().any(|param| param == name)

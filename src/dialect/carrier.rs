@@ -1,8 +1,8 @@
-//! Reasoning that one turn's answer hands to the next turn's request through a client that keeps it unread
-//! (`responses` 5.5): `tg1.` and the base64 of a small JSON object, in `encrypted_content` or `signature`.
+//! Reasoning that one turn's answer passes to the next turn's request through a client that keeps it unread: `tg1.` and
+//! the base64 of a small JSON object, in `encrypted_content` or `signature`.
 //!
-//! Owns the form. Must never be trusted: it is neither encrypted nor authenticated, holds nothing that the client was
-//! not given, and a provider verifies its own signature. What another target gave is dropped.
+//! Owns the encoding. Must never be trusted: a carrier is neither encrypted nor authenticated, contains nothing that
+//! the client was not given, and a provider verifies its own signature. Reasoning of another target is dropped.
 
 use crate::base::base64;
 use crate::base::digest::{hex_into, sha256};
@@ -23,7 +23,7 @@ pub fn mark(provider: &str, model: &str) -> TargetMark {
     mark
 }
 
-/// True if the inside of a string is a carrier of ours, however it is written.
+/// True if the inside of a string is a carrier, in any spelling of its escapes.
 pub(super) fn is_ours(raw: &[u8]) -> bool {
     // An escape takes six bytes at most.
     let start = &raw[..raw.len().min(6 * PREFIX.len())];
@@ -45,7 +45,7 @@ pub(super) fn close(block: &[u8], mark: &TargetMark, out: &mut Vec<u8>) {
     base64::encode_url(&json, out);
 }
 
-/// The blocks that a carrier holds, as a JSON array; `None` where it is not ours, or another target's.
+/// The blocks in a carrier, as a JSON array. `None` if the text is not a carrier, or is another target's.
 pub(super) fn open(raw: &[u8], mark: &TargetMark) -> Option<Vec<u8>> {
     let json = base64::decode(raw.strip_prefix(PREFIX)?)?;
     json::check(&json).ok()?;

@@ -1,8 +1,8 @@
-//! Translates a stream of one shape into a stream of another.
+//! Translates a stream of one format into a stream of another.
 //!
-//! Owns the path from events to deltas to events. Must never end a broken stream as if it were complete, and never hold
-//! more than the event under way, the named bound on waiting tool arguments, and the parts of a response that its end
-//! repeats, up to a given bound. Called by [`super::stream`].
+//! Owns the path from events to deltas to events. Must never end a broken stream as if it were complete. Must never
+//! hold more than the current event, the named bound on waiting tool arguments, and (up to a given bound) the parts of
+//! a response that its last event repeats. Called by [`super::stream`].
 
 mod chat_reader;
 mod chat_writer;
@@ -69,7 +69,7 @@ impl StreamReader {
         }
     }
 
-    /// Only the formal end is missing.
+    /// Handles a stream that lacks only its formal end.
     fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
         match self {
             StreamReader::Chat(reader) => reader.finish(sink),
@@ -78,7 +78,7 @@ impl StreamReader {
     }
 }
 
-/// Reads the events of a complete stream of shape `from`, for a complete answer.
+/// Reads the events of a complete stream of format `from`, for a complete answer.
 pub(super) fn read_events(from: Dialect, body: &[u8], keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
     let (mut reader, mut splitter, mut rest) = (StreamReader::new(from, keeps), Splitter::new(), body);
     while let Some(event) = splitter.next(rest).or_else(|| splitter.last(rest)) {
@@ -97,7 +97,7 @@ pub(super) fn read_events(from: Dialect, body: &[u8], keeps: bool, sink: &mut im
     reader.finish(sink)
 }
 
-/// Reader, writer, and what is overheard between them.
+/// Reader, writer, and the state between them.
 #[derive(Debug)]
 pub(super) struct Convert {
     reader: StreamReader,
@@ -128,16 +128,16 @@ struct Translation {
     state: TranslationState,
     reported: Reported,
     relayed: Estimator,
-    /// The call whose arguments are the answer's text.
+    /// The call whose arguments are the answer's text; see [`super::capabilities::Structured::Tool`].
     json_slot: Option<usize>,
     stopped: bool,
     finished: bool,
 }
 
 impl Convert {
-    /// At the start of an upstream's stream of shape `from`, for a client of shape `to`. `state` is what the request's
-    /// translation left; `show_usage`: a chat client has asked for the usage chunk; `max_answer`: bytes of an answer
-    /// that may be held until its end.
+    /// Returns the translation at the start of an upstream's stream of format `from`, for a client of format `to`.
+    /// `state` comes from the translation of the request. `show_usage`: a chat client asked for the usage chunk.
+    /// `max_answer`: bytes of an answer that may be held until its end.
     pub(super) fn new(
         (from, to): (Dialect, Dialect),
         state: TranslationState,
@@ -205,7 +205,7 @@ impl Convert {
         Some(buf.len() - data.len() + len)
     }
 
-    /// True if a template may stand for an event of this name: learned from one that has the same.
+    /// True if the event has the name that the template's events have.
     fn is_template(&self, frame: &Frame<'_>) -> bool {
         match &self.reader {
             StreamReader::Chat(_) => frame.name.is_empty(),
@@ -214,8 +214,8 @@ impl Convert {
         }
     }
 
-    /// The event has come to `piece`, its text by its address; `sent`, which lies at `before`, is what the client is
-    /// told. The second in a row is kept as a template: the first may have begun a block.
+    /// Learns a template from an event. `piece` is its text by address; `sent`, at offset `before` of the output, is
+    /// what the client gets. Only the second such event in a row becomes a template: the first may have begun a block.
     fn learn(&mut self, frame: &Frame<'_>, piece: Option<(TextKind, usize, usize)>, sent: &[u8], before: usize) {
         let last = self.alone.take();
         self.template.forget();
@@ -227,7 +227,7 @@ impl Convert {
         let (Some((kind, address, len)), true) = (piece, self.is_template(frame)) else { return };
         let (start, at) = (address.wrapping_sub(frame.data.as_ptr() as usize), at.wrapping_sub(before));
         let part = |of, from: usize| <[u8]>::get(of, from..from.checked_add(len)?).filter(|text| !text.is_empty());
-        // Arguments may have been written again, and what waits for its turn is not told yet.
+        // No template if the arguments were re-encoded, or if they wait and are not written yet.
         if part(frame.data, start).is_none() || part(frame.data, start) != part(sent, at) {
             return;
         }
@@ -237,8 +237,8 @@ impl Convert {
         self.alone = Some(kind);
     }
 
-    /// Writes the error for a broken stream in the responses shape; false for other shapes, whose usual error event is
-    /// used.
+    /// Writes the error for a broken stream in the responses format. False for other formats, which use the general
+    /// error event.
     pub(super) fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
         let observed = self.translation.observed();
         let StreamWriter::Responses(writer) = &mut self.translation.writer else { return false };
@@ -246,32 +246,32 @@ impl Convert {
         true
     }
 
-    /// A sign of life while the upstream is silent, and how many events have gone out then; `None` where the shape's
-    /// usual one will do.
+    /// Writes a heartbeat for a silent upstream; returns the number of events sent so far. `None` if the format's
+    /// general heartbeat applies.
     pub(super) fn heartbeat(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<u64> {
         let StreamWriter::Responses(writer) = &mut self.translation.writer else { return None };
         writer.heartbeat(&self.translation.state, me, out);
         Some(writer.sequence())
     }
 
-    /// So many events of the answer have gone out already.
+    /// Continues after `events` events of the answer have been sent.
     pub(super) fn resume(&mut self, events: u64, created: u64) {
         if let StreamWriter::Responses(writer) = &mut self.translation.writer {
             writer.resume(events, created);
         }
     }
 
-    /// The event that ends the stream has been written.
+    /// True once the event that ends the stream is written.
     pub(super) fn finished(&self) -> bool {
         self.translation.finished
     }
 
-    /// The upstream has given a finish reason: only the formal end may be missing.
+    /// True once the upstream has sent a finish reason: only the formal end may be missing.
     pub(super) fn finish_seen(&self) -> bool {
         self.translation.stopped
     }
 
-    /// The stream has ended without its formal end: writes it if nothing else is missing.
+    /// Handles a stream that ended without its formal end: writes that end if nothing else is missing.
     pub(super) fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.translation.stopped {
             return Err(StreamFault::Incomplete);
@@ -280,14 +280,14 @@ impl Convert {
         self.reader.finish(&mut sink)
     }
 
-    /// Usage that has been observed so far.
+    /// Usage observed so far.
     pub(super) fn observed(&self) -> ObservedUsage {
         self.translation.observed()
     }
 
-    /// Charges the storage for bytes that are held beyond the event under way, and for names to be restored.
+    /// Charges the storage for names to be restored and for bytes held in addition to the current event.
     pub(super) fn charge(&mut self, pool: &mut Pool) {
-        // Vectors that grow have room for twice what is in them.
+        // Growing vectors have up to twice the capacity they need.
         let storage = 2 * self.waiting() + self.translation.state.storage();
         self.charge.set(pool, storage);
     }
@@ -297,13 +297,13 @@ impl Convert {
         self.charge.bytes()
     }
 
-    /// Releases the charge: nothing of it is needed any more.
+    /// Releases the whole charge.
     pub(super) fn release(&mut self, pool: &mut Pool) {
         self.charge.set(pool, 0);
     }
 
-    /// Bytes held back beyond the event under way: tool arguments that wait for their turn, and of a response all that
-    /// its end repeats.
+    /// Bytes held in addition to the current event: waiting tool arguments and, for a responses client, everything that
+    /// the last event repeats.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         let read = match &self.reader {
@@ -320,12 +320,12 @@ impl Convert {
     }
 }
 
-/// True if clients of format `to` send reasoning back that Tollgate carries through them. Chat has no place for it.
+/// True if clients of format `to` send reasoning back in a carrier. The chat format has no field for it.
 pub(super) fn hands_back(from: Dialect, to: Dialect) -> bool {
     to == Dialect::Responses || (to == Dialect::Messages && from != Dialect::Chat)
 }
 
-/// Appends the whole answer that these deltas come to, for a responses client.
+/// Appends the complete answer made of these deltas, for a responses client.
 pub(super) fn write_whole<'a>(
     deltas: impl Iterator<Item = Delta<'a>>,
     observed: &ObservedUsage,
@@ -340,8 +340,8 @@ pub(super) fn write_whole<'a>(
     writer.finish(observed, state, me, out)
 }
 
-/// Appends the events that tell a responses client that its answer is on its way, from number `events` on; how many
-/// have gone out then.
+/// Appends the events that announce an answer to a responses client, numbered from `events` on; returns the number of
+/// events sent so far.
 pub(super) fn write_opening(
     events: u64,
     state: &TranslationState,
@@ -356,8 +356,8 @@ pub(super) fn write_opening(
     writer.sequence()
 }
 
-/// Appends the events that tell a responses client that its answer has failed, `events` of it having gone out and
-/// nothing else of it being known here but what it has used.
+/// Appends the events that report a failed answer to a responses client. `events` of the answer were sent before; apart
+/// from its usage, nothing else of the answer is known here.
 pub(super) fn write_failure(
     events: u64,
     words: &ErrorWords<'_>,
@@ -371,7 +371,7 @@ pub(super) fn write_failure(
     writer.fail(words, observed, state, me, out);
 }
 
-/// Writes the failure from the upstream's own failed response, with our text and names.
+/// Writes the failure from the upstream's own failed response, with Tollgate's message and names.
 pub(super) fn write_failed(
     events: u64,
     words: &ErrorWords<'_>,
@@ -384,14 +384,14 @@ pub(super) fn write_failed(
     writer.fail_as(words, response, me, out);
 }
 
-/// The way from a reader to the writer, for the time of one event.
+/// Receiver of a reader's deltas during one event: passes them to the writer.
 struct Sink<'a> {
     translation: &'a mut Translation,
     me: &'a ResponseIdentity<'a>,
     out: &'a mut Vec<u8>,
     /// Deltas so far.
     deltas: u32,
-    /// The last, where it was a text: with its address and length.
+    /// The last delta, if it was a text: its kind, address and length.
     piece: Option<(TextKind, usize, usize)>,
 }
 
@@ -435,7 +435,7 @@ impl Translation {
         ObservedUsage { reported: self.reported.believed(), relayed_tokens: self.relayed.tokens() }
     }
 
-    /// If JSON was required by a tool, that tool's arguments are the text, and its call is not a call.
+    /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer.
     fn unwrap_json<'a>(&mut self, delta: Delta<'a>) -> Delta<'a> {
         if !self.state.json_tool {
             return delta;

@@ -1,7 +1,8 @@
-//! The one vocabulary between the shapes' streams: a reader per shape speaks it, a writer per shape understands it.
+//! The neutral form between the formats' streams: each format has a reader that produces it and a writer that consumes
+//! it.
 //!
-//! Owns the words and the mapping of stop reasons. Must never name a shape's event. Texts are the insides of JSON
-//! strings, escapes and all: they pass from one shape to the other without being unescaped.
+//! Owns the deltas and the mapping of stop reasons. Must never name an event of a format. Texts are the insides of JSON
+//! strings, with their escapes: they pass from one format to the other without being unescaped.
 
 use super::answer::StreamFault;
 use super::errors::{ErrorText, is_error};
@@ -9,10 +10,10 @@ use super::usage::Reported;
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, ValueKind, has_escape};
 
-/// Tool calls that one answer may hold. A model asks for a handful; beyond this the stream is refused.
+/// Maximum number of tool calls in one answer. A model sends a handful; a stream with more is refused.
 pub(super) const TOOL_CALLS_MAX: usize = 128;
-/// Bytes of tool arguments that may wait for their turn, over all calls of one answer: a messages stream has one open
-/// block at a time, a chat stream may send fragments of several calls by turns.
+/// Bytes of tool arguments that may wait, over all calls of one answer: a messages stream has one open block at a time,
+/// but a chat stream may interleave fragments of several calls.
 pub(super) const TOOL_HELD_MAX: usize = 4 << 20;
 
 /// Finish reasons, and statuses of a response, of an answer that the upstream did not complete.
@@ -29,13 +30,13 @@ const FAILURES: [&str; 11] = [
     "network_error",
     "malformed_function_call",
 ];
-/// Gemini's word for a tool call that it has thrown away; the reason follows.
+/// Gemini's finish reason for a tool call that it discarded; the cause follows.
 const CALL_FILTER: &[u8] = b"function_call_filter:";
-/// Its word for an answer that it has cut off, and that of chat, where nothing follows.
+/// Finish reason of an answer cut off by a filter: Gemini appends the cause, chat has this word alone.
 const CONTENT_FILTER: &[u8] = b"content_filter";
 
-/// The inside of a finish reason. `None`: the answer goes on, since some servers write an empty word or `"null"` into
-/// every event. An error if the word means that the answer has failed.
+/// The inside of a finish reason. `None`: the answer continues, since some servers write an empty word or `"null"` into
+/// every event. An error if the word reports a failure.
 pub(super) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, ErrorText> {
     let Some(value) = value else { return Ok(None) };
     let Some(word) = value.string().filter(|word| !word.is_empty() && *word != b"null") else { return Ok(None) };
@@ -45,7 +46,7 @@ pub(super) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, Error
     }
 }
 
-/// True if the word `value` means a failure, in small or in capital letters. `word`: its inside.
+/// True if the word `value` reports a failure, in lower or upper case. `word`: its inside.
 fn is_failure(value: Raw<'_>, word: &[u8]) -> bool {
     let is_one_of = |word: &[u8]| {
         FAILURES.iter().any(|failure| word.eq_ignore_ascii_case(failure.as_bytes())) || word.starts_with(CALL_FILTER)
@@ -61,8 +62,8 @@ pub(super) fn lists_nothing(list: Raw<'_>) -> bool {
     list.bytes().get(1..).is_some_and(|inside| inside.trim_ascii_start().starts_with(b"]"))
 }
 
-/// True if a complete answer has no content and does not say why. `list`: its choices, its content or its output;
-/// `ending`: its `stop_reason` or its `status`. A response may be an empty turn, which its provider has billed.
+/// True if a complete answer has no content and gives no reason. `list`: its choices, content or output; `ending`: its
+/// `stop_reason` or `status`. A response may be an empty turn that its provider has billed.
 pub(super) fn is_empty<'a>(shape: Dialect, list: Raw<'_>, ending: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
     let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == ValueKind::Object);
     match shape {
@@ -83,7 +84,7 @@ pub(super) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
     Ok(count)
 }
 
-/// The inside of a choice's finish reason, as [`finish_word`]; or the error in the choice.
+/// The inside of a choice's finish reason, as [`finish_word`] returns it, or the error in the choice.
 pub(super) fn choice_word<'a>(word: Option<Raw<'a>>, error: Option<Raw<'a>>) -> Result<Option<&'a [u8]>, ErrorText> {
     match error.filter(|error| is_error(*error)) {
         Some(error) => Err(ErrorText::from_value(error)),
@@ -91,12 +92,12 @@ pub(super) fn choice_word<'a>(word: Option<Raw<'a>>, error: Option<Raw<'a>>) -> 
     }
 }
 
-/// Why an answer ended.
+/// Reason for the end of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum StopReason {
-    /// The model was done.
+    /// The model finished.
     End,
-    /// A stop sequence came up.
+    /// A stop sequence occurred.
     Sequence,
     /// A bound on tokens was reached.
     Length,
@@ -104,7 +105,7 @@ pub(super) enum StopReason {
     Tools,
     /// The model or a filter refused.
     Refusal,
-    /// Not said, or a word not known. It becomes the plain end of the other format.
+    /// Missing or unknown. It becomes the ordinary end in the other format.
     #[default]
     Unknown,
 }
@@ -133,7 +134,7 @@ impl StopReason {
         }
     }
 
-    /// From a word that the provider's format does not have: some servers write that of another one.
+    /// From a reason that the provider's own format does not have: some servers write another format's.
     fn from_other(word: &[u8]) -> StopReason {
         let is_one_of = |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
         let filter = word.strip_prefix(CONTENT_FILTER);
@@ -165,7 +166,8 @@ impl StopReason {
         }
     }
 
-    /// From what an incomplete response says it lacks. Whatever the reason, it is no end.
+    /// From the `incomplete_details` of an incomplete response. An unknown reason becomes `Length`: the answer is cut
+    /// off.
     pub(super) fn from_responses(word: Option<Raw<'_>>) -> StopReason {
         match word {
             Some(word) if word.is("content_filter") => StopReason::Refusal,
@@ -173,8 +175,9 @@ impl StopReason {
         }
     }
 
-    /// Value of the messages shape's `stop_reason`. `tools`: the answer calls at least one; servers that send `stop`
-    /// then mean the tools. `refused`: it has a refusal, for which chat and responses have no reason of their own.
+    /// Value of `stop_reason` in the messages format. `tools`: the answer calls at least one; a server that sends
+    /// `stop` with calls means the tools. `refused`: the answer has a refusal, for which chat and responses have no
+    /// reason of their own.
     pub(super) fn to_messages(self, tools: bool, refused: bool) -> &'static str {
         match self {
             StopReason::Length => "max_tokens",
@@ -198,9 +201,9 @@ pub(super) enum Delta<'a> {
     Refuse(&'a [u8]),
     /// More reasoning.
     Think(&'a [u8]),
-    /// The reasoning so far is one complete piece, or one without text.
+    /// One piece of reasoning is complete; it may have had no text.
     Thought {
-        /// JSON in the target's own shape that it must get back; `None` if nothing.
+        /// JSON in the target's own format that must be sent back to it; `None` if there is none.
         block: Option<&'a [u8]>,
     },
     /// A tool call begins. Slots count from 0 in the order of the calls.
@@ -219,23 +222,23 @@ pub(super) enum Delta<'a> {
         /// The piece.
         json: &'a [u8],
     },
-    /// A call's arguments are complete. Not every shape reports that.
+    /// A call's arguments are complete. Not every format reports that.
     ToolClose {
         /// Number of the call.
         slot: usize,
     },
     /// The reason for the end.
     Stop {
-        /// Why.
+        /// The reason.
         reason: StopReason,
-        /// The stop sequence that came up, if told.
+        /// The stop sequence that occurred, if reported.
         sequence: Option<&'a [u8]>,
-        /// A refusal's words, if told.
+        /// Explanation of a refusal, if reported.
         explanation: Option<&'a [u8]>,
     },
     /// Tokens so far.
     Usage(Reported),
-    /// A sign of life without content.
+    /// A heartbeat without content.
     Ping,
     /// The end.
     End,

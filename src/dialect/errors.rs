@@ -1,7 +1,7 @@
-//! Errors: reading an upstream's of any shape, writing ours in the shape of the client.
+//! Errors: reads an upstream's error in any format, and writes Tollgate's in the format of the client.
 //!
-//! Owns the bodies. Must never decide a status or a type, nor mask a message: that is `policy::refusal`'s and the
-//! gateway's. Called by `gateway`.
+//! Owns the bodies. Must never decide a status or a type, nor mask a message: `policy::refusal` and the gateway do
+//! that. Called by `gateway`.
 
 use crate::base::limits::ERROR_BODY_MAX;
 use crate::base::text::push_number;
@@ -21,11 +21,11 @@ pub struct ErrorText {
     pub param: Option<String>,
 }
 
-/// Code of a prompt that is longer than the model can read, in both of OpenAI's formats.
+/// Error code for a prompt that exceeds the model's context, in both of OpenAI's formats.
 pub(super) const OVERFLOW: &str = "context_length_exceeded";
-/// Message for an answer that the provider did not complete, without an explanation.
+/// Message for an answer that the provider ended with an error status but no explanation.
 const UNFINISHED: &str = "the model's provider did not complete its response";
-/// Maximum characters of the word that reports it.
+/// Maximum characters of the finish reason or status in that message.
 const ERROR_WORD_MAX: usize = 64;
 
 impl ErrorText {
@@ -57,12 +57,12 @@ impl ErrorText {
         }
         let [message, metadata, prompt, context] = error.pick(["message", "metadata", "n_prompt_tokens", "n_ctx"]);
         let mut text = ErrorText::new(message, Some(error));
-        // OpenRouter hides the provider's own error behind words of its own.
+        // OpenRouter puts the provider's own error behind a general message.
         let raw = metadata.and_then(|metadata| metadata.get("raw")?.text());
         if let Some(inner) = raw.and_then(|raw| read_error(raw.as_bytes())).filter(|inner| !inner.message.is_empty()) {
             return ErrorText { kind: inner.kind.or(text.kind), code: inner.code.or(text.code), ..inner };
         }
-        // llama.cpp: the members say it even without the words.
+        // llama.cpp: the two counts report an overflow whatever the message says.
         if let (Some(prompt), Some(context)) = (prompt.and_then(Raw::count), context.and_then(Raw::count)) {
             text.message = format!("request ({prompt} tokens) exceeds the available context size ({context} tokens)");
         }
@@ -79,8 +79,8 @@ fn is_object(value: Raw<'_>) -> bool {
     value.kind() == json::ValueKind::Object
 }
 
-/// Reads an upstream's error body of either shape, also the shapes of servers that follow neither exactly: `error` as
-/// a plain string, `message` or `detail` at the top. `None` for HTML, for nothing, for anything else.
+/// Reads an upstream's error body of any format, also from servers that follow none exactly: `error` as a plain string,
+/// `message` or `detail` at the top. `None` for HTML, an empty body or anything else.
 pub fn read_error(body: &[u8]) -> Option<ErrorText> {
     json::check(body).ok()?;
     // Google wraps the object in an array.
@@ -98,27 +98,27 @@ pub fn read_error(body: &[u8]) -> Option<ErrorText> {
 pub struct ErrorWords<'a> {
     /// `error.type`.
     pub kind: &'a str,
-    /// The status, also `error.code` except in the responses shape.
+    /// The status; also `error.code`, except in the responses format.
     pub status: u16,
-    /// `error.code` in the responses shape, whose clients decide by it.
+    /// `error.code` in the responses format. Its clients decide by it.
     pub word: &'a str,
     /// `error.message`.
     pub message: &'a str,
     /// `error.details`: a JSON object for programs.
     pub details: Option<&'a str>,
-    /// `error.resets_at` of the responses shape, in seconds since 1970: when a spent period ends.
+    /// `error.resets_at` of the responses format, in seconds since 1970: the end of an exhausted period.
     pub resets_at: Option<u64>,
     /// The request's id.
     pub request_id: &'a str,
 }
 
 impl ErrorWords<'_> {
-    /// The prompt is longer than the model can read.
+    /// True if the prompt exceeds the model's context.
     pub(super) fn is_overflow(&self) -> bool {
         self.word == OVERFLOW
     }
 
-    /// The field that the message names at its front, as refusals of a body do; `input` if that is too long.
+    /// The field that the message begins with, as refusals of a body do; `input` for a prompt that is too long.
     fn param(&self) -> Option<&str> {
         if self.is_overflow() {
             return Some("input");
@@ -168,8 +168,8 @@ impl ErrorWords<'_> {
         }
     }
 
-    /// Appends what the `error` event of a responses stream says beside its type and number: flat, as the shape has it,
-    /// and as an object, which is what the SDKs raise.
+    /// Appends the members of a responses stream's `error` event except type and number: flat, as the format defines
+    /// them, and as an object, which the SDKs raise.
     pub(super) fn write_event(&self, out: &mut Vec<u8>) {
         key(out, "code");
         write_string(out, self.word);
@@ -191,8 +191,8 @@ impl ErrorWords<'_> {
     }
 }
 
-/// Appends the error body; for [`Dialect::Messages`] with a top-level `"type":"error"`, for [`Dialect::Responses`] with
-/// a word as its code. `None` if no shape is known: the plain body.
+/// Appends the error body. For [`Dialect::Messages`] it has a top-level `"type":"error"`, for [`Dialect::Responses`] a
+/// word as its code. `None`: the format is unknown, so the body is the plain one.
 #[inline]
 pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = if shape == Some(Dialect::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
@@ -201,7 +201,7 @@ pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<
     out.push(b'}');
 }
 
-/// Appends the event that ends a broken stream: chat without `[DONE]` after it, messages and responses as
+/// Appends the event that ends a broken stream: for chat without a `[DONE]` after it, for messages and responses as
 /// `event: error`.
 pub fn error_event(shape: Dialect, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = match shape {

@@ -1,16 +1,15 @@
-//! Writes a complete response as the events with which its provider would have streamed it: some providers answer a
-//! stream request with one JSON response.
+//! Writes a complete response as the events of a stream: some providers answer a stream request with one JSON response.
 //!
-//! Owns the order of the events. Must never read an answer further than that needs: the reader of the stream interprets
-//! its members. Called by `stream`.
+//! Owns the order of the events. Must never interpret members beyond that order: the reader of the stream does. Called
+//! by `stream`.
 
 use super::requests::arguments_text;
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, write_count, write_inside};
 
-/// Appends the events of `body`, a complete response of shape `shape` that has been checked.
+/// Appends the events of `body`, a complete response of format `shape` that has been checked.
 pub(super) fn write(shape: Dialect, body: &[u8], out: &mut Vec<u8>) {
-    // The data of an event has no line ends, and JSON has them between its tokens alone.
+    // The data of an event must have no line ends. Valid JSON has them only between tokens.
     let line: Vec<u8> = body.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect();
     let body = Raw::new(&line);
     match shape {
@@ -40,12 +39,12 @@ fn string<'a>(object: Raw<'a>, name: &str) -> Option<&'a [u8]> {
     object.get(name).and_then(Raw::string).filter(|text| !text.is_empty())
 }
 
-/// Why an answer has ended, if it says so.
+/// The reason why an answer ended, if it names one.
 fn word<'a>(object: Raw<'a>, name: &str) -> Option<Raw<'a>> {
     object.get(name).filter(|word| word.string().is_some_and(|word| !word.is_empty() && word != b"null"))
 }
 
-/// A chunk for each choice, one with the usage, and the end.
+/// Writes a chunk for each choice, one with the usage, and the end.
 fn chat(shape: Dialect, body: Raw<'_>, out: &mut Vec<u8>) {
     let relayed = matches!(shape, Dialect::Relay(_));
     let begin = |out: &mut Vec<u8>| {
@@ -72,7 +71,7 @@ fn chat(shape: Dialect, body: Raw<'_>, out: &mut Vec<u8>) {
             out.push(b'}');
         }
         let calls = message.get("tool_calls").is_some_and(|calls| calls.items().next().is_some());
-        // Some leave it out of what is complete.
+        // Some servers omit it in a complete response.
         let usual: &[u8] = if calls { b"\"tool_calls\"" } else { b"\"stop\"" };
         key(out, "finish_reason");
         out.extend_from_slice(word(choice, "finish_reason").map_or(usual, Raw::bytes));
@@ -104,7 +103,7 @@ fn calls(message: Raw<'_>, out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-/// Begins an event of the shapes whose events have names.
+/// Begins an event of the formats whose events have names.
 fn begin(name: &str, out: &mut Vec<u8>) {
     for part in ["event: ", name, "\ndata: {\"type\":\"", name, "\""] {
         out.extend_from_slice(part.as_bytes());
@@ -146,7 +145,7 @@ fn messages(body: Raw<'_>, out: &mut Vec<u8>) {
     end(out);
 }
 
-/// One block: its beginning, its texts, its end.
+/// Writes one block: its start, its deltas, its stop.
 fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
     let about = |name: &str, out: &mut Vec<u8>| {
         begin(name, out);
@@ -154,7 +153,7 @@ fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
         write_count(out, at);
     };
     let kind = string(block, "type").unwrap_or_default();
-    // The members that come by and by, each with the delta that brings it.
+    // The members that are streamed, each with the type of its delta.
     let later: &[(&str, &str)] = match kind {
         b"text" => &[("text", "text_delta")],
         b"thinking" => &[("thinking", "thinking_delta"), ("signature", "signature_delta")],
@@ -192,18 +191,18 @@ fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
     end(out);
 }
 
-/// The events of a response, which are numbered.
+/// Writer of the events of a response, which are numbered.
 struct Response<'o> {
     out: &'o mut Vec<u8>,
     number: u64,
 }
 
-/// A list of texts within an item, and the names of the events that tell of them.
+/// A list of texts within an item, and the names of their events.
 struct Texts {
     list: &'static str,
-    /// The member of an event that says which of them it is about.
+    /// The member of an event with the index of the text.
     index: &'static str,
-    /// What begins the name of the events that begin and end a part.
+    /// Prefix of the events that begin and end a part.
     part: &'static str,
 }
 
@@ -240,7 +239,7 @@ impl Response<'_> {
         self.number += 1;
     }
 
-    /// Begins an event about the item at place `at`.
+    /// Begins an event about the item with index `at`.
     fn about(&mut self, name: &str, at: u64, item: Raw<'_>) {
         self.begin(name);
         if let Some(id) = string(item, "id") {
@@ -295,7 +294,7 @@ impl Response<'_> {
         end(self.out);
     }
 
-    /// One part of an item: its beginning, its text, its end.
+    /// Writes one part of an item: its start, its text, its end.
     fn part(&mut self, texts: &Texts, (at, index): (u64, u64), item: Raw<'_>, part: Raw<'_>) {
         let (kind, text) = match (string(part, "refusal"), texts.list) {
             (Some(text), _) => ("refusal", text),

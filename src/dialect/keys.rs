@@ -1,13 +1,13 @@
-//! The member names both shapes use, and a walk that tells of each value by the path of names to it.
+//! The member names that the formats use, and a walk that reports each value with the path of names to it.
 //!
-//! Owns the names. Must never copy a value. Called by the taps, which look at every event once.
+//! Owns the names. Must never copy a value. Called by the taps, which read every event once.
 
 use crate::wire::Span;
 use crate::wire::json::{Stop, Token, Visitor};
 
 macro_rules! names {
     ($($name:ident = $text:literal,)*) => {
-        /// A member's name, as far as it matters here.
+        /// A member's name, as far as the taps distinguish names.
         #[derive(Copy, Clone, PartialEq, Eq, Debug)]
         pub(in crate::dialect) enum K {
             /// Any other member.
@@ -87,7 +87,7 @@ mod table {
 
 pub(in crate::dialect) use table::K;
 
-/// Levels a walk tells of; what lies deeper belongs to values that are passed on whole.
+/// Levels that a walk reports. Deeper values belong to values that are passed on whole.
 const LEVELS: usize = 8;
 
 /// Calls `each` with (buffer, path, last token, whole value with quotes or brackets) for every value.

@@ -1,5 +1,5 @@
-//! The API shapes: what a request says, what an answer says, and one written as another. Pure: bytes in, bytes
-//! out; no policy, no sockets, no clock. Called by `gateway` alone.
+//! The API formats: reading requests and responses, and translating between the formats. Pure: bytes in, bytes out; no
+//! policy, no sockets, no clock. Called only by `gateway`.
 
 mod answer;
 pub mod capabilities;
@@ -40,7 +40,7 @@ pub use tap::{AnswerTemplates, rejected, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 
-/// The members of requests that no client may send on, of whatever shape.
+/// The members of requests, in any format, that are never sent on for a client.
 #[cfg(test)]
 pub(crate) fn denied_members() -> impl Iterator<Item = &'static str> {
     request::Name::denied()

@@ -1,7 +1,7 @@
-//! Ids and names of tools, for which the shapes have different rules.
+//! Ids and names of tools. The formats have different rules for them.
 //!
-//! Owns the hashing. Must never keep state: an id of a conversation is mapped to the same id everywhere, so that a call
-//! and its result stay a pair. Ids and names are the insides of JSON strings, escapes and all.
+//! Owns the hashing. Must never keep state: an id maps to the same id in every request of a conversation, so that a
+//! call and its result stay a pair. Ids and names are the insides of JSON strings, with their escapes.
 
 use super::carrier::TargetMark;
 use crate::base::digest::{hex_into, sha256};
@@ -10,15 +10,15 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Longest id a chat upstream is known to take.
+/// Longest id that chat upstreams are known to accept.
 const CHAT_ID_MAX: usize = 40;
-/// Longest id that a responses upstream takes.
+/// Longest id that a responses upstream accepts.
 const RESPONSES_ID_MAX: usize = 64;
-/// Bytes of storage for names to be restored in one answer; a chat upstream takes 128 tools.
+/// Bytes of storage for names to be restored in one answer. A chat upstream accepts 128 tools.
 const NAMES_MAX: usize = 256 * 1024;
-/// Bytes of storage that a name takes beside itself and what stands for it.
+/// Bytes of storage per entry, in addition to the name and its replacement.
 const NAME_MORE: usize = 128;
-/// The tool that stands for a demand for JSON; see [`super::capabilities::Structured::Tool`].
+/// The tool that a model must call to return required JSON; see [`super::capabilities::Structured::Tool`].
 pub(super) const JSON_TOOL: &str = "json_response";
 
 fn hashed(bytes: &[u8], out: &mut Vec<u8>) {
@@ -30,8 +30,8 @@ fn is_plain(id: &[u8]) -> bool {
     !id.is_empty() && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-/// Appends a tool call's id as the messages shape takes it: `^[a-zA-Z0-9_-]+$`, and no other call's, else a hash of it.
-/// `again`: number of earlier calls of this id.
+/// Appends a tool call's id in a form that the messages format accepts: unchanged if it matches `^[a-zA-Z0-9_-]+$` and
+/// is unique, otherwise a hash. `again`: number of earlier calls with this id.
 pub(super) fn messages_id(id: &[u8], again: u32, out: &mut Vec<u8>) {
     if again == 0 && is_plain(id) {
         out.extend_from_slice(id);
@@ -53,7 +53,7 @@ pub(super) fn hash(id: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Appends a tool call's id as the chat shape takes it: at most 40 characters, else a hash of it.
+/// Appends a tool call's id in a form that the chat format accepts: a hash if it exceeds 40 characters.
 pub(super) fn chat_id(id: &[u8], out: &mut Vec<u8>) {
     if is_plain(id) && id.len() <= CHAT_ID_MAX {
         out.extend_from_slice(id);
@@ -68,7 +68,7 @@ pub(super) fn chat_id(id: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a tool call's id as the responses shape takes it: at most 64 characters, else a hash of it.
+/// Appends a tool call's id in a form that the responses format accepts: a hash if it exceeds 64 characters.
 pub(super) fn responses_id(id: &[u8], out: &mut Vec<u8>) {
     let mut text = Vec::new();
     unescape(id, &mut text);
@@ -79,8 +79,8 @@ pub(super) fn responses_id(id: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The one name of a tool that has a namespace and a name: both, or a beginning of them and eight digits of their hash
-/// if that is too long, has characters that providers refuse, or is another tool's.
+/// One name for a tool with a namespace and a name: both joined. If that is too long, has characters that providers
+/// refuse, or is another tool's, a prefix and eight digits of the hash.
 pub(super) fn tool_name<'a>(
     namespace: &[u8],
     name: &'a [u8],
@@ -109,24 +109,24 @@ pub(super) fn tool_name<'a>(
     }
 }
 
-/// Appends an id for a call that came without one: unique to the request and the call.
+/// Appends an id for a call without one, unique to the request and the call.
 pub(super) fn made_id(request: &[u8], index: usize, out: &mut Vec<u8>) {
     hashed(&[request, format!(":{index}").as_bytes()].concat(), out);
 }
 
-/// True if a target takes a tool of this name: `^[a-zA-Z0-9_-]+$`, at most `most` of them.
+/// True if a target accepts a tool with this name: `^[a-zA-Z0-9_-]+$`, at most `most` characters.
 pub(super) fn takes_name(name: &[u8], most: usize) -> bool {
     is_plain(name) && name.len() <= most
 }
 
-/// The inside of a string, written in the one way that needs no more escapes than it must.
+/// The inside of a string, re-encoded with only the necessary escapes.
 pub(super) fn plain_name(name: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(name.len());
     write_escaped(&mut plain, Raw::text_of(name).as_bytes());
     plain
 }
 
-/// Kind of call of a tool in the responses shape.
+/// Kind of call of a tool in the responses format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum ToolKind {
     /// Called with JSON.
@@ -156,11 +156,11 @@ pub(super) struct Echo {
     pub(super) before: Vec<u8>,
     /// The members between `output` and `usage`.
     pub(super) after: Vec<u8>,
-    /// A summary of the reasoning is to be told.
+    /// The client asked for a summary of the reasoning.
     pub(super) summary: bool,
 }
 
-/// State of a request that the answer's translation needs. The request's bytes may be gone by then.
+/// State of a request that the translation of its answer needs. The request's bytes may be freed by then.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TranslationState {
     /// Tools whose names were changed, or that are not called with JSON, by the upstream's name.
@@ -169,7 +169,7 @@ pub struct TranslationState {
     pub(super) size: usize,
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
     pub(super) json_tool: bool,
-    /// Hashes of the ids of calls in the conversation, for a client that takes each id once.
+    /// Hashes of the ids of calls in the conversation, for a client that accepts each id only once.
     pub(super) ids: Vec<u64>,
     /// Mark of the target's reasoning.
     pub(super) mark: TargetMark,
@@ -180,7 +180,7 @@ pub struct TranslationState {
 }
 
 impl TranslationState {
-    /// Keeps what an upstream's name of a tool stands for.
+    /// Stores the client's view of a tool under the upstream's name.
     pub(super) fn note(&mut self, upstream: Vec<u8>, called: Called) {
         let namespace = called.namespace.as_ref().map_or(0, Vec::len);
         let size = upstream.len() + called.name.len() + namespace + NAME_MORE;
@@ -189,20 +189,20 @@ impl TranslationState {
         }
     }
 
-    /// Bytes of storage for what an answer's translation must know.
+    /// Bytes of storage that the state holds.
     pub fn storage(&self) -> usize {
         self.size
             + self.ids.capacity() * size_of::<u64>()
             + self.echo.as_ref().map_or(0, |echo| size_of::<Echo>() + echo.before.len() + echo.after.len())
     }
 
-    /// True if there are more names to be restored than are kept.
+    /// True if more names would have to be restored than the bound allows.
     pub(super) fn is_full(&self) -> bool {
         self.size > NAMES_MAX
     }
 
-    /// Appends the id of the call `slot` for a messages client: as the upstream has it, unless an earlier call in the
-    /// conversation, or in this answer, to whose hashes it is `given`, has the same.
+    /// Appends the id of the call `slot` for a messages client: the upstream's, unless an earlier call in the
+    /// conversation or in this answer has the same. `given`: hashes of the ids in this answer.
     pub(super) fn fresh_id(&self, id: &[u8], slot: usize, request: &[u8], given: &mut Vec<u64>, out: &mut Vec<u8>) {
         let from = out.len();
         messages_id(id, 0, out);
@@ -216,11 +216,11 @@ impl TranslationState {
 
     fn known(&self, name: &[u8]) -> Option<&Called> {
         let found = self.names.get(name);
-        // Some write it with escapes that it does not need.
+        // Some servers write the name with unnecessary escapes.
         if found.is_none() && name.contains(&b'\\') { self.names.get(&plain_name(name)) } else { found }
     }
 
-    /// The client's own name for a tool the upstream has called.
+    /// The client's own name for a tool that the upstream has called.
     pub(super) fn restore<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
         self.known(name).map_or(name, |called| &called.name)
     }

@@ -1,24 +1,24 @@
-//! Context overflow: what providers answer to a prompt that their model cannot read, and the words by which clients
-//! know it and compact the conversation.
+//! Context overflow: the errors that providers return for a prompt longer than the model's context, and the messages by
+//! which clients recognise it and compact the conversation.
 //!
-//! Owns the patterns and the texts. Must never take a refusal for a token rate for one. Called by the gateway for
-//! errors alone. The answers with their sources are in `tests/overflow.rs`.
+//! Owns the patterns and the texts. Must never mistake a refusal for a token rate for an overflow. Called by the
+//! gateway only for errors. The providers' errors with their sources are in `tests/overflow.rs`.
 
 use super::errors::{ErrorText, OVERFLOW};
 use crate::wire::Dialect;
 
-/// Codes and types that providers use for it.
+/// Codes and types of overflow errors.
 const CODES: [&str; 2] = [OVERFLOW, "exceed_context_size_error"];
-/// Type of a body with too many bytes.
+/// Type of the error for a body with too many bytes.
 const TOO_LARGE: &str = "request_too_large";
-/// Codes and types of refusals for a rate.
+/// Codes and types of rate-limit errors.
 const RATES: [&str; 4] = ["rate_limit_exceeded", "rate_limit_error", "tokens", "requests"];
-/// Words of refusals for a rate, or for one string.
+/// Phrases in errors about a rate, or about one string.
 const OTHERS: [&str; 4] = ["per minute", "rate limit", "too many requests", "string too long"];
 
-/// Messages in lower case. `%n` stands for the tokens of the prompt, `%m` for the context, `%x` for the completion
-/// tokens asked for, `%t` for both, `%e` for the tokens above the context, `%_` for another number and `%*` for any
-/// words. More exact ones come first.
+/// Messages in lower case. `%n` matches the tokens of the prompt, `%m` the context, `%x` the completion tokens
+/// requested, `%t` the sum of both, `%e` the tokens above the context, `%_` another number and `%*` any words. More
+/// specific patterns come first.
 const PATTERNS: [&str; 35] = [
     "maximum context length is %m tokens. however, you requested %_ tokens (%n in the messages, %x in the completion)",
     "maximum context length is %m tokens. however, you requested about %t tokens (%_ of text input, %x in the output)",
@@ -59,12 +59,12 @@ const PATTERNS: [&str; 35] = [
     "the number of tokens to keep from the initial prompt is greater than the context length",
 ];
 
-/// Numbers that a provider names for a prompt that is longer than its model can read.
+/// Numbers that a provider reports for a prompt longer than its model's context.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Overflow {
     prompt: Option<u64>,
     context: Option<u64>,
-    /// Completion tokens that were asked for.
+    /// Completion tokens requested.
     answer: Option<u64>,
     /// Tokens above the context.
     excess: Option<u64>,
@@ -72,7 +72,7 @@ pub struct Overflow {
     bytes: bool,
 }
 
-/// True if an error is a refusal for a rate, whatever else it says.
+/// True if an error is a rate-limit error, whatever else it says.
 pub fn is_rate(error: &ErrorText) -> bool {
     let names = || error.code.iter().chain(&error.kind);
     names().any(|name| RATES.contains(&name.as_str())) || has_any(&error.message.to_ascii_lowercase(), &OTHERS[..3])
@@ -90,7 +90,7 @@ impl Overflow {
         if is_rate(error) || has_any(&message, &OTHERS) {
             return None;
         }
-        // Words in quotation marks are a client's own.
+        // Text in quotation marks is quoted from the client.
         let own = message.split('"').next().unwrap_or_default();
         let found = PATTERNS.iter().find_map(|pattern| {
             let text = if pattern.contains('%') { &*message } else { own };
@@ -102,8 +102,8 @@ impl Overflow {
         })
     }
 
-    /// The message by which clients of a format know it. `estimate` and `context` take the place of numbers that the
-    /// provider does not name; `own`: the provider's message.
+    /// The message by which clients of a format recognise the overflow. `estimate` and `context` replace numbers that
+    /// the provider does not report; `own`: the provider's message.
     pub fn message(&self, to: Dialect, estimate: u64, context: u64, own: Option<&str>) -> String {
         if let Some(own) = own.filter(|_| self.bytes) {
             return format!("{own} (prompt is too long: context length exceeded)");
@@ -120,7 +120,7 @@ impl Overflow {
                  the messages, {answer} in the completion). Please reduce the length of the messages or completion.",
                 prompt.saturating_add(answer)
             ),
-            // An estimate may be too low, and clients cut the conversation by the difference.
+            // An estimate may be too low, and clients shorten the conversation by the difference.
             (Dialect::Messages, None) => {
                 format!("prompt is too long: {} tokens > {limit} maximum", prompt.max(limit.saturating_add(1)))
             }
@@ -133,7 +133,7 @@ impl Overflow {
     }
 }
 
-/// The numbers of a message in lower case that a pattern fits.
+/// The numbers in a lower-case message that matches the pattern.
 fn fit(pattern: &str, text: &str) -> Option<Overflow> {
     let mut parts = pattern.split('%');
     let head = parts.next()?;

@@ -1,7 +1,7 @@
 //! Endpoints whose requests and answers are relayed unchanged, and the members of each that are read.
 //!
 //! Owns the table. Must never read a body itself: `request` checks the members, `rewrite` replaces the model, `tap`
-//! reads the usage. Another such endpoint is one more entry here and one more [`Relay`].
+//! reads the usage. Another such endpoint needs one entry here and one more [`Relay`].
 
 use super::keys::K;
 use super::request::Name;
@@ -14,14 +14,14 @@ use crate::wire::json::{Raw, eq_unescaped};
 pub(super) enum Expected {
     /// A string.
     Text,
-    /// A text, several, or their tokens.
+    /// A text, several texts, or their tokens.
     Texts,
     /// An array that is not empty.
     List,
 }
 
 impl Expected {
-    /// In the words of a refusal.
+    /// Returns the phrase for a refusal.
     pub(super) fn words(self) -> &'static str {
         match self {
             Expected::Text => "a string",
@@ -35,12 +35,13 @@ impl Expected {
 pub(super) struct Relayed {
     /// Required members and their types. The prompt is estimated from them.
     pub(super) needed: &'static [(Name, Expected)],
-    /// Other documented members, besides those and `model`: they are passed on unchanged.
+    /// Other documented members apart from those and `model`. They are passed on unchanged.
     documented: &'static [&'static str],
-    /// The list that its answer has, and another name of it: there it may be an object with a list for each type.
+    /// The list in its answer, under either of two names. Under the second it may be an object with a list for each
+    /// type.
     pub(super) list: K,
     pub(super) other: Option<K>,
-    /// Its answer is text: it may be streamed, and completion tokens are reserved.
+    /// The answer is text: it may be streamed, and completion tokens are reserved.
     pub(super) generates: bool,
 }
 
@@ -100,14 +101,14 @@ impl Relayed {
         self.documented.iter().any(|name| eq_unescaped(raw, name))
     }
 
-    /// Usage that an answer reports in its `usage`, which is `told` as a chat completion's would be, otherwise in its
-    /// `meta`. Without a text of its own it has no completion.
+    /// Usage that an answer reports: in its `usage`, read as a chat completion's (`told`), otherwise in its `meta`. An
+    /// endpoint that generates no text has no completion tokens.
     pub(super) fn reported(&self, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
         if self.generates {
             return told;
         }
         let count = |from: Raw<'_>, name| from.get(name).and_then(tokens);
-        // Some servers count the total alone.
+        // Some servers report only the total.
         if told.prompt().is_none_or(|prompt| prompt == 0) {
             told = Reported { input: count(usage, "total_tokens").or(told.input), ..Reported::default() };
         }

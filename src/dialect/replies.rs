@@ -1,8 +1,8 @@
-//! Translates a complete answer of one shape into an answer of another: a reader and a writer per shape around common
+//! Translates a complete answer of one format into an answer of another: a reader and a writer per format around common
 //! types.
 //!
 //! Owns the mapping of the parts. Must never change a byte of text or a number. Called by the gateway for a route whose
-//! upstream speaks another shape.
+//! upstream has another format.
 
 mod parts;
 mod read;
@@ -21,8 +21,8 @@ use crate::wire::Dialect;
 use crate::wire::json::{self, Raw, ValueKind};
 use parts::NeutralAnswer;
 
-/// Writes an upstream's whole answer of shape `from` for a client of shape `to`. `state` is what the request's
-/// translation left. [`Broken`] as for [`super::whole`].
+/// Writes an upstream's complete answer of format `from` for a client of format `to`. `state` comes from the
+/// translation of the request. [`Broken`] as for [`super::whole`].
 pub fn reply(
     (from, to): (Dialect, Dialect),
     body: &[u8],
@@ -40,7 +40,7 @@ pub fn reply(
     let mut answer = match json::check_and_pick(body, names) {
         Ok(picked) => read((from, to), body, picked)?,
         Err(_) => {
-            // A client of the same format gets the reasoning as it is.
+            // A client of the same format gets the reasoning unchanged.
             let (events, read) = Collected::read(from, body, from == to || hands_back(from, to));
             read?;
             collected = events;
@@ -50,7 +50,7 @@ pub fn reply(
     if state.json_tool {
         answer.unwrap_json();
     }
-    // An estimate that nobody asks for is not made: nearly every answer says what it used.
+    // The estimate is made only on demand: nearly every answer reports its usage.
     let reported = answer.reported.believed();
     let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
     let observed = ObservedUsage { reported, relayed_tokens };
@@ -65,7 +65,7 @@ pub fn reply(
     Ok(observed)
 }
 
-/// Reads an answer in one piece: `picked` are its members `error`, that with its content, `usage`, `stop_reason`,
+/// Reads a complete answer. `picked`: its members `error`, the one with its content, `usage`, `stop_reason`,
 /// `stop_sequence` and `stop_details`.
 fn read<'a>(
     (from, to): (Dialect, Dialect),

@@ -1,7 +1,8 @@
-//! Checks a request body of any shape while it arrives.
+//! Checks a request body of any format while it arrives.
 //!
-//! Owns which fields are specified, documented, denied or unknown, and the words of a refusal. Must never copy the
-//! body nor read it twice. Called by the gateway's admission; `rewrite` and the translation work from its notes.
+//! Owns the classification of fields (specified, documented, denied, unknown) and the text of a refusal. Must never
+//! copy the body nor read it twice. Called by the gateway's admission. `rewrite` and the translation work from its
+//! notes.
 
 mod checks;
 mod fields;
@@ -23,12 +24,12 @@ use crate::wire::Dialect;
 use crate::wire::json::{Raw, ScanError, Scanner};
 use checks::Checks;
 
-/// A bound on completion tokens, if `value` is usable as one.
+/// The bound on completion tokens in `value`, if it is usable.
 pub(in crate::dialect) fn bound_of(value: &[u8]) -> Option<u64> {
     checks::whole_number(Raw::new(value))
 }
 
-/// Number of answers that `value` asks for; 0 if it names none.
+/// Number of answers that `value` requests; 0 if it has none.
 pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
     checks::answers(Raw::new(value)).into()
 }
@@ -37,15 +38,15 @@ pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
 #[derive(Debug, Default)]
 pub struct RequestScan {
     work: Option<Box<ScanWork>>,
-    /// The body is complete: its results are in the fields below.
+    /// The body is complete and the fields below are final.
     done: bool,
     fields: Fields,
     tokens: CountLater,
     unknown: u32,
 }
 
-/// The part of a scan that is needed only while a body arrives. It is boxed, so that a request that waits for a target
-/// does not hold it, and can be used for one body after the other.
+/// The part of a scan that is needed only while a body arrives. Boxed, so that a request waiting for a target does not
+/// hold it and the next body can use it.
 #[derive(Debug)]
 pub struct ScanWork {
     scanner: Scanner,
@@ -53,29 +54,29 @@ pub struct ScanWork {
 }
 
 impl RequestScan {
-    /// A scan that has yet to be [`RequestScan::reset`]; until then it expects a chat request.
+    /// Returns a scan that must be [`RequestScan::reset`] first; until then it expects a chat request.
     pub fn new() -> RequestScan {
         RequestScan::default()
     }
 
-    /// Lends it the part that [`RequestScan::take_work`] has taken from another scan.
+    /// Returns the part that [`RequestScan::take_work`] has taken from another scan.
     #[inline]
     pub fn give_work(&mut self, work: Option<Box<ScanWork>>) {
         self.work = work;
     }
 
-    /// Takes the part that only a body that is not complete needs.
+    /// Takes the part that only an incomplete body needs.
     #[inline]
     pub fn take_work(&mut self) -> Option<Box<ScanWork>> {
         self.work.take()
     }
 
-    /// Begins another body; storage is kept.
+    /// Begins another body and keeps the storage.
     pub fn reset(&mut self, shape: Dialect) {
         self.begin(shape, true);
     }
 
-    /// Begins a body whose tokens are to be counted, as `POST /v1/messages/count_tokens` is: `max_tokens` not required.
+    /// Begins the body of a token count, as for `POST /v1/messages/count_tokens`: `max_tokens` is not required.
     pub fn reset_count(&mut self, shape: Dialect) {
         self.begin(shape, false);
     }
@@ -88,7 +89,7 @@ impl RequestScan {
         self.done = false;
     }
 
-    /// Looks at what has come: `body` is everything so far, from its first byte on.
+    /// Scans the bytes that have arrived. `body` is everything so far, from its first byte on.
     pub fn feed(&mut self, body: &[u8]) -> Result<(), Invalid> {
         let work = self.work.get_or_insert_default();
         let scanned = work.scanner.scan(body, &mut work.checks);
@@ -98,7 +99,7 @@ impl RequestScan {
         work.verdict(scanned)
     }
 
-    /// The body is complete: looks at the rest and at what is missing.
+    /// Scans the rest of a complete body and checks that nothing is missing.
     pub fn finish(&mut self, body: &[u8]) -> Result<(), Invalid> {
         let work = self.work.get_or_insert_default();
         let scanned = work.scanner.finish(body, &mut work.checks);
@@ -127,36 +128,36 @@ impl RequestScan {
         }
     }
 
-    /// Bytes of storage that grow with what is in the body; 0 for an ordinary request.
+    /// Bytes of storage that grow with the body; 0 for an ordinary request.
     #[inline]
     pub fn storage(&self) -> usize {
         self.fields().storage() + self.tokens().storage()
     }
 
-    /// Estimated tokens of the prompt: system, messages, tools, images, what the answer is to fit. `body` is all of
-    /// what has been scanned.
+    /// Estimated tokens of the prompt: system, messages, tools, images and the response format. `body`: all scanned
+    /// bytes.
     pub fn prompt_tokens<'a>(&'a self, body: &'a [u8]) -> PromptTokens<'a> {
         PromptTokens::Later(self.tokens(), body)
     }
 
-    /// Bytes of unknown members, their names included; known after [`RequestScan::finish`].
+    /// Bytes of unknown members including their names. Known after [`RequestScan::finish`].
     #[inline]
     pub fn unknown_bytes(&self) -> u64 {
         self.unknown.into()
     }
 
-    /// Upper bound of [`RequestScan::prompt_tokens`], known without another look at the body.
+    /// Upper bound of [`RequestScan::prompt_tokens`], known without reading the body again.
     pub fn prompt_tokens_max(&self) -> u64 {
         self.tokens().tokens_max()
     }
 
-    /// Those of [`RequestScan::prompt_tokens`] that stand for files of unknown size: their provider fetches them.
+    /// The part of [`RequestScan::prompt_tokens`] for files of unknown size that the provider fetches.
     #[inline]
     pub fn tokens_fetched(&self) -> u64 {
         self.tokens().tokens_fetched()
     }
 
-    /// About as many as [`RequestScan::prompt_tokens`], known without another look at the body.
+    /// Approximation of [`RequestScan::prompt_tokens`], known without reading the body again.
     pub fn prompt_tokens_about(&self) -> u64 {
         self.tokens().tokens_about()
     }
@@ -169,7 +170,7 @@ impl Default for ScanWork {
 }
 
 impl ScanWork {
-    /// Bytes of storage that grow with what is in a body; 0 after an ordinary one.
+    /// Bytes of storage that grow with the body; 0 after an ordinary one.
     #[inline]
     pub fn storage(&self) -> usize {
         self.checks.fields.storage() + self.checks.tokens.storage()

@@ -1,7 +1,7 @@
-//! Translates a request of one shape into a request of another: a reader and a writer per shape around common types.
+//! Translates a request of one format into a request of another: a reader and a writer per format around common types.
 //!
 //! Owns what a translation keeps, changes, drops and refuses. Must never change a number, the order of members inside
-//! an argument, or a byte of text. Called by the gateway for a route whose upstream speaks another shape; the body has
+//! an argument, or a byte of text. Called by the gateway for a route whose upstream has another format. The body has
 //! passed [`super::RequestScan`] and is valid.
 
 mod ask;
@@ -47,7 +47,7 @@ fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<RequestText<'a>> {
     }
 }
 
-/// Notes the members that the target's format or its model lacks, or a part of them.
+/// Notes the members that the target's format or model lacks in whole or in part.
 fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
     let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
     let stops_max = match ask.target.shape {
@@ -74,9 +74,8 @@ fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut Translatio
     state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
 }
 
-/// Writes a request of shape `from` in the shape of the target. The [`TranslationState`] is needed to translate the
-/// answer back.
-/// [`Invalid`] where a specified field cannot be expressed there; `out` then holds nothing of use.
+/// Writes a request of format `from` in the target's format. The [`TranslationState`] is needed to translate the
+/// answer. [`Invalid`] if a specified field cannot be expressed there; the content of `out` is then meaningless.
 pub fn request(
     from: Dialect,
     body: &[u8],
@@ -107,7 +106,7 @@ pub fn request(
         Dialect::Responses => to_responses::write(&ask, &talk, &mut state, out)?,
     }
     if !target.capabilities.params.is_empty() {
-        // So that storage does not double for a few words.
+        // Prevents the storage from doubling for a few more bytes.
         out.reserve_exact(target.capabilities.params_room());
         params::write(&target.capabilities.params, out);
     }

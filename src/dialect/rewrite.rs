@@ -1,7 +1,7 @@
-//! A request body on its way to an upstream of the same shape, as a list of pieces: never a second copy of it.
+//! A request body for an upstream of the same format, as a list of pieces: the body is never copied.
 //!
-//! Owns what is left out, replaced and added. Must never touch what it does not name. Called by the gateway when it
-//! writes a request upstream, once for each attempt.
+//! Owns what is omitted, replaced and added. Must never touch any other byte. Called by the gateway when it writes a
+//! request upstream, once per attempt.
 
 mod billed;
 mod tools;
@@ -36,7 +36,7 @@ enum Fate {
     AskUsage,
     /// The bound on completion tokens, under its other name.
     Bound,
-    /// The list of additional output, with the reasoning to be returned added.
+    /// The `include` list, with the reasoning added.
     Include,
 }
 
@@ -46,22 +46,21 @@ const ENCRYPTED: &str = "reasoning.encrypted_content";
 /// The role that every chat upstream accepts instead of `developer`.
 const SYSTEM: &str = "system";
 
-/// Members, and cuts, up to which a request is ordinary.
+/// Numbers of members and cuts up to which a request counts as ordinary.
 const ORDINARY: usize = 64;
-/// Pieces that one member may become: a comma, what stands before its value, and the value.
+/// Maximum pieces per member: a comma, the bytes before its value, and the value.
 const PIECES_EACH: usize = 3;
 /// Pieces for each cut: the bytes before it and its replacement.
 const PIECES_CUT: usize = 2;
 
 impl Fields {
-    /// Bytes of storage that the tables of members and cuts take, with that of the pieces which a body is sent in; 0
-    /// for an ordinary request.
+    /// Bytes of storage for the tables of members and cuts and for the resulting pieces; 0 for an ordinary request.
     pub fn storage(&self) -> usize {
         let (members, cuts) = (self.members.capacity(), self.cuts.capacity());
         if members <= ORDINARY && cuts <= ORDINARY {
             return 0;
         }
-        // Vectors that grow have room for twice what is in them.
+        // Growing vectors have up to twice the capacity they need.
         let pieces = 2 * (PIECES_EACH * members + PIECES_CUT * cuts);
         let each_cut = size_of::<Span>() + 2 * SYSTEM.len();
         members * size_of::<Member>() + cuts * each_cut + pieces * size_of::<RewritePiece>()
@@ -70,7 +69,7 @@ impl Fields {
 
 struct Writer<'a> {
     body: &'a [u8],
-    /// Spans that are left out of the body, the next one first. An empty one is where a thought signature is missing.
+    /// Spans that are omitted from the body, in order. An empty one marks a missing thought signature.
     cuts: &'a [Span],
     /// Replacement for each cut.
     instead: &'static str,
@@ -79,13 +78,18 @@ struct Writer<'a> {
     total: u64,
 }
 
-/// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
-/// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
-/// asked for where the target reports it, the bound on completion tokens under the name it goes by there, the role
-/// `developer` made `system` where the target does not take it, the word for thought signatures that are missing, and
-/// the members that the configuration writes; of a responses request the tools left out that run at the provider.
-/// Refills `text` and `pieces`; returns the length of all pieces together. [`Invalid`] where none of its tools is left,
-/// or where it names an object that is stored at the provider.
+/// Lays out `body` for an upstream of the same format:
+/// - omits members outside the tables, on the deny list or in `drop_params`, and reasoning without a signature;
+/// - replaces or adds `model`, and sets `n` to 1;
+/// - requests `stream_options.include_usage` if the target reports it;
+/// - sends the bound on completion tokens under the target's name for it;
+/// - replaces the role `developer` by `system` if the target does not accept it;
+/// - adds the placeholder for missing thought signatures;
+/// - writes the members from the configuration;
+/// - omits provider-hosted tools of a responses request.
+///
+/// Refills `text` and `pieces` and returns the total length of the pieces. [`Invalid`] if no tool is left, or if the
+/// body names an object stored at the provider.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],
@@ -115,13 +119,13 @@ pub fn rewrite(
     Ok(writer.total)
 }
 
-/// Lays out a body member by member. `ask`: usage is to be asked for.
+/// Lays out a body member by member. `ask`: usage is to be requested.
 fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &RequestTarget<'_>, ask: bool) {
     let body = writer.body;
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else { return };
     writer.body(0, first.start());
     let (mut wrote, mut has_model, mut asked) = (false, false, !ask);
-    // What of the body stays and is not written yet: members that are kept, with what lies between them.
+    // Kept members, and the bytes between them, that are not written yet.
     let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
         let fate = fate_beside(shape, body, fields, member, with, ask);
@@ -172,7 +176,7 @@ fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &R
     writer.body(last.end(), body.len());
 }
 
-/// True if nothing of a request becomes another for a target but its model: so it is with nearly all, and then its
+/// True if only the model differs for this target, as for nearly all requests. The members then need no check.
 /// members need not be gone through.
 fn goes_as_it_is(shape: Dialect, fields: &Fields, takes: &Capabilities) -> bool {
     let keeps_bound = fields.max_tokens.is_none() || shape == Dialect::Messages || !takes.max_completion_tokens;
@@ -183,9 +187,9 @@ fn goes_as_it_is(shape: Dialect, fields: &Fields, takes: &Capabilities) -> bool 
         && takes.params.is_empty()
 }
 
-/// Names of the members that an upstream is not sent: of the same shape those that [`rewrite`] leaves out, of the other
-/// one those that no translation reads. Inside their quotes, escapes still in them. A request without such members
-/// costs one look at each.
+/// Names of the members that are not sent upstream: on a route within one format those that [`rewrite`] omits,
+/// otherwise those that no translation reads. Each is the inside of its quotes, with escapes. A request without such
+/// members costs one check for each member.
 pub fn dropped<'a>(
     shape: Dialect,
     translated: bool,
@@ -208,7 +212,7 @@ pub fn dropped<'a>(
     members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
 }
 
-/// Treatment of a member apart from those that the configuration writes.
+/// Treatment of a member, ignoring those from the configuration.
 #[inline]
 fn fate_beside(
     shape: Dialect,
@@ -225,7 +229,7 @@ fn fate_beside(
     }
 }
 
-/// True if a client's member yields to one that the configuration writes.
+/// True if a client's member is replaced by one from the configuration.
 #[inline]
 fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     let key = member.key.of(body);
@@ -290,8 +294,8 @@ fn goes_on(shape: Dialect, key: &[u8], unknown: UnknownMembers) -> bool {
     }
 }
 
-/// Treatment of the two spellings of a bound: if both are present, the newer one wins if it is usable. The other is
-/// left out, since providers refuse both together, or the one that they do not know.
+/// Treatment of the two names of a bound. If both are present, the newer one applies if it is usable. The other is
+/// omitted: providers refuse the two together, or do not know one of them.
 fn bound_fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &RequestTarget<'_>) -> Fate {
     let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
     let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
@@ -309,7 +313,7 @@ fn bound(shape: Dialect, takes: &Capabilities) -> &'static str {
 }
 
 impl Writer<'_> {
-    /// A part of the body, with what is cut out of it replaced. Parts come in order.
+    /// Writes a part of the body with its cuts replaced. Parts come in order.
     fn body(&mut self, mut start: usize, end: usize) {
         let instead = self.instead;
         while let Some((cut, rest)) = self.cuts.split_first()
@@ -352,7 +356,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The name of a member, with its colon.
+    /// Writes the name of a member and its colon.
     fn name(&mut self, name: &str) {
         self.text(|text| {
             text.push(b'"');
@@ -361,7 +365,7 @@ impl Writer<'_> {
         });
     }
 
-    /// A member that the client has not written; `wrote`: another one stands before it.
+    /// Writes a member that the client has not sent. `wrote`: another member precedes it.
     fn add(&mut self, wrote: &mut bool, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
         if std::mem::replace(wrote, true) {
             self.text(|text| text.push(b','));
@@ -370,7 +374,7 @@ impl Writer<'_> {
         self.text(value);
     }
 
-    /// The members that the configuration writes: some always, others where none of the client's goes on.
+    /// Writes the members from the configuration: some always, others only if the client's own is not sent.
     fn add_params(&mut self, wrote: &mut bool, shape: Dialect, fields: &Fields, with: &RequestTarget<'_>, ask: bool) {
         let body = self.body;
         for param in with.capabilities.params.iter() {

@@ -1,6 +1,6 @@
-//! Identifies the conversation that a request continues, from its body: by a name, otherwise by its beginning; and the
-//! user. Pure. Must never copy the body; called by the gateway for every request that names a user, and for the
-//! conversation if a model has several targets to choose from.
+//! Identifies, from its body, the user of a request and the conversation that it continues: by a name, otherwise by the
+//! conversation's beginning. Pure. Must never copy the body. Called by the gateway for every request that names a user,
+//! and for the conversation if a model has several targets.
 
 use super::relay::Relayed;
 use super::request::{Fields, Name};
@@ -10,15 +10,15 @@ use crate::wire::Dialect;
 use crate::wire::json::Raw;
 use std::borrow::Cow;
 
-/// Bytes at either end of a long text that are looked at.
+/// Bytes hashed at either end of a long text.
 const END: usize = 256;
-/// Blocks of one message, and messages before the first one of a user's, that are looked at.
+/// Maximum number of blocks read in one message, and of messages read before the first user message.
 const ITEMS_MAX: usize = 16;
 
-/// A number for the conversation, the same for each of its turns.
+/// Hash of the conversation, the same for each of its turns.
 pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
     let member = |wanted: Name| member(wanted, body, fields);
-    // Of most it is not said.
+    // Most requests have neither.
     if fields.members.iter().any(|known| matches!(known.name, Name::PromptCacheKey | Name::Metadata)) {
         if let Some(key) = member(Name::PromptCacheKey).string().filter(|key| !key.is_empty()) {
             return mix_bytes(1, key);
@@ -27,7 +27,7 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
             return mix_bytes(2, session.as_bytes());
         }
     }
-    // What begins alike goes together, so that it finds what a server has read of it.
+    // Requests with the same beginning stay together, so that a server's prompt cache has their common prefix.
     if let Dialect::Relay(relay) = shape {
         let first = Relayed::of(relay).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
         return mix_bytes(3, &first[..first.len().min(END)]);
@@ -38,11 +38,11 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
         Dialect::Responses => (member(Name::Instructions), member(Name::Input)),
     };
     let mut begun = texts(3, system);
-    // The input of a response may be a text by itself.
+    // The input of a response may be a single string.
     if talk.string().is_some() {
         return texts(begun, talk);
     }
-    // Mostly the scan has seen where those texts lie.
+    // The scan has usually noted where those texts are.
     if let Some(opening) = fields.opening.texts() {
         return opening.iter().fold(begun, |sum, text| ends(sum, text.of(body)));
     }
@@ -57,23 +57,23 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
     begun
 }
 
-/// User and conversation of a request in the client's own words, as far as it names them. At most [`NAMED_BYTES_MAX`]
-/// bytes of each.
+/// User and conversation of a request in the client's own words, if it names them. At most [`NAMED_BYTES_MAX`] bytes of
+/// each.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub struct Named<'a> {
-    /// `user`, else `safety_identifier`, else `metadata.user_id`, of which Claude Code's forms are taken apart.
+    /// `user`, otherwise `safety_identifier`, otherwise `metadata.user_id`. Claude Code's forms of the last are split.
     pub user: Option<Cow<'a, str>>,
-    /// `prompt_cache_key`, else the session in `metadata.user_id`.
+    /// `prompt_cache_key`, otherwise the session in `metadata.user_id`.
     pub session: Option<Cow<'a, str>>,
 }
 
-/// See [`Named`]. What is of the wrong type, or empty, is absent.
+/// See [`Named`]. An empty value, or one of the wrong type, is absent.
 #[inline]
 pub fn named<'a>(body: &'a [u8], fields: &Fields) -> Named<'a> {
     let says = |name| matches!(name, Name::User | Name::SafetyIdentifier | Name::Metadata | Name::PromptCacheKey);
     match fields.members.iter().any(|known| says(known.name)) {
         true => named_by(body, fields),
-        // Of most it is not said.
+        // Most requests have none of these.
         false => Named::default(),
     }
 }
@@ -101,18 +101,18 @@ fn member<'a>(wanted: Name, body: &'a [u8], fields: &Fields) -> Raw<'a> {
     found.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))
 }
 
-/// A string that is not empty, or how it begins.
+/// A string that is not empty, cut to the bound.
 fn text_of(raw: Raw<'_>) -> Option<Cow<'_, str>> {
     let text = raw.string().filter(|text| !text.is_empty())?;
     Some(match text.get(..NAMED_BYTES_MAX) {
-        // A cut may go through an escape: so they stay as they are.
+        // A cut may split an escape, so escapes stay undecoded.
         Some(begin) if text.len() > begin.len() => String::from_utf8_lossy(begin),
         _ => Raw::text_of(text),
     })
 }
 
-/// User and session in `metadata.user_id`: Claude Code writes JSON there, or `user_…_account_…_session_…`. The account
-/// is the user, where it is known; else the device. Any other text is a user.
+/// User and session in `metadata.user_id`: Claude Code writes JSON there, or `user_…_account_…_session_…`. The user is
+/// the account if known, otherwise the device. Any other text is a user.
 type UserId<'a> = (Option<Cow<'a, str>>, Option<Cow<'a, str>>);
 
 fn user_id(metadata: Raw<'_>) -> Option<UserId<'_>> {
@@ -133,7 +133,7 @@ fn user_id(metadata: Raw<'_>) -> Option<UserId<'_>> {
     Some((Some(text), None))
 }
 
-/// Mixes a content's text: a string, or the text of its blocks. What stands beside that may change from turn to turn.
+/// Hashes the text of a content: a string, or the text of its blocks. Other members may change from turn to turn.
 fn texts(so_far: u64, content: Raw<'_>) -> u64 {
     match content.string() {
         Some(text) => ends(so_far, text),
@@ -194,7 +194,7 @@ mod tests {
         let plain = chat(&format!("\"messages\":[{FIRST}]"));
         let spaced = FIRST.replace("\":\"", "\": \"").replace(",\"", ", \"");
         assert_eq!(chat(&format!("\"messages\":[{spaced}]")), plain);
-        // Neither form of a plain message, or one that is longer: those are walked through.
+        // Messages in another form than the plain ones, or with more members: they are read member by member.
         let turned = r#"{"content":"Be brief.","role":"system"},{"content":"hi","role":"user"}"#;
         let parts =
             r#"{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"hi"}]}"#;
@@ -202,7 +202,7 @@ mod tests {
         for other in [turned, parts, &named, &FIRST.replace(':', " : ")] {
             assert_eq!(chat(&format!("\"messages\":[{other}]")), plain, "{other}");
         }
-        // In pieces it is not noted where they lie.
+        // The scan notes no positions if the body arrives in pieces.
         let body = format!("{{\"model\":\"m\",\"messages\":[{FIRST}]}}");
         let mut scan = RequestScan::new();
         scan.reset(Dialect::Chat);
@@ -210,7 +210,7 @@ mod tests {
         scan.finish(body.as_bytes()).unwrap();
         assert!(scan.fields().opening.texts().is_none());
         assert_eq!(conversation(Dialect::Chat, body.as_bytes(), scan.fields()), plain);
-        // More of them than are noted.
+        // More messages than the scan notes.
         let system = r#"{"role":"system","content":"Be brief."},"#;
         let many = |turned: bool| {
             let more = system.repeat(6);
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(json("d", "", "s"), is("d", "s"));
         assert_eq!(json("", "", "s"), is("", "s"));
         assert_eq!(json("d", "\\u00e4", ""), is("\u{e4}", ""));
-        // What only begins as one of its forms is a user by its whole text.
+        // A text with only the beginning of such a form is a user as a whole.
         for other in
             ["{", "{}", "{\"session_id\":7}", "{\"x\":{\"session_id\":\"s\"}}", "[\"session_id\"]", "user_0a1b"]
         {
@@ -308,7 +308,7 @@ mod tests {
         let nested = format!("{}{}", "{\\\"a\\\":".repeat(60_000), "}".repeat(60_000));
         let [user, session] = who(&format!(",\"metadata\":{{\"user_id\":\"{nested}\"}}"));
         assert_eq!((user.map(|user| user.len()), session), (Some(NAMED_BYTES_MAX), None));
-        // Cut through an escape, and through a character.
+        // A cut within an escape, and within a character.
         for (text, at) in [("\\u00fc", 1), ("\\u00fc", 4), ("\u{fc}", 1)] {
             let found = who(&format!(",\"user\":\"{}{text}{}\"", long(NAMED_BYTES_MAX - at), long(9)));
             assert!(found[0].as_ref().is_some_and(|user| user.starts_with(&long(NAMED_BYTES_MAX - at))));

@@ -1,21 +1,22 @@
-//! Thought signatures of Gemini in the chat format: a provider puts one on the first tool call of an answer and wants
-//! it back on the same call (`extra_content.google.thought_signature`).
+//! Thought signatures of Gemini in the chat format: a provider puts one on the first tool call of an answer and
+//! requires it on the same call in later requests (`extra_content.google.thought_signature`).
 //!
-//! Owns the member's form and the models that check it. Translations carry a signature in a [`super::carrier`], as the
-//! block of reasoning directly before its call.
+//! Owns the member's form and the list of models that check it. Translations carry a signature in a [`super::carrier`],
+//! as the block of reasoning directly before its call.
 
 use super::request::{Fields, Name};
 use crate::wire::Span;
 use crate::wire::json::{Raw, eq_unescaped, key, write_inside};
 
-/// Word that a provider accepts instead of a signature. It costs quality, so only a call that is checked gets it.
+/// Placeholder that a provider accepts instead of a signature. It costs quality, so only a call that is checked gets
+/// it.
 pub(super) const SKIP: &[u8] = b"skip_thought_signature_validator";
 /// Name of a signature in a block of reasoning.
 const MEMBER: &str = "thought_signature";
-/// Member in which OpenRouter hands over signatures, among other reasoning.
+/// Member in which OpenRouter returns signatures, among other reasoning.
 pub(super) const DETAILS: &str = "reasoning_details";
 
-/// True for the names of models that refuse a call without its signature: `gemini-3…` and later, but not `…-image`.
+/// True for models that refuse a call without its signature: `gemini-3…` and later, except `…-image`.
 pub fn is_required(model: &str) -> bool {
     let name = ["models/", "google/"].iter().find_map(|owner| model.strip_prefix(owner)).unwrap_or(model);
     let Some(version) = name.strip_prefix("gemini-") else { return false };
@@ -56,8 +57,8 @@ pub(super) fn write(signature: Option<&[u8]>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\"}}");
 }
 
-/// Where in a chat request a call ends that is checked and has no signature: the first of each message after the newest
-/// user message.
+/// Ends of the calls in a chat request that lack a required signature. Only the first call of each message after the
+/// newest user message requires one.
 pub(super) fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
     let mut found = Vec::new();
     let list = fields.members.iter().find(|member| member.name == Name::Messages);
@@ -67,7 +68,7 @@ pub(super) fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
             found.clear();
         }
         let Some(call) = calls.and_then(|calls| calls.items().next()).filter(|_| details.is_none()) else { continue };
-        // One that is `null` is left to the client: the name must not occur twice.
+        // A member with the value `null` is left to the client: the name must not occur twice.
         if call.get("function").is_some() && !call.members().any(|(key, _)| eq_unescaped(key, "extra_content")) {
             let end = call.bytes().as_ptr_range().end as usize - body.as_ptr() as usize - 1;
             found.push(Span::new(end, end));

@@ -1,8 +1,7 @@
-//! An upstream stream on its way to a client: splits bytes into events, holds back the event under way, handles the
-//! end.
+//! An upstream stream on its way to a client: splits bytes into events, buffers an incomplete event, handles the end.
 //!
 //! Owns the splitting, the bound on one event and the storage of the current one. Must never know the meaning of an
-//! event: the tap does (for a stream that keeps its shape), or the conversion (for one that changes it). Called by the
+//! event: the tap does (for a stream that keeps its format), or the conversion (for one that changes it). Called by the
 //! gateway's relay, which does not distinguish the two.
 
 mod halves;
@@ -25,18 +24,18 @@ use std::num::{NonZeroU16, NonZeroU32};
 pub struct Fed {
     /// Data events seen; comments and pings are not counted.
     pub events: u32,
-    /// The event that ends the stream has been relayed: nothing more will come.
+    /// The event that ends the stream has been relayed; nothing follows it.
     pub finished: bool,
 }
 
-/// An upstream stream on its way to a client. Memory is O(1) except for the event under way and, if the shape changes,
+/// An upstream stream on its way to a client. Memory is O(1) except for the current event and, if the format changes,
 /// tool arguments that wait within a named bound.
 #[derive(Debug)]
 pub struct SseStream {
     splitter: Splitter,
-    /// The event under way; empty while events arrive whole.
+    /// The current event, if incomplete; empty while events arrive whole.
     held: Buf,
-    /// Bytes that one event may have.
+    /// Maximum bytes of one event.
     max_event: u32,
     /// Position in the last call's output at which the end of the stream begins; see [`SseStream::end_at`].
     end_at: Option<NonZeroU32>,
@@ -44,12 +43,12 @@ pub struct SseStream {
     seen: u32,
     /// Part of the answer has been written.
     begun: bool,
-    /// The first half of a character that was cut in two, until the other comes.
+    /// The first half of a UTF-16 surrogate pair, until the second half arrives.
     half: Option<NonZeroU16>,
     inner: EventHandler,
 }
 
-/// A place in what is written, counted from 1 so that none takes no room.
+/// An offset in the output, stored plus 1 so that `None` takes no space.
 fn place(at: usize) -> Option<NonZeroU32> {
     NonZeroU32::new(at as u32 + 1)
 }
@@ -57,22 +56,22 @@ fn place(at: usize) -> Option<NonZeroU32> {
 /// Handler of the events.
 #[derive(Debug)]
 enum EventHandler {
-    /// The client speaks the upstream's shape.
+    /// The client has the upstream's format.
     Same(Tap),
-    /// The client speaks another shape.
+    /// The client has another format.
     Translated(Box<Convert>),
 }
 
 impl SseStream {
-    /// At the start of a stream for a client of the upstream's shape. `show_usage`: the client has asked for the usage
-    /// chunk (chat only). `max_event` in bytes.
+    /// Returns a stream at its start, for a client of the upstream's format. `show_usage`: the client asked for the
+    /// usage chunk (chat only). `max_event` in bytes.
     pub fn same(dialect: Dialect, show_usage: bool, max_event: usize) -> SseStream {
         SseStream::new(max_event, EventHandler::Same(Tap::new(dialect, show_usage)))
     }
 
-    /// At the start of an upstream's stream of shape `from`, for a client of shape `to`. `state` is what the request's
-    /// translation left; `show_usage`: a chat client has asked for the usage chunk. In bytes: `max_event`, and
-    /// `max_answer`, which a shape whose last event repeats the answer may hold of it.
+    /// Returns an upstream's stream of format `from` at its start, for a client of format `to`. `state` comes from the
+    /// translation of the request; `show_usage`: a chat client asked for the usage chunk. In bytes: `max_event`, and
+    /// `max_answer`, the part of an answer that may be held if the last event of its format repeats it.
     pub fn translated(
         way: (Dialect, Dialect),
         state: TranslationState,
@@ -97,9 +96,8 @@ impl SseStream {
         }
     }
 
-    /// Resets it to the start of another stream that keeps its shape; see [`SseStream::same`]. Storage is kept, except
-    /// that of a translation, which belongs to its stream. The pool's storage must have been released:
-    /// [`SseStream::release`].
+    /// Resets it to the start of another stream within one format; see [`SseStream::same`]. Storage is kept, except
+    /// that of a translation, which belongs to its stream. [`SseStream::release`] must have been called before.
     pub fn restart(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) {
         debug_assert_eq!(self.capacity(), 0);
         self.splitter.reset();
@@ -111,14 +109,14 @@ impl SseStream {
         }
     }
 
-    /// The stream has so many texts, each with an end of its own: it keeps its shape.
+    /// Sets the number of choices in a stream within one format; each has an end of its own.
     pub fn awaits(&mut self, choices: u32) {
         if let EventHandler::Same(tap) = &mut self.inner {
             tap.awaits(choices);
         }
     }
 
-    /// So many events of the answer have gone out already, while the upstream was silent: [`opening`].
+    /// Continues after `events` events were sent while the upstream was silent; see [`opening`].
     pub fn resume(&mut self, events: u16, created: u64) {
         match &mut self.inner {
             EventHandler::Same(tap) => tap.resume(events),
@@ -137,8 +135,8 @@ impl SseStream {
         }
     }
 
-    /// Appends a sign of life that lets neither a proxy nor the client itself cut the line. How many events of a
-    /// response have gone out then.
+    /// Appends a heartbeat, which keeps proxies and the client from closing the connection. Returns the number of
+    /// events of a response sent so far.
     pub fn heartbeat(&mut self, shape: Dialect, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
         let told = match &mut self.inner {
             EventHandler::Same(tap) => tap.heartbeat(out),
@@ -150,12 +148,12 @@ impl SseStream {
         u16::try_from(told.unwrap_or(0)).unwrap_or(u16::MAX)
     }
 
-    /// True if upstream and client speak the same shape.
+    /// True if upstream and client have the same format.
     pub fn keeps_shape(&self) -> bool {
         matches!(self.inner, EventHandler::Same(_))
     }
 
-    /// Takes decoded body bytes; complete events are appended to `out`. Bytes after the end of the stream are ignored.
+    /// Takes decoded body bytes and appends complete events to `out`. Bytes after the end of the stream are ignored.
     pub fn feed(
         &mut self,
         data: &[u8],
@@ -170,8 +168,8 @@ impl SseStream {
         fed
     }
 
-    /// Relays an event at the front of `data` that differs from the one before only in its text, as nearly all do;
-    /// returns its length. 0 if it is another event, and nothing has been done; [`SseStream::feed`] takes what follows.
+    /// Relays an event at the front of `data` that differs from the previous one only in its text, as nearly all do,
+    /// and returns its length. 0 for any other event: nothing is done, and [`SseStream::feed`] must take it.
     #[inline]
     pub fn feed_alike(&mut self, data: &[u8], pool: &mut Pool, out: &mut Vec<u8>) -> usize {
         let is_amid = self.end_at.is_none() && !self.inner.finish_seen() && !self.inner.finished();
@@ -185,7 +183,7 @@ impl SseStream {
         len
     }
 
-    /// Hands on an event at the front of `buf` that is like the one before; its length.
+    /// Relays an event at the front of `buf` that matches the template; returns its length.
     #[inline]
     fn alike(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         if !self.begun || !self.splitter.is_between() {
@@ -232,8 +230,8 @@ impl SseStream {
         Ok(Fed { events, finished })
     }
 
-    /// The body has ended as HTTP has it, or the wait for a missing end is over. Writes the end that is missing after
-    /// a finish reason; [`StreamFault::Incomplete`] if the answer itself is cut short.
+    /// Handles the end of the body, or the end of the wait for a missing end. Writes the formal end if a finish reason
+    /// has arrived; returns [`StreamFault::Incomplete`] if the answer itself is cut off.
     pub fn end(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         let mut held = std::mem::take(&mut self.held);
         let last = self.last(held.bytes(), me, out);
@@ -242,19 +240,19 @@ impl SseStream {
         if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
     }
 
-    /// True if JSON arrives in the place of events: no line of a stream begins with a brace.
+    /// True if JSON arrives instead of events: no line of a stream begins with a brace.
     fn is_document(&self, data: &[u8]) -> bool {
         self.held.bytes().first().or(data.first()) == Some(&b'{')
     }
 
-    /// Takes the JSON document that has arrived in the place of events, for [`SseStream::whole`].
+    /// Takes the JSON document that has arrived instead of events, for [`SseStream::whole`].
     pub fn take_document(&mut self) -> Option<Buf> {
         (self.seen == 0 && self.is_document(b"")).then(|| std::mem::take(&mut self.held))
     }
 
-    /// Takes a complete response of the upstream's shape `from` in the place of the whole stream, since some servers
-    /// answer a stream request so. Events without their content type are read as such. The result is appended to `out`.
-    /// An error if the response cannot be passed on.
+    /// Takes a complete response of the upstream's format `from` instead of a stream: some servers answer a stream
+    /// request with one. Events without their content type are read as events. The result is appended to `out`. An
+    /// error if the response cannot be passed on.
     pub fn whole(
         &mut self,
         from: Dialect,
@@ -271,7 +269,7 @@ impl SseStream {
             text.clear();
             events::write(from, body, &mut text);
         }
-        // The bound on a complete response holds in the place of that on an event.
+        // The bound on a complete response replaces the one on an event.
         self.max_event = u32::MAX;
         let fed = self.feed(if is_document { &text } else { body }, pool, me, out);
         Ok(match fed {
@@ -280,7 +278,7 @@ impl SseStream {
         })
     }
 
-    /// What has been overheard so far.
+    /// Usage observed so far.
     pub fn observed(&self) -> ObservedUsage {
         match &self.inner {
             EventHandler::Same(tap) => tap.observed(),
@@ -288,18 +286,19 @@ impl SseStream {
         }
     }
 
-    /// True once a finish reason has come: only the formal end may be missing.
+    /// True once a finish reason has arrived: only the formal end may be missing.
     pub fn finish_seen(&self) -> bool {
         self.inner.finish_seen()
     }
 
-    /// Every text that has begun has ended, of a stream of several: if no more comes, the rest is not to be had.
+    /// True if every choice that has begun has ended, in a stream of several. If nothing more arrives, the rest is
+    /// lost.
     pub fn may_be_done(&self) -> bool {
         matches!(&self.inner, EventHandler::Same(tap) if tap.all_ended())
     }
 
-    /// Where the end of the stream begins, in bytes of `out` as of the last [`SseStream::feed`]: at the event with the
-    /// finish reason, or at the one that ends the stream without any. `None`: it has not come yet.
+    /// Offset in `out`, as of the last [`SseStream::feed`], at which the end of the stream begins: the event with the
+    /// finish reason, or the final event of a stream without one. `None`: not arrived yet.
     pub fn end_at(&self) -> Option<usize> {
         self.end_at.map(|at| at.get() as usize - 1)
     }
@@ -309,12 +308,12 @@ impl SseStream {
         self.seen
     }
 
-    /// Bytes of the event under way.
+    /// Bytes of the current event.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Bytes that wait beyond the event under way: tool arguments whose turn has not come.
+    /// Bytes held in addition to the current event: tool arguments that wait.
     pub fn waiting(&self) -> usize {
         match &self.inner {
             EventHandler::Same(_) => 0,
@@ -322,20 +321,20 @@ impl SseStream {
         }
     }
 
-    /// Bytes of storage that the pool has lent for the event under way and what waits beyond it.
+    /// Bytes of pool storage for the current event and for the bytes held in addition.
     pub fn capacity(&self) -> usize {
         let beside = if let EventHandler::Translated(convert) = &self.inner { convert.charged() } else { 0 };
         self.held.capacity() + beside
     }
 
-    /// Bytes that [`SseStream::feed`] with `bytes` may add to what is held, and to what it has given out.
+    /// Bytes that [`SseStream::feed`] with `bytes` may add to the held bytes and to the output.
     pub fn growth(&self, bytes: usize) -> usize {
         let (held, storage) = (self.held.len(), self.held.capacity());
         let beside = if self.keeps_shape() { 0 } else { bytes };
         bytes + beside + if held + bytes <= storage { 0 } else { storage.max(bytes) }
     }
 
-    /// Drops the event under way and gives its storage back.
+    /// Drops the current event and returns its storage.
     pub fn release(&mut self, pool: &mut Pool) {
         self.held.release(pool);
         if let EventHandler::Translated(convert) = &mut self.inner {
@@ -343,7 +342,7 @@ impl SseStream {
         }
     }
 
-    /// Hands on every complete event at the front of `buf`; how many bytes that was.
+    /// Relays every complete event at the front of `buf`; returns the number of bytes relayed.
     fn cut(
         &mut self,
         buf: &[u8],
@@ -382,7 +381,7 @@ impl SseStream {
         Ok(used)
     }
 
-    /// Hands on the event that the stream has ended in the middle of, if there is one.
+    /// Relays an event that the end of the stream has cut off, if there is one.
     fn last(&mut self, buf: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if self.inner.finished() {
             return Ok(());
@@ -390,7 +389,7 @@ impl SseStream {
         let Some(event) = self.splitter.last(buf) else { return Ok(()) };
         let before = out.len();
         match self.inner.event(&frame(&self.splitter, &event, buf), me, out) {
-            // Half an event: the stream was cut.
+            // An incomplete event: the stream was cut off.
             Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
             other => self.opens(other?, before, out),
         }
@@ -400,8 +399,8 @@ impl SseStream {
         Ok(())
     }
 
-    /// Only an event opens a stream; so the client's bytes do not depend on whether a heartbeat arrived together with
-    /// the first one.
+    /// Writes the start of the stream only for a real event, so that the client's bytes do not depend on whether a
+    /// heartbeat arrived together with the first one.
     fn opens(&mut self, life: bool, before: usize, out: &mut Vec<u8>) {
         self.begun |= life && out.len() > before;
         if !self.begun {
@@ -420,8 +419,8 @@ impl EventHandler {
         }
     }
 
-    /// Relays an event at the front of `buf` that differs from the one before only in its text: it counts as a sign of
-    /// progress and changes nothing else. Returns its length.
+    /// Relays an event at the front of `buf` that differs from the previous one only in its text: it counts as a sign
+    /// of progress and changes nothing else. Returns its length.
     #[inline]
     fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         match self {
@@ -430,7 +429,7 @@ impl EventHandler {
         }
     }
 
-    /// The event that ends the stream has been dealt with.
+    /// True once the event that ends the stream is handled.
     fn finished(&self) -> bool {
         match self {
             EventHandler::Same(tap) => tap.finished(),
@@ -438,7 +437,7 @@ impl EventHandler {
         }
     }
 
-    /// A finish reason has come: only the formal end may be missing.
+    /// True once a finish reason has arrived: only the formal end may be missing.
     fn finish_seen(&self) -> bool {
         match self {
             EventHandler::Same(tap) => tap.finish_seen(),
@@ -446,7 +445,7 @@ impl EventHandler {
         }
     }
 
-    /// The stream has ended without the event that ends it: writes that if nothing else is missing.
+    /// Handles a stream without its final event: writes that event if nothing else is missing.
     fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         match self {
             EventHandler::Same(tap) => tap.close(me, out),
@@ -455,7 +454,7 @@ impl EventHandler {
     }
 }
 
-/// Appends the sign of life that every client of this shape takes at any time.
+/// Appends the heartbeat that every client of this format accepts at any time.
 pub fn heartbeat(shape: Dialect, out: &mut Vec<u8>) {
     out.extend_from_slice(match shape {
         Dialect::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
@@ -463,8 +462,8 @@ pub fn heartbeat(shape: Dialect, out: &mut Vec<u8>) {
     });
 }
 
-/// Appends a sign of life before an answer has begun, for a client of shape `shape`. `events` of an answer have gone
-/// out before; how many it is then. `state`: the request's translation, where there is one.
+/// Appends a heartbeat before an answer has begun, for a client of format `shape`. `events` were sent before; returns
+/// the new number. `state`: the translation of the request, if there is one.
 pub fn opening(
     shape: Dialect,
     events: u16,
@@ -481,7 +480,7 @@ pub fn opening(
     }
 }
 
-/// Appends the client's error event for an answer that fails before any of it arrived, after `events` were sent.
+/// Appends the client's error event for an answer that fails before any of it has arrived, after `events` were sent.
 pub fn failure(
     shape: Dialect,
     events: u16,
@@ -494,7 +493,7 @@ pub fn failure(
         Dialect::Responses => {
             let plain = TranslationState::default();
             let (nothing, state) = (ObservedUsage::default(), state.unwrap_or(&plain));
-            // Codex reads the failure of a response that has begun.
+            // Codex reads the failure of a response only if that response has begun.
             let events = match events {
                 0 if words.is_overflow() => write_opening(0, state, me, out),
                 events => u64::from(events),
@@ -505,12 +504,12 @@ pub fn failure(
     }
 }
 
-/// A bound on one event as it is kept; offsets into one have 32 bits.
+/// Clamps a bound on one event: offsets into an event have 32 bits.
 fn bound(max_event: usize) -> u32 {
     u32::try_from(max_event).unwrap_or(u32::MAX)
 }
 
-/// Gives an event that its stream ended with the empty line that it lacks: without it a client would drop it.
+/// Adds the missing empty line after the last event of a stream: without it a client would drop the event.
 fn finish_event(out: &mut Vec<u8>) {
     let missing: &[u8] = match out.as_slice() {
         [.., b'\n', b'\n'] | [.., b'\n', b'\r', b'\n'] => b"",

@@ -1,7 +1,7 @@
-//! Answers that keep their shape: passed on byte for byte except `id` and `model`; their usage is observed on the way.
+//! Answers within one format: passed on byte for byte except `id` and `model`; their usage is observed.
 //!
-//! Owns the splicing and the end of a stream. Must never re-order, re-number or re-write what an upstream says.
-//! Called by [`super::stream`] for the events of a stream, by the gateway for whole answers.
+//! Owns the splicing and the end of a stream. Must never re-order, re-number or rewrite an upstream's content. Called
+//! by [`super::stream`] for the events of a stream, and by the gateway for complete answers.
 
 mod event;
 mod hidden;

@@ -1,28 +1,28 @@
-//! The last event that carried one piece of text and nothing else of interest, cut around that text. Most events of a
-//! stream differ from the one before in their text alone; such a one is compared byte for byte with the template, and
-//! only its text is looked at. That is a tenth of the work of reading it as JSON.
+//! The last event that carried one piece of text and nothing else of interest, split around that text. Most events of a
+//! stream differ from the previous one only in their text. Such an event is compared with the template byte for byte,
+//! and only its text is read. That takes a tenth of the work of reading it as JSON.
 //!
-//! Owns the comparison. Must never pass an event that reading would treat otherwise: prefix and suffix are equal to
-//! those of an event that was read, and what stands between them is the inside of a JSON string. Called by
-//! `tap::event` and `convert`.
+//! Owns the comparison. Must never pass an event that the parser would treat otherwise: prefix and suffix equal those
+//! of a parsed event, and the bytes between them are the inside of a JSON string. Called by `tap::event` and `convert`.
 
 use crate::wire::Span;
 use crate::wire::json::{is_string_inside, string_end};
 use std::ops::Range;
 
-/// The name of the events that carry a message's text.
+/// Name of the events with a message's text.
 pub(super) const DELTA: &[u8] = b"content_block_delta";
-/// Bytes before the data of such an event, and of a chunk, as most servers write them.
+/// Bytes before the data of such an event, and before that of a chunk, as most servers write them.
 pub(super) const DELTA_BEGIN: &[u8; 33] = b"event: content_block_delta\ndata: ";
 pub(super) const CHUNK_BEGIN: &[u8; 6] = b"data: ";
 
-/// Bytes of an event's data that is kept as a template.
+/// Maximum bytes of an event's data for a template.
 const EVENT_MAX: usize = 2048;
-/// Bytes of what the client was sent for it: so much larger is no identity.
+/// Maximum bytes of its output. If an identity makes the output larger than that, no template is learned.
 const SENT_MAX: usize = 2 * EVENT_MAX;
-/// Places where events may differ.
+/// Maximum number of values in which events may differ.
 const HOLES_MAX: usize = 3;
-/// Templates in a row that no event fitted, after which no more are learned: the events differ in more than a text.
+/// Maximum number of templates in a row that no event matched. After that no more are learned: the events differ in
+/// more than a text.
 const MISSES_MAX: u8 = 8;
 
 /// Kind of value that may differ from one event to the next.
@@ -32,7 +32,7 @@ pub(super) enum Hole {
     Text,
     /// A whole number that Tollgate does not read, such as the event's own.
     Count,
-    /// A string that nobody here reads, such as what hides an event's length.
+    /// A string that Tollgate does not read, such as padding that hides an event's length.
     Padding,
 }
 
@@ -43,7 +43,7 @@ impl Hole {
 /// Form of a stored event.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum EventForm {
-    /// The data has line ends outside the text, so it spans several lines, and is compared once they are joined.
+    /// The data has line ends outside the text, so it spans several lines and is compared after they are joined.
     #[default]
     Lines,
     /// A single line in which only the text differs.
@@ -51,14 +51,14 @@ enum EventForm {
     /// A single line with several holes. A table of them precedes the bytes: the kind of each, and the number of bytes
     /// before it.
     Holes,
-    /// No event is compared any more: the bytes are the response in which the stream has failed.
+    /// Not a template: the bytes are the response that reported the failure of the stream.
     Failed,
 }
 
 /// Bytes of one entry of that table.
 const ENTRY: usize = 3;
 
-/// See the head of this file.
+/// See the top of this file.
 #[derive(Debug, Default)]
 pub(super) struct EventTemplate {
     /// Prefix and suffix of the event's data, then prefix and suffix of what the client was sent for it.
@@ -67,36 +67,36 @@ pub(super) struct EventTemplate {
     suffix: u16,
     sent_prefix: u16,
     form: EventForm,
-    /// Templates learned since the last one that an event fitted.
+    /// Templates learned since the last match.
     misses: u8,
 }
 
 impl EventTemplate {
-    /// Forgets the event; what comes next is another matter.
+    /// Forgets the template.
     pub(super) fn forget(&mut self) {
         self.bytes.clear();
     }
 
-    /// Back to the start of another stream; storage is kept.
+    /// Resets it for another stream and keeps the storage.
     pub(super) fn reset(&mut self) {
         drop(self.take_failed());
         self.bytes.clear();
         self.misses = 0;
     }
 
-    /// Keeps the response in which the stream has failed, until the client gets it.
+    /// Stores the response that reported the failure of the stream, until it is sent to the client.
     pub(super) fn hold_failed(&mut self, response: &[u8]) {
         (self.bytes, self.form) = (response.to_vec(), EventForm::Failed);
     }
 
-    /// The response that is held.
+    /// Takes the stored response.
     pub(super) fn take_failed(&mut self) -> Option<Vec<u8>> {
         let held = self.form == EventForm::Failed && !self.bytes.is_empty();
         held.then(|| std::mem::take(&mut self.bytes))
     }
 
-    /// Keeps an event: `text` is its text within `data`, which the client was sent at offset `at` of `sent`. Of an
-    /// event that is passed on as it came, `sent` is the text alone: nothing is rendered.
+    /// Learns an event: `text` is its text within `data`, which the client got at offset `at` of `sent`. For an event
+    /// passed on unchanged, `sent` is only the text: nothing is rendered.
     pub(super) fn learn(&mut self, data: &[u8], text: Span, sent: &[u8], at: usize) {
         self.bytes.clear();
         let (start, end) = (text.start as usize, text.end as usize);
@@ -105,7 +105,7 @@ impl EventTemplate {
             return;
         }
         self.misses += 1;
-        // Exactly what is needed: every stream under way holds one.
+        // Exactly the needed bytes: every running stream holds one.
         self.bytes.reserve_exact(data.len() + sent.len() - 2 * text.len());
         for part in [&data[..start], &data[end..], &sent[..at], &sent[at + text.len()..]] {
             self.bytes.extend_from_slice(part);
@@ -114,7 +114,7 @@ impl EventTemplate {
         self.form = if has_line_end(data) { EventForm::Lines } else { EventForm::Line };
     }
 
-    /// Keeps an event that is passed on as it came: `event` is all of it but the empty line, its end is `data`, and
+    /// Learns an event that is passed on unchanged: `event` is all of it except the empty line, `data` is its end, and
     /// `holes` are in order.
     pub(super) fn learn_passed(&mut self, event: &[u8], data: &[u8], holes: &[(Span, Hole)]) {
         self.bytes.clear();
@@ -136,7 +136,7 @@ impl EventTemplate {
         self.form = EventForm::Holes;
     }
 
-    /// The text of an event that fits: all but its text is equal to the template's.
+    /// The text of an event that equals the template everywhere else.
     pub(super) fn text<'a>(&mut self, data: &'a [u8]) -> Option<&'a [u8]> {
         if self.bytes.is_empty() {
             return None;
@@ -150,7 +150,7 @@ impl EventTemplate {
         Some(text)
     }
 
-    /// The text of such an event whose data is complete at the front of `buf`, followed by an empty line. With the
+    /// The text of such an event whose data is complete at the front of `buf`, followed by an empty line; and the
     /// length of both.
     #[inline]
     pub(super) fn event<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
@@ -165,7 +165,7 @@ impl EventTemplate {
         Some((&data[..end], buf.len() - behind.len()))
     }
 
-    /// The text and the length of an event like one that was passed on unchanged.
+    /// The text and length of an event that matches one passed on unchanged.
     #[inline]
     pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
         if self.bytes.is_empty() || self.form != EventForm::Holes {
@@ -204,7 +204,7 @@ impl EventTemplate {
         None
     }
 
-    /// Appends what the client is sent for an event with this text.
+    /// Appends the client's event with this text.
     pub(super) fn render(&self, text: &[u8], out: &mut Vec<u8>) {
         let sent = &self.bytes[usize::from(self.prefix) + usize::from(self.suffix)..];
         let (before, after) = sent.split_at(usize::from(self.sent_prefix));
@@ -215,7 +215,7 @@ impl EventTemplate {
     }
 }
 
-/// Bytes of `buf` after `begin`. `strip_prefix` would be a call, whatever the length.
+/// Bytes of `buf` after `begin`. `strip_prefix` would compile to a call for any length.
 #[inline]
 pub(super) fn behind<'a, const N: usize>(begin: &[u8; N], buf: &'a [u8]) -> Option<&'a [u8]> {
     buf.split_first_chunk().and_then(|(first, rest)| (first == begin).then_some(rest))
@@ -225,7 +225,7 @@ fn has_line_end(data: &[u8]) -> bool {
     data.iter().any(|byte| matches!(byte, b'\n' | b'\r'))
 }
 
-/// End of a whole number that begins `bytes`, in JSON's form.
+/// End of the whole number at the front of `bytes`, in JSON's form.
 #[inline]
 fn count_end(bytes: &[u8]) -> Option<usize> {
     let end = bytes.iter().position(|byte| !byte.is_ascii_digit())?;

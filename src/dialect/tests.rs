@@ -1,4 +1,4 @@
-//! The translation as a whole: the examples, a fixture for each known bug of others, and properties.
+//! Tests of the translation as a whole: the examples, a fixture for each known bug of other gateways, and properties.
 
 mod answers;
 mod endings;
@@ -47,12 +47,12 @@ pub(super) fn folder() -> PathBuf {
     PathBuf::from(crate::ROOT).join("tests/fixtures/cross")
 }
 
-/// The older shape that this one is not.
+/// The other one of the two older formats.
 pub(super) fn other(shape: Dialect) -> Dialect {
     if shape == Dialect::Chat { Dialect::Messages } else { Dialect::Chat }
 }
 
-/// A request as the gateway would translate it, between the two older shapes.
+/// Translates a request between the two older formats, as the gateway does.
 pub(super) fn request(
     from: Dialect,
     body: &str,
@@ -62,7 +62,7 @@ pub(super) fn request(
     request_for((from, other(from)), body, model, capabilities)
 }
 
-/// A request as the gateway would translate it.
+/// Translates a request as the gateway does.
 pub(super) fn request_for(
     (from, shape): (Dialect, Dialect),
     body: &str,
@@ -87,7 +87,7 @@ pub(super) struct Outcome {
     pub(super) result: Result<(), StreamFault>,
 }
 
-/// A stream between the two older shapes.
+/// Translates a stream between the two older formats.
 pub(super) fn stream(
     from: Dialect,
     state: &TranslationState,
@@ -124,7 +124,7 @@ pub(super) fn stream_for(
     Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result }
 }
 
-/// The body of a stream has ended.
+/// Ends the body of a stream.
 pub(super) fn end(
     from: Dialect,
     stream: &mut SseStream,
@@ -142,7 +142,7 @@ pub(super) fn end(
     }
 }
 
-/// A complete response in the place of a stream. No event is so small as the bound on one here.
+/// Feeds a complete response instead of a stream. The bound on an event must not apply to it.
 pub(super) fn unstreamed(way: (Dialect, Dialect), state: &TranslationState, body: &str) -> Result<Outcome, Rejected> {
     let mut stream = match way {
         (from, to) if from == to => SseStream::same(from, true, 10),
@@ -156,9 +156,9 @@ pub(super) fn unstreamed(way: (Dialect, Dialect), state: &TranslationState, body
     Ok(Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result: fed.map(drop) })
 }
 
-/// A text in pieces, so often that every place between two bytes is cut: a short one cut in two at each place by itself; a
-/// long one at places this far apart at once, which asks more of what follows a cut and costs a tenth. The longer distance
-/// leaves whole events between two cuts. In pieces of one byte last.
+/// A text in pieces, in enough ways that every position between two bytes is cut once. A short text is cut in two at
+/// each position. A long one is cut at many positions at once, this far apart: that tests more after each cut and costs
+/// a tenth. The longer distance leaves whole events between two cuts. The last way is pieces of one byte.
 pub(super) fn cut_everywhere(text: &[u8]) -> Vec<Vec<&[u8]>> {
     const ONE_BY_ONE: usize = 400;
     let distances: &[usize] = if text.len() <= ONE_BY_ONE { &[ONE_BY_ONE + 1] } else { &[61, 389] };
@@ -173,7 +173,7 @@ pub(super) fn cut_everywhere(text: &[u8]) -> Vec<Vec<&[u8]>> {
     ways
 }
 
-/// Whole, cut at every byte, and byte by byte: one and the same.
+/// Feeds it whole, cut everywhere, and byte by byte; all results must be equal.
 pub(super) fn stream_every_way(
     from: Dialect,
     state: &TranslationState,

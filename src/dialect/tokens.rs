@@ -3,36 +3,36 @@
 //! Owns the estimate. Must never be charged where an upstream has reported usage. Called for reservations, for
 //! `message_start`, for usage that no upstream reported and for `POST /v1/messages/count_tokens`.
 //!
-//! Every byte of the text costs a part of a token that follows from it and the byte before it alone. So the estimate
-//! does not depend on how a text is cut into pieces, and sixteen bytes are counted at once: a few instructions per
-//! byte. A walk from character to character took three quarters of a request's instructions. JSON escapes are decoded
-//! first.
+//! Every byte of the text costs a part of a token that depends only on the byte itself and on the one before it. So the
+//! estimate does not depend on how a text is cut into pieces, and sixteen bytes are counted at once, in a few
+//! instructions per byte. A loop over characters took three quarters of a request's instructions. JSON escapes are
+//! decoded first.
 //!
-//! A client must not be able to make its own text cheap. Every byte costs at least an eighth of a token, whatever it
-//! is and wherever it is. A tokenizer of bytes counts at most a token for each byte, so the estimate of any text is
-//! at least an eighth of that count. For ordinary kinds of text it is at least a fifth of the least count of three
-//! tokenizers: `tests/fixtures/tokens/kinds.jsonl` has the kinds, `scripts/soak tokens` looks for worse texts.
+//! A client must not be able to make its own text cheap. Every byte costs at least an eighth of a token, whatever and
+//! wherever it is. A byte-level tokenizer counts at most one token per byte, so the estimate of any text is at least an
+//! eighth of that count. For ordinary kinds of text it is at least a fifth of the lowest count of three tokenizers:
+//! `tests/fixtures/tokens/kinds.jsonl` has the kinds, `scripts/soak tokens` searches for worse texts.
 //!
-//! The costs above that floor were fitted by least squares to OpenAI's `o200k_base` on English, code, JSON and
-//! Chinese. Against it the committed texts in `tests/fixtures/tokens` come out within 10 % each, as the test below
-//! measures; pieces of 700 characters of other prose, code and JSON were off by 3 to 7 % (root mean square). A text
-//! of a few words may be further off; scripts other than Latin and Chinese come out higher.
+//! The costs above that floor were fitted by least squares to OpenAI's `o200k_base` on English, code, JSON and Chinese.
+//! The estimates of the committed texts in `tests/fixtures/tokens` are within 10 % of its counts, as the test below
+//! measures. Pieces of 700 characters of other prose, code and JSON were off by 3 to 7 % (root mean square). A text of
+//! a few words may be further off. Estimates for scripts other than Latin and Chinese are higher.
 
 use crate::wire::Span;
 use crate::wire::json::{Run, runs};
 use lanes::tokens::{BLOCK, BYTE_PARTS, PIECE, block, has_backslash, packed, piece};
 use lanes::unescape::{unescape_into, unescaped};
 
-/// Tokens that one image counts for; providers charge by area, 765 to 1600 for an ordinary one.
+/// Tokens counted for one image. Providers charge by area, 765 to 1600 for an ordinary one.
 pub const IMAGE_TOKENS: u64 = 1000;
-/// Tokens that one file counts for at most: no model reads more at once.
+/// Maximum tokens counted for one file: no model reads more at once.
 pub const FILE_TOKENS_MAX: u64 = 1_000_000;
 /// Tokens around one message: role and separators.
 pub const MESSAGE_TOKENS: u64 = 4;
 
-/// Parts of a token that all costs are made of.
+/// Fractions of a token in which all costs are expressed.
 const PARTS: u64 = 64;
-/// Stands for the control characters that no class has: it costs as much as a mark.
+/// Represents the control characters without a class of their own. It costs as much as a punctuation mark.
 const CONTROL: char = '\u{7f}';
 
 const _: () = assert!(BYTE_PARTS as u64 * 8 == PARTS, "a byte costs an eighth of a token");
@@ -41,12 +41,12 @@ const _: () = assert!(BYTE_PARTS as u64 * 8 == PARTS, "a byte costs an eighth of
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Estimator {
     parts: u64,
-    /// Text that is not counted yet, as [`packed`] in two halves, the first the lower: pieces of a stream are shorter
-    /// than what is counted at once.
+    /// Text not yet counted, as [`packed`] in two halves, the lower first: pieces of a stream are shorter than the
+    /// block that is counted at once.
     waiting: [u64; 2],
     /// Bytes that wait.
     length: u8,
-    /// The byte before those; 0 where a text begins.
+    /// The byte before the waiting ones; 0 at the beginning of a text.
     last: u8,
 }
 
@@ -56,8 +56,8 @@ impl Estimator {
         Estimator::default()
     }
 
-    /// Counts the text that the inside of a valid JSON string stands for, or a number as it is written. A piece of a
-    /// text ends where a character does.
+    /// Counts the text that the inside of a valid JSON string encodes, or a number as written. A piece of a text must
+    /// end at a character boundary.
     #[inline]
     pub fn feed_json(&mut self, raw: &[u8]) {
         if raw.len() > BLOCK {
@@ -69,7 +69,7 @@ impl Estimator {
         }
     }
 
-    /// Counts a text longer than a block. Nearly all of it has no escape, so it is decoded from the first one on only.
+    /// Counts a text longer than a block. Most texts have no escape, so decoding begins at the first one.
     fn feed_long(&mut self, raw: &[u8]) {
         let is_plain = |part: &&[u8]| !part.chunks(BLOCK).any(|block| has_backslash(packed(block)));
         let plain: usize = raw.chunks(PIECE).take_while(is_plain).map(<[u8]>::len).sum();
@@ -82,7 +82,7 @@ impl Estimator {
         }
     }
 
-    /// Counts a text that may have escapes. What escapes stand for is gathered with what is between them.
+    /// Counts a text that may have escapes. Decoded escapes and the text between them are gathered.
     fn decode(&mut self, mut raw: &[u8]) {
         let (mut text, mut length) = ([0; PIECE], 0);
         loop {
@@ -115,13 +115,13 @@ impl Estimator {
         }
     }
 
-    /// A short piece waits until there are enough of them for a block.
+    /// Stores a short piece until the pieces fill a block.
     #[inline]
     fn wait(&mut self, text: u128, length: usize) {
         if usize::from(self.length) + length > BLOCK {
             self.count_waiting();
         }
-        // A shift by all bits there are would be none: where a block is full nothing is added.
+        // A shift by the full width returns `None`: the block is then full, and `text` is empty.
         let text = text.checked_shl(8 * u32::from(self.length)).unwrap_or_default();
         self.waiting[0] |= text as u64;
         self.waiting[1] |= (text >> 64) as u64;
@@ -138,7 +138,7 @@ impl Estimator {
         (self.waiting, self.length) = ([0; 2], 0);
     }
 
-    /// Ends the word under way: what follows is other text.
+    /// Ends the current word: the next text is separate.
     pub fn cut(&mut self) {
         self.count_waiting();
         self.last = 0;
@@ -157,39 +157,39 @@ impl Estimator {
     }
 }
 
-/// A character, or what stands for it.
+/// A character, or the one that represents it.
 fn printed(char: char) -> char {
     if char < ' ' && !matches!(char, '\t' | '\n' | '\r') { CONTROL } else { char }
 }
 
-/// Bytes of an ordinary text for each token.
+/// Bytes of an ordinary text per token.
 const TEXT_BYTES_PER_TOKEN: u64 = 4;
-/// Texts whose places are kept before they are counted: those of thousands of tools.
+/// Maximum number of texts whose positions are kept for a later count: those of thousands of tools.
 const LATER_MAX: usize = 1 << 16;
 /// Number of texts of an ordinary request: their memory is too small to be reserved.
 const LATER_FREE: usize = 64;
-/// Bytes of such texts, and of a string that is counted while it arrives: so that no caller waits for long.
+/// Maximum bytes of such texts, and of a string that is counted while it arrives, so that no count takes long.
 pub const LATER_BYTES_MAX: usize = 1 << 20;
-/// Parts that one byte costs at most: they are added up in a lane of eight bits.
+/// Maximum parts of one byte: parts are added up in lanes of eight bits.
 const BYTE_PARTS_MAX: u64 = u8::MAX as u64;
-/// Parts that a mark between texts costs.
+/// Parts of a mark between texts.
 const MARK_PARTS: u64 = PARTS / 4;
 
-/// Texts of one body, to be counted if anybody asks for their number: most answers report what was used. The places of
-/// the texts are kept, up to a bound; what exceeds that is counted as it comes.
+/// Texts of one body, counted on demand: most answers report their usage. The positions of the texts are kept up to a
+/// bound; texts beyond it are counted on arrival.
 #[derive(Clone, Debug, Default)]
 pub struct CountLater {
-    /// Boxed, for few requests have so many texts.
+    /// Boxed, since few requests have so many texts.
     counted: Option<Box<Estimator>>,
-    /// A long string that is still arriving: how far it has been counted, and all texts up to there.
+    /// A long string that is still arriving: how far it has been counted, and all texts up to that point.
     arriving: Option<Box<(Span, Estimator)>>,
-    /// Each with a mark that says whether the word under way ends with it.
+    /// Each with a flag: true if the current word ends with it.
     texts: Vec<(Span, bool)>,
     /// Bytes of those.
     later: usize,
     /// Bytes of all texts.
     bytes: u64,
-    /// Tokens of what is no text.
+    /// Tokens of everything that is not text.
     added: u64,
     /// Marks between texts: brackets, quotes, commas.
     marks: u64,
@@ -198,14 +198,14 @@ pub struct CountLater {
 }
 
 impl CountLater {
-    /// Back to nothing; storage is kept.
+    /// Resets it and keeps the storage.
     pub fn reset(&mut self) {
         self.texts.clear();
         (self.counted, self.arriving) = (None, None);
         (self.later, self.bytes, self.added, self.marks, self.fetched) = (0, 0, 0, 0, 0);
     }
 
-    /// The text at `span` of `body`, as [`Estimator::feed_json`] takes it. `cut`: what follows is other text.
+    /// Adds the text at `span` of `body`, as [`Estimator::feed_json`] takes it. `cut`: the next text is separate.
     #[inline]
     pub fn text(&mut self, body: &[u8], mut span: Span, cut: bool) {
         self.bytes += span.len() as u64;
@@ -219,8 +219,8 @@ impl CountLater {
         }
     }
 
-    /// A string is arriving that may be a text; `span`: what there is of it, up to the end of a character. A long one
-    /// is counted as it comes.
+    /// Reports an arriving string that may be a text. `span`: its bytes so far, up to the end of a character. A long
+    /// one is counted while it arrives.
     pub fn arriving(&mut self, body: &[u8], span: Span) {
         if span.len() < LATER_BYTES_MAX {
             return;
@@ -244,13 +244,13 @@ impl CountLater {
         }
     }
 
-    /// Bytes that the places of many texts take; 0 for those of an ordinary request.
+    /// Bytes of storage for the positions of many texts; 0 for those of an ordinary request.
     pub fn storage(&self) -> usize {
         let texts = self.texts.capacity();
         if texts <= LATER_FREE { 0 } else { texts * size_of::<(Span, bool)>() }
     }
 
-    /// Ends the word under way: what follows is other text.
+    /// Ends the current word: the next text is separate.
     #[inline]
     pub fn cut(&mut self) {
         match self.texts.last_mut() {
@@ -265,25 +265,25 @@ impl CountLater {
         self.added = self.added.saturating_add(tokens);
     }
 
-    /// Counts a file that its provider fetches.
+    /// Counts a file that the provider fetches.
     #[inline]
     pub fn fetched(&mut self) {
         self.fetched += 1;
     }
 
-    /// Tokens of such files, each as large as a file can be.
+    /// Tokens of such files, each at the maximum size.
     #[inline]
     pub fn tokens_fetched(&self) -> u64 {
         self.fetched * FILE_TOKENS_MAX
     }
 
-    /// Counts a mark between texts that a model reads too.
+    /// Counts a mark between texts, which a model reads too.
     #[inline]
     pub fn mark(&mut self) {
         self.marks += 1;
     }
 
-    /// Tokens of all texts so far, all of which are in `body`.
+    /// Tokens of all texts so far. `body` must contain them all.
     pub fn tokens(&self, body: &[u8]) -> u64 {
         let mut counted = self.counted(body);
         counted.count_waiting();
@@ -299,13 +299,13 @@ impl CountLater {
             .saturating_add(self.tokens_fetched())
     }
 
-    /// About as many as [`CountLater::tokens`], by the length of the texts alone.
+    /// Approximation of [`CountLater::tokens`] from the length of the texts.
     #[inline]
     pub fn tokens_about(&self) -> u64 {
         (self.bytes / TEXT_BYTES_PER_TOKEN).saturating_add(self.added)
     }
 
-    /// The texts.
+    /// Returns an estimator that has counted the texts.
     fn counted(&self, body: &[u8]) -> Estimator {
         let mut counted = self.counted.as_deref().copied().unwrap_or_default();
         for (span, cut) in &self.texts {
@@ -317,7 +317,7 @@ impl CountLater {
         counted
     }
 
-    /// Counts the texts whose places are kept.
+    /// Counts the texts whose positions are kept.
     fn count(&mut self, body: &[u8]) -> Estimator {
         let counted = self.counted(body);
         self.counted = Some(Box::new(counted));
@@ -330,7 +330,7 @@ impl CountLater {
 /// Estimated tokens of a prompt.
 #[derive(Copy, Clone, Debug)]
 pub enum PromptTokens<'a> {
-    /// So many.
+    /// The number.
     Counted(u64),
     /// Number of tokens of this body, counted on demand.
     Later(&'a CountLater, &'a [u8]),

@@ -1,13 +1,13 @@
-//! Token counts that an upstream reports, in the same terms for all shapes.
+//! Token counts that an upstream reports, in the same terms for all formats.
 //!
-//! Owns the reading of counters. Must never add two reports up: all shapes report totals so far. Called by
-//! [`super::tap`], `super::convert` and [`super::replies`], which hand the result to `gateway` for settling.
+//! Owns the reading of counters. Must never add two reports up: all formats report totals so far. Called by
+//! [`super::tap`], `super::convert` and [`super::replies`], which pass the result to `gateway` for settling.
 
 use super::keys::K;
 use crate::base::limits::ROW_TOKENS_MAX;
 use crate::wire::json::{Raw, ValueKind};
 
-/// A count of tokens as an upstream reports it. What is absurd is not believed: it counts as not reported.
+/// A count of tokens as an upstream reports it. An absurd count is treated as not reported.
 #[inline]
 pub(super) fn tokens(value: Raw<'_>) -> Option<u64> {
     value.count().filter(|tokens| *tokens <= ROW_TOKENS_MAX)
@@ -18,7 +18,7 @@ fn small_count(value: Raw<'_>) -> Option<u32> {
     tokens(value).map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX))
 }
 
-/// Counters as an upstream has reported them; `None` where it said nothing.
+/// Counters as an upstream has reported them; `None` if not reported.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
 pub struct Reported {
     /// Prompt tokens that were neither read from nor written to a cache.
@@ -40,7 +40,7 @@ fn sum_of(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one.or(other)?.saturating_add(one.and(other).unwrap_or(0)))
 }
 
-/// The later count. `zeros`: it may replace another one by zero.
+/// The later count. `zeros`: a later zero may replace an earlier count.
 fn latest<T: Copy + Default + PartialEq>(before: Option<T>, later: Option<T>, zeros: bool) -> Option<T> {
     later.filter(|count| zeros || *count != T::default()).or(before).or(later)
 }
@@ -52,14 +52,14 @@ fn cached_of(details: Raw<'_>) -> [Option<u64>; 2] {
     [read, write.max(created)]
 }
 
-/// The members of a chat answer's `usage` as they are met; of a repeated one the last counts.
+/// The members of a chat answer's `usage` as they arrive; the last of a repeated one counts.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct ChatUsage {
     prompt: Option<u64>,
     total: Option<u64>,
-    /// Cached tokens under the names of DeepSeek, Moonshot and LiteLLM, outside of the details.
+    /// Cached tokens under the names of DeepSeek, Moonshot and LiteLLM, outside the details.
     cached: Option<u64>,
-    /// Tokens written to a cache, likewise under LiteLLM's name.
+    /// Tokens written to a cache, under LiteLLM's name.
     written: Option<u64>,
     seen: Reported,
 }
@@ -81,7 +81,7 @@ impl ChatUsage {
         }
     }
 
-    /// Replaces the counters of prompt and completion, which then make up the whole total.
+    /// Replaces the counters of prompt and completion; the total becomes their sum.
     pub(super) fn with(self, prompt: u64, completion: u64) -> ChatUsage {
         ChatUsage {
             prompt: Some(prompt),
@@ -91,7 +91,7 @@ impl ChatUsage {
         }
     }
 
-    /// Report that the counters give together.
+    /// The report made of the counters.
     pub(super) fn reported(self) -> Reported {
         let cache_read = self.seen.cache_read.max(self.cached);
         let cache_write = self.seen.cache_write.max(self.written);
@@ -101,20 +101,20 @@ impl ChatUsage {
     }
 }
 
-/// Usage that was observed in an answer.
+/// Usage observed in an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ObservedUsage {
     /// Report of the upstream so far.
     pub reported: Reported,
-    /// Estimated tokens of what was relayed: text, reasoning, tool names and arguments. 0 for a whole answer that
-    /// reports its output: no estimate is made then.
+    /// Estimated tokens of the relayed text, reasoning, tool names and arguments. 0 for a complete answer that reports
+    /// its output: no estimate is made then.
     pub relayed_tokens: u64,
 }
 
 impl Reported {
-    /// Takes over what a later report knows. A known counter is replaced, never added to, never erased. Some servers
-    /// fill their last report with zeros: those of a smaller prompt replace nothing. Others leave out what is cached,
-    /// and report the whole prompt again.
+    /// Adds the counters of a later report. A known counter is replaced, never added to, never erased. Some servers
+    /// fill their last report with zeros: the zeros of a report with a smaller prompt replace nothing. Others omit the
+    /// cached tokens and report the whole prompt again.
     pub fn merge(&mut self, mut later: Reported) {
         let parts = [self.input, self.cache_read, self.cache_write];
         let later_parts = [later.input, later.cache_read, later.cache_write];
@@ -131,8 +131,8 @@ impl Reported {
         self.reasoning = latest(self.reasoning, later.reasoning, zeros);
     }
 
-    /// Adds to the output what only the total shows: reasoning counted apart, under its own name or under none. Cached
-    /// tokens can be counted apart as well.
+    /// Adds tokens to the output that only the total includes: reasoning counted separately, under its own name or
+    /// none. Cached tokens can be counted separately as well.
     fn with_hidden(mut self, prompt: Option<u64>, total: Option<u64>) -> Reported {
         let (Some(prompt), Some(output), Some(total)) = (prompt, self.output, total) else { return self };
         let apart = total.saturating_sub(prompt.saturating_add(output));
@@ -150,13 +150,12 @@ impl Reported {
         self
     }
 
-    /// True if one of the two counts that are charged is known.
+    /// True if one of the two charged counts is known.
     fn counts(&self) -> bool {
         self.input.or(self.output).is_some()
     }
 
-    /// The report itself if it counts anything, otherwise that of the names that other APIs have: some servers write
-    /// those.
+    /// The report itself if it has any count, otherwise the report under other APIs' names: some servers write those.
     pub(super) fn or_renamed(self, usage: Raw<'_>) -> Reported {
         if self.counts() {
             return self;
@@ -166,7 +165,7 @@ impl Reported {
         [Reported::of_chat(usage), other].into_iter().find(Reported::counts).unwrap_or(self)
     }
 
-    /// The report without what is not believed: no prompt has 0 tokens, and an output of 0 next to it is not counted
+    /// The report without implausible counts: no prompt has 0 tokens, and an output of 0 next to it is not counted
     /// either.
     pub(super) fn believed(self) -> Reported {
         if self.prompt() != Some(0) {
@@ -181,14 +180,14 @@ impl Reported {
         self.input.is_some() && self.output.is_some()
     }
 
-    /// The whole prompt, cached tokens included; `None` if the upstream reported none of it.
+    /// The whole prompt, cached tokens included; `None` if the upstream reported no part of it.
     pub fn prompt(&self) -> Option<u64> {
         let cached = self.cache_read.unwrap_or(0).saturating_add(self.cache_write.unwrap_or(0));
         self.input.map(|input| input.saturating_add(cached))
     }
 
-    /// Reads the `usage` object of a chat answer or chunk. `prompt_tokens` includes what is cached and is split here;
-    /// an upstream whose counters say otherwise (cached > prompt) has excluded it already.
+    /// Reads the `usage` object of a chat answer or chunk. `prompt_tokens` includes cached tokens and is split here. If
+    /// the counters contradict that (cached > prompt), the upstream has excluded them already.
     pub fn from_chat(usage: Raw<'_>) -> Reported {
         Reported::of_chat(usage).or_renamed(usage)
     }
@@ -207,8 +206,8 @@ impl Reported {
         usages.find(|usage| usage.kind() == ValueKind::Object).map(Reported::from_chat).unwrap_or_default()
     }
 
-    /// Reads the `usage` object of a response. `input_tokens` includes what is cached and is split here, as in the chat
-    /// shape.
+    /// Reads the `usage` object of a response. `input_tokens` includes cached tokens and is split here, as in the chat
+    /// format.
     pub fn from_responses(usage: Raw<'_>) -> Reported {
         Reported::of_response(usage).or_renamed(usage)
     }
@@ -230,8 +229,8 @@ impl Reported {
         reported.with_hidden(prompt, total.and_then(tokens))
     }
 
-    /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`. Its top level sums up the
-    /// iterations that wrote the message. A compaction is billed in addition.
+    /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`. Its top level is the sum of
+    /// the iterations that wrote the message. A compaction is billed in addition.
     pub fn from_messages(usage: Raw<'_>) -> Reported {
         let (mut all, iterations) = Reported::of_message(usage);
         let sum = |kind: &str| {
@@ -239,7 +238,7 @@ impl Reported {
             of_kind.map(|one| Reported::of_message(one).0).reduce(Reported::plus)
         };
         if let Some(compacted) = sum("compaction") {
-            // A later report of a stream may lack members of the first one.
+            // A later report of a stream may lack members of the first.
             let mut known = sum("message").unwrap_or_default();
             known.merge(all);
             all = known.plus(compacted);
@@ -247,7 +246,8 @@ impl Reported {
         all.or_renamed(usage)
     }
 
-    /// Reads the `usage` object of `message_start`. Its output is a beginning, which no later event may correct.
+    /// Reads the `usage` object of `message_start`. Its output is only a first value, which later events may fail to
+    /// correct.
     pub(super) fn from_start(usage: Raw<'_>) -> Reported {
         Reported { output: None, ..Reported::from_messages(usage) }
     }
@@ -333,7 +333,7 @@ mod tests {
         ] {
             assert_eq!(merged(before, later), want, "{later:?}");
         }
-        // Both are the same prompt: the later report says nothing of its parts.
+        // Both report the same prompt: the later one omits its parts.
         assert_eq!(merged([40, 60, 0, 5], [Some(100), None, None, Some(7)]), [40, 60, 0, 7]);
         assert_eq!(merged([40, 60, 0, 5], [Some(100), Some(0), None, Some(7)]), [100, 0, 0, 7]);
         let mut seen = Reported::default();
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!((exclusive.input, exclusive.cache_read, exclusive.output), (Some(20), Some(60), None));
         assert_eq!(read("null"), Reported::default());
         assert_eq!(read(r#"{"prompt_tokens":null,"completion_tokens":"7"}"#), Reported::default());
-        // As a number with an exponent is none, an absurd one is not believed.
+        // A number with an exponent is not a count, and an absurd one is not believed.
         let absurd = read(r#"{"prompt_tokens":99999999999999999999999,"completion_tokens":1e3}"#);
         assert_eq!(absurd, Reported::default());
         assert_eq!(read(r#"{"prompt_tokens":1099511627776}"#).input, Some(ROW_TOKENS_MAX));
@@ -392,7 +392,7 @@ mod tests {
         let both = format!(r#""iterations":[{compaction},{message},{other}]"#);
         let top = r#"{"input_tokens":21,"output_tokens":8"#;
         assert_eq!(read(&format!("{top},{both}}}")), (Some(171), None, 0, Some(34)));
-        // The last report of a stream may have output tokens alone.
+        // The last report of a stream may have only output tokens.
         assert_eq!(read(&format!(r#"{{"output_tokens":8,{both}}}"#)), (Some(171), None, 0, Some(34)));
         for nothing in ["null", "[]", "{}", "7", &format!("[{message},{other}]")] {
             assert_eq!(read(&format!("{top},\"iterations\":{nothing}}}")), (Some(21), None, 0, Some(8)), "{nothing}");

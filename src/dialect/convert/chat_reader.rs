@@ -1,6 +1,6 @@
 //! Reads a chat stream: chunks to deltas.
 //!
-//! Servers differ in how they number and repeat tool calls; all of that ends here.
+//! Servers differ in how they number and repeat tool calls; this file hides the differences.
 
 use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
@@ -24,7 +24,7 @@ struct IndexedCall {
     /// Hash of its name, once known.
     name: Option<u64>,
     opened: bool,
-    /// Arguments that came before the name.
+    /// Arguments that arrived before the name.
     waiting: Vec<u8>,
 }
 
@@ -38,14 +38,14 @@ pub(super) struct ChatReader {
     before: usize,
     waiting: usize,
     scratch: Vec<u8>,
-    /// The reasoning so far, for clients that hand it back; `None` for others.
+    /// The reasoning so far, for clients that send it back; `None` for others.
     kept: Option<Vec<u8>>,
-    /// `reasoning_details` so far, with commas between them: the provider wants them back as they are.
+    /// `reasoning_details` so far, separated by commas: the provider requires them unchanged.
     details: Vec<u8>,
 }
 
 impl ChatReader {
-    /// `keeps`: the client is given each piece of reasoning to hand it back.
+    /// `keeps`: the client receives each piece of reasoning, to send it back.
     pub(super) fn new(keeps: bool) -> ChatReader {
         ChatReader { kept: keeps.then(Vec::new), ..ChatReader::default() }
     }
@@ -96,7 +96,7 @@ impl ChatReader {
         Ok(true)
     }
 
-    /// The upstream is done. A call whose name never came is half an answer.
+    /// Handles the end of the stream. A call that never got a name makes the answer incomplete.
     pub(super) fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
         if self.calls.iter().any(|call| !call.opened) {
             return Err(StreamFault::Malformed);
@@ -114,11 +114,11 @@ impl ChatReader {
         let names = ["delta", "finish_reason", "stop_reason", "error", "usage", "message"];
         let [delta, word, sequence, error, usage, message] = choice.pick(names);
         let word = choice_word(word, error)?;
-        // Some servers write it into the choice.
+        // Some servers put the usage into the choice.
         if let Some(usage) = usage.filter(|usage| usage.kind() == ValueKind::Object) {
             sink.take(Delta::Usage(Reported::from_chat(usage)))?;
         }
-        // Some servers write a chunk as if it were a complete answer.
+        // Some servers write a chunk like a complete answer.
         for (key, value) in delta.or(message).unwrap_or(Raw::NULL).members() {
             let given = Some(value).filter(|value| holds_text(*value));
             if eq_unescaped(key, "content") {
@@ -143,7 +143,7 @@ impl ChatReader {
         self.keep_details(details, thought.is_none(), sink)?;
         if let Some(content) = content {
             each_text(content, false, &mut |nested, text| match nested {
-                // The same, said twice.
+                // The same reasoning under two names.
                 true if thought.is_some() => Ok(()),
                 true => self.think(text, sink),
                 false => {
@@ -169,7 +169,7 @@ impl ChatReader {
         Ok(())
     }
 
-    /// Keeps a piece of `reasoning_details`. `shows`: no other member has its words.
+    /// Collects a piece of `reasoning_details`. `shows`: no other member has its text.
     fn keep_details(&mut self, details: Raw<'_>, shows: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         for (detail, text) in details_of(details) {
             item(&mut self.details);
@@ -188,8 +188,8 @@ impl ChatReader {
         sink.take(Delta::Think(text))
     }
 
-    /// The reasoning so far is a complete piece, if that is needed. `ends`: the answer ends. Until then no block comes
-    /// between the pieces of a call.
+    /// Ends the reasoning so far as a complete piece, if the client needs one. `ends`: the answer ends. Before that, no
+    /// block may come between the pieces of a call.
     fn thought(&mut self, ends: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         let text = self.kept.as_mut().map(std::mem::take).unwrap_or_default();
         let all = ends || self.calls.is_empty() || !text.is_empty();
@@ -209,7 +209,7 @@ impl ChatReader {
             if self.calls.is_empty()
                 && let Some(block) = signature::block_of(calls)
             {
-                // A signature gets a separate block: earlier reasoning would return as its text.
+                // A signature gets a separate block, otherwise earlier reasoning would be sent back as its text.
                 sink.take(Delta::Thought { block: None })?;
                 sink.take(Delta::Thought { block: Some(&block) })?;
             }
@@ -271,15 +271,15 @@ impl ChatReader {
             self.waiting += arguments.len();
             self.calls[slot].waiting.extend_from_slice(arguments);
         }
-        // One large event must not cost memory as long as its stream lasts.
+        // One large event must not occupy memory until its stream ends.
         scratch.shrink_to(SCRATCH_KEPT);
         self.scratch = scratch;
         if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { result }
     }
 
-    /// Finds the call that a fragment belongs to: by its index; if one index is used again with another id and a name,
-    /// a new call; without index by its id; without either the last one, unless another name, or one more name in the
-    /// same chunk, begins a new call.
+    /// Finds the call that a fragment belongs to: by its index; if an index recurs with another id and a name, it is a
+    /// new call. Without an index: by its id. Without either: the last call, unless another name, or a second name in
+    /// the same chunk, begins a new one.
     fn slot(&mut self, index: Option<u64>, id: Option<&[u8]>, name: Option<&[u8]>) -> Result<usize, StreamFault> {
         let (id, named) = (id.map(hash), name.is_some());
         let found = match index {
@@ -311,7 +311,7 @@ fn holds_text(value: Raw<'_>) -> bool {
 }
 
 /// Calls `take` with the inside of each text in a message's content or reasoning: a string, or a list of parts, in
-/// which thinking may be nested. `thinking`: it is reasoning from the outset. `take` gets true for reasoning.
+/// which thinking may be nested. `thinking`: all of it is reasoning. `take` gets true for reasoning.
 pub(in crate::dialect) fn each_text<'a, E>(
     content: Raw<'a>,
     thinking: bool,
@@ -332,7 +332,7 @@ pub(in crate::dialect) fn each_text<'a, E>(
     Ok(())
 }
 
-/// The members of a message's `reasoning_details`, each with its words if it has some.
+/// The members of a message's `reasoning_details`, each with its text if it has one.
 pub(in crate::dialect) fn details_of<'a>(details: Raw<'a>) -> impl Iterator<Item = (Raw<'a>, Option<&'a [u8]>)> {
     details.items().filter(|detail| detail.kind() == ValueKind::Object).map(|detail| {
         let [text, summary] = detail.pick(["text", "summary"]);
@@ -340,8 +340,8 @@ pub(in crate::dialect) fn details_of<'a>(details: Raw<'a>) -> impl Iterator<Item
     })
 }
 
-/// Block of reasoning as a chat provider wants it back: `details`, with commas between them, if there are any;
-/// otherwise its text.
+/// Block of reasoning in the form that a chat provider requires: `details`, separated by commas, if there are any;
+/// otherwise the text.
 pub(in crate::dialect) fn thought_block(text: &[u8], details: &[u8]) -> Option<Vec<u8>> {
     let mut block = b"{".to_vec();
     if !details.is_empty() {
@@ -361,7 +361,7 @@ pub(in crate::dialect) fn sequence_of<'a>(choice: Raw<'a>, own: Option<Raw<'a>>)
     own.and_then(Raw::string).or_else(|| choice.get("matched_stop")?.string())
 }
 
-/// A choice beyond the first: none was asked for.
+/// True for any choice but the first: only one was requested.
 fn other_choice(choice: Raw<'_>) -> bool {
     choice.get("index").and_then(Raw::count).is_some_and(|index| index > 0)
 }

@@ -15,22 +15,22 @@ pub(super) struct ChatWriter {
     created: u64,
     /// For each call: true if some of its arguments have been written.
     calls: Vec<bool>,
-    /// Position of the text that was written last.
+    /// Position of the last text written.
     text_at: usize,
 }
 
 impl ChatWriter {
-    /// `show_usage`: the client has asked for the usage chunk.
+    /// `show_usage`: the client asked for the usage chunk.
     pub(super) fn new(show_usage: bool) -> ChatWriter {
         ChatWriter { show_usage, ..ChatWriter::default() }
     }
 
-    /// Position in the output of the text that was written last.
+    /// Position in the output of the last text written.
     pub(super) fn text_at(&self) -> usize {
         self.text_at
     }
 
-    /// Writes what one delta means.
+    /// Writes the chunks for one delta.
     pub(super) fn take(
         &mut self,
         delta: Delta<'_>,
@@ -155,10 +155,10 @@ impl ChatWriter {
     }
 }
 
-/// Appends the beginning of a chunk, up to its choices.
-/// What a chunk of a chat stream calls itself.
+/// Value of `object` in a chunk of a chat stream.
 pub(in crate::dialect) const CHUNK: &str = "chat.completion.chunk";
 
+/// Appends the beginning of a chunk, up to its choices.
 fn write_head(object: &str, created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: {\"id\":");
     write_inside(out, me.id);
@@ -171,7 +171,7 @@ fn write_head(object: &str, created: u64, me: &ResponseIdentity<'_>, out: &mut V
     out.push(b',');
 }
 
-/// Appends the chunk that tells a stream's usage.
+/// Appends the chunk with a stream's usage.
 pub(in crate::dialect) fn write_usage_chunk(
     object: &str,
     observed: &ObservedUsage,
@@ -185,7 +185,7 @@ pub(in crate::dialect) fn write_usage_chunk(
     out.extend_from_slice(b"}\n\n");
 }
 
-/// Appends a chat `usage` object: what the upstream reported, estimates where it did not.
+/// Appends a chat `usage` object: the reported counts, otherwise estimates.
 pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
     let prompt = reported.prompt().unwrap_or_else(|| me.prompt.count());

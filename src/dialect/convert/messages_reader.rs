@@ -7,10 +7,10 @@ use super::super::requests::arguments_text;
 use super::super::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
-/// Blocks open at once; the shape has one, a little slack costs nothing.
+/// Maximum number of open blocks. The format allows one; some slack costs nothing.
 const OPEN_BLOCKS_MAX: usize = 64;
 
-/// Kind of a block, as far as it matters here.
+/// Kind of a block, as far as the reader distinguishes kinds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum BlockKind {
     Text,
@@ -18,7 +18,7 @@ enum BlockKind {
     /// Reasoning without text.
     Redacted,
     Tool(usize),
-    /// Server tools, and whatever is not known: nothing of it is passed on.
+    /// Server tools and unknown blocks: not passed on.
     Ignored,
 }
 
@@ -29,14 +29,14 @@ pub(super) struct MessagesReader {
     tools: usize,
     started: bool,
     stopped: bool,
-    /// Arguments that came with the beginning of a call. If pieces follow, these repeat them.
+    /// Arguments that arrived with the start of a call. If pieces follow, they repeat these arguments.
     early: Option<(usize, Vec<u8>)>,
-    /// The reasoning of the block under way and its signature, for clients that hand them back; `None` for others.
+    /// The current block's reasoning and signature, for clients that send them back; `None` for others.
     kept: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl MessagesReader {
-    /// `keeps`: the client is given each piece of reasoning to hand it back.
+    /// `keeps`: the client receives each piece of reasoning, to send it back.
     pub(super) fn new(keeps: bool) -> MessagesReader {
         MessagesReader { kept: keeps.then(Default::default), ..MessagesReader::default() }
     }
@@ -79,7 +79,7 @@ impl MessagesReader {
             }
             b"error" => return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default())),
             _ => {
-                // An error without its event line, as a chat server would write it.
+                // An error without its event line, as a chat server writes it.
                 if let Some(error) = error.filter(|error| kind.is_empty() && is_error(*error)) {
                     return Err(StreamFault::Error(ErrorText::from_value(error)));
                 }
@@ -116,7 +116,7 @@ impl MessagesReader {
             }
             BlockKind::Tool(slot) => {
                 self.tools += 1;
-                // A call without a name is half an answer, as in a chat stream.
+                // A call without a name makes the answer incomplete, as in a chat stream.
                 let Some(name) = text("name") else { return Err(StreamFault::Malformed) };
                 let id = text("id").unwrap_or_default();
                 sink.take(Delta::ToolOpen { slot, id, name })?;
@@ -130,7 +130,7 @@ impl MessagesReader {
         }
     }
 
-    /// Passes on the arguments that no piece has repeated.
+    /// Passes on early arguments that no piece has repeated.
     fn flush(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
         match self.early.take() {
             Some((slot, json)) => sink.take(Delta::ToolArgs { slot, json: &json }),
@@ -145,7 +145,7 @@ impl MessagesReader {
         }
     }
 
-    /// A block of reasoning is complete. One without a signature is no use to a server that signs.
+    /// Ends a block of reasoning. Without a signature it is useless to a server that signs.
     fn thought(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         let (text, signature) = std::mem::take(kept);
@@ -160,7 +160,7 @@ impl MessagesReader {
     fn delta(&mut self, index: u64, delta: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let text = |name: &str| delta.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
         let Some((_, block)) = self.open.iter().rev().find(|(open, _)| *open == index) else {
-            // A delta for a block that was never opened has no place to go, and dropping it would lose content.
+            // Dropping a delta of a block that was never opened would lose content.
             return Err(StreamFault::Malformed);
         };
         match *block {
@@ -212,7 +212,7 @@ impl MessagesReader {
     }
 }
 
-/// Appends a block of reasoning as a messages upstream wants to see it again.
+/// Appends a block of reasoning in the form that a messages upstream requires.
 pub(in crate::dialect) fn write_thinking(text: &[u8], signature: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"thinking\"");
     key(out, "thinking");

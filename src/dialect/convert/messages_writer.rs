@@ -1,8 +1,8 @@
 //! Writes a messages stream: deltas to events.
 //!
-//! The strict block machine: start, deltas of that type, stop; one block open at a time, indices without a gap. A
-//! stopped block cannot be opened again and a client may run a tool at its stop; so while one call is open, pieces of
-//! other calls wait, within [`TOOL_HELD_MAX`].
+//! Follows the strict sequence of blocks: start, deltas of that type, stop; one open block at a time, indices without
+//! gaps. A stopped block cannot be reopened, and a client may run a tool as soon as its block stops. So while one call
+//! is open, pieces of other calls wait, within [`TOOL_HELD_MAX`].
 
 use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
@@ -11,7 +11,7 @@ use super::super::naming::TranslationState;
 use super::super::usage::ObservedUsage;
 use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
 
-/// The block under way.
+/// The current block.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum OpenBlock {
     #[default]
@@ -21,10 +21,10 @@ enum OpenBlock {
     Tool(usize),
 }
 
-/// A tool call's way through the stream.
+/// State of a tool call in the stream.
 #[derive(Debug)]
 enum CallProgress {
-    /// Another one is open: id and name ready to be written, and the arguments so far.
+    /// Another call is open. Holds id and name ready to be written, and the arguments so far.
     Waiting {
         id: Vec<u8>,
         name: Vec<u8>,
@@ -46,26 +46,26 @@ pub(super) struct MessagesWriter {
     reason: StopReason,
     refused: bool,
     sequence: Option<Vec<u8>>,
-    /// Hashes of the ids of its calls.
+    /// Hashes of the ids of the answer's calls.
     ids: Vec<u64>,
-    /// The reasoning under way has its signature.
+    /// The current reasoning has its signature.
     signed: bool,
-    /// Position of the text that was written last.
+    /// Position of the last text written.
     text_at: usize,
 }
 
 impl MessagesWriter {
-    /// Bytes that wait for their turn: calls with their arguments, and the sequence that has ended the answer.
+    /// Bytes held: waiting calls with their arguments, and the stop sequence that ended the answer.
     pub(super) fn waiting(&self) -> usize {
         self.waiting + self.sequence.as_ref().map_or(0, Vec::len)
     }
 
-    /// Position in the output of the text that was written last.
+    /// Position in the output of the last text written.
     pub(super) fn text_at(&self) -> usize {
         self.text_at
     }
 
-    /// Writes what one delta means.
+    /// Writes the events for one delta.
     pub(super) fn take(
         &mut self,
         delta: Delta<'_>,
@@ -78,7 +78,7 @@ impl MessagesWriter {
             Delta::Ping => out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
             Delta::Usage(_) => {}
             Delta::Start => self.start(me, out),
-            // Servers put a line feed between calls; it must not close the one that is open.
+            // Servers put a line feed between calls; it must not close the open one.
             Delta::Text(text) if matches!(self.open, OpenBlock::Tool(_)) && is_blank(text) => {}
             Delta::Text(text) => self.text(OpenBlock::Text, text, me, out),
             Delta::Refuse(text) => {
@@ -124,7 +124,7 @@ impl MessagesWriter {
         );
     }
 
-    /// Begins a block of text or reasoning, unless it is the one under way.
+    /// Begins a block of text or reasoning, unless it is the current one.
     fn begin(&mut self, kind: OpenBlock, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         if self.open == kind {
@@ -153,7 +153,7 @@ impl MessagesWriter {
         );
     }
 
-    /// A piece of reasoning is complete: its block is stopped, with what its target wants to see again under it.
+    /// Ends a piece of reasoning: stops its block, with the data that its target must get back as the signature.
     fn thought(
         &mut self,
         block: Option<&[u8]>,
@@ -176,7 +176,7 @@ impl MessagesWriter {
         self.close(out);
     }
 
-    /// A call begins; it waits while another one is open.
+    /// Begins a call; it waits while another one is open.
     fn call(&mut self, slot: usize, id: Vec<u8>, name: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         while self.calls.len() <= slot {
@@ -213,7 +213,7 @@ impl MessagesWriter {
                 json.extend_from_slice(piece);
             }
             _ if is_blank(piece) => {}
-            // More of a call whose block is stopped: there is no place left for it.
+            // More of a call whose block is stopped: it cannot be reopened.
             _ => return Err(StreamFault::Malformed),
         }
         Ok(())
@@ -238,7 +238,7 @@ impl MessagesWriter {
         out.extend_from_slice(b"}}\n\n");
     }
 
-    /// Stops the block under way.
+    /// Stops the current block.
     fn close(&mut self, out: &mut Vec<u8>) {
         match self.open {
             OpenBlock::None => return,
@@ -253,7 +253,7 @@ impl MessagesWriter {
         self.open = OpenBlock::None;
     }
 
-    /// Stops the block under way and writes every call that waits, whole, in order.
+    /// Stops the current block and writes every waiting call completely, in order.
     fn flush(&mut self, out: &mut Vec<u8>) {
         self.close(out);
         if self.waiting == 0 {
@@ -300,7 +300,7 @@ pub(super) fn is_blank(raw: &[u8]) -> bool {
     })
 }
 
-/// Appends a messages `usage` object: what the upstream reported, estimates where it did not. Never left out: clients
+/// Appends a messages `usage` object: the reported counts, otherwise estimates. It is never omitted, since clients
 /// crash without it.
 pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;

@@ -1,4 +1,4 @@
-//! The response object of the responses shape, which a stream repeats at its beginning and its end.
+//! The response object of the responses format, which a stream repeats at its start and its end.
 
 use super::super::answer::ResponseIdentity;
 use super::super::delta::StopReason;
@@ -13,13 +13,13 @@ use crate::wire::json::{
 /// State of an answer.
 #[derive(Copy, Clone)]
 pub(super) struct AnswerState<'a> {
-    /// True if it has only begun.
+    /// True if the answer has only begun.
     pub(super) open: bool,
-    /// Time of its beginning, in seconds since the epoch.
+    /// Time of its start, in seconds since the epoch.
     pub(super) created: u64,
     pub(super) reason: StopReason,
     pub(super) usage: Option<&'a ObservedUsage>,
-    /// Why it has failed.
+    /// The error if it has failed.
     pub(super) error: Option<&'a ErrorWords<'a>>,
 }
 
@@ -31,7 +31,7 @@ const AFTER: &[u8] = b"\"parallel_tool_calls\":true,\"presence_penalty\":0,\"fre
     \"text\":{\"format\":{\"type\":\"text\"}},\"tool_choice\":\"auto\",\"tools\":[],\"top_logprobs\":0,\"top_p\":1,\
     \"truncation\":\"disabled\"";
 
-/// Appends the object; `items` are its output, with commas between them.
+/// Appends the object; `items` are its output, separated by commas.
 pub(super) fn write_response(
     ending: &AnswerState<'_>,
     items: &[u8],
@@ -90,7 +90,7 @@ pub(super) fn write_response(
     out.push(b'}');
 }
 
-/// Appends an upstream's own failed response: what is ours to say of it is ours, and so are the words of its failure.
+/// Appends an upstream's own failed response, with Tollgate's id, model and error in place of the upstream's.
 pub(super) fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let ours = |own: K, out: &mut Vec<u8>| {
         match own {
@@ -122,13 +122,13 @@ pub(super) fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &Respo
             written.extend_from_slice(value.bytes());
         }
     }
-    // Data that came in several lines leaves in one.
+    // Data that arrived in several lines is written in one.
     out.extend(written.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
     out.push(b'}');
 }
 
-/// Appends a responses `usage` object: what the upstream reported, estimates where it did not. Every member always:
-/// clients refuse an object of details that lacks its own.
+/// Appends a responses `usage` object: the reported counts, otherwise estimates. It always has every member: clients
+/// refuse an object of details that lacks one.
 pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
     let input = reported.prompt().unwrap_or_else(|| me.prompt.count());
@@ -148,8 +148,8 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
     out.push(b'}');
 }
 
-/// The free text that a tool was called with, out of the arguments that were made of it: the member `input`, else the
-/// only text there is, else all of it as it stands. Both are insides of strings.
+/// The free text in a custom tool's JSON arguments: the member `input`, otherwise the only text, otherwise all of them
+/// unchanged. Argument and result are insides of strings.
 pub(super) fn free_input(arguments: &[u8]) -> Vec<u8> {
     let text = Raw::text_of(arguments);
     let object = Raw::new(text.as_bytes());
@@ -173,7 +173,7 @@ pub(super) fn free_input(arguments: &[u8]) -> Vec<u8> {
     }
 }
 
-/// True if the inside of a string holds a JSON value, or nothing.
+/// True if the inside of a string is a JSON value or empty.
 pub(super) fn is_json(inside: &[u8]) -> bool {
     let text = Raw::text_of(inside);
     text.trim().is_empty() || json::check(text.trim().as_bytes()).is_ok()

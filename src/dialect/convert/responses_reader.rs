@@ -1,6 +1,6 @@
 //! Reads a responses stream: events to deltas.
 //!
-//! What an event that ends something repeats is passed on as far as the deltas before it left it out.
+//! Final events repeat the content of earlier deltas; only the part that the deltas lacked is passed on.
 
 use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
@@ -10,7 +10,7 @@ use super::super::usage::Reported;
 use crate::wire::json::{self, Raw, Run, ValueKind, key, runs, write_escaped, write_inside};
 use std::borrow::Cow;
 
-/// Items and parts that may be open at once; the shape has one of either.
+/// Maximum number of open items and parts. The format has one of each.
 const OPEN_MAX: usize = 64;
 
 /// Output of an item so far.
@@ -23,12 +23,12 @@ struct OutputItem {
     id: Vec<u8>,
     /// Bytes of text or arguments, counted without escapes.
     given: usize,
-    /// The part of the summary, or of the content, under way, and the bytes before it.
+    /// The current part of the summary or of the content, and the bytes before it.
     part: u64,
     before: usize,
 }
 
-/// More of an item, as the inside of a string; true if a later part of the item begins with it.
+/// Continuation of an item, as the inside of a string; true if it begins a later part of the item.
 type More<'a> = (Cow<'a, [u8]>, bool);
 
 /// The reader's state.
@@ -36,15 +36,15 @@ type More<'a> = (Cow<'a, [u8]>, bool);
 pub(super) struct ResponsesReader {
     items: Vec<OutputItem>,
     calls: usize,
-    /// The place behind the last item that an event has told of.
+    /// The index after the last item that an event has reported.
     next: u64,
     started: bool,
-    /// The client is given each piece of reasoning to hand it back.
+    /// The client receives each piece of reasoning, to send it back.
     keeps: bool,
 }
 
 impl ResponsesReader {
-    /// `keeps`: the client is given each piece of reasoning to hand it back.
+    /// `keeps`: the client receives each piece of reasoning, to send it back.
     pub(super) fn new(keeps: bool) -> ResponsesReader {
         ResponsesReader { keeps, ..ResponsesReader::default() }
     }
@@ -115,13 +115,13 @@ impl ResponsesReader {
         Ok(&mut self.items[at])
     }
 
-    /// The text of an event that no earlier event has brought. An event that ends a part repeats it in its member
+    /// The text of an event that no earlier event contained. An event that ends a part repeats it in its member
     /// `whole`.
     fn more<'a>(&mut self, event: Raw<'a>, whole: &str) -> Result<Option<More<'a>>, StreamFault> {
         let names = ["output_index", "summary_index", "content_index", "delta", whole];
         let [index, summary, content, delta, whole] = event.pick(names);
         let index = index.and_then(Raw::count).unwrap_or(0);
-        // The item has ended, and was passed on completely.
+        // The item has ended and was passed on completely.
         let over = index < self.next && self.items.iter().all(|item| item.index != index);
         let text = delta.or(whole.filter(|_| !over)).and_then(Raw::string).unwrap_or_default();
         if text.is_empty() {
@@ -159,7 +159,7 @@ impl ResponsesReader {
             return Err(StreamFault::TooLarge);
         }
         let slot = self.calls;
-        // A call without a name is half an answer, as in every shape.
+        // A call without a name makes the answer incomplete, as in every format.
         let name = item.get("name").and_then(Raw::string).filter(|name| !name.is_empty());
         let Some(name) = name else { return Err(StreamFault::Malformed) };
         let known = self.item(index)?;
@@ -175,7 +175,7 @@ impl ResponsesReader {
     }
 
     fn arguments(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        // Arguments of a call that was never opened come again with its end.
+        // Arguments of a call that was never opened are repeated in its final event.
         let Some(slot) = self.item(index_of(event))?.slot else { return Ok(()) };
         match self.more(event, "arguments")? {
             Some((json, _)) => sink.take(Delta::ToolArgs { slot, json: &json }),
@@ -183,8 +183,8 @@ impl ResponsesReader {
         }
     }
 
-    /// An item is complete: passes on what no earlier event has brought. `last`: so is the response. Before that a call
-    /// without arguments remains open, since the response may still bring them.
+    /// Ends an item: passes on the content that no earlier event had. `last`: the response ends too. Before that, a
+    /// call without arguments remains open, since the response may still contain them.
     fn item_done(&mut self, index: u64, item: Raw<'_>, last: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         let is = |kind| item.get("type").is_some_and(|own: Raw<'_>| own.is(kind));
         let given = self.item(index)?.given;
@@ -194,7 +194,7 @@ impl ResponsesReader {
             }
             let known = self.item(index)?;
             let (slot, given) = (known.slot.unwrap_or(0), known.given);
-            // An object may be spelt otherwise than what has come.
+            // An object may be formatted differently from the pieces that arrived.
             let whole = item.get("arguments").filter(|whole| given == 0 || whole.string().is_some());
             let whole = arguments_text(whole);
             let rest = rest_of(&whole, given);
@@ -218,7 +218,7 @@ impl ResponsesReader {
         Ok(())
     }
 
-    /// The response is complete. Items that no event has reported, or not completely, are taken from it.
+    /// Ends the response. Items that no event has reported, or not completely, are taken from it.
     fn end(&mut self, response: Raw<'_>, incomplete: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         for (index, item) in (0..).zip(response.get("output").unwrap_or(Raw::NULL).items()) {
             let is_it = |open: &OutputItem| open.index == index && (open.slot.is_none() || open.id == call_id(item));
@@ -241,7 +241,7 @@ pub(in crate::dialect) fn kind_of<'a>(own: Option<Raw<'a>>, name: &'a [u8]) -> C
     match own.and_then(Raw::string) {
         Some(raw) if raw.contains(&b'\\') => {
             let text = Raw::text_of(raw);
-            // The line that names an event has no room for another.
+            // A value with line ends would not fit on the `event:` line.
             if text.contains(char::is_control) {
                 Cow::Borrowed(raw)
             } else {
@@ -258,7 +258,7 @@ fn index_of(event: Raw<'_>) -> u64 {
     event.get("output_index").and_then(Raw::count).unwrap_or(0)
 }
 
-/// Error in the status of a response that has ended: any status except those of a complete or an incomplete response.
+/// Error for the final status of a response, unless it is `completed` or `incomplete`.
 pub(in crate::dialect) fn unfinished(status: Raw<'_>) -> Option<ErrorText> {
     let ends = status.is_null() || status.is("completed") || status.is("incomplete");
     (!ends).then(|| ErrorText::unfinished(status))
@@ -280,7 +280,7 @@ pub(in crate::dialect) fn failed(kind: &[u8], event: Raw<'_>, response: Raw<'_>)
     }
 }
 
-/// Tells what a response has used.
+/// Passes on the usage of a response.
 fn usage(response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
     match response.get("usage").filter(|usage| usage.kind() == ValueKind::Object) {
         Some(usage) => sink.take(Delta::Usage(Reported::from_responses(usage))),
@@ -288,7 +288,7 @@ fn usage(response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
     }
 }
 
-/// Why a response ended. `incomplete`: the event that ended it says that it is.
+/// The reason why a response ended. `incomplete`: by the name of its final event.
 pub(in crate::dialect) fn reason(response: Raw<'_>, incomplete: bool, calls: bool) -> StopReason {
     let [status, details] = response.pick(["status", "incomplete_details"]);
     if incomplete || status.is_some_and(|status| status.is("incomplete")) {
@@ -320,7 +320,7 @@ fn say(part: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
     }
 }
 
-/// The words of a whole piece of reasoning.
+/// The texts of a complete piece of reasoning.
 pub(in crate::dialect) fn thoughts<'a>(item: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
     let list = |name| item.get(name).unwrap_or(Raw::NULL).items().filter_map(|part| part.get("text")?.string());
     let summary = list("summary").filter(|text| !text.is_empty());
@@ -339,7 +339,7 @@ fn think(item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
     Ok(())
 }
 
-/// The part of a complete piece of reasoning that the target must get back.
+/// Passes on a complete piece of reasoning, with the part that the target must get back.
 fn thought(item: Raw<'_>, keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
     let mut block = Vec::new();
     if !keeps || !write_kept(item, &mut block) {
@@ -348,7 +348,7 @@ fn thought(item: Raw<'_>, keeps: bool, sink: &mut impl Take) -> Result<(), Strea
     sink.take(Delta::Thought { block: Some(&block) })
 }
 
-/// Appends of a piece of reasoning what its target wants to see again; false where there is nothing.
+/// Appends the part of a piece of reasoning that its target must get back; false if there is none.
 pub(in crate::dialect) fn write_kept(item: Raw<'_>, out: &mut Vec<u8>) -> bool {
     let text = |name| item.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
     let Some(encrypted) = text("encrypted_content") else { return false };
@@ -363,7 +363,7 @@ pub(in crate::dialect) fn write_kept(item: Raw<'_>, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Bytes that the inside of a string stands for.
+/// Length of the text that the inside of a string encodes.
 fn plain_len(raw: &[u8]) -> usize {
     let len = |run| match run {
         Run::Plain(bytes) => bytes.len(),

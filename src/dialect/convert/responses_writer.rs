@@ -1,8 +1,8 @@
-//! Writes a responses stream: deltas to events, and a whole answer as the object that its stream would end in.
+//! Writes a responses stream: deltas to events; or a complete answer as the object that ends such a stream.
 //!
-//! Items are written one at a time, added, filled, done. The last event repeats all of them, so they are kept as they
-//! were written. A client may run a call as soon as it is done: a call waits while another is open, and a call with
-//! free text is sent when it is complete, or not at all.
+//! Items are written one at a time: added, filled, done. The last event repeats them all, so they are kept as written.
+//! A client may run a call as soon as it is done. So a call waits while another one is open, and a call with free text
+//! is sent only when complete, or not at all.
 
 mod calls;
 
@@ -16,7 +16,7 @@ use super::messages_writer::is_blank;
 use super::response::{AnswerState, is_json, write_failed, write_response};
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
-/// The item under way.
+/// The current item.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum OpenItem {
     #[default]
@@ -26,7 +26,7 @@ enum OpenItem {
     Call(usize),
 }
 
-/// The part of a message under way.
+/// The current part of a message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum OpenPart {
     #[default]
@@ -40,21 +40,21 @@ impl OpenPart {
         if self == OpenPart::Refusal { "refusal" } else { "output_text" }
     }
 
-    /// The member that holds its text.
+    /// The member with its text.
     fn member(self) -> &'static str {
         if self == OpenPart::Refusal { "refusal" } else { "text" }
     }
 }
 
-/// A tool call's way through the stream.
+/// State of a tool call in the stream.
 #[derive(Debug, Default)]
 struct CallItem {
     id: Vec<u8>,
     called: Called,
     stage: CallStage,
-    /// Arguments that have not been sent: another call is open, or they must be sent all at once.
+    /// Arguments not yet sent: another call is open, or they must be sent all at once.
     held: Vec<u8>,
-    /// The upstream has said that they are complete.
+    /// The upstream has reported the arguments complete.
     complete: bool,
 }
 
@@ -70,23 +70,23 @@ enum CallStage {
 /// The writer's state.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesWriter {
-    /// No events are wanted, only what they come to.
+    /// Write no events, only the final object.
     quiet: bool,
     started: bool,
     created: u64,
     /// Number of the next event.
     sequence: u64,
-    /// Place of the item under way, or of the next one.
+    /// Index of the current item, or of the next one.
     index: u64,
     open: OpenItem,
     part: OpenPart,
-    /// Text of the part, the reasoning or the arguments under way.
+    /// Text of the current part, reasoning or arguments.
     text: Vec<u8>,
-    /// Finished parts of the message under way, and how many.
+    /// Finished parts of the current message, and their number.
     parts: Vec<u8>,
     content_index: u64,
     calls: Vec<CallItem>,
-    /// Bytes of calls that wait for their turn or their end.
+    /// Bytes of calls that wait for another call or for their end.
     waiting: usize,
     /// Finished items.
     done: Vec<u8>,
@@ -94,22 +94,22 @@ pub(super) struct ResponsesWriter {
 }
 
 impl ResponsesWriter {
-    /// A writer that gives no events: [`ResponsesWriter::finish`] has what they would come to.
+    /// Returns a writer without events: [`ResponsesWriter::finish`] returns the final object.
     pub(super) fn quiet() -> ResponsesWriter {
         ResponsesWriter { quiet: true, started: true, ..ResponsesWriter::default() }
     }
 
-    /// Bytes held: the answer so far, and calls that wait for their turn.
+    /// Bytes held: the answer so far, and waiting calls.
     pub(super) fn waiting(&self) -> usize {
         self.waiting + self.done.len() + self.text.len() + self.parts.len()
     }
 
-    /// The opening events have gone out already, numbered up to `next`.
+    /// Continues after opening events that have been sent, numbered up to `next`.
     pub(super) fn resume(&mut self, next: u64, created: u64) {
         (self.started, self.sequence, self.created) = (true, next, created);
     }
 
-    /// Writes what one delta means.
+    /// Writes the events for one delta.
     pub(super) fn take(
         &mut self,
         delta: Delta<'_>,
@@ -122,7 +122,7 @@ impl ResponsesWriter {
             Delta::Ping if self.started => self.event("keepalive", out, |_| {}),
             Delta::Ping | Delta::Usage(_) => {}
             Delta::Start => self.start(state, me, out),
-            // Servers put a line feed between calls; it must not end the one that is open.
+            // Servers put a line feed between calls; it must not end the open one.
             Delta::Text(text) if matches!(self.open, OpenItem::Call(_)) && is_blank(text) => {}
             Delta::Text(text) => self.say(OpenPart::Text, text, state, me, out)?,
             Delta::Refuse(text) => self.say(OpenPart::Refusal, text, state, me, out)?,
@@ -158,7 +158,7 @@ impl ResponsesWriter {
         Ok(())
     }
 
-    /// The whole answer, once all deltas but the end have been taken.
+    /// Writes the complete answer after all deltas except the end.
     pub(super) fn finish(
         &mut self,
         observed: &ObservedUsage,
@@ -172,7 +172,7 @@ impl ResponsesWriter {
         Ok(())
     }
 
-    /// The stream is broken: both events that clients know a failure by, with what was complete before it.
+    /// Writes both events by which clients recognise a failure, with the content that was complete before it.
     pub(super) fn fail(
         &mut self,
         words: &ErrorWords<'_>,
@@ -188,7 +188,7 @@ impl ResponsesWriter {
         self.response("response.failed", response, out);
     }
 
-    /// Writes the failure after the upstream has sent its failed response.
+    /// Writes the failure from the failed response that the upstream has sent.
     pub(super) fn fail_as(
         &mut self,
         words: &ErrorWords<'_>,
@@ -200,7 +200,7 @@ impl ResponsesWriter {
         self.response("response.failed", |_, out| write_failed(response, words, me, out), out);
     }
 
-    /// A sign of life while the upstream is silent.
+    /// Writes a heartbeat while the upstream is silent.
     pub(super) fn heartbeat(&mut self, state: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         match self.started {
             true => self.event("keepalive", out, |_| {}),
@@ -230,7 +230,7 @@ impl ResponsesWriter {
         out.extend_from_slice(b"}\n\n");
     }
 
-    /// An event that carries the response.
+    /// Writes an event that contains the response.
     fn response(&mut self, name: &str, write: impl FnOnce(&[u8], &mut Vec<u8>), out: &mut Vec<u8>) {
         let done = std::mem::take(&mut self.done);
         self.event(name, out, |out| {
@@ -251,7 +251,7 @@ impl ResponsesWriter {
         }
     }
 
-    /// The id of the item under way.
+    /// Writes the id of the current item.
     fn write_id(&self, start: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         out.push(b'"');
         out.extend_from_slice(start.as_bytes());
@@ -261,7 +261,7 @@ impl ResponsesWriter {
         out.push(b'"');
     }
 
-    /// An event about the item under way, whose ids begin with `start`.
+    /// Begins an event about the current item, whose ids begin with `start`.
     fn about(
         &mut self,
         name: &str,
@@ -285,7 +285,7 @@ impl ResponsesWriter {
         });
     }
 
-    /// Appends the beginning of the item under way: id, type and, where it has one, status.
+    /// Appends the beginning of the current item: id, type and, if the type has one, status.
     fn write_item(&self, start: &str, kind: &str, status: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         item(out);
         out.extend_from_slice(b"{\"id\":");
@@ -298,7 +298,7 @@ impl ResponsesWriter {
         }
     }
 
-    /// The item under way is added as `item` has it.
+    /// Writes the event that adds the current item, with the content `item`.
     fn added(&mut self, item: &[u8], out: &mut Vec<u8>) {
         let index = self.index;
         self.event("response.output_item.added", out, |out| {
@@ -309,7 +309,7 @@ impl ResponsesWriter {
         });
     }
 
-    /// The item under way is done as `written` has it.
+    /// Ends the current item with the content `written`.
     fn item_done(&mut self, written: &[u8], out: &mut Vec<u8>) {
         let index = self.index;
         self.event("response.output_item.done", out, |out| {
@@ -435,7 +435,7 @@ impl ResponsesWriter {
         Ok(())
     }
 
-    /// A piece of reasoning is complete, with what its target wants to see of it again.
+    /// Ends a piece of reasoning, with the data that its target must get back.
     fn thought(
         &mut self,
         block: Option<&[u8]>,
@@ -487,7 +487,7 @@ impl ResponsesWriter {
         self.item_done(&written, out);
     }
 
-    /// Ends the item under way; `last`: nothing comes after it, so that what the answer lacks it lacks there.
+    /// Ends the current item. `last`: the answer ends too, so an incomplete answer ends inside this item.
     fn close(
         &mut self,
         state: &TranslationState,
@@ -519,7 +519,7 @@ impl ResponsesWriter {
         Ok(())
     }
 
-    /// Ends the item under way and tells every call that waits, whole, in order.
+    /// Ends the current item and writes every waiting call completely, in order.
     fn flush(
         &mut self,
         state: &TranslationState,

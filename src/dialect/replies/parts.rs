@@ -1,4 +1,4 @@
-//! A whole answer in the one vocabulary between the shapes.
+//! A complete answer in the neutral form between the formats.
 
 use super::super::delta::StopReason;
 use super::super::naming::JSON_TOOL;
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 /// The inside of a JSON string.
 pub(super) type AnswerText<'a> = Cow<'a, [u8]>;
 
-/// A whole answer in no shape.
+/// A complete answer in the neutral form.
 #[derive(Default)]
 pub(super) struct NeutralAnswer<'a> {
     pub(super) parts: Vec<AnswerPart<'a>>,
@@ -39,7 +39,7 @@ pub(super) enum Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Arguments as an answer has them: JSON in a string, or a value.
+    /// Arguments of an answer's call: JSON in a string, or a value.
     pub(super) fn of(given: Option<Raw<'a>>) -> Arguments<'a> {
         match given.unwrap_or(Raw::NULL) {
             value if value.string().is_none() && !value.is_null() => Arguments::Value(value),
@@ -49,7 +49,7 @@ impl<'a> Arguments<'a> {
 }
 
 impl<'a> NeutralAnswer<'a> {
-    /// If JSON was required by a tool, that tool's arguments are the text, and its call is not a call.
+    /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer.
     pub(super) fn unwrap_json(&mut self) {
         let is_it =
             |part: &AnswerPart<'_>| matches!(part, AnswerPart::Call(_, name, _) if eq_unescaped(name, JSON_TOOL));
@@ -80,7 +80,7 @@ impl<'a> NeutralAnswer<'a> {
         self.parts.iter().any(|part| matches!(part, AnswerPart::Refusal(_)))
     }
 
-    /// Estimated tokens of all that is relayed.
+    /// Estimated tokens of all relayed parts.
     pub(super) fn relayed(&self) -> u64 {
         let mut relayed = Estimator::new();
         for part in &self.parts {

@@ -1,4 +1,4 @@
-//! Reads a whole answer of each shape.
+//! Reads a complete answer of each format.
 
 use super::super::convert::{call_id, details_of, each_text, reason, sequence_of, thought_block, thoughts};
 use super::super::convert::{unfinished, write_kept, write_thinking};
@@ -18,8 +18,8 @@ fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
     inside(object.get(name))
 }
 
-/// `keeps`: the client is given the reasoning to hand it back. `None`: no choice has a message. An error
-/// if one has failed.
+/// `keeps`: the client receives the reasoning, to send it back. `None`: no choice has a message. An error if a choice
+/// has failed.
 pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<Option<NeutralAnswer<'a>>, ErrorText> {
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
     let Some((choice, [message, sequence, word, error])) = picked else { return Ok(None) };
@@ -39,7 +39,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     each_text(content.unwrap_or(Raw::NULL), false, &mut |thinks, text| {
         list(if thinks { &mut nested } else { &mut said }, text)
     })?;
-    // Some say it twice.
+    // Some servers send it under both names.
     let mut written = Vec::new();
     for (detail, text) in details_of(details.unwrap_or(Raw::NULL)) {
         item(&mut written);

@@ -1,5 +1,5 @@
-//! The answer of a provider that streams although a complete one was asked for: of a response what its last event says,
-//! otherwise what all events make up.
+//! The answer of a provider that streams although a complete one was requested: for the responses format the response
+//! in the last event, otherwise all events joined.
 
 use super::super::answer::{Broken, StreamFault};
 use super::super::convert::read_events;
@@ -21,8 +21,8 @@ const REPEATS: [(&str, &str); 2] =
 /// Arguments of such an event: id of the item, name of the member, its value.
 type Late = (Vec<u8>, &'static str, Vec<u8>);
 
-/// The response that the stream `body` ends in, with its items where only their own events told them. `None` if it
-/// ends in none.
+/// The response in the last event of the stream `body`, with any items that only separate events contained. `None` if
+/// no event ends with a response.
 pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
     let (mut splitter, mut rest) = (Splitter::new(), body);
     let (mut items, mut late) = (b"[".to_vec(), Vec::new());
@@ -53,8 +53,8 @@ pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// `response` with these items, where it has none of its own, with the arguments that its items lack, and as incomplete
-/// where the event says so and its status does not. Of two members of one name the last one holds.
+/// Adds to `response`: the items, if it has none of its own; arguments that its items lack; and the status
+/// `incomplete`, if only the event says so. Of two members with one name the last one counts.
 fn with(response: Raw<'_>, items: &[u8], late: &[Late], incomplete: bool) -> Vec<u8> {
     let mut out = response.bytes().to_vec();
     let own = response.get("output").filter(|output| output.items().next().is_some());
@@ -81,7 +81,7 @@ fn with(response: Raw<'_>, items: &[u8], late: &[Late], incomplete: bool) -> Vec
     out
 }
 
-/// The arguments that a call lacks and an event has brought.
+/// The arguments from an event, if the call lacks them.
 fn arguments_of<'l>(call: Raw<'_>, late: &'l [Late]) -> Option<&'l Late> {
     let id = call.get("id").and_then(Raw::string)?;
     let lacks = |name| call.get(name).and_then(Raw::string).is_some_and(<[u8]>::is_empty);
@@ -92,7 +92,7 @@ fn arguments_of<'l>(call: Raw<'_>, late: &'l [Late]) -> Option<&'l Late> {
 enum CollectedPart {
     Text(Vec<u8>),
     Refusal(Vec<u8>),
-    /// With the block that the provider requires again; `None` until the reasoning ends.
+    /// Reasoning and the block that the provider requires back; `None` until the reasoning ends.
     Thought(Vec<u8>, Option<Option<Vec<u8>>>),
     Call {
         slot: usize,
@@ -156,7 +156,7 @@ impl Take for Collected {
 }
 
 impl Collected {
-    /// Reads the events of `body`, up to the fault if there is one.
+    /// Reads the events of `body`, up to a fault.
     pub(in crate::dialect) fn read(from: Dialect, body: &[u8], keeps: bool) -> (Collected, Result<(), Broken>) {
         let mut collected = Collected::default();
         let read = match read_events(from, body, keeps, &mut collected) {
@@ -167,7 +167,7 @@ impl Collected {
         (collected, read)
     }
 
-    /// The collected answer.
+    /// Returns the collected answer.
     pub(super) fn answer(&self) -> NeutralAnswer<'_> {
         fn part(piece: &CollectedPart) -> AnswerPart<'_> {
             match piece {

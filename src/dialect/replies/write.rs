@@ -1,4 +1,4 @@
-//! Writes a whole answer of each shape.
+//! Writes a complete answer of each format.
 
 use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
@@ -11,7 +11,7 @@ use super::super::usage::ObservedUsage;
 use super::parts::{AnswerPart, Arguments, NeutralAnswer};
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_count, write_inside, write_string};
 
-/// Appends strings as one.
+/// Appends several strings as one.
 fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
     out.push(b'"');
     texts.for_each(|text| out.extend_from_slice(text));
@@ -131,7 +131,7 @@ pub(super) fn messages(
     while let Some(part) = parts.next() {
         match part {
             AnswerPart::Text(text) => {
-                // What was told in pieces is one text.
+                // Text that arrived in pieces is one text.
                 let mut texts = vec![&**text];
                 while let Some(AnswerPart::Text(more)) = parts.peek() {
                     texts.push(more);
@@ -166,8 +166,8 @@ pub(super) fn messages(
     out.push(b'}');
 }
 
-/// A text block, or reasoning; none where there is nothing in it. `kept`: what its target wants to see of it again,
-/// which goes with another target's reasoning as its signature.
+/// Writes a text block or a reasoning block; nothing if it is empty. `kept`: data that its target must get back. For
+/// another target's reasoning it becomes the signature.
 fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationState, out: &mut Vec<u8>) {
     if texts.iter().all(|text| text.is_empty()) && kept.is_none() {
         return;
@@ -187,7 +187,7 @@ fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationSt
     out.push(b'}');
 }
 
-/// Appends a call behind its id.
+/// Appends the members of a call after its id.
 fn messages_call(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
     out.push(b'"');
     key(out, "name");
@@ -205,7 +205,7 @@ fn messages_call(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Builds the answer in the shape whose stream ends in the complete answer.
+/// Writes the answer in the format whose streams end with the complete answer.
 pub(super) fn responses(
     answer: &NeutralAnswer<'_>,
     state: &TranslationState,

@@ -41,7 +41,7 @@ enum Content {
     Wrong,
 }
 
-/// The message under way.
+/// The current message.
 #[derive(Copy, Clone, Debug)]
 struct CheckedMessage {
     role: MessageRole,
@@ -50,7 +50,7 @@ struct CheckedMessage {
     /// Member of the message that a value belongs to.
     member: MessageMember,
     block: u32,
-    /// The block under way has a `type`.
+    /// The current block has a `type`.
     typed: bool,
     stored: Stored,
 }
@@ -79,7 +79,7 @@ impl MessageMember {
     }
 }
 
-/// The block of the system prompt under way. Of a repeated member the last one counts.
+/// The current block of the system prompt. Of a repeated member the last one counts.
 #[derive(Copy, Clone, Debug)]
 struct SystemBlock {
     /// Member of the block that a value belongs to.
@@ -97,7 +97,7 @@ enum BlockPart {
 
 const NO_BLOCK: SystemBlock = SystemBlock { member: BlockPart::Another, is_text: false, has_text: false };
 
-/// Kind of the items of a list of texts in a relayed request; all of them are alike.
+/// Kind of the items in a list of texts of a relayed request; all items must have the same kind.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum ItemKind {
     Unknown,
@@ -117,14 +117,14 @@ pub(super) struct Checks {
     /// Bytes of unknown members, their names included.
     pub(super) unknown: u32,
     seen: u64,
-    /// The member under way, and how a request of its shape treats it.
+    /// The current member, and the treatment of it in this format.
     key: Span,
     name: Name,
     class: Class,
-    /// Beginning of the top-level value under way, and its kind.
+    /// Start of the current top-level value, and its kind.
     value_start: u32,
     value_token: Token,
-    /// Items seen in the top-level array under way.
+    /// Items seen in the current top-level array.
     items: u32,
     message: CheckedMessage,
     block: SystemBlock,
@@ -133,10 +133,10 @@ pub(super) struct Checks {
     reading: Reading,
     plain_max: Option<NonZeroU64>,
     has_messages: bool,
-    /// State of a relayed request: the required members that are present, as bits, and the kind of the list under way.
+    /// State of a relayed request: the required members seen, as bits, and the kind of the current list.
     found: u8,
     texts: ItemKind,
-    /// Tokens of a query that is read again with each document, or of a suffix that is read with each prompt.
+    /// Tokens of a query that is read with each document, or of a suffix that is read with each prompt.
     query: u32,
 }
 
@@ -183,7 +183,7 @@ impl Checks {
     }
 
     pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
-        // Each by its name: made again and put in place of this one it would be copied twice.
+        // Field by field: assigning a new value as a whole would copy it twice.
         let Checks {
             shape: own_shape,
             needs_max_tokens: needs,
@@ -252,7 +252,7 @@ impl Checks {
         Err(self.note(format!("{path}: expected {expected}")))
     }
 
-    /// A key of the top-level object.
+    /// Begins a member of the top-level object.
     fn begin_member(&mut self, buf: &[u8], key: Span) -> Result<(), Stop> {
         self.key = key;
         self.name = Name::of(key.of(buf));
@@ -273,7 +273,7 @@ impl Checks {
         Ok(())
     }
 
-    /// A whole value of the top-level object.
+    /// Ends a value of the top-level object.
     fn end_member(&mut self, buf: &[u8], token: Token, value: Span) -> Result<(), Stop> {
         let (key, name) = (self.key, self.name);
         self.end_list(token);
@@ -294,7 +294,7 @@ impl Checks {
             self.fields.may_cost_more |= token != Token::Null;
         }
         match self.name {
-            // It is written again for a provider of the same shape.
+            // It is rewritten for a provider of the same format.
             Name::StreamOptions | Name::Include if raw.bytes().len() > REWRITTEN_MAX => {
                 return self.refuse(format_args!("{}", name.text()), &format!("at most {REWRITTEN_MAX} bytes"));
             }
@@ -388,14 +388,14 @@ impl Checks {
         self.refuse(format_args!("{name}"), expected)
     }
 
-    /// Checks a value inside the top-level array or object under way: its items and their contents.
+    /// Checks a value inside the current top-level array or object: its items and their contents.
     fn inside(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let in_array = self.value_token == Token::ArrayOpen;
         if let Dialect::Relay(relay) = self.shape {
             return self.in_needed(relay, buf, (token, depth, span));
         }
-        // Of a response only the input, the tools and the form of the answer are looked into.
+        // Of a responses request only the input, the tools and the output format are checked inside.
         if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools | Name::Text) {
             return Ok(());
         }
@@ -422,8 +422,8 @@ impl Checks {
         Ok(())
     }
 
-    /// The commonest message, a role and a text and nothing else, by its form: what its tokens would have led to, and
-    /// where it ends.
+    /// Recognises the most common message, with a role and a text only, by its bytes: applies the effects that its
+    /// tokens would have and returns its end.
     fn plain_message(&mut self, buf: &[u8], at: usize) -> Option<usize> {
         let form = FORMS.iter().find(|form| buf[at..].starts_with(form.role))?;
         let role = at + form.role.len();
@@ -452,7 +452,7 @@ impl Checks {
         Some(end + 2)
     }
 
-    /// A string is arriving; a long one is counted as it comes, unless a part may carry it.
+    /// Handles an arriving string: a long one is counted while it arrives, unless a part may carry it.
     pub(super) fn arriving(&mut self, buf: &[u8], span: Span) {
         if !self.reading.may_carry() {
             self.tokens.arriving(buf, span);
@@ -494,7 +494,7 @@ impl Visitor for Checks {
         }
     }
 
-    #[inline(always)] // where it is called the kind of token is mostly known
+    #[inline(always)] // callers usually know the kind of token at compile time
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         let opens = matches!(token, Token::ObjectOpen | Token::ArrayOpen);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);

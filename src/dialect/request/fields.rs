@@ -1,4 +1,4 @@
-//! Results of the scan of a request body, as positions in it, and the text of a refusal.
+//! Results of the scan of a request body, as positions in it; and the text of a refusal.
 //!
 //! Owns only these types. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, by the
 //! translation and by the gateway.
@@ -8,14 +8,14 @@ use crate::base::limits::{NAME_BYTES_MAX, PARTS_MAX, TOOLS_MAX};
 use crate::wire::Span;
 use crate::wire::json::{has_escape, unescape};
 
-/// Why a body is refused, in the client's words: names the field by its path and says what was expected.
+/// Reason why a body is refused, in the client's terms: names the field by its path and states what was expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invalid(pub String);
 
 /// A member of the request's top-level object.
 #[derive(Copy, Clone, Debug)]
 pub(in crate::dialect) struct Member {
-    /// The key between its quotes, escapes still in it.
+    /// The key between its quotes, with its escapes.
     pub(in crate::dialect) key: Span,
     /// The value, quotes and brackets included.
     pub(in crate::dialect) value: Span,
@@ -29,13 +29,13 @@ impl Member {
         self.key.start as usize - 1
     }
 
-    /// Offset just behind the value.
+    /// Offset after the value.
     pub(in crate::dialect) fn end(&self) -> usize {
         self.value.end as usize
     }
 }
 
-/// Messages up to a user's first, where each is a role and a text and nothing else: where their texts lie.
+/// The first messages up to a user's, if each has only a role and a text: the positions of their texts.
 #[derive(Copy, Clone, Default)]
 pub(in crate::dialect) struct Opening {
     texts: [Span; Opening::TEXTS_MAX],
@@ -43,7 +43,7 @@ pub(in crate::dialect) struct Opening {
     ended: bool,
 }
 
-/// Prints nothing of it: the noted values depend on the pieces in which a body arrived, the results do not.
+/// Prints nothing: the noted values depend on the pieces in which a body arrived, the results do not.
 impl std::fmt::Debug for Opening {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Opening")
@@ -51,10 +51,10 @@ impl std::fmt::Debug for Opening {
 }
 
 impl Opening {
-    /// Messages before which a user's is mostly seen, and that one.
+    /// Maximum number of messages up to the first user message, that one included.
     const TEXTS_MAX: usize = 4;
 
-    /// A plain message at the place `index` among all.
+    /// Notes a plain message; `index` is its index among all messages.
     #[inline]
     pub(super) fn message(&mut self, index: u32, text: Span, is_users: bool) {
         if !self.ended
@@ -67,13 +67,14 @@ impl Opening {
         }
     }
 
-    /// The texts up to and with that of the first user's message; `None` where there is more to them.
+    /// The texts up to that of the first user message; `None` if a message is not plain or there are too many.
     pub(in crate::dialect) fn texts(&self) -> Option<&[Span]> {
         self.texts.get(..usize::from(self.count)).filter(|_| self.ended)
     }
 }
 
-/// Counts of parts and of tools in one word, since each request that waits has it: both stop far above their bounds.
+/// Counts of parts and of tools in one word, since every waiting request has them. Both saturate far above their
+/// bounds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::dialect) struct Inner(u32);
 
@@ -99,7 +100,7 @@ impl Inner {
 
 const _: () = assert!(Inner::TOOLS_END as usize > TOOLS_MAX && Inner::PARTS_END as usize > PARTS_MAX);
 
-/// Facts about a request that the gateway needs.
+/// Facts about a request for the gateway.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     /// The model's name as written between its quotes; `None` if absent or `null`.
@@ -108,44 +109,45 @@ pub struct Fields {
     pub stream: bool,
     /// `stream_options.include_usage`: the client wants the usage chunk (chat).
     pub include_usage: bool,
-    /// The bound on completion tokens: `max_completion_tokens` where usable, else `max_tokens`.
+    /// The bound on completion tokens: `max_completion_tokens` if usable, otherwise `max_tokens`.
     pub max_tokens: Option<u64>,
-    /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
+    /// `thread`: the client wants the provider to store its conversation and will send only the continuation
+    /// (messages).
     pub thread: bool,
-    /// Texts of a relayed request, or its documents; 0 for one.
-    /// `each`: `n`, answers to each of them; `made`: `best_of`, how many are made to choose those from.
+    /// Number of texts of a relayed request, or of its documents; 0 means one. `each`: `n`, answers to each of them;
+    /// `made`: `best_of`, the number of answers generated to choose those from.
     pub(in crate::dialect) texts: u32,
     pub(in crate::dialect) each: u32,
     pub(in crate::dialect) made: u32,
-    /// A member or a tool of the list may be billed at another price than its tokens'.
+    /// A member or a tool in the list may have a price other than that of its tokens.
     pub(in crate::dialect) may_cost_more: bool,
-    /// It predicts its answer: what of that is wrong is billed as completion tokens (chat).
+    /// The request has a predicted answer: wrong parts of it are billed as completion tokens (chat).
     pub(in crate::dialect) predicts: bool,
-    /// An item of the conversation brings tools (responses).
+    /// An item of the conversation adds tools (responses).
     pub(in crate::dialect) adds_tools: bool,
-    /// Messages, items of the input, and blocks of the system prompt; parts, calls and results in them; tools, as far
-    /// as they are counted: how many a translation has to build.
+    /// Counted items that a translation has to build: messages, items of the input and blocks of the system prompt;
+    /// parts, calls and results in them; and tools.
     pub(in crate::dialect) messages: u32,
     pub(in crate::dialect) inner: Inner,
     /// Beginning of the conversation.
     pub(in crate::dialect) opening: Opening,
     pub(in crate::dialect) members: Vec<Member>,
-    /// True if one of them is not passed on unchanged by every target of the shape.
+    /// True if a member is not passed on unchanged to every target of the format.
     pub(in crate::dialect) has_odd: bool,
-    /// Parts of the body that are not sent to an upstream of the same shape, in order: reasoning without a signature;
-    /// in a chat request each role `developer`, which is replaced if the target does not accept it.
+    /// Parts of the body that are not sent to an upstream of the same format, in order: reasoning without a signature;
+    /// in a chat request also each role `developer`, which is replaced if the target does not accept it.
     pub(in crate::dialect) cuts: Vec<Span>,
-    /// Reason for refusal if it names an object of the provider's account.
+    /// The refusal if the request names an object of the provider's account.
     pub(in crate::dialect) stored: Option<Box<Invalid>>,
 }
 
 impl Fields {
-    /// The beginning of a model's name that is too long for any model.
+    /// The beginning of the model's name if it is longer than any model's.
     pub fn long_model_name<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
         self.model.map(|name| name.of(body)).filter(|name| name.len() > NAME_BYTES_MAX)?.get(..NAME_BYTES_MAX)
     }
 
-    /// The model's name, unless it is too long for any; `scratch` is used if the name is written with escapes.
+    /// The model's name, unless it is too long; `scratch` is used if the name has escapes.
     pub fn model_name<'a>(&self, body: &'a [u8], scratch: &'a mut Vec<u8>) -> Option<&'a str> {
         let raw = self.model.map(|name| name.of(body)).filter(|name| name.len() <= NAME_BYTES_MAX)?;
         if !has_escape(raw) {
@@ -156,12 +158,12 @@ impl Fields {
         std::str::from_utf8(scratch).ok()
     }
 
-    /// Number of answers that are requested: each ends a stream for itself.
+    /// Number of answers requested; each ends separately in a stream.
     pub fn choices(&self) -> u32 {
         self.texts.max(1).saturating_mul(self.each.max(1))
     }
 
-    /// True if something may be billed at another price than its tokens', so that it has to be checked.
+    /// True if a part of the request may have a price of its own and must be checked.
     #[inline]
     pub fn may_cost_more(&self) -> bool {
         self.may_cost_more || self.adds_tools
@@ -173,20 +175,20 @@ impl Fields {
         self.predicts
     }
 
-    /// Prompts that are read one by one.
+    /// Number of prompts that are read separately.
     #[inline]
     pub fn prompts(&self) -> u64 {
         self.texts.max(1).into()
     }
 
-    /// Number of answers that are generated, including those that are not returned.
+    /// Number of answers generated, including those that are not returned.
     #[inline]
     pub fn made(&self) -> u64 {
         self.prompts() * u64::from(self.made.max(self.each).max(1))
     }
 
     pub(super) fn reset(&mut self) {
-        // Each by its name: made again and put in place of this one it would be copied twice.
+        // Field by field: assigning a new value as a whole would copy it twice.
         let Fields {
             model,
             stream,

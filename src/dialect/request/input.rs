@@ -1,8 +1,8 @@
 //! Checks the items of a responses request's `input`, and its tools, while they arrive.
 //!
-//! Owns what an item must have, and which items are left out on a same-shape route: reasoning that this gateway carries
-//! for targets of another shape. Responses are not stored here, so a reference to a stored one is refused, with
-//! a message that says what to send instead; a reference to an object at the provider is noted.
+//! Owns the requirements of an item, and the list of items omitted on a route within one format: reasoning that
+//! Tollgate carries for targets of another format. Tollgate stores no responses, so a reference to a stored one is
+//! refused with a message that says what to send instead; a reference to an object at the provider is noted.
 
 use super::fields::Fields;
 use super::leave::Leave;
@@ -12,11 +12,11 @@ use crate::wire::Span;
 use crate::wire::json::{Token, eq_unescaped};
 use std::fmt::Display;
 
-/// Why nothing can be asked for that was stored.
+/// Refusal of a reference to a stored response.
 pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
 const ROLES: &str = "one of user, assistant, system, developer";
 
-/// Type of an item, as far as it matters here.
+/// Type of an item, as far as the checks distinguish types.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum ItemType {
     /// No type yet.
@@ -45,7 +45,7 @@ impl ItemType {
     }
 }
 
-/// Member of an item, or of a part, that a value belongs to.
+/// Member of an item or a part to which a value belongs.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum ItemMember {
     Type,
@@ -59,7 +59,7 @@ enum ItemMember {
     /// The id of an object at the provider.
     Stored,
     Tools,
-    /// Text that a model has written.
+    /// Text written by a model.
     Arguments,
     Annotations,
     #[default]
@@ -87,7 +87,7 @@ impl ItemMember {
     }
 }
 
-/// The item under way.
+/// The current item.
 #[derive(Copy, Clone, Debug, Default)]
 struct Item {
     kind: ItemType,
@@ -106,7 +106,7 @@ struct Item {
     /// Next member of the part, and the index of the part.
     inner: ItemMember,
     part: u32,
-    /// True if something inside a part has the name of an object's id.
+    /// True if a member inside a part is named like an object's id.
     is_stored: bool,
 }
 
@@ -124,7 +124,7 @@ fn expected<T>(path: impl Display, what: impl Display) -> Result<T, String> {
 }
 
 impl Input {
-    /// Checks a token inside the array. `index`: the item under way.
+    /// Checks a token inside the array. `index`: the current item.
     pub(super) fn token(
         &mut self,
         buf: &[u8],
@@ -180,8 +180,8 @@ impl Input {
         Ok(())
     }
 
-    /// True if a string names an object, if its key says so: what an answer has cited is no more than said again, and
-    /// definitions of tools name none.
+    /// True if a string names an object, given that its key does (`key`). Citations in an answer only repeat an id, and
+    /// definitions of tools name no objects.
     fn names_stored(&self, key: bool) -> bool {
         key && !matches!(self.item.member, ItemMember::Tools | ItemMember::Arguments)
     }
@@ -192,12 +192,12 @@ impl Input {
         fields.names_stored(format_args!("input[{index}].{list}[{part}].{key}"), &key);
     }
 
-    /// The array is complete.
+    /// Ends the array.
     pub(super) fn end(&mut self, cuts: &mut Vec<Span>) {
         self.leave.close_list(cuts);
     }
 
-    /// An item that was taken whole has gone by.
+    /// Notes an item that was recognised as a whole.
     #[inline]
     pub(super) fn passed(&mut self, start: u32, end: u32, cuts: &mut Vec<Span>) {
         self.leave.open(start);
@@ -227,7 +227,7 @@ impl Input {
         }
     }
 
-    /// The item is complete: whether it is what it says.
+    /// Checks a complete item.
     fn judge(&self, index: u32) -> Result<(), String> {
         let item = &self.item;
         match item.kind {

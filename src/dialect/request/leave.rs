@@ -1,27 +1,27 @@
-//! Collects the parts of a list that are not sent upstream, while its items are read one after the other.
+//! Collects the parts of a list that are not sent upstream, while its items are read in order.
 
 use crate::wire::Span;
 
-/// Collects the bytes to leave out. A comma is removed with an item: the one before it, or the one after it if no
-/// earlier item stays.
+/// Collects the bytes to omit. A comma is removed with an item: the one before it, or the one after it if no earlier
+/// item remains.
 #[derive(Debug, Default)]
 pub(in crate::dialect) struct Leave {
-    /// Beginning of the item under way.
+    /// Start of the current item.
     start: u32,
-    /// End of the last item, and of the last one that stays.
+    /// End of the last item, and of the last one that remains.
     end: u32,
     kept: Option<u32>,
-    /// Beginning of an item to leave out, if no item before it has stayed.
+    /// Start of an item to omit, if no item before it has remained.
     pending: Option<u32>,
 }
 
 impl Leave {
-    /// An item begins at `start`.
+    /// Begins an item at `start`.
     pub(in crate::dialect) fn open(&mut self, start: u32) {
         self.start = start;
     }
 
-    /// The item ends before `end`; `leaves`: it is left out.
+    /// Ends an item before `end`; `leaves`: it is omitted.
     #[inline]
     pub(in crate::dialect) fn close(&mut self, end: u32, leaves: bool, cuts: &mut Vec<Span>) {
         self.end = end;
@@ -39,7 +39,7 @@ impl Leave {
         }
     }
 
-    /// The list ends.
+    /// Ends the list.
     #[inline]
     pub(in crate::dialect) fn close_list(&mut self, cuts: &mut Vec<Span>) {
         if let Some(start) = self.pending.take() {

@@ -1,6 +1,6 @@
-//! The members that a request of some shape may have, by their names.
+//! The names of members in requests of any format.
 //!
-//! Owns the words. Must never know what a shape makes of them: that is [`super::table`]'s.
+//! Owns the names. Must never know a format's treatment of them: [`super::table`] does.
 
 use crate::wire::json::{eq_unescaped, has_escape};
 
@@ -20,7 +20,7 @@ macro_rules! names {
         /// All of them in the order of their numbers.
         pub(super) const NAMES: [Name; Name::Other as usize + 1] = [$(Name::$name,)* Name::Other];
 
-        /// The name that is written so, without escapes.
+        /// The member with this name, written without escapes.
         #[allow(non_upper_case_globals)]
         fn plain(raw: &[u8]) -> Option<Name> {
             $(const $name: &[u8] = $text.as_bytes();)*
@@ -109,7 +109,7 @@ names! {
 }
 
 impl Name {
-    /// Finds the member that the inside of a key names; `None` for those outside both tables.
+    /// Finds the member by the inside of a key; [`Name::Other`] for those outside both tables.
     pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
         if let Some(name) = plain(raw) {
             return name;
@@ -125,7 +125,7 @@ impl Name {
         BY_NAME.get(self as usize).map_or("", |(text, _)| text)
     }
 
-    /// All names with their spellings.
+    /// All members with their spellings.
     #[cfg(test)]
     pub(super) fn all() -> &'static [(&'static str, Name)] {
         BY_NAME

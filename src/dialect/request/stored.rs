@@ -1,8 +1,8 @@
 //! Members of a request that name an object of the provider's account: a file, a container, a recording, a voice. All
-//! clients share that account, so that such an id could be another tenant's.
+//! clients share that account, so such an id could be another tenant's.
 //!
-//! Owns which members those are. Must never look into what a model or a tool has written, where the same names mean
-//! nothing to the provider. Called by `checks` and `input`; who may name them is for the configuration to say
+//! Owns the list of those members. Must never look into text written by a model or a tool: there, the same names mean
+//! nothing to the provider. Called by `checks` and `input`. The configuration decides whether requests may use them
 //! (`stored_objects`).
 
 use super::fields::{Fields, Invalid};
@@ -17,15 +17,15 @@ const NO_FILE: &str = "the file itself: files are not stored here";
 /// Expected value instead of another object's id.
 const NO_OBJECT: &str = "no object that is stored at the provider";
 
-/// Names of an object.
+/// Names of members with an object's id.
 const IDS: [&str; 2] = ["file_id", "container_id"];
 /// Further names of objects in a tool, whose value is an id or a list of ids.
 const TOOL_IDS: [&str; 3] = ["container", "file_ids", "vector_store_ids"];
-/// Members of a tool that the client has written for the model, which name what it likes.
+/// Members of a tool that the client writes for the model, with names of its own choice.
 const TOOL_FREE: [&str; 3] = ["parameters", "input_schema", "input_examples"];
-/// Members with what a model has written, or with what an answer has cited, which is no more than said again.
+/// Members written by a model, or repeated from an earlier answer's citations.
 const FREE: [&str; 4] = ["input", "arguments", "citations", "annotations"];
-/// Bytes of a member's name in a refusal.
+/// Maximum bytes of a member's name in a refusal.
 const NAME_MAX: usize = 64;
 
 /// True if a key names an object.
@@ -33,7 +33,7 @@ pub(super) fn is_id(key: &[u8]) -> bool {
     IDS.iter().any(|id| eq_unescaped(key, id))
 }
 
-/// A member's name as a refusal has it.
+/// A member's name in a refusal.
 pub(super) fn name_of(key: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(&key[..key.len().min(NAME_MAX)])
 }
@@ -41,22 +41,22 @@ pub(super) fn name_of(key: &[u8]) -> Cow<'_, str> {
 /// Tracks whether the current message or tool names an object of the provider's account.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Stored {
-    /// The member of the message, of the block of its content, or of the tool, under way.
+    /// The current member of the message, of the block of its content, or of the tool.
     member: Span,
     /// The last key, if its value names an object.
     name: Option<Span>,
-    /// The member names an object by an `id` of its own: the recording of an answer, or a container of a tool.
+    /// The member names an object by an `id` of its own: the recording of an answer, or a tool's container.
     has_id: bool,
-    /// Depth of the member that is not checked.
+    /// Depth of the current unchecked member.
     free: u8,
 }
 
-/// At the beginning of a message.
+/// State at the start of a message.
 pub(super) const NOTHING_STORED: Stored =
     Stored { member: Span { start: 0, end: 0 }, name: None, has_id: false, free: u8::MAX };
 
 impl Stored {
-    /// A key at `depth`: 3 in the message, 5 in a block of its content.
+    /// Handles a key at `depth`: 3 in the message, 5 in a block of its content.
     #[inline]
     pub(super) fn key(&mut self, buf: &[u8], depth: usize, span: Span) {
         let (key, depth) = (span.of(buf), depth.min(usize::from(u8::MAX) - 1) as u8);
@@ -83,7 +83,7 @@ impl Stored {
         }
     }
 
-    /// A key at `depth` of a tool: 3 in the tool itself.
+    /// Handles a key at `depth` of a tool: 3 in the tool itself.
     #[inline]
     pub(super) fn tool_key(&mut self, buf: &[u8], depth: usize, span: Span) {
         let depth = depth.min(usize::from(u8::MAX) - 1) as u8;
@@ -113,13 +113,13 @@ impl Stored {
         self.name == Some(self.member)
     }
 
-    /// True if a string that comes now names an object.
+    /// True if a string at this point names an object.
     #[inline]
     pub(super) fn is_named(&self) -> bool {
         self.name.is_some()
     }
 
-    /// Name of the member that contains it.
+    /// Name of the member that contains the object.
     pub(super) fn member<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
         name_of(self.member.of(buf))
     }
@@ -131,15 +131,14 @@ impl Stored {
 }
 
 impl Fields {
-    /// The member at `path` names an object. The first one is kept.
+    /// Notes that the member at `path` names an object. Only the first one is kept.
     #[cold]
     pub(super) fn names_stored(&mut self, path: Arguments<'_>, name: &str) {
         let expected = if name == "file_id" { NO_FILE } else { NO_OBJECT };
         self.stored.get_or_insert_with(|| Box::new(Invalid(format!("{path}: expected {expected}"))));
     }
 
-    /// [`Invalid`] where the request names an object of the provider's account and its provider may not be asked for
-    /// those.
+    /// [`Invalid`] if the request names an object of the provider's account and the configuration does not allow it.
     #[inline]
     pub(in crate::dialect) fn may_name_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
         match &self.stored {

@@ -1,4 +1,4 @@
-//! Members that a request of each shape may have, and their treatment.
+//! Members of requests in each format, and their treatment.
 
 use super::super::relay::Relayed;
 use super::names::{NAMES, Name};
@@ -13,13 +13,13 @@ pub(in crate::dialect) enum Class {
     Specified,
     /// Forwarded unchanged, never validated.
     Documented,
-    /// Never forwarded: it could reach beyond the key's scope or tenancy, or names an answer by an id that is ours.
+    /// Never forwarded: it could reach beyond the key's scope or tenancy, or names an answer by one of Tollgate's ids.
     Denied,
-    /// Ignored; forwarded only where the provider's configuration says so.
+    /// Ignored; forwarded only if the provider's configuration says so.
     Unknown,
 }
 
-/// Names that lead elsewhere, in small letters and digits alone.
+/// Names of members that refer to other places, in lower-case letters and digits.
 const ELSEWHERE: &[&str] = &[
     "apibase",
     "apihost",
@@ -83,7 +83,7 @@ const ELSEWHERE: &[&str] = &[
 ];
 
 /// Members that vLLM, llama.cpp, Ollama, SGLang, DeepSeek, Mistral or OpenRouter document for their chat endpoint, if
-/// they affect only the request: no template to run, no priority in a queue, no state or weights that others share.
+/// they affect only the request: no template to run, no priority in a queue, no shared state or weights.
 const LOCAL: &[&str] = &[
     "add_special_tokens",
     "allowed_token_ids",
@@ -141,7 +141,7 @@ const LOCAL: &[&str] = &[
     "typical_p",
 ];
 
-/// Members that may be billed at a price of their own, in small letters alone.
+/// Members that may have a price of their own, in lower-case letters.
 const PRICED: &[(&str, Name)] = &[
     ("audio", Name::Audio),
     ("enablesearch", Name::WebSearchOptions),
@@ -159,7 +159,7 @@ const PRICED: &[(&str, Name)] = &[
 /// Prefixes of further names of [`LOCAL`].
 const LOCAL_PREFIXES: &[&str] = &["dry_", "guided_", "mirostat_", "xtc_"];
 
-/// Letters and digits of a name, in small letters.
+/// Letters and digits of a name, in lower case.
 fn letters(raw: &[u8]) -> String {
     let mut plain = Vec::new();
     unescape(raw, &mut plain);
@@ -168,7 +168,7 @@ fn letters(raw: &[u8]) -> String {
     String::from_utf8_lossy(&plain).into_owned()
 }
 
-/// Treatment of every name in requests of `shape`, which is not relayed.
+/// Treatment of every name in requests of format `shape`, except relayed ones.
 const fn classes(shape: Dialect) -> [Class; NAMES.len()] {
     let (mut all, mut at) = ([Class::Unknown; NAMES.len()], 0);
     while at < NAMES.len() {
@@ -182,27 +182,27 @@ const fn classes(shape: Dialect) -> [Class; NAMES.len()] {
 }
 
 impl Name {
-    /// True if a member outside both tables reaches beyond the key, however it is spelt: it names another place,
-    /// another credential or another tenant to a provider that is itself a gateway. Asked only where unknown members
-    /// are forwarded.
+    /// True if a member outside both tables reaches beyond the key, in any spelling: it names another place, another
+    /// credential, or another tenant of a provider that is itself a gateway. Called only if unknown members are
+    /// forwarded.
     pub(in crate::dialect) fn leads_elsewhere(raw: &[u8]) -> bool {
-        // What such a name would come to is not looked at.
+        // Longer names are not compared.
         if raw.len() > NAME_BYTES_MAX {
             return true;
         }
         ELSEWHERE.contains(&&*letters(raw))
     }
 
-    /// The member outside the tables that may be billed at a price of its own, however it is spelt. Asked only where
-    /// unknown members are forwarded.
+    /// The member outside the tables that may have a price of its own, in any spelling. Called only if unknown members
+    /// are forwarded.
     pub(in crate::dialect) fn priced(raw: &[u8]) -> Option<Name> {
         // A longer name is not sent.
         let letters = if raw.len() > NAME_BYTES_MAX { return None } else { letters(raw) };
         PRICED.iter().find(|(name, _)| *name == letters).map(|(_, name)| *name)
     }
 
-    /// True if a member outside both tables is one that local servers document for their chat endpoint, and harmless.
-    /// Asked only of providers on the own network.
+    /// True if a member outside both tables is harmless and documented by local servers for their chat endpoint. Called
+    /// only for providers on the own network.
     pub(in crate::dialect) fn is_local(raw: &[u8]) -> bool {
         if raw.len() > NAME_BYTES_MAX {
             return false;
@@ -213,7 +213,7 @@ impl Name {
         LOCAL.contains(&name) || LOCAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     }
 
-    /// Names that are denied in requests of some shape.
+    /// Names that are denied in requests of any format.
     #[cfg(test)]
     pub(crate) fn denied() -> impl Iterator<Item = &'static str> {
         let relays = Relay::ALL.map(Dialect::Relay);
@@ -225,7 +225,7 @@ impl Name {
     /// Treatment of this name in a request of `shape`.
     #[inline]
     pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
-        // Asked twice for every member.
+        // Tables, since every member is looked up twice.
         const CHAT: [Class; NAMES.len()] = classes(Dialect::Chat);
         const MESSAGES: [Class; NAMES.len()] = classes(Dialect::Messages);
         const RESPONSES: [Class; NAMES.len()] = classes(Dialect::Responses);
@@ -237,7 +237,7 @@ impl Name {
         }
     }
 
-    /// True if a member of this class may be left out or rewritten for a target of its shape that accepts everything in
+    /// True if a member of this class may be omitted or rewritten for a target of its format that accepts everything in
     /// the tables.
     #[inline]
     pub(in crate::dialect) fn is_odd(self, class: Class) -> bool {
@@ -271,8 +271,8 @@ impl Name {
         }
     }
 
-    /// Treatment of this name in a responses request. Members that would need a stored response are checked to be
-    /// refused.
+    /// Treatment of this name in a responses request. Members that require a stored response are `Specified`, so that
+    /// their check refuses them.
     const fn class_of_response(self) -> Class {
         use Name::*;
         match self {
@@ -287,8 +287,8 @@ impl Name {
         }
     }
 
-    /// Treatment of this name in a relayed request. Other documented members of such requests have no name here: they
-    /// are known by their text only.
+    /// Treatment of this name in a relayed request. Other documented members of such requests are not in [`Name`]; they
+    /// are compared as text.
     fn class_of_relayed(self, relay: Relay) -> Class {
         use Name::*;
         let relayed = Relayed::of(relay);
@@ -297,7 +297,7 @@ impl Name {
             Model => Class::Specified,
             Stream if relayed.generates => Class::Specified,
             MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions if relayed.generates => Class::Documented,
-            // Its answer is no text.
+            // The answer is not text.
             Stream | StreamOptions => Class::Denied,
             User if relayed.documents(b"user") => Class::Documented,
             _ if relayed.needed.iter().any(|(name, _)| *name == self) => Class::Specified,
@@ -305,8 +305,8 @@ impl Name {
         }
     }
 
-    /// True if a list or an object there becomes part of the prompt, beside the conversation and the tools: providers
-    /// bill the definitions that an answer is to fit, and what a conversation is shortened by, as prompt tokens.
+    /// True if a list or an object there becomes part of the prompt in addition to conversation and tools: providers
+    /// bill schemas for the output, and settings that shorten a conversation, as prompt tokens.
     pub(in crate::dialect) fn is_read_by_model(self, shape: Dialect) -> bool {
         use Name::*;
         match shape {
@@ -317,19 +317,20 @@ impl Name {
         }
     }
 
-    /// True if the gateway reads or rewrites it, on some route: such a member may stand in a body but once.
+    /// True if the gateway reads or rewrites it on some route: such a member may occur only once in a body.
     #[inline]
     pub(in crate::dialect) fn is_read(self, shape: Dialect) -> bool {
         self.is_read_as(self.class(shape), shape)
     }
 
-    /// True if a translation reads it. Two members of a chat request are not [checked][Name::is_read] otherwise.
+    /// True if a translation reads it. Outside translations, two of them are not [checked][Name::is_read] in a chat
+    /// request.
     #[inline]
     pub(in crate::dialect) fn is_translated(self, shape: Dialect) -> bool {
         self.is_read(shape) || (shape == Dialect::Chat && matches!(self, Name::Verbosity | Name::PromptCacheKey))
     }
 
-    /// True if it may stand in a body but once: it is read there, or by what a request says of whom it is for.
+    /// True if it may occur only once in a body: it is read there, or it names the user or session.
     #[inline]
     pub(super) fn is_single(self, class: Class, shape: Dialect) -> bool {
         let names_someone = matches!(self, Name::Metadata | Name::SafetyIdentifier | Name::PromptCacheKey);

@@ -29,7 +29,7 @@ fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
     result.map_err(|invalid| invalid.0)
 }
 
-/// A chat request with `rest` in front of its messages.
+/// A chat request with `rest` before its messages.
 fn chat(rest: &str) -> Result<Fields, String> {
     check(Dialect::Chat, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#))
 }
@@ -272,7 +272,7 @@ fn a_repeated_key_that_is_read_is_refused_also_when_it_is_escaped() {
         let rest = format!("\"{name}\":{{}},\"{name}\":{{}},");
         assert_eq!(refused(chat(&rest)), format!("{name}: expected it once, found it repeated"));
     }
-    // Not read, not rewritten: no concern of ours.
+    // Members that are neither read nor rewritten may be repeated.
     assert!(chat(r#""seed":1,"seed":2,"#).is_ok());
 }
 
@@ -410,7 +410,7 @@ fn what_else_a_model_reads_is_counted_as_tools_are() {
         let member = member.replace('@', &schema).replace("WORDS", &words);
         let more = prompt(format!("{{{member},{rest}}}"));
         assert!((base + 80..base + 160).contains(&more), "{base} {more} {member}");
-        // Where texts of a picture or a document would count as something else.
+        // Members whose text would count as an image or document elsewhere.
         let plain = prompt(format!("{{{member},{rest}}}").replace("description", "data"));
         assert!(plain.abs_diff(more) < 5, "{more} {plain}");
     }
@@ -430,7 +430,7 @@ fn a_conversation_to_be_held_at_the_provider_is_noticed() {
     assert!(!chat(r#""thread":{"type":"create"},"#).unwrap().thread);
 }
 
-/// Tokens of the prompt of a valid body.
+/// Tokens of a valid body's prompt.
 fn prompt(shape: Dialect, body: &str) -> u64 {
     let mut scan = RequestScan::new();
     scan.reset(shape);
@@ -445,7 +445,7 @@ fn prompt(shape: Dialect, body: &str) -> u64 {
     tokens
 }
 
-/// Bodies of one message with these content blocks, or these items.
+/// Bodies of one message with these content blocks or items.
 fn of_parts(shape: Dialect, parts: &str) -> String {
     match shape {
         Dialect::Responses => format!(r#"{{"input":[{parts}]}}"#),

@@ -1,8 +1,8 @@
-//! Finds reasoning without a signature in a messages request, to be left out on its way upstream.
+//! Finds reasoning without a signature in a messages request, which is not sent upstream.
 //!
 //! Reasoning of a chat upstream reaches messages clients as a `thinking` block with an empty signature. A client sends
-//! it back with the conversation; an upstream that signs its reasoning refuses it. It also refuses a block with another
-//! target's mark ([`carrier`]).
+//! it back with the conversation, and an upstream that signs its reasoning refuses it. Such an upstream also refuses a
+//! block with another target's mark ([`carrier`]).
 
 use super::leave::Leave;
 use crate::dialect::carrier;
@@ -18,7 +18,7 @@ enum NextMember {
     Other,
 }
 
-/// Collects the bytes to leave out while the blocks of one message after the other go by.
+/// Collects the bytes to omit while the blocks of the messages are read in order.
 #[derive(Debug, Default)]
 pub(super) struct Unsigned {
     next: NextMember,
@@ -28,18 +28,18 @@ pub(super) struct Unsigned {
 }
 
 impl Unsigned {
-    /// A list of blocks begins.
+    /// Begins a list of blocks.
     pub(super) fn open_list(&mut self) {
         *self = Unsigned::default();
     }
 
-    /// A block begins at `start`.
+    /// Begins a block at `start`.
     pub(super) fn open(&mut self, start: u32) {
         (self.thinking, self.signed) = (false, false);
         self.leave.open(start);
     }
 
-    /// A member of the block begins.
+    /// Begins a member of the block.
     pub(super) fn key(&mut self, raw: &[u8]) {
         self.next = if eq_unescaped(raw, "type") {
             NextMember::Type
@@ -50,7 +50,7 @@ impl Unsigned {
         };
     }
 
-    /// The member's value is a string; true if it is the block's type.
+    /// Handles a string value of the member; true if it is the block's type.
     pub(super) fn string(&mut self, raw: &[u8]) -> bool {
         match self.next {
             NextMember::Type => self.thinking = eq_unescaped(raw, "thinking"),
@@ -60,12 +60,12 @@ impl Unsigned {
         self.next == NextMember::Type
     }
 
-    /// The block ends before `end`.
+    /// Ends the block before `end`.
     pub(super) fn close(&mut self, end: u32, cuts: &mut Vec<Span>) {
         self.leave.close(end, self.thinking && !self.signed, cuts);
     }
 
-    /// The list of blocks ends.
+    /// Ends the list of blocks.
     pub(super) fn close_list(&mut self, cuts: &mut Vec<Span>) {
         self.leave.close_list(cuts);
     }

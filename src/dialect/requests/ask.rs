@@ -1,7 +1,6 @@
-//! The request as a translation asks it: its members by name, its messages, and small words that both directions share.
+//! The source request of a translation: its members by name, its messages, and helpers that both directions share.
 //!
-//! Owns the looking up. Must never write a member: that is the business of `to_chat` and `to_messages`. Used by every
-//! file of this folder.
+//! Owns the lookups. Must never write a member: `to_chat` and `to_messages` do that. Used by every file of this folder.
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name};
@@ -13,10 +12,10 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt::Display;
 
-/// A name for a conversation that tells nothing of it: hexadecimal digits.
+/// A key for a conversation that reveals nothing of it: hexadecimal digits.
 pub type CacheKey = [u8; 32];
 
-/// Marks that the messages shape takes.
+/// Maximum number of cache marks in the messages format.
 const MARKS_MAX: u32 = 4;
 /// Members by which clients mark the end of a cached prefix, in Anthropic's API and in OpenAI's.
 pub(super) const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
@@ -29,11 +28,11 @@ pub(super) type Marks<'a> = [Option<Raw<'a>>; 2];
 pub struct RequestTarget<'a> {
     /// The model's name at the upstream.
     pub model: &'a str,
-    /// The shape that its provider speaks.
+    /// The API format of its provider.
     pub shape: Dialect,
     /// Capabilities of the model.
     pub capabilities: &'a Capabilities,
-    /// Key under which its prompt cache may find the conversation, if the client names none.
+    /// Key of the conversation for its prompt cache, if the client sends none.
     pub cache_key: Option<CacheKey>,
 }
 
@@ -61,7 +60,7 @@ impl OwnedTarget {
     }
 }
 
-/// The request as it is asked.
+/// The request to be translated.
 pub(super) struct SourceRequest<'a> {
     pub(super) body: &'a [u8],
     pub(super) fields: &'a Fields,
@@ -72,7 +71,7 @@ pub(super) struct SourceRequest<'a> {
 }
 
 impl<'a> SourceRequest<'a> {
-    /// A top-level member; `null`, and whatever the model does not take, counts as absent.
+    /// A top-level member. `null`, and a member that the model does not accept, count as absent.
     pub(super) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
         let member = self.fields.members.iter().find(|member| member.name == name)?;
         if name.class(self.from) == Class::Unknown || self.drops(text) {
@@ -81,7 +80,7 @@ impl<'a> SourceRequest<'a> {
         Some(Raw::new(member.value.of(self.body))).filter(|value| !value.is_null())
     }
 
-    /// True if the configuration says that the model does not take the parameter `text`.
+    /// True if the model does not accept the parameter `text`, by its configuration.
     #[inline]
     pub(super) fn drops(&self, text: &str) -> bool {
         self.target.capabilities.drops(text)
@@ -99,8 +98,8 @@ impl<'a> SourceRequest<'a> {
         })
     }
 
-    /// True if the client itself has said where its prompt is to be cached: a mark in a message or on a tool, or that
-    /// there are to be none but its own.
+    /// True if the client controls the caching of its prompt: by a mark in a message or on a tool, or by excluding
+    /// other marks.
     pub(super) fn names_marks(&self) -> bool {
         let marked = |block: Raw<'_>| block.pick(MARKS).iter().any(Option::is_some);
         let in_list = |name, text| {
@@ -137,7 +136,7 @@ impl<'a> SourceRequest<'a> {
         self.mark(marks).map(Block::Mark)
     }
 
-    /// The texts of a content that is a string or an array of parts, refusals included, with the marks on them.
+    /// The texts of a content that is a string or an array of parts, refusals included, with their marks.
     pub(super) fn said(&self, content: Raw<'a>) -> Vec<Block<'a>> {
         let mut blocks = Vec::new();
         blocks.extend(content.string().map(|text| Block::Text(Cow::Borrowed(text))));
@@ -157,14 +156,14 @@ impl<'a> SourceRequest<'a> {
         if self.from == Dialect::Responses { "input" } else { "messages" }
     }
 
-    /// The bound on completion tokens, no higher than the model's ceiling.
+    /// The bound on completion tokens, limited to the model's maximum.
     pub(super) fn max_tokens(&self) -> Option<u64> {
         let ceiling = self.target.capabilities.max_output_tokens.unwrap_or(u64::MAX);
         self.fields.max_tokens.map(|max| max.min(ceiling))
     }
 }
 
-/// A message with what is asked of every one, found in one walk.
+/// A message with the members that every message needs, found in one walk.
 #[derive(Copy, Clone)]
 pub(super) struct Message<'a> {
     pub(super) at: usize,
@@ -174,7 +173,7 @@ pub(super) struct Message<'a> {
     pub(super) marks: Marks<'a>,
 }
 
-/// The text of a system message, as a user says it.
+/// The text of a system message for use in a user message.
 pub(super) fn as_users(turn: &Turn<'_>) -> RequestText<'static> {
     let mut text = b"<developer_message>\\n".to_vec();
     for part in turn.blocks.iter().filter_map(Block::text).filter(|part| !is_blank(part)) {
@@ -189,9 +188,9 @@ pub(super) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid
     Err(Invalid(format!("{path}: expected {expected}")))
 }
 
-/// True if the inside of a string is nothing but white space.
+/// True if the inside of a string is only white space.
 pub(super) fn is_blank(raw: &[u8]) -> bool {
-    // Nearly all texts say so with their first byte.
+    // The first byte decides for nearly all texts.
     if raw.first().is_some_and(|byte| byte.is_ascii_graphic() && *byte != b'\\') {
         return false;
     }
@@ -201,7 +200,7 @@ pub(super) fn is_blank(raw: &[u8]) -> bool {
     })
 }
 
-/// Appends the string `raw` if it has at most `most` characters, else its SHA-256 in hexadecimal.
+/// Appends the string `raw` if it has at most `most` characters, otherwise its SHA-256 in hexadecimal.
 pub(super) fn write_user(raw: &[u8], most: usize, out: &mut Vec<u8>) {
     let text = Raw::text_of(raw);
     if text.chars().count() <= most {

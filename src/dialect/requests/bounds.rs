@@ -1,8 +1,8 @@
 //! Bounds the number of structures that a translation builds, and their memory.
 //!
-//! A body of thirty megabytes has room for a million tools of thirty bytes; each becomes a structure of some hundred
-//! bytes. So the scan of the body counts them, and their memory is reserved before the first of them is built. Only a
-//! translation builds them: a route whose provider speaks the client's shape passes them on as bytes.
+//! A body of thirty megabytes can contain a million tools of thirty bytes, and each becomes a structure of some hundred
+//! bytes. So the scan of the body counts them, and their memory is reserved before the first one is built. Only a
+//! translation builds them: a route within one format passes them on as bytes.
 
 use super::super::request::{Fields, Invalid};
 use super::ask::refuse;
@@ -11,21 +11,21 @@ use crate::base::limits::{MESSAGES_MAX, PARTS_MAX, STOPS_MAX, TOOL_NAME_MAX, TOO
 use crate::wire::Dialect;
 use crate::wire::json::Raw;
 
-/// Bytes that one item takes while a translation runs, in lists that grow by doubling. A test measures them.
+/// Bytes per item during a translation, in lists that grow by doubling. A test measures them.
 struct Each {
-    /// A message, an item of the input or a block of the system prompt, its one text included.
+    /// A message, an item of the input or a block of the system prompt, including one text.
     message: usize,
     /// A part of a message, a call or its result.
     part: usize,
-    /// A tool, with its names in the tables.
+    /// A tool, including its names in the tables.
     tool: usize,
 }
 
 const OF_TALK: Each = Each { message: 512, part: 248, tool: 256 };
-/// Items of the input are put together to turns, and a tool has two names.
+/// Items of the input are merged into turns, and a tool has two names.
 const OF_RESPONSE: Each = Each { message: 704, part: 240, tool: 640 };
 
-/// Bytes that a translation builds beside the text of the new request. [`Invalid`]: there are too many items.
+/// Bytes that a translation builds in addition to the text of the new request. [`Invalid`]: there are too many items.
 pub fn structure(from: Dialect, fields: &Fields) -> Result<usize, Invalid> {
     let (messages, tools, parts) = (fields.messages, fields.inner.tools(), fields.inner.parts());
     let list = if from == Dialect::Responses { "input" } else { "messages" };
@@ -42,7 +42,7 @@ pub fn structure(from: Dialect, fields: &Fields) -> Result<usize, Invalid> {
     Ok(all.iter().map(|(count, bytes)| *count as usize * bytes).sum())
 }
 
-/// The words that end an answer.
+/// The stop sequences.
 pub(super) fn stops<'a>(mut words: impl Iterator<Item = Raw<'a>>) -> Result<Vec<&'a [u8]>, Invalid> {
     let stops = words.by_ref().take(STOPS_MAX).filter_map(Raw::string).collect();
     match words.next() {
@@ -51,13 +51,13 @@ pub(super) fn stops<'a>(mut words: impl Iterator<Item = Raw<'a>>) -> Result<Vec<
     }
 }
 
-/// Refuses a list.
+/// Refuses a list that is too long.
 pub(super) fn too_many<T>(path: &str, most: usize, what: &str) -> Result<T, Invalid> {
     refuse(path, &format!("at most {most}{what} for this model"))
 }
 
-/// A tool's name, or that of its namespace, is of a length that providers could take. A namespace is looked at again
-/// with each of its tools.
+/// Checks that the length of a tool's name, or of its namespace's, is one that providers could accept. A namespace is
+/// checked again for each of its tools.
 pub(super) fn tool_name_fits(name: &[u8], path: impl FnOnce() -> String) -> Result<(), Invalid> {
     match name.len() <= TOOL_NAME_MAX {
         true => Ok(()),
@@ -65,11 +65,11 @@ pub(super) fn tool_name_fits(name: &[u8], path: impl FnOnce() -> String) -> Resu
     }
 }
 
-/// Upper bound of the text of a translated request: text that is quoted once more doubles its quotes and backslashes,
-/// and each item has some text around it.
+/// Upper bound of the text of a translated request: quoting a text again doubles its quotes and backslashes, and each
+/// item has some text around it.
 pub fn most_text(body: &[u8], fields: &Fields) -> usize {
     const AROUND: usize = 160;
-    // With the schema of one that takes free text.
+    // Including the schema of a tool that takes free text.
     const AROUND_TOOL: usize = 320;
     let items = fields.messages as usize + fields.inner.parts() as usize;
     let doubled = body.iter().filter(|byte| matches!(byte, b'"' | b'\\')).count();

@@ -1,14 +1,14 @@
-//! Parts of a responses client's request that the answer repeats, three times in a stream.
+//! Parts of a responses client's request that its answer repeats, three times in a stream.
 
 use super::super::naming::Echo;
 use super::super::request::Name;
 use super::ask::SourceRequest;
 use crate::wire::json::{Raw, ValueKind, compact, key, write_count};
 
-/// Bytes of one member that are repeated; of a longer one, such as a large schema, what holds without it.
+/// Maximum bytes of a repeated member. A longer one, such as a large schema, is repeated as its default.
 const MEMBER_MAX: usize = 16 * 1024;
 
-/// True if a summary of the reasoning is asked for.
+/// True if the client requests a summary of the reasoning.
 pub(super) fn tells_summary(ask: &SourceRequest<'_>) -> bool {
     let summary = ask.get(Name::Reasoning, "reasoning").and_then(|reasoning| reasoning.get("summary"));
     summary.and_then(Raw::string).is_some_and(|word| matches!(word, b"auto" | b"concise" | b"detailed"))
@@ -31,7 +31,7 @@ pub(super) fn of(ask: &SourceRequest<'_>) -> Echo {
     }
     before.extend_from_slice(b",\"max_tool_calls\":null");
     given(Name::Metadata, "metadata", &[ValueKind::Object], "{}", &mut before);
-    // A value comes first, so that commas need no special case; it is cut off again.
+    // A placeholder value comes first, so that commas need no special case; it is removed at the end.
     let mut after = b"0".to_vec();
     let out = &mut after;
     given(Name::ParallelToolCalls, "parallel_tool_calls", &[ValueKind::Bool], "true", out);

@@ -1,4 +1,4 @@
-//! Reads a chat request: messages to turns, one for each.
+//! Reads a chat request: each message becomes a turn.
 
 use super::super::request::{Invalid, Name};
 use super::ask::{MARKS, Message, SourceRequest, refuse};
@@ -22,14 +22,14 @@ pub(super) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
 
 fn turn<'a>(ask: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let mut turn = unmarked(ask, message)?;
-    // A part of it may have one of its own.
+    // A part of the message may have a mark of its own.
     if !message.role.is("tool") && !matches!(turn.blocks.last(), Some(Block::Mark(_))) {
         turn.blocks.extend(ask.mark(message.marks).map(Block::Mark));
     }
     Ok(turn)
 }
 
-/// Reads a message without the mark on the message itself.
+/// Reads a message, ignoring the mark on the message itself.
 fn unmarked<'a>(ask: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let Message { at, raw, role, content, marks } = message;
     if role.is("assistant") {
@@ -173,7 +173,7 @@ fn choice<'a>(ask: &SourceRequest<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Tool
     })
 }
 
-/// Keeps the tools of these names.
+/// Keeps only the tools with these names.
 pub(super) fn keep<'a>(
     tools: &mut Vec<Tool<'a>>,
     mut names: impl Iterator<Item = RequestText<'a>>,

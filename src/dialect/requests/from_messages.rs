@@ -1,4 +1,4 @@
-//! Reads a messages request: what one side says in a row is one turn, as the shape has it.
+//! Reads a messages request: consecutive messages of one side become one turn, as the format requires.
 
 use super::super::carrier;
 use super::super::request::{Invalid, Name};
@@ -12,7 +12,7 @@ use super::talk::{RequestText, Wishes};
 use crate::wire::json::{self, Raw, ValueKind};
 use std::borrow::Cow;
 
-/// Beginning of the attribution that Claude Code puts before its system prompt: useless for any other model.
+/// Beginning of the attribution that Claude Code puts before its system prompt. It is useless to other models.
 const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
 /// Reads the request; see [`super::request`].
@@ -115,7 +115,7 @@ fn result<'a>(block: Raw<'a>, path: impl Fn() -> String) -> Result<Returned<'a>,
     })
 }
 
-/// A block of an assistant's: what of it another shape can see again. Tools that ran at the provider are left out.
+/// An assistant's block, if another format can express it. Tools that ran at the provider are omitted.
 fn assistant_block<'a>(ask: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -> Option<Block<'a>> {
     if kind.is("thinking") {
         let signature = block.get("signature").and_then(Raw::string).unwrap_or_default();
@@ -133,7 +133,7 @@ fn assistant_block<'a>(ask: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -
     Some(Block::Call(ToolCall { id, name: Cow::Borrowed(name), arguments }))
 }
 
-/// The JSON asked for, in the newer or the older spelling.
+/// The JSON format requested, in the newer or the older spelling.
 fn format<'a>(ask: &SourceRequest<'a>) -> Format<'a> {
     let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("format"));
     let format = config.or_else(|| ask.get(Name::OutputFormat, "output_format")).unwrap_or(Raw::NULL);
@@ -143,7 +143,7 @@ fn format<'a>(ask: &SourceRequest<'a>) -> Format<'a> {
     }
 }
 
-/// The client tools on offer. Tools that run at the provider have no equivalent and are left out.
+/// The client's tools. Tools that run at the provider have no equivalent and are omitted.
 fn offer<'a>(ask: &SourceRequest<'a>) -> Result<Offer<'a>, Invalid> {
     let choice = ask.get(Name::ToolChoice, "tool_choice").unwrap_or(Raw::NULL);
     let chosen = choice.get("name").and_then(Raw::string);
@@ -187,7 +187,7 @@ fn offer<'a>(ask: &SourceRequest<'a>) -> Result<Offer<'a>, Invalid> {
 }
 
 fn wishes<'a>(ask: &SourceRequest<'a>) -> Result<Wishes<'a>, Invalid> {
-    // The shape only documents these two, so a value that others do not have counts as absent.
+    // Only these two are documented in the format, so a value outside the other formats' range counts as absent.
     let number = |name, text, most: f64| {
         let fits = |value: &Raw<'_>| value.number().is_some_and(|number| (0.0..=most).contains(&number));
         ask.get(name, text).filter(fits)
@@ -207,7 +207,7 @@ fn wishes<'a>(ask: &SourceRequest<'a>) -> Result<Wishes<'a>, Invalid> {
     })
 }
 
-/// The session that a user's id names, where it is JSON: the key of the prompt cache.
+/// The session in a user id that is JSON, as key of the prompt cache.
 fn session(user: &[u8]) -> Option<RequestText<'static>> {
     let text = Raw::text_of(user);
     json::check(text.as_bytes()).ok()?;
@@ -215,7 +215,7 @@ fn session(user: &[u8]) -> Option<RequestText<'static>> {
     Some(Cow::Owned(session.to_vec()))
 }
 
-/// The members that say how much the model is to think.
+/// The members that control reasoning.
 fn reasoning(ask: &SourceRequest<'_>) -> Vec<&'static str> {
     let effort = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
     let thinking = ask.get(Name::Thinking, "thinking");
@@ -223,14 +223,14 @@ fn reasoning(ask: &SourceRequest<'_>) -> Vec<&'static str> {
     names.into_iter().filter_map(|(member, name)| member.map(|_| name)).collect()
 }
 
-/// True if the model is asked to think, and to tell of it.
+/// True if the client asks for reasoning and wants to see it.
 fn thinks(thinking: Raw<'_>) -> Option<bool> {
     let is = |kind| thinking.get("type").is_some_and(|own| own.is(kind));
     let hides = thinking.get("display").is_some_and(|display| display.is("omitted"));
     (is("enabled") || is("adaptive")).then_some(!hides)
 }
 
-/// The effort asked for: by its own word, else by the budget for thinking.
+/// The requested effort: explicit, otherwise by the thinking budget.
 fn effort(ask: &SourceRequest<'_>) -> Option<Effort> {
     let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
     let word = config.and_then(Effort::read).filter(|effort| !matches!(effort.word(), "none" | "minimal"));

@@ -1,6 +1,7 @@
-//! Reads a responses request: items to turns (`responses` 5.1).
+//! Reads a responses request: items to turns.
 //!
-//! A turn is what the assistant says and calls until what it called has come back, wherever the client has put that.
+//! A turn contains the assistant's messages and calls until all its calls have outputs, wherever those are in the
+//! input.
 
 use super::super::carrier;
 use super::super::naming::TranslationState;
@@ -17,12 +18,12 @@ use crate::wire::json::{Raw, ValueKind, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Output of a call for which the conversation has none.
+/// Output of a call without an output in the conversation.
 const NO_OUTPUT: &[u8] = b"[no output was recorded]";
-/// Reason to refuse a client's request to compact the conversation.
+/// Reason to refuse a client's request for compaction.
 const NO_COMPACTION: &str =
     "no compaction_trigger: this model does not compact; Codex: name the provider otherwise than OpenAI";
-/// Prefix of an output whose call is not in the conversation.
+/// Prefix of an output without its call in the conversation.
 const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
 
 /// Reads the request; see [`super::request`].
@@ -56,7 +57,7 @@ fn outputs<'a>(input: Raw<'a>) -> BTreeMap<&'a [u8], usize> {
     order::gathered(outputs.filter_map(|(at, item)| Some((item.get("call_id")?.string()?, at))))
 }
 
-/// Effort and format after the last change of the configuration in the conversation.
+/// Effort and format after the last change in the conversation.
 fn last_update<'a>(input: Raw<'a>) -> (Option<Raw<'a>>, Option<Raw<'a>>) {
     let (mut effort, mut format) = (None, None);
     for item in input.items().filter(|item| item.get("type").is_some_and(|kind| kind.is("configuration_update"))) {
@@ -67,7 +68,7 @@ fn last_update<'a>(input: Raw<'a>) -> (Option<Raw<'a>>, Option<Raw<'a>>) {
     (effort, format)
 }
 
-/// The turn under way.
+/// The current turn.
 #[derive(Default)]
 struct OpenTurn<'a> {
     said: Vec<Block<'a>>,
@@ -79,11 +80,11 @@ struct OpenTurn<'a> {
     spoken: bool,
     /// Calls whose output is still missing.
     awaited: usize,
-    /// Messages of others that came before all outputs.
+    /// Messages of other roles that arrived before all outputs.
     behind: Vec<Turn<'a>>,
 }
 
-/// The conversation as it is read.
+/// The conversation read so far.
 struct ConversationReader<'r, 'a> {
     ask: &'r SourceRequest<'a>,
     names: &'r ToolNames<'a>,
@@ -132,7 +133,7 @@ impl<'a> ConversationReader<'_, 'a> {
             b"compaction_trigger" => {
                 return refuse(format_args!("input[{at}]"), NO_COMPACTION);
             }
-            // Clients are given new kinds of items every month: one that is not known must not end a conversation.
+            // Clients get new kinds of items every month; an unknown one must not end a conversation.
             _ => {}
         }
         Ok(())
@@ -153,7 +154,7 @@ impl<'a> ConversationReader<'_, 'a> {
         }
         let one_text = self.ask.target.shape == Dialect::Chat;
         let open = self.assistant();
-        // The chat shape has but one text, where a line of its own tells one message from the next.
+        // The chat format has a single text, so a line break separates the messages.
         if one_text && open.spoken {
             open.said.push(Block::Text(Cow::Borrowed(b"\\n")));
         }
@@ -162,7 +163,7 @@ impl<'a> ConversationReader<'_, 'a> {
         Ok(())
     }
 
-    /// The assistant's turn: the one under way, unless all that it called has come back.
+    /// The assistant's turn: the current one, unless all its calls have outputs.
     fn assistant(&mut self) -> &mut OpenTurn<'a> {
         let over = |open: &OpenTurn<'_>| open.awaited == 0 && open.answered;
         if self.open.as_ref().is_some_and(over) {
@@ -187,7 +188,7 @@ impl<'a> ConversationReader<'_, 'a> {
         let output = item.get("output");
         let plain = output.is_some_and(|output| output.string().is_some());
         let content = match (output, tools) {
-            // An empty list of tools is no empty list of parts.
+            // An empty list of tools is not an empty list of parts.
             (None, Some(tools)) => vec![as_written(tools)],
             _ => returned(self.ask, output.unwrap_or(Raw::NULL), || format!("input[{at}].output"))?,
         };
@@ -222,7 +223,7 @@ impl<'a> ConversationReader<'_, 'a> {
         }
     }
 
-    /// Ends the turn under way: every call has a result.
+    /// Ends the current turn: every call gets a result.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
         self.turns.push(Turn { role: Role::Assistant, blocks: open.said });
@@ -238,7 +239,7 @@ impl<'a> ConversationReader<'_, 'a> {
     }
 }
 
-/// The blocks of a content that is a string or an array of parts; `list`: what the client calls that array.
+/// The blocks of a content that is a string or an array of parts; `list`: the path of that array.
 fn blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> =
         content.string().map(|text| Block::Text(Cow::Borrowed(text))).into_iter().collect();
@@ -274,7 +275,7 @@ fn returned<'a>(ask: &SourceRequest<'a>, given: Raw<'a>, list: impl Fn() -> Stri
     Ok(vec![as_written(given)])
 }
 
-/// JSON as a text.
+/// JSON as text.
 fn as_written(json: Raw<'_>) -> Block<'static> {
     let (mut text, mut inside) = (Vec::new(), Vec::new());
     compact(json.bytes(), &mut text);

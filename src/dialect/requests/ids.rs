@@ -1,22 +1,22 @@
-//! Numbers calls whose ids repeat in a conversation, each with its result: some servers begin again with every answer,
-//! and the messages shape takes each id once.
+//! Numbers calls whose ids repeat in a conversation, each with its result: some servers restart their ids with every
+//! answer, and the messages format accepts each id only once.
 //!
 //! Owns the pairing. Must never write an id itself. Called by `to_messages`, message by message.
 
 use super::super::naming::hash;
 use std::collections::BTreeMap;
 
-/// Calls of one id.
+/// Calls with one id.
 #[derive(Default)]
 struct Repeated {
     calls: u32,
-    /// The call that the next result belongs to.
+    /// The call to which the next result belongs.
     next: u32,
-    /// Number of the user's messages before its last call.
+    /// Number of user messages before its last call.
     users: u32,
 }
 
-/// The ids so far, by their hashes.
+/// The ids so far, by hash.
 #[derive(Default)]
 pub(super) struct CallIds {
     known: BTreeMap<u64, Repeated>,
@@ -24,12 +24,12 @@ pub(super) struct CallIds {
 }
 
 impl CallIds {
-    /// Another message begins.
+    /// Begins a message.
     pub(super) fn user(&mut self, is_users: bool) {
         self.users += u32::from(is_users);
     }
 
-    /// Number of earlier calls of this id.
+    /// Number of earlier calls with this id.
     pub(super) fn call(&mut self, id: &[u8]) -> u32 {
         let of_id = self.known.entry(hash(id)).or_default();
         if of_id.users != self.users {
@@ -39,7 +39,8 @@ impl CallIds {
         of_id.calls - 1
     }
 
-    /// Number of the call that a result belongs to: one after the other of those since the user's message before them.
+    /// Number of the call to which a result belongs: results belong, in order, to the calls since the previous user
+    /// message.
     pub(super) fn result(&mut self, id: &[u8]) -> u32 {
         let Some(of_id) = self.known.get_mut(&hash(id)) else { return 0 };
         of_id.next += 1;

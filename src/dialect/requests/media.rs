@@ -1,4 +1,4 @@
-//! Images and documents of every shape.
+//! Images and documents of every format.
 //!
 //! Owns the mapping. Must never fetch anything: a URL is passed on, never opened.
 
@@ -23,9 +23,9 @@ fn image_kind(kind: &str) -> Option<&'static [u8]> {
     }
 }
 
-/// Base64 without the line breaks that some encoders put in.
+/// Base64 without the line breaks that some encoders insert.
 fn unbroken(data: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
-    // In blocks and without an early way out, so that megabytes are looked at many bytes at a time.
+    // In blocks and without an early exit, so that megabytes are compared many bytes at a time.
     let broken = |block: &[u8]| block.iter().fold(false, |found, byte| found | byte.is_ascii_whitespace());
     if !data.chunks(256).any(broken) {
         return data;
@@ -47,7 +47,7 @@ fn data_url(url: Cow<'_, [u8]>) -> Option<(String, RequestText<'_>)> {
     Some((kind, escaped(unbroken(data))))
 }
 
-/// Text as the inside of a JSON string: what has no escapes is one as it is written.
+/// Text as the inside of a JSON string, unchanged if nothing needs an escape.
 fn escaped(text: Cow<'_, [u8]>) -> RequestText<'_> {
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(text),
@@ -59,7 +59,7 @@ fn escaped(text: Cow<'_, [u8]>) -> RequestText<'_> {
     }
 }
 
-/// The bytes that the inside of a string stands for; copied only where it has escapes.
+/// The bytes that the inside of a string encodes; copied only if it has escapes.
 fn plain(raw: &[u8]) -> Cow<'_, [u8]> {
     if !raw.contains(&b'\\') {
         return Cow::Borrowed(raw);
@@ -111,8 +111,8 @@ pub(super) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Inv
     }
 }
 
-/// Reads a chat part of type `file`: a PDF, a text or an image in `file_data`. A `file_id` means something to one
-/// provider alone.
+/// Reads a chat part of type `file`: a PDF, a text or an image in `file_data`. A `file_id` is valid only at one
+/// provider.
 pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
     let file = part.get("file").unwrap_or(Raw::NULL);
     let title = file.get("filename").and_then(Raw::string);
@@ -123,7 +123,7 @@ pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Inva
     }
 }
 
-/// A file in a `data:` URL, as either of OpenAI's shapes has it.
+/// A file in a `data:` URL, in either of OpenAI's formats.
 fn file_data<'a>(url: &'a [u8], title: Option<&'a [u8]>, at: &str) -> Result<Block<'a>, Invalid> {
     match target_of(url, at)? {
         UrlContent::Data(kind, data) if kind.as_bytes() == PDF => Ok(Block::Media(Media::Pdf { data, title })),
@@ -157,7 +157,7 @@ pub(super) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>
     }
 }
 
-/// Reads a responses part of type `input_file`: a PDF, a text, or where either lies. Plain base64 is a PDF's.
+/// Reads a responses part of type `input_file`: a PDF, a text, or the URL of one. Plain base64 is a PDF.
 pub(super) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
     let title = part.get("filename").and_then(Raw::string);
     if let Some(url) = part.get("file_url").and_then(Raw::string) {
@@ -185,7 +185,7 @@ pub(super) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Result<Media<'a>
     }
 }
 
-/// Reads a messages block `document`: a PDF, or the texts that it holds, its title first.
+/// Reads a messages block `document`: a PDF, or its texts, the title first.
 pub(super) fn messages_document<'a>(block: Raw<'a>, path: &str, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
     let source = block.get("source").unwrap_or(Raw::NULL);
     let kind = source.get("type").unwrap_or(Raw::NULL);
@@ -261,7 +261,7 @@ impl Media<'_> {
         out.push(b'}');
     }
 
-    /// Appends it as a chat part, which has no documents that are still to be fetched.
+    /// Appends it as a chat part. The chat format has no documents by URL.
     pub(super) fn write_chat_part(&self, out: &mut Vec<u8>) -> Result<(), Invalid> {
         item(out);
         match self {
@@ -304,7 +304,7 @@ impl Media<'_> {
         out.push(b'}');
     }
 
-    /// Appends an image's URL, a `data:` URL where it is at hand.
+    /// Appends an image's URL: a `data:` URL if the request contains the image.
     fn write_url(&self, out: &mut Vec<u8>) {
         match self {
             Media::Image { kind, data, .. } => {

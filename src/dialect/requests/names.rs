@@ -1,7 +1,7 @@
-//! Names of tools as the target accepts them, alike in definitions, choice and history, for clients of every format.
+//! Names of tools as the target accepts them, the same in definitions, choice and history, for clients of every format.
 //!
-//! Owns the renaming; [`TranslationState`] restores the client's names in the answer. Must never give two tools one
-//! name.
+//! Owns the renaming; [`TranslationState`] restores the client's names in the answer. Must never give two tools the
+//! same name.
 
 use super::super::naming::{Called, TranslationState, plain_name, takes_name, tool_name};
 use super::super::request::Invalid;
@@ -12,13 +12,13 @@ use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most characters of a tool's name in a format.
+/// Maximum characters of a tool's name in a format.
 pub(super) fn longest(shape: Dialect) -> usize {
     if shape == Dialect::Messages { 128 } else { 64 }
 }
 
 impl Tool<'_> {
-    /// True if both are one definition, however their schemas are laid out.
+    /// True if both have the same definition, ignoring the formatting of their schemas.
     fn is_like(&self, other: &Tool<'_>) -> bool {
         let schema = |tool: &Tool<'_>| {
             let mut schema = Vec::new();
@@ -32,7 +32,7 @@ impl Tool<'_> {
 }
 
 impl<'a> Talk<'a> {
-    /// Calls `each` with every name of a tool: offered, chosen, and called before.
+    /// Calls `each` with every name of a tool: on offer, in the choice, and in earlier calls.
     fn each_name(&mut self, mut each: impl FnMut(&mut RequestText<'a>)) {
         self.offer.tools.iter_mut().for_each(|tool| each(&mut tool.name));
         if let ToolChoice::One(name) = &mut self.offer.choice {
@@ -48,8 +48,8 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Keeps one of several equal definitions of a tool, of which the messages shape takes no second. Which of different
-/// ones is meant nobody can tell.
+/// Keeps one of several equal definitions of a tool: the messages format accepts only one. Different definitions with
+/// one name are refused as ambiguous.
 pub(super) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
     let (mut known, mut doubled) = (BTreeMap::new(), BTreeSet::new());
     for (at, tool) in tools.iter().enumerate() {
@@ -66,8 +66,8 @@ pub(super) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Renames each tool whose name a target of `shape` refuses, and notes in `state` what its new name stands for. Readers
-/// that know of namespaces have done so before; then nothing is left to do.
+/// Renames each tool whose name a target of format `shape` refuses, and notes the original in `state`. Readers that
+/// support namespaces have renamed their tools already.
 pub(super) fn fit(talk: &mut Talk<'_>, shape: Dialect, state: &mut TranslationState) {
     let most = longest(shape);
     let mut fits = true;

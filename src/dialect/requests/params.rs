@@ -1,13 +1,13 @@
-//! Writes the configured members of a translated request: their names are those of the target's shape, so they come
-//! last.
+//! Writes the configured members of a translated request. Their names are those of the target's format, so they are
+//! written after the translation.
 //!
-//! Owns their place in the body. Must never look into a value. Called only for models that have such members.
+//! Owns their position in the body. Must never look into a value. Called only for models with such members.
 
 use super::super::capabilities::Param;
 use crate::wire::json::{Raw, eq_unescaped, key};
 
-/// Writes `params` into `out`, a request that is complete: those that always hold in place of what stands there, others
-/// where nothing does. The first member is the model and stays.
+/// Writes `params` into `out`, a complete request: those with `always` replace an existing member, the others are added
+/// if missing. The first member is the model and remains.
 pub(super) fn write(params: &[Param], out: &mut Vec<u8>) {
     let mut gone: Vec<(usize, usize)> = Vec::new();
     let mut found = vec![false; params.len()];
@@ -16,7 +16,7 @@ pub(super) fn write(params: &[Param], out: &mut Vec<u8>) {
         let Some(at) = params.iter().position(|param| eq_unescaped(name, &param.name)) else { continue };
         let value = value.bytes();
         if params[at].always {
-            // With the quote and the comma before it.
+            // Including its quote and the comma before it.
             gone.push((name.as_ptr() as usize - start - 2, value.as_ptr() as usize + value.len() - start));
         } else {
             found[at] = true;
@@ -31,7 +31,7 @@ pub(super) fn write(params: &[Param], out: &mut Vec<u8>) {
     out.extend(end);
 }
 
-/// Takes parts out, in order, in one pass.
+/// Removes parts, in order, in one pass.
 pub(in crate::dialect) fn cut(out: &mut Vec<u8>, gone: &[(usize, usize)]) {
     let Some(&(mut to, _)) = gone.first() else { return };
     for (at, (_, from)) in gone.iter().enumerate() {

@@ -1,13 +1,12 @@
-//! Translates JSON schemas between the shapes.
+//! Translates JSON schemas between the formats.
 //!
-//! Owns the requirements of the other side. Must never reorder the members of a schema, nor drop one that the other
-//! side accepts: keywords that it refuses move to the description. The scanner's bound on nesting also bounds the
-//! recursion.
+//! Owns the requirements of the target. Must never reorder the members of a schema, nor drop one that the target
+//! accepts: keywords that it refuses move to the description. The scanner's bound on nesting also bounds the recursion.
 
 use crate::wire::json::{Raw, ValueKind, compact, item, key, write_escaped, write_inside};
 use std::collections::BTreeSet;
 
-/// Bytes of a schema that is walked to its depths: each level looks at all that lies below it.
+/// Maximum bytes of a schema that is walked recursively: each level scans everything below it.
 pub(super) const SCHEMA_MAX: usize = 256 * 1024;
 
 /// The schema of a function without arguments.
@@ -26,19 +25,19 @@ fn is_empty(schema: Raw<'_>) -> bool {
     schema.kind() != ValueKind::Object || schema.members().next().is_none()
 }
 
-/// Keywords that neither strict output of OpenAI nor that of Anthropic takes.
+/// Keywords that neither OpenAI's nor Anthropic's strict output accepts.
 const NEVER_STRICT: &str = "not if then else contains minContains maxContains prefixItems uniqueItems unevaluatedItems \
     minProperties maxProperties patternProperties propertyNames unevaluatedProperties \
     dependentRequired dependentSchemas";
-/// Further ones that OpenAI's does not take, and bounds that Anthropic's does not take.
+/// Further keywords that OpenAI's refuses, and bounds that Anthropic's refuses.
 const COMBINED: &str = "allOf oneOf";
 const BOUNDS: &str = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength maxItems";
-/// Formats of strings that Anthropic's takes.
+/// String formats that Anthropic's accepts.
 const FORMATS: &str = "date-time time date duration email hostname uri ipv4 ipv6 uuid";
 
 /// True if `name` is one of the words in `list`.
 fn is_one_of(list: &str, name: &[u8]) -> bool {
-    // Nearly all keywords of a schema are these.
+    // Nearly all keywords of a schema.
     let is_usual =
         matches!(name, b"type" | b"properties" | b"required" | b"description" | b"items" | b"enum" | b"title");
     !is_usual && list.as_bytes().split(|byte| *byte == b' ').any(|word| word == name)
@@ -50,7 +49,7 @@ fn is_refused(name: &[u8], value: Raw<'_>) -> bool {
         b"minItems" => value.count().is_none_or(|least| least > 1),
         b"format" => !is_one_of(FORMATS, value.string().unwrap_or_default()),
         b"additionalProperties" => value.bool() != Some(false),
-        // Groups that look around, references to groups, and bounds of words.
+        // Look-around groups, back-references, and word boundaries.
         b"pattern" => value.string().is_some_and(|pattern| {
             let pattern = Raw::text_of(pattern);
             let escaped = pattern.split('\\').skip(1).filter_map(|rest| rest.chars().next());
@@ -60,12 +59,12 @@ fn is_refused(name: &[u8], value: Raw<'_>) -> bool {
     }
 }
 
-/// Keywords that combine schemas: Anthropic refuses them at the top of what a tool takes.
+/// True for keywords that combine schemas: Anthropic refuses them at the top of a tool's schema.
 fn combines(name: &[u8], _: Raw<'_>) -> bool {
     matches!(name, b"anyOf" | b"oneOf" | b"allOf")
 }
 
-/// The inside of a description with the keywords in words that `refused` picks from a schema; `None` if it picks none.
+/// The inside of a description that states the keywords matched by `refused` in words; `None` if there are none.
 fn described(schema: Raw<'_>, refused: fn(&[u8], Raw<'_>) -> bool) -> Option<Vec<u8>> {
     let mut words = schema.get("description").and_then(Raw::string).unwrap_or_default().to_vec();
     let before = words.len();
@@ -84,7 +83,7 @@ fn described(schema: Raw<'_>, refused: fn(&[u8], Raw<'_>) -> bool) -> Option<Vec
     (words.len() > before).then(|| [&words, &b"}"[..]].concat())
 }
 
-/// Appends the description of a schema, if there is one.
+/// Appends the description of a schema, if any.
 fn write_described(words: Option<Vec<u8>>, out: &mut Vec<u8>) {
     if let Some(words) = words {
         key(out, "description");
@@ -166,8 +165,8 @@ fn describes_object(schema: Raw<'_>) -> bool {
     schema.get("properties").is_some() || schema.get("type").is_some_and(|kind| kind.is("object"))
 }
 
-/// Appends a schema for structured output: every object in it closed, as the messages shape wants, and what it refuses
-/// in words.
+/// Appends a schema for structured output: every object in it closed, as the messages format requires, and refused
+/// keywords stated in the description.
 pub(super) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
     write_place(schema, SchemaPosition::Schema, out);
 }
@@ -213,8 +212,8 @@ fn write_place(value: Raw<'_>, place: SchemaPosition, out: &mut Vec<u8>) {
     }
 }
 
-/// True if a schema keeps the chat shape's strict rules: every object closed, every property required, and no keyword
-/// that they exclude.
+/// True if a schema conforms to the chat format's strict mode: every object closed, every property required, and no
+/// excluded keyword.
 pub(super) fn is_strict(schema: Raw<'_>) -> bool {
     schema.bytes().len() <= SCHEMA_MAX && strict_place(schema, SchemaPosition::Schema)
 }
@@ -295,7 +294,7 @@ mod tests {
             assert!(told.contains(r#""description":"{pattern: "#) && !told.contains(r#""pattern":"#), "{told}");
         }
         assert_eq!(closed(r#"{"oneOf":[{"type":"null"}]}"#), r#"{"anyOf":[{"type":"null"}]}"#);
-        // Properties may be called like keywords.
+        // Properties may have the names of keywords.
         let named = r#"{"type":"object","properties":{"minimum":{"type":"string"}},"additionalProperties":false}"#;
         assert_eq!(closed(named), named);
         let tool = done(write_input_schema, r#"{"type":"object","anyOf":[{"required":["a"]}],"properties":{}}"#);

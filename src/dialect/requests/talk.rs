@@ -1,7 +1,8 @@
-//! The one vocabulary between the shapes' requests: a reader per shape speaks it, a writer per shape understands it.
+//! The neutral form between the formats' requests: each format has a reader that produces it and a writer that consumes
+//! it.
 //!
-//! Owns the words. Must never name a member of a shape. Texts are the insides of JSON strings, escapes and all: they
-//! pass from one shape to the other without being unescaped.
+//! Owns the types. Must never name a member of a format. Texts are the insides of JSON strings, with their escapes:
+//! they pass from one format to the other without being unescaped.
 
 use crate::wire::json::Raw;
 use std::borrow::Cow;
@@ -23,8 +24,8 @@ pub(super) struct Talk<'a> {
 pub(super) enum Role {
     User,
     Assistant,
-    /// The operator of the conversation. `moves`: if a shape does not allow it in the middle, it moves to the front;
-    /// otherwise it stays in place, since the provider's cache depends on the front.
+    /// The operator of the conversation. `moves`: if a format does not allow it in the middle, it moves to the front.
+    /// Otherwise it stays in place, since the provider's cache depends on the front.
     System {
         moves: bool,
     },
@@ -36,40 +37,40 @@ pub(super) struct Turn<'a> {
     pub(super) blocks: Vec<Block<'a>>,
 }
 
-/// A piece of a turn.
+/// A part of a turn.
 pub(super) enum Block<'a> {
     Text(RequestText<'a>),
     Media(Media<'a>),
-    /// Reasoning, which a shape may have to get back.
+    /// Reasoning, which a target may require back.
     Think(&'a [u8]),
-    /// Reasoning that this very target gave, as JSON in its own shape.
+    /// Reasoning from this very target, as JSON in its own format.
     Carried(Vec<u8>),
     Call(ToolCall<'a>),
     Result(Returned<'a>),
-    /// The client has marked the block before it for the prompt cache.
+    /// The client's cache mark on the preceding block.
     Mark(CacheMark),
 }
 
 /// End of a cached prefix of the prompt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct CacheMark {
-    /// True for an hour, false for the usual time.
+    /// True for one hour, false for the default time.
     pub(super) hour: bool,
 }
 
-/// Something to look at, in no shape yet.
+/// An image or a document in the neutral form.
 pub(super) enum Media<'a> {
-    /// An image in base64.
+    /// An image as base64.
     Image { kind: RequestText<'a>, data: RequestText<'a>, detail: Option<&'a [u8]> },
     /// An image for the upstream to fetch.
     Url { url: RequestText<'a>, detail: Option<&'a [u8]> },
-    /// A PDF in base64, with its name.
+    /// A PDF as base64, with its name.
     Pdf { data: RequestText<'a>, title: Option<&'a [u8]> },
-    /// A document for the upstream to fetch, with its name, and where the request has it.
+    /// A document for the upstream to fetch, with its name and its path in the request.
     Document { url: RequestText<'a>, title: Option<&'a [u8]>, path: String },
 }
 
-/// A tool's call.
+/// A call of a tool.
 pub(super) struct ToolCall<'a> {
     pub(super) id: &'a [u8],
     pub(super) name: RequestText<'a>,
@@ -81,7 +82,7 @@ pub(super) struct ToolCall<'a> {
 pub(super) enum RequestArguments<'a> {
     /// A JSON value.
     Value(Raw<'a>),
-    /// A text that ought to be JSON.
+    /// A text that should be JSON.
     Json(&'a [u8]),
     /// The one argument `input` of a tool that takes free text.
     Free(&'a [u8]),
@@ -102,9 +103,9 @@ pub(super) struct Returned<'a> {
 pub(super) struct Offer<'a> {
     pub(super) tools: Vec<Tool<'a>>,
     pub(super) choice: ToolChoice<'a>,
-    /// True if several may be called at once, if the client says so.
+    /// True if several may be called at once; `None` if the client does not say.
     pub(super) parallel: Option<bool>,
-    /// True if a tool was left out that runs at the client's provider.
+    /// True if a provider-hosted tool was omitted.
     pub(super) hosted: bool,
 }
 
@@ -137,7 +138,7 @@ pub(super) enum ToolChoice<'a> {
     One(RequestText<'a>),
 }
 
-/// The form demanded of the answer.
+/// The required format of the answer.
 #[derive(Default)]
 pub(super) enum Format<'a> {
     #[default]
@@ -159,12 +160,12 @@ impl Effort {
     const ALL: [&'static str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
     pub(super) const NONE: Effort = Effort("none");
 
-    /// The effort that a client has written; `None` for a word that is not known.
+    /// The client's effort; `None` for an unknown word.
     pub(super) fn read(word: Raw<'_>) -> Option<Effort> {
         Effort::ALL.into_iter().find(|known| word.is(known)).map(Effort)
     }
 
-    /// The effort that a budget of so many tokens for thinking comes to.
+    /// The effort for a thinking budget of `tokens`.
     pub(super) fn of_budget(tokens: u64) -> Effort {
         Effort(match tokens {
             0..4096 => "low",
@@ -178,7 +179,7 @@ impl Effort {
     }
 }
 
-/// Parameters of the answer; each is absent where the client does not name it.
+/// Parameters of the answer; each is absent if the client does not send it.
 #[derive(Default)]
 pub(super) struct Wishes<'a> {
     pub(super) temperature: Option<Raw<'a>>,
@@ -188,17 +189,17 @@ pub(super) struct Wishes<'a> {
     /// The key of the provider's prompt cache.
     pub(super) cache_key: Option<RequestText<'a>>,
     pub(super) effort: Option<Effort>,
-    /// Reasoning is asked for; whether its summary is to be told.
+    /// True if reasoning and its summary are requested, false if only reasoning is.
     pub(super) reasons: Option<bool>,
-    /// Members of the request that say how much the model is to reason, if at all.
+    /// Members of the request that control reasoning.
     pub(super) reasoning: Vec<&'static str>,
     pub(super) verbosity: Option<&'a [u8]>,
-    /// Without a bound of its own the client expects all that the model can give.
+    /// The client sends no bound and expects the model's maximum.
     pub(super) unbounded: bool,
 }
 
 impl<'a> RequestArguments<'a> {
-    /// Arguments as a client has them: JSON in a string, or a value.
+    /// Arguments from a client: JSON in a string, or a value.
     pub(super) fn of(given: Option<Raw<'a>>) -> RequestArguments<'a> {
         match given.unwrap_or(Raw::NULL) {
             value if value.string().is_none() && !value.is_null() => RequestArguments::Value(value),
@@ -214,7 +215,7 @@ impl<'a> Talk<'a> {
         blocks.filter_map(|block| if let Block::Call(call) = block { Some(call.id) } else { None })
     }
 
-    /// True if anything in the conversation was called, and the names in the order of their first call.
+    /// The names of the tools called in the conversation, in the order of their first call.
     pub(super) fn called(&self) -> Vec<&[u8]> {
         let mut known = std::collections::BTreeSet::new();
         let calls = self.turns.iter().flat_map(|turn| &turn.blocks).filter_map(|block| match block {
@@ -232,7 +233,7 @@ impl<'a> Turn<'a> {
 }
 
 impl Block<'_> {
-    /// The text, of one that is text.
+    /// The text of a text block.
     pub(super) fn text(&self) -> Option<&[u8]> {
         if let Block::Text(text) = self { Some(text) } else { None }
     }

@@ -1,5 +1,5 @@
-//! Writes a chat request: of a user's turn the tool results come first, each a message of its own, then one message
-//! with the rest.
+//! Writes a chat request. For a user's turn, tool results come first, each as a separate message, then one message with
+//! the rest.
 
 use super::super::capabilities::Structured;
 use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
@@ -14,13 +14,13 @@ use super::talk::{
 use crate::wire::json::{Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
 use std::borrow::Cow;
 
-/// Longest `user` that is passed on as it is.
+/// Maximum length of a `user` that is passed on unchanged.
 const USER_MAX: usize = 64;
-/// Stop sequences the chat shape takes.
+/// Maximum number of stop sequences in the chat format.
 pub(super) const STOPS_MAX: usize = 4;
-/// Prefix of a failed tool's result, since the chat shape has no mark for it.
+/// Prefix of a failed tool's result: the chat format has no field for it.
 pub(super) const FAILED: &str = "[tool_error] ";
-/// Placeholder in a tool's result for an attachment, which follows in the user's message.
+/// Placeholder in a tool's result for an attachment that is moved to the next user message.
 const MOVED: &str = "[see the attachment in the next user message]";
 
 /// Writes the request; see [`super::request`].
@@ -45,7 +45,7 @@ pub(super) fn write(
     write_string(out, ask.target.model);
     key(out, "messages");
     out.push(b'[');
-    // The current turn begins behind the newest message that the provider takes for a user's.
+    // The current turn begins after the newest message that the provider regards as a user's.
     let current = match ask.target.capabilities.thought_signatures {
         true => talk.turns.iter().rposition(asks).unwrap_or(0),
         false => usize::MAX,
@@ -71,7 +71,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Makes one of the system messages at the beginning, and user messages of the later ones.
+/// Merges the system messages at the beginning into one, and turns later ones into user messages.
 fn put_system_first(turns: &mut Vec<Turn<'_>>) {
     let is_system = |turn: &Turn<'_>| matches!(turn.role, Role::System { .. });
     let leading = turns.iter().take_while(|turn| is_system(turn)).count();
@@ -85,8 +85,8 @@ fn put_system_first(turns: &mut Vec<Turn<'_>>) {
     }
 }
 
-/// Adds the instruction about the output format at the end of the first system message, if the model accepts no field
-/// for it.
+/// Adds the instruction about the output format at the end of the first system message, if the model has no field for
+/// it.
 fn add_instruction<'a>(turns: &mut Vec<Turn<'a>>, words: Option<RequestText<'a>>) {
     let Some(words) = words else { return };
     if !matches!(turns.first().map(|turn| turn.role), Some(Role::System { .. })) {
@@ -103,7 +103,7 @@ fn open_message(role: &str, out: &mut Vec<u8>) {
     key(out, "content");
 }
 
-/// True for a turn of which a user's message is written.
+/// True for a turn that is written as a user message.
 fn asks(turn: &Turn<'_>) -> bool {
     let shows = |block: &Block<'_>| match block {
         Block::Text(text) => !text.is_empty(),
@@ -114,7 +114,7 @@ fn asks(turn: &Turn<'_>) -> bool {
     turn.role == Role::User && turn.blocks.iter().any(shows)
 }
 
-/// `checked`: the calls of the turn must have signatures.
+/// `checked`: the calls of the turn require signatures.
 fn write_turn(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) -> Result<(), Invalid> {
     match turn.role {
         Role::User => {
@@ -134,7 +134,7 @@ fn write_turn(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut
     Ok(())
 }
 
-/// Appends texts as one string, a blank line between them.
+/// Appends texts as one string, separated by blank lines.
 fn write_joined(texts: &[&[u8]], out: &mut Vec<u8>) {
     out.push(b'"');
     for (at, text) in texts.iter().enumerate() {
@@ -152,7 +152,8 @@ fn results<'a, 'b>(turn: &'a Turn<'b>) -> impl Iterator<Item = &'a Returned<'b>>
     turn.blocks.iter().filter_map(|block| if let Block::Result(result) = block { Some(result) } else { None })
 }
 
-/// Each tool result of a turn as a message of its own; what a chat tool message cannot hold leaves a note.
+/// Writes each tool result of a turn as a separate message, with a placeholder for content that a tool message cannot
+/// contain.
 fn write_results(turn: &Turn<'_>, out: &mut Vec<u8>) {
     for result in results(turn) {
         item(out);
@@ -183,7 +184,7 @@ fn write_user_turn(turn: &Turn<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
     for result in results(turn) {
         write_moved(result, out)?;
     }
-    // One text and nothing else is written as a plain string.
+    // A single text is written as a plain string.
     let (mut single, mut count) = (None, u64::from(out.len() > empty));
     for block in turn.blocks.iter().filter(|block| !matches!(block, Block::Result(_))) {
         (single, count) = (block.text(), count + 1);
@@ -214,7 +215,7 @@ fn write_text_part(inside: &[u8], out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// The images and documents of a tool's result, each after a line that names the call.
+/// Writes the images and documents of a tool's result, each after a line that names the call.
 fn write_moved(result: &Returned<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid> {
     for inner in &result.content {
         let Block::Media(media) = inner else { continue };
@@ -250,7 +251,7 @@ fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out:
     out.push(b'}');
 }
 
-/// The calls of a turn, each with the signature that it came with.
+/// Writes the calls of a turn, each with its signature.
 fn write_calls(turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) {
     let (mut own, mut other) = (None, checked.then_some(signature::SKIP));
     for block in &turn.blocks {
@@ -279,7 +280,7 @@ fn write_call(call: &ToolCall<'_>, signature: Option<&[u8]>, out: &mut Vec<u8>) 
     out.push(b'}');
 }
 
-/// The reasoning of a turn, as servers that want it back call it: details always, its text if the model `replays` it.
+/// Writes the reasoning of a turn under the servers' names for it: details always, the text if the model `replays` it.
 fn write_reasoning(turn: &Turn<'_>, replays: bool, out: &mut Vec<u8>) {
     let (mut thoughts, mut carried) = (Vec::new(), Vec::new());
     for block in &turn.blocks {
@@ -300,7 +301,7 @@ fn write_reasoning(turn: &Turn<'_>, replays: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what blocks of reasoning hold of `reasoning_details`.
+/// Appends the `reasoning_details` in blocks of reasoning.
 pub(in crate::dialect) fn write_details<'a>(blocks: impl Iterator<Item = Raw<'a>>, out: &mut Vec<u8>) {
     let mut details = blocks.filter_map(|block| block.get("reasoning_details")).flat_map(Raw::items).peekable();
     if details.peek().is_none() {
@@ -331,13 +332,13 @@ impl RequestArguments<'_> {
     }
 }
 
-/// True if a call's `arguments` string holds no arguments: it is blank or `null`.
+/// True if a call's `arguments` string is empty, blank or `null`.
 pub(in crate::dialect) fn holds_nothing(arguments: &[u8]) -> bool {
-    // Nearly all begin so.
+    // Nearly all begin with a brace.
     !arguments.starts_with(b"{") && matches!(Raw::text_of(arguments).trim(), "" | "null")
 }
 
-/// The inside of an `arguments` string: some servers write a value in its place.
+/// The inside of an `arguments` string; some servers write a value instead.
 pub(in crate::dialect) fn arguments_text(given: Option<Raw<'_>>) -> Cow<'_, [u8]> {
     let given = given.unwrap_or(Raw::NULL);
     if given.string().is_some() || given.is_null() {
@@ -355,7 +356,8 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
     write_escaped(out, &text);
 }
 
-/// The bound on tokens, sampling, stop sequences, the end user and the effort. `with_tools`: the request has tools.
+/// Writes the bound on tokens, sampling, stop sequences, the end user and the effort. `with_tools`: the request has
+/// tools.
 fn write_limits(
     ask: &SourceRequest<'_>,
     wishes: &Wishes<'_>,
@@ -408,8 +410,8 @@ fn write_limits(
     }
 }
 
-/// The effort asked for, of models that take one. Those that take none beside tools, and have one by default, must be
-/// told.
+/// The effort to send, for models that accept one. A model that accepts none with tools, but has a default effort, must
+/// be told `none`.
 fn effort(ask: &SourceRequest<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effort> {
     let capabilities = ask.target.capabilities;
     match with_tools && !capabilities.effort_with_tools {
@@ -507,7 +509,7 @@ fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {
 }
 
 impl Format<'_> {
-    /// The form in words, for models that take nothing else.
+    /// The output format as an instruction, for models without a field for it.
     pub(super) fn instruction(&self) -> Option<RequestText<'static>> {
         let mut words = Vec::new();
         match self {
@@ -522,7 +524,7 @@ impl Format<'_> {
         Some(Cow::Owned(words))
     }
 
-    /// Appends the members that both of OpenAI's shapes describe a schema by.
+    /// Appends the members that describe a schema in both of OpenAI's formats.
     pub(super) fn write_schema(&self, out: &mut Vec<u8>) {
         let Format::Schema { schema, name, description, strict } = self else { return };
         key(out, "name");

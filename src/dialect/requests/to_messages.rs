@@ -1,7 +1,7 @@
 //! Writes a messages request.
 //!
-//! The conversation is first laid out as the shape has it (one side after the other, tool results first), so that
-//! merging, ordering and dropping have one place; then it is written.
+//! The conversation is first laid out as the format requires (alternating sides, tool results first), so that merging,
+//! ordering and dropping happen in one place; then it is written.
 
 use super::super::capabilities::{Cache, Structured, Thinking};
 use super::super::carrier;
@@ -21,11 +21,11 @@ use crate::base::limits::MESSAGES_MAX;
 use crate::wire::json::{self, Raw, compact, item, key, write_count, write_inside, write_string};
 use std::borrow::Cow;
 
-/// Longest `metadata.user_id` that is passed on as it is.
+/// Maximum length of a `metadata.user_id` that is passed on unchanged.
 const USER_MAX: usize = 256;
-/// User turns whose end is marked for the prompt cache: the one before last is where the last request was marked.
+/// User turns whose end is marked for the prompt cache: the last request had its mark at the one before last.
 const MARKED_TURNS: usize = 2;
-/// The least budget for thinking that the shape takes, and what efforts come to.
+/// Thinking budgets for efforts; then the minimum of the format and the budget of a high effort.
 const BUDGETS: [(&str, u64); 2] = [("low", 2048), ("medium", 8192)];
 const BUDGET_MIN: u64 = 1024;
 const BUDGET_HIGH: u64 = 16_384;
@@ -68,7 +68,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The bound on the answer, which the shape insists on.
+/// The bound on the answer, which the format requires.
 fn max_tokens(ask: &SourceRequest<'_>, wishes: &Wishes<'_>) -> u64 {
     let capabilities = ask.target.capabilities;
     let ceiling = capabilities.max_output_tokens;
@@ -79,7 +79,7 @@ fn max_tokens(ask: &SourceRequest<'_>, wishes: &Wishes<'_>) -> u64 {
     ask.max_tokens().unwrap_or(usual)
 }
 
-/// A message of one side as it is written.
+/// A message of one side, ready to be written.
 struct WrittenMessage<'t, 'a> {
     role: Role,
     /// Tool results, which must come first.
@@ -87,13 +87,13 @@ struct WrittenMessage<'t, 'a> {
     pieces: Vec<MessagePiece<'t, 'a>>,
 }
 
-/// A piece of a message.
+/// A part of a message.
 enum MessagePiece<'t, 'a> {
     Text(RequestText<'t>),
     Block(&'t Block<'a>),
 }
 
-/// The conversation laid out.
+/// The conversation in the layout of the format.
 #[derive(Default)]
 struct MessagesLayout<'t, 'a> {
     system: Vec<MessagePiece<'t, 'a>>,
@@ -106,7 +106,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         if turns.len() > MESSAGES_MAX {
             return too_many(ask.messages_name(), MESSAGES_MAX, " messages");
         }
-        // Nothing else depends on it.
+        // Nothing else depends on the position of system messages.
         let keeps_places = ask.target.capabilities.mid_conversation_system == Some(true);
         let places = if keeps_places { before_assistant(turns) } else { Vec::new() };
         for (at, turn) in turns.iter().enumerate() {
@@ -134,7 +134,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         Ok(plan)
     }
 
-    /// Adds to what `role` says; a new message begins where the other side spoke last. Nothing at all begins none.
+    /// Adds content of `role`; begins a new message if the other side was last. Empty content begins none.
     fn add(&mut self, role: Role, results: Vec<&'t Returned<'a>>, pieces: Vec<MessagePiece<'t, 'a>>) {
         if results.is_empty() && pieces.is_empty() {
             return;
@@ -148,9 +148,9 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         }
     }
 
-    /// A system message joins the system prompt, unless the model accepts it in place and the place is allowed: after a
-    /// user's turn and before the assistant's or the end (`may_stay`). One that must not move becomes a part of a user
-    /// message then.
+    /// Adds a system message to the system prompt, unless the model accepts it in place and the place is allowed: after
+    /// a user's turn and before the assistant's or the end (`may_stay`). A message that must not move becomes a part of
+    /// a user message instead.
     fn system(&mut self, turn: &'t Turn<'a>, moves: bool, may_stay: bool) {
         let texts = || turn.blocks.iter().filter_map(Block::text).filter(|text| !is_blank(text));
         let pieces = || pieces(turn.blocks.iter().filter(|block| !block.text().is_some_and(is_blank)));
@@ -166,7 +166,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         }
     }
 
-    /// A last assistant message is a beginning to be continued: it must not end in white space.
+    /// Trims the last assistant message: the model continues it, so it must not end in white space.
     fn trim_last(&mut self) {
         let Some(last) = self.messages.last_mut().filter(|last| last.role == Role::Assistant) else { return };
         last.pieces.pop_if(|piece| matches!(piece, MessagePiece::Block(Block::Mark(_))));
@@ -186,7 +186,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         }
     }
 
-    /// True if a call was made without the reasoning that led to it: a model that thinks by budget insists on it.
+    /// True if a call lacks the reasoning that led to it: a model with a thinking budget requires that reasoning.
     fn lacks_reasoning(&self) -> bool {
         let is = |piece: &MessagePiece<'_, '_>, carried: bool| match piece {
             MessagePiece::Block(Block::Carried(_)) => carried,
@@ -197,8 +197,8 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         self.messages.iter().any(|message| has(message, false) && !has(message, true))
     }
 
-    /// Appends system prompt and messages. `marks`: what comes again with the next turn is marked for the cache, which
-    /// reads on from the latest mark that it knows.
+    /// Appends system prompt and messages. `marks`: the part that the next turn will repeat is marked for the cache; a
+    /// cache reads on from the latest mark it knows.
     fn write(&self, instruction: Option<RequestText<'_>>, marks: bool, out: &mut Vec<u8>) {
         let mut users = self.messages.iter().filter(|message| message.role == Role::User).count();
         if !self.system.is_empty() || instruction.is_some() {
@@ -240,7 +240,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
     }
 }
 
-/// For each turn: only system messages stand between it and an assistant's, or the end.
+/// For each turn: true if only system messages are between it and an assistant's turn or the end.
 fn before_assistant(turns: &[Turn<'_>]) -> Vec<bool> {
     let mut before = vec![true; turns.len()];
     let mut next = true;
@@ -251,7 +251,7 @@ fn before_assistant(turns: &[Turn<'_>]) -> Vec<bool> {
     before
 }
 
-/// The pieces of a user's or a tool's content; empty texts dropped, and blank ones where nothing else is said.
+/// The parts of a user's or a tool's content, without empty texts, and without blank ones unless there is nothing else.
 fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<MessagePiece<'t, 'a>> {
     let mut pieces = Vec::new();
     let mut all_blank = true;
@@ -275,7 +275,7 @@ fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<Messag
     pieces
 }
 
-/// The pieces of what an assistant said: reasoning first, then texts, then calls.
+/// The parts of an assistant's turn: reasoning first, then texts, then calls.
 fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<MessagePiece<'t, 'a>> {
     let blocks = || turn.blocks.iter();
     let carried = blocks().filter(|block| matches!(block, Block::Carried(_))).map(MessagePiece::Block);
@@ -284,7 +284,7 @@ fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<MessagePiece<'t, 'a>> {
     carried.chain(texts).chain(calls).collect()
 }
 
-/// Marks the block that `out` ends in.
+/// Marks the last block in `out`.
 fn mark(mark: CacheMark, out: &mut Vec<u8>) {
     if out.pop_if(|last| *last == b'}').is_some() {
         out.extend_from_slice(b",\"cache_control\":{\"type\":\"ephemeral\"");
@@ -338,7 +338,7 @@ fn write_result(result: &Returned<'_>, again: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"true");
     }
     out.push(b'}');
-    // It is the result that can be marked, nothing in it.
+    // Only the result itself can be marked, not its content.
     if let Some(Block::Mark(own)) = result.content.iter().rfind(|block| matches!(block, Block::Mark(_))) {
         mark(*own, out);
     }
@@ -364,8 +364,8 @@ fn write_call(call: &ToolCall<'_>, again: u32, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Appends what a call's `arguments` string holds as an object: a JSON object as it is written there, nothing as an
-/// empty one, anything else under `_raw`, since `input` must be an object.
+/// Appends a call's `arguments` string as an object: a JSON object unchanged, an empty string as an empty object,
+/// anything else under `_raw`, since `input` must be an object.
 pub(in crate::dialect) fn write_input(arguments: &[u8], out: &mut Vec<u8>) {
     let text = Raw::text_of(arguments);
     let trimmed = text.trim();
@@ -383,12 +383,12 @@ pub(in crate::dialect) fn write_input(arguments: &[u8], out: &mut Vec<u8>) {
 /// The tools on offer and the choice among them.
 struct OfferedTools<'t, 'a> {
     offer: &'t Offer<'a>,
-    /// Names to define without a schema: history uses them, the client does not offer them.
+    /// Names to define without a schema: the history uses them, but the client does not offer them.
     synthetic: Vec<&'t [u8]>,
 }
 
 impl<'t, 'a> OfferedTools<'t, 'a> {
-    /// Tool blocks in the history want definitions, though none of them may be called.
+    /// Tool blocks in the history require definitions, even if no tool may be called.
     fn new(offer: &'t Offer<'a>, called: Vec<&'t [u8]>) -> OfferedTools<'t, 'a> {
         OfferedTools { offer, synthetic: if offer.tools.is_empty() { called } else { Vec::new() } }
     }
@@ -486,7 +486,7 @@ fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Writes how the model is to think, where the client says so and the model takes it; true if it is to.
+/// Writes the thinking mode, if the client requests one and the model accepts it; true if the model is to think.
 fn write_thinking(
     ask: &SourceRequest<'_>,
     talk: &Talk<'_>,
@@ -520,7 +520,7 @@ fn write_thinking(
             let budget = BUDGETS.iter().find(|(known, _)| *known == word).map_or(BUDGET_HIGH, |(_, budget)| *budget);
             key(out, "thinking");
             out.extend_from_slice(b"{\"type\":\"enabled\",\"budget_tokens\":");
-            // Half of the bound at least is the answer's, as far as the shape lets it be.
+            // At least half of the bound is left for the answer, unless the format's minimum prevents it.
             write_count(out, budget.min(bound / 2).max(BUDGET_MIN));
             out.push(b'}');
             true
@@ -529,8 +529,8 @@ fn write_thinking(
     }
 }
 
-/// `output_config`: the format where it is native, and the effort; true if the effort is written, here or as disabled
-/// thinking.
+/// Writes `output_config`: the output format if it is native, and the effort. True if the effort is written, here or as
+/// disabled thinking.
 fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> bool {
     let capabilities = ask.target.capabilities;
     let schema = match talk.format {
@@ -558,7 +558,7 @@ fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> 
     disables || effort.is_some()
 }
 
-/// Sampling, stop sequences and the end user. A model that thinks takes no sampling.
+/// Writes sampling, stop sequences and the end user. A thinking model accepts no sampling.
 fn write_parameters(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, thinks: bool, out: &mut Vec<u8>) {
     let sampling = ask.target.capabilities.sampling && !thinks;
     if let Some(temperature) = wishes.temperature.filter(|_| sampling) {

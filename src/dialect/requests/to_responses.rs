@@ -1,4 +1,4 @@
-//! Writes a responses request (`responses` 5.7): nothing is stored, and reasoning comes back encrypted.
+//! Writes a responses request: nothing is stored, and reasoning is returned encrypted.
 
 use super::super::naming::{TranslationState, responses_id};
 use super::super::request::Invalid;
@@ -8,9 +8,9 @@ use super::talk::{Block, Effort, Format, Offer, Returned, Role, Schema, Talk, To
 use super::to_chat::FAILED;
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
-/// The least bound on an answer that the responses shape takes.
+/// Minimum bound on an answer in the responses format.
 pub const BOUND_MIN: u64 = 16;
-/// Longest identifier of an end user, and key of the prompt cache.
+/// Maximum length of an end user's identifier, and of a prompt cache key.
 const USER_MAX: usize = 64;
 
 /// Writes the request; see [`super::request`].
@@ -22,7 +22,7 @@ pub(super) fn write(
 ) -> Result<(), Invalid> {
     let leads = |turn: &&Turn<'_>| matches!(turn.role, Role::System { .. });
     let leading = talk.turns.iter().take_while(leads).count();
-    // The shape insists on an input.
+    // The format requires an input.
     let leading = if leading < talk.turns.len() { leading } else { 0 };
     out.push(b'{');
     key(out, "model");
@@ -50,7 +50,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// System messages at the front are the instructions.
+/// Writes the system messages at the front as the instructions.
 fn write_instructions(turns: &[Turn<'_>], out: &mut Vec<u8>) {
     let texts = turns.iter().flat_map(|turn| &turn.blocks).filter_map(Block::text).filter(|text| !is_blank(text));
     for (at, text) in texts.clone().enumerate() {
@@ -214,7 +214,7 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
             Schema::Free => write_free(out),
             Schema::Given(schema) => write_parameters(schema, out),
         }
-        // Left out it would mean true.
+        // If omitted, it would mean true.
         key(out, "strict");
         out.extend_from_slice(if tool.strict { b"true}" } else { b"false}" });
     }
@@ -242,8 +242,8 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The bound on tokens, sampling, the effort and the end user; true if the effort is written. Stop sequences have no
-/// place in the shape.
+/// Writes the bound on tokens, sampling, the effort and the end user; true if the effort is written. The format has no
+/// stop sequences.
 fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) -> bool {
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops("max_output_tokens")) {
         key(out, "max_output_tokens");
@@ -280,7 +280,7 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
     reasons
 }
 
-/// The form of the answer, and how long-winded it is.
+/// Writes the output format and the verbosity.
 fn write_text(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
     let verbosity = talk.wishes.verbosity;
     if (matches!(talk.format, Format::Free) && verbosity.is_none()) || ask.drops("text") {

@@ -1,7 +1,7 @@
-//! The tools that a responses request offers, and the choice among them (`responses` 5.2): every kind that the client
-//! runs is a function to other shapes, under one name.
+//! The tools that a responses request offers, and the choice among them: every kind that the client runs becomes a
+//! function in other formats, under one name.
 //!
-//! Owns the names. Must never lose a client's name of a tool: the answer's translation needs it.
+//! Owns the names. Must never lose a client's name of a tool: the translation of the answer needs it.
 
 use super::super::naming::{Called, ToolKind, TranslationState, tool_name};
 use super::super::request::{Invalid, Name};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The namespace whose members are called without one.
 const DEFAULT_NAMESPACE: &[u8] = b"functions";
-/// Name of the client's own search for tools in other shapes.
+/// Name, in other formats, of the client's own search for tools.
 const TOOL_SEARCH: &[u8] = b"tool_search";
 
 /// Expected values of the tool choice.
@@ -32,14 +32,14 @@ pub(super) struct ToolNames<'a> {
 }
 
 impl<'a> ToolNames<'a> {
-    /// The upstream's name for a tool of the client's.
+    /// The upstream's name for one of the client's tools.
     pub(super) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> RequestText<'a> {
         let (namespace, name) = (inner(namespace), name.unwrap_or_default());
         let known = self.known.get(&(namespace, name)).cloned();
         known.unwrap_or_else(|| tool_name(namespace, name, self.most, |_| false))
     }
 
-    /// Takes a name for another tool; `None` where the client has offered that very tool before.
+    /// Reserves a name for another tool; `None` if the client has offered the same tool before.
     fn take(&mut self, namespace: &'a [u8], name: &'a [u8]) -> Option<RequestText<'a>> {
         if self.known.contains_key(&(namespace, name)) {
             return None;
@@ -51,22 +51,22 @@ impl<'a> ToolNames<'a> {
     }
 }
 
-/// A namespace as it counts: the default one is none.
+/// The namespace, with the default one as the empty name.
 fn inner(namespace: Option<&[u8]>) -> &[u8] {
     namespace.filter(|namespace| *namespace != DEFAULT_NAMESPACE).unwrap_or_default()
 }
 
-/// The tools as they are read.
+/// The tools read so far.
 struct ToolReader<'s, 'a> {
     ask: &'s SourceRequest<'a>,
     state: &'s mut TranslationState,
     names: ToolNames<'a>,
     tools: Vec<Tool<'a>>,
-    /// True if a tool runs at the provider, or needs no definition there: no other shape has such tools.
+    /// True if a tool runs at the provider or needs no definition there: other formats have no such tools.
     hosted: bool,
 }
 
-/// Reads the tools on offer, those that the conversation adds among them.
+/// Reads the tools on offer, including those that the conversation adds.
 pub(super) fn read<'a>(
     ask: &SourceRequest<'a>,
     input: Raw<'a>,
@@ -80,7 +80,7 @@ pub(super) fn read<'a>(
     let added = input.items().enumerate().filter(|(_, item)| adds(item));
     let added = added.filter_map(|(at, item)| Some((Some(at), item.get("tools")?)));
     let offered = ask.get(Name::Tools, "tools").map(|tools| (None, tools));
-    // Names that stand alone go before those of a namespace, which can be told by another.
+    // Names without a namespace have priority over those with one, which can be renamed.
     let lists = || offered.into_iter().chain(added.clone());
     let mut count = 0;
     for tool in lists().flat_map(|(_, tools)| tools.items()) {
@@ -128,7 +128,7 @@ impl ToolPosition {
 }
 
 impl<'a> ToolReader<'_, 'a> {
-    /// A name that stands alone stays as it is.
+    /// Reserves a name without a namespace, so that it stays unchanged.
     fn reserve(&mut self, tool: Raw<'a>) {
         let [kind, name] = tool.pick(["type", "name"]);
         if kind.is_some_and(|kind| kind.is("function") || kind.is("custom")) {
@@ -171,7 +171,7 @@ impl<'a> ToolReader<'_, 'a> {
         }
     }
 
-    /// A tool that has a name: a function, or one that takes free text.
+    /// Adds a named tool: a function, or one that takes free text.
     fn named(&mut self, tool: Raw<'a>, namespace: &'a [u8], place: ToolPosition) -> Result<(), Invalid> {
         let [name, kind, description, parameters, strict, control, breakpoint] =
             tool.pick(["name", "type", "description", "parameters", "strict", MARKS[0], MARKS[1]]);
@@ -204,7 +204,7 @@ impl<'a> ToolReader<'_, 'a> {
     }
 }
 
-/// Description of a tool that accepts free text, with its grammar in words.
+/// Description of a tool that takes free text, with its grammar in words.
 fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> RequestText<'static> {
     let mut text = given.unwrap_or_default().to_vec();
     if !text.is_empty() {
@@ -240,7 +240,7 @@ fn choose<'a>(
         b"none" => ToolChoice::None,
         b"required" => ToolChoice::Any,
         b"function" | b"custom" | b"tool_search" => {
-            // Worked out once: it may be long, and the tools many.
+            // Computed once: it may be long, and there may be many tools.
             let one = named(choice);
             if !tools.iter().any(|tool| tool.name == one) {
                 return refuse("tool_choice", NOT_OFFERED);

@@ -1,8 +1,8 @@
-//! Finds parts of an unchanged request that a provider may bill in addition to the prompt and the answer that the scan
-//! has found, and parts that are billed at a price of their own.
+//! Finds parts of an unchanged request that a provider may bill in addition to the scanned prompt and answer, and parts
+//! with a price of their own.
 //!
-//! Owns the names. Must never change a body. Asked at admission, and only of requests that have such members or of
-//! models whose configuration changes requests.
+//! Owns the names. Must never change a body. Called at admission, and only for requests with such members or models
+//! whose configuration changes requests.
 
 use super::super::capabilities::Capabilities;
 use super::super::relay::Relayed;
@@ -19,21 +19,21 @@ const USUAL_TIERS: [&str; 7] = ["auto", "default", "standard", "standard_only", 
 const CLIENTS_OWN: [&str; 6] =
     ["bash_", "browser_toolset_", "computer_", "memory_", "text_editor_", "tool_search_tool_"];
 
-/// Data that a target is sent in addition to what the scan has found.
+/// Data sent to a target in addition to the scanned parts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Beside {
     /// Bytes of the client's unknown members.
     pub unknown: u64,
     /// Bytes of members that the configuration writes.
     pub added: u64,
-    /// The least bound on completion tokens that is sent, or the largest number among the unknown members: that may be
+    /// The smallest bound on completion tokens that is sent, or the largest number among the unknown members: it may be
     /// another name of the bound.
     pub bound: u64,
-    /// Number of answers that they ask for; 0 or 1: one.
+    /// Number of answers that the unknown members request; 0 or 1: one.
     pub answers: u64,
     /// The client's bound is not sent.
     pub is_unbounded: bool,
-    /// Bytes of a predicted answer: what of it is wrong is billed as completion tokens.
+    /// Bytes of a predicted answer: wrong parts of it are billed as completion tokens.
     pub predicted: u64,
 }
 
@@ -51,7 +51,7 @@ impl Beside {
     }
 }
 
-/// A member that is billed at a price of its own.
+/// A member with a price of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Surcharge<'a> {
     /// Path of the member.
@@ -60,7 +60,7 @@ pub struct Surcharge<'a> {
     pub word: Option<Cow<'a, str>>,
 }
 
-/// Data that `with` is sent in addition to what the request's scan has found.
+/// Data sent to `with` in addition to the scanned parts of the request.
 pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &RequestTarget<'_>) -> Beside {
     let (takes, translated) = (with.capabilities, with.shape != shape.upstream());
     let added = takes.params.iter().map(|param| (param.name.len() + param.json.len()) as u64).sum();
@@ -69,11 +69,11 @@ pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &RequestTarget
         Dialect::Responses => Name::MaxOutputTokens.text(),
         Dialect::Chat | Dialect::Relay(_) => bound(shape, takes),
     };
-    // The messages shape insists on a bound, so a translation always writes one.
+    // The messages format requires a bound, so a translation always writes one.
     let is_unbounded = takes.drops(name) && !(translated && with.shape == Dialect::Messages);
     let mut found = Beside { added, is_unbounded, ..Beside::default() };
     if translated {
-        // A smaller bound becomes this one.
+        // A smaller bound is raised to this one.
         found.bound = if with.shape == Dialect::Responses { BOUND_MIN } else { 0 };
         return found;
     }
@@ -99,13 +99,13 @@ pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &RequestTarget
     found
 }
 
-/// True if a member is outside the tables, and goes on only where the configuration says so.
+/// True if a member is outside the tables, so that the configuration decides whether it is passed on.
 fn is_unknown(shape: Dialect, body: &[u8], member: &Member) -> bool {
     let documents = |key| matches!(shape, Dialect::Relay(relay) if Relayed::of(relay).documents(key));
     member.name.class(shape) == Class::Unknown && !documents(member.key.of(body))
 }
 
-/// The first member that `with` is sent and that is billed at a price of its own.
+/// The first member sent to `with` that has a price of its own.
 pub fn surcharge<'a>(
     shape: Dialect,
     body: &'a [u8],
@@ -143,13 +143,13 @@ pub fn surcharge<'a>(
     })
 }
 
-/// True if an answer is asked for as text, and as nothing else.
+/// True if the answer is requested as text only.
 fn is_text_alone(kinds: Raw<'_>) -> bool {
     let mut items = kinds.items().peekable();
     items.peek().is_some() && items.all(|kind| kind.is("text"))
 }
 
-/// The first of the tools that runs at the provider.
+/// The first tool that runs at the provider.
 fn hosted<'a>(shape: Dialect, list: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
     let mut tools = list.items().enumerate();
     tools.find_map(|(at, tool)| {

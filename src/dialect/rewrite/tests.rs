@@ -20,7 +20,7 @@ fn unknown(shape: Dialect, unknown: UnknownMembers) -> Case {
     takes(shape, Capabilities { unknown, ..Capabilities::default() })
 }
 
-/// Results of a scan, of a request whose members are all checked.
+/// Results of a scan that forces every member to be checked.
 fn every_member(scan: &RequestScan) -> Fields {
     Fields { has_odd: true, ..scan.fields().clone() }
 }
@@ -38,7 +38,7 @@ impl Case {
             RequestTarget { model: self.model, shape: Dialect::Chat, capabilities: &self.takes, cache_key: None };
         let (mut text, mut pieces) = (b"left over".to_vec(), vec![RewritePiece::Body(Span::new(0, 1))]);
         let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces)?;
-        // The walk over all members comes to the same where it could be spared.
+        // Checking every member gives the same result when the check could be skipped.
         let (walked, mut walked_text, mut walked_pieces) = (every_member(&scan), Vec::new(), Vec::new());
         let of_walk = rewrite(self.shape, body.as_bytes(), &walked, &with, &mut walked_text, &mut walked_pieces);
         assert_eq!((of_walk, &walked_text, &walked_pieces), (Ok(total), &text, &pieces), "{body}");
@@ -192,15 +192,15 @@ fn the_bound_goes_by_the_name_that_the_target_takes_and_is_never_lost() {
         let named = |value: &str| format!("\"{own}\":{value},M}}");
         assert_eq!(sent(newer, &[], &format!("\"{own}\" : 5")), format!("\"{own}\" : 5,M}}"), "as it came");
         assert_eq!(sent(newer, &[], &format!("\"{other}\" : 5")), named(" 5").replace(": 5", ":5"));
-        // The newer name wins where it is usable, and one of both is sent.
+        // The newer name has priority if its value is usable, and only one of the two is sent.
         assert_eq!(sent(newer, &[], "\"max_tokens\":5,\"max_completion_tokens\":9"), named("9"));
         assert_eq!(sent(newer, &[], "\"max_completion_tokens\":9,\"max_tokens\":5"), named("9"));
         assert_eq!(sent(newer, &[], "\"max_completion_tokens\":null,\"max_tokens\":5"), named("5"));
         assert_eq!(sent(newer, &[], "\"max_completion_tokens\":\"9\",\"max_tokens\":5"), named("5"));
         assert_eq!(sent(newer, &[], "\"max_completion_tokens\":9,\"max_tokens\":null"), named("9"));
-        // What is not usable goes as it came, as any documented member does.
+        // An unusable value is passed on, like any documented member.
         assert_eq!(sent(newer, &[], "\"max_completion_tokens\":\"9\""), "\"max_completion_tokens\":\"9\",M}");
-        // What a model does not take is known by the name that would be sent.
+        // `drop_params` applies to the name that would be sent.
         assert_eq!(sent(newer, &[own], &format!("\"{other}\":5")), "M}");
         assert_eq!(sent(newer, &[other], &format!("\"{other}\":5")), named("5"));
     }
@@ -268,7 +268,7 @@ fn usage_is_asked_of_every_chat_stream_and_other_options_are_kept() {
         options("\"stream_options\":{\"include_obfuscation\": false, \"include_usage\":null, \"x\":[1.0]},"),
         "\"stream_options\":{\"include_usage\":true,\"include_obfuscation\":false,\"x\":[1.0]},M}"
     );
-    // Not a stream, or a server that cannot: nothing is asked.
+    // Not a stream, or a server that cannot report usage: it is not requested.
     let whole = format!("{{\"model\":\"gpt-x\",\"stream\":false,{MESSAGES}}}");
     assert_eq!(chat(&whole), whole);
     let silent = takes(Dialect::Chat, Capabilities { stream_usage: false, ..Capabilities::default() });
@@ -319,12 +319,12 @@ fn reasoning_without_a_signature_is_left_out_and_all_other_reasoning_stays() {
     }
     let two = body(bare).replacen("]}]", &format!("]}},{{\"role\":\"assistant\",\"content\":[{bare},{text}]}}]"), 1);
     assert!(!messages(&two).contains(bare));
-    // The chat shape has no such blocks; a user may say what looks like one.
+    // The chat format has no such blocks; a user may send something that looks like one.
     let chat_body = format!(r#"{{"model":"gpt-x","messages":[{{"role":"user","content":[{bare}]}}]}}"#);
     assert_eq!(chat(&chat_body), chat_body);
 }
 
-/// With members that the configuration writes: name, value, and whether it always holds.
+/// A case with configured members: name, value, and true if it replaces the client's.
 fn written(shape: Dialect, params: &[(&str, &str, bool)]) -> Case {
     let param = |(name, json, always): &(&str, &str, bool)| Param {
         name: (*name).to_owned(),
@@ -377,7 +377,7 @@ fn a_default_holds_where_the_clients_own_does_not_go_on() {
     assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_k\":40,\"temperature\":0}}"));
     case.takes.unknown = UnknownMembers::Local;
     assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",\"top_k\":5,{MESSAGES},\"temperature\":0}}"));
-    // What is set wins over what is dropped.
+    // A configured member is sent even if it is dropped.
     case.takes.drop_params = vec!["temperature".to_owned(), "top_k".to_owned()];
     assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_k\":40,\"temperature\":0}}"));
 }
@@ -411,7 +411,7 @@ fn what_the_configuration_writes_takes_no_more_than_its_room() {
     assert_eq!(Capabilities::default().params_room(), 0);
 }
 
-/// A responses request with these members, as it goes on where `hosted` may be asked for.
+/// Rewrites a responses request with these members for a target with the tools `hosted`.
 fn tools(hosted: &[&str], members: &str) -> Result<String, String> {
     let hosted_tools = hosted.iter().map(|name| (*name).to_owned()).collect();
     let case = takes(Dialect::Responses, Capabilities { hosted_tools, ..Capabilities::default() });
@@ -463,7 +463,7 @@ fn only_tools_that_the_client_runs_go_on_wherever_they_stand() {
     ] {
         assert_eq!(one(tool), format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]"));
     }
-    // Tools that a provider's server has listed are not an offer.
+    // Tools that a provider's server has listed are not offered by the client.
     let listed = r#""input":[{"type":"mcp_list_tools","tools":[{"name":"a"}]}]"#;
     assert_eq!(tools(&[], listed).unwrap(), listed);
 }
@@ -508,7 +508,7 @@ fn a_request_whose_tools_are_all_left_out_is_refused_and_so_is_a_choice_among_th
     assert_eq!(refused(&format!("\"tools\":[{}]", many.trim_end_matches(','))), Err("tools".to_owned()));
 }
 
-/// Reasoning that is ours and tools that run at the provider leave together.
+/// Carried reasoning and provider-hosted tools are omitted from the same body.
 #[test]
 fn tools_and_reasoning_are_left_out_of_one_body() {
     let ours = r#"{"type":"reasoning","id":"a","summary":[],"encrypted_content":"tg1\u002eabc"}"#;
@@ -659,7 +659,7 @@ const STORED_OBJECTS: &[(Dialect, &str, &str)] = &[
     ),
 ];
 
-/// Such names at places where they have no meaning for a provider.
+/// The same names at places where they mean nothing to a provider.
 const NOT_STORED_OBJECTS: &[(Dialect, &str)] = &[
     (
         Dialect::Chat,

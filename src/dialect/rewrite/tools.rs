@@ -1,8 +1,8 @@
-//! Selects the tools of a responses request that are passed on to a provider of the same shape: those that the client
-//! runs itself, and those that run at the provider, at an unmetered price, if the configuration names them.
+//! Selects the tools of a responses request that are passed on to a provider of the same format: those that the client
+//! runs itself, and provider-hosted ones, at an unmetered price, if the configuration names them.
 //!
-//! Owns the list of tools that a client runs: any other tool runs at the provider, or may in the future. Must never let
-//! a tool pass that two readers could take for different ones. Called once for each body that is laid out.
+//! Owns the list of tools that a client runs: any other tool runs at the provider, or may in the future. Must never
+//! pass a tool that two readers could interpret differently. Called once for each body that is laid out.
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Fields, Invalid, Leave, Name};
@@ -17,16 +17,16 @@ use std::borrow::Cow;
 const AT_CLIENT: [&str; 5] = ["function", "custom", "namespace", "local_shell", "apply_patch"];
 /// Kinds that the client runs if the tool says so.
 const AT_EITHER: [&str; 2] = ["shell", "tool_search"];
-/// Members that name what is stored at the provider.
+/// Members that name objects stored at the provider.
 const STORED: [&str; 5] = ["container", "container_id", "file_id", "file_ids", "vector_store_ids"];
-/// Number of positions at which tools may be left out of one request.
+/// Maximum number of cuts for omitted tools in one request.
 const CUTS_MAX: usize = 256;
-/// Message for a request whose tools are all left out.
+/// Message for a request whose tools are all omitted.
 const NONE_LEFT: &str = "tools: expected at least one tool that the client runs itself: this model runs none of these";
 const NOT_OFFERED: &str = "tool_choice: expected auto, none, required, or a tool that the client runs itself";
 const TOO_MANY: &str = "tools: expected fewer tools that run at the provider";
 
-/// Tools of a request that are left out, so far.
+/// Omitted tools of a request, so far.
 struct OmittedTools<'a> {
     body: &'a [u8],
     takes: &'a Capabilities,
@@ -34,11 +34,11 @@ struct OmittedTools<'a> {
     /// Tools that may be called.
     kept: usize,
     gone: usize,
-    /// Entries of lists that have been looked at.
+    /// List entries checked.
     seen: usize,
 }
 
-/// The parts of the body to leave out, in order; an empty part is where a thought signature is missing.
+/// The parts of the body to omit, in order; an empty part marks a missing thought signature.
 pub(super) fn cuts<'a>(
     shape: Dialect,
     body: &[u8],
@@ -59,21 +59,21 @@ pub(super) fn cuts<'a>(
     Ok(Cow::Owned(cuts))
 }
 
-/// Spans of the tools that are left out, in no order: mostly none.
+/// Spans of the omitted tools, in no order; usually none.
 fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Span>, Invalid> {
     let value = |name, text| {
         let member = fields.members.iter().find(|member| member.name == name && !takes.drops(text));
         member.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))
     };
     let mut tools = OmittedTools { body, takes, cuts: Vec::new(), kept: 0, gone: 0, seen: 0 };
-    // Each is looked at here, on the loop.
+    // They are all checked here, on the event loop.
     if fields.inner.tools() as usize > TOOLS_MAX || (fields.adds_tools && fields.messages as usize > MESSAGES_MAX) {
         return too_long();
     }
     tools.list(value(Name::Tools, "tools"), true, goes_on);
     if fields.adds_tools {
         let items = value(Name::Input, "input").items();
-        // Tools that a provider's server has listed are not an offer.
+        // Tools that a provider's server has listed are not offered by the client.
         let adds = |item: &Raw<'_>| !only(*item, "type").is_some_and(|kind| kind.is("mcp_list_tools"));
         for (key, list) in items.filter(adds).flat_map(Raw::members) {
             if eq_unescaped(key, "tools") {
@@ -98,7 +98,7 @@ fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Spa
     }
 }
 
-/// Refuses a request whose lists are longer than are looked through.
+/// Refuses a request whose lists exceed the bound on checked entries.
 fn too_long<T>() -> Result<T, Invalid> {
     Err(Invalid(format!(
         "tools: expected at most {TOOLS_MAX}, and {MESSAGES_MAX} items of input where some bring tools"
@@ -126,13 +126,13 @@ impl<'a> OmittedTools<'a> {
                     self.list(list, false, goes_on);
                 }
             }
-            // One more is refused; none needs to be kept.
+            // One more is refused, so no more need to be kept.
             self.cuts.truncate(CUTS_MAX + 1);
         }
         leave.close_list(&mut self.cuts);
     }
 
-    /// A choice must be one among what is left.
+    /// Checks that a choice is among the remaining tools.
     fn choice(&mut self, choice: Raw<'a>) -> Result<(), Invalid> {
         let Some(kind) = choice.get("type") else { return Ok(()) };
         let fits = if kind.is("allowed_tools") {
@@ -150,7 +150,7 @@ impl<'a> OmittedTools<'a> {
     }
 }
 
-/// The one value of a member; none where it is repeated, since two readers could disagree about it.
+/// The single value of a member; `None` if it is repeated, since two readers could disagree about it.
 fn only<'a>(object: Raw<'a>, name: &str) -> Option<Raw<'a>> {
     let mut values = object.members().filter(|(key, _)| eq_unescaped(key, name));
     let (_, value) = values.next()?;
@@ -168,7 +168,7 @@ fn is_offered(tool: Raw<'_>, takes: &Capabilities) -> bool {
     AT_CLIENT.iter().chain(&AT_EITHER).any(|known| kind.is(known)) || is_named(kind, takes)
 }
 
-/// True if a tool goes on.
+/// True if a tool is passed on.
 fn goes_on(tool: Raw<'_>, takes: &Capabilities) -> bool {
     let Some(kind) = only(tool, "type") else { return false };
     is_clients(tool, kind) || (is_named(kind, takes) && (takes.stored_objects || !names_stored(tool)))
@@ -181,7 +181,7 @@ fn is_clients(tool: Raw<'_>, kind: Raw<'_>) -> bool {
         || (kind.is("shell") && is_local(tool))
 }
 
-/// The kind of a tool that goes on and runs at the provider, or of one in a namespace.
+/// The kind of a passed-on tool that runs at the provider, or of such a tool in a namespace.
 pub(super) fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>> {
     let kind = only(tool, "type")?;
     if kind.is("namespace") {
@@ -203,7 +203,7 @@ fn is_local(shell: Raw<'_>) -> bool {
     }
 }
 
-/// True if a tool works on what some request has left at the provider: another key's, for all that is known.
+/// True if a tool uses an object that some request has stored at the provider: it could be another key's.
 fn names_stored(tool: Raw<'_>) -> bool {
     let names = |(key, value): (&[u8], Raw<'_>)| {
         let is = |name: &&str| eq_unescaped(key, name);

@@ -1,13 +1,13 @@
-//! A character that a provider has cut in two: the first of its two escapes ends a text, the second begins the text of
-//! a later event. Neither event is JSON by itself. Pure; called by `stream` for events that are not JSON.
+//! Joins a surrogate pair that a provider has split: the first of its two escapes ends a text, the second begins the
+//! text of a later event. Neither event is JSON by itself. Pure; called by `stream` for events that are not JSON.
 
 use super::super::answer::Frame;
 use std::num::NonZeroU16;
 
-/// Bytes of an escape with a number.
+/// Bytes of a `\u` escape.
 const ESCAPE: usize = 6;
 
-/// Data and bytes of an event whose data is not JSON, with whole characters; `None` if halves are not the only reason.
+/// Data and bytes of an event that is not JSON, with whole characters; `None` if halves are not the only reason.
 #[cold]
 pub(super) fn joined(half: &mut Option<NonZeroU16>, frame: &Frame<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
     let data = join(frame.data, half)?;
@@ -23,7 +23,7 @@ pub(super) fn joined(half: &mut Option<NonZeroU16>, frame: &Frame<'_>) -> Option
     Some((data, raw))
 }
 
-/// Writes `data` without the half that ends a string, which is kept in `half`, and with the kept one in front of the
+/// Writes `data` without the half at the end of a string, which is stored in `half`, and with the stored one before the
 /// half that begins a string. `None` if there is another half, or none.
 fn join(data: &[u8], half: &mut Option<NonZeroU16>) -> Option<Vec<u8>> {
     let (mut out, mut at) = (Vec::with_capacity(data.len() + ESCAPE), 0);
@@ -55,7 +55,7 @@ fn join(data: &[u8], half: &mut Option<NonZeroU16>) -> Option<Vec<u8>> {
     joined.then_some(out)
 }
 
-/// The number of the escape at `at`, if it has one.
+/// The code unit of the escape at `at`, if it has one.
 fn unit(data: &[u8], at: usize) -> Option<u16> {
     let digits = data.get(at..at + ESCAPE)?.strip_prefix(b"\\u")?;
     let digits =

@@ -20,7 +20,7 @@ fn run(shape: Dialect, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> 
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let (mut events, mut result) = (0, Ok(()));
     for chunk in chunks {
-        // As a gateway asks: of a text in one piece nothing is alike.
+        // As the gateway does. A text in one piece never matches a template.
         let alike = stream.feed_alike(chunk, &mut pool, &mut out);
         events += u32::from(alike > 0);
         match stream.feed(&chunk[alike..], &mut pool, &ME, &mut out) {
@@ -39,12 +39,12 @@ fn run(shape: Dialect, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> 
     Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), events, result }
 }
 
-/// Whole, cut at every byte, and byte by byte: one and the same.
+/// Feeds it whole, cut at every byte, and byte by byte; all results must be equal.
 fn run_every_way(shape: Dialect, show_usage: bool, text: &[u8]) -> Outcome {
     let whole = run(shape, show_usage, 1 << 20, &[text]);
     for pieces in cut_everywhere(text) {
         let cut = run(shape, show_usage, 1 << 20, &pieces);
-        // How many events had come when a stream failed depends on what came with them.
+        // The number of events before a failure depends on how the stream is cut.
         let events = if whole.result.is_ok() { cut.events } else { whole.events };
         let cut = Outcome { events, ..cut };
         assert_eq!(cut, whole, "after {} bytes, then every {}", pieces[0].len(), pieces.get(1).map_or(0, |p| p.len()));
@@ -60,7 +60,7 @@ fn messages(text: &str) -> Outcome {
     run_every_way(Dialect::Messages, false, text.as_bytes())
 }
 
-/// Expected output for a chat fixture: our id and model, LF framing, comments without text.
+/// Expected output for a chat fixture: Tollgate's id and model, LF framing, comments without text.
 fn expected_chat(text: &str, show_usage: bool) -> String {
     let text = text.replace('\r', "").replace("data:{", "data: {");
     let mut out = String::new();
@@ -79,7 +79,7 @@ fn expected_chat(text: &str, show_usage: bool) -> String {
     out.replace("\"gpt-4o-mini\"", "\"team-fast\"")
 }
 
-/// A stream without the chunk that stands before its end and tells an estimated usage.
+/// A stream without the chunk of estimated usage before its end.
 fn without_estimate(stream: &str) -> String {
     let body = stream.strip_suffix("data: [DONE]\n\n").unwrap();
     let (before, chunk) = body[..body.len() - 2].rsplit_once("\n\n").unwrap();
@@ -122,7 +122,7 @@ fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
         let mut want = text.replace("\"msg_01Up\"", "\"req_5f1c9a7e3b2d4c60\"");
         want = want.replace("\"claude-sonnet-4-6\"", "\"team-fast\"").replace(": keepalive\r\n\r\n", "");
         if text.contains('\r') {
-            // The one event that is written again has our line ends.
+            // Only the rewritten event has Tollgate's line ends.
             let from = want.find("event: message_start").unwrap();
             let to = want.find("event: content_block_start").unwrap();
             want = format!("{}{}{}", &want[..from], want[from..to].replace('\r', ""), &want[to..]);
@@ -177,12 +177,12 @@ fn usage_is_found_wherever_a_chat_server_puts_it() {
         let seen = outcome.observed.reported;
         (seen.input, seen.output, outcome.out.matches("\"usage\"").count())
     };
-    // On the finish chunk: it stays, as it came.
+    // On the finish chunk: passed on unchanged.
     assert_eq!(reported(chunk(&format!("{FINISH},{}", usage(9, 4)))), (Some(9), Some(4), 1));
-    // On a chunk of its own: withheld.
+    // On a separate chunk: withheld.
     let own = chunk(FINISH) + &chunk(&format!("\"choices\":[],{}", usage(9, 4)));
     assert_eq!(reported(own), (Some(9), Some(4), 0));
-    // On a chunk without any choices member.
+    // On a chunk without a `choices` member.
     assert_eq!(reported(chunk(FINISH) + &chunk(&usage(9, 4))), (Some(9), Some(4), 0));
     // Repeated and cumulative on each chunk: the last one counts.
     let content = r#""choices":[{"index":0,"delta":{"content":"a"}}]"#;
@@ -191,7 +191,7 @@ fn usage_is_found_wherever_a_chat_server_puts_it() {
     // `usage: null` erases nothing.
     let null = chunk(&format!("{content},{}", usage(9, 1))) + &chunk(&format!("{FINISH},\"usage\":null"));
     assert_eq!(reported(null), (Some(9), Some(1), 2));
-    // An empty list of choices without usage is no usage chunk: it passes.
+    // An empty list of choices without usage is not a usage chunk: it passes.
     let filter = chunk("\"choices\":[],\"prompt_filter_results\":[]") + &chunk(FINISH);
     assert_eq!(chat(&(filter + "data: [DONE]\n\n")).out.matches("prompt_filter_results").count(), 1);
 }
@@ -218,7 +218,7 @@ fn a_messages_stream_merges_its_start_and_its_delta() {
     let all = r#"{"input_tokens":22,"cache_read_input_tokens":6,"cache_creation_input_tokens":2,"output_tokens":12}"#;
     assert_eq!(reported(all), (Some(22), Some(6), Some(2), Some(12)));
     assert_eq!(reported(r#"{"input_tokens":null,"output_tokens":3}"#), (Some(21), Some(5), None, Some(3)));
-    // The count at the beginning is not that of the end.
+    // The count in the first event is not the final one.
     assert_eq!(reported("null"), (Some(21), Some(5), None, None));
 }
 
@@ -303,7 +303,7 @@ fn a_stream_that_ends_before_its_end_is_incomplete() {
     assert_eq!(chat(&start).result, Err(StreamFault::Incomplete));
     assert_eq!(chat("").result, Err(StreamFault::Incomplete));
     assert_eq!(chat(&(start.clone() + "data: {\"choi")).result, Err(StreamFault::Incomplete));
-    // The last event lacks only its blank line: it is whole all the same.
+    // The last event lacks only its blank line and is complete.
     assert_eq!(chat((start.clone() + &chunk(FINISH)).trim_end()).result, Ok(()));
     assert_eq!(chat(&(start.clone() + &chunk(FINISH) + "data: [DONE]")).result, Ok(()));
     assert_eq!(chat(&(start + "data: [DONE]")).result, Err(StreamFault::Incomplete));
@@ -415,7 +415,7 @@ fn storage_is_lent_for_the_event_under_way_alone_and_comes_back() {
         assert!(pool.lent() >= 9);
         stream.feed(rest, &mut pool, &ME, &mut out).unwrap();
         assert_eq!((stream.held(), pool.lent()), (0, 0));
-        // A fault leaves the event where it is, to be let go with the stream.
+        // A fault leaves the event in place; it is released with the stream.
         let fault = stream.feed(&[b'x'; 2000], &mut pool, &ME, &mut out);
         assert_eq!((fault, stream.held()), (Err(StreamFault::TooLarge), 2000));
         stream.release(&mut pool);
@@ -440,7 +440,7 @@ fn what_a_stream_holds_is_small() {
     assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
 }
 
-/// Sends an event through a new stream, or with `warm` through one that has just seen that event.
+/// Sends an event through a new stream; with `warm`, through one that has just read that event.
 fn one(shape: Dialect, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsage, Result<Fed, StreamFault>) {
     let mut stream = SseStream::same(shape, true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
@@ -448,7 +448,7 @@ fn one(shape: Dialect, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsa
     if let Some(warm) = warm {
         stream.feed(warm.as_bytes(), &mut pool, &ME, &mut out).unwrap();
         before = stream.observed();
-        // Whether an event opens the stream is no business of the template's: both begin alike.
+        // Whether an event opens the stream does not depend on the template: both begin alike.
         out.clear();
     }
     let result = stream.feed(event.as_bytes(), &mut pool, &ME, &mut out);
@@ -502,7 +502,7 @@ fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
         let mut sound = 0;
         for text in texts {
             let (first, fitted) = (one(shape, None, &event(text)), one(shape, Some(&event(" words")), &event(text)));
-            // Tokens of one text after another may be rounded differently by one.
+            // Rounding may differ if texts are counted one after another.
             assert!(first.1.relayed_tokens.abs_diff(fitted.1.relayed_tokens) <= 1, "{text:?}");
             assert_eq!((&first.0, first.1.reported, &first.2), (&fitted.0, fitted.1.reported, &fitted.2), "{text:?}");
             sound += usize::from(first.2.is_ok());
@@ -535,7 +535,7 @@ fn events_of_a_response_may_differ_in_their_numbers_and_padding() {
         sound += usize::from(first.2.is_ok());
     }
     assert!(sound > 6, "{sound}");
-    // Whatever fits, the events are counted: a sign of life has the number behind theirs.
+    // Matching events are counted, too: a heartbeat has the number after theirs.
     let mut stream = SseStream::same(Dialect::Responses, true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     for number in 0..12 {
@@ -578,7 +578,7 @@ fn a_character_that_is_cut_between_its_two_escapes_is_put_together() {
         (&["\\ud83d", "", "\\ude00"], "\u{1f600}"),
         (&["\\ud83d\\ude00\\ud83d", "\\ude01"], "\u{1f600}\u{1f601}"),
         (&["\\\\ud83d", "\\\\ude00"], "\\ud83d\\ude00"),
-        // The other half never comes.
+        // The other half never arrives.
         (&["a\\ud83d", "b"], "ab"),
     ] {
         let outcome = chat(&text(pieces));

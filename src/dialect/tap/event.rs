@@ -1,4 +1,4 @@
-//! Relays the events of a stream that keeps its shape.
+//! Relays the events of a stream within one format.
 
 mod response;
 mod seen;
@@ -18,32 +18,33 @@ use crate::wire::json::{Raw, Scanner, Token, key};
 use crate::wire::{Dialect, Span};
 use seen::{EventScan, NAMES, Own, SPLICES_MAX};
 
-/// Relays each event of a stream that keeps its shape.
+/// Relays each event of a stream within one format.
 #[derive(Debug)]
 pub(in crate::dialect) struct Tap {
     reported: Reported,
     relayed: Estimator,
     template: EventTemplate,
-    /// Creation time in the chunks of a chat stream, in 32 bits; 0 as long as no chunk has one.
+    /// Creation time in the chunks of a chat stream, in 32 bits; 0 until a chunk has one.
     created: u32,
     dialect: Dialect,
-    /// The client of a chat stream has not got the usage yet where its SDK reads it; `None`: it has not asked.
+    /// True while the client of a chat stream has not received the usage where its SDK reads it; `None`: it did not
+    /// ask.
     usage_due: Option<bool>,
-    /// Part of an answer has arrived; of a chat stream or a completion, the end of one of its choices.
+    /// Part of an answer has arrived; for a chat stream or a completion, the end of one of its choices.
     begun: bool,
     finish_seen: bool,
     finished: bool,
-    /// The events that open a response have gone out already; of a completion, one of its texts has ended.
+    /// The events that open a response have been sent; for a completion, one of its texts has ended.
     opened: bool,
-    /// Number of the next event of a response; of a chat stream or a completion, the reasons to end that are still to
-    /// come. And how many of ours have gone out between the upstream's; of a completion, which of the first sixteen
-    /// texts have begun and not ended, as bits.
+    /// `next`: the number of the next event of a response; for a chat stream or a completion, the number of finish
+    /// reasons still expected. `shift`: the number of Tollgate's own events between the upstream's; for a completion, a
+    /// bit for each of the first sixteen texts that have begun and not ended.
     next: u32,
     shift: u16,
 }
 
 impl Tap {
-    /// At the start of a stream. `show_usage`: the client has asked for the usage chunk (chat only).
+    /// Returns a tap at the start of a stream. `show_usage`: the client asked for the usage chunk (chat only).
     pub(in crate::dialect) fn new(dialect: Dialect, show_usage: bool) -> Tap {
         let (reported, relayed, template) = (Reported::default(), Estimator::new(), EventTemplate::default());
         Tap {
@@ -62,7 +63,7 @@ impl Tap {
         }
     }
 
-    /// Back to the start of another stream; storage is kept.
+    /// Resets it for another stream and keeps the storage.
     pub(in crate::dialect) fn restart(&mut self, dialect: Dialect, show_usage: bool) {
         let mut template = std::mem::take(&mut self.template);
         template.reset();
@@ -87,7 +88,7 @@ impl Tap {
         }
     }
 
-    /// Relays an event at the front of `buf` that differs from the one before only in its text; returns its length.
+    /// Relays an event at the front of `buf` that differs from the previous one only in its text; returns its length.
     #[inline]
     pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let (text, len) = match self.dialect {
@@ -118,18 +119,18 @@ impl Tap {
         Some(len)
     }
 
-    /// The stream has so many texts, each with an end of its own.
+    /// Sets the number of choices in the stream; each has an end of its own.
     pub(in crate::dialect) fn awaits(&mut self, choices: u32) {
         self.next = choices;
     }
 
-    /// So many events of the answer have gone out already: its opening is not told again.
+    /// Continues after `events` events were sent: the opening events are not repeated.
     pub(in crate::dialect) fn resume(&mut self, events: u16) {
         self.opened = events > 0;
         self.next = events.into();
     }
 
-    /// Writes the error for a broken stream of a response; false for other shapes, whose usual error event is used.
+    /// Writes the error for a broken stream of a response; false for other formats, which use the general error event.
     pub(in crate::dialect) fn fail(
         &mut self,
         words: &ErrorWords<'_>,
@@ -147,8 +148,8 @@ impl Tap {
         true
     }
 
-    /// A sign of life while the upstream is silent, and how many events have gone out then; `None` where the shape's
-    /// usual one will do.
+    /// Writes a heartbeat for a silent upstream; returns the number of events sent so far. `None` if the format's
+    /// general heartbeat applies.
     pub(in crate::dialect) fn heartbeat(&mut self, out: &mut Vec<u8>) -> Option<u64> {
         if self.dialect != Dialect::Responses || !self.begun {
             return None;
@@ -157,22 +158,22 @@ impl Tap {
         Some(u64::from(self.next))
     }
 
-    /// The event that ends the stream has been relayed.
+    /// True once the event that ends the stream is relayed.
     pub(in crate::dialect) fn finished(&self) -> bool {
         self.finished
     }
 
-    /// A finish reason has been relayed: only the formal end may be missing.
+    /// True once a finish reason is relayed: only the formal end may be missing.
     pub(in crate::dialect) fn finish_seen(&self) -> bool {
         self.finish_seen
     }
 
-    /// True if all texts that have begun have ended: of those that were asked for some servers give one alone.
+    /// True if all texts that have begun have ended: some servers send only one of several requested.
     pub(in crate::dialect) fn all_ended(&self) -> bool {
         self.dialect != Dialect::Responses && self.opened && self.shift == 0
     }
 
-    /// The stream has ended without its formal end: writes it if nothing else is missing.
+    /// Handles a stream without its formal end: writes that end if nothing else is missing.
     pub(in crate::dialect) fn close(
         &mut self,
         me: &ResponseIdentity<'_>,
@@ -184,14 +185,14 @@ impl Tap {
         match self.dialect {
             Dialect::Chat | Dialect::Relay(_) => self.done(me, out),
             Dialect::Messages => out.extend_from_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
-            // Its finish reason and its end are one event.
+            // In this format the finish reason and the end are one event.
             Dialect::Responses => return Err(StreamFault::Incomplete),
         }
         self.finished = true;
         Ok(())
     }
 
-    /// Usage that has been observed so far.
+    /// Usage observed so far.
     pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
         ObservedUsage { reported: self.reported.believed(), relayed_tokens: self.relayed.tokens() }
     }
@@ -231,7 +232,7 @@ impl Tap {
         }
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         if seen.finishes > 0 {
-            // An empty word ends nothing: then another event that differs in its text alone is treated alike.
+            // An empty word ends nothing, and a later event that differs only in its text is treated the same.
             seen.finishes = finishes(seen.value(seen.choices, data).unwrap_or(Raw::NULL))?;
         }
         if self.created == 0 {
@@ -246,7 +247,7 @@ impl Tap {
             self.begun |= seen.finishes > 0;
             self.finish_seen |= seen.finishes > 0 && self.next == 0;
         }
-        // Zeros, or other names, would be the usage that the client's SDK keeps.
+        // The client's SDK would store zeros, or counts under other names, as the usage.
         let is_told = seen.completion.is_some() && reported.is_some_and(|reported| reported.believed().is_complete());
         if empty && seen.usage.is_some() && (self.usage_due.is_none() || !is_told) {
             return Ok(true);
@@ -267,13 +268,13 @@ impl Tap {
         Ok(true)
     }
 
-    /// Counts the texts in an event of a completion. As many ends are expected as texts were requested, and that of
+    /// Counts the texts in an event of a completion. As many ends are expected as texts were requested, and one for
     /// each text that has begun; after the usage (`told`), no further one begins.
     fn texts(&mut self, choices: Raw<'_>, told: bool) {
         let mut choices = choices.items();
         while let Some((_, [index, reason, text])) = choices.pick(["index", "finish_reason", "text"]) {
             let bit = index.and_then(Raw::count).and_then(|index| 1u16.checked_shl(index as u32)).unwrap_or(0);
-            // A choice that has failed has been found before.
+            // A failed choice has been detected before.
             if finish_word(reason).is_ok_and(|word| word.is_some()) {
                 self.next = self.next.saturating_sub(1);
                 (self.opened, self.begun) = (true, true);
@@ -288,8 +289,8 @@ impl Tap {
         self.finish_seen = self.opened && self.next == 0 && self.shift == 0;
     }
 
-    /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate. Some servers
-    /// report it inside a choice alone.
+    /// Ends a chat stream. A client that asked for the usage gets it, at least as an estimate. Some servers report it
+    /// only inside a choice.
     fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.usage_due == Some(true) {
             let created = if self.created == 0 { me.created } else { self.created.into() };
@@ -343,7 +344,7 @@ impl Tap {
             return Ok(true);
         }
         if self.finish_seen && seen.finishes > 0 && self.reported.output.is_none() {
-            // The SDKs read it without looking.
+            // The SDKs read the member without checking that it exists.
             out.extend_from_slice(b"event: message_delta\ndata: {");
             let from = out.len();
             members(Raw::new(data), &["usage"], out);
@@ -354,7 +355,7 @@ impl Tap {
             return Ok(true);
         }
         if name.is_empty() {
-            // The SDKs drop an event without its name, silently.
+            // The SDKs silently drop an event without a name.
             out.extend_from_slice(b"event: ");
             out.extend_from_slice(kind.string().unwrap_or(b"message"));
             out.push(b'\n');
@@ -401,8 +402,8 @@ impl Tap {
     }
 }
 
-/// An event without data: comments and pings keep the line alive, anything else would kill a client's parser.
-/// A comment's text is not passed on: it may name the provider.
+/// Handles an event without data: comments and pings keep the connection open, anything else would crash a client's
+/// parser. A comment's text is not passed on, since it may name the provider.
 fn idle(dialect: Dialect, frame: &Frame<'_>, out: &mut Vec<u8>) {
     if dialect == Dialect::Messages && frame.name == b"ping" {
         out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
@@ -411,7 +412,7 @@ fn idle(dialect: Dialect, frame: &Frame<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Data that came in several lines leaves in one: in JSON a line feed between tokens means no more than a space.
+/// Joins data that arrived in several lines: in JSON a line feed between tokens is equivalent to a space.
 fn join_lines(json: &mut [u8]) {
     for byte in json {
         if *byte == b'\n' || *byte == b'\r' {
@@ -420,7 +421,7 @@ fn join_lines(json: &mut [u8]) {
     }
 }
 
-/// Notes what matters of a chat chunk; true for text that counts as relayed.
+/// Notes the relevant values of a chat chunk; true for text that counts as relayed.
 fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [] => seen.object = whole,
@@ -430,7 +431,7 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
         [K::Usage, K::CompletionTokens] => seen.completion = Some(whole),
         [K::Choices, K::Item, K::Usage] if token == Token::ObjectClose => seen.choice_usage = Some(whole),
         [K::Error] => seen.error = Some(whole),
-        // Some servers say so in the place of an `error` member.
+        // Some servers send this object instead of an `error` member.
         [K::Object] => seen.kind = Some(whole),
         [K::Choices] => seen.choices = Some(whole),
         [K::Created] => seen.created = Some(whole),
@@ -441,17 +442,17 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
     false
 }
 
-/// Notes what matters of an event of a completion; true for text that counts as relayed.
+/// Notes the relevant values of a completion event; true for text that counts as relayed.
 fn completion_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [K::Choices, K::Item, K::Text] => true,
-        // A chat chunk's text has no place in it.
+        // Text in the place of a chat chunk's is not a completion's.
         [K::Choices, K::Item, K::Delta, ..] => false,
         _ => chat_value(path, token, whole, seen),
     }
 }
 
-/// Notes what matters of a messages event; true for text that counts as relayed.
+/// Notes the relevant values of a messages event; true for text that counts as relayed.
 fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [K::Message] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },

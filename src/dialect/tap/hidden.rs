@@ -1,16 +1,16 @@
-//! Members of a response that repeat what the configuration has written into its request: what an operator has set is
-//! no client's business.
+//! Removes members of a response that repeat parameters from the configuration: an operator's settings must not be
+//! visible to clients.
 //!
-//! Owns their way out. Must never touch an answer of a model that nothing is set for. Called for what `tap::event` and
-//! `tap::reply` have written.
+//! Owns their removal. Must never touch an answer of a model without such parameters. Called for the output of
+//! `tap::event` and `tap::reply`.
 
 use super::super::capabilities::Param;
 use super::super::request::Leave;
 use super::super::requests::cut;
 use crate::wire::json::{Raw, eq_unescaped};
 
-/// Takes the members that `hides` names out of the response at `from` of `out`, or of the one that an event there
-/// carries.
+/// Removes the members in `hides` from the response at `from` of `out`, or from the response inside the event there
+/// (`carried`).
 pub(super) fn hide(hides: &[Param], carried: bool, from: usize, out: &mut Vec<u8>) {
     if hides.is_empty() {
         return;
@@ -22,7 +22,7 @@ pub(super) fn hide(hides: &[Param], carried: bool, from: usize, out: &mut Vec<u8
         let mut leave = Leave::default();
         for (name, value) in response.members() {
             let value = value.bytes();
-            // With its quote.
+            // Including its quote.
             leave.open((name.as_ptr() as usize - base - 1) as u32);
             let end = value.as_ptr() as usize + value.len() - base;
             leave.close(end as u32, hides.iter().any(|param| eq_unescaped(name, &param.name)), &mut cuts);

@@ -5,7 +5,7 @@
 use crate::wire::Span;
 use crate::wire::json::Raw;
 
-/// Values that one answer may need replaced; more of them (a name repeated many times) make an answer invalid.
+/// Maximum number of replaced values in one answer; an answer with more (a name repeated many times) is invalid.
 pub(super) const EDITS_MAX: usize = 16;
 
 /// Kind of replacement for a value.
@@ -19,7 +19,7 @@ pub(super) enum Edit {
     Prompt,
     Completion,
     Total,
-    /// True if a response is stored, which never happens here; and the one before it, of which there is none.
+    /// True if a response is stored, and the id of the previous one; Tollgate stores none.
     Store,
     Previous,
 }
@@ -56,7 +56,7 @@ pub(super) struct Seen {
     pub(super) placed: u16,
     pub(super) body: Span,
     pub(super) usage: Option<Span>,
-    /// `meta` of a relayed answer, which may report its usage.
+    /// `meta` of a relayed answer, which may report usage.
     pub(super) meta: Option<Span>,
     pub(super) error: Option<Span>,
     pub(super) object_is_error: bool,
@@ -67,7 +67,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Results of an answer that has not been read.
+    /// Returns the results of an answer that has not been read.
     pub(super) fn new() -> Seen {
         Seen {
             places: [(Span::default(), Edit::Id); EDITS_MAX],
@@ -92,12 +92,12 @@ impl Seen {
         self.count += 1;
     }
 
-    /// The places in order.
+    /// The positions in order.
     pub(super) fn places(&self) -> &[(Span, Edit)] {
         &self.places[..self.count.min(EDITS_MAX)]
     }
 
-    /// True if there is a place for it, or several.
+    /// True if the edit has one or more positions.
     pub(super) fn has(&self, edit: Edit) -> bool {
         self.placed & 1 << edit as u16 != 0
     }

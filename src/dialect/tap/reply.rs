@@ -1,4 +1,4 @@
-//! Reads a complete answer that keeps its shape.
+//! Reads a complete answer within one format.
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
 use super::super::convert::{unfinished, write_chat_usage};
@@ -18,8 +18,8 @@ use crate::wire::json::{
 };
 use crate::wire::{Dialect, Span};
 
-/// The one look at an answer: at its members, and at those of a `usage` as chat completions have it. What lies deeper
-/// is checked and passed over.
+/// The only scan of an answer: reads its members, and those of `usage` as chat completions have it. Deeper values are
+/// only checked for validity.
 struct Notes {
     shape: Dialect,
     seen: Seen,
@@ -28,7 +28,7 @@ struct Notes {
     inner: K,
     /// Beginnings of the containers of the first three levels.
     starts: [u32; 3],
-    /// The place of the `usage` object under way.
+    /// The position of the current `usage` object.
     open: Option<usize>,
 }
 
@@ -38,8 +38,8 @@ impl Notes {
         Notes { shape, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None }
     }
 
-    /// The members of a `usage` as a chat completion has it come. Of that itself its place is before theirs; of what is
-    /// relayed nothing is written again.
+    /// Begins a `usage` with the members of a chat completion's. Its own position precedes those of its members; a
+    /// relayed answer is not rewritten, so it notes none.
     fn open_usage(&mut self, span: Span) {
         (self.open, self.usage) = (Some(self.seen.count), ChatUsage::default());
         if self.shape == Dialect::Chat {
@@ -95,7 +95,7 @@ impl Notes {
     }
 
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
-        // A relayed answer counts no reasoning, so its total says nothing.
+        // A relayed answer counts no reasoning, so its total adds no information.
         if matches!(self.shape, Dialect::Relay(_)) && self.inner == K::TotalTokens {
             return;
         }
@@ -135,7 +135,7 @@ impl Visitor for Notes {
         };
         match depth {
             0 if token == Token::ObjectClose => self.seen.body = whole,
-            // Some servers answer with the list alone.
+            // Some servers answer with only the list.
             0 if token == Token::ArrayClose
                 && matches!(self.shape, Dialect::Relay(relay) if !Relayed::of(relay).generates) =>
             {
@@ -149,8 +149,8 @@ impl Visitor for Notes {
     }
 }
 
-/// Passes on a complete answer: `id` and `model` are ours; members that a chat upstream left out (`object`, `created`,
-/// `usage`) are added, and `total_tokens` is at least the sum; everything else stays byte for byte.
+/// Passes on a complete answer: `id` and `model` are replaced; members that a chat upstream omitted (`object`,
+/// `created`, `usage`) are added, and `total_tokens` is at least the sum; all other bytes stay unchanged.
 pub fn whole(
     shape: Dialect,
     body: &[u8],
@@ -187,10 +187,10 @@ fn read(
 ) -> Result<ObservedUsage, Broken> {
     let mut notes = Notes::new(shape);
     let scanned = Scanner::new().finish(body, &mut notes);
-    // Where it lies: all places taken out would be copied.
+    // By reference: moving all positions out would copy them.
     let (seen, usage) = (&notes.seen, notes.usage);
     if scanned.is_err() && shape == Dialect::Responses {
-        // Some stream unasked.
+        // Some providers stream although a complete answer was requested.
         let response = read_streamed(body).ok_or(Broken::NotJson)?;
         return if json::check(&response).is_ok() {
             read(shape, &response, me, out, None)
@@ -223,10 +223,10 @@ fn read(
         Dialect::Relay(relay) => Relayed::of(relay).reported(usage.reported(), value(seen.usage), value(seen.meta)),
     };
     let reported = told.believed();
-    // An estimate that nobody asks for is not made: nearly every answer says what it used.
+    // The estimate is made only on demand: nearly every answer reports its usage.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
     let observed = ObservedUsage { reported, relayed_tokens };
-    // The other shapes' counters are passed on as they are; a prompt that nobody asks for is not counted.
+    // Other formats' counters are passed on unchanged; the prompt is counted only on demand.
     let chat = shape == Dialect::Chat;
     let counts = if chat { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
     if let (true, Some(templates)) = (counts.total.1 && counts.completion.1, templates) {
@@ -240,7 +240,7 @@ fn read(
     Ok(observed)
 }
 
-/// A whole answer of `shape` that cannot be passed on: its provider has billed what it reports.
+/// The rejection of a complete answer of format `shape`, with its reported usage: its provider has billed that.
 #[cold]
 pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
     let is_json = json::check(body).is_ok();
@@ -255,14 +255,14 @@ pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
         Dialect::Chat => Reported::from_chat(usage),
         Dialect::Messages => Reported::from_messages(usage),
         Dialect::Responses => Reported::from_responses(usage),
-        // Its counters are read with those of an answer that is passed on; without one of them it reports none.
+        // Its counters are read as those of an answer that is passed on; without either member it reports none.
         Dialect::Relay(_) if usage.is_null() && meta.is_null() => Reported::default(),
         Dialect::Relay(relay) => Relayed::of(relay).reported(Reported::from_chat(usage), usage, meta),
     };
     Rejected { why, reported: Box::new(reported) }
 }
 
-/// An error if an answer says that it is not complete, or has no content. `list`, `ending` and `usage` as for
+/// An error if an answer reports that it is incomplete, or has no content. `list`, `ending` and `usage` as for
 /// [`is_empty`].
 fn ends_well<'a>(
     shape: Dialect,
@@ -279,7 +279,7 @@ fn ends_well<'a>(
     if is_empty(shape, list, ending, usage) { Err(Broken::NotJson) } else { Ok(()) }
 }
 
-/// Tokens of the text that an answer carries, by a second look at it.
+/// Tokens of the text in an answer, by a second scan.
 pub(super) fn estimated(shape: Dialect, body: &[u8]) -> u64 {
     let is_text = match shape {
         Dialect::Chat => is_chat_text,
@@ -292,13 +292,13 @@ pub(super) fn estimated(shape: Dialect, body: &[u8]) -> u64 {
         if token == Token::String && is_text(path) {
             relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
         } else if token == Token::ObjectClose && shape == Dialect::Messages && path == CALLED_WITH {
-            // As a stream has it: JSON in a string.
+            // As in a stream: JSON in a string.
             let mut text = Vec::new();
             write_escaped(&mut text, whole.of(buf));
             relayed.feed_json(&text);
         }
     });
-    // It has been found valid before.
+    // The body is known to be valid.
     let _ = Scanner::new().finish(body, &mut walk);
     relayed.tokens()
 }
@@ -312,7 +312,7 @@ struct ChatCounts {
 }
 
 impl ChatCounts {
-    /// Each with a mark that says whether the upstream's own is already right.
+    /// Each count has a flag: true if the upstream's own is already right.
     fn new(body: &[u8], seen: &Seen, me: &ResponseIdentity<'_>, observed: &ObservedUsage) -> ChatCounts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
@@ -329,11 +329,11 @@ impl ChatCounts {
         let known = || observed.reported.prompt().unwrap_or_else(|| me.prompt.count());
         let own = prompt.filter(|_| observed.reported.prompt().is_some());
         let prompt = (own.unwrap_or_else(known), own.is_some());
-        // Reasoning that the provider has counted apart is added, so that its total is the sum.
+        // Reasoning that the provider has counted separately is added, so that its total is the sum.
         let output = observed.reported.output;
         let completion = (output.unwrap_or(observed.relayed_tokens), completion.is_some() && completion == output);
         let sum = prompt.0.saturating_add(completion.0);
-        // More of it has been counted apart, such as cached tokens.
+        // A larger total includes tokens counted separately, such as cached ones.
         let total = total.filter(|total| *total >= sum);
         ChatCounts { prompt, completion, total: (total.unwrap_or(sum), total.is_some()) }
     }
@@ -353,7 +353,7 @@ impl ReplyWriter<'_> {
         let top: &[Edit] = match shape {
             Dialect::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],
             Dialect::Messages | Dialect::Responses => &[Edit::Id, Edit::Model],
-            // What is not there is not added.
+            // Missing members are not added.
             Dialect::Relay(_) => &[],
         };
         let mut from = self.open(0, self.seen.body, top);
@@ -380,7 +380,7 @@ impl ReplyWriter<'_> {
         self.out.extend_from_slice(&self.body[from..]);
     }
 
-    /// Copies up to just inside the object at `span` and adds which of `members` it lacks.
+    /// Copies up to the first byte inside the object at `span` and adds those of `members` that it lacks.
     fn open(&mut self, from: usize, span: Span, members: &[Edit]) -> usize {
         let inside = span.start as usize + 1;
         self.out.extend_from_slice(&self.body[from..inside]);
@@ -413,7 +413,7 @@ impl ReplyWriter<'_> {
             Edit::Prompt => self.number(self.counts.prompt.0),
             Edit::Completion => self.number(self.counts.completion.0),
             Edit::Total => self.number(self.counts.total.0),
-            // It is in a choice.
+            // The usage is inside a choice.
             Edit::Usage if self.observed.reported.output.is_some() => {
                 write_chat_usage(self.observed, self.me, self.out);
             }
@@ -444,7 +444,7 @@ pub(super) fn is_said(path: &[K]) -> bool {
     match path {
         [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, .., K::Type] => false,
         [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, ..] => true,
-        // A function, a tool of another kind, or the call of a function as it once was.
+        // A function, a tool of another kind, or the older `function_call`.
         [K::ToolCalls, K::Item, K::Function | K::Other, K::Name | K::Arguments | K::Input] => true,
         [K::Other, K::Name | K::Arguments] => true,
         _ => false,
@@ -466,10 +466,10 @@ fn is_responses_text(path: &[K]) -> bool {
     )
 }
 
-/// True if the value at `path` is text that a message relays, or reasoning that nobody else can read.
+/// True if the value at `path` is text that a message relays, or reasoning that only its provider can read.
 fn is_messages_text(path: &[K]) -> bool {
     matches!(path, [K::Content, K::Item, K::Text | K::Thinking | K::Name | K::Data])
 }
 
-/// Path of a tool call's arguments in a message: counted with its names and marks.
+/// Path of a tool call's arguments in a message, which are counted with their names and marks.
 const CALLED_WITH: [K; 3] = [K::Content, K::Item, K::Input];

@@ -1,9 +1,10 @@
 //! Templates of earlier chat answers, with holes for the parts that differ between answers: id, date, text and three
-//! counters. A provider formats all its answers alike; an answer that matches a template is compared, not read.
+//! counters. A provider formats all its answers alike, so an answer that matches a template is compared instead of
+//! parsed.
 //!
-//! Owns the comparison. Must never pass an answer that reading would treat differently: all bytes outside the holes are
-//! equal to a valid answer that was read; strings fill the holes of strings, whole numbers those of numbers, and the
-//! counters add up. Must never keep content: a template has room only for short words. Called by `tap::reply`; a
+//! Owns the comparison. Must never pass an answer that the parser would treat differently: all bytes outside the holes
+//! equal those of a valid, parsed answer; strings fill the holes of strings, whole numbers those of numbers, and the
+//! counters add up. Must never store content: a template has room only for short words. Called by `tap::reply`; a
 //! property test and a fuzz target compare both methods.
 
 use super::super::answer::ResponseIdentity;
@@ -17,16 +18,16 @@ use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside};
 
 /// Number of templates; a new one replaces the oldest.
 const KEPT_MAX: usize = 4;
-/// Bytes of an answer without the contents of its holes.
+/// Maximum bytes of an answer without the contents of its holes.
 const BYTES_MAX: usize = 2048;
-/// Bytes of a string outside the holes, such as a finish reason: a longer one may be content.
+/// Maximum bytes of a string outside the holes, such as a finish reason: a longer one may be content.
 const WORD_MAX: usize = 64;
-/// Digits of a number; larger numbers are left to the reader, which rejects them.
+/// Maximum digits of a number; larger numbers are left to the parser, which rejects them.
 const DIGITS_MAX: usize = 12;
 /// Number of holes.
 const HOLES: usize = 7;
 
-/// See the head of this file.
+/// See the top of this file.
 #[derive(Debug, Default)]
 pub struct AnswerTemplates(Ring<AnswerTemplate>);
 
@@ -63,7 +64,7 @@ struct HoleValues {
 }
 
 impl AnswerTemplates {
-    /// Passes on an answer that is like one that is kept.
+    /// Passes on an answer that matches a template.
     pub(super) fn pass(&mut self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<ObservedUsage> {
         let mut text = (0, 0);
         let (found, reported) = self.0.find(|template| {
@@ -75,7 +76,7 @@ impl AnswerTemplates {
         Some(ObservedUsage { reported, relayed_tokens: 0 })
     }
 
-    /// Keeps an answer that has just been read and lacked nothing.
+    /// Learns a parsed answer that lacked nothing.
     pub(super) fn learn(&mut self, body: &[u8], seen: &Seen, usage: ChatUsage) {
         if !self.0.takes() {
             return;
@@ -99,7 +100,7 @@ impl AnswerTemplates {
     }
 }
 
-/// The holes of an answer in order; `None` where it lacks one, has one twice, or one holds what none should.
+/// The holes of an answer in order; `None` if one is missing, repeated, or contains a value that it must not.
 fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, AnswerHole); HOLES]> {
     let mut holes = [(Span::default(), AnswerHole::Text); HOLES];
     let mut count = 0;
@@ -137,7 +138,7 @@ fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, AnswerHole); HOLES]> {
             is_said |= token == Token::String && whole.len() > WORD_MAX;
         }
     });
-    // It has been found valid before.
+    // The body is known to be valid.
     let _ = Scanner::new().finish(body, &mut walk);
     let every = [Edit::Id, Edit::Model, Edit::Object, Edit::Created, Edit::Usage, Edit::Prompt, Edit::Completion];
     let once = seen.places().len() == every.len() + 1 && every.iter().all(|edit| seen.has(*edit));
@@ -149,7 +150,7 @@ fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, AnswerHole); HOLES]> {
     Some(holes)
 }
 
-/// The whole number at `at`, without a leading nought, and where it ends.
+/// The whole number at `at`, without a leading zero, and its end.
 #[inline]
 fn number(body: &[u8], at: usize) -> Option<(u64, usize)> {
     let (mut value, mut end) = (0u64, at);
@@ -161,7 +162,7 @@ fn number(body: &[u8], at: usize) -> Option<(u64, usize)> {
 }
 
 impl AnswerTemplate {
-    /// Compares `body` with the template. `text`: beginning and end of a text that has been scanned before.
+    /// Compares `body` with the template. `text`: start and end of a text that has been scanned before.
     fn matches(&self, body: &[u8], text: &mut (usize, usize)) -> Option<HoleValues> {
         // Most differences are at the end, and the text may be long.
         if !body.ends_with(&self.bytes[self.bytes.len() - self.behind as usize..]) {
@@ -203,7 +204,7 @@ impl AnswerTemplate {
 }
 
 impl HoleValues {
-    /// Appends the answer with its names put in.
+    /// Appends the answer with its id and model replaced.
     fn write(&self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         out.reserve(body.len() + me.id.len() + me.model.len());
         let quoted = |span: Span| (span.start as usize - 1, span.end as usize + 1);

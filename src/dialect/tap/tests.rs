@@ -262,7 +262,7 @@ fn events_without_usage_are_estimated_from_all_they_say() {
 
 /// Usage of a chat provider, and the (input, cache read, output) that it bills.
 const BILLED: [(&str, [u64; 3]); 5] = [
-    // Reasoning counted beside completion (sub2api#5771, inspect_ai#5528, CLIProxyAPI#5733): the total says so.
+    // Reasoning counted outside the completion (sub2api#5771, inspect_ai#5528, CLIProxyAPI#5733): the total shows it.
     (
         r#"{"prompt_tokens":9000,"completion_tokens":1200,"total_tokens":12700,
             "completion_tokens_details":{"reasoning_tokens":2500}}"#,
@@ -273,7 +273,7 @@ const BILLED: [(&str, [u64; 3]); 5] = [
             "completion_tokens":1200,"prompt_tokens":9000}"#,
         [9000, 0, 1200],
     ),
-    // A total that fits neither way of counting says nothing.
+    // A total that fits neither way of counting is ignored.
     (
         r#"{"prompt_tokens":9000,"completion_tokens":1200,"total_tokens":12701,
             "completion_tokens_details":{"reasoning_tokens":2500}}"#,

@@ -1,5 +1,5 @@
-//! The responses shape where an upstream goes its own ways: failures, what it tells late or not at all, and what of its
-//! answers is ours.
+//! Responses upstreams with unusual answers: failures, content that arrives late or never, and the members that
+//! Tollgate replaces.
 
 use super::responses::{asked, call, json, user};
 use super::*;
@@ -12,7 +12,7 @@ fn events(events: &[Value]) -> String {
     events.iter().map(event).collect()
 }
 
-/// A stream that keeps its shape, with the client's error event if it breaks.
+/// A stream within one format, with the client's error event if it breaks.
 fn same(text: &str, me: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result<Fed, StreamFault>) {
     let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
@@ -117,7 +117,7 @@ fn signs_of_life_are_events_and_the_numbers_go_on_behind_ours() {
     assert_eq!([kinds[0], kinds[1], kinds[4], kinds[6]], ["keepalive"; 4], "{out}");
     assert_eq!((&told[2]["delta"], &told[3]["delta"], &told[7]["delta"]), (&value!("d"), &value!("e"), &value!("f")));
     assert_eq!(told[5]["y"]["sequence_number"], 1);
-    // As long as none of ours stands between them all is as it came.
+    // Without events of Tollgate's own in between, everything is unchanged.
     assert_eq!(data(&out[..from])[2..], [delta(2, "a"), delta(3, "b"), delta(4, "c")]);
     assert_eq!(data(&out[..from])[1], alive(1));
 }
@@ -152,7 +152,7 @@ fn a_type_that_is_written_with_escapes_is_what_it_stands_for() {
     assert!(fed.unwrap().finished && out.contains("event: response.completed\n"), "{out}");
     let way = (Dialect::Responses, Dialect::Chat);
     assert_eq!(stream_for(way, &TranslationState::default(), false, &ME, &[text.as_bytes()]).result, Ok(()));
-    // No line of an event's name holds another.
+    // The name of an event must not contain a line end.
     let text = "data: {\"type\":\"response.x\\n\\ndata: 1\",\"response\":{\"id\":\"r\"}}\n\n";
     assert!(!same(&(events(&[created()]) + text), &ME).0.contains("\ndata: 1"));
 }
@@ -219,7 +219,7 @@ fn any_file_by_its_id_is_refused() {
     assert_eq!(refused(schema), None);
 }
 
-/// So many calls in one turn, without outputs and with texts between them: each is looked at once.
+/// Many calls in one turn, without outputs and with texts between them: each must be visited once.
 #[test]
 fn a_turn_of_many_calls_takes_time_in_proportion() {
     let time = |count: usize| {
@@ -231,12 +231,12 @@ fn a_turn_of_many_calls_takes_time_in_proportion() {
         asked(Dialect::Chat, &items);
         (run_time() - began) / 1000
     };
-    // What else the machine does only ever adds; work that grows with the square takes 256 times as long each time.
+    // Other load can only add time. Quadratic work takes 256 times as long for 16 times as many.
     let (some, more) = (time(1_000), (0..3).map(|_| time(16_000)).min().unwrap());
     assert!(more < 100 * some.max(1000), "{some} µs, {more} µs");
 }
 
-/// Nanoseconds for which this thread has run so far.
+/// Nanoseconds of CPU time of this thread.
 pub(super) fn run_time() -> u64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     told.split_whitespace().next().unwrap().parse().unwrap()
@@ -275,7 +275,7 @@ fn a_clients_own_marks_go_on_to_a_provider_that_caches_what_is_marked() {
     let marks =
         got["messages"][0]["content"].as_array().unwrap().iter().filter(|part| part.get("cache_control").is_some());
     assert_eq!(marks.count(), 4, "{got}");
-    // Also where the configuration does not have marks set.
+    // Also if the configuration sets no marks.
     let body = value!({"model": "m", "messages": [{"role": "user", "content": [text("x", &usual)]}]});
     let (plain, _) =
         request_for((Dialect::Chat, Dialect::Messages), &body.to_string(), "up", &Capabilities::default()).unwrap();
@@ -318,7 +318,7 @@ fn refusals_about_tools_name_what_the_request_has() {
     assert!(words.starts_with("tools: ") && words.contains("namespace"), "{words}");
 }
 
-/// The answer gets half of what it may have at least.
+/// The answer gets at least half of the bound.
 #[test]
 fn thinking_leaves_room_for_an_answer() {
     let budget = |bound: Option<u64>| {

@@ -1,5 +1,5 @@
-//! Endings of an answer, for every pair of provider and client format, streamed and complete: a table, each ending
-//! written as every provider format writes it.
+//! Endings of an answer, for every pair of provider and client format, streamed and complete: a table in which each
+//! ending is written as every provider format writes it.
 
 use super::*;
 use crate::dialect::Broken;
@@ -9,11 +9,12 @@ pub(super) const SHAPES: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Diale
 /// Expected result of an ending.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Want {
-    /// The answer has failed.
+    /// The answer failed.
     Failure,
-    /// The stream is cut short; a complete answer is taken.
+    /// The stream is cut off; a complete answer is accepted.
     Cut,
-    /// The answer ends, in the words of chat, messages and responses; the provider's own word if the formats are equal.
+    /// The answer ends, with the reason in chat, messages and responses; with the provider's own reason if the formats
+    /// are equal.
     End([&'static str; 3]),
 }
 use Want::{Cut, End, Failure};
@@ -22,7 +23,7 @@ const PLAIN: Want = End(["stop", "end_turn", "completed"]);
 const LENGTH: Want = End(["length", "max_tokens", "max_output_tokens"]);
 const FILTER: Want = End(["content_filter", "refusal", "content_filter"]);
 
-/// Finish reasons of chat, as they stand in the JSON, with what stands beside them in the choice.
+/// Finish reasons of chat as JSON, with other members of the choice.
 const CHAT: &[(&str, &str, Want)] = &[
     ("\"stop\"", "", PLAIN),
     ("\"length\"", "", LENGTH),
@@ -85,7 +86,7 @@ const MESSAGES: &[(&str, Want)] = &[
     ("\"insufficient_system_resource\"", Failure),
 ];
 
-/// Ends of a response: the event, then the members that say how it ended.
+/// Ends of a response: the event, then the members with the reason.
 const RESPONSES: &[(&str, &str, Want)] = &[
     ("completed", "\"status\":\"completed\"", PLAIN),
     ("completed", "\"status\":\"completed\",\"error\":null", PLAIN),
@@ -180,7 +181,7 @@ fn cases() -> impl Iterator<Item = Case> {
     CHAT.iter().map(chat).chain(MESSAGES.iter().map(messages)).chain(RESPONSES.iter().map(responses))
 }
 
-/// The word by which a complete answer says why it ended.
+/// The reason why a complete answer ended.
 pub(super) fn word_of(shape: Dialect, answer: &str) -> String {
     let answer: Value = serde_json::from_str(answer).unwrap();
     let word = match shape {
@@ -213,7 +214,7 @@ fn run_whole(case: &Case, to: Dialect) -> Result<String, Broken> {
     let mut out = Vec::new();
     let body = case.whole.as_bytes();
     match case.from == to {
-        // What a template has learned of an answer must not let another one pass.
+        // A template learned from one answer must not let a different one pass.
         true => {
             let mut templates = AnswerTemplates::default();
             let good = case.whole.replace(&case.what, "\"stop\"");
@@ -227,7 +228,7 @@ fn run_whole(case: &Case, to: Dialect) -> Result<String, Broken> {
     Ok(String::from_utf8(out).unwrap())
 }
 
-/// A stream as a client gets it that has asked for its usage.
+/// A stream as received by a client that asked for its usage.
 pub(super) fn run_stream((from, to): (Dialect, Dialect), state: &TranslationState, text: &str) -> Outcome {
     if from != to {
         return stream_for((from, to), state, true, &ME, &[text.as_bytes()]);

@@ -1,4 +1,4 @@
-//! The pairs of examples: what the client says and what the upstream is to hear, and back.
+//! Pairs of examples: the client's request and the upstream's, and the same for answers.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn scenarios(ending: &str) -> Vec<String> {
     names
 }
 
-/// Removes parts that the examples leave open: the counting of an estimate and the position of an unknown count.
+/// Removes parts that the examples do not fix: an estimated count, and the position of an unknown count.
 fn without_estimates(text: &str) -> String {
     text.replace(r#""input_tokens":7,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"#, "")
 }
@@ -64,7 +64,7 @@ fn streams_are_translated_as_the_examples_say() {
         for scenario in scenarios(&format!(".{upstream}.stream.sse")) {
             let text = read(&format!("{scenario}.{upstream}.stream.sse")).unwrap();
             let Some(want) = read(&format!("{scenario}.{client}.stream.sse")) else { continue };
-            // The examples' estimate of the prompt is the true count, where there is one.
+            // If an example has a true count of the prompt, that is the estimate.
             let estimate = want.split("\"input_tokens\":").nth(1).and_then(|rest| rest.split(',').next());
             let me = ResponseIdentity {
                 prompt: PromptTokens::Counted(estimate.and_then(|n| n.parse().ok()).unwrap_or(7)),

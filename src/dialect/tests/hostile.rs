@@ -1,5 +1,5 @@
-//! Inputs nobody should send: whatever comes, nothing panics, nothing depends on how it was cut, and what goes out is
-//! well formed.
+//! Invalid and hostile inputs: nothing panics, no result depends on how the input was cut, and the output is well
+//! formed.
 
 use super::*;
 use crate::base::rng::Rng;
@@ -13,7 +13,7 @@ fn files(ending: &str) -> Vec<String> {
     names.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
-/// Changes a text a little where it hurts: bytes, lines, whole events.
+/// Mutates a text in critical ways: bytes, lines, whole events.
 fn mutate(rng: &mut Rng, text: &str) -> Vec<u8> {
     const BYTES: &[u8] = b"{}[]\",:\\nu0 \r\n\x00\x7f\xc3\xff1e-";
     let mut events: Vec<&str> = text.split_inclusive("\n\n").collect();
@@ -200,7 +200,7 @@ fn a_spoilt_answer_is_broken_or_translated_into_json() {
     assert!(broken > 100 && translated > 500, "{broken} {translated}");
 }
 
-/// The ways between this shape and the two others.
+/// Pairs of formats with the responses format on one side.
 const WAYS: [(Dialect, Dialect); 4] = [
     (Dialect::Chat, Dialect::Responses),
     (Dialect::Messages, Dialect::Responses),
@@ -208,7 +208,7 @@ const WAYS: [(Dialect, Dialect); 4] = [
     (Dialect::Responses, Dialect::Messages),
 ];
 
-/// Complete and streamed answers by their shape.
+/// Complete and streamed answers by their format.
 fn answers(shape: Dialect, ending: &str) -> Vec<String> {
     let side = if shape == Dialect::Responses { "client" } else { "upstream" };
     files(&format!(".{side}.{}.{ending}", shape.name()))

@@ -1,7 +1,7 @@
-//! Known bugs of other gateways in the responses shape: each row names the tests that would fail here if Tollgate had
-//! the bug.
+//! Known bugs of other gateways in the responses format: each row names the tests that would fail if Tollgate had the
+//! bug.
 //!
-//! A place is `example NAME` (a golden of `tests/fixtures/cross/`), `transcript FILE: CASE` (of
+//! A test is named as `example NAME` (a golden file of `tests/fixtures/cross/`), `transcript FILE: CASE` (of
 //! `tests/fixtures/responses/`), or `FILE: TEST` (below `src/dialect/`).
 
 use super::property::{accumulate_chat, accumulate_messages, answer};
@@ -144,7 +144,7 @@ fn every_row_has_its_test() {
     }
 }
 
-/// Indentation of a file's tests: those inside a source file are indented.
+/// Indentation of a file's tests: test modules inside a source file are indented.
 fn indent(file: &str) -> &str {
     if file.starts_with("../") { "    " } else { "" }
 }
@@ -161,7 +161,7 @@ fn completed(status: &str, more: Value) -> String {
     event(kind, value!({"response": response}))
 }
 
-/// A responses upstream's stream as clients of both older shapes put it together.
+/// A responses upstream's stream as assembled by clients of both older formats.
 fn heard(text: &str) -> (Value, Value) {
     let state = TranslationState::default();
     let run = |to| {
@@ -172,7 +172,7 @@ fn heard(text: &str) -> (Value, Value) {
     (accumulate_chat(&run(Dialect::Chat)), accumulate_messages(&run(Dialect::Messages)))
 }
 
-/// Row 1: the place of an item is its `output_index`, whatever stands before it.
+/// Row 1: an item is identified by its `output_index`, whatever the order.
 #[test]
 fn calls_made_at_once_stay_apart() {
     let item = |index: usize| {
@@ -195,12 +195,12 @@ fn calls_made_at_once_stay_apart() {
     assert_eq!(got, [&value!({"a": 1}), &value!({"b": 2})]);
 }
 
-/// Reads a stream of events as strictly as the strictest client does.
+/// Reads a stream of events as strictly as the strictest client.
 #[derive(Default)]
 struct Strict {
-    /// The item under way, as it was added.
+    /// The current item, as it was added.
     open: Option<Value>,
-    /// The texts so far of its part under way.
+    /// The texts of its current part so far.
     part: Option<String>,
     done: Vec<Value>,
     deltas: BTreeMap<String, String>,
@@ -322,7 +322,7 @@ fn a_stream_of_ours_is_as_the_shape_has_it() {
     assert!(kinds.len() >= 16, "what was looked at: {kinds:?}");
 }
 
-/// Row 9: a chat upstream may leave out a call's id, and a stream its index.
+/// Row 9: a chat upstream may omit the id of a call, and a stream its index.
 #[test]
 fn calls_without_id_or_place_are_calls() {
     let function = |name: &str| value!({"type": "function", "function": {"name": name, "arguments": "{}"}});
@@ -362,7 +362,7 @@ fn an_effort_is_the_word_alone() {
     }
 }
 
-/// Row 11: in answers, too.
+/// Row 11, also in answers.
 #[test]
 fn items_of_next_month_are_passed_over() {
     let said = value!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]});
@@ -450,7 +450,7 @@ fn developer_messages_keep_their_role() {
     }
 }
 
-/// Row 27: what is cached is part of what this shape calls input, and counted once.
+/// Row 27: cached tokens are part of this format's input, and counted once.
 #[test]
 fn an_upstreams_end_and_usage_are_told_to_every_client() {
     let usage = value!({"input_tokens": 100, "input_tokens_details": {"cached_tokens": 60}, "output_tokens": 5,
@@ -491,7 +491,7 @@ fn an_answer_cut_before_its_first_word_is_empty() {
     );
 }
 
-/// Row 38: what a model must see again rides in the carrier and is sent again to it alone.
+/// Row 38: reasoning that a model requires back is carried, and sent back only to that model.
 #[test]
 fn reasoning_of_a_chat_upstream_comes_back() {
     let takes = Capabilities { replay_reasoning: true, mark: carrier::mark("p", "up"), ..Capabilities::default() };
@@ -528,7 +528,7 @@ fn a_tool_is_as_strict_as_its_client_said() {
     assert_eq!(got["tools"][0]["strict"], false);
 }
 
-/// Row 41: this shape's clients name no bound, and take a cut answer for a failure.
+/// Row 41: clients of this format send no bound, and treat a cut answer as a failure.
 #[test]
 fn without_a_bound_the_ceiling_is_the_bound() {
     let takes = Capabilities { max_output_tokens: Some(64_000), ..Capabilities::default() };

@@ -1,5 +1,5 @@
-//! Answers with odd members: what means nothing changes nothing, and what is broken is never told as complete. At
-//! random places, in random spellings, in random pieces, from every format to every other.
+//! Answers with odd members: meaningless ones change nothing, and a broken answer never looks complete. At random
+//! places, in random spellings and pieces, from every format to every other.
 
 use super::endings::{SHAPES, run_stream};
 use super::property::{Answer, accumulate_chat, accumulate_messages, answer};
@@ -8,7 +8,7 @@ use super::*;
 use crate::base::rng::Rng;
 use serde_json::json;
 
-/// The events of a stream of `shape` that says `answer`.
+/// The events of a stream of format `shape` with the content of `answer`.
 fn events_of(shape: Dialect, answer: &Answer, rng: &mut Rng) -> Vec<Value> {
     let text = match shape {
         Dialect::Messages => answer.messages_stream(rng),
@@ -22,7 +22,7 @@ fn events_of(shape: Dialect, answer: &Answer, rng: &mut Rng) -> Vec<Value> {
     data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
-/// `ODD_SEEDS` of the environment, or as many as the suite has time for.
+/// `ODD_SEEDS` of the environment, or the number that the suite has time for.
 fn seeds(usual: u64) -> u64 {
     std::env::var("ODD_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
@@ -53,7 +53,7 @@ fn any_object<'a>(rng: &mut Rng, value: &'a mut Value) -> &'a mut Value {
     any_object(rng, next)
 }
 
-/// Adds one oddity that means nothing.
+/// Adds one meaningless oddity.
 fn add_oddity(shape: Dialect, rng: &mut Rng, events: &mut Vec<Value>) {
     let odd =
         [json!(null), json!(""), json!({}), json!([]), json!(7), json!([{"type": "text", "text": "no"}]), json!(false)];
@@ -78,13 +78,13 @@ fn add_oddity(shape: Dialect, rng: &mut Rng, events: &mut Vec<Value>) {
         3 if is_chat => {
             let empty = one_of(rng, &[json!(""), json!("null"), json!(null)]);
             let nothing = json!({"index": 0, "delta": {"content": null, "tool_calls": null}, "finish_reason": empty});
-            // Behind the end nothing more is said.
+            // No content follows the end.
             let last = events.iter().position(|event| event["choices"][0]["finish_reason"].is_string());
             let at = at.min(last.unwrap_or(0));
             events.insert(at, one_of(rng, &[json!({"choices": [nothing]}), json!({"choices": []}), json!({"x": 1})]));
         }
         4 if is_chat => {
-            // The usage once more.
+            // The usage repeated.
             let usage = events.iter().rposition(|event| event["usage"].is_object()).unwrap();
             events.insert(usage, events[usage].clone());
         }
@@ -94,7 +94,7 @@ fn add_oddity(shape: Dialect, rng: &mut Rng, events: &mut Vec<Value>) {
                 delta.entry(name).or_insert(Value::Null);
             }
         }
-        // An event that nobody knows, and a sign of life; the last event is the end.
+        // An unknown event, and a heartbeat; the last event is the end.
         _ => events.insert(at, one_of(rng, &[json!({"type": "mood", "x": 1}), json!({"type": "ping"})])),
     }
 }
@@ -109,7 +109,7 @@ fn plain(shape: Dialect, events: &[Value]) -> String {
     events.iter().map(event).collect::<String>() + end
 }
 
-/// The same in one of the spellings that mean the same.
+/// The same stream in one of several equivalent spellings.
 fn spelt(shape: Dialect, rng: &mut Rng, events: &[Value]) -> String {
     let mut out = String::new();
     let end = one_of(rng, &["\n", "\r\n"]);
@@ -140,7 +140,7 @@ fn played(way: (Dialect, Dialect), text: &str, piece: usize) -> Outcome {
     }
 }
 
-/// What a client has of a stream, however it is written.
+/// The content that a client receives from a stream.
 fn said(way: (Dialect, Dialect), outcome: Outcome) -> Value {
     let put_together = match way {
         _ if outcome.result.is_err() => Value::Null,
@@ -166,7 +166,7 @@ fn members_and_events_that_mean_nothing_change_nothing() {
             let spelt = spelt(from, &mut rng, &odd);
             for to in SHAPES {
                 let want = said((from, to), played((from, to), &usual, usual.len()));
-                // What keeps its format is passed on as it is spelt.
+                // Within one format the spelling is passed on.
                 let text = if from == to { plain(from, &odd) } else { spelt.clone() };
                 let got = said((from, to), played((from, to), &text, 1 + rng.below(300) as usize));
                 assert_eq!(got, want, "seed {seed}, {from:?} to {to:?}\n{text}");
@@ -175,7 +175,7 @@ fn members_and_events_that_mean_nothing_change_nothing() {
     }
 }
 
-/// True for an event that says why its answer ends.
+/// True for an event with the reason for the end of its answer.
 fn ends(shape: Dialect, event: &Value) -> bool {
     match shape {
         Dialect::Messages => event["delta"]["stop_reason"].is_string(),
@@ -217,7 +217,7 @@ fn a_stream_without_its_end_is_never_complete_and_charged_what_it_reports() {
     }
 }
 
-/// A complete response of `shape` that says `answer`.
+/// A complete response of format `shape` with the content of `answer`.
 fn whole_of(shape: Dialect, answer: &Answer) -> Value {
     let text = match shape {
         Dialect::Messages => answer.messages_whole(),
@@ -230,7 +230,7 @@ fn whole_of(shape: Dialect, answer: &Answer) -> Value {
     serde_json::from_slice(if out.is_empty() { text.as_bytes() } else { &out }).unwrap()
 }
 
-/// What a client of format `to` gets of a complete response; `Null` if it has failed.
+/// The content that a client of format `to` receives from a complete response; `Null` if it failed.
 fn got((from, to): (Dialect, Dialect), body: &str) -> (Value, ObservedUsage) {
     let mut out = Vec::new();
     let read = match from == to {
@@ -299,7 +299,7 @@ fn a_response_whose_content_is_odd_is_clean_and_charged_what_it_reports() {
                     failed += 1;
                     let reported = rejected(from, text.as_bytes(), crate::dialect::Broken::NotJson).reported;
                     assert!(reported.output.is_some(), "seed {seed}: {text}");
-                    // What fails as a whole never ends well as a stream.
+                    // An answer that fails when complete must not end well as a stream.
                     assert!(
                         !written.is_ok_and(|outcome| outcome.result.is_ok()),
                         "seed {seed}, {from:?} to {to:?}: {text}"

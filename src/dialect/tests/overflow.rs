@@ -1,17 +1,17 @@
-//! Answers of providers to a prompt that is too long, with the public source of each, and the error that clients of each
-//! format receive: it must match the patterns by which agents know that they have to compact.
+//! Answers of providers to a prompt that is too long, with the public source of each, and the error that clients of
+//! each format receive: it must match the patterns by which agents recognise that they have to compact.
 
 use super::{ME, request_for};
 use crate::dialect::{Capabilities, ErrorWords, Overflow, error_body, is_rate, read_error, reply};
 use crate::wire::Dialect;
 use serde_json::Value;
 
-/// The gateway's own estimate, and the context that is configured.
+/// The gateway's own estimate, and the configured context.
 const ESTIMATE: u64 = 5000;
 const CONTEXT: u64 = 4096;
 
 /// Provider, source, body, and the numbers that a client receives: tokens of the prompt, of the context, and of the
-/// completion if that is what does not fit.
+/// completion if that does not fit.
 type Row = (&'static str, &'static str, &'static str, (u64, u64, Option<u64>));
 
 const ROWS: [Row; 34] = [
@@ -221,7 +221,7 @@ const ROWS: [Row; 34] = [
     ),
 ];
 
-/// Errors that are no overflow, with the sources.
+/// Errors that are not overflows, with the sources.
 const OTHERS: [(&str, bool, &str); 6] = [
     (
         "continuedev/continue#10218: Groq, 413",
@@ -255,7 +255,7 @@ fn overflow(body: &str) -> Option<Overflow> {
     Overflow::of(&read_error(body.as_bytes()).unwrap())
 }
 
-/// Message and error body of a client of this format.
+/// Message and error body for a client of this format.
 fn told(to: Dialect, body: &str) -> (String, String) {
     let text = read_error(body.as_bytes()).unwrap();
     let message = Overflow::of(&text).unwrap().message(to, ESTIMATE, CONTEXT, Some(&text.message));
@@ -354,19 +354,19 @@ fn a_full_context_with_status_200_is_an_end_and_no_overflow() {
     }
 }
 
-/// True if `text` has a word of `words` behind `context`, as `/\bcontext\s*(length|window|limit)\b/i` finds it.
+/// True if `text` has a word of `words` after `context`, as `/\bcontext\s*(length|window|limit)\b/i` finds it.
 fn names_context(text: &str) -> bool {
     ["context length", "context window", "context limit"].iter().any(|words| text.contains(words))
 }
 
-/// True if all digits behind `lead` are followed by `tail`: `/lead(\d+)tail/`.
+/// True if all digits after `lead` are followed by `tail`: `/lead(\d+)tail/`.
 fn number_between(text: &str, lead: &str, tail: &str) -> bool {
     let Some((_, rest)) = text.split_once(lead) else { return false };
     let behind = rest.trim_start_matches(|c: char| c.is_ascii_digit());
     behind.len() < rest.len() && behind.starts_with(tail)
 }
 
-/// `/prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)/i`: by it Claude Code knows how much to cut.
+/// `/prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)/i`: tells Claude Code how much to cut.
 fn tells_how_much(text: &str) -> bool {
     number_between(text, "prompt is too long: ", " tokens > ")
 }
@@ -390,7 +390,7 @@ fn every_clients_pattern_matches_the_answer() {
             let matches = [
                 // @anthropic-ai/claude-code 2.1.331.
                 ("Claude Code", long || has("maximum context length") || (bound && answer.is_some())),
-                // openai/codex: the string code alone.
+                // openai/codex: only the string code.
                 ("Codex", coded || to != Dialect::Responses),
                 // opencode-ai 1.18.33 and @kilocode/cli 7.7.9, `ProviderError.OVERFLOW_PATTERNS`.
                 ("opencode, Kilo", coded || long || has("context length exceeded")),

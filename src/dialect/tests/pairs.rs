@@ -5,7 +5,7 @@ use super::reports::{counted, shown};
 use super::*;
 use serde_json::json as value;
 
-/// Names that some format refuses, or that come close to one another once they are changed.
+/// Names that some format refuses, or that become similar when they are changed.
 const NAMES: [&str; 10] = [
     "desk.list/tickets",
     "desk_list_tickets",
@@ -19,7 +19,7 @@ const NAMES: [&str; 10] = [
     "x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789x123456789",
 ];
 
-/// A request that offers tools of all names, chooses the second to last and has called the first.
+/// A request that offers tools with all names, chooses the second to last and has called the first.
 fn offering(from: Dialect) -> Value {
     let (one, called) = (NAMES[8], NAMES[0]);
     let schema = value!({"type": "object", "properties": {}});
@@ -46,7 +46,7 @@ fn offering(from: Dialect) -> Value {
     }
 }
 
-/// Names in a request, or in an answer: those of tools, that of the choice and those of calls.
+/// Names in a request or an answer: of tools, of the choice and of calls.
 fn names(shape: Dialect, body: &Value) -> (Vec<String>, Value, Vec<String>) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let of = |list: &Value| list.as_array().cloned().unwrap_or_default();
@@ -149,7 +149,7 @@ fn tool_names_reach_providers_legal_and_come_back() {
     }
 }
 
-/// A usage as a provider writes it, and what is billed: input without what is cached, read from a cache, written to
+/// A usage as a provider writes it, and the billed counts: input without cached tokens, read from a cache, written to
 /// one, output.
 type Bill = (&'static str, [u64; 4]);
 
@@ -177,7 +177,7 @@ const CHAT: &[Bill] = &[
     ),
     // Cached tokens are not part of the prompt.
     (r#"{"prompt_tokens":11,"completion_tokens":12,"prompt_tokens_details":{"cached_tokens":20}}"#, [11, 20, 0, 12]),
-    // Reasoning beside the completion, and within it.
+    // Reasoning outside the completion, and within it.
     (
         r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":50,"completion_tokens_details":{"reasoning_tokens":7}}"#,
         [31, 0, 0, 19],
@@ -248,7 +248,7 @@ const RESPONSES: &[Bill] = &[
     ),
 ];
 
-/// An answer that reports `usage`: complete, and as the streams in which it may come.
+/// An answer that reports `usage`: complete, and in its possible streams.
 fn billed(from: Dialect, usage: &str) -> (Vec<String>, Vec<String>) {
     let event = |kind: &str, more: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\",{more}}}\n\n");
     match from {
@@ -293,7 +293,7 @@ fn billed(from: Dialect, usage: &str) -> (Vec<String>, Vec<String>) {
                 .concat()
             };
             let own = format!(",\"usage\":{usage}");
-            // The first report is a guess, or all but the output.
+            // The first report is a guess, or lacks only the output.
             let guess = r#","usage":{"input_tokens":2,"output_tokens":1}"#;
             let output = Reported::from_messages(crate::wire::json::Raw::new(usage.as_bytes())).output.unwrap();
             let late = format!(",\"usage\":{{\"output_tokens\":{output}}}");
@@ -309,7 +309,7 @@ fn billed(from: Dialect, usage: &str) -> (Vec<String>, Vec<String>) {
     }
 }
 
-/// Tokens that the last usage of a stream shows.
+/// Tokens in the last usage of a stream.
 fn shown_last(to: Dialect, out: &str) -> [u64; 4] {
     let events = out.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
     let mut usages = events.filter_map(|event| {
@@ -344,7 +344,7 @@ fn every_usage_is_charged_and_shown_as_its_provider_bills_it() {
                 let Outcome { out, observed, result } = run_stream((from, to), &TranslationState::default(), text);
                 let what = format!("{from:?} to {to:?}: {text}\n{out}");
                 assert_eq!((result, counted(observed.reported)), (Ok(()), *bill), "{what}");
-                // A client of the same format adds its provider's reports up itself.
+                // A client of the same format adds up its provider's reports itself.
                 if from != to || from != Dialect::Messages {
                     assert_eq!(shown_last(to, &out), *bill, "{what}");
                 }

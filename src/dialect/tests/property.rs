@@ -7,13 +7,13 @@ use serde_json::json;
 /// A tool call: id, name, arguments as JSON text.
 type Call = (String, String, String);
 
-/// An answer that both shapes can express.
+/// An answer that both formats can express.
 #[derive(Debug)]
 pub(super) struct Answer {
     thinking: String,
     text: String,
     calls: Vec<Call>,
-    /// In the words of (chat, messages).
+    /// As (chat, messages).
     stop: (&'static str, &'static str),
     counts: [u64; 5],
 }
@@ -94,7 +94,7 @@ impl Answer {
             content.push(json!({"type": "text", "text": self.text}).to_string());
         }
         for (id, name, args) in &self.calls {
-            // Written by hand: the order and the numbers of the input matter.
+            // Written by hand, since the order and the numbers of the input matter.
             content.push(format!("{{\"type\":\"tool_use\",\"id\":\"{id}\",\"name\":\"{name}\",\"input\":{args}}}"));
         }
         format!(
@@ -118,7 +118,7 @@ impl Answer {
         for piece in pieces(rng, &self.text) {
             delta(json!({"content": piece}), Value::Null);
         }
-        // The fragments of all calls, by turns as the seed has it.
+        // The fragments of all calls, interleaved by the seed.
         let mut queues: Vec<(usize, Vec<Value>)> = Vec::new();
         for (index, (id, name, args)) in self.calls.iter().enumerate() {
             let open =
@@ -131,7 +131,7 @@ impl Answer {
         while queues.iter().any(|(at, queue)| at < &queue.len()) {
             let pick = rng.below(queues.len() as u64) as usize;
             let (at, queue) = &mut queues[pick];
-            // Calls open in order; after that their fragments come as they like.
+            // Calls open in order; then their fragments arrive in any order.
             if *at < queue.len() && (*at > 0 || pick == opened) {
                 opened += usize::from(*at == 0);
                 delta(json!({"tool_calls": [queue[*at].clone()]}), Value::Null);
@@ -191,7 +191,7 @@ fn append(place: &mut Value, more: &Value) {
     *place = Value::String(text);
 }
 
-/// Puts a chat stream together as a client's library does.
+/// Assembles a chat stream as a client's library does.
 pub(super) fn accumulate_chat(stream: &str) -> Value {
     let mut message = json!({"role": null, "content": "", "refusal": null});
     let (mut finish, mut usage, mut calls) = (Value::Null, Value::Null, Vec::<Value>::new());
@@ -238,7 +238,7 @@ fn accumulate_call(entry: &Value, calls: &mut Vec<Value>) {
     }
 }
 
-/// Puts a messages stream together, insisting on the strict order of blocks.
+/// Assembles a messages stream and checks the strict order of blocks.
 pub(super) fn accumulate_messages(stream: &str) -> Value {
     let (mut message, mut blocks, mut open) = (Value::Null, Vec::<Value>::new(), false);
     let (mut partial, mut ended) = (String::new(), false);
@@ -346,7 +346,7 @@ fn a_complete_response_written_as_a_stream_put_together_is_the_translated_whole(
     }
 }
 
-/// The same stream with white space in its events, no two in a row with the same: each of them has to be read.
+/// The same stream with white space in its events that differs from one to the next: each of them has to be parsed.
 fn unlike(stream: &str) -> String {
     let mut parts = stream.split("\ndata: {");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -370,7 +370,7 @@ fn an_event_like_the_one_before_is_translated_as_if_each_were_read() {
             if state.json_tool {
                 text = text.replace("tool_0", "json_response");
             }
-            // Pings lie between events anywhere, and a block's text may come again in one with another number.
+            // Pings may occur between any events, and a block's text may occur again in one with another number.
             if seed % 3 == 0 {
                 text = text.replacen("\n\n", "\n\n: ping\n\n", 1 + rng.below(5) as usize);
             }
@@ -386,7 +386,7 @@ fn an_event_like_the_one_before_is_translated_as_if_each_were_read() {
     }
 }
 
-/// A conversation in the messages shape, of what both shapes can express.
+/// A conversation in the messages format with content that both formats can express.
 fn conversation(rng: &mut Rng) -> Value {
     let text = |rng: &mut Rng| format!("t{}", words(rng, 5).trim_end());
     let mut messages = Vec::new();
@@ -489,18 +489,18 @@ fn what_waits_for_its_turn_is_bounded_and_told() {
         format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {"tool_calls": [entry]}}]}))
     };
     let piece = "x".repeat(100_000);
-    // The open call streams through, however long.
+    // The open call streams through, regardless of its length.
     let open = entry(0, "a", "f", "") + &more(0, &piece).repeat(60);
     assert_eq!(run(&open).result, Err(StreamFault::Incomplete));
     // A second one waits, up to the bound.
     let waiting = entry(0, "a", "f", "") + &entry(1, "b", "g", "");
     assert_eq!(run(&(waiting.clone() + &more(1, &piece).repeat(40))).result, Err(StreamFault::Incomplete));
     assert_eq!(run(&(waiting + &more(1, &piece).repeat(60))).result, Err(StreamFault::TooLarge));
-    // So do arguments that come before their name.
+    // So do arguments that arrive before their name.
     assert_eq!(run(&more(0, &piece).repeat(60)).result, Err(StreamFault::TooLarge));
     let many: String = (0..200).map(|at| entry(at, &format!("c{at}"), "f", "{}")).collect();
     assert_eq!(run(&many).result, Err(StreamFault::TooLarge));
-    // A call whose name never comes is no call, and its stream no whole answer.
+    // A call whose name never arrives is invalid, and its stream incomplete.
     let nameless = more(0, "{}")
         + "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n";
     assert_eq!(run(&nameless).result, Err(StreamFault::Malformed));

@@ -1,18 +1,19 @@
 //! Provider answers that users of other gateways have reported, for clients of every format: one file for each
 //! report in `tests/fixtures/reports/`.
 //!
-//! The first line of a file is a comment: who reported it, and what is odd. A case begins with `=== whole` or
-//! `=== stream` and the format of the provider. After `--- in` stands the answer as it came. After `--- out` stands, as
-//! JSON, what a client of each format must get of it: `thinking`, `text`, `ends` (the word for the end in chat, messages
-//! and responses), and the tokens that are charged and shown: `input` without what is `cached`, and `output`. An answer
-//! that has failed has `fails`, and of a stream the `text` before that. Tokens written to a cache are `written`, 0 if
-//! left out. `calls` is a list of calls, each with its name and its arguments. A refusal is text. What is
-//! charged may be an estimate. A stream may be what comes in the place of a complete answer, and the other way round.
+//! The first line of a file is a comment: who reported it, and what is odd. A case begins with `=== whole` or `===
+//! stream` and the format of the provider. `--- in` is followed by the answer as it arrived, `--- out` by JSON with the
+//! content that a client of each format must receive: `thinking`, `text`, `ends` (the reason for the end in chat,
+//! messages and responses), and the tokens that are charged and shown: `input` without the `cached` ones, and `output`.
+//! An answer that failed has `fails`, and for a stream also the `text` before the failure. Tokens written to a cache
+//! are `written`, 0 if omitted. `calls` is a list of calls, each with its name and its arguments. A refusal is text.
+//! The charged tokens may be an estimate. A stream may be sent instead of a complete answer, and the other way round.
 //!
-//! `=== request FROM TO OPTIONS` has a client's request before `--- out`, and behind it what the provider's request must
-//! contain, or with `refused` the error; the options are those of `rows`. `=== next whole|stream FROM TO` has the answer
-//! to that request, and what the client's message must contain. `=== replay whole|stream chat` has a chat provider's answer, and what the assistant's message must contain in the next
-//! request, whatever format the client speaks that sends the answer back.
+//! `=== request FROM TO OPTIONS` has a client's request before `--- out`, and after it what the provider's request must
+//! contain, or with `refused` the error; the options are those of `rows`. `=== next whole|stream FROM TO` has the
+//! answer to that request, and what the client's message must contain. `=== replay whole|stream chat` has a chat
+//! provider's answer, and what the assistant's message must contain in the next request, in any format of the client
+//! that sends the answer back.
 
 use super::endings::{SHAPES, index, run_stream, streamed_word, word_of};
 use super::rows::{capabilities, cases};
@@ -21,7 +22,7 @@ use crate::wire::json::Raw;
 use serde_json::json as value;
 use std::collections::BTreeMap;
 
-/// Adds what a content says, as a string or as a list of parts, to text or thinking.
+/// Adds the text of a content, a string or a list of parts, to text or thinking.
 fn gather(content: &Value, thinks: bool, said: &mut [String; 2]) {
     match content {
         Value::String(text) => said[usize::from(thinks)] += text,
@@ -35,7 +36,7 @@ fn gather(content: &Value, thinks: bool, said: &mut [String; 2]) {
     }
 }
 
-/// Rewrites one event of a stream, or a complete answer as if it were one.
+/// Adds the content of one event of a stream, or of a complete answer.
 fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
     match shape {
         Dialect::Chat | Dialect::Relay(_) => {
@@ -62,7 +63,7 @@ fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
     }
 }
 
-/// Calls of an answer by their place: name, arguments in pieces, and all of them at once.
+/// Calls of an answer by index: name, arguments in pieces, and all of them at once.
 type Calls = BTreeMap<u64, [String; 3]>;
 
 /// Adds the calls of one event of a stream, or of a complete answer.
@@ -120,7 +121,7 @@ fn gather_calls(shape: Dialect, answer: &Value, calls: &mut Calls) {
     }
 }
 
-/// Tokens that an answer shows: input without what is cached, read from a cache, written to one, output.
+/// Tokens in an answer: input without cached tokens, read from a cache, written to one, output.
 pub(super) fn shown(shape: Dialect, usage: &Value) -> [u64; 4] {
     counted(report(shape, usage))
 }
@@ -139,13 +140,13 @@ pub(super) fn counted(reported: Reported) -> [u64; 4] {
     [input, cache_read, cache_write, output].map(Option::unwrap_or_default)
 }
 
-/// Tokens that are charged: estimates where the provider has reported none.
+/// Tokens charged: estimates if the provider has reported none.
 fn charged(to: Dialect, observed: &ObservedUsage, shown: [u64; 4], same: bool) -> [u64; 4] {
     let ObservedUsage { reported, relayed_tokens } = observed;
     let [_, read, written, _] = counted(*reported);
     let input = reported.input.unwrap_or_else(|| ME.prompt.count());
     let charged = [input, read, written, reported.output.unwrap_or(*relayed_tokens)];
-    // Of a message or a response its client gets the provider's own report.
+    // The client of a message or response gets the provider's own report.
     let sum = |[input, read, written, output]: [u64; 4]| [input + read + written, output];
     if !same {
         assert_eq!(shown, charged, "shown and charged to {to:?}");
@@ -155,10 +156,10 @@ fn charged(to: Dialect, observed: &ObservedUsage, shown: [u64; 4], same: bool) -
     charged
 }
 
-/// Result of a client, in the words of a fixture.
+/// Result for a client, in the notation of a fixture.
 fn told(to: Dialect, said: &[String; 2], calls: Calls, word: &str, tokens: [u64; 4]) -> Value {
     let [input, cached, written, output] = tokens;
-    // Clients of chat alone read them without looking.
+    // Only chat clients read them without a check.
     let whole = |json: &str| if json.is_empty() && to != Dialect::Chat { "{}".to_owned() } else { json.to_owned() };
     let arguments = |json: &str| serde_json::from_str(&whole(json)).unwrap_or(value!({"broken": json}));
     let calls = calls
@@ -217,7 +218,7 @@ pub(super) fn told_by((from, to): (Dialect, Dialect), Outcome { out, observed, r
         let outer = ["response", "message"].iter().find_map(|name| event[name].get("usage"));
         let usage = outer.unwrap_or(&event["usage"]);
         if usage.is_object() && to == Dialect::Messages {
-            // Its clients keep a count that a later event lacks or sets to zero.
+            // Its clients keep a count that a later event omits or sets to zero.
             reported.merge(report(to, usage));
         } else if usage.is_object() {
             reported = report(to, usage);
@@ -240,7 +241,7 @@ pub(super) fn told_by((from, to): (Dialect, Dialect), Outcome { out, observed, r
     }
 }
 
-/// True if `value` has all that `part` has. Lists have the same length.
+/// True if `value` contains everything in `part`. Lists must have the same length.
 fn contains(value: &Value, part: &Value) -> bool {
     match (value, part) {
         (Value::Object(value), Value::Object(part)) => {
@@ -253,7 +254,7 @@ fn contains(value: &Value, part: &Value) -> bool {
     }
 }
 
-/// Assistant's message of the next request, after a client of format `to` has got this answer of a chat provider.
+/// Assistant's message of the next request, after a client of format `to` has received this answer of a chat provider.
 pub(super) fn replayed(to: Dialect, streams: bool, answer: &str, takes: &Capabilities) -> Value {
     let way = (Dialect::Chat, to);
     let mark = carrier::mark("provider", "model");
@@ -299,7 +300,7 @@ pub(super) fn replayed(to: Dialect, streams: bool, answer: &str, takes: &Capabil
     messages.iter().find(|message| message["role"] == "assistant").unwrap().clone()
 }
 
-/// The message that answers a request; `head` says how it comes, and from which format to which.
+/// The message that answers a request; `head` names its form and the pair of formats.
 fn next(head: &str, state: &TranslationState, answer: &str) -> Value {
     let mut words = head.split_whitespace();
     let streams = words.next() == Some("stream");

@@ -1,4 +1,4 @@
-//! The responses shape: the examples 20 to 49, whole and split everywhere.
+//! The responses format: the examples 20 to 49, whole and split everywhere.
 
 use super::answers::run_time;
 use super::property::{accumulate_chat, accumulate_messages, answer};
@@ -19,7 +19,7 @@ pub(super) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// Examples of the responses shape whose names end so, without that end.
+/// Examples of the responses format with this ending, without it.
 fn scenarios(ending: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = entries.filter_map(|name| name.strip_suffix(ending).map(str::to_owned)).collect();
@@ -173,7 +173,7 @@ fn a_chat_client_reaches_a_model_that_speaks_this_shape_alone() {
     assert_eq!(outcome.out, read("47-chat-to-responses.client.chat.stream.sse").unwrap());
 }
 
-/// The response that a stream ends in.
+/// The response at the end of a stream.
 pub(super) fn last_response(stream: &str) -> Value {
     let last = stream.trim_end().rsplit("\n\n").next().unwrap();
     let event = json(last.split_once("data: ").unwrap().1);
@@ -220,14 +220,14 @@ fn a_stream_ends_in_the_whole_answer_and_both_are_read_alike_again() {
     }
 }
 
-/// Signatures come with a stream's blocks at their end, and are put together elsewhere.
+/// Signatures arrive with the ends of a stream's blocks, and are assembled elsewhere.
 fn without_signatures(mut answer: Value) -> Value {
     let blocks = answer.get_mut("content").and_then(Value::as_array_mut);
     blocks.into_iter().flatten().filter_map(Value::as_object_mut).for_each(|block| drop(block.remove("signature")));
     answer
 }
 
-/// A request written for a target, and what that leaves for its answer.
+/// A request written for a target, and the state for its answer.
 pub(super) fn ask(from: Dialect, to: Dialect, body: &str, takes: &Capabilities) -> (Value, TranslationState) {
     request_for((from, to), body, "up", takes).unwrap()
 }
@@ -254,8 +254,8 @@ fn roles(messages: &Value) -> Vec<&str> {
     messages.as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect()
 }
 
-/// Rows 12 and 14 of the known bugs of others: what stands between a call and its output comes behind the outputs,
-/// which stand in the order of the calls, by `call_id`.
+/// Rows 12 and 14 of the known bugs of others: items between a call and its output are moved after the outputs, which
+/// follow the order of the calls, by `call_id`.
 #[test]
 fn a_turn_is_whole_wherever_its_outputs_stand() {
     let text = value!({"role": "assistant", "content": [{"type": "output_text", "text": "Look."}]});
@@ -274,7 +274,7 @@ fn a_turn_is_whole_wherever_its_outputs_stand() {
     assert_eq!(kinds, ["tool_result", "tool_result", "text", "text"]);
 }
 
-/// Row 13: a call without an output, and an output without a call or without an id, end no conversation.
+/// Row 13: a call without an output, and an output without a call or without an id, do not break a conversation.
 #[test]
 fn orphans_are_told_in_words() {
     let lost = value!({"type": "function_call_output", "output": "lost"});
@@ -286,7 +286,7 @@ fn orphans_are_told_in_words() {
     assert!(text.contains("not in this conversation") && text.contains("late"), "{text}");
 }
 
-/// Row 22: an image that a tool gave back is seen.
+/// Row 22: an image returned by a tool reaches the model.
 #[test]
 fn an_image_in_an_output_is_moved_or_stays_as_the_shape_has_it() {
     let image = value!([{"type": "input_image", "image_url": "data:image/png;base64,iVBO", "detail": "high"}]);
@@ -300,8 +300,7 @@ fn an_image_in_an_output_is_moved_or_stays_as_the_shape_has_it() {
     assert_eq!(source, &value!({"type": "base64", "media_type": "image/png", "data": "iVBO"}));
 }
 
-/// Rows 11, 34 and 36: traces of what ran at a provider, kinds that are not known yet and another's reasoning are left
-/// out.
+/// Rows 11, 34 and 36: traces of provider-hosted tools, unknown kinds, and another target's reasoning are omitted.
 #[test]
 fn what_no_other_shape_can_use_is_left_out() {
     let foreign = value!({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA"});
@@ -310,7 +309,7 @@ fn what_no_other_shape_can_use_is_left_out() {
     assert_eq!(roles(&asked(Dialect::Messages, &items)["messages"]), ["user"]);
 }
 
-/// Row 40: an id that a responses upstream would refuse is another one, the same for the call and its result.
+/// Row 40: an id that a responses upstream would refuse is replaced, by the same one for the call and its result.
 #[test]
 fn long_ids_stay_pairs() {
     let id = "toolu_".repeat(20);
@@ -324,7 +323,7 @@ fn long_ids_stay_pairs() {
     assert_eq!(got["max_output_tokens"], 16, "{got}");
 }
 
-/// Row 20: free text comes out of whatever a model wraps it in.
+/// Row 20: free text is extracted from whatever a model wraps it in.
 #[test]
 fn free_text_is_unwrapped_from_what_a_model_makes_of_it() {
     let body = r#"{"model":"m","input":"hi","tools":[{"type":"custom","name":"c"}]}"#;
@@ -347,8 +346,8 @@ fn free_text_is_unwrapped_from_what_a_model_makes_of_it() {
     }
 }
 
-/// Rows 28 and 33: a cut answer lacks something in its last item alone, a cut call of free text is none, and a stream
-/// that breaks off is never whole.
+/// Rows 28 and 33: a cut answer is incomplete only in its last item, a cut call of free text is omitted, and a stream
+/// that breaks off is never complete.
 #[test]
 fn a_cut_answer_says_so_in_its_last_item() {
     let body = r#"{"model":"m","input":"hi","tools":[{"type":"custom","name":"c"},{"type":"function","name":"f"}]}"#;
@@ -371,7 +370,7 @@ fn a_cut_answer_says_so_in_its_last_item() {
     assert!(!broken.out.contains("response.completed"), "{}", broken.out);
 }
 
-/// Row 2: what an upstream says only at the end of an item is not lost.
+/// Row 2: content that an upstream sends only at the end of an item is not lost.
 #[test]
 fn arguments_that_come_with_the_end_of_a_call_are_passed_on() {
     let item = |arguments: &str| value!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
@@ -436,7 +435,7 @@ fn a_long_choice_is_worked_out_once_for_all_tools() {
         assert!(said.unwrap_err().starts_with("tool_choice: expected"));
         run_time() - began
     };
-    // Hashed once for each tool it takes minutes.
+    // Hashing it for each tool would take minutes.
     let (short, long) = (ask(10), ask(1 << 20));
     assert!(long < 20 * short, "{short} ns, {long} ns");
 }

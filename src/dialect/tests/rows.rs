@@ -1,15 +1,15 @@
 //! Fixtures for known bugs of other gateways that concern the translation.
 //!
 //! A fixture is `tests/fixtures/cross/row-NN-name.txt`. Its first line is a comment that names the source. A case
-//! begins with `=== request|reply|stream chat|messages` (the shape of its input) and options, has an input after
-//! `--- in` and what must come out after `--- out`. A reply or stream is translated with what the request before it in
-//! the same file left. Stream events are written in short:
+//! begins with `=== request|reply|stream chat|messages` (the format of its input) and options, has an input after `---
+//! in` and the expected output after `--- out`. A reply or stream is translated with the state of the preceding request
+//! in the same file. Stream events are abbreviated:
 //!
-//! - chat: `delta {…}`, `finish "stop"`, `usage {…}`, `chunk {…}` (all members but id, model and created), `done`
+//! - chat: `delta {…}`, `finish "stop"`, `usage {…}`, `chunk {…}` (all members except id, model and created), `done`
 //! - messages: the data of one event; `start` is the usual `message_start`
-//! - both: `raw …` as it stands, `ping`, and in an output `fault …` for the way it ended
+//! - both: `raw …` for literal text, `ping`, and in an output `fault …` for the way it ended
 //!
-//! `BLESS=1 cargo test --lib every_row` writes what came out; read it before you keep it.
+//! `BLESS=1 cargo test --lib every_row` writes the actual output; read it before you keep it.
 
 use super::*;
 use std::fmt::Write as _;
@@ -74,7 +74,7 @@ pub(super) fn capabilities(head: &str) -> Capabilities {
     capabilities
 }
 
-/// Short lines to a stream's bytes. `ours`: written by the gateway, else by an upstream.
+/// Expands short lines to a stream's bytes. `ours`: written by the gateway, otherwise by an upstream.
 fn expand(shape: Dialect, ours: bool, show_usage: bool, text: &str) -> String {
     let mut out = String::new();
     let (id, model) = if ours { (ME_ID, ME.model) } else { ("c1", "upstream-model") };
@@ -120,7 +120,7 @@ fn expand(shape: Dialect, ours: bool, show_usage: bool, text: &str) -> String {
     out
 }
 
-/// The other way round, for blessing: bytes we wrote to short lines.
+/// The inverse, for blessing: the gateway's bytes to short lines.
 fn shorten(shape: Dialect, show_usage: bool, outcome: &Outcome) -> String {
     let mut short = String::new();
     for event in outcome.out.split("\n\n").filter(|event| !event.is_empty()) {

@@ -1,6 +1,6 @@
-//! Gemini's thought signatures: they come back to the target that made them, and a call that is checked is never sent
-//! without one. Facts: <https://ai.google.dev/gemini-api/docs/thought-signatures> ("OpenAI", "FAQs") and
-//! <https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures>. What providers send back is in
+//! Gemini's thought signatures: they are returned to the target that made them, and a call that is checked is never
+//! sent without one. Facts: <https://ai.google.dev/gemini-api/docs/thought-signatures> ("OpenAI", "FAQs") and
+//! <https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures>. Answers of providers are in
 //! `tests/fixtures/reports/thought-signatures.txt`.
 
 use super::reports::replayed;
@@ -15,9 +15,9 @@ const FORMATS: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Respon
 /// A step of a conversation.
 enum Step {
     User(&'static str),
-    /// Calls and their results; with a carrier before the first.
+    /// Calls and their results, with an optional carrier before the first.
     Calls(&'static [&'static str], Option<String>),
-    /// A result with a text of the user behind it.
+    /// A result followed by a text of the user.
     CallsAndText(&'static str, &'static str),
 }
 
@@ -29,7 +29,7 @@ fn carrier(mark: &carrier::TargetMark, block: &str) -> Option<String> {
     Some(String::from_utf8(out).unwrap())
 }
 
-/// The request of a client that speaks `from`.
+/// The request of a client of format `from`.
 fn history(from: Dialect, steps: &[Step]) -> String {
     let mut items: Vec<Value> = Vec::new();
     for step in steps {
@@ -103,7 +103,7 @@ fn sent(from: Dialect, body: &str, takes: &Capabilities) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Id and signature of each call that a chat target receives, `-` for none.
+/// Id and signature of each call that a chat target receives; `-` if it has none.
 fn signed(from: Dialect, steps: &[Step], takes: &Capabilities) -> String {
     let body: Value = serde_json::from_str(&sent(from, &history(from, steps), takes)).unwrap();
     let messages = body["messages"].as_array().unwrap();
@@ -180,7 +180,7 @@ fn a_whole_answer_that_came_as_a_stream_keeps_its_signature_for_a_chat_client() 
 
 #[test]
 fn the_first_call_of_each_message_of_the_turn_gets_the_word_if_it_has_no_signature() {
-    // TS "FAQs": the word for histories of other models. BerriAI/litellm and the AI SDK send it as well.
+    // TS "FAQs": the placeholder for histories of other models. BerriAI/litellm and the AI SDK send it as well.
     let steps = [
         User("earlier"),
         Calls(&["a", "b"], None),
@@ -221,7 +221,7 @@ fn a_carrier_of_another_target_is_dropped() {
     for from in [Dialect::Messages, Dialect::Responses] {
         let want = "own:c2ln own2:- foreign:skip broken:skip";
         assert_eq!(signed(from, &steps, &gemini(here)), want, "{from:?}");
-        // Neither does one reach a provider of another format.
+        // A signature does not reach a provider of another format either.
         for shape in FORMATS.into_iter().filter(|shape| *shape != from && *shape != Dialect::Chat) {
             let takes = Capabilities { mark: carrier::mark("anthropic", "claude"), ..Capabilities::default() };
             let body = request_for((from, shape), &history(from, &steps), "up", &takes).unwrap().0.to_string();

@@ -44,7 +44,7 @@ fn short_texts_are_unescaped_as_long_ones_are() {
     }
 }
 
-/// The characters of a string's inside, escapes in one piece.
+/// The characters of a string's inside, each escape as one.
 fn characters(mut raw: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     while !raw.is_empty() {
@@ -83,7 +83,7 @@ fn estimates_lie_near_what_tokenizers_count() {
 #[test]
 fn a_lane_holds_what_its_byte_costs() {
     assert_eq!(count(&"\u{1f980}".repeat(64)), 128);
-    // A byte alone costs as much as it does in a block full of its kind.
+    // A single byte costs as much as it does in a block full of its kind.
     for text in ["1 ", "aB", "\u{1f980}", "é", "你", "\\\"", "\\n", ".a"] {
         let one = |times: usize| {
             let mut estimator = Estimator::new();
@@ -95,7 +95,7 @@ fn a_lane_holds_what_its_byte_costs() {
     }
 }
 
-/// A text with every UTF-16 unit as an escape.
+/// A text with every UTF-16 unit escaped.
 fn escaped(text: &str) -> String {
     text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
 }
@@ -150,7 +150,7 @@ fn what_is_cut_does_not_join_and_nothing_costs_nothing() {
     assert_eq!(apart.tokens(), before + 3);
 }
 
-/// The most any committed text may be off, in percent. The aim was 10; 25 would be refused.
+/// The maximum error for any committed text, in percent. The target was 10; 25 would be unacceptable.
 const ERROR_MAX: f64 = 10.0;
 
 /// The committed texts, and their tokens in OpenAI's vocabulary `o200k_base`.
@@ -161,7 +161,7 @@ fn committed(name: &str) -> String {
     std::fs::read_to_string(folder.join(name).with_extension("txt")).unwrap()
 }
 
-/// Counted again by the real vocabulary, whose crate is compiled for benches alone: `cargo test --features bench`.
+/// Counted again with the real vocabulary. Its crate is compiled only for benches: `cargo test --features bench`.
 #[cfg(feature = "bench")]
 #[test]
 fn what_is_on_record_is_what_the_vocabulary_counts() {
@@ -187,7 +187,7 @@ fn committed_texts_are_estimated_close_to_what_a_real_vocabulary_counts() {
 
 #[test]
 fn long_text_is_counted_whole() {
-    // Dense text in a place that no sample would meet, in a text of blanks.
+    // Dense text at a position that a sample would miss, in a text of blanks.
     let (blanks, dense) = (" ".repeat(2 << 20), "!a9~Zq".repeat(50_000));
     let text = format!("{blanks}{dense}{blanks}");
     let apart = 2 * count(&blanks) + count(&dense);
@@ -214,7 +214,7 @@ fn long_text_is_counted_while_it_arrives() {
         later.arriving(body.as_bytes(), span(*end));
     }
     assert!(later.arriving.is_some());
-    // Another string begins elsewhere: what has been counted of this one is not its own.
+    // A different string must not use the count of this one.
     let mut other = later.clone();
     later.text(body.as_bytes(), span(body.len()), true);
     whole.text(body.as_bytes(), span(body.len()), true);
@@ -224,7 +224,7 @@ fn long_text_is_counted_while_it_arrives() {
     assert!(other.tokens(body.as_bytes()) < 10);
 }
 
-/// Random bodies of texts: what is counted later comes out as it would have at once, and never above its bound.
+/// Random bodies of texts: a later count equals an immediate one and never exceeds its bound.
 #[test]
 fn texts_counted_later_come_out_alike_and_below_their_bound() {
     let mut rng = crate::base::rng::Rng::from_u64(7);
@@ -283,7 +283,7 @@ fn known(name: &str) -> Vec<(Known, String)> {
     rows.lines().map(row).collect()
 }
 
-/// Estimates of a text as a client may write it: as it is, and with all of it escaped.
+/// Estimates of a text as a client may write it: plain, and with everything escaped.
 fn both(text: &str) -> [u64; 2] {
     let mut json = Vec::new();
     crate::wire::json::write_escaped(&mut json, text.as_bytes());

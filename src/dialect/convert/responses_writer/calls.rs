@@ -9,7 +9,7 @@ use super::{CallItem, CallStage, OpenItem, ResponsesWriter};
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
 impl ResponsesWriter {
-    /// A call begins; it waits while another one is open.
+    /// Begins a call; it waits while another one is open.
     pub(super) fn call(
         &mut self,
         slot: usize,
@@ -83,7 +83,7 @@ impl ResponsesWriter {
                 }
             }
             _ if is_blank(piece) => {}
-            // More of a call that is done: there is no place left for it.
+            // More of a call that is done: it cannot be reopened.
             _ => return Err(StreamFault::Malformed),
         }
         Ok(())
@@ -117,7 +117,7 @@ impl ResponsesWriter {
         out.push(b'}');
     }
 
-    /// The call under way is done; `cut`: the answer has ended in it.
+    /// Ends the current call. `cut`: the answer ended inside it.
     pub(super) fn close_call(&mut self, slot: usize, cut: bool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         let call = &mut self.calls[slot];
         call.stage = CallStage::Closed;
@@ -165,7 +165,7 @@ impl ResponsesWriter {
     }
 }
 
-/// The object that the inside of a string holds, empty if none.
+/// The object in the inside of a string; an empty one if it is no object.
 fn object_of(inside: &[u8]) -> Vec<u8> {
     let text = Raw::text_of(inside);
     let is_object = json::check(text.as_bytes()).is_ok() && Raw::new(text.as_bytes()).kind() == ValueKind::Object;

@@ -1,4 +1,4 @@
-//! Numbers as a request may have them.
+//! Numbers in requests.
 
 use crate::base::limits::NUMBER_BYTES_MAX;
 use crate::wire::json::Raw;
@@ -9,20 +9,19 @@ pub(in crate::dialect::request) fn whole_number(raw: Raw<'_>) -> Option<u64> {
     short(raw).and_then(Raw::integer).filter(|count| *count >= 1)
 }
 
-/// Number of answers that are requested, read as generously as some servers do, which take `"2"` for a number. 0 if
-/// none is named.
+/// Number of answers requested, read as leniently as some servers do, which accept `"2"` as a number. 0 if absent.
 pub(in crate::dialect::request) fn answers(raw: Raw<'_>) -> u32 {
-    // A number that is too long to be read counts as the largest: a server may read it.
+    // A number that is too long to read counts as the maximum: a server may read it.
     let Some(number) = short(raw.string().map_or(raw, Raw::new)) else { return u32::MAX };
     u32::try_from(number.integer().unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
-/// A value that is short enough to be read as a number.
+/// The value, if it is short enough to be a number.
 fn short(raw: Raw<'_>) -> Option<Raw<'_>> {
     (raw.bytes().len() <= NUMBER_BYTES_MAX).then_some(raw)
 }
 
-/// A number from 0 to `most`.
+/// True for a number from 0 to `most`.
 pub(super) fn in_range(raw: Raw<'_>, most: f64) -> bool {
     let Some(raw) = short(raw) else { return false };
     if let [b'0', b'.', digits @ ..] = raw.bytes()

@@ -7,7 +7,7 @@ use super::{
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Dialect, Span};
 
-/// Kinds of tools that surely run at the client, whatever the shape and whatever else they say.
+/// Types of tools that always run at the client, in any format and with any other members.
 const OWN_TOOLS: [&[u8]; 2] = [b"function", b"custom"];
 
 impl Checks {
@@ -40,7 +40,7 @@ impl Checks {
         }
     }
 
-    /// A value at the top of the body is complete: if it is a list, so many items it has.
+    /// Ends a top-level value: counts the items of a list.
     #[inline]
     pub(super) fn end_list(&mut self, token: Token) {
         if token == Token::ArrayClose {
@@ -56,7 +56,7 @@ impl Checks {
         }
     }
 
-    /// An object in an item of the input, or in a tool: a part, a call, a result, or one of a namespace's tools.
+    /// Begins an object in an item of the input, or in a tool: a part, a call, a result, or a tool of a namespace.
     pub(super) fn in_item(&mut self, token: Token, depth: usize) {
         if token == Token::ObjectOpen && matches!(depth, 4 | 6) {
             match self.name {
@@ -66,8 +66,8 @@ impl Checks {
         }
     }
 
-    /// A tool says what it is, in a responses request it must. What is none of the client's own kind may run at the
-    /// provider.
+    /// Checks a tool: it may have a type, and in a responses request it must. A tool whose type is not the client's own
+    /// may run at the provider.
     pub(super) fn in_tools(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         match (depth, token) {
             (2, Token::ObjectOpen) => (self.block, self.message.stored) = (NO_BLOCK, NOTHING_STORED),
@@ -75,11 +75,11 @@ impl Checks {
                 if self.shape == Dialect::Responses {
                     return self.refuse(format_args!("tools[{}].type", self.items - 1), "a string");
                 }
-                // In the messages shape it is a tool of the client's.
+                // In the messages format it is a tool of the client.
                 self.fields.may_cost_more |= self.shape == Dialect::Chat;
             }
             (_, Token::Key) => {
-                // Of a responses request only tools that name nothing stored are sent.
+                // In a responses request, only tools that name no stored object are sent.
                 if self.shape != Dialect::Responses {
                     self.message.stored.tool_key(buf, depth, span);
                 }
@@ -92,7 +92,7 @@ impl Checks {
                 self.block.has_text = token == Token::String;
                 self.fields.may_cost_more |= !OWN_TOOLS.contains(&span.of(buf));
                 if self.shape == Dialect::Messages && self.block.has_text && eq_unescaped(span.of(buf), "mcp_toolset") {
-                    // The tools of a server that the provider's account knows.
+                    // A toolset of an MCP server that is configured in the provider's account.
                     self.fields.names_stored(format_args!("tools[{}].type", self.items - 1), "mcp_toolset");
                 }
             }
@@ -102,7 +102,7 @@ impl Checks {
         Ok(())
     }
 
-    /// A string inside a tool names an object of the provider's account.
+    /// Notes a string inside a tool that names an object of the provider's account.
     #[cold]
     fn stored_in_tool(&mut self, buf: &[u8]) {
         let (index, stored) = (self.items - 1, self.message.stored);
@@ -113,7 +113,7 @@ impl Checks {
         }
     }
 
-    /// A voice is named by a word, or as an object of the provider's account by its id.
+    /// Notes a voice of the provider's account. A voice is named by a word, or by such an object's id.
     #[cold]
     pub(super) fn names_voice(&mut self, audio: Raw<'_>) {
         if audio.get("voice").and_then(|voice| voice.get("id")).is_some_and(|id| id.string().is_some()) {
@@ -121,7 +121,7 @@ impl Checks {
         }
     }
 
-    /// A string inside a message names an object of the provider's account.
+    /// Notes a string inside a message that names an object of the provider's account.
     #[cold]
     fn stored_in_message(&mut self, buf: &[u8], depth: usize) {
         let CheckedMessage { stored, block, member, .. } = self.message;
@@ -138,7 +138,7 @@ impl Checks {
         }
     }
 
-    /// A block of the system prompt: its type is `text`, and it has one.
+    /// Checks a block of the system prompt: its type must be `text`, and it must have a text.
     pub(super) fn in_system(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         match (depth, token) {
             (2, Token::ObjectOpen) => self.block = NO_BLOCK,
@@ -208,7 +208,7 @@ impl Checks {
                 self.unsigned.key(span.of(buf));
                 self.message.stored.key(buf, depth, span);
             }
-            // In what a tool gave back.
+            // Inside the result of a tool.
             (6, Token::ObjectOpen) => self.fields.inner.add(1, 0),
             (5, Token::String) if self.message.member == MessageMember::Content => {
                 self.message.typed |= self.unsigned.string(span.of(buf));
@@ -223,7 +223,7 @@ impl Checks {
         Ok(())
     }
 
-    /// The beginning of a value that belongs to a message itself. Of a repeated member the last one counts.
+    /// Begins a value that belongs to a message itself. Of a repeated member the last one counts.
     fn message_value(&mut self, buf: &[u8], token: Token, span: Span) {
         match self.message.member {
             MessageMember::Role if token == Token::String && !span.of(buf).contains(&b'\\') => {

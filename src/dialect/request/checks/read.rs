@@ -8,16 +8,16 @@ use super::super::super::tokens::{CountLater, FILE_TOKENS_MAX, IMAGE_TOKENS, LAT
 use crate::wire::Span;
 use crate::wire::json::{Raw, Run, Token, has_escape, runs};
 
-/// Bytes of a file for each token that it counts for; a page of a PDF costs some thousand tokens.
+/// Bytes of a file per token; a page of a PDF costs some thousand tokens.
 const FILE_BYTES_PER_TOKEN: u64 = 20;
-/// Bytes of a text in base64 for each token: a fifth of what a text comes to that has a token in each byte.
+/// Bytes of a base64 text per token: a fifth of the count of a text with one token per byte.
 const TEXT_BYTES_PER_TOKEN: u64 = 5;
-/// Bytes of an address or of sealed reasoning for each token that it counts for at least.
+/// Bytes of an address or of sealed reasoning per token, at least.
 const SEALED_BYTES_PER_TOKEN: u64 = 8;
-/// Bytes of a string for each token, if it is too long to be looked at once its part turns out not to carry it.
+/// Bytes per token of a string that turns out not to be carried by its part, if it is too long to be counted at once.
 const UNSEEN_BYTES_PER_TOKEN: u64 = 2;
 
-/// Names that the dialects give to members on the way to the parts of a conversation, and in them.
+/// Names of members, in any format, that lead to the parts of a conversation or occur in them.
 const WAYS: [&[u8]; 10] = [
     b"content",
     b"document",
@@ -30,7 +30,7 @@ const WAYS: [&[u8]; 10] = [
     b"summary",
     b"tool_calls",
 ];
-/// Names that the dialects give to members whose values are no containers; if one is, a model has chosen what it holds.
+/// Names of members, in any format, whose values are not containers. In one that is, a model has chosen the names.
 const NAMES: [&[u8]; 20] = [
     b"arguments",
     b"cache_control",
@@ -53,9 +53,9 @@ const NAMES: [&[u8]; 20] = [
     b"tool_call_id",
     b"tool_use_id",
 ];
-/// Levels whose objects are looked at for a type; parts lie no deeper.
+/// Levels at which objects are checked for a type; parts are never deeper.
 const LEVELS: usize = 12;
-/// Characters at the beginning of a string that tell an address, or the media type of data.
+/// Characters at the start of a string that identify an address, or the media type of data.
 const FRONT: usize = 32;
 /// Bytes of the longest escape of such a character.
 const ESCAPE_MAX: usize = 6;
@@ -88,14 +88,14 @@ impl ObjectType {
     }
 }
 
-/// Media type of data, from the cheapest to the dearest: the dearest of several counts.
+/// Media type of data, from the cheapest to the most expensive; the most expensive of several counts.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum MediaType {
     #[default]
     Untold,
     Image,
     File,
-    /// A translation may write the text itself.
+    /// A translation may write out the text.
     Text,
 }
 
@@ -110,7 +110,7 @@ impl MediaType {
     }
 }
 
-/// Name of the member under way.
+/// Name of the current member.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum MemberName {
     /// An item of an array, without a name.
@@ -118,16 +118,16 @@ enum MemberName {
     Item,
     Type,
     Way,
-    /// An image or a file, by its address or with all its bytes.
+    /// An image or a file, by its address or as data.
     Media,
-    /// A file, likewise: an address there is never that of an image.
+    /// A file, by its address or as data. The address is never an image's.
     File,
     MediaType,
     Sealed,
     Another,
 }
 
-/// A string that its part may carry: it is counted when that has ended and its type is known.
+/// A string that its part may carry. It is counted when the part has ended and its type is known.
 #[derive(Copy, Clone, Debug)]
 struct HeldString {
     span: Span,
@@ -135,9 +135,9 @@ struct HeldString {
     key: MemberName,
     /// Media type that the object with the string names.
     media: MediaType,
-    /// Depth of the object that has yet to end.
+    /// Depth of the object whose end is awaited.
     depth: u8,
-    /// True if that is the part around the one that has the string.
+    /// True if that object is the part around the one with the string.
     is_outer: bool,
 }
 
@@ -147,14 +147,14 @@ pub(super) struct Reading {
     kinds: [ObjectType; LEVELS],
     media: [MediaType; LEVELS],
     key: MemberName,
-    /// Depth of the container under way in which a model has chosen all names; 0 if there is none.
+    /// Depth of the current container in which a model has chosen all names; 0 if there is none.
     chosen: u8,
     /// Strings held until their object ends: one that is not sealed, and one that is. A search result has both.
     held: [Option<HeldString>; 2],
 }
 
 impl Reading {
-    /// Counts a token inside a top-level array or object that a model reads. `is_talk`: it is a conversation; elsewhere
+    /// Counts a token inside a top-level array or object that a model reads. `is_talk`: it is a conversation. Elsewhere
     /// all names are the client's, and there are no images.
     pub(super) fn count(
         &mut self,
@@ -166,7 +166,7 @@ impl Reading {
         let is_chosen = !is_talk || self.chosen > 0;
         let is_text = match token {
             Token::ObjectOpen | Token::ArrayOpen => {
-                // A message has its tokens.
+                // Messages have tokens of their own.
                 if !is_talk || depth > 2 {
                     tokens.mark();
                 }
@@ -197,19 +197,19 @@ impl Reading {
         }
     }
 
-    /// True if a part may carry the string under way, which is counted when that is known.
+    /// True if a part may carry the current string; it is then counted later.
     pub(super) fn may_carry(&self) -> bool {
         self.chosen == 0 && self.key.may_carry()
     }
 
-    /// The name of a member; true if it is text.
+    /// Handles the name of a member; true if it is text.
     fn name(&mut self, name: &[u8]) -> bool {
         let key = known(name, MemberName::known);
         self.key = key.unwrap_or(MemberName::Another);
         key.is_none() && !NAMES.contains(&name)
     }
 
-    /// A container begins at this depth.
+    /// Begins a container at this depth.
     fn open(&mut self, token: Token, depth: usize) {
         // `image_url` is a string or an object.
         if self.chosen == 0
@@ -223,7 +223,7 @@ impl Reading {
         }
     }
 
-    /// A container ends at this depth.
+    /// Ends a container at this depth.
     #[inline]
     fn close(&mut self, buf: &[u8], token: Token, depth: usize, tokens: &mut CountLater) {
         self.key = MemberName::Item;
@@ -235,14 +235,14 @@ impl Reading {
         }
     }
 
-    /// The object that has a string held back, or the part around it, may have ended.
+    /// Ends the object of a held string, or the part around it.
     #[inline]
     fn end_part(&mut self, place: usize, buf: &[u8], token: Token, depth: usize, tokens: &mut CountLater) {
         let Some(mut held) = self.held[place].filter(|held| usize::from(held.depth) == depth) else { return };
         let kind = if token == Token::ObjectClose { self.kinds[depth] } else { ObjectType::Another };
         held.media = held.media.max(self.media[depth]);
         match kind {
-            // The part around a source is an item of a list in a message, or of the conversation.
+            // The part around a source must be an item of a list in a message, or of the conversation.
             ObjectType::Untold | ObjectType::Source if !held.is_outer && depth > 2 => {
                 self.held[place] = Some(HeldString { depth: held.depth - 1, is_outer: true, ..held });
             }
@@ -253,7 +253,7 @@ impl Reading {
         }
     }
 
-    /// A string that is no name, where no model has chosen the names; true if it is text.
+    /// Handles a string value where no model has chosen the names; true if it is text.
     fn string(&mut self, buf: &[u8], depth: usize, span: Span, tokens: &mut CountLater) -> bool {
         let of = depth - 1;
         match self.key {
@@ -270,7 +270,7 @@ impl Reading {
             }
             key if key.may_carry() && of < LEVELS => {
                 let held = HeldString { span, key, media: MediaType::Untold, depth: of as u8, is_outer: false };
-                // A part carries one of them; which of two a provider takes is not known.
+                // A part carries one of the two; which one a provider reads is unknown.
                 if let Some(before) = self.held[usize::from(key == MemberName::Sealed)].replace(held) {
                     before.count(ObjectType::Untold, buf, tokens);
                 }
@@ -280,7 +280,7 @@ impl Reading {
         }
     }
 
-    /// A number or a word of JSON, likewise.
+    /// Handles a number or a JSON literal in the same way.
     fn scalar(&mut self, depth: usize) {
         if self.key == MemberName::Type {
             self.says(depth - 1, ObjectType::Another);
@@ -313,7 +313,7 @@ impl MemberName {
 }
 
 impl HeldString {
-    /// Counts it as what a part of this kind carries, or as text.
+    /// Counts it as the content of a part of this kind, or as text.
     fn count(self, kind: ObjectType, buf: &[u8], tokens: &mut CountLater) {
         let (raw, length) = (self.span.of(buf), self.span.len() as u64);
         let (front, end) = front(raw);
@@ -351,11 +351,11 @@ impl HeldString {
     }
 }
 
-/// The beginning of a string as its reader sees it, in small letters and without what a URL's reader passes over.
+/// The start of a string in lower case, without the characters that URL parsers skip.
 fn front(raw: &[u8]) -> ([u8; FRONT], usize) {
     let (mut front, mut length) = ([0; FRONT], 0);
     let raw = raw.trim_ascii_start();
-    // Megabytes are not searched for an escape.
+    // Megabytes must not be searched for an escape.
     let head = &raw[..raw.len().min(ESCAPE_MAX * FRONT)];
     for run in runs(if has_escape(head) { raw } else { head }) {
         let mut char = [0; 4];
@@ -372,13 +372,13 @@ fn front(raw: &[u8]) -> ([u8; FRONT], usize) {
     (front, length)
 }
 
-/// Kind of a word of the dialects, also if it is written with escapes.
+/// Kind of a known word, also if it is written with escapes.
 fn known<T>(raw: &[u8], of: fn(&[u8]) -> Option<T>) -> Option<T> {
     let is_escaped = || raw.len() <= ESCAPE_MAX * FRONT && has_escape(raw);
     of(raw).or_else(|| is_escaped().then(|| of(Raw::text_of(raw).as_bytes()))?)
 }
 
-/// True if it may be base64, and is too long for a word.
+/// True if the string may be base64 and is too long for a word.
 fn is_encoded(raw: &[u8]) -> bool {
     raw.len() > 64 && !raw.contains(&b' ')
 }

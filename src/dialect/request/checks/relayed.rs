@@ -1,4 +1,4 @@
-//! The members of a request that is relayed, by the table of its endpoint.
+//! The members of a relayed request, by the table of its endpoint.
 
 use super::super::super::relay::{Expected, Relayed};
 use super::super::super::tokens::{Estimator, LATER_BYTES_MAX};
@@ -9,7 +9,7 @@ use crate::wire::{Relay, Span};
 use std::num::NonZeroU64;
 
 impl Checks {
-    /// A member that must be there has come, as `token` says.
+    /// Ends a required member; `token` is its last token.
     pub(super) fn end_needed(&mut self, relay: Relay, token: Token, value: Raw<'_>) -> Result<(), Stop> {
         let needed = Relayed::of(relay).needed;
         let Some(at) = needed.iter().position(|(name, _)| *name == self.name) else { return Ok(()) };
@@ -32,7 +32,7 @@ impl Checks {
         Ok(())
     }
 
-    /// A value inside such a member.
+    /// Checks a value inside such a member.
     pub(super) fn in_needed(
         &mut self,
         relay: Relay,
@@ -43,7 +43,7 @@ impl Checks {
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let (Some((_, expected)), Token::ArrayOpen) = (needed, self.value_token) else { return Ok(()) };
         if closes {
-            // Nothing is a token, too.
+            // An empty text counts as a token, too.
             let inside = &buf[..span.end as usize - 1];
             self.tokens.add(u64::from(depth == 2 && inside.trim_ascii_end().ends_with(b"[")));
             return Ok(());
@@ -55,10 +55,10 @@ impl Checks {
             self.one_of_texts(buf, token, depth, span)?;
         }
         match token {
-            // One that is long may have been counted while it arrived.
+            // A long one may have been counted while it arrived.
             Token::String | Token::Key if span.len() > LATER_BYTES_MAX => self.tokens.text(buf, span, true),
             Token::String | Token::Key => self.tokens.add(tokens_of(span.of(buf))),
-            // A token by its number, and a word or a bracket in a document.
+            // A token by its number, or a literal or bracket in a document.
             _ => self.tokens.add(u64::from(depth > 2 || token == Token::Number)),
         }
         Ok(())
@@ -98,16 +98,16 @@ impl Checks {
                 return Err(Invalid(format!("{}: required, expected {}", name.text(), expected.words())));
             }
         }
-        // The query, or the suffix, has been counted once as it came.
+        // The query or suffix has been counted once on arrival.
         let again = u64::from(self.fields.texts.saturating_sub(1));
         self.tokens.add(again.saturating_mul(self.query.into()));
-        // Nothing is reserved for an answer that is no text.
+        // No tokens are reserved for an answer that is not text.
         let plain = self.plain_max.map(NonZeroU64::get);
         self.fields.max_tokens = if relayed.generates { self.fields.max_tokens.or(plain) } else { Some(0) };
         Ok(())
     }
 
-    /// A member that is read of some relayed requests, and never refused.
+    /// Reads a member that matters for some relayed requests; it is never refused.
     pub(super) fn beside_needed(&mut self, value: Raw<'_>) {
         match self.name {
             Name::MaxTokens => self.plain_max = whole_number(value).and_then(NonZeroU64::new),
@@ -119,7 +119,7 @@ impl Checks {
     }
 }
 
-/// Tokens of a value that is one text; 0 for any other.
+/// Tokens of a value that is a single text; 0 for any other.
 fn token_count(value: Raw<'_>) -> u32 {
     value.string().map_or(0, |text| u32::try_from(tokens_of(text)).unwrap_or(u32::MAX))
 }

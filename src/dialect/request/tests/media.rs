@@ -35,11 +35,11 @@ fn images_and_files_are_cheap_in_parts_that_carry_them() {
             r#"{"type":"function_call_output","call_id":"c","output":[{"type":"input_image","image_url":"data:image/png;base64,DATA"}]}"#,
             &image,
         ),
-        // A token for eight bytes of what only its provider can read, and for five of a text.
+        // One token for eight bytes that only the provider can read, and for five bytes of text.
         (responses, r#"{"type":"reasoning","summary":[],"encrypted_content":"DATA"}"#, &(12_500..12_560)),
         (messages, r#"{"type":"redacted_thinking","data":"DATA"}"#, &(12_500..12_560)),
         (chat, r#"{"type":"file","file":{"file_data":"data:text/plain;base64,DATA"}}"#, &(20_000..20_060)),
-        // An address is at least a text.
+        // An address counts at least as text.
         (chat, r#"{"type":"image_url","image_url":{"url":"http://DATA"}}"#, &(12_500..12_560)),
     ] {
         let got = prompt(shape, &of_parts(shape, &part.replace("DATA", &"A".repeat(100_000))));
@@ -47,7 +47,7 @@ fn images_and_files_are_cheap_in_parts_that_carry_them() {
     }
 }
 
-/// The place of a part in a request of this shape: in a message of the user, and in what a tool gave back.
+/// A part in a request of this format: in a message of the user, and in the result of a tool.
 fn places(shape: Dialect, part: &str) -> [String; 2] {
     match shape {
         Dialect::Messages => {
@@ -88,7 +88,7 @@ fn data_counts_by_its_media_type_in_parts_of_images() {
             }
         }
     }
-    // The dearer of two types.
+    // The more expensive of two types counts.
     for kinds in [["image/png", "application/pdf"], ["application/pdf", "image/png"]] {
         let source =
             format!(r#""media_type":"{}","media_type":"{}","data":"{}""#, kinds[0], kinds[1], "A".repeat(500_000));

@@ -1,6 +1,6 @@
-//! Relays the events of a response that keeps its shape.
+//! Relays the events of a response within one format.
 //!
-//! Events of our own may come between the upstream's, so theirs are renumbered.
+//! Tollgate may insert events of its own, so the upstream's are renumbered.
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::super::convert::{failed, kind_of};
@@ -16,7 +16,7 @@ use crate::wire::json::{Raw, Token, write_count};
 use crate::wire::{Dialect, Span};
 
 impl Tap {
-    /// An event of ours between the upstream's, whose numbers go on behind it.
+    /// Writes an event of Tollgate's own; the upstream's numbers continue after it.
     pub(super) fn keepalive(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":");
         write_count(out, u64::from(self.next));
@@ -24,7 +24,7 @@ impl Tap {
         (self.next, self.shift) = (self.next.saturating_add(1), self.shift.saturating_add(1));
     }
 
-    /// Passes on an event like the one before, under the number that it has here.
+    /// Passes on an event that matches the template, with its number shifted.
     #[cold]
     pub(super) fn shifted(&mut self, event: &[u8], out: &mut Vec<u8>) {
         let at = self.template.number(event).unwrap_or_default();
@@ -38,8 +38,8 @@ impl Tap {
         }
     }
 
-    /// The upstream's next event has the number `own`, if any; which one it goes out with, if another. Numbers beyond
-    /// 32 bits are no numbers.
+    /// Notes the number `own` of the upstream's next event, if any; returns the number to send if it differs. Numbers
+    /// beyond 32 bits are ignored.
     pub(super) fn number(&mut self, own: Option<u64>) -> Option<u32> {
         let Some(own) = own.and_then(|own| u32::try_from(own).ok()) else {
             self.next = self.next.saturating_add(1);
@@ -67,9 +67,9 @@ impl Tap {
         let number = seen.value(seen.number, data).and_then(Raw::count);
         if matches!(kind, b"keepalive" | b"ping") {
             match kind {
-                // Before an answer has begun clients take nothing but its beginning.
+                // Before an answer has begun, clients accept only its opening events.
                 _ if !self.begun => out.extend_from_slice(b":\n\n"),
-                // Some take no event that their SDK does not know.
+                // Some clients accept no event that their SDK does not know.
                 b"ping" => self.keepalive(out),
                 _ => self.pass(kind, number, frame, out),
             }
@@ -96,7 +96,7 @@ impl Tap {
         }
         (self.finish_seen, self.finished) = (ends, ends);
         if ends && self.reported.believed().output.is_none() {
-            // Some servers tell the whole answer alone, without its pieces.
+            // Some servers send only the complete answer, without its pieces.
             let whole = estimated(Dialect::Responses, response.bytes());
             self.relayed.add(whole.saturating_sub(self.relayed.tokens()));
         }
@@ -115,7 +115,7 @@ impl Tap {
         Ok(true)
     }
 
-    /// Passes an event on unchanged, except for its number if that is different here.
+    /// Passes an event on unchanged, except for its number if that differs.
     fn pass(&mut self, kind: &[u8], number: Option<u64>, frame: &Frame<'_>, out: &mut Vec<u8>) {
         match self.number(number) {
             None => out.extend_from_slice(frame.raw),
@@ -127,8 +127,8 @@ impl Tap {
         }
     }
 
-    /// Keeps an event of a response that carries `text` and nothing else of interest. What it says of its own number
-    /// is passed on, and so is the string that hides its length.
+    /// Learns an event of a response that contains `text` and nothing else of interest. Its own number and the padding
+    /// that hides its length are passed on.
     fn learn_response(&mut self, frame: &Frame<'_>, text: Span) {
         self.template.forget();
         let Some(begin) = frame.raw.strip_suffix(b"\n\n").and_then(|event| event.strip_suffix(frame.data)) else {
@@ -157,7 +157,7 @@ impl Tap {
     }
 }
 
-/// Begins an event; where its data is to stand.
+/// Begins an event; returns the position of its data.
 fn begin_event(kind: &[u8], out: &mut Vec<u8>) -> usize {
     for part in [b"event: ", kind, b"\ndata: "] {
         out.extend_from_slice(part);
@@ -165,7 +165,7 @@ fn begin_event(kind: &[u8], out: &mut Vec<u8>) -> usize {
     out.len()
 }
 
-/// Ends an event whose data stands at `from`, with another number where there is one.
+/// Ends an event whose data begins at `from`, with its number replaced if there is a new one.
 fn end_event(from: usize, number: Option<u32>, out: &mut Vec<u8>) {
     join_lines(&mut out[from..]);
     if let Some(number) = number
@@ -177,7 +177,7 @@ fn end_event(from: usize, number: Option<u32>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// Notes what matters of an event of a response; true for text that counts as relayed.
+/// Notes the relevant values of a response event; true for text that counts as relayed.
 fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [K::Type] => seen.kind = Some(whole),

@@ -1,4 +1,4 @@
-//! Results of one scan of an event of a stream that keeps its shape; writes the event with our identity in it.
+//! Results of one scan of an event within one format; writes the event with Tollgate's identity in it.
 //!
 //! Owns the positions of values to replace. Must never scan an event itself. Used by [`super::Tap`].
 
@@ -7,25 +7,25 @@ use super::super::places::is_word;
 use crate::wire::Span;
 use crate::wire::json::{Raw, write_count, write_inside};
 
-/// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
+/// Maximum number of replaced values in one event; an event with more (a name repeated many times) is invalid.
 pub(super) const SPLICES_MAX: usize = 8;
 
-/// Members with the upstream's identity, which are replaced by ours.
+/// Members with the upstream's identity, which Tollgate replaces.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Own {
     Id,
     Model,
-    /// Name of the object, of a chunk.
+    /// Type of the object, in a chunk.
     Object(&'static str),
-    /// Time of the answer in seconds since the epoch, of a chunk.
+    /// Time of the answer in seconds since the epoch, in a chunk.
     Created(u32),
-    /// Choices of a chunk that has none.
+    /// Choices, in a chunk that has none.
     Choices,
-    /// True if a response is stored, which never happens here.
+    /// True if a response is stored; Tollgate stores none.
     Store,
-    /// The response before it, which would be a stored one.
+    /// The previous response, which would be a stored one.
     Previous,
-    /// Tokens of the completion, where reasoning was counted apart.
+    /// Completion tokens, if reasoning was counted separately.
     Completion(u64),
 }
 
@@ -75,10 +75,10 @@ pub(super) struct EventScan {
     pub(super) choices: Option<Span>,
     pub(super) created: Option<Span>,
     pub(super) number: Option<Span>,
-    /// Values that may be reasons to end, or errors, of choices; then the reasons to end among them. Those of an answer
-    /// with several texts come one by one.
+    /// First the number of values that may be finish reasons or errors of choices; then the number of finish reasons
+    /// among them. In an answer with several texts they arrive one by one.
     pub(super) finishes: u32,
-    /// Texts that count as relayed, and the last of them, without its quotes.
+    /// Number of texts that count as relayed; then the last of them, without its quotes.
     pub(super) texts: u32,
     pub(super) text: Span,
     /// Position in the output at which that text begins; see [`EventScan::write`].
@@ -94,7 +94,7 @@ impl EventScan {
     }
 
     /// Replaces a count that lacks the reasoning by the count that the provider bills, an `object` that is not a
-    /// string, a `created` that differs from the chunks before, and `choices` that are null.
+    /// string, a `created` that differs from that of earlier chunks, and `choices` that are null.
     pub(super) fn correct(&mut self, output: Option<u64>, object: &'static str, created: u32, data: &[u8]) {
         let count = self.count;
         if let (Some(output), Some(span)) = (output, self.completion) {
@@ -137,13 +137,14 @@ impl EventScan {
         span.map(|span| Raw::new(span.of(data)))
     }
 
-    /// True if one text is all that matters of the event: another that differs in its text alone is treated alike.
+    /// True if one text is the event's only relevant value: a later event that differs only in its text is treated the
+    /// same.
     pub(super) fn is_text_alone(&self) -> bool {
         self.texts == 1 && self.usage.or(self.choice_usage).is_none() && self.finishes == 0 && !self.text.is_empty()
     }
 
-    /// Appends `data` with `members` in place, added where they are missing. Of a repeated object the last one
-    /// counts, as its readers have it; in those before it they are ours, too.
+    /// Appends `data` with `members` replaced, or added if missing. Of a repeated object the last one counts for
+    /// readers; earlier ones are replaced, too.
     pub(super) fn write(&mut self, data: &[u8], members: &[Own], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         let inside = self.object.start as usize + 1;
         let splices = self.splices;
@@ -186,7 +187,7 @@ impl EventScan {
         span.end as usize
     }
 
-    /// Copies a part of `data` and notes where its text comes to lie.
+    /// Copies a part of `data` and notes the new position of its text.
     #[inline]
     fn copy(&mut self, from: usize, to: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
         let text = self.text.start as usize;
