@@ -70,6 +70,7 @@ impl Estimator {
     }
 
     /// Counts a text longer than a block. Most texts have no escape, so decoding begins at the first one.
+    #[inline(never)] // else a short text saves more registers than it needs
     fn feed_long(&mut self, raw: &[u8]) {
         let is_plain = |part: &&[u8]| !part.chunks(BLOCK).any(|block| has_backslash(packed(block)));
         let plain: usize = raw.chunks(PIECE).take_while(is_plain).map(<[u8]>::len).sum();
@@ -83,6 +84,7 @@ impl Estimator {
     }
 
     /// Counts a text that may have escapes. Decoded escapes and the text between them are gathered.
+    #[inline(never)]
     fn decode(&mut self, mut raw: &[u8]) {
         let (mut text, mut length) = ([0; PIECE], 0);
         loop {

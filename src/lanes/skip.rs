@@ -173,6 +173,15 @@ pub fn to_control(buf: &[u8], at: usize) -> usize {
     find(buf, at, |bytes| is_control(bytes) | is(bytes, 0x7f))
 }
 
+/// Returns the offset of the first byte from `at` on that is a control character, a blank or not ASCII, or the end.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub fn to_invisible(buf: &[u8], at: usize) -> usize {
+    find(buf, at, |bytes| {
+        let offsets = bytes - u8x16::splat(0x21);
+        !offsets.min(u8x16::splat(0x7e - 0x21)).simd_eq(offsets)
+    })
+}
+
 /// Returns the offset of the first byte from `at` on that is not a letter, digit, dash or underscore, or the end.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn to_no_name(buf: &[u8], at: usize) -> usize {
@@ -238,11 +247,12 @@ mod tests {
 
     #[test]
     fn every_byte_is_found_at_every_place_or_passed_over() {
-        let skips: [(Skip, Matters); 5] = [
+        let skips: [(Skip, Matters); 6] = [
             (to_special, |b| matches!(b, b'"' | b'\\' | 0..0x20 | 0x80..)),
             (to_escaped, |b| b == b'"' || b == b'\\' || b < 0x20),
             (|buf, at| to_either(buf, at, b'"', b'\\'), |b| b == b'"' || b == b'\\'),
             (to_control, |b| b < 0x20 || b == 0x7f),
+            (to_invisible, |b| !b.is_ascii_graphic()),
             (to_structure, |b| b"\"{}[]".contains(&b)),
         ];
         for (skip, matters) in skips {

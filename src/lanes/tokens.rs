@@ -2,7 +2,7 @@
 //! of the costs.
 
 use super::LANES;
-use wide::u8x16;
+use wide::{u8x16, u16x8};
 
 /// Most bytes that [`piece`] accepts.
 pub const PIECE: usize = 12 * LANES;
@@ -10,6 +10,8 @@ pub const PIECE: usize = 12 * LANES;
 pub const BLOCK: usize = LANES;
 /// Minimum cost of a byte in parts of a token.
 pub const BYTE_PARTS: u8 = 8;
+/// Most that a byte costs in addition to that, wherever it is.
+const BYTE_MORE: u8 = 8;
 /// Fills up the last block and costs nothing. No text contains it.
 const FILLER: u8 = 0;
 
@@ -17,19 +19,16 @@ const FILLER: u8 = 0;
 /// them.
 #[cfg_attr(not(debug_assertions), inline)]
 pub fn block(text: u128, last: u8) -> u64 {
-    let old = u8x16::new((text << 8 | u128::from(last)).to_le_bytes());
-    let new = u8x16::new(text.to_le_bytes());
-    let mut parts = cost(old, new, class_of(old), class_of(new));
+    // Each byte of a block, or its class, with the one before it.
+    let behind = |bytes: u128, before: u8| u8x16::new((bytes << 8 | u128::from(before)).to_le_bytes());
+    let (old, new) = (behind(text, last), u8x16::new(text.to_le_bytes()));
+    let (class, each) = costs(new);
+    let after = behind(u128::from_le_bytes(class.to_array()), CLASSES[usize::from(last)]);
+    let mut parts = each + begun(old, new, after, class);
     if (old | new).to_bitmask() != 0 {
-        parts += wide_cost(old, new);
+        parts += wide_cost(old, new, class);
     }
-    let [low, high] = [parts.to_array().first_chunk().copied(), parts.to_array().last_chunk().copied()];
-    let pairs = |half: Option<[u8; 8]>| {
-        let half = u64::from_le_bytes(half.unwrap_or_default());
-        (half & EVERY_OTHER) + (half >> 8 & EVERY_OTHER)
-    };
-    // Four sums of sixteen bits each, added up in the highest.
-    (pairs(low) + pairs(high)).wrapping_mul(0x0001_0001_0001_0001) >> 48
+    pairs(parts).reduce_add().into()
 }
 
 /// True if there is a backslash among bytes that [`packed`] returned.
@@ -45,6 +44,8 @@ pub fn backslash(text: u128, from: u32) -> Option<u32> {
     (found != 0).then(|| found.trailing_zeros() + from)
 }
 
+const _: () = assert!(PIECE / LANES * (BYTE_PARTS + BYTE_MORE) as usize <= u8::MAX as usize);
+
 /// Cost in parts of a token of at most [`PIECE`] bytes. `last` is the byte before them.
 pub fn piece(piece: &[u8], last: u8) -> u64 {
     const ROOM: usize = 1 + PIECE;
@@ -55,29 +56,33 @@ pub fn piece(piece: &[u8], last: u8) -> u64 {
     let length = piece.len().next_multiple_of(LANES);
     let (old, new) = (text[..length].as_chunks().0, text[1..=length].as_chunks().0);
     let mut classes = [NONE; ROOM];
-    classes[0] = class_of(u8x16::splat(last)).to_array()[0];
-    let (after, mut highest) = (classes[1..=length].as_chunks_mut().0, u8x16::splat(0));
-    for (class, new) in after.iter_mut().zip(new) {
-        let bytes = u8x16::new(*new);
-        (*class, highest) = (class_of(bytes).to_array(), highest | bytes);
+    classes[0] = CLASSES[usize::from(last)];
+    let (after, mut highest, mut bytes) = (classes[1..=length].as_chunks_mut().0, u8x16::splat(last), all(0));
+    for (after, new) in after.iter_mut().zip(new) {
+        let new = u8x16::new(*new);
+        let (class, each) = costs(new);
+        // Does not overflow, as asserted above.
+        (*after, highest, bytes) = (class.to_array(), highest | new, bytes + each);
     }
-    let is_ascii = last < 0x80 && highest.to_bitmask() == 0;
+    let is_ascii = highest.to_bitmask() == 0;
     let (after, class) = (classes[..length].as_chunks().0, classes[1..=length].as_chunks().0);
-    let mut sum = 0;
+    let mut sums = pairs(bytes);
     for ((old, new), (after, class)) in old.iter().zip(new).zip(after.iter().zip(class)) {
-        let (old, new) = (u8x16::new(*old), u8x16::new(*new));
-        let mut parts = cost(old, new, u8x16::new(*after), u8x16::new(*class));
+        let (old, new, class) = (u8x16::new(*old), u8x16::new(*new), u8x16::new(*class));
+        let mut parts = begun(old, new, u8x16::new(*after), class);
         if !is_ascii {
-            parts += wide_cost(old, new);
+            parts += wide_cost(old, new, class);
         }
-        // The compiler has a single instruction for this sum.
-        sum += u64::from(parts.to_array().map(u16::from).iter().sum::<u16>());
+        sums += pairs(parts);
     }
-    sum
+    sums.reduce_add().into()
 }
 
-/// Mask of every other byte of eight.
-const EVERY_OTHER: u64 = 0x00ff_00ff_00ff_00ff;
+/// Adds each of the upper eight bytes to one of the lower, in sixteen bits.
+#[inline(always)]
+fn pairs(parts: u8x16) -> u16x8 {
+    u16x8::from_u8x16_low(parts) + u16x8::from_u8x16_high(parts)
+}
 
 /// Returns at most sixteen bytes as a number, the first byte lowest. Missing bytes cost nothing.
 #[inline(always)]
@@ -94,25 +99,37 @@ pub fn packed(raw: &[u8]) -> u128 {
     raw.iter().rev().fold(0, |text, byte| text << 8 | u128::from(*byte))
 }
 
-/// Cost in parts of a token of sixteen bytes, each after the byte in `old`, with the classes of both.
+/// Classes of sixteen bytes, and the cost in parts of a token of each byte for itself.
 ///
-/// Every byte costs a little, and the first of its class more: a word is about a token, a long one more. Three digits
-/// are about a token. A letter and a mark cost at least a fifth of the most expensive ones.
+/// Every byte costs a little, and the first of its class more ([`begun`]): a word is about a token, a long one more.
+/// Three digits are about a token. A letter and a mark cost at least a fifth of the most expensive ones.
 #[inline(always)]
-fn cost(old: u8x16, new: u8x16, after: u8x16, class: u8x16) -> u8x16 {
-    let (is_same, is_letter) = (after.simd_eq(class), is(class, LETTER));
-    let begun = class & !is_same;
-    let more = is_letter & all(2) | is(class, DIGIT) & all(8) | is(class, MARK) & all(5);
-    let capital = is(old & !new & all(0x20), 0x20) & is_letter & is_same & all(16);
-    begun + (all(BYTE_PARTS) & !is(new, FILLER)) + more + capital
+fn costs(bytes: u8x16) -> (u8x16, u8x16) {
+    let within = |offsets: u8x16, most: u8| offsets.min(all(most)).simd_eq(offsets);
+    let is_letter = within((bytes | all(0x20)) - all(b'a'), 25);
+    let is_digit = within(bytes - all(b'0'), 9);
+    let is_mark = within(bytes - all(0x21), 0x5e) & !(is_letter | is_digit);
+    let is_line = within(bytes - all(1), 0x1e);
+    let class = is_letter & all(LETTER) | is_digit & all(DIGIT) | is_mark & all(MARK) | is_line & all(LINE);
+    let more = is_letter & all(2) | is_digit & all(BYTE_MORE) | is_mark & all(5);
+    (class, (all(BYTE_PARTS) & !is(bytes, FILLER)) + more)
+}
+
+/// Additional cost of the first byte of each run of a class, and of a capital after a small letter. Each byte of `new`
+/// is behind the one in `old`; `after` and `class` are the classes of both.
+#[inline(always)]
+fn begun(old: u8x16, new: u8x16, after: u8x16, class: u8x16) -> u8x16 {
+    let is_same = after.simd_eq(class);
+    let capital = is(old & !new & all(0x20), 0x20) & is(class, LETTER) & is_same & all(16);
+    (class & !is_same) + capital
 }
 
 /// Additional cost if some bytes are not ASCII, modulo 256. An ideograph is a little less than a token, a letter of
 /// another script half a token, an emoji two. A letter after one of them begins no word.
 #[inline(always)]
-fn wide_cost(old: u8x16, new: u8x16) -> u8x16 {
+fn wide_cost(old: u8x16, new: u8x16, class: u8x16) -> u8x16 {
     let from = |least: u8| new.max(all(least)).simd_eq(new);
-    let within = old.max(all(0x80)).simd_eq(old) & is(class_of(new), LETTER) & all(LETTER);
+    let within = old.max(all(0x80)).simd_eq(old) & is(class, LETTER) & all(LETTER);
     (from(0xc0) & all(14)) + (from(0xe0) & all(16)) + (from(0xf0) & all(66)) - within
 }
 
@@ -126,16 +143,21 @@ const LINE: u8 = 17;
 /// Blanks, the filler, and bytes that are not ASCII.
 const NONE: u8 = 0;
 
-/// Returns the class of each byte, independent of its neighbours.
-#[inline(always)]
-fn class_of(bytes: u8x16) -> u8x16 {
-    let within = |offsets: u8x16, most: u8| offsets.min(all(most)).simd_eq(offsets);
-    let is_letter = within((bytes | all(0x20)) - all(b'a'), 25);
-    let is_digit = within(bytes - all(b'0'), 9);
-    let is_mark = within(bytes - all(0x21), 0x5e) & !(is_letter | is_digit);
-    let is_line = within(bytes - all(1), 0x1e);
-    is_letter & all(LETTER) | is_digit & all(DIGIT) | is_mark & all(MARK) | is_line & all(LINE)
-}
+/// Class of each byte, as [`costs`] returns it.
+static CLASSES: [u8; 256] = {
+    let (mut classes, mut byte) = ([NONE; 256], 1);
+    while byte < 0x80 {
+        classes[byte] = match byte as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' => LETTER,
+            b'0'..=b'9' => DIGIT,
+            0x21.. => MARK,
+            b' ' => NONE,
+            _ => LINE,
+        };
+        byte += 1;
+    }
+    classes
+};
 
 #[inline(always)]
 fn is(bytes: u8x16, byte: u8) -> u8x16 {

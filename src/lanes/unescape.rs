@@ -17,38 +17,46 @@ pub fn unescaped(mut text: u128, mut length: usize) -> (u128, usize, usize) {
         // The character after the backslash, and everything behind it.
         let behind = text >> (8 * at) >> 8;
         let before = text & ((1 << (8 * at)) - 1);
-        let plain = match behind as u8 {
-            b'n' => b'\n',
-            b't' => b'\t',
-            b'r' => b'\r',
-            byte @ (b'"' | b'\\' | b'/') => byte,
-            _ => return (before, at as usize, at as usize + removed),
-        };
+        let Some(plain) = of_letter(behind as u8) else { return (before, at as usize, at as usize + removed) };
         text = before | ((behind & !0xff) | u128::from(plain)) << (8 * at);
         (length, from, removed) = (length - 1, at + 1, removed + 1);
     }
     (text, length, length + removed)
 }
 
+/// Character that a backslash before this letter stands for.
+#[inline(always)]
+fn of_letter(letter: u8) -> Option<u8> {
+    match letter {
+        b'n' => Some(b'\n'),
+        b't' => Some(b'\t'),
+        b'r' => Some(b'\r'),
+        b'"' | b'\\' | b'/' => Some(letter),
+        _ => None,
+    }
+}
+
 /// Appends the text that `raw` stands for to the first `length` bytes of `text`, until there may not be enough space or
 /// an escape follows that is not a common one. Returns the new length and the rest of `raw`.
 pub fn unescape_into<'a>(mut raw: &'a [u8], text: &mut [u8; PIECE], mut length: usize) -> (usize, &'a [u8]) {
     while !raw.is_empty() && length + BLOCK <= PIECE {
-        let block = &raw[..raw.len().min(BLOCK)];
-        let (bytes, count, taken) = match unescaped(packed(block), block.len()) {
-            (_, _, 0) => match unicode(raw) {
-                Some(char) => {
-                    let mut space = [0; 4];
-                    let bytes = char.encode_utf8(&mut space).as_bytes();
-                    (packed(bytes), bytes.len(), UNICODE)
-                }
-                None => break,
-            },
-            unescaped => unescaped,
-        };
-        text[length..length + BLOCK].copy_from_slice(&bytes.to_le_bytes());
-        length += count;
-        raw = &raw[taken..];
+        let block = raw.first_chunk().map_or_else(|| packed(raw), |block| u128::from_le_bytes(*block));
+        // The bytes behind the plain ones are overwritten.
+        text[length..length + BLOCK].copy_from_slice(&block.to_le_bytes());
+        let escape = backslash(block, 0);
+        let plain = escape.map_or(raw.len().min(BLOCK), |at| at as usize);
+        (length, raw) = (length + plain, &raw[plain..]);
+        if escape.is_none() {
+            continue;
+        }
+        if let Some(byte) = raw.get(1).and_then(|letter| of_letter(*letter)) {
+            text[length] = byte;
+            (length, raw) = (length + 1, &raw[2..]);
+        } else if plain == 0 {
+            let Some(char) = unicode(raw) else { break };
+            length += char.encode_utf8(&mut text[length..]).len();
+            raw = &raw[UNICODE..];
+        }
     }
     (length, raw)
 }

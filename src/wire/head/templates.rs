@@ -9,6 +9,7 @@
 use super::{Framing, HeaderField, RequestHead};
 use crate::base::ring::Ring;
 use crate::wire::Span;
+use lanes::skip::to_invisible;
 
 /// Maximum number of heads kept. The oldest is replaced.
 const KEPT_MAX: usize = 8;
@@ -83,7 +84,7 @@ impl HeadTemplates {
 }
 
 fn is_visible(text: &[u8]) -> bool {
-    text.iter().fold(true, |all, byte| all & (byte.wrapping_sub(0x21) <= 0x7e - 0x21))
+    to_invisible(text, 0) == text.len()
 }
 
 /// Returns the constant parts of a head; `None` if it is not to be kept.
