@@ -7,6 +7,7 @@
 
 use crate::wire::Span;
 use crate::wire::json::{is_string_inside, string_end};
+use lanes::skip::to_either;
 use std::ops::Range;
 
 /// Name of the events with a message's text.
@@ -208,7 +209,6 @@ impl EventTemplate {
     pub(super) fn render(&self, text: &[u8], out: &mut Vec<u8>) {
         let sent = &self.bytes[usize::from(self.prefix) + usize::from(self.suffix)..];
         let (before, after) = sent.split_at(usize::from(self.sent_prefix));
-        out.reserve(sent.len() + text.len());
         out.extend_from_slice(before);
         out.extend_from_slice(text);
         out.extend_from_slice(after);
@@ -221,8 +221,8 @@ pub(super) fn behind<'a, const N: usize>(begin: &[u8; N], buf: &'a [u8]) -> Opti
     buf.split_first_chunk().and_then(|(first, rest)| (first == begin).then_some(rest))
 }
 
-fn has_line_end(data: &[u8]) -> bool {
-    data.iter().any(|byte| matches!(byte, b'\n' | b'\r'))
+pub(super) fn has_line_end(data: &[u8]) -> bool {
+    to_either(data, 0, b'\n', b'\r') < data.len()
 }
 
 /// End of the whole number at the front of `bytes`, in JSON's form.

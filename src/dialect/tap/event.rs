@@ -10,7 +10,7 @@ use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::events::members;
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
-use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind};
+use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind, has_line_end};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
@@ -414,6 +414,9 @@ fn idle(dialect: Dialect, frame: &Frame<'_>, out: &mut Vec<u8>) {
 
 /// Joins data that arrived in several lines: in JSON a line feed between tokens is equivalent to a space.
 fn join_lines(json: &mut [u8]) {
+    if !has_line_end(json) {
+        return;
+    }
     for byte in json {
         if *byte == b'\n' || *byte == b'\r' {
             *byte = b' ';
