@@ -94,20 +94,31 @@ pub fn write_chunk(out: &mut Vec<u8>, payload: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Hexadecimal digit of `length` at a place.
+#[inline]
+fn digit(length: usize, place: u32) -> u8 {
+    b"0123456789abcdef"[length >> (4 * place) & 15]
+}
+
 /// Appends the line that begins a chunk of `length` bytes, which must not be 0. The payload and a line break follow.
+#[inline]
 pub fn write_chunk_size(out: &mut Vec<u8>, length: usize) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |place: u32| DIGITS[length >> (4 * place) & 15];
     match length {
         // Nearly all chunks have such a length.
-        0x10..0x100 => out.extend_from_slice(&[digit(1), digit(0), b'\r', b'\n']),
-        0x100..0x1000 => out.extend_from_slice(&[digit(2), digit(1), digit(0), b'\r', b'\n']),
-        _ => {
-            let places = (usize::BITS - length.leading_zeros()).div_ceil(4);
-            out.extend((0..places).rev().map(digit));
-            out.extend_from_slice(b"\r\n");
-        }
+        0x10..0x100 => out.extend_from_slice(&[digit(length, 1), digit(length, 0), b'\r', b'\n']),
+        _ => write_other_size(out, length),
     }
+}
+
+#[inline(never)]
+fn write_other_size(out: &mut Vec<u8>, length: usize) {
+    if let 0x100..0x1000 = length {
+        let digits = [digit(length, 2), digit(length, 1), digit(length, 0), b'\r', b'\n'];
+        return out.extend_from_slice(&digits);
+    }
+    let places = (usize::BITS - length.leading_zeros()).div_ceil(4);
+    out.extend((0..places).rev().map(|place| digit(length, place)));
+    out.extend_from_slice(b"\r\n");
 }
 
 /// End of a chunked body without trailers.

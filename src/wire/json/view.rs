@@ -4,7 +4,7 @@
 //! useful. Called by `dialect` if a value is read instead of only passed on.
 
 use super::unescape::{eq_unescaped, has_escape, unescape};
-use lanes::skip::{to_quote, to_structure};
+use lanes::skip::{to_quote, to_special_near, to_structure};
 use std::borrow::Cow;
 
 /// Kind of a value.
@@ -246,9 +246,12 @@ impl<'a> Iterator for Members<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = skip_filler(self.0);
-        let end = value_len(rest);
-        let key = Raw(rest.get(..end)?).string()?;
-        let rest = skip_filler(&rest[end..]);
+        if rest.first() != Some(&b'"') {
+            return None;
+        }
+        let end = quote(rest);
+        let (key, rest) = (rest.get(1..end)?, rest.get(end + 1..)?);
+        let rest = skip_filler(rest);
         let len = value_len(rest);
         self.0 = &rest[len..];
         (len > 0).then(|| (key, Raw(&rest[..len])))
@@ -297,11 +300,18 @@ fn skip_filler(bytes: &[u8]) -> &[u8] {
     &bytes[filler.unwrap_or(bytes.len())..]
 }
 
+/// Returns the offset of the quote that ends the string at the front, or the end. Most strings are short.
+#[inline]
+fn quote(bytes: &[u8]) -> usize {
+    let near = to_special_near(bytes, 1);
+    if bytes.get(near) == Some(&b'"') { near } else { to_quote(bytes, 1) }
+}
+
 /// Returns the length of the value at the front; 0 if there is none.
 #[inline]
 fn value_len(bytes: &[u8]) -> usize {
     match bytes.first() {
-        Some(b'"') => (to_quote(bytes, 1) + 1).min(bytes.len()),
+        Some(b'"') => (quote(bytes) + 1).min(bytes.len()),
         Some(b'{' | b'[') => container_len(bytes),
         Some(b'}' | b']') | None => 0,
         Some(_) => {
