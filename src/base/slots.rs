@@ -74,7 +74,7 @@ impl<T, N> Slots<T, N> {
     }
 
     /// Stores `value` and returns its name.
-    #[inline] // else large tenants are copied once more
+    #[inline(always)] // else large tenants are copied once more
     pub fn insert(&mut self, value: T) -> Id<N> {
         let free = self.free;
         self.len += 1;

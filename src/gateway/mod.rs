@@ -481,6 +481,7 @@ impl Core for Gateway {
         true
     }
 
+    #[inline]
     fn unsent(&self, conn: Conn) -> &[u8] {
         match conn.side {
             Side::Client => self.clients.get(client_id(conn)).map_or(&[], |client| client.unsent()),

@@ -33,8 +33,11 @@ impl RequestId {
 
     /// Returns the 16 bytes stored in the ledger.
     pub(crate) fn raw(&self) -> [u8; 16] {
-        let digit = |byte: u8| if byte < b'a' { byte - b'0' } else { byte - b'a' + 10 };
-        std::array::from_fn(|at| digit(self.0[4 + 2 * at]) << 4 | digit(self.0[5 + 2 * at]))
+        let mut raw = [0; 16];
+        for (raw, digits) in raw.as_chunks_mut().0.iter_mut().zip(self.0[4..].as_chunks().0) {
+            *raw = unhex(*digits).to_be_bytes();
+        }
+        raw
     }
 
     /// Returns the text that clients see, in bytes.
@@ -58,6 +61,17 @@ fn hex(value: u32) -> [u8; 8] {
     digits = (digits << 4 | digits) & 0x0f0f_0f0f_0f0f_0f0f;
     let letters = (digits + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
     (digits + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
+}
+
+/// Reverse of [`hex`].
+#[inline]
+fn unhex(digits: [u8; 8]) -> u32 {
+    let digits = u64::from_be_bytes(digits);
+    let letters = digits >> 6 & 0x0101_0101_0101_0101;
+    let mut value = (digits & 0x0f0f_0f0f_0f0f_0f0f) + 9 * letters;
+    value = (value >> 4 | value) & 0x00ff_00ff_00ff_00ff;
+    value = (value >> 8 | value) & 0x0000_ffff_0000_ffff;
+    (value >> 16 | value) as u32
 }
 
 /// Properties of a request's head that its answer needs.

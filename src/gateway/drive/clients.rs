@@ -48,7 +48,7 @@ impl Gateway {
             return self.drop_client(id);
         }
         if let Some(event) = client.push(data, &mut self.cx.pool) {
-            self.client_event(id, event);
+            self.client_event(id, &event);
         }
         self.advance(id);
     }
@@ -58,10 +58,9 @@ impl Gateway {
         loop {
             let Some(client) = self.clients.get_mut(id) else { return };
             let server = &self.cx.setup.config.server;
-            let Some(event) = client.next(server, &mut self.cx.head_templates, &mut self.cx.pool, self.cx.now.mono)
-            else {
-                break;
-            };
+            let event = client.next(server, &mut self.cx.head_templates, &mut self.cx.pool, self.cx.now.mono);
+            // By reference, because moving a head costs a copy.
+            let Some(event) = &event else { break };
             let is_part = matches!(event, ClientEvent::Body { complete: false });
             self.client_event(id, event);
             if is_part && self.clients.get(id).is_some_and(|client| client.exchange.is_some() || client.admin) {
@@ -86,15 +85,15 @@ impl Gateway {
         true
     }
 
-    fn client_event(&mut self, id: ClientId, event: ClientEvent) {
+    fn client_event(&mut self, id: ClientId, event: &ClientEvent) {
         let exchange = self.clients.get(id).and_then(|client| client.exchange);
         let server = &self.cx.setup.config.server;
         match event {
-            ClientEvent::Head(head) => self.begin(id, &head),
+            ClientEvent::Head(head) => self.begin(id, head),
             ClientEvent::Paused => self.paused.push_back(id),
             ClientEvent::BadHead(error) => self.refuse_headless(id, &Refusal::bad_http(error.status, error.reason)),
             ClientEvent::SlowHead => self.refuse_headless(id, &Refusal::head_too_slow(server.header_timeout)),
-            ClientEvent::Body { complete } => {
+            &ClientEvent::Body { complete } => {
                 let Some(client) = self.clients.get_mut(id) else { return };
                 let Some(exchange) = exchange else { return self.admin_body(id, complete) };
                 if complete {
@@ -114,7 +113,7 @@ impl Gateway {
                 }
             }
             ClientEvent::Lost => self.drop_client(id),
-            ClientEvent::Done(shut) => self.close_client(id, shut),
+            ClientEvent::Done(shut) => self.close_client(id, *shut),
             ClientEvent::Finished => self.cx.actions.push(Action::Finish(client_conn(id))),
             ClientEvent::Drained => {
                 if let Some(exchange) = exchange {
@@ -138,7 +137,7 @@ impl Gateway {
         let (drained, exchange, key) = (client.is_drained(), client.exchange, client.key());
         self.free_heavy(key);
         if let Some(event) = event {
-            self.client_event(id, event);
+            self.client_event(id, &event);
             return true;
         }
         if drained
@@ -173,7 +172,7 @@ impl Gateway {
     pub(crate) fn client_ended(&mut self, id: ClientId, how: Ending) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if let Some(event) = client.ended(how, &mut self.cx.pool) {
-            self.client_event(id, event);
+            self.client_event(id, &event);
         }
         self.arm(id);
     }
@@ -186,7 +185,7 @@ impl Gateway {
         let (drained, exchange) = (client.is_drained(), client.exchange);
         let event = client.expired(idle, &mut self.cx.pool, now);
         match (event, exchange) {
-            (Some(event), _) => self.client_event(id, event),
+            (Some(event), _) => self.client_event(id, &event),
             (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.due() <= now) => {
                 let unread = self.exchanges.get(exchange).and_then(Exchange::provider);
                 let unread = unread.is_some_and(|provider| !self.provider_wants_read(provider));
@@ -275,12 +274,11 @@ impl Gateway {
         if client.admin {
             return self.answer_admin(id, meta, head);
         }
-        let strayed = client.oddity == Some(Oddity::Strayed);
-        let mut exchange = Exchange::new(id, meta, &mut self.cx);
-        if strayed {
-            let refusal = Refusal::plain_http();
+        if client.oddity == Some(Oddity::Strayed) {
+            let (mut exchange, refusal) = (Exchange::new(id, meta, &mut self.cx), Refusal::plain_http());
             return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
         }
+        let exchange = Exchange::new(id, meta, &mut self.cx);
         self.authorize(exchange, head);
     }
 
@@ -371,7 +369,7 @@ impl Gateway {
         charge_unread(client, &mut self.cx.budget);
         let awaits_continue = client.awaits_continue(head);
         match begun {
-            Err(refusal) => self.client_event(cid, ClientEvent::BadBody(refusal)),
+            Err(refusal) => self.client_event(cid, &ClientEvent::BadBody(refusal)),
             Ok(()) if awaits_continue => {
                 self.send(cid, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
             }

@@ -255,7 +255,8 @@ pub(super) fn reached(
         (Concurrency, plan.concurrency, counts.running, counts.running),
     ];
     let mut found: Option<Limit> = None;
-    for (kind, value, count, settled) in kinds {
+    // By reference, because an array that is taken apart is copied first.
+    for &(kind, value, count, settled) in &kinds {
         if value > 0 && count >= value {
             let by = if settled >= value { LimitReason::Spent } else { LimitReason::Reserved };
             let limit = limit(kind, by, account, plan, of_group, now);
