@@ -125,10 +125,18 @@ impl Pool {
     }
 
     fn lend(&mut self) -> Box<BufStorage> {
-        let mut store = self.free.pop().unwrap_or_default();
-        if store.data.capacity() == 0 {
-            store.data = Vec::with_capacity(BLOCK);
+        match self.free.pop() {
+            Some(store) if store.data.capacity() > 0 => {
+                self.lent += store.data.capacity();
+                store
+            }
+            empty => self.lend_new(empty.unwrap_or_default()),
         }
+    }
+
+    #[inline(never)] // else a block that is there saves registers that only the allocation needs
+    fn lend_new(&mut self, mut store: Box<BufStorage>) -> Box<BufStorage> {
+        store.data = Vec::with_capacity(BLOCK);
         self.lent += store.data.capacity();
         store
     }
@@ -141,9 +149,20 @@ impl Pool {
     }
 
     fn take_back(&mut self, mut store: Box<BufStorage>) {
+        // Nearly all blocks are of this size, and the list has had as many of them before.
+        if store.data.capacity() == BLOCK && self.free.len() < self.free.capacity() {
+            self.lent -= BLOCK;
+            store.front = 0;
+            store.data.clear();
+            return self.free.push(store);
+        }
+        self.take_back_other(store);
+    }
+
+    #[inline(never)] // as above
+    fn take_back_other(&mut self, mut store: Box<BufStorage>) {
         let capacity = store.data.capacity();
         store.front = 0;
-        // Nearly all blocks are of this size.
         if capacity == BLOCK && self.free.len() < FREE_MAX {
             self.lent -= BLOCK;
             store.data.clear();

@@ -50,7 +50,8 @@ impl Clock {
 #[inline]
 fn ticks() -> u64 {
     let at = clock_gettime(ClockId::Monotonic);
-    at.tv_sec.unsigned_abs() * 1_000_000 + at.tv_nsec.unsigned_abs() / 1000
+    // Neither part is ever negative.
+    at.tv_sec as u64 * 1_000_000 + at.tv_nsec as u64 / 1000
 }
 
 #[inline]

@@ -65,6 +65,7 @@ impl Transport {
     }
 
     /// Reads at most about `room` bytes, with one `recv`.
+    #[inline]
     pub fn fill(&mut self, scratch: &mut Scratch, room: usize) -> Fill {
         let asked = room.min(scratch.raw.len());
         let raw = &mut scratch.raw[..asked];
@@ -89,6 +90,7 @@ impl Transport {
     }
 
     /// Writes as much of `data` as the socket takes; an error means that the connection is broken.
+    #[inline]
     pub fn send(&mut self, data: &[u8]) -> io::Result<Sent> {
         match self {
             Transport::Plain(socket) => send_plain(socket, data),
@@ -158,6 +160,7 @@ impl Transport {
     }
 }
 
+#[inline]
 fn send_plain(socket: &TcpStream, data: &[u8]) -> io::Result<Sent> {
     if data.is_empty() {
         return Ok(Sent { taken: 0, blocked: false });

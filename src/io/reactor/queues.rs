@@ -27,15 +27,21 @@ impl RunQueue {
             return;
         }
         link.set(Flags::QUEUED);
+        match link.has(Flags::DIALING.and(Flags::SHAKING).and(Flags::BULK)) {
+            true => self.line_up_apart(id, link),
+            false => self.ready.push_back(id),
+        }
+    }
+
+    #[inline(never)]
+    fn line_up_apart(&mut self, id: Id<Link>, link: &Link) {
         // A dial has a deadline, and the queue may be longer than an iteration.
         if link.has(Flags::DIALING) {
             self.ready.push_front(id);
         } else if link.has(Flags::SHAKING) {
             self.shaking.push_back(id);
-        } else if link.has(Flags::BULK) {
-            self.bulk.push_back(id);
         } else {
-            self.ready.push_back(id);
+            self.bulk.push_back(id);
         }
     }
 
