@@ -213,20 +213,19 @@ impl Reported {
     }
 
     fn of_response(usage: Raw<'_>) -> Reported {
-        let names = ["input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details", "total_tokens"];
-        let [input, output, of_input, of_output, total] = usage.pick(names);
-        let [cache_read, cache_write] = cached_of(of_input.unwrap_or(Raw::NULL));
-        let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
-        let prompt = input.and_then(tokens);
-        let reported = Reported {
-            input: prompt.map(|input| input.checked_sub(cached).unwrap_or(input)),
-            cache_read,
-            cache_write,
-            output: output.and_then(tokens),
-            reasoning: of_output.and_then(|details| details.get("reasoning_tokens")).and_then(small_count),
-            ..Reported::default()
-        };
-        reported.with_hidden(prompt, total.and_then(tokens))
+        let mut seen = ChatUsage::default();
+        for (name, value) in usage.members() {
+            let chat = match K::of(name) {
+                K::InputTokens => K::PromptTokens,
+                K::OutputTokens => K::CompletionTokens,
+                K::InputTokensDetails => K::PromptTokensDetails,
+                K::OutputTokensDetails => K::CompletionTokensDetails,
+                K::TotalTokens => K::TotalTokens,
+                _ => continue,
+            };
+            seen.member(chat, value);
+        }
+        seen.reported()
     }
 
     /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`. Its top level is the sum of
