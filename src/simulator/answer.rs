@@ -130,7 +130,10 @@ impl SimulatedAnswer {
                     if due > now.mono {
                         return Wait::Until(due);
                     }
-                    self.begin(out, stats, now);
+                    match self.ask.directives.fails() {
+                        true => self.fail(out, stats),
+                        false => self.begin(out, stats, now),
+                    }
                 }
                 AnswerStage::Start | AnswerStage::Tokens | AnswerStage::Finish if self.fault(out, now) => {}
                 AnswerStage::Start => {
@@ -178,10 +181,33 @@ impl SimulatedAnswer {
     fn head_due(&self) -> Mono {
         let d = &self.ask.directives;
         match (d.stall_head, self.is_streamed()) {
+            _ if d.fails() => self.body_start(),
             (true, _) => Mono::NEVER,
             (false, true) => self.body_start(),
             (false, false) => self.token_due(self.ask.script.tokens).max(self.body_start()),
         }
+    }
+
+    /// Writes the error that the request asks for.
+    fn fail(&mut self, out: &mut Vec<u8>, stats: &mut SimulatorStats) {
+        stats.failed += 1;
+        let wanted = &self.ask.directives;
+        let status = wanted.status.unwrap_or(502);
+        let message = wanted.message.as_deref().unwrap_or("the simulated provider was told to fail");
+        let mut extra = wanted.retry_after.map_or(String::new(), |seconds| format!("retry-after: {seconds}\r\n"));
+        if !self.keep_alive {
+            extra.push_str("connection: close\r\n");
+        }
+        let (kind, body) = match wanted.html {
+            true => (
+                "text/html",
+                format!("<html><head><title>{status}</title></head><body><h1>{message}</h1></body></html>"),
+            ),
+            false => ("application/json", error_body(self.ask.shape, status, message, self.id.serial)),
+        };
+        out.extend_from_slice(response_head(self.id.serial, status, kind, &extra, body.len()).as_bytes());
+        out.extend_from_slice(body.as_bytes());
+        self.stage = AnswerStage::Done((!self.keep_alive).then_some(Shut::Clean));
     }
 
     fn begin(&mut self, out: &mut Vec<u8>, stats: &mut SimulatorStats, now: Now) {
@@ -367,5 +393,21 @@ impl SimulatedAnswer {
         } else {
             out.extend_from_slice(&self.event);
         }
+    }
+}
+
+/// Head of a response whose body is complete. `extra` are more header lines.
+pub(super) fn response_head(serial: u64, status: u16, kind: &str, extra: &str, length: usize) -> String {
+    format!(
+        "HTTP/1.1 {status} Simulated\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\
+         x-request-id: req_sim_{serial}\r\n{extra}\r\n"
+    )
+}
+
+/// Body of an error in the form of the API `shape`.
+pub(super) fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String {
+    match shape {
+        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => chat::error_body(status, message),
+        Dialect::Messages => messages::error_body(status, message, serial),
     }
 }

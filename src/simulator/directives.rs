@@ -65,6 +65,11 @@ impl Directives {
         Ok(all)
     }
 
+    /// True if the answer is an error.
+    pub fn fails(&self) -> bool {
+        self.html || self.status.is_some_and(|status| status != 200)
+    }
+
     fn switch(&mut self, name: &str) -> bool {
         let flag = match name {
             "echo" => &mut self.echo,

@@ -1,11 +1,11 @@
 //! A connection of the provider: reads requests in order, refuses invalid ones, and gives answers one after another.
 //! Never answers a pipelined request before the earlier one.
 
-use super::answer::{SimulatedAnswer, Wait};
+use super::answer::{SimulatedAnswer, Wait, error_body, response_head};
 use super::ask::{self, Complaint};
 use super::settings::SimulatorSettings;
 use super::stats::{Last, SimulatorStats, credential};
-use super::{chat, messages, signature};
+use super::{chat, signature};
 use crate::base::buf::{Buf, Pool};
 use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
 use crate::base::seam::Shut;
@@ -280,34 +280,10 @@ impl SimulatorLink {
     }
 
     fn begin(&mut self, shared: &mut Shared, ask: ask::SimulatedRequest, head: &RequestHead, now: Now) {
-        let wanted = &ask.directives;
-        if wanted.status.is_some_and(|status| status != 200) || wanted.html {
-            return self.fail(shared, &ask, head);
-        }
         let pace = shared.settings.pace;
         let answer = SimulatedAnswer::new(ask, shared.serial, pace, head.http11, head.keep_alive, now);
         self.drip = answer.drip();
         self.answer = Some(Box::new(answer));
-    }
-
-    /// Writes the error that the request asks for.
-    fn fail(&mut self, shared: &mut Shared, ask: &ask::SimulatedRequest, head: &RequestHead) {
-        shared.stats.failed += 1;
-        let wanted = &ask.directives;
-        self.drip = wanted.drip.unwrap_or(0) as usize;
-        let status = wanted.status.unwrap_or(502);
-        let message = wanted.message.as_deref().unwrap_or("the simulated provider was told to fail");
-        let mut extra = wanted.retry_after.map_or(String::new(), |seconds| format!("retry-after: {seconds}\r\n"));
-        if wanted.close || !head.keep_alive {
-            extra.push_str("connection: close\r\n");
-            self.ending = Some(Shut::Clean);
-        }
-        if wanted.html {
-            let page = format!("<html><head><title>{status}</title></head><body><h1>{message}</h1></body></html>");
-            return self.respond(shared, status, "text/html", &extra, &page);
-        }
-        let body = error_body(ask.shape, status, message, shared.serial);
-        self.respond(shared, status, "application/json", &extra, &body);
     }
 
     fn complain(&mut self, shared: &mut Shared, shape: Dialect, complaint: &Complaint) {
@@ -319,25 +295,13 @@ impl SimulatorLink {
     }
 
     fn respond(&mut self, shared: &mut Shared, status: u16, kind: &str, extra: &str, body: &str) {
-        let (serial, length) = (shared.serial, body.len());
-        let head = format!(
-            "HTTP/1.1 {status} Simulated\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\
-             x-request-id: req_sim_{serial}\r\n{extra}\r\n"
-        );
-        self.tx.push(&mut shared.pool, head.as_bytes());
+        self.tx.push(&mut shared.pool, response_head(shared.serial, status, kind, extra, body.len()).as_bytes());
         self.tx.push(&mut shared.pool, body.as_bytes());
     }
 }
 
 fn complaint(status: u16, message: &str) -> Complaint {
     Complaint { status, message: message.to_owned(), of_gemini: false }
-}
-
-fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String {
-    match shape {
-        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => chat::error_body(status, message),
-        Dialect::Messages => messages::error_body(status, message, serial),
-    }
 }
 
 /// Returns the endpoint of a path. Any prefix may precede it, as in base URLs of real providers.

@@ -295,6 +295,11 @@ fn a_pace_is_kept_streamed_and_whole() {
     world.send(&ask(CHAT, "#sim tokens=5 pace=0 delay=40", true)).pass(Duration::from_millis(39));
     assert!(world.received.is_empty());
     world.pass(Duration::from_millis(1)).answer();
+    for (words, status) in [("status=429", 429), ("html", 502)] {
+        world.send(&ask(CHAT, &format!("#sim {words} delay=40"), true)).pass(Duration::from_millis(39));
+        assert!(world.received.is_empty());
+        assert_eq!(world.pass(Duration::from_millis(1)).answer().0.status, status);
+    }
 }
 
 #[test]
