@@ -3,7 +3,7 @@
 
 use super::blocking_http::{HttpResponse, NoAnswer};
 use super::discover;
-use super::output::{Failure, clean, print};
+use super::output::{self, Failure, clean, print};
 use super::provider_client::{ANSWER, Asker, base_path, encoded, get, list_path, request, send};
 use crate::io::clock::Clock;
 use crate::io::tls::blocking::Trouble;
@@ -94,7 +94,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     }
     if let (Some(_), false) = (&provider.discover, bad) {
         let (word, said) = match discover::ask(provider, security) {
-            Ok(list) => ("ok", format!("{} models of its list for the catalog", list.models.len())),
+            Ok(list) => ("ok", format!("{} of its list for the catalog", output::models(list.models.len()))),
             Err(no) => ("hint", format!("its list cannot be used: {}", no.why)),
         };
         // Writing to a String cannot fail.
@@ -184,7 +184,7 @@ fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut 
     let text = |value: &Value| value.as_str().map(str::to_string);
     let listed = |entry: &Value| Some(ListedModel { id: text(&entry["id"])?, ends: text(&entry["shutdown_date"]) });
     let models: Vec<ListedModel> = entries.iter().filter_map(listed).collect();
-    let found = Found::Good(format!("200, {} models", models.len()));
+    let found = Found::Good(format!("200, {}", output::models(models.len())));
     *list = Some(models);
     found
 }

@@ -4,7 +4,7 @@
 use super::args::ConfigArg;
 use super::blocking_http::{ServerAddress, ask};
 use super::load;
-use super::output::{Failure, clean, print, remark};
+use super::output::{Failure, clean, models, print, remark};
 use crate::io::tls::Security;
 use crate::policy::catalog::{TOKENS_MAX, is_bad};
 use crate::policy::config::units::quoted;
@@ -191,7 +191,7 @@ impl Local {
 
     /// Line of output about the server.
     fn found(&self) -> String {
-        let mut text = format!("found {} on port {} with {} models", self.title, self.port, self.models.len());
+        let mut text = format!("found {} on port {} with {}", self.title, self.port, models(self.models.len()));
         if self.more > 0 {
             let _ = write!(text, "; {} more are left out: name them in the file", self.more);
         }

@@ -281,6 +281,11 @@ impl<'a> Table<'a> {
     }
 }
 
+/// Returns a number of models with its noun.
+pub fn models(count: usize) -> String {
+    format!("{count} model{}", if count == 1 { "" } else { "s" })
+}
+
 /// A count with a thin structure for the eye, as people write it: `1 234 567`.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();

@@ -303,8 +303,8 @@ fn anthropic_model_list_is_read_next_to_a_chat_endpoint() {
     fs::write(folder.path().join("tollgate.toml"), named + &misspelt).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[]);
     for said in [
-        "ok: 200, 1 models",
-        "ok: discover: 1 models of its list",
+        "ok: 200, 1 model (",
+        "ok: discover: 1 model of its list",
         "ok: of-both -> claude-x: it is there",
         "FAILS: of-other -> claude-y: the provider has no such model; did you mean `claude-x`?",
     ] {

@@ -113,7 +113,7 @@ fn model_list_is_updated_kept_on_failure_and_shown() {
     assert_eq!(marks.iter().filter(|mark| mark.as_bool() == Some(true)).count(), 1);
     assert!(h.done(&["check"]).contains("5 models and what one provider lists"), "{}", h.done(&["check"]));
     let checked = h.command(&["check", "--connect"]).out;
-    assert!(checked.contains("ok: discover: 1 models of its list for the catalog"), "{checked}");
+    assert!(checked.contains("ok: discover: 1 model of its list for the catalog"), "{checked}");
     let narrow = h.key_with(&["--models", "l/qwen,l/later"]);
     assert_eq!(ids(&h, &narrow), ["l/qwen"]);
     assert_ne!(h.command(&["keys", "issue", "--name", "n", "--models", "other/qwen"]).code, 0);
