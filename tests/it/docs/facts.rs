@@ -176,6 +176,27 @@ fn container_examples_expose_their_dashboard() {
     }
 }
 
+/// A stop takes `drain_lead`, `drain_timeout`, and up to 30 seconds in which a locked ledger is waited for.
+#[test]
+fn examples_wait_for_the_last_usage_records() {
+    let seconds = |text: &str, name: &str, default: u64| {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let Some((_, rest)) = words.split_once(&format!(" {name}")) else { return default };
+        let rest = rest.trim_start_matches([' ', '=', ':', '"']);
+        rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap()].parse::<u64>().unwrap()
+    };
+    for (text, name) in [
+        (include_str!("../../../scripts/examples/compose.yaml"), "stop_grace_period"),
+        (include_str!("../../../scripts/examples/kubernetes.yaml"), "terminationGracePeriodSeconds"),
+        (include_str!("../../../scripts/examples/kubernetes-redis.yaml"), "terminationGracePeriodSeconds"),
+        (include_str!("../../../scripts/tollgate.service"), "TimeoutStopSec"),
+        (include_str!("../../../src/docs/how-to/docker.md"), "--time"),
+    ] {
+        let needed = seconds(text, "drain_lead =", 0) + seconds(text, "drain_timeout =", 30) + 30;
+        assert!(seconds(text, name, 0) >= needed, "{name} is shorter than {needed} s");
+    }
+}
+
 #[test]
 fn readme_is_short_and_has_the_clone_url_once() {
     assert!(README.lines().count() <= 150, "{}", README.lines().count());
