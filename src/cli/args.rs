@@ -57,7 +57,7 @@ pub struct CheckArgs {
     /// Request the models of every provider with its credential, and report what fails
     #[arg(long, conflicts_with = "print")]
     pub connect: bool,
-    /// Print the result as JSON
+    /// Print the result as JSON; not together with --print or --connect
     #[arg(long, conflicts_with_all = ["print", "connect"])]
     pub json: bool,
 }

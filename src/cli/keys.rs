@@ -133,7 +133,7 @@ pub struct RotateArgs {
     /// Id (the twelve characters after `live_`) or unique name of the key
     #[arg(value_name = "KEY")]
     pub key: String,
-    /// Time for which the old secret stays valid; 0s ends it immediately
+    /// Time for which the old secret stays valid; with 0s running gateways reject it within a second
     #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = GRACE)]
     pub grace: Duration,
     /// Print JSON: the key and its record

@@ -28,7 +28,7 @@ pub struct UsageArgs {
     #[command(flatten)]
     pub config: ConfigArg,
     /// Group by key, group, model, target, provider, day, endpoint, client, user, session or label:NAME, or by two of
-    /// them joined by a comma
+    /// them joined by a comma (user and session only with day)
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
     #[arg(default_value_if("user", ArgPredicate::IsPresent, "user"))]
     pub by: Breakdown,
@@ -44,7 +44,8 @@ pub struct UsageArgs {
     /// Only this model
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
-    /// Only this user, by the client's name or the report's; only with --since, --until, and --by user or day
+    /// Only this user, by the client's name or the report's; of the other filters it allows only --since and --until,
+    /// and --by only user, session or day
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// Only keys with this label

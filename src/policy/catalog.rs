@@ -142,10 +142,10 @@ pub struct Model {
     pub name: String,
     /// Owner that `GET /v1/models` shows. Default: the first target's provider.
     pub owned_by: String,
-    /// Date of publication.
+    /// Date of publication. Only clients that send `anthropic-version` see it in `GET /v1/models`.
     pub created: Unix,
     /// Context size in tokens, decimal (`"256K"`, `"1M"`) or binary (`"256Ki"`). Clients see it in `GET /v1/models`,
-    /// and a prompt reserves at most a quarter more. Tollgate does not reject longer prompts: the provider does.
+    /// and a prompt reserves at most 1.25 times this size. Tollgate does not reject longer prompts: the provider does.
     pub context: u64,
     /// Largest context of the model and its targets.
     pub largest: u64,
@@ -185,7 +185,7 @@ pub struct Model {
     /// Bound on completion tokens for providers that require one (shape `messages`), if the client sends none. A client
     /// of the Responses format gets `max_output_tokens` of the capabilities instead, if that is set.
     pub default_max_tokens: u64,
-    /// Most completion tokens that are reserved at admission for each answer.
+    /// Upper bound of the completion tokens that each answer reserves at admission.
     pub reserve_tokens: u64,
     /// Request fields that are removed before forwarding. Value: a list of names.
     pub drop_params: Vec<String>,
@@ -413,16 +413,17 @@ impl PromptCache {
 }
 
 section! {
-    /// Properties of a model that a translation needs. A route without translation needs only the name of the bound and
-    /// the role `developer`.
+    /// Properties of a model that a translation needs. A route without translation needs only the name of the bound,
+    /// the role `developer` and thought signatures.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct Capabilities {
         /// The model accepts `temperature` and `top_p`. Default: true; false for models of OpenAI and Azure called
         /// `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub sampling: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// The model accepts system messages after the first user message. If false, they are sent as user messages,
-        /// or in the system prompt if the client speaks Chat Completions; for shape `chat`, those at the beginning are
-        /// sent as one. Default: true for shape `chat`, false for `messages`.
+        /// The model accepts system messages after the first user message. If false: shape `chat` gets those at the
+        /// beginning as one and later ones as user messages; shape `messages` gets them as user messages, or in the
+        /// system prompt if the client speaks Chat Completions. Shape `responses` always gets them as developer
+        /// messages. Default: true for shape `chat`, false for `messages`.
         pub mid_conversation_system: Option<bool> = None, Or(Flag, "by the shape"), Live;
         /// Reasoning of earlier turns is sent back to the model.
         pub replay_reasoning: bool = false, Flag, Live;
@@ -440,7 +441,9 @@ section! {
         /// `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// How a responses client's request for reasoning is translated (shape `messages`): `"adaptive"` lets the model
-        /// decide, `"budget"` sends a number of tokens, `"none"` sends nothing.
+        /// decide; `"budget"` sends 2,048 tokens for low effort, 8,192 for medium and 16,384 for more, at most half of
+        /// the bound on completion tokens, but at least 1,024; `"none"` sends nothing. The `reasoning_effort` of a chat
+        /// client needs `effort` instead.
         pub thinking: ModelThinking = ModelThinking::Unset, OneOf(&ModelThinking::ALL, ModelThinking::as_str), Live;
         /// The model accepts a verbosity (shape `chat`).
         pub verbosity: bool = false, Flag, Live;
@@ -458,7 +461,8 @@ section! {
         /// turns, unless the client has set its own (shape `messages`). `"key"` sends the client's `prompt_cache_key`,
         /// or one made from its session (shapes `chat` and `responses`).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
-        /// Most completion tokens that the model can produce. A larger bound of a translated request is lowered to it.
+        /// Number of completion tokens that the model can produce at most. A larger bound of a translated request is
+        /// lowered to it.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
     }
 }

@@ -18,7 +18,8 @@ section! {
     pub struct UpstreamLimits {
         /// Time for DNS, TCP and TLS of one attempt, over all addresses tried.
         pub connect_timeout: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
-        /// Time until the first event of a stream. Then the next target is tried.
+        /// Time until the first event of a stream. Then the next target is tried. If none is left, the client gets 504,
+        /// or an error event if the head of the stream has been sent (`heartbeat_after`).
         pub first_byte_timeout: Duration = Duration::from_secs(300), Time(TIMEOUTS), Live;
         /// Time between two data events of a stream. Comments and pings do not count.
         pub idle_timeout: Duration = Duration::from_secs(600), Time(TIMEOUTS), Live;
@@ -26,10 +27,11 @@ section! {
         /// stream. Then the client gets 504; no other target is tried.
         pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
         /// Targets that are tried for one request, including the first. A model with one target has one attempt, unless
-        /// a `queue` or a renewed credential allows another.
+        /// a second credential, a `queue` or a renewed credential allows another.
         pub attempts: u32 = 2, Whole(1..=10), Live;
-        /// Consecutive failures after which a target cools down. They must come from two owners (groups, or keys
-        /// without a group) if two use the target, otherwise from two keys if two use it. 0 turns this off.
+        /// Consecutive failures after which a target cools down. A single client must not stop a target for others: if
+        /// keys of two owners (a group, or a key without one) may use the target, the failures must come from two
+        /// owners; otherwise, if two keys may use it, from two keys. 0 turns this off.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
         /// Time for which a target cools down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;

@@ -46,9 +46,9 @@ section! {
         /// US dollars per period: the cost of requests by the prices of their models. 0 means no limit.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
         /// Use of models without `input_price` or `output_price`, and of request fields with another price
-        /// (`service_tier`, hosted tools), under a budget: `"refuse"` returns 403; with `"allow"` such a model costs
-        /// nothing, and such a field nothing beyond the tokens of its request. Every budget on the path to the root
-        /// group must allow it.
+        /// (`service_tier`, hosted tools), under a budget: `"refuse"` returns 403; with `"allow"` the model is free of
+        /// charge, and the field adds nothing to the cost of the tokens. Every budget on the path to the root group
+        /// must allow it.
         pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
         /// Share of a model's slots that each key of the plan gets while keys wait for them, relative to keys of other
         /// plans.
@@ -89,7 +89,7 @@ pub struct Group {
     /// The names from the root of its tree to itself, with [`PATH_SEPARATOR`] between them: what rows keep.
     pub path: Arc<str>,
     /// Name of the group in keys (`keys set ID --group`), usage records and messages. No two groups have the same name.
-    /// Value: 1 to 64 characters without `/` and control characters.
+    /// Value: 1 to 64 characters without `/` and control characters; not `none`.
     #[doc(alias = "name")]
     pub limits: Plan,
 }

@@ -72,9 +72,9 @@ section! {
         pub memory: Option<u64> = None, Or(Bytes(memory::SHARE_MIN..=1024 * 1024 * MIB), "not bounded"), Live;
         /// Bounds that no setting names.
         pub bounds: QueueBounds = QueueBounds::default();
-        /// Open client connections. At the limit, Tollgate closes the connection that has been idle longest without
-        /// showing a valid key, of the address that has most of them. If all have shown a key, 32 more connections get
-        /// 503, and any beyond are closed.
+        /// Open client connections. At the limit, Tollgate closes one that has shown no valid key: of the address with
+        /// the most such connections, the one that has been idle longest. If all have shown a key, 32 more connections
+        /// get 503, and any beyond are closed.
         pub max_connections: usize = 10_000, Whole(1..=limits::CONNECTIONS_MAX), Live;
         /// Open connections of one IPv4 address or IPv6 /64 network. At the limit, Tollgate closes only connections of
         /// that address to make room, and 4 more get 503. 0 means no limit.
@@ -114,7 +114,8 @@ section! {
         /// keeps the first 64 printable characters of a user's name, `"off"` keeps nothing, not even the class of
         /// client.
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
-        /// Silence after which Tollgate sends the status of a stream, and then the time between its heartbeats.
+        /// Silence after which Tollgate sends the head of a stream, with status 200, and then the time between its
+        /// heartbeats. A failure after that is an error event.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
     }
 }

@@ -46,8 +46,8 @@ section! {
         /// public authorities.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
             Restart;
-        /// `"write-behind"` commits the usage record after the response: up to 50 ms, or `commit_every` and 25 ms if
-        /// that is longer. `"before-reply"` commits it before the response is complete.
+        /// `"write-behind"` commits the usage record after the response: at most 50 ms later, or `commit_every` plus 25
+        /// ms if that is longer. `"before-reply"` commits it before the response is complete.
         pub durability: Durability = Durability::WriteBehind, OneOf(&Durability::ALL, Durability::as_str), Restart;
         /// Time between commits of usage records to a ledger in a file. Longer intervals write less to flash; a kill
         /// loses what was not committed. More than `"25ms"` is possible only with `durability = "write-behind"`.
@@ -58,9 +58,9 @@ section! {
         /// Bytes of a page of a ledger in a file: 512, 1024, 2048 or 4096. It applies to a new file, or after
         /// `tollgate ledger compact`.
         pub page_size: u32 = 4096, PageSize, Restart;
-        /// Copies a ledger on tmpfs to the file `to`, at the interval `every` (1 s or more) and at a clean stop, if it
-        /// has changed. A copy replaces an older one, but no other file. Tollgate never reads the copies. Value: `{ to
-        /// = FILE, every = "30m" }`. Default: none.
+        /// Copies the ledger, which may be on tmpfs, to the file `to`, at the interval `every` (1 s to 366 d) and at a
+        /// clean stop, if it has changed. A copy replaces an older one, but no other file. Tollgate never reads the
+        /// copies. Value: `{ to = FILE, every = "30m" }`. Default: none.
         pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
         /// Delay of a commit of usage records, after the time at which it was due, from which on new requests get 503.
         pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
@@ -77,8 +77,9 @@ section! {
         /// `None` keeps them for ever.
         pub retention: Option<Duration> = None, Or(Time(RETENTION), "for ever"), Restart;
         /// Folder for usage records that the store does not accept before the process ends. The next start reads them
-        /// in. A shared store also keeps there the mark by which a start recognises it. Value: path of a folder.
-        /// Default: the folder of the ledger's file; of a shared store, the folder of the configuration.
+        /// in. With a shared store this folder also contains the mark: the file by which a start recognises the store.
+        /// Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder of the
+        /// configuration.
         pub spill: Option<PathBuf> = None,
             Or(Folder, "beside the ledger's file; beside the configuration if the store is shared"), Restart;
     }

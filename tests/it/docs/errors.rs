@@ -29,7 +29,16 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
     let share = LimitReason::Share { need: 900, left: 300 };
     let money = LimitReason::Share { need: 2_000_000_000, left: 1_000_000_000 };
     vec![
-        ("bad_http", Refusal::bad_http(400, "(what is wrong)"), "Send valid HTTP/1.1. Also 414, 431, 501, 505."),
+        ("bad_http", Refusal::bad_http(400, "(what is wrong)"), "Send valid HTTP/1.1."),
+        ("bad_http", Refusal::bad_http(414, "the request line is too long"), "Send a shorter path."),
+        ("bad_http", Refusal::bad_http(431, "the request head is too large"), "Send fewer or shorter headers."),
+        ("bad_http", Refusal::bad_http(431, "the request has too many headers"), "Send fewer headers."),
+        (
+            "bad_http",
+            Refusal::bad_http(501, "no transfer coding but chunked is spoken here"),
+            "Send `transfer-encoding: chunked`, or `content-length`.",
+        ),
+        ("bad_http", Refusal::bad_http(505, "only HTTP/1.0 and HTTP/1.1 are spoken here"), "Send HTTP/1.1."),
         ("plain_http", Refusal::plain_http(), "Use https://."),
         ("content_type", Refusal::content_type(), "Send `content-type: application/json`, or none."),
         ("form", Refusal::form(), "Add the header."),
@@ -117,6 +126,11 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ),
         (
             "upstream_failed",
+            Refusal::upstream_failed(Some("the model's provider did not complete its response".to_owned()), None),
+            "Retry. The answer's finish reason means a failure.",
+        ),
+        (
+            "upstream_failed",
             Refusal::upstream_failed(None, None),
             "The provider's answer contained an error. Retry later. The message can be the provider's.",
         ),
@@ -135,7 +149,10 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("no_place", Refusal::no_place(), "Retry later."),
         ("store", Refusal::store(), "Retry later."),
         ("clock", Refusal::clock(), "Retry later. The operator must fix the clock."),
-        ("timeout", Refusal::timeout("first_byte_timeout", wait), "Retry, or ask for a shorter answer."),
+        ("timeout", Refusal::timeout("request_timeout", wait), "Retry, ask for a shorter answer, or stream it."),
+        ("timeout", Refusal::timeout("first_byte_timeout", wait), "Retry, or send a shorter prompt."),
+        ("timeout", Refusal::timeout("idle_timeout", wait), "Retry."),
+        ("timeout", Refusal::timeout("connect_timeout", wait), "Retry later."),
     ]
 }
 
