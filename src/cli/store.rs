@@ -55,7 +55,7 @@ pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
     if path.is_dir() {
         return wrong("a folder: name a file in it");
     }
-    match copy::is_database(path) {
+    match copy::is_ledger(path) {
         Ok(false) => wrong("no ledger: it holds something else"),
         _ => Ok(()),
     }

@@ -3,7 +3,7 @@
 
 use super::api::StoreError;
 use super::lock::{self, id_of};
-use super::sqlite::create_draft;
+use super::sqlite::{APPLICATION, create_draft};
 use crate::base::limits;
 use crate::base::time::Mono;
 use crate::io::clock::unix;
@@ -33,15 +33,17 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
 
 /// First bytes of every SQLite database (SQLite's "Database File Format", section 1.3).
 const MAGIC: &[u8] = b"SQLite format 3\0";
+/// Position of the application id in the file, a big-endian number (same section).
+const APPLICATION_AT: usize = 68;
 
-/// True if the file is empty or begins as an SQLite database.
-pub fn is_database(path: &Path) -> io::Result<bool> {
-    let mut begun = Vec::new();
-    let length = File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut begun)?;
-    Ok(length == 0 || begun == MAGIC)
+/// True if the file is empty or a ledger.
+pub fn is_ledger(path: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(path)?.take(APPLICATION_AT as u64 + 4).read_to_end(&mut head)?;
+    Ok(head.is_empty() || (head.starts_with(MAGIC) && head.ends_with(&APPLICATION.to_be_bytes())))
 }
 
-/// Fails unless a copy of the ledger at `from` may be written to `to`: there must be nothing, a database or an empty
+/// Fails unless a copy of the ledger at `from` may be written to `to`: there must be nothing, a ledger or an empty
 /// file, and it must not be one of the ledger's files under any name.
 pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
     let refused = |why| Err(StoreError::File(to.to_path_buf(), io::Error::other(why)));
@@ -59,7 +61,7 @@ pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
     }
     match found {
         None => Ok(()),
-        Some(found) if found.is_file() => match is_database(to) {
+        Some(found) if found.is_file() => match is_ledger(to) {
             Ok(true) => Ok(()),
             Ok(false) => refused("a copy replaces only an older copy, and this file is none"),
             Err(error) => Err(StoreError::File(to.to_path_buf(), error)),

@@ -43,6 +43,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+pub(super) use tables::APPLICATION;
 use tally::Tally;
 use value::{Fallible, int, key_id, uint};
 

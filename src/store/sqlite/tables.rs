@@ -16,7 +16,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use std::sync::Arc;
 
 /// Written into the file (`application_id`): "Toll".
-pub(super) const APPLICATION: i32 = 0x546f_6c6c;
+pub const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
 pub(super) const SCHEMA: i64 = 9;
 

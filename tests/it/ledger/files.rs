@@ -426,6 +426,7 @@ fn backup_replaces_only_an_older_backup() {
     fs::hard_link(at("tollgate.db-shm"), at("hard-shm")).unwrap();
     fs::hard_link(at("tollgate.toml"), at("hard.toml")).unwrap();
     fs::write(at("notes"), "x").unwrap();
+    rusqlite::Connection::open(at("foreign.db")).unwrap().execute_batch("CREATE TABLE important (x)").unwrap();
     assert!(Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
     let identity = |name: &str| {
         use std::os::unix::fs::MetadataExt;
@@ -450,6 +451,7 @@ fn backup_replaces_only_an_older_backup() {
         "hard-shm",
         "hard.toml",
         "notes",
+        "foreign.db",
         "fifo",
         "../.",
     ] {
