@@ -161,6 +161,8 @@ pub const GATHER_TICK: Duration = Duration::from_millis(100);
 pub const QUEUE_IDLE_POLLS: u32 = 100;
 /// Ticks of a thread within which it must be woken again to count as busy, and to poll from then on.
 pub const QUEUE_BUSY_TICKS: u32 = 8;
+/// Keys searched, newest first, for those that can send requests when a target fails or a queue is full.
+pub const LIVE_KEYS_SEARCHED: usize = 1024;
 /// Cache of the ledger's pages in KiB. It can be small because writes go to the end of the tables.
 pub const LEDGER_CACHE_KIB: i64 = 256;
 /// Bytes of one configuration file: the configuration itself, a secret, certificates.

@@ -12,7 +12,7 @@ use std::fmt;
 
 mod table;
 
-pub use table::{Key, KeyIx, KeyKind, KeyNews, Keys, KindIx};
+pub use table::{Key, KeyIx, KeyKind, KeyNews, Keys, KindIx, LiveKeys};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Text after the service's prefix in every key.

@@ -12,6 +12,7 @@ use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
 use crate::gateway::provider::connection::{Ended, TAIL_WAIT};
 use crate::gateway::provider::{Parting, ProviderConnection, ProviderEvent};
 use crate::policy::config::Origin;
+use crate::policy::keys::LiveKeys;
 use crate::wire::head::ResponseHead;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ impl Gateway {
         let asked = self.providers.iter().filter_map(|(_, provider)| provider.exchange);
         match self.cx.limits.providers < most {
             false => Some(NO_DESCRIPTOR),
-            true if self.cx.keys.len() < 2 => None,
+            true if self.cx.keys.live(self.cx.now.unix) == LiveKeys::One => None,
             true => (asked.filter(|other| key(*other) == key(id)).count() >= most.div_ceil(2))
                 .then_some("this key uses half of the descriptors for providers"),
         }

@@ -12,6 +12,7 @@ use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::queue::{Look, Waiter};
 use crate::policy::catalog::{Model, QueueLimits, Target, with_quarter};
+use crate::policy::keys::LiveKeys;
 use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
@@ -119,7 +120,10 @@ impl Exchange {
     /// others. There is room when the next that waits has got its place.
     fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(FaultKind, Refusal)> {
         let (model, key) = (self.model()?, self.request.found.key?);
-        let share = if cx.keys.len() > 1 { queue.max.div_ceil(2) } else { queue.max };
+        let share = match cx.keys.live(cx.now.unix) {
+            LiveKeys::One => queue.max,
+            LiveKeys::OneOwner | LiveKeys::SeveralOwners => queue.max.div_ceil(2),
+        };
         let again = cx.queues.seconds(&model.id, 1, cx.now.mono);
         if cx.queues.len(&model.id) >= queue.max as usize {
             return Some((FaultKind::QueueFull(queue.max), Refusal::queue_full(queue.max, again)));

@@ -91,9 +91,7 @@ impl Exchange {
             cx.breakers.troubled(target, fault.cause(), cx.now.unix);
         }
         if fault.is_targets_own() {
-            let (caller, keys) = (self.whose(cx), &cx.keys);
-            let failure =
-                FailedAttempt { caller, many_keys: keys.len() > 1, many_owners: keys.has_several_owners(), trial };
+            let failure = FailedAttempt { caller: self.whose(cx), live: cx.keys.live(cx.now.unix), trial };
             if cx.breakers.failed(target, failure, &target.limits, now) {
                 cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
             }

@@ -15,6 +15,7 @@ use crate::base::places::Places;
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
+use crate::policy::keys::LiveKeys;
 use crate::policy::limits::UpstreamLimits;
 use history::TargetHistory;
 use std::sync::Arc;
@@ -132,9 +133,8 @@ pub(crate) fn place_of(label: &str) -> String {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct FailedAttempt {
     pub(crate) caller: Caller,
-    /// There is more than one key, or more than one owner of keys, that could have called.
-    pub(crate) many_keys: bool,
-    pub(crate) many_owners: bool,
+    /// Keys that could have called.
+    pub(crate) live: LiveKeys,
     /// True for the attempt that probed a target after its cool-down.
     pub(crate) trial: bool,
 }
@@ -502,15 +502,19 @@ impl Breakers {
         limits: &UpstreamLimits,
         now: Mono,
     ) -> bool {
-        let FailedAttempt { caller, many_keys, many_owners, trial } = failure;
+        let FailedAttempt { caller, live, trial } = failure;
         self.entry(target).counts.failures += 1;
         let breaker = self.breaker(target);
         breaker.trial &= !trial;
         breaker.failures = breaker.failures.saturating_add(1);
         breaker.callers.meet(caller);
-        let several = if many_owners { breaker.callers.several_owners } else { breaker.callers.several_keys };
+        let several = match live {
+            LiveKeys::One => true,
+            LiveKeys::OneOwner => breaker.callers.several_keys,
+            LiveKeys::SeveralOwners => breaker.callers.several_owners,
+        };
         let enough = limits.breaker_failures > 0 && breaker.failures >= limits.breaker_failures;
-        let opens = trial || (enough && (several || !many_keys));
+        let opens = trial || (enough && several);
         let rested = breaker.open_until.is_some_and(|until| until > now);
         if opens {
             breaker.open_until = Some(now.after(limits.breaker_cooldown));

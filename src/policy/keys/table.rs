@@ -3,6 +3,7 @@
 
 use super::{Former, KeyId, KeyRecord, Scope, claimed, well_formed};
 use crate::base::digest::sha256;
+use crate::base::limits;
 use crate::base::paged::Paged;
 use crate::base::places::Places;
 use crate::base::rng::Rng;
@@ -140,6 +141,17 @@ impl<'a> Key<'a> {
     }
 }
 
+/// Keys that can send requests. The keys of a group have one owner; a key without a group has its own.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LiveKeys {
+    /// At most one key.
+    One,
+    /// Several keys of one owner.
+    OneOwner,
+    /// Keys of several owners.
+    SeveralOwners,
+}
+
 /// News about keys from a ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyNews {
@@ -221,7 +233,6 @@ pub struct Keys {
     readings: u32,
     /// Number of the last complete reading. A key last seen in an earlier one does not exist any more.
     valid_from: u32,
-    several_owners: bool,
 }
 
 impl Default for Keys {
@@ -237,7 +248,6 @@ impl Default for Keys {
             tagging: [fixed(), fixed()],
             readings: 0,
             valid_from: 0,
-            several_owners: false,
         }
     }
 }
@@ -290,7 +300,6 @@ impl Keys {
 
     /// Adds one key, or replaces its record. Returns its index, and its kind if that is new.
     pub fn learn(&mut self, record: KeyRecord) -> (KeyIx, Option<KindIx>) {
-        self.note_owner(&record);
         let print = self.print(&record);
         let known = self.index_of(&record.id);
         let kind = match known.map(|ix| self.keys[ix.0 as usize].kind) {
@@ -366,18 +375,21 @@ impl Keys {
         self.index_of(id).is_some_and(|ix| self.is_there(&self.keys[ix.0 as usize]))
     }
 
-    /// True if there were ever keys of several owners. The keys of a group have one owner, a key without a group has
-    /// its own.
-    pub fn has_several_owners(&self) -> bool {
-        self.several_owners
-    }
-
-    /// Updates `several_owners` for a key that is added or replaced. One other key is enough to compare, since all
-    /// earlier keys have one owner.
-    fn note_owner(&mut self, record: &KeyRecord) {
-        let first = [0, 1].into_iter().filter_map(|at| self.keys.get(at)).find(|other| other.id != record.id);
-        let group = first.map(|other| &self.kinds.kinds[other.kind.0 as usize].0.group);
-        self.several_owners |= group.is_some_and(|group| group.is_none() || *group != record.group);
+    /// Returns how many keys and owners of keys can send requests now. Only the newest keys are searched; if there are
+    /// more, they count as several owners.
+    pub fn live(&self, now: Unix) -> LiveKeys {
+        let newest = (0..self.keys.len()).rev().take(limits::LIVE_KEYS_SEARCHED).map(|at| &self.keys[at]);
+        let mut live = newest.filter(|kept| self.is_there(kept) && kept.is_live(now));
+        let group = |kept: &Kept| &self.kinds.kinds[kept.kind.0 as usize].0.group;
+        let first = live.next();
+        let mut found = LiveKeys::One;
+        for other in live {
+            found = LiveKeys::OneOwner;
+            if first.is_some_and(|first| group(first).is_none() || group(first) != group(other)) {
+                return LiveKeys::SeveralOwners;
+            }
+        }
+        if self.keys.len() > limits::LIVE_KEYS_SEARCHED { LiveKeys::SeveralOwners } else { found }
     }
 
     /// Index of the key `presented`, if it is known and valid. A mistyped key is refused by its checksum, before any

@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::limits;
 use crate::base::rng::Rng;
 
 const NOW: Unix = Unix(1_000_000);
@@ -336,18 +337,36 @@ fn a_learned_key_missing_from_the_next_list_is_unknown_again() {
 }
 
 #[test]
-fn keys_have_several_owners_unless_all_belong_to_one_group() {
+fn live_keys_have_several_owners_unless_all_belong_to_one_group() {
+    let (now, many) = (Unix(1000), limits::LIVE_KEYS_SEARCHED as u64);
     let of = |groups: &[Option<&str>]| {
         let keys = groups.iter().enumerate().map(|(seed, group)| KeyRecord {
             group: group.map(str::to_owned),
             ..record(&issue("tg_", filler(seed as u64)))
         });
-        table(keys.collect()).has_several_owners()
+        table(keys.collect()).live(now)
     };
-    assert!(!of(&[]) && !of(&[None]) && !of(&[Some("a")]) && !of(&[Some("a"), Some("a"), Some("a")]));
-    assert!(of(&[None, None]) && of(&[Some("a"), None]) && of(&[None, Some("a")]));
-    assert!(of(&[Some("a"), Some("a"), Some("b")]));
-    let mut keys = table(vec![record(&issue("tg_", filler(1))), record(&issue("tg_", filler(1)))]);
-    keys.learn(record(&issue("tg_", filler(1))));
-    assert!(!keys.has_several_owners(), "both records are of one key, and an edit adds no owner");
+    assert_eq!([of(&[]), of(&[None]), of(&[Some("a")])], [LiveKeys::One; 3]);
+    assert_eq!(of(&[Some("a"), Some("a"), Some("a")]), LiveKeys::OneOwner);
+    for groups in [[None, None], [Some("a"), None], [None, Some("a")], [Some("a"), Some("b")]] {
+        assert_eq!(of(&groups), LiveKeys::SeveralOwners);
+    }
+    let one = record(&issue("tg_", filler(1)));
+    let mut keys = table(vec![one.clone(), one.clone()]);
+    keys.learn(one.clone());
+    assert_eq!(keys.live(now), LiveKeys::One, "both records are of one key, and an edit adds none");
+    let ended = [
+        KeyRecord { revoked: Some(Unix(900)), ..record(&issue("tg_", filler(2))) },
+        KeyRecord { disabled: true, ..record(&issue("tg_", filler(3))) },
+        KeyRecord { expires: Some(now), ..record(&issue("tg_", filler(4))) },
+    ];
+    let mut keys = table(ended.into_iter().chain([one]).collect());
+    assert_eq!((keys.live(now), keys.live(Unix(999))), (LiveKeys::One, LiveKeys::SeveralOwners), "one expires");
+    keys.learn(record(&issue("tg_", filler(3))));
+    assert_eq!(keys.live(now), LiveKeys::SeveralOwners, "one is enabled again");
+    let grouped = |seed| KeyRecord { group: Some("a".to_owned()), ..record(&issue("tg_", filler(seed))) };
+    let mut keys = table((0..many).map(grouped).collect());
+    assert_eq!(keys.live(now), LiveKeys::OneOwner);
+    keys.learn(grouped(many));
+    assert_eq!(keys.live(now), LiveKeys::SeveralOwners, "not all are searched");
 }

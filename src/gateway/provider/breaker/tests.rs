@@ -1,6 +1,7 @@
 use super::*;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Now;
+use crate::policy::keys::LiveKeys::{One, OneOwner, SeveralOwners};
 use std::time::Duration;
 
 fn target(label: &str, priority: u32, weight: u32) -> Target {
@@ -19,10 +20,10 @@ fn limits() -> UpstreamLimits {
     UpstreamLimits { breaker_failures: 2, breaker_cooldown: Duration::from_micros(100), ..UpstreamLimits::default() }
 }
 
-fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], many_keys: bool, now: Mono) {
+fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], live: LiveKeys, now: Mono) {
     for key in keys {
         let caller = Caller::new((*key).into(), (*key).into());
-        let failure = FailedAttempt { caller, many_keys, many_owners: many_keys, trial: false };
+        let failure = FailedAttempt { caller, live, trial: false };
         breakers.failed(target, failure, &target.limits, now);
     }
 }
@@ -51,7 +52,7 @@ fn equals_share_by_weight_smoothly() {
 #[test]
 fn a_target_cools_down_after_failures_of_several_keys_and_one_request_probes_it() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(99))), Some(1));
     let first = &targets[0];
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(0), "half-open");
@@ -59,7 +60,7 @@ fn a_target_cools_down_after_failures_of_several_keys_and_one_request_probes_it(
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(100))).trial, "one tries");
     assert!(!breakers.begin(&targets, 0, &ask(0, Mono(100))).trial, "and no other at the same time");
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(1), "the others wait for its verdict");
-    let failure = FailedAttempt { caller: Caller::new(1, 1), many_keys: true, many_owners: true, trial: true };
+    let failure = FailedAttempt { caller: Caller::new(1, 1), live: SeveralOwners, trial: true };
     breakers.failed(first, failure, &targets[0].limits, Mono(101));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(200))), Some(1), "it cools down again");
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(201))).trial);
@@ -68,7 +69,7 @@ fn a_target_cools_down_after_failures_of_several_keys_and_one_request_probes_it(
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(202))).trial);
     breakers.answered(first, Begun { trial: true, cooling: false }, Mono(202));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(203))), Some(0), "an answer that has begun is enough for others");
-    fail(&mut breakers, &targets[0], &[1], true, Mono(204));
+    fail(&mut breakers, &targets[0], &[1], SeveralOwners, Mono(204));
     assert_eq!(
         breakers.choose(&targets, &ask(0, Mono(205))),
         Some(1),
@@ -79,28 +80,28 @@ fn a_target_cools_down_after_failures_of_several_keys_and_one_request_probes_it(
 #[test]
 fn one_key_alone_cannot_trip_it_for_others_but_the_only_key_can() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-    fail(&mut breakers, &targets[0], &[1, 1, 1, 1], true, Mono(0));
+    fail(&mut breakers, &targets[0], &[1, 1, 1, 1], SeveralOwners, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
-    fail(&mut breakers, &targets[0], &[1], false, Mono(0));
+    fail(&mut breakers, &targets[0], &[1], One, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(1));
 }
 
 #[test]
 fn a_success_in_between_forgives() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-    fail(&mut breakers, &targets[0], &[1], true, Mono(0));
+    fail(&mut breakers, &targets[0], &[1], SeveralOwners, Mono(0));
     breakers.succeeded(&targets[0], false, Mono(0));
-    fail(&mut breakers, &targets[0], &[2], true, Mono(0));
+    fail(&mut breakers, &targets[0], &[2], SeveralOwners, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
 }
 
 #[test]
 fn the_last_available_target_does_not_rest() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
-    fail(&mut breakers, &targets[1], &[1, 2], true, Mono(10));
+    fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
+    fail(&mut breakers, &targets[1], &[1, 2], SeveralOwners, Mono(10));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(20))), Some(1), "a cools down, b was available last");
-    fail(&mut breakers, &targets[1], &[1], true, Mono(20));
+    fail(&mut breakers, &targets[1], &[1], SeveralOwners, Mono(20));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(99))), Some(1));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(0), "a has rested");
 }
@@ -125,7 +126,7 @@ fn ends_are_counted_within_a_bound_and_added_to_a_successors() {
 #[test]
 fn where_all_rest_none_does() {
     let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
-    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
     assert_eq!(breakers.states(Mono(1)).filter(|(_, cooling)| *cooling).count(), 1);
 }
@@ -148,8 +149,8 @@ const SECOND: u64 = 1_000_000;
 fn a_server_that_fails_fails_for_all_its_credentials_and_one_that_is_full_for_one() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1), target("q/m", 2, 1)];
     let mut breakers = Breakers::default();
-    fail(&mut breakers, &targets[0], &[1], false, Mono(0));
-    fail(&mut breakers, &targets[1], &[1], false, Mono(0));
+    fail(&mut breakers, &targets[0], &[1], One, Mono(0));
+    fail(&mut breakers, &targets[1], &[1], One, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(2));
     let now = Mono(SECOND);
     assert!(breakers.succeeded(&targets[1], false, now));
@@ -237,19 +238,19 @@ fn cool_downs_are_handed_to_a_process_with_another_clock() {
 #[test]
 fn keys_of_one_owner_cannot_open_a_breaker_for_others() {
     let (targets, now) = ([target("a", 1, 1), target("b", 2, 1)], Mono(0));
-    let chosen = |callers: [(u64, u64); 2], many_owners: bool| {
+    let chosen = |callers: [(u64, u64); 2], live: LiveKeys| {
         let mut breakers = Breakers::default();
         for (key, owner) in callers.into_iter().cycle().take(8) {
-            let failure = FailedAttempt { caller: Caller::new(key, owner), many_keys: true, many_owners, trial: false };
+            let failure = FailedAttempt { caller: Caller::new(key, owner), live, trial: false };
             breakers.failed(&targets[0], failure, &targets[0].limits, now);
         }
         breakers.choose(&targets, &ask(0, Mono(1)))
     };
-    assert_eq!(chosen([(1, 7), (2, 7)], true), Some(0), "two keys of one group");
-    assert_eq!(chosen([(1, 7), (2, 8)], true), Some(1), "of two");
-    assert_eq!(chosen([(1, 7), (2, 2)], true), Some(1), "of one and of none");
-    assert_eq!(chosen([(1, 7), (2, 7)], false), Some(1), "all keys are of one group");
-    assert_eq!(chosen([(1, 7), (1, 7)], false), Some(0), "one key of several");
+    assert_eq!(chosen([(1, 7), (2, 7)], SeveralOwners), Some(0), "two keys of one group");
+    assert_eq!(chosen([(1, 7), (2, 8)], SeveralOwners), Some(1), "of two");
+    assert_eq!(chosen([(1, 7), (2, 2)], SeveralOwners), Some(1), "of one and of none");
+    assert_eq!(chosen([(1, 7), (2, 7)], OneOwner), Some(1), "all keys are of one group");
+    assert_eq!(chosen([(1, 7), (1, 7)], OneOwner), Some(0), "one key of several");
 }
 
 #[test]
@@ -348,7 +349,7 @@ fn a_conversation_falls_to_one_as_if_all_had_been_asked_whether_they_are_free() 
         let mut breakers = Breakers::default();
         for (at, target) in targets.iter().enumerate() {
             match draw(at as u64, 4) {
-                0 => fail(&mut breakers, target, &[1, 2], true, Mono(0)),
+                0 => fail(&mut breakers, target, &[1, 2], SeveralOwners, Mono(0)),
                 1 => _ = breakers.rest(target, &spent(9), false, Mono(0)),
                 2 => _ = breakers.begin(&targets, at, &kept(0)),
                 _ => {}
@@ -404,7 +405,7 @@ fn no_more_are_in_flight_than_a_target_has_places_whatever_credential_is_sent() 
     );
     breakers.left(&targets[0]);
     assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), Some(1));
-    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
     breakers.begin(&targets, 1, &ask(0, Mono(0)));
     assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), None, "nor one that fails");
 }
@@ -447,8 +448,8 @@ fn it_is_waited_for_a_place_or_a_rest_that_is_near_and_not_for_what_fails() {
 #[test]
 fn where_all_fail_the_last_that_was_available_is_asked_by_those_who_wait_too() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 1, 1)], Breakers::default());
-    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
-    fail(&mut breakers, &targets[1], &[1, 2], true, Mono(10));
+    fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
+    fail(&mut breakers, &targets[1], &[1, 2], SeveralOwners, Mono(10));
     let seek = |breakers: &mut Breakers, tried: u64, stage: Stage| {
         breakers.seek(&targets, &ask(tried, Mono(20)), stage, Mono(1000))
     };
@@ -494,7 +495,7 @@ fn a_target_is_found_as_fast_among_a_thousand() {
     assert!(looked.get() < 4000, "{} entries looked at for 1000 targets", looked.get());
     // Another configuration has other labels for the same targets, and some targets are gone.
     let renewed: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
-    fail(&mut breakers, &targets[7], &[1, 2], true, Mono(0));
+    fail(&mut breakers, &targets[7], &[1, 2], SeveralOwners, Mono(0));
     assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], Mono(1)));
     breakers.forget(|label| label == "p7/m");
     assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], Mono(1)));
