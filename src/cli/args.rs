@@ -54,7 +54,7 @@ pub struct CheckArgs {
     /// Print the effective configuration: secrets masked, defaults filled in except those that depend on the provider
     #[arg(long)]
     pub print: bool,
-    /// Request the models of every provider with its credential, and report what fails
+    /// Connect to every provider with its credential, and to a shared ledger, and report what fails
     #[arg(long, conflicts_with = "print")]
     pub connect: bool,
     /// Print the result as JSON; not together with --print or --connect

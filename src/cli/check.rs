@@ -11,7 +11,7 @@ use crate::io::clock::unix;
 use crate::io::listen;
 use crate::io::machine;
 use crate::policy::catalog::Model;
-use crate::policy::config::{Config, effective};
+use crate::policy::config::{Config, StoreUrl, effective};
 use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
 
@@ -30,24 +30,15 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     store::supported(&config.store.url)?;
     store::is_ledger(&config.store.url)?;
     store::may_snapshot(&config.store)?;
-    config.warnings.iter().for_each(|warning| warn(&line(warning)));
     if args.print {
+        config.warnings.iter().for_each(|warning| warn(&line(warning)));
         // With whole paths it means the same wherever it is kept.
         let whole = std::path::absolute(&path).map_err(Failure::failed)?;
         return print(&effective(&load::read(&whole, Secrets::Needed).map_err(Failure::Config)?));
     }
-    if let Ok(limit) = listen::raise_descriptor_limit()
-        && let Some(text) = descriptors::warning(&config, limit)
-    {
-        warn(&text);
-    }
-    if let Some(text) = config.memory_warning(0, machine::memory()) {
-        warn(&text);
-    }
-    warn_of_missing(&config);
-    queue_remarks(&config).iter().chain(&money_remarks(&config)).for_each(|text| warn(text));
+    let warnings = warnings(&config);
+    warnings.iter().for_each(|warning| warn(warning));
     if args.json {
-        let warnings: Vec<String> = config.warnings.iter().map(line).collect();
         return print_json(&serde_json::json!({
             "ok": true,
             "file": path.to_string_lossy(),
@@ -72,9 +63,22 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
 }
 
-/// Keys of plans or in groups that are not configured are refused. The ledger may be another user's: then it is not
-/// looked at.
-fn warn_of_missing(config: &Config) {
+/// Everything that is allowed, but probably not meant.
+fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings: Vec<String> = config.warnings.iter().map(line).collect();
+    if let Ok(limit) = listen::raise_descriptor_limit() {
+        warnings.extend(descriptors::warning(config, limit));
+    }
+    warnings.extend(config.memory_warning(0, machine::memory()));
+    warnings.extend(ledger_remarks(config));
+    warnings.extend(queue_remarks(config));
+    warnings.extend(money_remarks(config));
+    warnings
+}
+
+/// Keys whose plan or group is not configured, which are refused. A file may belong to another user: then it is not
+/// read.
+fn ledger_remarks(config: &Config) -> Vec<String> {
     let mut missing: BTreeMap<(Missing, String), usize> = BTreeMap::new();
     let now = unix();
     let peeked = store::peek_keys(config, &mut |record| {
@@ -86,11 +90,10 @@ fn warn_of_missing(config: &Config) {
         };
         *missing.entry(lacks).or_default() += 1;
     });
-    if peeked.is_err() {
-        return;
-    }
-    for ((what, name), keys) in missing {
-        warn(&what.message(&name, keys));
+    match (peeked, &config.store.url) {
+        (Ok(()), _) => missing.into_iter().map(|((what, name), keys)| what.message(&name, keys)).collect(),
+        (Err(_), StoreUrl::Sqlite(_)) => Vec::new(),
+        (Err(why), StoreUrl::Redis(_)) => vec![format!("store.url: {}", clean(&why.text()))],
     }
 }
 

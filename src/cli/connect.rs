@@ -5,11 +5,12 @@ use super::blocking_http::{HttpResponse, NoAnswer};
 use super::discover;
 use super::output::{self, Failure, clean, print};
 use super::provider_client::{ANSWER, Asker, base_path, encoded, get, list_path, request, send};
+use super::store;
 use crate::io::clock::Clock;
 use crate::io::tls::blocking::Trouble;
 use crate::io::tls::{Authority, Security};
 use crate::policy::catalog::{Model, Target};
-use crate::policy::config::{Config, Provider};
+use crate::policy::config::{Config, Provider, StoreUrl};
 use crate::wire::Dialect;
 use crate::wire::head::values;
 use serde_json::Value;
@@ -40,9 +41,10 @@ impl Found {
     }
 }
 
-/// Asks all providers at the same time and prints what came, in the order of the configuration. A failure where a
-/// request would fail.
+/// Asks the shared ledger, if there is one, and all providers at the same time, and prints the results in the order of
+/// the configuration. Fails if a request would fail.
 pub fn run(config: &Config, security: &Security) -> Result<(), Failure> {
+    let ledger = ledger(config);
     let reports: Vec<(String, bool)> = std::thread::scope(|scope| {
         let asked: Vec<_> = config
             .providers
@@ -52,13 +54,27 @@ pub fn run(config: &Config, security: &Security) -> Result<(), Failure> {
             .collect();
         asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    let text: String = reports.iter().map(|(text, _)| text.as_str()).collect();
+    let text: String = ledger.iter().chain(&reports).map(|(text, _)| text.as_str()).collect();
     print(&text)?;
+    if ledger.is_some_and(|(_, bad)| bad) {
+        return Err(Failure::failed("the gateway would not start: its ledger does not answer"));
+    }
     match reports.iter().filter(|(_, bad)| *bad).count() {
         0 => Ok(()),
         1 => Err(Failure::failed("requests to one provider would fail")),
         count => Err(Failure::failed(format!("requests to {count} providers would fail"))),
     }
+}
+
+/// The lines about a shared ledger, and whether it cannot be used.
+fn ledger(config: &Config) -> Option<(String, bool)> {
+    let StoreUrl::Redis(_) = &config.store.url else { return None };
+    let opened = store::open(config);
+    let said = match &opened {
+        Ok(_) => "ok: the ledger answers".to_string(),
+        Err(why) => format!("FAILS: {}", clean(&why.text())),
+    };
+    Some((format!("store  {}\n  {said}\n", config.store.url), opened.is_err()))
 }
 
 /// The lines about one provider and its targets, and whether a request would fail.

@@ -341,3 +341,26 @@ fn ready_reports_by_exit_code_whether_requests_are_admitted() {
     assert!(gone.err.starts_with("error: not ready: nothing listens at"), "{}", gone.err);
     assert_eq!(run(folder.path(), &["ready"], &[]).code, 1, "without a configuration the address is unknown");
 }
+
+#[test]
+fn shared_ledger_that_does_not_answer_is_named() {
+    let folder = Folder::new();
+    let good = plain(&[("/v1/models", 200, LIST)]);
+    let store = format!("[store]\nurl = \"redis://:hidden@127.0.0.1:{}/0\"\n", free_port());
+    let plan = "[[plans]]\nname = \"paid\"\nbudget = 5\n";
+    let text = store + plan + &provider("fine", &format!("http://{good}/v1"), "");
+    fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    let done = run(folder.path(), &["check"], &[]);
+    assert!(done.code == 0 && done.err.contains("warning: store.url: "), "{}{}", done.out, done.err);
+    let done = run(folder.path(), &["check", "--json"], &[]);
+    let told: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    let warnings = told["warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), done.err.lines().filter(|line| line.starts_with("warning: ")).count());
+    assert!(warnings.iter().any(|text| text.as_str().unwrap().contains("no `input_price`")), "{warnings:?}");
+    let connect = run(folder.path(), &["check", "--connect"], &[]);
+    assert!(connect.code == 1 && connect.out.contains("FAILS: "), "{}{}", connect.out, connect.err);
+    assert!(connect.out.contains("ok: 200"), "providers are asked all the same: {}", connect.out);
+    for done in [done, connect] {
+        assert!(!done.out.contains("hidden") && !done.err.contains("hidden"), "{}{}", done.out, done.err);
+    }
+}

@@ -242,6 +242,8 @@ fn three_gateways_share_request_and_concurrency_limits_exactly() {
     assert_eq!((ok, served(&all)), (137, 137));
     assert!(all.iter().all(|h| h.count("requests") > 0), "every host must serve some");
     agree(&all, &[&key]);
+    let checked = all[0].command(&["check", "--connect"]);
+    assert!(checked.out.contains("ok: the ledger answers"), "{}{}", checked.out, checked.err);
 
     let key = key_of(&all, &["--plan", "at-once"]);
     let request = chat_request(&key, &streamed(chat("x\n#sim stall_after=1")));
