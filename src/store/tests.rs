@@ -27,16 +27,16 @@ mod notes;
 mod people;
 
 /// A new directory for each test, removed at its end.
-struct Place(PathBuf);
+pub(super) struct Place(PathBuf);
 
 impl Place {
-    fn new(name: &str) -> Place {
+    pub(super) fn new(name: &str) -> Place {
         let path = std::env::temp_dir().join(format!("tollgate-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Place(path)
     }
-    fn file(&self) -> PathBuf {
+    pub(super) fn file(&self) -> PathBuf {
         self.0.join("ledger.db")
     }
     fn owner(&self) -> Sqlite {

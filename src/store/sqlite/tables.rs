@@ -8,12 +8,14 @@ use super::people;
 use super::tally::{self, Tally};
 use super::value::{Fallible, key_id, uint};
 use crate::base::limits;
-use crate::base::time::Unix;
+use crate::base::time::{Mono, Unix};
+use crate::io::clock::Clock;
 use crate::policy::agent::Client;
 use crate::policy::row::{Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Written into the file (`application_id`): "Toll".
 pub const APPLICATION: i32 = 0x546f_6c6c;
@@ -175,7 +177,7 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
         }
         transaction.commit()?;
     }
-    turn_log_on(connection)?;
+    turn_log_on(connection, limits::STORE_BUSY)?;
     Ok(None)
 }
 
@@ -262,17 +264,40 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
     })
 }
 
-/// Switches to the write-ahead log, a setting that the file keeps. SQLite does not wait for other processes while it
-/// switches, so this function does.
-fn turn_log_on(connection: &Connection) -> Fallible<()> {
-    let pause = limits::STORE_BUSY / 500;
-    for _ in 0..500 {
+/// Switches to the write-ahead log, a setting that the file keeps. While another process opens the file, SQLite refuses
+/// to switch without waiting, so this function waits. While another process reads an old file, SQLite itself waits.
+fn turn_log_on(connection: &Connection, wait: Duration) -> Fallible<()> {
+    let clock = Clock::new();
+    loop {
         let switched = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
         match switched {
             Ok(mode) if mode == "wal" => return Ok(()),
             Err(error) if error.sqlite_error_code() != Some(ErrorCode::DatabaseBusy) => return Err(error),
-            Ok(_) | Err(_) => std::thread::sleep(pause),
+            Ok(_) | Err(_) if clock.mono() < Mono(0).after(wait) => std::thread::sleep(wait / 500),
+            Ok(_) => return connection.pragma_update(None, "journal_mode", "WAL"),
+            Err(error) => return Err(error),
         }
     }
-    connection.pragma_update(None, "journal_mode", "WAL")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::Place;
+
+    #[test]
+    fn wait_for_a_reader_of_an_old_file_is_bounded() {
+        let place = Place::new("old-reader");
+        let open = || Connection::open(place.file()).unwrap();
+        let reader = open();
+        reader.execute_batch("CREATE TABLE t (x); BEGIN").unwrap();
+        reader.query_row("SELECT count(*) FROM t", [], |_| Ok(())).unwrap();
+        let (wait, clock, second) = (Duration::from_millis(100), Clock::new(), open());
+        second.busy_timeout(wait).unwrap();
+        let refused = turn_log_on(&second, wait).unwrap_err();
+        assert_eq!(refused.sqlite_error_code(), Some(ErrorCode::DatabaseBusy));
+        assert!(clock.mono() < Mono(5_000_000), "{:?}", clock.mono());
+        reader.execute_batch("COMMIT").unwrap();
+        turn_log_on(&second, wait).unwrap();
+    }
 }
