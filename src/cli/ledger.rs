@@ -176,7 +176,7 @@ fn verdict_text(verdict: &Verdict) -> String {
     if verdict.differences.is_empty() {
         let (rows, folded, counters) = (verdict.rows, verdict.folded, verdict.counters);
         let [rows, folded, counters] = [rows, folded, counters].map(grouped);
-        return format!("ok: {counters} counters agree with {rows} rows and {folded} folded requests\n");
+        return format!("ok: {counters} counters agree with {rows} usage records and {folded} folded requests\n");
     }
     let mut table = Table::new(&[("COUNTER", Align::Left), ("STORED", Align::Right), ("COUNTED", Align::Right)]);
     for found in &verdict.differences {
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn an_agreement_is_one_line_and_a_difference_a_table() {
         let mut verdict = Verdict { rows: 1200, folded: 3, counters: 6, ..Verdict::default() };
-        assert_eq!(verdict_text(&verdict), "ok: 6 counters agree with 1 200 rows and 3 folded requests\n");
+        assert_eq!(verdict_text(&verdict), "ok: 6 counters agree with 1 200 usage records and 3 folded requests\n");
         assert_eq!(verdict_json(&verdict)["agrees"], true);
         verdict.differences.push(Difference { counter: "requests of a".to_string(), stored: 5, counted: 6 });
         assert!(verdict_text(&verdict).lines().nth(1).is_some_and(|line| line.ends_with("5        6")));

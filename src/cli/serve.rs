@@ -173,7 +173,7 @@ impl Service {
         if let Err(error) = plan.spills.check() {
             let folder = plan.spills.folder().display();
             warnings.push(format!(
-                "{folder}: rows that the ledger does not take cannot be kept here ({error}): set store.spill"
+                "{folder}: usage records that the ledger does not accept cannot be kept here ({error}): set store.spill"
             ));
         }
         warnings.extend(turn.listening.iter().flat_map(|before| listening.warnings(before)));
@@ -241,16 +241,16 @@ fn keep_left(left: &Leftover, plan: &ServiceInputs) -> Result<(), String> {
         _ => match plan.spills.write(left, unix(), std::process::id()) {
             Ok(path) => {
                 say("spilled", "file", &path.to_string_lossy());
-                Err(format!("{rows} rows are not in the ledger; {} has them", path.display()))
+                Err(format!("{rows} usage records are not in the ledger; {} has them", path.display()))
             }
             Err(error) => {
                 say("lost", "error", &error.to_string());
-                Err(format!("{rows} rows are lost: {error}"))
+                Err(format!("{rows} usage records are lost: {error}"))
             }
         },
     };
     match left.died {
-        true => kept.and(Err("the thread of the ledger has died, and rows with it".to_string())),
+        true => kept.and(Err("the thread of the ledger has died, and usage records with it".to_string())),
         false => kept,
     }
 }

@@ -191,16 +191,21 @@ impl Place {
             };
             let (rows, strange) = read_lines(file, &mut take)?;
             let (kept, text) = match strange {
-                0 => (std::fs::remove_file(&path), format!("{rows} rows of an earlier process are in the ledger now")),
+                0 => (
+                    std::fs::remove_file(&path),
+                    format!("{rows} usage records of an earlier process are in the ledger now"),
+                ),
                 _ => (
                     std::fs::rename(&path, path.with_extension("unread")),
-                    format!("{rows} rows were taken from it, {strange} lines could not be read; kept as `.unread`"),
+                    format!(
+                        "{rows} usage records were taken from it, {strange} lines could not be read; kept as `.unread`"
+                    ),
                 ),
             };
             match kept {
                 Ok(()) => notes.push(format!("{name}: {text}")),
                 // The file is read again at the next start, and its rows count once.
-                Err(error) => notes.push(format!("{name}: {rows} rows were taken from it; it stays: {error}")),
+                Err(error) => notes.push(format!("{name}: {rows} usage records were taken from it; it stays: {error}")),
             }
         }
         if passed_over > limits::SPILLS_NAMED_MAX {

@@ -99,7 +99,7 @@ pub(super) fn fold(args: &ConfirmArgs) -> Result<(), Failure> {
         return print("store.retention is not set: nothing is folded\n");
     };
     let Some(newest) = moments.gap(now, retention) else {
-        return print("ok: retention folds old rows\n");
+        return print("ok: retention folds old usage records\n");
     };
     if !args.confirm {
         return Err(Failure::failed(format!(

@@ -61,7 +61,7 @@ impl Remote {
                 return Ok(verdict);
             }
         }
-        Err(StoreError::Shared(self.name.clone(), "rows are being folded away; try again later".to_string()))
+        Err(StoreError::Shared(self.name.clone(), "usage records are being folded; try again later".to_string()))
     }
 
     fn try_verify(&mut self) -> Result<Option<Verdict>, StoreError> {

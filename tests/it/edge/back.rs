@@ -368,7 +368,7 @@ fn records_not_written_before_exit_are_spilled_and_read_once() {
     for _ in 0..2 {
         let gate = linked.rig.start();
         gate.until("the log reports it", |gate| {
-            gate.log().contains("rows of an earlier process are in the ledger now")
+            gate.log().contains("usage records of an earlier process are in the ledger now")
         });
         assert_eq!((linked.rows(), spills(&linked.rig).len()), (6, 0));
         gate.signal("-TERM");
@@ -386,7 +386,7 @@ fn lost_records_are_reported_in_the_log_and_exit_code() {
         std::fs::write(rig.path("tollgate.toml"), text).unwrap();
     };
     let mut linked = Linked::with("back-lost", nowhere);
-    linked.gate.logged("rows that the ledger does not take cannot be kept here");
+    linked.gate.logged("usage records that the ledger does not accept cannot be kept here");
     let _other = stand_in_the_way(&linked);
     linked.gate.signal("-TERM");
     assert_eq!(linked.gate.child.wait().unwrap().code(), Some(1));
