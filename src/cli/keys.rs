@@ -46,7 +46,7 @@ use std::time::Duration;
 /// Commands about keys.
 #[derive(Subcommand, Debug)]
 pub enum KeysCommand {
-    /// Issue a key and print it on standard output, this once only
+    /// Issue a key and print it; it cannot be shown again
     #[command(after_help = "Example:\n  tollgate keys issue --name ann --plan team --expires 90d")]
     #[command(mut_args(options::of_new_key))]
     Issue(IssueArgs),

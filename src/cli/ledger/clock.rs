@@ -21,7 +21,7 @@ pub struct ConfirmArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Say that the clock is right; the audit records it if it had to be confirmed
+    /// Confirm that the clock is right; the audit records it if there was something to confirm
     #[arg(long)]
     pub confirm: bool,
 }
