@@ -55,15 +55,19 @@ pub fn reach(listener: &TcpListener) -> io::Result<(Reach, String)> {
     if let Some(address) = address.as_socket() {
         return Ok((Reach::of(address), address.to_string()));
     }
-    let refused = |why: String| io::Error::new(ErrorKind::PermissionDenied, why);
-    let path = address.as_pathname().ok_or_else(|| refused("a socket without a file is open to everybody".into()))?;
-    let name = format!("unix:{}", path.display());
-    let mode = std::fs::symlink_metadata(path).map_err(|error| refused(format!("{name}: {error}")))?.mode() & 0o777;
-    match mode & 0o077 {
-        0 => Ok((Reach::Owner, name)),
-        _ => {
-            Err(refused(format!("{name} has mode {mode:04o} and is open to others: 0600 is needed (SocketMode=0600)")))
-        }
+    let nameless = || io::Error::new(ErrorKind::PermissionDenied, "a socket without a file is open to everybody");
+    let path = address.as_pathname().ok_or_else(nameless)?;
+    check_private(path)?;
+    Ok((Reach::Owner, format!("unix:{}", path.display())))
+}
+
+/// Fails unless only the owner of the Unix socket at `path` can connect to it.
+pub fn check_private(path: &Path) -> io::Result<()> {
+    let refused = |why| io::Error::new(ErrorKind::PermissionDenied, format!("unix:{} {why}", path.display()));
+    let found = std::fs::symlink_metadata(path);
+    match found.map_err(|error| refused(format!("cannot be read: {error}")))?.mode() & 0o777 {
+        mode if mode & 0o077 == 0 => Ok(()),
+        mode => Err(refused(format!("has mode {mode:04o} and is open to others: 0600 is needed (SocketMode=0600)"))),
     }
 }
 

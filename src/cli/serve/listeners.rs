@@ -6,6 +6,7 @@ use crate::policy::config::{AdminListen, Config, Reach};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 /// The sockets a gateway listens on.
 pub(crate) struct ServeListeners {
@@ -31,8 +32,11 @@ impl AdminDoor {
         Ok(AdminDoor { reach, name })
     }
 
-    /// True if it may be open with these settings.
+    /// Fails if it must not be open with these settings, or if others can reach a Unix socket by now.
     pub(super) fn check(&self, config: &Config) -> Result<(), String> {
+        if let Some(path) = self.name.strip_prefix("unix:").map(Path::new).filter(|path| path.exists()) {
+            listen::check_private(path).map_err(|error| format!("the admin socket {error}"))?;
+        }
         config.server.allows_admin(self.reach, format_args!("the admin socket {}", self.name))
     }
 }

@@ -193,6 +193,21 @@ fn reload_that_opens_a_wide_admin_socket_is_refused() {
 }
 
 #[test]
+fn reload_is_refused_while_others_can_reach_the_unix_socket() {
+    let rig = Rig::new("access-mode", "");
+    configure(&rig, "unix:admin.sock", false);
+    let mut gate = rig.start();
+    let set_mode = |mode| std::fs::set_permissions(rig.path("admin.sock"), PermissionsExt::from_mode(mode)).unwrap();
+    set_mode(0o666);
+    gate.signal("-HUP");
+    let line = gate.logged("\"event\":\"reload\"");
+    assert!(line.contains("\"outcome\":\"refused\"") && line.contains("is open to others: 0600 is needed"), "{line}");
+    set_mode(0o600);
+    gate.signal("-HUP");
+    gate.logged("\"outcome\":\"done\"");
+}
+
+#[test]
 fn successor_refuses_a_wide_admin_socket_without_a_token() {
     for listen in ["127.0.0.1:0", ""] {
         let (_rig, gate, _) = taken_away(Place::Wide, listen, "-USR2", "the successor was not ready");
