@@ -45,7 +45,7 @@ const ENTITIES: [(&[u8], u8); 30] = [
 ];
 
 /// Bytes, and where in the message each of them comes from.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct MappedText {
     bytes: Vec<u8>,
     spans: Vec<Span>,
@@ -77,6 +77,25 @@ impl MappedText {
             let (byte, length) = encoded(&self.bytes[at..]).unwrap_or((self.raw[at], 1));
             text.push(byte, self.span(at, at + length));
             at += length;
+        }
+        text
+    }
+
+    /// Bytes written as two hexadecimal digits each, `73 6b`, `73:6b` or `0x73, 0x6b`, without what separates them.
+    fn joined(&self) -> MappedText {
+        let (mut text, mut at) = (MappedText::default(), 0);
+        while at < self.bytes.len() {
+            let length = self.bytes[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+            let prefix = if self.bytes[at..].starts_with(b"0x") { 2 } else { 0 };
+            match &self.bytes[at..at + length] {
+                [] => {}
+                word if word.len() == prefix + 2 => {
+                    (at + prefix..at + length).for_each(|digit| text.push(self.raw[digit], self.spans[digit]));
+                }
+                // A byte that is no digit: no secret goes on from one word to the next.
+                _ => text.push(0, self.spans[at]),
+            }
+            at += length.max(1);
         }
         text
     }
@@ -121,7 +140,8 @@ impl MappedText {
 /// The bytes that hexadecimal digits in a text stand for, whichever digit begins a byte.
 pub(super) fn in_hex(text: &MappedText) -> Vec<MappedText> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    read(text, &text.runs(HEX_MIN, digit), 2, 4)
+    let bytes = |text: &MappedText| read(text, &text.runs(HEX_MIN, digit), 2, 4);
+    [bytes(text), bytes(&text.joined())].concat()
 }
 
 /// The bytes that base64 in a text stands for, in either alphabet, whichever digit begins a group.
