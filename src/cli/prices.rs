@@ -87,15 +87,17 @@ pub fn run(args: &PricesArgs) -> Result<(), Failure> {
     let list = PriceList::of(&list).ok_or_else(|| {
         Failure::failed(format!("{place} is neither LiteLLM's price list nor the api.json of models.dev"))
     })?;
-    let (mut found, mut unknown) = (Vec::new(), Vec::new());
+    let (mut found, mut unknown, mut unusable) = (Vec::new(), Vec::new(), Vec::new());
     for model in config.catalog.models() {
         match list.entry(&config, model) {
-            Some((name, prices)) => found.push((model, name, differences(model, prices))),
+            Some((name, prices)) if prices[0].is_some() => found.push((model, name, differences(model, prices))),
+            Some(_) => unusable.push(&*model.id),
             None => unknown.push(&*model.id),
         }
     }
     let count = found.iter().map(|(_, _, differences)| differences.len()).sum::<usize>();
-    print(&report(&found, &unknown, count, args.write))?;
+    let rest = [("not in the list", unknown), ("without a usable input price in the list", unusable)];
+    print(&report(&found, &rest, count, args.write))?;
     if !args.write || count == 0 {
         return Ok(());
     }
@@ -121,7 +123,7 @@ impl PriceList<'_> {
     }
 
     /// Entry of the first target's upstream model, by the host of its provider or by the provider's name. Returns its
-    /// name and prices.
+    /// name and its usable prices.
     fn entry(&self, config: &Config, model: &Model) -> Option<(String, [Option<Tiered>; 5])> {
         let target = model.targets.first()?;
         let provider = config.provider(target.provider)?;
@@ -137,23 +139,23 @@ impl PriceList<'_> {
                     |entry: &&Value| entry["litellm_provider"].as_str().is_some_and(|other| other.starts_with(name));
                 let plain = || Some((upstream.to_owned(), list.get(upstream).filter(of_provider)?));
                 let (key, entry) = list.get(&full).map(|entry| (full, entry)).or_else(plain)?;
-                let prices = NAMES.map(|(name, _)| litellm_price(entry, name));
-                prices[0].is_some().then_some((key, prices))
+                Some((key, NAMES.map(|(name, _)| litellm_price(entry, name))))
             }
             PriceList::ModelsDev(list) => {
                 let name = known.map_or(&*provider.name, |known| known.2);
                 let cost = list.get(name)?.get("models")?.get(upstream)?.get("cost")?;
-                let prices = NAMES.map(|(_, name)| models_dev_price(cost, name));
-                prices[0].is_some().then(|| (format!("{name}/{upstream}"), prices))
+                Some((format!("{name}/{upstream}"), NAMES.map(|(_, name)| models_dev_price(cost, name))))
             }
         }
     }
 }
 
-/// A price in USD as micro-dollars per 1M tokens; `tokens` is the number of tokens that it is for.
+/// A price in USD as micro-dollars per 1M tokens; `tokens` is the number of tokens that it is for. A price too small
+/// to be written would make the model free, so it is unusable.
 fn micro(usd: &Value, tokens: f64) -> Option<u64> {
-    let micro = (usd.as_f64()? / tokens * 1e12).round();
-    (0.0..=1e12).contains(&micro).then_some(micro as u64)
+    let usd = usd.as_f64()?;
+    let micro = (usd / tokens * 1e12).round();
+    ((0.0..=1e12).contains(&micro) && (micro > 0.0 || usd == 0.0)).then_some(micro as u64)
 }
 
 fn litellm_price(entry: &Value, name: &str) -> Option<Tiered> {
@@ -213,7 +215,12 @@ fn toml_text(tiers: &Tiered) -> String {
     }
 }
 
-fn report(found: &[(&Model, String, Vec<PriceChange>)], unknown: &[&str], count: usize, writes: bool) -> String {
+fn report(
+    found: &[(&Model, String, Vec<PriceChange>)],
+    rest: &[(&str, Vec<&str>)],
+    count: usize,
+    writes: bool,
+) -> String {
     let mut table = Table::new(&[
         ("MODEL", Align::Left),
         ("ENTRY", Align::Left),
@@ -229,8 +236,8 @@ fn report(found: &[(&Model, String, Vec<PriceChange>)], unknown: &[&str], count:
         }
     }
     let mut text = if count > 0 { table.text() } else { String::new() };
-    if !unknown.is_empty() {
-        text.push_str(&format!("not in the list: {}\n", clean(&unknown.join(", "))));
+    for (why, models) in rest.iter().filter(|(_, models)| !models.is_empty()) {
+        text.push_str(&format!("{why}: {}\n", clean(&models.join(", "))));
     }
     let equal = found.iter().filter(|(_, _, differences)| differences.is_empty()).count();
     text.push_str(&format!("{equal} of {} models have the listed prices\n", found.len()));
@@ -423,6 +430,20 @@ mod tests {
         assert!(text.contains(changed), "{text}");
         let differ = compared(&parsed(&text), MODELS_DEV);
         assert!(differ.iter().all(|(_, all)| all.as_ref().is_none_or(Vec::is_empty)), "{differ:?}");
+    }
+
+    #[test]
+    fn price_that_cannot_be_written_is_unusable() {
+        let price = |usd: &str| micro(&serde_json::from_str(usd).unwrap(), 1.0);
+        assert_eq!([price("0"), price("5e-6"), price("1e-12")], [Some(0), Some(5_000_000), Some(1)]);
+        for odd in ["1e-13", "1e-300", "-1e-6", "2", "1e300", "\"5e-6\"", "null"] {
+            assert_eq!(price(odd), None, "{odd}");
+        }
+        let list = LITELLM.replace("\"input_cost_per_token\": 5e-06", "\"input_cost_per_token\": 1e-300");
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let (config, list) = (parsed(CONFIG), PriceList::of(&list).unwrap());
+        let entry = list.entry(&config, &config.catalog.models()[0]);
+        assert!(entry.is_some_and(|(name, prices)| name == "gpt-5.5" && prices[0].is_none()), "listed, but unusable");
     }
 
     #[test]
