@@ -132,9 +132,15 @@ impl Reported {
     }
 
     /// Adds tokens to the output that only the total includes: reasoning counted separately, under its own name or
-    /// none. Cached tokens can be counted separately as well.
+    /// none, or all of the output. Cached tokens can be counted separately as well.
     fn with_hidden(mut self, prompt: Option<u64>, total: Option<u64>) -> Reported {
-        let (Some(prompt), Some(output), Some(total)) = (prompt, self.output, total) else { return self };
+        let (Some(prompt), Some(total)) = (prompt, total) else { return self };
+        let Some(output) = self.output else {
+            // Some servers leave it out if the model has only thought.
+            let rest = total.saturating_sub(self.prompt().unwrap_or(0)).max(self.reasoning.unwrap_or(0).into());
+            self.output = Some(rest).filter(|rest| *rest > 0 && prompt > 0);
+            return self;
+        };
         let apart = total.saturating_sub(prompt.saturating_add(output));
         if apart > 0 {
             let [read, write] = [self.cache_read, self.cache_write].map(Option::unwrap_or_default);
