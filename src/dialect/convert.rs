@@ -1,13 +1,15 @@
 //! Translates a stream of one format into a stream of another.
 //!
 //! Owns the path from events to deltas to events. Must never end a broken stream as if it were complete. Must never
-//! hold more than the current event, the named bound on waiting tool arguments, and (up to a given bound) the parts of
-//! a response that its last event repeats. Called by [`super::stream`].
+//! hold more than the current event, the content that waits for the end of a tool call (within a named bound), and (up
+//! to a given bound) the parts of a response that its last event repeats. Called by [`super::stream`].
 
 mod chat_reader;
 mod chat_writer;
+mod deferred;
 mod messages_reader;
 mod messages_writer;
+mod pieces;
 mod response;
 mod responses_reader;
 mod responses_writer;
@@ -31,6 +33,7 @@ use crate::wire::sse::Splitter;
 use crate::wire::{Dialect, Span};
 use chat_reader::ChatReader;
 use chat_writer::ChatWriter;
+use deferred::Deferred;
 use messages_reader::MessagesReader;
 use messages_writer::MessagesWriter;
 use responses_reader::ResponsesReader;
@@ -130,6 +133,7 @@ struct Translation {
     relayed: Estimator,
     /// The call whose arguments are the answer's text; see [`super::capabilities::Structured::Tool`].
     json_slot: Option<usize>,
+    deferred: Deferred,
     stopped: bool,
     finished: bool,
 }
@@ -156,6 +160,7 @@ impl Convert {
             reported: Reported::default(),
             relayed: Estimator::new(),
             json_slot: None,
+            deferred: Deferred::default(),
             stopped: false,
             finished: false,
         };
@@ -172,6 +177,7 @@ impl Convert {
     ) -> Result<bool, StreamFault> {
         if self.is_template(frame)
             && let Some(text) = self.template.text(frame.data).filter(|text| !text.is_empty())
+            && self.goes_on(text)
         {
             self.translation.relayed.feed_json(text);
             self.template.render(text, out);
@@ -200,9 +206,20 @@ impl Convert {
             StreamReader::Responses(_) => return None,
         };
         let (text, len) = self.template.event(data).filter(|(text, _)| !text.is_empty())?;
+        if !self.goes_on(text) {
+            return None;
+        }
         self.translation.relayed.feed_json(text);
         self.template.render(text, out);
         Some(buf.len() - data.len() + len)
+    }
+
+    /// Notes the text of an event that matches the template; false if the event must be read instead.
+    fn goes_on(&mut self, text: &[u8]) -> bool {
+        match (self.alone, &mut self.reader) {
+            (Some(TextKind::Arguments(slot)), StreamReader::Chat(reader)) => reader.goes_on(slot, text),
+            _ => true,
+        }
     }
 
     /// True if the event has the name that the template's events have.
@@ -302,21 +319,21 @@ impl Convert {
         self.charge.set(pool, 0);
     }
 
-    /// Bytes held in addition to the current event: waiting tool arguments and, for a responses client, everything that
-    /// the last event repeats.
+    /// Bytes held in addition to the current event: waiting tool arguments, text that waits for the end of a call and,
+    /// for a responses client, everything that the last event repeats.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         let read = match &self.reader {
             StreamReader::Chat(reader) => reader.waiting(),
             StreamReader::Messages(reader) => reader.waiting(),
-            StreamReader::Responses(_) => 0,
+            StreamReader::Responses(reader) => reader.waiting(),
         };
         let written = match &self.translation.writer {
             StreamWriter::Chat(_) => 0,
             StreamWriter::Messages(writer) => writer.waiting(),
             StreamWriter::Responses(writer) => writer.waiting(),
         };
-        read + written
+        read + written + self.translation.deferred.bytes()
     }
 }
 
@@ -422,10 +439,26 @@ impl Take for Sink<'_> {
             Delta::Start | Delta::Thought { .. } | Delta::ToolClose { .. } | Delta::Ping => {}
         }
         let observed = translation.observed();
-        match &mut translation.writer {
-            StreamWriter::Chat(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
-            StreamWriter::Messages(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
-            StreamWriter::Responses(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
+        let Translation { writer, state, deferred, .. } = translation;
+        // Chunks say which call they belong to.
+        let defers = !matches!(writer, StreamWriter::Chat(_)) && deferred.defers(&delta)?;
+        let (me, out) = (self.me, &mut *self.out);
+        let mut write = |delta: Delta<'_>| match writer {
+            StreamWriter::Chat(writer) => writer.take(delta, &observed, state, me, out),
+            StreamWriter::Messages(writer) => writer.take(delta, &observed, state, me, out),
+            StreamWriter::Responses(writer) => writer.take(delta, &observed, state, me, out),
+        };
+        match delta {
+            Delta::Stop { .. } | Delta::End => {
+                deferred.release(true, &mut write)?;
+                write(delta)
+            }
+            Delta::ToolClose { .. } => {
+                write(delta)?;
+                deferred.release(false, write)
+            }
+            _ if defers => Ok(()),
+            _ => write(delta),
         }
     }
 }

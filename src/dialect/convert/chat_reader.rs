@@ -9,10 +9,14 @@ use super::super::naming::hash;
 use super::super::requests::write_arguments;
 use super::super::signature;
 use super::super::usage::Reported;
+use super::messages_writer::is_blank;
+use super::pieces::ArgumentsSoFar;
 use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, write_inside};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
 const SCRATCH_KEPT: usize = 4096;
+/// Arguments with which some servers begin every call. Later arguments replace them.
+const PLACEHOLDER: &[u8] = b"{}";
 
 /// A tool call as the upstream numbers it.
 #[derive(Debug, Default)]
@@ -21,10 +25,13 @@ struct IndexedCall {
     /// Hash of its id, once known.
     id: Option<u64>,
     id_text: Vec<u8>,
-    /// Hash of its name, once known.
-    name: Option<u64>,
+    /// Its name so far; empty if unknown.
+    name: Vec<u8>,
     opened: bool,
-    /// Arguments that arrived before the name.
+    closed: bool,
+    /// Arguments that have been passed on.
+    arguments: ArgumentsSoFar,
+    /// Arguments that arrived before the name or after their own end, or [`PLACEHOLDER`].
     waiting: Vec<u8>,
 }
 
@@ -50,7 +57,7 @@ impl ChatReader {
         ChatReader { kept: keeps.then(Vec::new), ..ChatReader::default() }
     }
 
-    /// Bytes of ids and arguments that wait for a name, and of reasoning that waits for its end.
+    /// Bytes of names, of ids and arguments that wait, and of reasoning that waits for its end.
     pub(super) fn waiting(&self) -> usize {
         self.waiting + self.details.len() + self.kept.as_ref().map_or(0, Vec::len)
     }
@@ -98,6 +105,7 @@ impl ChatReader {
 
     /// Handles the end of the stream. A call that never got a name makes the answer incomplete.
     pub(super) fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+        self.settle(sink)?;
         if self.calls.iter().any(|call| !call.opened) {
             return Err(StreamFault::Malformed);
         }
@@ -148,16 +156,19 @@ impl ChatReader {
                 true => self.think(text, sink),
                 false => {
                     self.thought(false, sink)?;
+                    self.close(text, sink)?;
                     sink.take(Delta::Text(text))
                 }
             })?;
         } else if let Some(text) = refusal {
             self.thought(false, sink)?;
+            self.close(text, sink)?;
             sink.take(Delta::Refuse(text))?;
         }
         self.entries(calls, older, sink)?;
         if let Some(word) = word.filter(|_| !self.stopped) {
             self.stopped = true;
+            self.settle(sink)?;
             self.thought(true, sink)?;
             let sequence = sequence_of(choice, sequence);
             let reason = match StopReason::from_chat(word) {
@@ -185,7 +196,61 @@ impl ChatReader {
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(text);
         }
+        self.close(text, sink)?;
         sink.take(Delta::Think(text))
+    }
+
+    /// Ends the calls with complete arguments, because text follows them. A line feed between two calls does not count.
+    fn close(&mut self, text: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+        let ended = |call: &IndexedCall| call.arguments.is_complete() && !call.closed;
+        if self.calls.iter().any(ended) && !is_blank(text) {
+            for (slot, call) in self.calls.iter_mut().enumerate().filter(|(_, call)| ended(call)) {
+                call.closed = true;
+                sink.take(Delta::ToolClose { slot })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on the waiting arguments of each call, unless they repeat the arguments so far.
+    fn settle(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+        for slot in 0..self.calls.len() {
+            self.open(slot, sink)?;
+            let call = &mut self.calls[slot];
+            if call.opened && !call.waiting.is_empty() {
+                let more = std::mem::take(&mut call.waiting);
+                self.waiting -= more.len();
+                if ArgumentsSoFar::of(&more) != call.arguments {
+                    sink.take(Delta::ToolArgs { slot, json: &more })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a call whose name is known.
+    fn open(&mut self, slot: usize, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let call = &mut self.calls[slot];
+        if call.opened || call.name.is_empty() {
+            return Ok(());
+        }
+        call.opened = true;
+        sink.take(Delta::ToolOpen { slot, id: &call.id_text, name: &call.name })?;
+        let early = std::mem::take(&mut call.waiting);
+        self.waiting -= early.len() + call.id_text.len();
+        call.id_text = Vec::new();
+        call.arguments.feed(&early);
+        if early.is_empty() { Ok(()) } else { sink.take(Delta::ToolArgs { slot, json: &early }) }
+    }
+
+    /// Notes arguments that match a template; false if their event must be read instead.
+    pub(super) fn goes_on(&mut self, slot: usize, json: &[u8]) -> bool {
+        let arguments = &mut self.calls[slot].arguments;
+        let goes_on = !arguments.is_complete();
+        if goes_on {
+            arguments.feed(json);
+        }
+        goes_on
     }
 
     /// Ends the reasoning so far as a complete piece, if the client needs one. `ends`: the answer ends. Before that, no
@@ -235,16 +300,21 @@ impl ChatReader {
         let given = |value: Option<Raw<'_>>| value.is_some_and(|value| value.string().is_some_and(|s| !s.is_empty()));
         let id = id.filter(|id| given(Some(*id))).and_then(Raw::string);
         let name = function.get("name").filter(|name| given(Some(*name))).and_then(Raw::string);
-        let slot = self.slot(index.and_then(Raw::count), id, name)?;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        let arguments = match function.get("arguments") {
+        let json = match function.get("arguments") {
             Some(object) if object.kind() == ValueKind::Object => {
                 write_arguments(object, &mut scratch);
                 scratch.as_slice()
             }
             other => other.and_then(Raw::string).unwrap_or_default(),
         };
+        let known = self.calls.len();
+        let slot = self.slot(index.and_then(Raw::count), id, name, is_blank(json))?;
+        if slot == known {
+            // The names of earlier calls are complete.
+            (0..slot).try_for_each(|before| self.open(before, sink))?;
+        }
         let call = &mut self.calls[slot];
         if let Some(id) = id.filter(|_| call.id.is_none()) {
             call.id = Some(hash(id));
@@ -253,34 +323,63 @@ impl ChatReader {
                 call.id_text.extend_from_slice(id);
             }
         }
-        let mut result = Ok(());
-        if let Some(name) = name.filter(|_| !call.opened) {
-            call.opened = true;
-            call.name = Some(hash(name));
-            result = sink.take(Delta::ToolOpen { slot, id: &call.id_text, name });
-            let early = std::mem::take(&mut call.waiting);
-            self.waiting -= early.len() + call.id_text.len();
-            call.id_text = Vec::new();
-            if !early.is_empty() && result.is_ok() {
-                result = sink.take(Delta::ToolArgs { slot, json: &early });
-            }
+        if let Some(name) = name {
+            self.name(slot, name)?;
         }
-        if self.calls[slot].opened && !arguments.is_empty() && result.is_ok() {
-            result = sink.take(Delta::ToolArgs { slot, json: arguments });
-        } else if !self.calls[slot].opened {
-            self.waiting += arguments.len();
-            self.calls[slot].waiting.extend_from_slice(arguments);
-        }
+        self.arguments(slot, json, sink)?;
         // One large event must not occupy memory until its stream ends.
         scratch.shrink_to(SCRATCH_KEPT);
         self.scratch = scratch;
-        if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { result }
+        if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { Ok(()) }
+    }
+
+    /// Reads the name of a call. Some servers send it in pieces, others repeat it in every chunk.
+    fn name(&mut self, slot: usize, name: &[u8]) -> Result<(), StreamFault> {
+        let call = &mut self.calls[slot];
+        if call.opened {
+            // The client already has the first part as the name, and may have such a tool.
+            let is_other = call.name != name && !call.arguments.is_complete();
+            return if is_other { Err(StreamFault::Malformed) } else { Ok(()) };
+        }
+        let repeats = if name.starts_with(&call.name) { call.name.len() } else { 0 };
+        call.name.extend_from_slice(&name[repeats..]);
+        self.waiting += name.len() - repeats;
+        Ok(())
+    }
+
+    /// Reads a piece of a call's arguments. The first piece opens the call: before it, more of the name may follow.
+    fn arguments(&mut self, slot: usize, json: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+        let call = &mut self.calls[slot];
+        let (is_first, is_over) = (call.arguments.is_empty(), call.arguments.is_complete());
+        if json.is_empty() || ((is_first || is_over) && is_blank(json)) {
+            return Ok(());
+        }
+        let is_placeholder = is_first && call.waiting.is_empty() && json == PLACEHOLDER;
+        if call.name.is_empty() || is_over || is_placeholder {
+            self.waiting += json.len();
+            call.waiting.extend_from_slice(json);
+            return Ok(());
+        }
+        if is_first && call.waiting == PLACEHOLDER {
+            self.waiting -= PLACEHOLDER.len();
+            call.waiting.clear();
+        }
+        self.open(slot, sink)?;
+        self.calls[slot].arguments.feed(json);
+        sink.take(Delta::ToolArgs { slot, json })
     }
 
     /// Finds the call that a fragment belongs to: by its index; if an index recurs with another id and a name, it is a
     /// new call. Without an index: by its id. Without either: the last call, unless another name, or a second name in
-    /// the same chunk, begins a new one.
-    fn slot(&mut self, index: Option<u64>, id: Option<&[u8]>, name: Option<&[u8]>) -> Result<usize, StreamFault> {
+    /// the same chunk, begins a new one. A name after complete arguments begins a new one, too, unless the id is the
+    /// call's or the name is repeated without arguments (`bare`).
+    fn slot(
+        &mut self,
+        index: Option<u64>,
+        id: Option<&[u8]>,
+        name: Option<&[u8]>,
+        bare: bool,
+    ) -> Result<usize, StreamFault> {
         let (id, named) = (id.map(hash), name.is_some());
         let found = match index {
             Some(_) => self.calls.iter().rposition(|call| call.index == index),
@@ -289,10 +388,14 @@ impl ChatReader {
         };
         let reused = |slot: &usize| {
             let call = &self.calls[*slot];
-            match (index, id) {
-                (None, None) => named && call.opened && (call.name != name.map(hash) || *slot >= self.before),
-                _ => named && id.is_some() && call.id.is_some() && call.id != id,
-            }
+            let is_other = name.is_some_and(|name| call.name != name);
+            let is_next = call.arguments.is_complete() && (is_other || !bare) && (id.is_none() || call.id != id);
+            named
+                && (is_next
+                    || match (index, id) {
+                        (None, None) => !call.name.is_empty() && (is_other || *slot >= self.before),
+                        _ => id.is_some() && call.id.is_some() && call.id != id,
+                    })
         };
         if let Some(slot) = found.filter(|slot| !reused(slot)) {
             return Ok(slot);

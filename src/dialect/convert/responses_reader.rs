@@ -3,11 +3,12 @@
 //! Final events repeat the content of earlier deltas; only the part that the deltas lacked is passed on.
 
 use super::super::answer::{Frame, StreamFault};
-use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
+use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::arguments_text;
 use super::super::usage::Reported;
-use crate::wire::json::{self, Raw, Run, ValueKind, key, runs, write_escaped, write_inside};
+use super::pieces::{ArgumentsSoFar, TextSoFar};
+use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 use std::borrow::Cow;
 
 /// Maximum number of open items and parts. The format has one of each.
@@ -21,11 +22,14 @@ struct OutputItem {
     slot: Option<usize>,
     /// Id of that call.
     id: Vec<u8>,
-    /// Bytes of text or arguments, counted without escapes.
-    given: usize,
-    /// The current part of the summary or of the content, and the bytes before it.
+    /// Some of its content has been passed on.
+    given: bool,
+    /// The current part of the summary or of the content, and its text so far.
     part: u64,
-    before: usize,
+    text: TextSoFar,
+    arguments: ArgumentsSoFar,
+    /// Arguments that arrived before the event that opens the call, or in it. The pieces may repeat the latter.
+    early: Vec<u8>,
 }
 
 /// Continuation of an item, as the inside of a string; true if it begins a later part of the item.
@@ -36,6 +40,8 @@ type More<'a> = (Cow<'a, [u8]>, bool);
 pub(super) struct ResponsesReader {
     items: Vec<OutputItem>,
     calls: usize,
+    /// Bytes of `early` of all items.
+    waiting: usize,
     /// The index after the last item that an event has reported.
     next: u64,
     started: bool,
@@ -47,6 +53,11 @@ impl ResponsesReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
     pub(super) fn new(keeps: bool) -> ResponsesReader {
         ResponsesReader { keeps, ..ResponsesReader::default() }
+    }
+
+    /// Bytes of arguments that wait for the start of their call, or for the first piece.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
@@ -130,12 +141,16 @@ impl ResponsesReader {
         let part = summary.or(content).and_then(Raw::count).unwrap_or(0);
         let item = self.item(index)?;
         if std::mem::replace(&mut item.part, part) != part {
-            item.before = item.given;
+            item.text = TextSoFar::default();
         }
-        let text = if delta.is_some() { Cow::Borrowed(text) } else { rest_of(text, item.given - item.before) };
-        let begins = item.given > 0 && item.given == item.before;
-        item.given += plain_len(&text);
-        Ok(Some((text, begins)).filter(|(text, _)| !text.is_empty()))
+        // Text that differs cannot replace what the client already has.
+        let text = if delta.is_some() { Cow::Borrowed(text) } else { item.text.rest_of(text).unwrap_or_default() };
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let begins = std::mem::replace(&mut item.given, true) && item.text.is_empty();
+        item.text.feed(&text);
+        Ok(Some((text, begins)))
     }
 
     fn think(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
@@ -164,23 +179,63 @@ impl ResponsesReader {
         let Some(name) = name else { return Err(StreamFault::Malformed) };
         let known = self.item(index)?;
         (known.slot, known.id) = (Some(slot), call_id(item).to_vec());
+        let before = std::mem::take(&mut known.early);
         self.calls += 1;
+        self.waiting -= before.len();
         sink.take(Delta::ToolOpen { slot, id: call_id(item), name })?;
-        let early = arguments_text(item.get("arguments"));
-        if early.is_empty() {
-            return Ok(());
+        let with_it = arguments_text(item.get("arguments"));
+        if before.is_empty() && !with_it.is_empty() {
+            return self.keep(index, &with_it);
         }
-        self.item(index)?.given += plain_len(&early);
-        sink.take(Delta::ToolArgs { slot, json: &early })
+        self.pass(index, &before, sink)
     }
 
+    /// Holds arguments until the next event of their call.
+    fn keep(&mut self, index: u64, json: &[u8]) -> Result<(), StreamFault> {
+        self.item(index)?.early.extend_from_slice(json);
+        self.waiting += json.len();
+        if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { Ok(()) }
+    }
+
+    /// Passes on more arguments of a call.
+    fn pass(&mut self, index: u64, json: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+        let item = self.item(index)?;
+        let Some(slot) = item.slot.filter(|_| !json.is_empty()) else { return Ok(()) };
+        item.given = true;
+        item.arguments.feed(json);
+        sink.take(Delta::ToolArgs { slot, json })
+    }
+
+    /// Reads a piece of arguments, or all of them.
     fn arguments(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        // Arguments of a call that was never opened are repeated in its final event.
-        let Some(slot) = self.item(index_of(event))?.slot else { return Ok(()) };
-        match self.more(event, "arguments")? {
-            Some((json, _)) => sink.take(Delta::ToolArgs { slot, json: &json }),
-            None => Ok(()),
+        let index = index_of(event);
+        let [delta, whole] = event.pick(["delta", "arguments"]).map(|text| text.and_then(Raw::string));
+        let item = self.item(index)?;
+        let Some(delta) = delta else {
+            // Arguments of a call that was never opened are repeated in its final event.
+            return if item.slot.is_some() { self.complete(index, whole.unwrap_or_default(), sink) } else { Ok(()) };
+        };
+        if item.slot.is_none() {
+            return self.keep(index, delta);
         }
+        if !item.early.is_empty() {
+            let early = std::mem::take(&mut item.early);
+            self.waiting -= early.len();
+            let repeats =
+                ArgumentsSoFar::of(&early).is_complete() || early.starts_with(delta) || delta.starts_with(&early);
+            self.pass(index, if repeats { b"" } else { &early }, sink)?;
+        }
+        self.pass(index, delta, sink)
+    }
+
+    /// Passes on the part of the complete arguments `whole` that the pieces lacked. It is an error if the pieces are
+    /// incomplete and not a prefix of `whole`: the client would run the tool with wrong arguments.
+    fn complete(&mut self, index: u64, whole: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+        let item = self.item(index)?;
+        let early = std::mem::take(&mut item.early);
+        let rest = item.arguments.rest_of(if whole.is_empty() { &early } else { whole });
+        self.waiting -= early.len();
+        self.pass(index, &rest.ok_or(StreamFault::Malformed)?, sink)
     }
 
     /// Ends an item: passes on the content that no earlier event had. `last`: the response ends too. Before that, a
@@ -192,29 +247,27 @@ impl ResponsesReader {
             if self.item(index)?.slot.is_none() {
                 self.open_call(index, item, sink)?;
             }
-            let known = self.item(index)?;
-            let (slot, given) = (known.slot.unwrap_or(0), known.given);
             // An object may be formatted differently from the pieces that arrived.
-            let whole = item.get("arguments").filter(|whole| given == 0 || whole.string().is_some());
-            let whole = arguments_text(whole);
-            let rest = rest_of(&whole, given);
-            if !rest.is_empty() {
-                sink.take(Delta::ToolArgs { slot, json: &rest })?;
-            } else if given == 0 && !last {
+            let whole = item.get("arguments").filter(|whole| !given || whole.string().is_some());
+            self.complete(index, &arguments_text(whole), sink)?;
+            let known = self.item(index)?;
+            if !known.given && !last {
                 return Ok(());
             }
-            sink.take(Delta::ToolClose { slot })?;
-        } else if is("message") && given == 0 {
+            sink.take(Delta::ToolClose { slot: known.slot.unwrap_or(0) })?;
+        } else if is("message") && !given {
             for part in item.get("content").unwrap_or(Raw::NULL).items() {
                 say(part, sink)?;
             }
         } else if is("reasoning") {
-            if given == 0 {
+            if !given {
                 think(item, sink)?;
             }
             thought(item, self.keeps, sink)?;
         }
-        self.items.retain(|item| item.index != index);
+        if let Some(at) = self.items.iter().position(|item| item.index == index) {
+            self.waiting -= self.items.remove(at).early.len();
+        }
         Ok(())
     }
 
@@ -226,9 +279,13 @@ impl ResponsesReader {
                 self.item_done(index, item, true, sink)?;
             }
         }
-        for slot in std::mem::take(&mut self.items).iter().filter_map(|open| open.slot) {
-            sink.take(Delta::ToolClose { slot })?;
+        for (index, slot) in self.items.iter().map(|open| (open.index, open.slot)).collect::<Vec<_>>() {
+            if let Some(slot) = slot {
+                self.complete(index, b"", sink)?;
+                sink.take(Delta::ToolClose { slot })?;
+            }
         }
+        self.items.clear();
         usage(response, sink)?;
         let reason = reason(response, incomplete, self.calls > 0);
         sink.take(Delta::Stop { reason, sequence: None, explanation: None })?;
@@ -361,26 +418,4 @@ pub(in crate::dialect) fn write_kept(item: Raw<'_>, out: &mut Vec<u8>) -> bool {
     write_inside(out, encrypted);
     out.push(b'}');
     true
-}
-
-/// Length of the text that the inside of a string encodes.
-fn plain_len(raw: &[u8]) -> usize {
-    let len = |run| match run {
-        Run::Plain(bytes) => bytes.len(),
-        Run::Char(c) => c.len_utf8(),
-    };
-    runs(raw).map(len).sum()
-}
-
-/// The inside of a string without its first `given` bytes, as the inside of a string.
-fn rest_of(raw: &[u8], given: usize) -> Cow<'_, [u8]> {
-    if given == 0 {
-        return Cow::Borrowed(raw);
-    }
-    let mut rest = Vec::new();
-    if plain_len(raw) > given {
-        let text = Raw::text_of(raw);
-        write_escaped(&mut rest, text.as_bytes().get(given..).unwrap_or_default());
-    }
-    Cow::Owned(rest)
 }
