@@ -224,6 +224,9 @@ pub mod explanation {
     #[doc = include_str!("explanation/queue.md")]
     pub mod queue {}
 
+    #[doc = include_str!("explanation/reservations.md")]
+    pub mod reservations {}
+
     #[doc = include_str!("explanation/routing.md")]
     pub mod routing {}
 
