@@ -103,6 +103,11 @@ pub fn push_dollars(out: &mut Vec<u8>, nano: u64) {
     }
 }
 
+/// Appends a cost in nano-dollars as dollars, exactly: a JSON number.
+pub fn push_cost(out: &mut Vec<u8>, nano: u64) {
+    if nano == 0 { out.push(b'0') } else { push_dollars(out, nano) }
+}
+
 /// Decimal digits of the octets of an address, each followed by a dot.
 static OCTETS: [u32; 256] = {
     let (mut table, mut value) = ([0; 256], 0);

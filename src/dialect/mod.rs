@@ -5,6 +5,7 @@ mod answer;
 pub mod capabilities;
 pub mod carrier;
 mod convert;
+mod cost;
 mod delta;
 pub mod errors;
 mod events;
@@ -26,6 +27,7 @@ pub mod usage;
 
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
 pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
+pub use cost::write_cost;
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use overflow::{Overflow, is_rate};

@@ -233,6 +233,8 @@ impl SseStream {
     /// Handles the end of the body, or the end of the wait for a missing end. Writes the formal end if a finish reason
     /// has arrived; returns [`StreamFault::Incomplete`] if the answer itself is cut off.
     pub fn end(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        let begin = place(out.len());
+        self.end_at = self.end_at.or(begin).min(begin);
         let mut held = std::mem::take(&mut self.held);
         let last = self.last(held.bytes(), me, out);
         held.release(pool);
@@ -297,8 +299,8 @@ impl SseStream {
         matches!(&self.inner, EventHandler::Same(tap) if tap.all_ended())
     }
 
-    /// Offset in `out`, as of the last [`SseStream::feed`], at which the end of the stream begins: the event with the
-    /// finish reason, or the final event of a stream without one. `None`: not arrived yet.
+    /// Offset in `out`, as of the last [`SseStream::feed`] or [`SseStream::end`], at which the end of the stream
+    /// begins: the event with the finish reason, or the final event of a stream without one. `None`: not arrived yet.
     pub fn end_at(&self) -> Option<usize> {
         self.end_at.map(|at| at.get() as usize - 1)
     }

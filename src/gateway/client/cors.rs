@@ -9,7 +9,8 @@ use std::sync::Arc;
 const MAX_AGE: &[u8] = b"7200";
 /// Headers of our answers that a page may read.
 const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
-x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-budget-remaining, x-queue-wait-ms";
+x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-budget-remaining, x-queue-wait-ms, \
+x-tollgate-cost";
 
 /// CORS policy of the answer to one request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]

@@ -143,6 +143,8 @@ pub(crate) struct ClientResponseHead<'a> {
     pub(crate) refusal: Option<&'a Refusal>,
     /// Milliseconds for which the request has waited for slots, if any.
     pub(crate) queued_ms: Option<u64>,
+    /// Nano-dollars that the request cost, if its end is known and its model has a price.
+    pub(crate) cost: Option<u64>,
     /// CORS policy.
     pub(crate) cors: CorsPolicy,
     /// Origins that `cors` refers to.
@@ -193,6 +195,10 @@ impl ClientResponseHead<'_> {
         }
         self.cors.write(self.origins, out);
         out.extend_from_slice(self.more);
+        if let Some(cost) = self.cost {
+            out.extend_from_slice(name!("x-tollgate-cost"));
+            text::push_cost(out, cost);
+        }
         match self.framing {
             Framing::Length(length) => number(out, name!("content-length"), length),
             Framing::Chunked => field(out, name!("transfer-encoding"), b"chunked"),

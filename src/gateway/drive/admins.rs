@@ -73,7 +73,7 @@ impl Gateway {
             EVENTS => live_framing(meta),
             _ => Framing::Length(self.cx.out.len() as u64),
         };
-        let reply = WholeReply { status, framing, content_type, refusal: None, more: more.as_bytes() };
+        let reply = WholeReply { status, framing, content_type, refusal: None, cost: None, more: more.as_bytes() };
         self.reply(&exchange.request, &reply);
     }
 
@@ -85,7 +85,10 @@ impl Gateway {
         errors::error_body(None, &local::words(refusal, exchange.request.id.as_str()), &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, refusal) = (refusal.status, Some(refusal));
-        self.reply(&exchange.request, &WholeReply { status, framing, content_type: JSON, refusal, more: b"" });
+        self.reply(
+            &exchange.request,
+            &WholeReply { status, framing, content_type: JSON, refusal, cost: None, more: b"" },
+        );
     }
 
     fn read_admin_body(&mut self, id: ClientId, meta: RequestMeta, begun: IncomingRequest) {
@@ -224,7 +227,7 @@ impl Gateway {
         client.begin_answer(None);
         self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
-        let reply = WholeReply { status: 200, framing, content_type: EVENTS, refusal: None, more: b"" };
+        let reply = WholeReply { status: 200, framing, content_type: EVENTS, refusal: None, cost: None, more: b"" };
         self.write_head(&exchange.request, &reply);
         self.live(id, b": listening\n\n");
     }

@@ -113,7 +113,14 @@ impl Gateway {
                 // The head's promise applies at the stream's end, whatever happens to the process meanwhile.
                 client.end_after_answer();
             }
-            let reply = WholeReply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
+            let reply = WholeReply {
+                status: 200,
+                framing,
+                content_type: response::EVENTS,
+                refusal: None,
+                cost: None,
+                more: b"",
+            };
             let (server, now) = (&self.cx.setup.config.server, self.cx.now);
             let quota = request.found.key.and_then(|key| {
                 let payer = self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config).ok()?;
@@ -153,7 +160,7 @@ impl Gateway {
     /// Sends the whole answer in `cx.out`: with its length if it fits one buffer, otherwise in chunks.
     #[inline]
     pub(crate) fn answer(&mut self, exchange: &mut Exchange, outcome: Outcome) {
-        exchange.finish(outcome, &mut self.cx);
+        let cost = exchange.finish(outcome, &mut self.cx);
         let request = &exchange.request;
         let framing = match (self.cx.out.len() <= HIGH_WATER, request.meta.http11) {
             (true, _) => Framing::Length(self.cx.out.len() as u64),
@@ -161,18 +168,19 @@ impl Gateway {
             (false, false) => Framing::ToEnd,
         };
         let (status, content_type) = (outcome.status, response::JSON);
-        self.reply(request, &WholeReply { status, framing, content_type, refusal: None, more: b"" });
+        self.reply(request, &WholeReply { status, framing, content_type, refusal: None, cost, more: b"" });
     }
 
     /// Sends a large whole answer without a copy: as one chunk, which includes its end, or to the end of the
     /// connection.
     pub(crate) fn answer_bulk(&mut self, exchange: &mut Exchange, outcome: Outcome, body: Buf) {
-        exchange.finish(outcome, &mut self.cx);
+        let cost = exchange.finish(outcome, &mut self.cx);
         let request = &exchange.request;
         let (cid, http11) = (request.client, request.meta.http11);
         let framing = if http11 { Framing::Chunked } else { Framing::ToEnd };
         let (status, content_type) = (outcome.status, response::JSON);
-        let after = self.write_head(request, &WholeReply { status, framing, content_type, refusal: None, more: b"" });
+        let after =
+            self.write_head(request, &WholeReply { status, framing, content_type, refusal: None, cost, more: b"" });
         if http11 {
             let length = body.len().saturating_sub(LAST_OF_ONE.len());
             self.send(cid, |out| write_chunk_size(out, length));
@@ -270,6 +278,7 @@ fn head_of<'a>(
         reset,
         refusal: reply.refusal,
         queued_ms: (request.queued > 0).then(|| request.queued_ms()),
+        cost: reply.cost,
         cors: request.cors,
         origins: &request.setup.config.server.cors_origins,
         more: reply.more,

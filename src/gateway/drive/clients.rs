@@ -404,7 +404,7 @@ impl Gateway {
     pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome) {
         exchange.explain(refusal, &mut self.cx);
         let dialect = exchange.dialect();
-        exchange.finish(outcome, &mut self.cx);
+        let cost = exchange.finish(outcome, &mut self.cx);
         let request = &exchange.request;
         self.cx.out.clear();
         let (mut words, mut more) = (local::words(refusal, request.id.as_str()), Vec::new());
@@ -414,7 +414,7 @@ impl Gateway {
         errors::error_body(dialect, &words, &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, content_type) = (refusal.status, response::JSON);
-        self.reply(request, &WholeReply { status, framing, content_type, refusal: Some(refusal), more: &more });
+        self.reply(request, &WholeReply { status, framing, content_type, refusal: Some(refusal), cost, more: &more });
     }
 
     pub(crate) fn answer_local(&mut self, exchange: &mut Exchange, endpoint: Endpoint) {
@@ -443,6 +443,9 @@ impl Gateway {
         self.cx.out.clear();
         exchange.finish(Outcome { status: 204, ..Outcome::ok() }, &mut self.cx);
         let (framing, content_type) = (Framing::None, "");
-        self.reply(&exchange.request, &WholeReply { status: 204, framing, content_type, refusal: None, more: &more });
+        self.reply(
+            &exchange.request,
+            &WholeReply { status: 204, framing, content_type, refusal: None, cost: None, more: &more },
+        );
     }
 }

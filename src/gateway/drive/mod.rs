@@ -26,6 +26,8 @@ pub(crate) struct WholeReply<'a> {
     framing: Framing,
     content_type: &'static str,
     refusal: Option<&'a Refusal>,
+    /// Cost of the request in nano-dollars.
+    cost: Option<u64>,
     /// Further header fields.
     more: &'a [u8],
 }

@@ -4,6 +4,7 @@
 
 use super::event::Outcome;
 use super::fault::Fault;
+use super::mask::mask;
 use super::state::{Answering, Attempt, Body, Exchange, State};
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};
@@ -59,6 +60,18 @@ fn field_of(message: &str) -> &str {
 }
 
 impl Exchange {
+    /// A provider's words as a client may see them; `None` where it gave none.
+    pub(super) fn masked(&self, message: &str) -> Option<String> {
+        let (model, target) = (self.model()?, self.target()?);
+        if message.trim().is_empty() {
+            return None;
+        }
+        let provider = self.request.setup.config.providers.get(target.provider)?;
+        let credentials = provider.credentials.iter().map(|credential| credential.secret.expose());
+        let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
+        Some(mask(message, &target.model, &model.id, told))
+    }
+
     /// Address of the caller.
     pub(super) fn caller(&self, cx: &Cx) -> Ipv6Addr {
         let told = self.diagnosis.as_ref().and_then(|diagnosis| diagnosis.caller);

@@ -6,7 +6,7 @@
 use super::event::{ClientMessage, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, FinalOutput, Queued, Reserving, State};
-use crate::base::limits::{BYTES_PER_TOKEN_MAX, ROW_COST_MAX};
+use crate::base::limits::BYTES_PER_TOKEN_MAX;
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Reported};
 use crate::gateway::access_log::{self, Times};
@@ -49,14 +49,6 @@ impl Exchange {
             Some(diagnosis) if self.admitted.is_some() => usage.plus(diagnosis.spent),
             _ => usage,
         }
-    }
-
-    /// Cost of the request, as its usage record contains it. Each attempt is billed in the tier of its own prompt: the
-    /// prompts of earlier attempts do not lift the last one into a higher tier.
-    fn cost_nano(&self, usage: &Usage) -> u64 {
-        let earlier = self.diagnosis.as_ref().map_or(0, |diagnosis| diagnosis.spent.prompt());
-        let prompt = usage.prompt().saturating_sub(earlier);
-        self.model().map_or(0, |model| usage.cost_nano(model.prices.of(prompt))).min(ROW_COST_MAX)
     }
 
     /// An answer has failed before any of it was relayed. Its provider bills what it reports, and generated one that is
@@ -111,6 +103,9 @@ impl Exchange {
         let observed = self.observed();
         let sent = self.attempt().is_some_and(|at| at.sent != Mono::NEVER);
         let settled = self.admitted.is_none();
+        if client_left && self.has_shown_cost(&observed) {
+            return self.charged(observed);
+        }
         let nothing_came = observed.relayed_tokens == 0 && observed.reported == Reported::default();
         if settled || (client_left && !sent) || (!client_left && nothing_came) {
             return self.with_spent(Usage::default());
@@ -229,8 +224,8 @@ impl Exchange {
         }
     }
 
-    /// The end. What is left is [`Exchange::request`], for the head of its answer.
-    pub(crate) fn finish(&mut self, outcome: Outcome, cx: &mut Cx) {
+    /// The end. What is left is [`Exchange::request`] for the head of its answer, and the cost for it.
+    pub(crate) fn finish(&mut self, outcome: Outcome, cx: &mut Cx) -> Option<u64> {
         if let State::Queued(_) = &self.state {
             self.leave_queue(cx);
         }
@@ -239,8 +234,9 @@ impl Exchange {
             _ => self.admitted.is_some().then(|| outcome.usage.bounded()),
         };
         self.settle(outcome.usage, outcome.status, cx);
+        let cost = self.final_cost(charged.as_ref());
         let times = self.times(cx.now.mono);
-        self.count(outcome.status, charged, &times, cx);
+        self.count(outcome.status, charged.map(|usage| (usage, cost.unwrap_or(0))), &times, cx);
         self.log(&outcome, charged, times, cx);
         if self.diagnosis.is_some() {
             self.give_spans(&outcome, charged, cx);
@@ -251,6 +247,7 @@ impl Exchange {
             let counters = Box::new(cx.take_counters());
             cx.orders.push(Order::Counted(counters));
         }
+        cost
     }
 
     /// Gives everything back that it holds.
@@ -287,14 +284,14 @@ impl Exchange {
         }
     }
 
-    fn count(&self, status: u16, charged: Option<Usage>, times: &Times, cx: &mut Cx) {
+    fn count(&self, status: u16, charged: Option<(Usage, u64)>, times: &Times, cx: &mut Cx) {
         cx.stats.request(self.request.endpoint_name(), self.model().map(|model| &model.id), status);
-        if let (Some(usage), Some(model)) = (charged, self.model()) {
+        if let (Some((usage, cost_nano)), Some(model)) = (charged, self.model()) {
             let now = cx.now.mono;
             let first = self.attempt().filter(|at| at.has_events).map(|at| at.begun);
             let taken = Taken {
                 usage,
-                cost_nano: self.cost_nano(&usage),
+                cost_nano,
                 micros: now.micros_since(self.request.received),
                 events: first.map(|first| (first.micros_since(self.request.read), now.micros_since(first))),
             };

@@ -25,6 +25,7 @@ mod attempt;
 mod attribution;
 pub(crate) mod authorize;
 mod build;
+mod cost;
 mod diagnosis;
 mod dial;
 mod event;

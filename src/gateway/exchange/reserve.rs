@@ -141,7 +141,7 @@ impl Exchange {
             about: u32::try_from(draft.scan.prompt_tokens_about()).unwrap_or(u32::MAX),
             completion: u32::try_from(answer).unwrap_or(u32::MAX),
             stream: fields.stream,
-            show_usage: fields.include_usage,
+            show_usage: fields.include_usage | draft.head.wants_cost,
             prompt: None,
         });
         Ok(())

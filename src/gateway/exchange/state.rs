@@ -57,6 +57,7 @@ pub(super) struct Asked {
     /// Completion tokens that are reserved.
     pub(super) completion: u32,
     pub(super) stream: bool,
+    /// The client wants the usage of its stream, with the cost.
     pub(super) show_usage: bool,
     /// Estimated tokens of the prompt; `None` as long as nothing depends on their number.
     pub(super) prompt: Option<NonZeroU32>,

@@ -3,7 +3,6 @@
 
 use super::event::{ClientMessage, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind, status_within};
-use super::mask::mask;
 use super::state::{Answering, Attempting, Body, Draft, Exchange, FinalOutput, Half, Queued, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
@@ -194,7 +193,7 @@ impl Exchange {
         let fits = self.charge_events(cx);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Stream(stream) = &answering.body else { return Effect::Nothing };
-        let (finish_seen, end_at) = (stream.finish_seen(), stream.end_at());
+        let end_at = stream.end_at();
         let came = match &fed {
             Ok(fed) => fed.events > 0,
             // What came before the fault is still the client's.
@@ -202,7 +201,7 @@ impl Exchange {
         };
         let mut forward = Forward::default();
         match came {
-            true => forward = self.relayed(finish_seen, cx),
+            true => forward = self.relayed(end_at.is_some(), cx),
             // Comments and pings open no stream and extend no deadline; passed on in an open stream, they keep proxies
             // from closing the connection.
             false if !self.is_open() => cx.out.clear(),
@@ -281,6 +280,9 @@ impl Exchange {
         if let Draft::Kept(_) = answering.draft {
             admitted.until = Mono::NEVER;
             commits = self.commit(cx);
+        }
+        if finish_seen && self.asked.is_some_and(|asked| asked.show_usage) {
+            self.write_cost(cx);
         }
         if self.diagnosis.is_some() {
             self.note_finish(finish_seen, &cx.out);
@@ -577,18 +579,6 @@ impl Exchange {
         let code = text.code.as_ref().or(text.kind.as_ref()).and_then(|code| self.masked(code));
         let param = text.param.as_ref().and_then(|param| self.masked(param));
         Fault { message: self.masked(&text.message), code, param, overflow: Overflow::of(text), ..Fault::from(kind) }
-    }
-
-    /// A provider's words as a client may see them; `None` where it gave none.
-    fn masked(&self, message: &str) -> Option<String> {
-        let (model, target) = (self.model()?, self.target()?);
-        if message.trim().is_empty() {
-            return None;
-        }
-        let provider = self.request.setup.config.providers.get(target.provider)?;
-        let credentials = provider.credentials.iter().map(|credential| credential.secret.expose());
-        let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
-        Some(mask(message, &target.model, &model.id, told))
     }
 }
 

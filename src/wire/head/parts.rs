@@ -83,6 +83,11 @@ pub(super) fn session_rank(name: &[u8]) -> u8 {
     place.map_or(0, |place| place as u8 + 1)
 }
 
+/// True for the value of a header that switches something on.
+pub(super) fn is_true(value: &[u8]) -> bool {
+    value.eq_ignore_ascii_case(b"true")
+}
+
 /// Head of a request, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct RequestHead {
@@ -107,6 +112,8 @@ pub struct RequestHead {
     pub asks_leave: bool,
     /// True if there is at least one `traceparent`, see [`crate::wire::trace`].
     pub traced: bool,
+    /// True if there is `x-tollgate-include-cost: true`: the client wants the cost of a stream.
+    pub wants_cost: bool,
     pub(super) fields: [Span; COUNT],
 }
 
@@ -125,6 +132,7 @@ impl RequestHead {
             expect: Expect::None,
             asks_leave: false,
             traced: false,
+            wants_cost: false,
             fields: [Span::default(); COUNT],
         }
     }

@@ -3,7 +3,7 @@
 //! anything unusual, and leaves that to the strict parser. A property test and a fuzz target compare the two.
 
 use super::parts::{
-    COUNT, Expect, Framing, HeaderField, Method, RequestHead, ResponseHead, is_allowance, session_rank,
+    COUNT, Expect, Framing, HeaderField, Method, RequestHead, ResponseHead, is_allowance, is_true, session_rank,
 };
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
@@ -62,6 +62,7 @@ pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
         expect: Expect::None,
         asks_leave: false,
         traced: found.traced,
+        wants_cost: found.wants_cost,
         fields: found.fields,
     })
 }
@@ -73,6 +74,7 @@ struct RequestFields {
     /// Rank of the header that names the conversation, see [`session_rank`].
     session: u8,
     traced: bool,
+    wants_cost: bool,
     framing: PlainFraming,
 }
 
@@ -139,6 +141,10 @@ impl RequestFields {
             17 if is(name, b"anthropic-version") => HeaderField::AnthropicVersion,
             10 | 12 | 18 | 24 => {
                 self.session(name, value);
+                return Some(());
+            }
+            23 if is(name, b"x-tollgate-include-cost") => {
+                self.wants_cost |= is_true(&buf[value]);
                 return Some(());
             }
             // `access-control-request-…`, from browsers that ask for permission.

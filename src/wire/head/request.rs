@@ -2,7 +2,9 @@
 //! nothing about paths, keys or body sizes.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::parts::{BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, session_rank};
+use super::parts::{
+    BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_true, session_rank,
+};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
@@ -72,7 +74,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut fields = [Span::default(); COUNT];
     let mut seen = [false; COUNT];
     let (mut expect, mut session) = (Expect::None, u8::MAX);
-    let (mut asks_leave, mut traced) = (false, false);
+    let (mut asks_leave, mut traced, mut wants_cost) = (false, false, false);
     for header in request.headers.iter() {
         if framing.take(header.name, header.value).map_err(refuse)? {
             continue;
@@ -84,6 +86,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
         let Some((_, field)) = NAMES.iter().find(|(name, _)| header.name.eq_ignore_ascii_case(name)) else {
             asks_leave |= header.name.eq_ignore_ascii_case("access-control-request-method") && !header.value.is_empty();
             traced |= header.name.eq_ignore_ascii_case("traceparent");
+            wants_cost |= header.name.eq_ignore_ascii_case("x-tollgate-include-cost") && is_true(header.value);
             let rank = session_rank(header.name.as_bytes());
             if rank > 0 && rank < session && !header.value.is_empty() {
                 (session, fields[HeaderField::Session as usize]) = (rank, span_of(head, header.value));
@@ -109,6 +112,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
         expect,
         asks_leave,
         traced,
+        wants_cost,
         fields,
     })
 }

@@ -36,7 +36,8 @@
 //! head), `{a*70000}` (repeated), and any name that `let NAME = text` defines. Additionally in expected blocks: `{id}`
 //! `{id2}` … (request ids; equal names are equal ids, different names different ids), `{date}`, `{n}` (digits),
 //! `{iso}`, `{any}` (the rest of the line, or up to the character that follows the placeholder), `{head}` (the
-//! remaining lines of a head), `{length}` (must equal the length of the rest of the block).
+//! remaining lines of a head), `{length}` (must equal the length of the rest of the block),
+//! `{cost}` (the line `x-tollgate-cost`, if any; every cost must equal that of the request's ledger row).
 //!
 //! **Shorthands** for frequent lines (in `text.rs`). For clients: `@chat [KEY]`, `@messages [KEY]`, `@responses [KEY]`,
 //! `@get PATH [KEY]`, `@relay NAME [KEY]`. For requests that a provider receives: `@up-chat`, `@up-relay NAME`,

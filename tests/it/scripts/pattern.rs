@@ -10,7 +10,7 @@ pub type Bindings = BTreeMap<String, String>;
 /// first difference.
 pub fn compare(tokens: &[Token], got: &[u8], bound: &mut Bindings) -> Result<usize, String> {
     let mut at = 0;
-    let (mut body_at, mut length) = (None, None);
+    let (mut body_at, mut length, mut id) = (None, None, String::new());
     for (index, token) in tokens.iter().enumerate() {
         match token {
             Token::BodyStarts => body_at = Some(at),
@@ -31,13 +31,16 @@ pub fn compare(tokens: &[Token], got: &[u8], bound: &mut Bindings) -> Result<usi
                 });
                 let len = hole(name, &got[at..], next);
                 let text = String::from_utf8_lossy(&got[at..at + len]).into_owned();
-                if len == 0 && name != "any" {
+                if len == 0 && name != "any" && name != "cost" {
                     return Err(parting(format!("{{{name}}}").as_bytes(), got, at));
                 }
                 if name == "length" {
                     length = text.parse::<usize>().ok();
                 } else if name.starts_with("id") {
+                    id.clone_from(&text);
                     bind(name, text, bound)?;
+                } else if name == "cost" && len > 0 {
+                    bound.insert(cost_of(&id), text);
                 }
                 at += len;
             }
@@ -55,6 +58,11 @@ fn honest(length: Option<usize>, body_at: Option<usize>, end: usize) -> Result<(
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the name under which the cost of a request is kept.
+pub fn cost_of(id: &str) -> String {
+    format!("cost of {id}")
 }
 
 fn bind(name: &str, text: String, bound: &mut Bindings) -> Result<(), String> {
@@ -78,6 +86,10 @@ fn hole(name: &str, got: &[u8], next: Option<u8>) -> usize {
     };
     match name {
         "n" | "length" => got.iter().take_while(|byte| byte.is_ascii_digit()).count(),
+        "cost" if got.starts_with(b"x-tollgate-cost: ") => {
+            got.windows(2).position(|end| end == b"\r\n").map_or(0, |at| at + 2)
+        }
+        "cost" => 0,
         "any" => got.iter().take_while(|byte| **byte != b'\r' && **byte != b'\n' && Some(**byte) != next).count(),
         "head" => got.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or(0),
         "iso" => fits(20, &|at, byte| byte == b"0000-00-00T00:00:00Z"[at] || (byte.is_ascii_digit() && digit_at(at))),

@@ -1,9 +1,10 @@
 //! Runs a case with different splits of its bytes, and compares the outcomes.
 
 use super::case::{Act, Case, Framed, Step, Way};
-use super::pattern::{Bindings, compare, shown};
+use super::pattern::{Bindings, compare, cost_of, shown};
 use super::text::{Names, Token, bytes, tokens};
 use super::world::{Cut, DialPlan, END_OF_CHUNKS, World};
+use crate::support::answers::{nano, request_id};
 use crate::support::setting::{KeyRing, Setting, begin};
 use std::sync::Arc;
 use tollgate::base::rng::Rng;
@@ -385,6 +386,11 @@ impl Player<'_> {
         let text = self.row_text(&row);
         let words: Vec<&str> = text.split(' ').collect();
         self.seen_rows.push(text.clone());
+        if let Some(line) = self.bound.get(&cost_of(&request_id(&row)))
+            && line.trim_end().split_once(": ").and_then(|(_, cost)| nano(cost)) != Some(row.cost_nano)
+        {
+            return Err(format!("the answer has {line:?}, the ledger row says {text}"));
+        }
         match expected.iter().find(|word| !words.contains(word)) {
             Some(word) => Err(format!("the ledger row has no {word}: {text}")),
             None => Ok(()),

@@ -142,7 +142,7 @@ fn placeholder<'a>(text: &'a str, names: &Names, depth: usize, out: &mut Vec<Tok
         let count: usize = count.parse().map_err(|_| format!("{{{word}}} has no count"))?;
         let unit = if unit == "sp" { " " } else { unit };
         push(out, unit.repeat(count).as_bytes());
-    } else if ["length", "date", "n", "iso", "any", "head"].contains(&word) || word.starts_with("id") {
+    } else if ["length", "date", "n", "iso", "any", "head", "cost"].contains(&word) || word.starts_with("id") {
         out.push(Token::Hole(word.to_string()));
     } else {
         return Err(format!("{{{word}}} is not defined"));
@@ -239,7 +239,7 @@ fn shorthand(text: &str, status: &mut Status) -> Result<Vec<String>, String> {
             let code = word(0, "200");
             vec![format!("HTTP/1.1 {code} {}", reason(&code)), "{head}".into()]
         }
-        "length" => vec!["content-length: {length}".into()],
+        "length" => vec!["{cost}content-length: {length}".into()],
         "limits" => limits(&words),
         "events" => {
             status.id = word(0, "id");
@@ -286,7 +286,7 @@ fn error(name: &str, rest: &str, status: &Status) -> Vec<String> {
     let (close, rest) = rest.strip_prefix("close ").map_or((false, rest), |rest| (true, rest));
     let (kind, message) = rest.split_once(' ').unwrap_or((rest, ""));
     let top = if name == "error" { "" } else { "\"type\":\"error\"," };
-    let mut lines = vec!["content-length: {length}".to_string()];
+    let mut lines = vec!["{cost}content-length: {length}".to_string()];
     if close {
         lines.push("connection: close".to_string());
     }

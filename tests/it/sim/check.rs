@@ -2,7 +2,7 @@
 
 use super::clients::{Ask, Kind};
 use super::providers::Book;
-use crate::support::answers::{Answers, Piece, field};
+use crate::support::answers::{Answers, Piece, field, nano};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tollgate::policy::row::Row;
@@ -25,6 +25,8 @@ pub struct Seen {
     pub crossed: bool,
     /// Bytes of the request's text that the client received.
     pub received: u64,
+    /// Cost in nano-dollars in the head, or in the last usage of the stream so far.
+    pub cost: Option<u64>,
 }
 
 /// Parser of the bytes that a client receives.
@@ -131,6 +133,11 @@ impl Reading {
         if !may_be_answered(ask.kind, status) {
             return Err(format!("{:?} was answered {status}", ask.kind));
         }
+        let cost = field(lines, "x-tollgate-cost");
+        let needs_cost = matches!(ask.kind, Kind::Generate { stream: false, .. }) && status == 200;
+        if needs_cost && cost.is_none() {
+            return Err("a complete answer without its cost".to_string());
+        }
         let crossed = ask.crosses();
         let known = Seen {
             marker: ask.marker,
@@ -141,6 +148,7 @@ impl Reading {
             ended: false,
             crossed,
             received: 0,
+            cost: cost.map(|cost| nano(cost).ok_or_else(|| format!("not a cost: {cost}"))).transpose()?,
         };
         if seen.insert(id.to_string(), known).is_some() {
             return Err(format!("the id {id} was used twice"));
@@ -169,6 +177,9 @@ impl Reading {
         };
         seen.told = if stream { told(&text) } else { None };
         seen.received = received(&text, ask);
+        if stream {
+            seen.cost = last_cost(&text)?;
+        }
         (seen.attempt, seen.whole) = outcome.map_err(|error| format!("{ask:?}: {error}\n{text:.2000}"))?;
         Ok(())
     }
@@ -229,6 +240,26 @@ fn told(text: &str) -> Option<u16> {
     value["error"]["code"].as_u64().and_then(|code| u16::try_from(code).ok())
 }
 
+/// Returns the cost in the last usage of a stream. No provider sends one.
+fn last_cost(text: &str) -> Result<Option<u64>, String> {
+    let complete = text.rfind("\n\n").map_or("", |end| &text[..end]);
+    let Some((_, rest)) = complete.rsplit_once("\"cost\":") else { return Ok(None) };
+    let cost = rest.split([',', '}']).next().unwrap_or_default();
+    nano(cost).map(Some).ok_or_else(|| format!("not a cost: {cost}"))
+}
+
+/// Checks that an answer names the cost of its usage record.
+pub fn cost_holds(row: &Row, seen: Option<&Seen>) -> Result<bool, String> {
+    let Some(seen) = seen else { return Ok(false) };
+    let Some(cost) = seen.cost else { return Ok(false) };
+    // A stream that was broken after its usage, or a record that was not committed in time, costs what it did cost.
+    let is_whole = seen.status == row.status && seen.told.is_none() && (seen.ended || row.status == 499);
+    if is_whole && cost != row.cost_nano {
+        return Err(format!("the answer costs {cost} and the ledger says {row:?}"));
+    }
+    Ok(is_whole)
+}
+
 fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
     // Lines may also end in CR LF: the gateway forwards a provider's bytes unchanged.
     let text = &text.replace("\r\n", "\n");
@@ -264,6 +295,9 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
         return Ok((None, false));
     }
     let (attempt, count) = pieces_hold(complete, ask)?;
+    if done && ask.wants_cost() && last_cost(complete)?.is_none() {
+        return Err("a complete stream without its cost".to_string());
+    }
     if done {
         let served =
             attempt.or_else(|| last_attempt(ask, book)).and_then(|attempt| book.served.get(&(ask.marker, attempt)));

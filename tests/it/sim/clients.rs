@@ -79,6 +79,11 @@ impl Ask {
         }
     }
 
+    /// Returns true if the request has the header that asks for the cost of a stream.
+    pub fn wants_cost(&self) -> bool {
+        self.marker.is_multiple_of(3)
+    }
+
     /// Returns true if the request is translated.
     pub fn crosses(&self) -> bool {
         matches!(self.kind, Kind::Generate { cross, relay: None, .. } if cross || self.reply)
@@ -291,6 +296,9 @@ impl Client {
         };
         let version = if ask.old { "1.0" } else { "1.1" };
         let mut head = format!("POST {path} HTTP/{version}\r\nhost: g\r\nauthorization: Bearer {key}\r\n{close}");
+        if ask.wants_cost() {
+            head.push_str("x-tollgate-include-cost: true\r\n");
+        }
         if messages {
             head.push_str("cookie: a=b\r\nx-forwarded-for: 10.0.0.1\r\n");
         }

@@ -39,6 +39,8 @@ pub struct Tally {
     pub whole: u64,
     pub rows: u64,
     pub exact_rows: u64,
+    /// Usage records whose cost was compared with that in the answer.
+    pub costs: u64,
     pub left_rows: u64,
     pub retried_rows: u64,
     pub queued_rows: u64,
@@ -83,13 +85,14 @@ impl Tally {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 24] {
+    fn fields(&mut self) -> [&mut u64; 25] {
         [
             &mut self.requests,
             &mut self.answers,
             &mut self.whole,
             &mut self.rows,
             &mut self.exact_rows,
+            &mut self.costs,
             &mut self.left_rows,
             &mut self.retried_rows,
             &mut self.queued_rows,
@@ -135,14 +138,14 @@ impl fmt::Display for Tally {
         for (kind, count) in &self.faults.0 {
             writeln!(f, "{count:>10}  {kind}")?;
         }
-        let Tally { answers, whole, rows, exact_rows, retried_rows, queued_rows, errors_in_streams, .. } = self;
+        let Tally { answers, whole, rows, exact_rows, costs, retried_rows, queued_rows, errors_in_streams, .. } = self;
         writeln!(
             f,
             "{answers} answers read to their end, {whole} of them whole, {errors_in_streams} streams with an error"
         )?;
         write!(
             f,
-            "{rows} rows in the ledger, {exact_rows} of them exact, {retried_rows} after more than one attempt, \
+            "{rows} rows in the ledger, {exact_rows} of them exact, {costs} with a cost in the answer, {retried_rows} after more than one attempt, \
              {queued_rows} after waiting for a place"
         )
     }

@@ -1,6 +1,6 @@
 //! The world: one gateway, its clients and providers, and a seed that chooses the next event.
 
-use super::check::{Seen, row_holds};
+use super::check::{Seen, cost_holds, row_holds};
 use super::clients::{Client, Supply};
 use super::greedy::{self, GREEDY};
 use super::ledger::{HOSTS, Ledger, Way};
@@ -9,11 +9,11 @@ use super::providers::{Book, Provider};
 use super::tally::{PLACES, SECOND, Tally, UP, set_groups, set_targets, setting};
 use super::traces::Traces;
 use super::wider::{Fate, Upgrade, Wider};
+use crate::support::answers::{request_id, request_name};
 use crate::support::setting::{KeyRing, begin, later};
 use crate::support::vitals::{nothing_is_held, vitals_hold};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tollgate::base::digest::hex_into;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
 use tollgate::base::time::{Mono, Now, Unix};
@@ -21,7 +21,7 @@ use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord, issue};
-use tollgate::policy::row::{Row, Running};
+use tollgate::policy::row::Running;
 use tollgate::wire::Dialect;
 
 /// Maximum number of client connections.
@@ -845,6 +845,7 @@ impl World {
             if row_holds(row, seen, &self.book)? {
                 self.tally.exact_rows += 1;
             }
+            self.tally.costs += u64::from(cost_holds(row, seen)?);
             if !ids.insert(id) {
                 return Err(format!("settled twice: {row:?}"));
             }
@@ -893,14 +894,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-fn request_id(row: &Row) -> String {
-    request_name(&row.request)
-}
-
-fn request_name(request: &[u8; 16]) -> String {
-    let mut id = b"req_".to_vec();
-    hex_into(request, &mut id);
-    String::from_utf8_lossy(&id).into_owned()
 }

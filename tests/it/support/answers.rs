@@ -1,6 +1,9 @@
 //! A strict, incremental parser of the HTTP/1.1 answers that a client receives (RFC 9112). It shares no code with the
 //! gateway. At any point the bytes so far are a prefix of a valid sequence of answers; anything else is an error.
 
+use tollgate::base::digest::hex_into;
+use tollgate::policy::row::Row;
+
 /// A parsed part of an answer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Piece {
@@ -157,6 +160,28 @@ impl Answers {
 /// Returns the value of a header in the lines of a head.
 pub fn field<'a>(lines: &'a [String], name: &str) -> Option<&'a str> {
     lines.iter().skip(1).find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// Parses dollars with at most nine decimals; returns nano-dollars.
+pub fn nano(text: &str) -> Option<u64> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) || decimals.len() > 9 {
+        return None;
+    }
+    Some(whole.parse::<u64>().ok()? * 1_000_000_000 + format!("{decimals:0<9}").parse::<u64>().ok()?)
+}
+
+/// Returns the id of a usage record's request, as its client saw it.
+pub fn request_id(row: &Row) -> String {
+    request_name(&row.request)
+}
+
+/// Returns a request id as its client saw it.
+pub fn request_name(request: &[u8; 16]) -> String {
+    let mut id = b"req_".to_vec();
+    hex_into(request, &mut id);
+    String::from_utf8_lossy(&id).into_owned()
 }
 
 fn framing(status: u16, lines: &[String]) -> Result<State, String> {

@@ -1,0 +1,126 @@
+//! Cost of a response in the last usage of its stream, for clients that asked for it.
+//!
+//! Owns the place of `cost` in the three API formats. Must never compute a cost: the gateway does. Called only for the
+//! events that end a stream.
+
+use super::events::members;
+use crate::wire::json::{Raw, key};
+use crate::wire::sse::Splitter;
+use crate::wire::{Dialect, Span};
+
+/// Writes `cost`, a JSON number, into the last usage among the events in `out` from `from` on; a `cost` of the provider
+/// is removed. `None`: the model has no price.
+pub fn write_cost(dialect: Dialect, from: usize, cost: Option<&[u8]>, out: &mut Vec<u8>) {
+    let (mut splitter, mut at, mut last) = (Splitter::new(), from, None);
+    while let Some(event) = splitter.next(&out[at..]) {
+        let buf = &out[at..];
+        let (name, data) = (event.name.of(buf), splitter.data(&event, buf));
+        if let Some(usage) = usage_of(dialect, data) {
+            last = Some((Span::new(at, at + event.len), written(name, data, usage, cost)));
+        }
+        splitter.done(&event);
+        at += event.len;
+    }
+    if let Some((span, event)) = last {
+        out.splice(span.start as usize..span.end as usize, event);
+    }
+}
+
+/// The final usage in an event's data.
+fn usage_of(dialect: Dialect, data: &[u8]) -> Option<Raw<'_>> {
+    let value = Raw::new(data);
+    let holder = match dialect {
+        Dialect::Chat | Dialect::Relay(_) => value,
+        Dialect::Messages => value.get("type")?.is("message_delta").then_some(value)?,
+        Dialect::Responses => {
+            let kind = value.get("type")?;
+            let ends = kind.is("response.completed") || kind.is("response.incomplete");
+            ends.then(|| value.get("response")).flatten()?
+        }
+    };
+    holder.get("usage").filter(|usage| usage.bytes().starts_with(b"{"))
+}
+
+/// An event whose `usage` has this cost.
+fn written(name: &[u8], data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len() + 64);
+    if !name.is_empty() {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(name);
+        out.push(b'\n');
+    }
+    out.extend_from_slice(b"data: ");
+    let begin = out.len();
+    let at = usage.bytes().as_ptr() as usize - data.as_ptr() as usize;
+    out.extend_from_slice(&data[..at]);
+    out.push(b'{');
+    members(usage, &["cost"], &mut out);
+    if let Some(cost) = cost {
+        key(&mut out, "cost");
+        out.extend_from_slice(cost);
+    }
+    out.push(b'}');
+    out.extend_from_slice(&data[at + usage.bytes().len()..]);
+    // Data of several lines becomes one.
+    for byte in out[begin..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
+        *byte = b' ';
+    }
+    out.extend_from_slice(b"\n\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(dialect: Dialect, cost: Option<&str>, text: &str) -> String {
+        let mut out = text.as_bytes().to_vec();
+        write_cost(dialect, 0, cost.map(str::as_bytes), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn cost_goes_into_last_usage_only() {
+        let text = "data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":2}}\n\n\
+                    data: {\"usage\":null}\n\ndata: [DONE]\n\n";
+        let want = text.replace("\"prompt_tokens\":2}", "\"prompt_tokens\":2,\"cost\":0.5}");
+        assert_eq!(with(Dialect::Chat, Some("0.5"), text), want);
+    }
+
+    #[test]
+    fn cost_replaces_that_of_the_provider() {
+        let text = "data: {\"usage\":{\"cost\":9,\"prompt_tokens\":2,\"co\\u0073t\":8}}\n\n";
+        assert_eq!(with(Dialect::Chat, Some("1.0"), text), "data: {\"usage\":{\"prompt_tokens\":2,\"cost\":1.0}}\n\n");
+        assert_eq!(with(Dialect::Chat, None, text), "data: {\"usage\":{\"prompt_tokens\":2}}\n\n");
+        let empty = "data: {\"usage\":{}}\n\n";
+        assert_eq!(with(Dialect::Chat, Some("1.0"), empty), "data: {\"usage\":{\"cost\":1.0}}\n\n");
+    }
+
+    #[test]
+    fn cost_of_messages_goes_into_message_delta() {
+        let start =
+            "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":1}}}\n\n";
+        let delta = "event: message_delta\r\ndata: {\"type\":\"message_delta\",\r\n\
+                     data: \"usage\":{\"output_tokens\":1}}\r\n\r\n";
+        let want = "event: message_delta\n\
+                    data: {\"type\":\"message_delta\", \"usage\":{\"output_tokens\":1,\"cost\":2.5}}\n\n";
+        assert_eq!(with(Dialect::Messages, Some("2.5"), &format!("{start}{delta}")), format!("{start}{want}"));
+    }
+
+    #[test]
+    fn cost_of_responses_goes_into_the_final_response() {
+        let event = |kind, cost| {
+            format!(
+                "event: {kind}\ndata: {{\"type\":\"{kind}\",\
+                 \"response\":{{\"usage\":{{\"input_tokens\":1{cost}}},\"id\":\"r\"}}}}\n\n"
+            )
+        };
+        for (kind, cost) in [
+            ("response.completed", ",\"cost\":0"),
+            ("response.incomplete", ",\"cost\":0"),
+            ("response.in_progress", ""),
+        ] {
+            assert_eq!(with(Dialect::Responses, Some("0"), &event(kind, "")), event(kind, cost));
+        }
+    }
+}
