@@ -246,6 +246,7 @@ impl World {
                 Order::Log(lines) | Order::Spans(_, lines) => lines.clear(),
                 Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
                 Order::LetServe(_)
+                | Order::Alerts(..)
                 | Order::Counted(_)
                 | Order::Asks(_)
                 | Order::LookUp(_)

@@ -147,6 +147,30 @@ pub const SPANS_TRIES: u32 = 3;
 pub const SPANS_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Time that shutdown waits for the last spans to be sent.
 pub const SPANS_PARTING: Duration = Duration::from_secs(2);
+/// Alerts that wait for their delivery. Beyond it they are dropped, and that is logged.
+pub const ALERTS_MAX: usize = 1000;
+/// Pause of the busy thread that delivers alerts.
+pub const ALERTS_TICK: Duration = Duration::from_millis(20);
+/// Interval at which targets and the ledger are looked at for alerts.
+pub const ALERTS_LOOK: Duration = Duration::from_secs(5);
+/// Time at the end that the present attempt to deliver an alert is waited for.
+pub const ALERTS_PARTING: Duration = Duration::from_secs(2);
+/// Time for a connection to the webhook, and as long again for TLS.
+pub const ALERT_CONNECT: Duration = Duration::from_secs(5);
+/// Time after the first failed attempt to deliver an alert until the next; it doubles with each.
+pub const ALERT_RETRY: Duration = Duration::from_secs(1);
+/// Longest such time.
+pub const ALERT_RETRY_MAX: Duration = Duration::from_secs(300);
+/// Age of an alert after which there is no other attempt.
+pub const ALERT_RETRIES_END: Duration = Duration::from_secs(3600);
+/// Time for which a host claims an alert on a shared ledger: longer than an attempt takes.
+pub const ALERT_CLAIM: Duration = Duration::from_secs(30);
+/// Time that the delivery of an alert is remembered: longer than any period of a budget.
+pub const ALERT_KEPT: Duration = Duration::from_secs(70 * 86_400);
+/// Time without a success after which a failing target raises an alert.
+pub const ALERT_TARGET_FAILS: Duration = Duration::from_secs(60);
+/// Shares of a budget that raise an alert.
+pub const ALERT_THRESHOLDS_MAX: usize = 8;
 /// Connections of either side for which the tables have room from the start. Beyond it they are copied as they grow.
 pub const ROOM_MAX: usize = 16 * 1024;
 /// Bytes of log lines for which the queue of the log thread has room from the start.

@@ -2,6 +2,7 @@
 
 use crate::base::limits::ASKED_BYTES_MAX;
 use crate::base::seam::Tunnel;
+use crate::io::clock::Clock;
 use crate::io::tls::Security;
 use crate::io::tls::blocking::{Blocking, Bounded, Trouble, trouble};
 use crate::io::tunnel;
@@ -13,6 +14,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+
+/// Least time that a step gets.
+const LEAST: Duration = Duration::from_millis(1);
 
 /// Bytes of an answer's head.
 const HEAD_MAX: usize = 64 * 1024;
@@ -33,7 +37,7 @@ pub struct ServerAddress<'a> {
     pub tls: (&'a Security, Option<u32>),
     /// For the connection, and as long again for the handshake of TLS.
     pub connect: Duration,
-    /// For the whole answer.
+    /// For everything, from the connection to the end of the answer.
     pub answer: Duration,
 }
 
@@ -113,13 +117,17 @@ pub fn follow(place: &ServerAddress<'_>, request: &[u8], see: &mut dyn FnMut(&[u
 
 /// Sends `request` and reads the head of the answer; its body is what has come of it, framed as is said.
 fn begin(place: &ServerAddress<'_>, request: &[u8]) -> Result<(Blocking, HttpResponse, Framing), NoAnswer> {
-    let tcp = connect(place)?;
+    let clock = Clock::new();
+    let until = clock.mono().after(place.answer);
+    // No time at all would be no bound.
+    let left = || Duration::from_micros(until.micros_since(clock.mono())).max(LEAST);
+    let tcp = connect(place, left)?;
     let mut tcp = Bounded::new(tcp, place.connect);
     if let Some(tunnel) = place.tunnel {
         through(&mut tcp, tunnel)?;
     }
     let mut stream = Blocking::new(place.tls.0, place.tls.1, tcp).map_err(|error| failed(&error))?;
-    stream.bound(place.answer);
+    stream.bound(left());
     stream.write_all(request).and_then(|()| stream.flush()).map_err(|error| failed(&error))?;
     let mut got = Vec::new();
     let head = loop {
@@ -159,7 +167,7 @@ fn through(tcp: &mut Bounded, tunnel: &Tunnel) -> Result<(), NoAnswer> {
     }
 }
 
-fn connect(place: &ServerAddress<'_>) -> Result<TcpStream, NoAnswer> {
+fn connect(place: &ServerAddress<'_>, left: impl Fn() -> Duration) -> Result<TcpStream, NoAnswer> {
     if let Some(path) = place.socket {
         // It has the type of the others: only how it is reached differs.
         let stream = UnixStream::connect(path).map_err(|error| NoAnswer::Broken(error.to_string()))?;
@@ -171,7 +179,7 @@ fn connect(place: &ServerAddress<'_>) -> Result<TcpStream, NoAnswer> {
     };
     let mut last = NoAnswer::Name;
     for address in found {
-        match TcpStream::connect_timeout(&address, place.connect) {
+        match TcpStream::connect_timeout(&address, place.connect.min(left())) {
             Ok(stream) => return Ok(stream),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => last = NoAnswer::Refused(address),
             Err(error) if is_late(&error) => last = NoAnswer::Unreachable(address, "no answer in time".to_string()),
@@ -230,7 +238,6 @@ fn body(stream: &mut Blocking, mut reader: BodyReader, mut rest: Vec<u8>) -> (Ve
 mod tests {
     use super::*;
     use crate::base::time::Mono;
-    use crate::io::clock::Clock;
     use std::net::{Ipv4Addr, TcpListener};
 
     /// Result for a peer that sends `words`, and then a letter every 20 ms; and the time that it took.

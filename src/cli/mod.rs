@@ -5,6 +5,7 @@
 
 mod admin_client;
 mod admin_jobs;
+pub mod alerts;
 pub mod args;
 pub mod blocking_http;
 mod build;
@@ -106,6 +107,10 @@ enum Command {
     /// Compare the configured prices with a published price list
     #[command(after_help = "Example:\n  tollgate prices --from model_prices_and_context_window.json --write")]
     Prices(prices::PricesArgs),
+    /// Send a test alert to the configured webhook
+    #[command(after_help = "Example:\n  tollgate alerts test")]
+    #[command(subcommand)]
+    Alerts(alerts::AlertsCommand),
     /// Report requests, tokens and cost
     #[command(after_help = "Example:\n  tollgate usage --by model,day --since 2026-11-01")]
     Usage(usage::UsageArgs),
@@ -132,6 +137,7 @@ impl Command {
             Command::Keys(command) => Some(command.config()),
             Command::Models(args) => Some(&mut args.config),
             Command::Prices(args) => Some(&mut args.config),
+            Command::Alerts(command) => Some(command.config()),
             Command::Usage(args) => Some(&mut args.config),
             Command::Requests(args) => Some(&mut args.config),
             Command::Ledger(command) => Some(command.config()),
@@ -182,6 +188,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Keys(command) => keys::run(command),
         Command::Models(args) => models::run(args),
         Command::Prices(args) => prices::run(args),
+        Command::Alerts(command) => alerts::run(command),
         Command::Usage(args) => usage::run(args),
         Command::Requests(args) => requests::run(args),
         Command::Ledger(command) => ledger::run(command),

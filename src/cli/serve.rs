@@ -32,6 +32,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use upgrade::{HandoverReceiver, HandoverSender, Listening, ReceivedLedger};
 
+mod alerts;
 pub(super) mod descriptors;
 mod exporter;
 mod ledger;
@@ -200,6 +201,7 @@ impl Service {
         let long = long.map_err(|error| format!("cannot start the threads for long work: {}", explained(&error)))?;
         // The cells are empty: this is their only writer.
         let _ = helpers.worker.set(long);
+        let _ = helpers.place.set(plan.spills.clone());
         let _ = helpers.desk.set(DeskEnd::new(reactor.mailbox()));
         let handover = HandoverSender::new(plan.program.clone(), door.is_some(), listening, reactor.mailbox());
         reactor.on_upgrade(handover.successor());

@@ -20,6 +20,9 @@ pub mod api {
 
 #[doc = include_str!("configuration.md")]
 pub mod configuration {
+    #[doc = include_str!("configuration/alerts.md")]
+    pub mod alerts {}
+
     #[doc = include_str!("configuration/capabilities.md")]
     pub mod capabilities {}
 
@@ -169,6 +172,9 @@ pub mod how_to {
 
     #[doc = include_str!("how-to/usage-reports.md")]
     pub mod usage_reports {}
+
+    #[doc = include_str!("how-to/webhook-alerts.md")]
+    pub mod webhook_alerts {}
 }
 
 /// Facts: names, fields, columns and codes.

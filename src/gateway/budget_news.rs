@@ -1,9 +1,9 @@
-//! Logs budget threshold crossings.
+//! Logs budget threshold crossings, and raises alerts for them.
 
 use super::cx::Cx;
 use crate::base::text::{push_dollars, push_number};
 use crate::policy::keys::KeyIx;
-use crate::policy::meter::{BudgetNews, BudgetOf};
+use crate::policy::meter::{BudgetNews, BudgetOf, LOGGED_PERCENT};
 use crate::policy::window;
 use crate::wire::json::write_string;
 
@@ -25,9 +25,14 @@ impl Cx {
         self.tell_of_budgets();
     }
 
-    /// Logs the budgets whose use has crossed a threshold.
+    /// Reports the budgets whose use has crossed a threshold.
     pub(crate) fn tell_of_budgets(&mut self) {
-        for BudgetNews { of, percent, status, renews } in self.meter.take_news() {
+        for news in self.meter.take_news() {
+            self.alert_budget(&news);
+            let BudgetNews { of, percent, status, period: (_, renews) } = news;
+            if !LOGGED_PERCENT.contains(&percent) {
+                continue;
+            }
             let (what, whose) = match &of {
                 BudgetOf::Key(key) => ("key", self.keys.get(*key).id().to_string()),
                 BudgetOf::Group(name) => ("group", name.to_string()),

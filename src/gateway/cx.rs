@@ -2,6 +2,7 @@
 //! count in. Owns the counters, tables and buffers; decides nothing by itself.
 
 use super::admin::{Desk, Recorder};
+use super::alert_watch::AlertWatch;
 use super::budget::{Budget, Gate, MemoryVerdict, Promise};
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
@@ -99,6 +100,7 @@ pub(crate) struct Cx {
     pub(crate) grants: Grants,
     pub(crate) stats: Stats,
     pub(crate) stranger_log: StrangerLog,
+    pub(crate) alerts: AlertWatch,
     /// Requests to the admin listener that are not answered yet.
     pub(crate) desk: Desk,
     /// Recorder of the last requests.
@@ -165,6 +167,7 @@ impl Cx {
         let mut meter = Meter::default();
         // There is room for the largest number of groups that a configuration can have.
         meter.configure(&config.groups, start.now.unix);
+        meter.set_thresholds(config.alerts.thresholds());
         plans.load(&keys, config, &meter);
         Cx {
             now: start.now,
@@ -193,6 +196,7 @@ impl Cx {
             grants: Grants::default(),
             stats: Stats::default(),
             stranger_log: StrangerLog::default(),
+            alerts: AlertWatch::default(),
             desk: Desk::default(),
             recorder: Recorder::new(start.admin.is_some(), start.now),
             scratch: Vec::new(),
@@ -220,6 +224,8 @@ impl Cx {
         if config.providers.iter().any(|provider| provider.discover.is_some()) {
             Arc::make_mut(&mut config).keep_lists(&self.setup.config);
         }
+        let had_alerts = self.setup.config.alerts.collector.is_some();
+        self.meter.set_thresholds(config.alerts.thresholds());
         self.forget_grants();
         self.pool.set_budget(config.server.max_buffered);
         self.budget.set_budget(config.server.max_buffered);
@@ -234,6 +240,7 @@ impl Cx {
         self.look_up_all();
         self.discovery.restart(&self.setup.config, self.now.mono);
         self.rebudget_all();
+        self.announce_alerts(had_alerts);
         true
     }
 
@@ -504,6 +511,9 @@ impl Cx {
         self.stats.add(&counters.stats);
         counters.targets.iter().for_each(|counts| self.breakers.add(counts));
         self.limits.turned_away += counters.turned_away;
+        if !counters.targets.is_empty() {
+            self.alerts.inherits();
+        }
         counters.cool_downs.iter().for_each(|one| self.breakers.take_cool_down(one, self.now));
         if !counters.lists.is_empty() {
             let mut config = Config::clone(&self.setup.config);

@@ -12,6 +12,8 @@
 
 mod access_log;
 mod admin;
+mod alert_watch;
+mod alerts;
 mod budget;
 mod budget_news;
 mod client;
@@ -179,6 +181,7 @@ impl Gateway {
         cx.discovery.restart(&cx.setup.config, now.mono);
         cx.warn_of_missing();
         cx.look_at_clock();
+        cx.announce_alerts(false);
         Gateway {
             clients: Slots::with_room(room),
             exchanges: Slots::with_room(room),
@@ -408,6 +411,7 @@ impl Core for Gateway {
                 self.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
             Notice::Spans(lost, news) => self.spans_lost(lost, news),
+            Notice::LookForTrouble => self.cx.look_for_trouble(),
             Notice::Worked(done) => self.offloaded(done),
             Notice::Desk(answer) => self.desk_answered(*answer),
             Notice::SecretTold(origin, value) => {

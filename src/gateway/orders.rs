@@ -3,6 +3,7 @@
 pub use super::admin::{ChangeAuthor, DeskAnswer, DeskAsk, ListPart, UNKNOWN_AFTER};
 pub use super::offload::{FinishedJob, Work};
 use crate::base::time::Unix;
+use crate::policy::alert::Alert;
 use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
@@ -20,6 +21,9 @@ pub enum Order {
     Log(Vec<u8>),
     /// Spans in JSON, a line each, for the collector of this configuration. [`Notice::Spans`] reports lost ones.
     Spans(Arc<Config>, Vec<u8>),
+    /// Alerts to be delivered as the present configuration says, or only that configuration. The thread that delivers
+    /// them sends [`Notice::LookForTrouble`] every few seconds.
+    Alerts(Arc<Config>, Vec<Alert>),
     /// Questions for the shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over are
     /// written first.
     Asks(Vec<Ask>),
@@ -253,6 +257,8 @@ pub enum Notice {
     /// So many spans have been lost. If the state is new: why the collector does not accept them, or that it does
     /// again.
     Spans(u64, Option<Result<(), String>>),
+    /// It is time to look if a target or the ledger gives reason for an alert.
+    LookForTrouble,
     /// A job is done.
     Worked(FinishedJob),
     /// A request to the admin listener has its answer.

@@ -9,6 +9,7 @@
 //! The manual is `docs::configuration`. Its entries are generated from this code: the keys and errors of the
 //! reader, the output of `print`, the settings that `follow` does not change, and the field comments.
 
+mod alerts;
 mod base_url;
 mod document;
 mod fill;
@@ -28,6 +29,7 @@ mod telemetry;
 pub use super::settings::reader::{ConfigError, ENTRIES_MAX, Source};
 pub use super::settings::secret::{Origin, Secret, fit as fit_secret};
 pub use super::settings::units;
+pub use alerts::{AlertForm, Alerts};
 pub use document::Config;
 pub use follow::fixed;
 pub use print::effective;

@@ -11,7 +11,7 @@ mod limit;
 mod tree;
 
 pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
-pub use budget::{BudgetNews, BudgetOf, BudgetStatus};
+pub use budget::{BudgetNews, BudgetOf, BudgetStatus, LOGGED_PERCENT};
 pub use groups::GroupStatus;
 pub use limit::{Limit, LimitKind, LimitReason, Whose};
 
@@ -22,7 +22,7 @@ use crate::base::paged::Sparse;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::{MeterAccount, tokens_left};
-use budget::{NO_BUDGET, tell};
+use budget::{NO_BUDGET, Thresholds, tell};
 use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached, share};
 use std::sync::Arc;
 use tree::Tree;
@@ -112,6 +112,7 @@ pub struct Meter {
     tree: Tree,
     open: Slots<Open>,
     news: Vec<BudgetNews>,
+    thresholds: Thresholds,
 }
 
 impl Meter {
@@ -127,12 +128,12 @@ impl Meter {
         if !self.tree.configure(groups) {
             return false;
         }
-        let news = &mut self.news;
+        let (news, thresholds) = (&mut self.news, &self.thresholds);
         self.tree.each_budget(&self.open, now, |node| {
             // A smaller budget, or a new one, may already be spent.
             let was = before.iter().find(|(name, _)| *name == node.limits.name).map(|(_, was)| *was);
             let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, was.unwrap_or(NO_BUDGET), node.limits.budget, of, news);
+            tell(&node.account, was.unwrap_or(NO_BUDGET), node.limits.budget, of, thresholds, news);
         });
         true
     }
@@ -145,9 +146,9 @@ impl Meter {
             return;
         }
         let used = self.at(key, plan, now).period_known().nano;
-        let Meter { accounts, news, .. } = self;
+        let Meter { accounts, news, thresholds, .. } = self;
         let was = BudgetStatus { used, total: before };
-        tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), news);
+        tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
     }
 
     /// Keys with any counted use.
@@ -276,10 +277,10 @@ impl Meter {
     /// Stores the counts of a shared ledger.
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
         let was = self.at(key, plan, now).learn(news, now);
-        let Meter { accounts, news, .. } = self;
+        let Meter { accounts, news, thresholds, .. } = self;
         if let Some(used) = was {
             let was = BudgetStatus { used, total: plan.budget };
-            tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), news);
+            tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
         }
     }
 
@@ -308,13 +309,14 @@ impl Meter {
 
     /// Like [`Meter::learn`], for the groups of a lease.
     pub fn learn_groups(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
-        let (mut news, told) = (news.iter(), &mut self.news);
+        let (mut news, told, thresholds) = (news.iter(), &mut self.news, &self.thresholds);
         self.tree.each(lease.path, &self.open, now, |node| {
             let Some(news) = news.next() else { return };
             let (was, total) = (node.account.learn(news, now), node.limits.budget);
             if let Some(used) = was {
                 let was = BudgetStatus { used, total };
-                tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), told);
+                let of = || BudgetOf::Group(node.limits.name.clone());
+                tell(&node.account, was, total, of, thresholds, told);
             }
         });
     }
@@ -432,14 +434,14 @@ impl Meter {
 
     fn close(&mut self, id: Id<Open>, used: Amount) {
         let Some(hold) = self.open.remove(id) else { return };
-        let Meter { accounts, tree, news, .. } = self;
+        let Meter { accounts, tree, news, thresholds, .. } = self;
         if let Some(account) = accounts.get_mut(hold.key.0 as usize) {
             let before = account.period_known().nano;
             account.end(&hold, hold.window, used);
             let total = account.budget;
             if total > 0 {
                 let was = BudgetStatus { used: before, total };
-                tell(account, was, total, || BudgetOf::Key(hold.key), news);
+                tell(account, was, total, || BudgetOf::Key(hold.key), thresholds, news);
             }
         }
         if hold.path.is_some() {
@@ -447,7 +449,8 @@ impl Meter {
                 let (total, window) = (node.limits.budget, node.window_of(hold.admitted));
                 let was = BudgetStatus { used: node.account.period_known().nano, total };
                 node.account.end(&hold, window, used);
-                tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), news);
+                let of = || BudgetOf::Group(node.limits.name.clone());
+                tell(&node.account, was, total, of, thresholds, news);
             });
         }
     }

@@ -2,6 +2,7 @@
 //! shapes. `gateway` asks the questions; `cli` and `io` carry these values to people and disks.
 
 pub mod agent;
+pub mod alert;
 pub mod ask;
 pub mod attribution;
 pub mod catalog;

@@ -4,6 +4,7 @@
 //! accesses the ledger itself. No row is ever dropped while the thread lives: rows that cannot be committed are kept
 //! and tried again, and the core stops admitting meanwhile.
 
+pub mod alerts;
 pub mod api;
 pub mod copy;
 #[cfg(feature = "redis")]

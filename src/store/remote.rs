@@ -18,8 +18,9 @@
 //! under its own name, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `clock` is the
 //! knowledge about the clocks of the writers, see `moments.rs`. `start:<host>` is the last start of a host, by the name
 //! in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger was away,
-//! see `spared.rs`.
+//! see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see `alerts.rs`.
 
+mod alerts;
 mod audit;
 mod calls;
 mod changes;
@@ -47,6 +48,7 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, LimitReason, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+pub use alerts::AlertTurn;
 pub use link::Bounds;
 use link::RemoteLink;
 use nodes::Nodes;

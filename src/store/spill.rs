@@ -151,6 +151,11 @@ impl Place {
         &self.folder
     }
 
+    /// Path of the file of alerts.
+    pub(super) fn alerts(&self) -> PathBuf {
+        self.folder.join(format!("{}.alerts", self.stem))
+    }
+
     fn prefix(&self) -> String {
         format!("{}.spill-", self.stem)
     }
@@ -243,7 +248,7 @@ fn write_lines(path: &Path, left: &Leftover) -> io::Result<()> {
 }
 
 /// Opens a file for reading, without blocking: a pipe would wait for a writer. The error text is the reason.
-fn open(path: &Path) -> Result<File, String> {
+pub(super) fn open(path: &Path) -> Result<File, String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
         Errno::LOOP => "it is a link".to_string(),

@@ -423,6 +423,7 @@ impl World {
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
                     Order::LookUp(ids) => self.looks.extend(ids),
                     Order::LetServe(_)
+                    | Order::Alerts(..)
                     | Order::Counted(_)
                     | Order::Acknowledge(_)
                     | Order::Asks(_)

@@ -1,6 +1,7 @@
 //! The way of the loop's orders to their threads: copies under locks that no thread holds for long, without a system
 //! call in the steady state. Decides nothing.
 
+use super::alerts::{AlertNeeds, AlertSender};
 use super::exporter::Exporter;
 use super::ledger::LedgerHandle;
 use super::reload::Reloader;
@@ -15,9 +16,11 @@ use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::secrets::SecretWatch;
 use crate::io::worker::Worker;
+use crate::policy::alert::Alert;
 use crate::policy::config::Config;
 use crate::policy::row::{Row, Running};
 use crate::store::api::Leftover;
+use crate::store::spill::Place;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,6 +36,10 @@ pub(super) struct Helpers {
     pub(super) worker: OnceLock<LongWork>,
     /// Sends spans to their collector; there is none before there are some.
     pub(super) exporter: OnceLock<Option<Exporter>>,
+    /// Delivers alerts; there is none before they are configured.
+    pub(super) alerts: OnceLock<Option<AlertSender>>,
+    /// Location of the files next to the ledger.
+    pub(super) place: OnceLock<Place>,
     /// Answers what the admin listener is asked; there is none before it is.
     pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,
@@ -117,6 +124,10 @@ impl Helpers {
             Order::Asks(asks) => self.store().ledger.iter().for_each(|store| store.ask(asks)),
             Order::Uses(uses) => self.store().ledger.iter().for_each(|store| store.used(uses)),
             Order::Releases(releases) => self.store().ledger.iter().for_each(|store| store.release(releases)),
+            Order::Alerts(config, alerts) => {
+                self.alert(config.clone(), std::mem::take(alerts), log);
+                return false;
+            }
             // The placeholder is dropped without being carried out.
             other => {
                 self.perform_once(std::mem::replace(other, Order::TakeBack));
@@ -130,7 +141,7 @@ impl Helpers {
     fn perform_once(&self, order: Order) {
         match order {
             // These are frequent, and carried out in place.
-            Order::Log(_) | Order::Rows(_) | Order::Spans(..) => {}
+            Order::Log(_) | Order::Rows(_) | Order::Spans(..) | Order::Alerts(..) => {}
             Order::Asks(_) | Order::Uses(_) | Order::Releases(_) => {}
             Order::LookUp(ids) => {
                 if let Some(store) = &self.store().ledger {
@@ -191,6 +202,18 @@ impl Helpers {
         spans
     }
 
+    #[cold]
+    fn alert(&self, config: Arc<Config>, alerts: Vec<Alert>, log: &LogWriter) {
+        let start = || {
+            let (reloader, long, place) = (self.reloader.get()?, self.worker.get()?, self.place.get()?.clone());
+            let (security, mailbox) = (reloader.security(), long.mailbox.clone());
+            AlertSender::start(AlertNeeds { place, security, mailbox, log: log.lines() }, config.clone()).ok()
+        };
+        if let Some(sender) = self.alerts.get_or_init(start) {
+            sender.give(config, alerts);
+        }
+    }
+
     fn keep(&self, mut rows: Vec<Row>) -> Vec<Row> {
         let store = self.store();
         match (&store.ledger, self.handover.get()) {
@@ -221,6 +244,7 @@ impl Helpers {
         if let Some(handover) = self.handover.get() {
             handover.finish();
         }
+        self.alerts.get().and_then(Option::as_ref).into_iter().for_each(AlertSender::finish);
         let ledger = self.store().ledger.take();
         let left = ledger.map(LedgerHandle::finish).unwrap_or_default();
         (left, exporter.map(Exporter::finish))

@@ -1,5 +1,6 @@
 //! The whole configuration, and the reader of its document: every section in turn, and the checks between sections.
 
+use super::alerts::Alerts;
 use super::providers::{self, AuthoritySpec, Provider};
 use super::server::{Server, TOO_LITTLE};
 use super::store::{OnOutage, StoreConfig, StoreUrl};
@@ -23,6 +24,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// Export of spans.
     pub telemetry: Telemetry,
+    /// Alerts by webhook.
+    pub alerts: Alerts,
     /// Deadlines and bounds towards upstreams, before a provider or a model sets its own.
     pub upstream: UpstreamLimits,
     /// Upstream servers, in the order written; `Target.provider` is an index into them.
@@ -135,6 +138,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         reader.report(at, path, "requires a shared store (redis://…): only one gateway can use a SQLite ledger");
     }
     let mut telemetry = Telemetry::read(reader, top);
+    let mut alerts = Alerts::read(reader, top);
     let mut upstream = UpstreamLimits::within(server.max_buffered);
     upstream.pool_max_idle = server.bounds.idle.unwrap_or(upstream.pool_max_idle);
     if let Some(mut section) = reader.table(top, "upstream") {
@@ -160,12 +164,14 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         found
     });
     let mut providers: Vec<Provider> = declared.into_iter().filter_map(|declared| declared.provider).collect();
-    let authorities = providers::authorities(&mut providers, telemetry.collector.as_deref_mut());
+    let collectors = [telemetry.collector.as_deref_mut(), alerts.collector.as_deref_mut()];
+    let authorities = providers::authorities(&mut providers, collectors);
     let catalog = Catalog::new(models, default);
     let config = Config {
         server,
         store,
         telemetry,
+        alerts,
         upstream,
         providers,
         authorities,

@@ -38,7 +38,8 @@ impl Config {
             places.push(place as u32);
         }
         self.authorities = table;
-        for provider in self.providers.iter_mut().chain(self.telemetry.collector.as_deref_mut()) {
+        let collectors = [self.telemetry.collector.as_deref_mut(), self.alerts.collector.as_deref_mut()];
+        for provider in self.providers.iter_mut().chain(collectors.into_iter().flatten()) {
             provider.authority = provider.authority.and_then(|index| places.get(index as usize).copied());
         }
     }

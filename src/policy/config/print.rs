@@ -76,6 +76,8 @@ pub fn effective(config: &Config) -> String {
     page.rows(&config.store);
     page.table("[telemetry]");
     page.rows(&config.telemetry);
+    page.table("[alerts]");
+    page.rows(&config.alerts);
     page.table("[upstream]");
     page.rows(&config.upstream);
     for provider in &config.providers {

@@ -317,9 +317,10 @@ pub(super) fn read(
 }
 
 /// Numbers the TLS peers and sets the number in each provider.
-pub(super) fn authorities(providers: &mut [Provider], collector: Option<&mut Provider>) -> Vec<AuthoritySpec> {
+pub(super) fn authorities(providers: &mut [Provider], collectors: [Option<&mut Provider>; 2]) -> Vec<AuthoritySpec> {
     let mut table: Vec<AuthoritySpec> = Vec::new();
-    for provider in providers.iter_mut().chain(collector).filter(|provider| provider.tls) {
+    let all = providers.iter_mut().chain(collectors.into_iter().flatten());
+    for provider in all.filter(|provider| provider.tls) {
         let (server_name, ca_file) = (provider.host.to_string(), provider.ca_file.clone());
         let spec = AuthoritySpec { server_name, ca_file, retired: false };
         let index = table.iter().position(|known| *known == spec).unwrap_or_else(|| {

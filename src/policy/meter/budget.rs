@@ -28,8 +28,32 @@ impl BudgetStatus {
 /// State of an account without a budget.
 pub(super) const NO_BUDGET: BudgetStatus = BudgetStatus { used: 0, total: 0 };
 
-/// Shares of a budget in percent that are reported when they have been used.
-const TOLD_PERCENT: [u8; 2] = [80, 100];
+/// Shares of a budget in percent that are logged when they have been used.
+pub const LOGGED_PERCENT: [u8; 2] = [80, 100];
+
+/// Shares of a budget in percent that are reported when they have been used: those that are logged, and those of
+/// alerts.
+#[derive(Debug)]
+pub(super) struct Thresholds {
+    first: u8,
+    all: Vec<u8>,
+}
+
+impl Default for Thresholds {
+    fn default() -> Thresholds {
+        Thresholds::with(&[])
+    }
+}
+
+impl Thresholds {
+    /// Those that are logged, and `percents`.
+    pub(super) fn with(percents: &[u8]) -> Thresholds {
+        let mut all = [percents, &LOGGED_PERCENT].concat();
+        all.sort_unstable();
+        all.dedup();
+        Thresholds { first: all[0], all }
+    }
+}
 
 /// Owner of a budget.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,12 +69,12 @@ pub enum BudgetOf {
 pub struct BudgetNews {
     /// Owner of the budget.
     pub of: BudgetOf,
-    /// 80 or 100.
+    /// The share.
     pub percent: u8,
     /// State of the budget.
     pub status: BudgetStatus,
-    /// Start of the next period.
-    pub renews: Unix,
+    /// First moment of the period, and of the next.
+    pub period: (Unix, Unix),
 }
 
 /// Adds news for each share of the budget that has been used since the state `was`.
@@ -60,16 +84,17 @@ pub(super) fn tell(
     was: BudgetStatus,
     total: u64,
     of: impl Fn() -> BudgetOf,
+    thresholds: &Thresholds,
     news: &mut Vec<BudgetNews>,
 ) {
-    let (status, renews) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds.1);
+    let (status, period) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds);
     // Most budgets are below the first share.
-    if !status.has_reached(TOLD_PERCENT[0]) {
+    if !status.has_reached(thresholds.first) {
         return;
     }
-    for percent in TOLD_PERCENT {
+    for percent in thresholds.all.iter().copied() {
         if status.has_reached(percent) && !was.has_reached(percent) {
-            news.push(BudgetNews { of: of(), percent, status, renews });
+            news.push(BudgetNews { of: of(), percent, status, period });
         }
     }
 }

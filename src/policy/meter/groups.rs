@@ -1,5 +1,6 @@
-//! State of all groups.
+//! State of all groups, and the thresholds of their budgets and of those of keys.
 
+use super::budget::Thresholds;
 use super::{Amount, Meter, PathIx};
 use crate::base::time::Unix;
 use crate::policy::plan::Plan;
@@ -24,6 +25,11 @@ pub struct GroupStatus<'a> {
 }
 
 impl Meter {
+    /// Reports these shares of budgets in percent, too, when they have been used.
+    pub fn set_thresholds(&mut self, percents: &[u8]) {
+        self.thresholds = Thresholds::with(percents);
+    }
+
     /// Path of a key in the group of this name; `None` if the group is not configured.
     pub fn path_of(&self, group: &str) -> Option<PathIx> {
         self.tree.path_of(group)

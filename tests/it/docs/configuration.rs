@@ -32,10 +32,11 @@ const fn table(name: &'static str, page: &'static str, path: &'static str, types
     Table { name, page, path, types }
 }
 
-const TABLES: [Table; 12] = [
+const TABLES: [Table; 13] = [
     table("[server]", "server", "server", &["Server"]),
     table("[store]", "store", "store", &["StoreConfig"]),
     table("[telemetry]", "telemetry", "telemetry", &["Telemetry"]),
+    table("[alerts]", "alerts", "alerts", &["Alerts"]),
     table("[upstream]", "upstream", "upstream", &["UpstreamLimits"]),
     table("[[providers]]", "providers", "providers[0]", &["Provider", "Credential"]),
     table("discover", "providers", "providers[0].discover", &["Discover"]),
@@ -47,7 +48,8 @@ const TABLES: [Table; 12] = [
     table("[[groups]]", "groups", "groups[0]", &["Group", "Plan"]),
 ];
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
+    include_str!("../../../src/policy/config/alerts.rs"),
     include_str!("../../../src/policy/discover.rs"),
     include_str!("../../../src/policy/config/providers.rs"),
     include_str!("../../../src/policy/config/server.rs"),
@@ -60,10 +62,11 @@ const SOURCES: [&str; 9] = [
 ];
 
 /// Required settings, line by line, each with its key. Braces mark where other keys of a table are inserted.
-const REQUIRED: [(&str, &str); 22] = [
+const REQUIRED: [(&str, &str); 23] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
     ("", "[telemetry]\n{telemetry}"),
+    ("", "[alerts]\n{alerts}"),
     ("", "[upstream]\n{upstream}"),
     ("", "[[providers]]\n{providers[0]}"),
     ("providers[0].name", "name = \"openai\""),
@@ -382,7 +385,7 @@ fn required_keys_of_the_reference_are_required() {
 #[test]
 fn default_model_is_the_only_key_outside_the_tables() {
     let errors = parse(&format!("no_such_key_there_is = 1\n{}", text("", "", ""))).unwrap_err();
-    let known =
-        "unknown key; known are default_model, server, store, telemetry, upstream, providers, models, plans, groups";
+    let known = "unknown key; known are default_model, server, store, telemetry, alerts, upstream, providers, models, plans, \
+         groups";
     assert!(errors.iter().any(|error| error.ends_with(known)), "{errors:?}");
 }

@@ -30,6 +30,10 @@ telemetry.otlp = "http://127.0.0.1:4318"
 telemetry.headers = { x-tenant = "ops", authorization = { env = "OTLP_AUTHORIZATION" } }
 telemetry.ca_file = "collector-ca.pem"
 telemetry.sample = 0.1
+alerts.url = "https://hooks.example.com/services/T0/B0/XXXX"
+alerts.budget = [50, 80, 100]
+alerts.form = "slack"
+alerts.ca_file = "webhook-ca.pem"
 providers.api_key = { env = "OPENAI_API_KEY" }
 providers.api_keys = [{ env = "KEY_A" }, { env = "KEY_B", weight = 2 }]
 providers.auth = "api-key"

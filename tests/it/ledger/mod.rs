@@ -1,6 +1,8 @@
 //! The ledger end to end, on the real binary: limits under races, durability under `kill -9`, a ledger that is slow,
 //! full or gone, and several gateways on one ledger.
 
+#[cfg(feature = "redis")]
+mod alerts;
 mod clock;
 #[cfg(feature = "redis")]
 mod cluster;
@@ -48,4 +50,4 @@ mod spared;
 #[cfg(feature = "redis")]
 mod unheard;
 
-use super::e2e::{client, harness, process};
+use super::e2e::{client, collector, harness, process};

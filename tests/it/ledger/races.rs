@@ -108,6 +108,46 @@ fn budget_of_ten_answers_admits_exactly_ten_of_two_hundred() {
     assert_eq!(h.chat(&keys[1], &ask).status(), 429);
 }
 
+/// A budget of 0.01 and a model whose output costs 10 dollars up to a prompt of `edge` tokens, and 20 above it.
+fn tiered(edge: u64) -> Setup {
+    let more = format!(
+        "[[models]]\nid = \"priced\"\ncontext = \"256K\"\ninput_price = 0\n\
+         output_price = {{ \"0\" = 10.0, \"{edge}\" = 20.0 }}\n\
+         targets = [{{ provider = \"sim-chat\", model = \"up\" }}]\n[[plans]]\nname = \"ten\"\nbudget = 0.01\n"
+    );
+    Setup { more, ..Setup::default() }
+}
+
+#[test]
+fn budget_at_the_edge_of_a_price_tier_admits_what_the_bound_allows() {
+    let text = "a few words for the prompt of this request, so that it has some tokens\n#sim tokens=100";
+    let asked = with(with(chat(text), "model", "priced"), "max_tokens", 100);
+    let prompt = {
+        let h = Harness::start(&tiered(1000));
+        let answer = h.chat(&h.key(), &asked);
+        assert_eq!(answer.head.get("x-tollgate-cost"), Some("0.001"));
+        answer.json()["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    // A prompt of the edge costs the lower price, one more token the higher one. Both reserve the higher one.
+    for (edge, cost, answers) in [(prompt, "0.001", 10), (prompt - 1, "0.002", 5)] {
+        let h = Harness::start(&tiered(edge));
+        let key = h.key_with(&["--plan", "ten"]);
+        let raced = race(&[h.at], 200, 1, &chat_request(&key, &asked));
+        let ok = admitted(&raced);
+        println!("a budget at the edge of a tier: {ok} of 200 admitted, then up to {answers}");
+        assert!((5..=answers).contains(&ok), "{ok}");
+        for answer in raced.iter().filter(|answer| answer.status() == 200) {
+            assert_eq!(answer.head.get("x-tollgate-cost"), Some(cost));
+        }
+        h.ledger(ok as u64);
+        let more = (0..20).filter(|_| h.chat(&key, &asked).status() == 200).count();
+        // Used: at most the budget less one nano-dollar, plus one reservation of 0.002.
+        assert_eq!(ok + more, answers);
+        let budget = &h.get("/v1/quota", &key).json()["budget"];
+        assert_eq!((&budget["used"], &budget["total"]), (&serde_json::json!(0.01), &serde_json::json!(0.01)));
+    }
+}
+
 pub fn setup() -> Setup {
     Setup { more: PLANS.to_owned(), ..Setup::default() }
 }

@@ -13,7 +13,7 @@ use tollgate::base::time::Unix;
 use tollgate::gateway::orders::{List, Listing, NoList, Notice};
 use tollgate::gateway::{Past, Start};
 use tollgate::policy::ask::Ruling;
-use tollgate::policy::config::{Origin, units};
+use tollgate::policy::config::{AlertForm, Origin, units};
 use tollgate::policy::counters::{CoolDown, Counters};
 use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord};
@@ -220,6 +220,15 @@ impl Player<'_> {
                 let expected = expected.join(" ");
                 let found = world.log.iter().any(|line| line.contains(&expected));
                 return if found { Ok(()) } else { Err(format!("not in the log: {:#?}", world.log)) };
+            }
+            ["trouble"] => return world.notice(Notice::LookForTrouble),
+            ["alerts", count] if world.alerts.len().to_string() == **count => {}
+            ["alerts", count] => return Err(format!("{:?} instead of {count} alerts", world.alerts)),
+            ["alert", expected @ ..] => {
+                let alert = world.alerts.pop_front().ok_or("there is no alert")?;
+                let body = String::from_utf8_lossy(&alert.body(AlertForm::Generic)).into_owned();
+                let missing = expected.iter().find(|word| !body.contains(**word));
+                return missing.map_or(Ok(()), |word| Err(format!("the alert has no {word}: {body}")));
             }
             ["hold-rows"] => world.hold_rows = true,
             ["commit"] => {

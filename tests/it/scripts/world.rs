@@ -11,6 +11,7 @@ use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, S
 use tollgate::base::time::Now;
 use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
+use tollgate::policy::alert::Alert;
 use tollgate::policy::ask::{Ask, AskAnswer, Ruling, Use};
 use tollgate::policy::config::{Config, Reach};
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
@@ -126,6 +127,8 @@ pub struct World {
     pub served: bool,
     /// Number of running requests at the handover of the ledger.
     pub handed_over: Option<usize>,
+    /// Alerts that the gateway has raised.
+    pub alerts: VecDeque<Alert>,
     labels: BTreeMap<Conn, String>,
 }
 
@@ -143,6 +146,7 @@ impl World {
             dialed: None,
             plans: VecDeque::new(),
             rows: VecDeque::new(),
+            alerts: VecDeque::new(),
             log: Vec::new(),
             hold_rows: false,
             uncommitted: 0,
@@ -440,6 +444,7 @@ impl World {
                     }
                 }
                 Order::Acknowledge(_) | Order::Counted(_) | Order::Spans(..) => {}
+                Order::Alerts(_, alerts) => self.alerts.extend(alerts),
             }
         }
         if !self.hold_looks {

@@ -562,7 +562,7 @@ impl World {
                     Order::LookUp(ids) => self.looks.extend(ids),
                     Order::Reload(_) => self.reloading = true,
                     Order::Spans(_, spans) => self.traces.take(&spans)?,
-                    Order::Log(_) | Order::Counted(_) | Order::Renew(_) | Order::List(_) => {}
+                    Order::Alerts(..) | Order::Log(_) | Order::Counted(_) | Order::Renew(_) | Order::List(_) => {}
                     other => self.take_order(other)?,
                 }
             }

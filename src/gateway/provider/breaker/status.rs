@@ -95,6 +95,13 @@ impl Breakers {
         }
     }
 
+    /// Answered and failed attempts at `target`, and failures since its last success.
+    pub(crate) fn tried(&mut self, target: &Target) -> ([u64; 2], u32) {
+        let index = self.index(&target.label);
+        let entry = &self.entries[index];
+        (attempts(&entry.counts), self.breakers[entry.breaker].failures)
+    }
+
     /// An attempt has failed by the fault of the target, or its provider has refused it.
     #[cold]
     pub(crate) fn troubled(&mut self, target: &Target, cause: Cause, now: Unix) {

@@ -1,0 +1,163 @@
+//! `tollgate alerts`: sends a test alert; and the delivery of one alert, which `serve` uses, too.
+
+use super::args::ConfigArg;
+use super::load::{self, Secrets};
+use super::output::{Failure, print};
+use super::provider_client::{ANSWER, Asker, request, send};
+use super::serve::setup;
+use crate::base::time::Unix;
+use crate::io::clock::unix;
+use crate::io::reactor::Security;
+use crate::policy::alert::{Alert, AlertKind};
+use crate::policy::config::{Config, StoreUrl};
+use crate::store::alerts::AlertFile;
+#[cfg(feature = "redis")]
+use crate::store::remote::{AlertTurn, Bounds, Remote};
+use crate::store::spill::Place;
+use clap::{Args, Subcommand};
+
+/// `tollgate alerts`.
+#[derive(Subcommand, Debug)]
+pub enum AlertsCommand {
+    /// Send a test alert to the webhook, once
+    #[command(after_help = "Example:\n  tollgate alerts test")]
+    Test(TestArgs),
+}
+
+/// `tollgate alerts test`.
+#[derive(Args, Debug)]
+pub struct TestArgs {
+    /// Configuration options.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+impl AlertsCommand {
+    /// Configuration options of the command.
+    pub fn config(&mut self) -> &mut ConfigArg {
+        let AlertsCommand::Test(args) = self;
+        &mut args.config
+    }
+}
+
+/// Runs the command.
+pub fn run(command: &AlertsCommand) -> Result<(), Failure> {
+    let AlertsCommand::Test(args) = command;
+    let config = load::read(&load::find(&args.config)?, Secrets::Needed).map_err(Failure::Config)?;
+    if config.alerts.collector.is_none() {
+        return Err(Failure::failed("alerts.url is not set: add it to the configuration"));
+    }
+    let security = setup::security(&config, None).map_err(Failure::failed)?;
+    let now = unix();
+    let name = "the webhook".to_string();
+    let alert =
+        Alert { what: AlertKind::Test, name, subject: "test".to_string(), since: now.0, at: now.0, budget: None };
+    let status = post(&config, &security, &alert).map_err(|why| Failure::failed(format!("not delivered: {why}")))?;
+    print(&format!("delivered: status {status}, {}\n", alert.id()))
+}
+
+/// Result of an attempt.
+pub(super) enum Delivery {
+    /// The webhook has accepted it.
+    Sent,
+    /// An alert about the same event was delivered before.
+    Before,
+    /// Another host is delivering it.
+    Others,
+    /// Why it was not accepted.
+    Failed(String),
+}
+
+/// Attempts to deliver an alert, unless that was done, and notes it if it succeeds.
+pub(super) fn deliver(
+    config: &Config,
+    security: &Security,
+    alert: &Alert,
+    file: Option<&AlertFile>,
+    place: &Place,
+) -> Delivery {
+    // Without the lock another process might deliver it, too: an alert twice is better than none.
+    let _lock = file.and_then(|file| file.lock().ok());
+    if file.and_then(|file| file.read(unix()).ok()).is_some_and(|facts| facts.is_sent(alert)) {
+        return Delivery::Before;
+    }
+    let sent = |at: Unix| file.map(|file| file.sent(alert, at));
+    let mut hosts = match OtherHosts::claim(config, alert, place) {
+        Ok(hosts) => hosts,
+        Err(Delivery::Before) => {
+            // The file need not know more than that.
+            let _ = sent(unix());
+            return Delivery::Before;
+        }
+        Err(other) => return other,
+    };
+    match post(config, security, alert) {
+        Ok(_) => {
+            let now = unix();
+            let kept = sent(now);
+            hosts.sent(alert, now);
+            match kept {
+                Some(Err(error)) => Delivery::Failed(format!("delivered, but that cannot be noted: {error}")),
+                _ => Delivery::Sent,
+            }
+        }
+        Err(why) => {
+            hosts.unclaim(alert);
+            Delivery::Failed(why)
+        }
+    }
+}
+
+/// Sends an alert; the status if it was accepted. A redirect is not followed.
+fn post(config: &Config, security: &Security, alert: &Alert) -> Result<u16, String> {
+    let Some(collector) = &config.alerts.collector else { return Err("alerts.url is not set".to_string()) };
+    let body = alert.body(config.alerts.form);
+    let request = request(collector, "POST", &collector.path, &[], &body);
+    match send(collector, &Asker::within(security, ANSWER), &request) {
+        Ok(answer) if (200..300).contains(&answer.status) => Ok(answer.status),
+        Ok(answer) => Err(format!("status {}", answer.status)),
+        Err(why) => Err(why.words().to_string()),
+    }
+}
+
+/// The other hosts of a shared ledger, of which one delivers each alert. If the ledger cannot be reached, each does.
+struct OtherHosts {
+    #[cfg(feature = "redis")]
+    remote: Option<Remote>,
+}
+
+impl OtherHosts {
+    #[cfg(feature = "redis")]
+    fn claim(config: &Config, alert: &Alert, place: &Place) -> Result<OtherHosts, Delivery> {
+        let StoreUrl::Redis(_) = &config.store.url else { return Ok(OtherHosts { remote: None }) };
+        let connected = super::store::known_remote(config, place, Bounds::SERVING);
+        let claimed = connected.and_then(|mut remote| Ok((remote.claim_alert(alert)?, remote)));
+        match claimed {
+            Ok((AlertTurn::Ours, remote)) => Ok(OtherHosts { remote: Some(remote) }),
+            Ok((AlertTurn::Others, _)) => Err(Delivery::Others),
+            Ok((AlertTurn::Done, _)) => Err(Delivery::Before),
+            Err(_) => Ok(OtherHosts { remote: None }),
+        }
+    }
+
+    #[cfg(not(feature = "redis"))]
+    fn claim(_: &Config, _: &Alert, _: &Place) -> Result<OtherHosts, Delivery> {
+        Ok(OtherHosts {})
+    }
+
+    fn sent(&mut self, _alert: &Alert, _at: Unix) {
+        #[cfg(feature = "redis")]
+        if let Some(remote) = &mut self.remote {
+            // The file has it, too.
+            let _ = remote.alert_sent(_alert, _at);
+        }
+    }
+
+    fn unclaim(&mut self, _alert: &Alert) {
+        #[cfg(feature = "redis")]
+        if let Some(remote) = &mut self.remote {
+            // It ends by itself otherwise.
+            let _ = remote.unclaim_alert(_alert);
+        }
+    }
+}

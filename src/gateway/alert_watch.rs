@@ -1,0 +1,49 @@
+//! State of targets and the ledger as they were looked at last, to raise an alert once for each trouble that lasts.
+
+use crate::base::time::{Mono, Unix};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What was found at the last look.
+#[derive(Debug, Default)]
+pub(crate) struct AlertWatch {
+    /// Number of looks so far.
+    pub(super) looks: u64,
+    pub(super) targets: BTreeMap<Arc<str>, TargetWatch>,
+    pub(super) ledger: LastingTrouble,
+    /// The counts of targets were a predecessor's: those of the next look are where counting begins.
+    pub(super) inherited: bool,
+}
+
+/// A target at the last look.
+#[derive(Debug, Default)]
+pub(super) struct TargetWatch {
+    /// Answered and failed attempts.
+    pub(super) attempts: [u64; 2],
+    pub(super) trouble: LastingTrouble,
+    /// Number of the last look at it.
+    pub(super) look: u64,
+}
+
+/// Trouble that may last.
+#[derive(Debug, Default)]
+pub(super) struct LastingTrouble {
+    pub(super) since: Option<(Mono, Unix)>,
+    pub(super) told: bool,
+}
+
+impl LastingTrouble {
+    /// True once, if the trouble has lasted for `long`.
+    pub(super) fn is_news(&mut self, long: Duration, now: Mono) -> bool {
+        let lasts = self.since.is_some_and(|(since, _)| since.after(long) <= now);
+        lasts && !std::mem::replace(&mut self.told, true)
+    }
+}
+
+impl AlertWatch {
+    /// The counts of targets so far are a predecessor's.
+    pub(super) fn inherits(&mut self) {
+        self.inherited = true;
+    }
+}

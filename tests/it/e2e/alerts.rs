@@ -1,0 +1,232 @@
+//! Alerts by webhook: each is delivered once for its event, over restarts, kills and webhooks that fail, hang or
+//! redirect, and never delays a request.
+
+use super::collector::{Answer, Collector, answer};
+use super::harness::{Harness, Setup, chat, with};
+use super::process::{Folder, run, wait_at_most, wait_for};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A group whose budget two requests of [`spend`] use up.
+const GROUP: &str = "[[groups]]\nname = \"eng\"\nbudget = 0.0005\n";
+
+fn setup(alerts: &str) -> Setup {
+    Setup { more: format!("{GROUP}[alerts]\n{alerts}\n"), ..Setup::default() }
+}
+
+fn webhook(collector: &Collector) -> String {
+    format!("url = \"http://{}/hook/s3cret?a=b\"", collector.at)
+}
+
+/// Sends a request that costs a little more than half of the budget. Returns its status.
+fn spend(h: &Harness, key: &str) -> u16 {
+    h.chat(key, &with(chat("x\n#sim tokens=130"), "max_tokens", 130)).status()
+}
+
+/// Returns the bodies of all alerts, once there are at least `count`.
+fn alerts(collector: &Collector, count: usize) -> Vec<Value> {
+    let bodies = || collector.asked().into_iter().map(|(_, body)| body).collect::<Vec<_>>();
+    wait_at_most(Duration::from_secs(60), "the alerts", || Some(bodies()).filter(|all| all.len() >= count))
+}
+
+/// Returns the events of alerts in the log, as outcome and id.
+fn logged(h: &Harness, outcome: &str) -> Vec<String> {
+    let lines = h.log().into_iter().filter(|line| line["event"] == "alert" && line["outcome"] == outcome);
+    lines.map(|line| line["id"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn budget_alerts_once_for_each_threshold_and_period() {
+    let collector = Collector::start();
+    let mut h = Harness::start(&setup(&format!("{}\nbudget = [50, 80, 100]", webhook(&collector))));
+    let key = h.key_with(&["--group", "eng"]);
+    assert_eq!(spend(&h, &key), 200);
+    let [first] = &alerts(&collector, 1)[..] else { panic!("{:?}", collector.asked()) };
+    assert_eq!(
+        (&first["what"], &first["name"], &first["threshold"]),
+        (&"budget".into(), &"group eng".into(), &50.into())
+    );
+    assert_eq!(first["limit"], 0.0005);
+    let used = first["used"].as_f64().unwrap();
+    assert!((0.00026..0.0003).contains(&used), "{first}");
+    let (begins, renews) = first["period"].as_str().unwrap().split_once('/').unwrap();
+    assert!(begins < first["at"].as_str().unwrap() && first["at"].as_str().unwrap() < renews, "{first}");
+    let (head, _) = collector.asked().remove(0);
+    assert!(head.starts_with("post /hook/s3cret?a=b http/1.1"), "{head}");
+    // The second request jumps over two thresholds.
+    assert_eq!(spend(&h, &key), 200);
+    let all = alerts(&collector, 3);
+    assert_eq!(all.iter().map(|alert| alert["threshold"].as_u64().unwrap()).collect::<Vec<_>>(), [50, 80, 100]);
+    let ids: std::collections::BTreeSet<&str> = all.iter().map(|alert| alert["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 3, "{all:?}");
+    wait_for("the deliveries", || (logged(&h, "sent").len() == 3).then_some(()));
+    // A raised budget re-arms nothing, whether the process was killed or reads its configuration again.
+    let file = h.folder.path().join("tollgate.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    for budget in ["budget = 0.0012", "budget = 0.0016"] {
+        std::fs::write(&file, text.replace("budget = 0.0005", budget)).unwrap();
+        if budget.ends_with("12") {
+            h.gateway.stop("KILL");
+            h.start_again();
+        } else {
+            h.gateway.signal("HUP");
+            wait_for("the reload", || h.log().iter().any(|line| line["outcome"] == "done").then_some(()));
+        }
+        assert_eq!(spend(&h, &key), 200);
+        assert_eq!(spend(&h, &key), 200);
+        h.ledger(4);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(alerts(&collector, 3).len(), 3);
+}
+
+#[test]
+fn webhook_that_fails_gets_same_alert_again_and_delays_nothing() {
+    let works = Arc::new(AtomicBool::new(false));
+    let says = works.clone();
+    let says: Answer = Arc::new(move |number| match (says.load(Ordering::Relaxed), number % 3) {
+        (true, _) => answer("204 No Content", "", ""),
+        (false, 0) => answer("500 Internal Server Error", "", ""),
+        (false, 1) => answer("307 Temporary Redirect", "location: http://127.0.0.1:1/\r\n", ""),
+        (false, _) => answer("404 Not Found", "", "{}"),
+    });
+    let collector = Collector::that(says);
+    let h = Harness::start(&setup(&webhook(&collector)));
+    let key = h.key_with(&["--group", "eng"]);
+    assert_eq!((spend(&h, &key), spend(&h, &key)), (200, 200));
+    // Both alerts are tried at once, after one second and after two.
+    let began = Instant::now();
+    let tried = alerts(&collector, 6);
+    assert!(began.elapsed() > Duration::from_millis(2500), "{:?}", began.elapsed());
+    works.store(true, Ordering::Relaxed);
+    wait_at_most(Duration::from_secs(30), "the deliveries", || (logged(&h, "sent").len() == 2).then_some(()));
+    let mut sent = logged(&h, "sent");
+    sent.sort();
+    for alert in &tried {
+        assert!(sent.iter().any(|id| alert["id"] == **id), "{alert} is none of {sent:?}");
+    }
+    let count = collector.asked().len();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(collector.asked().len(), count, "an accepted alert was sent again");
+    let mut failing = logged(&h, "failing");
+    failing.sort();
+    assert_eq!(failing, sent);
+}
+
+#[test]
+fn webhook_that_hangs_delays_neither_requests_nor_the_end() {
+    let collector = Collector::that(Arc::new(|_| None));
+    let mut h = Harness::start(&setup(&webhook(&collector)));
+    let key = h.key_with(&["--group", "eng"]);
+    assert_eq!((spend(&h, &key), spend(&h, &key)), (200, 200));
+    alerts(&collector, 1);
+    let free = h.key();
+    let began = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(h.chat(&free, &chat("x\n#sim tokens=1")).status(), 200);
+    }
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    // Only one attempt is made at a time, and it ends after ten seconds.
+    wait_at_most(Duration::from_secs(30), "the end of the attempt", || {
+        (!logged(&h, "failing").is_empty()).then_some(())
+    });
+    let line = h.log().into_iter().find(|line| line["event"] == "alert").unwrap();
+    assert_eq!(line["error"], "no answer in time", "{line}");
+    let began = Instant::now();
+    assert!(h.gateway.stop("TERM").success());
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+}
+
+#[test]
+fn killed_gateway_delivers_what_was_due_and_nothing_twice() {
+    let works = Arc::new(AtomicBool::new(false));
+    let says = works.clone();
+    let collector = Collector::that(Arc::new(move |_| match says.load(Ordering::Relaxed) {
+        true => answer("200 OK", "", ""),
+        false => answer("503 Service Unavailable", "", ""),
+    }));
+    let mut h = Harness::start(&setup(&webhook(&collector)));
+    let key = h.key_with(&["--group", "eng"]);
+    assert_eq!((spend(&h, &key), spend(&h, &key)), (200, 200));
+    let tried = alerts(&collector, 2);
+    h.gateway.stop("KILL");
+    works.store(true, Ordering::Relaxed);
+    let before = collector.asked().len();
+    h.start_again();
+    let after = alerts(&collector, before + 2).split_off(before);
+    let ids = |all: &[Value]| {
+        let mut ids: Vec<String> = all.iter().map(|alert| alert["id"].as_str().unwrap().to_owned()).collect();
+        ids.sort();
+        ids.dedup();
+        ids
+    };
+    assert_eq!((after.len(), ids(&after)), (2, ids(&tried)));
+    // The record of a delivery is there at most 50 ms after the answer.
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..2 {
+        h.gateway.stop("KILL");
+        h.start_again();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(collector.asked().len(), before + 2);
+}
+
+#[test]
+fn failing_target_alerts_after_a_minute_without_success() {
+    let collector = Collector::start();
+    let h = Harness::start(&setup(&webhook(&collector)));
+    let key = h.key();
+    assert_eq!(h.chat(&key, &with(chat("x"), "model", "gone")).status(), 500);
+    assert_eq!(h.chat(&key, &chat("x\n#sim tokens=1")).status(), 200);
+    let began = Instant::now();
+    let [alert] = &wait_at_most(Duration::from_secs(120), "the alert", || {
+        let bodies: Vec<Value> = collector.asked().into_iter().map(|(_, body)| body).collect();
+        Some(bodies).filter(|all| !all.is_empty())
+    })[..] else {
+        panic!("{:?}", collector.asked())
+    };
+    assert!(began.elapsed() > Duration::from_secs(55), "{:?}", began.elapsed());
+    assert_eq!((&alert["what"], &alert["name"]), (&"target".into(), &"nobody/up-gone".into()));
+    assert!(alert["threshold"].is_null() && alert["used"].is_null(), "{alert}");
+    assert_eq!(h.chat(&key, &with(chat("x"), "model", "gone")).status(), 500);
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(collector.asked().len(), 1, "the same trouble must not alert twice");
+}
+
+#[test]
+fn test_alert_reaches_a_webhook_over_tls_in_the_form_of_slack() {
+    let (collector, ca) = Collector::secured();
+    let folder = Folder::new();
+    std::fs::write(folder.path().join("ca.pem"), ca).unwrap();
+    let url = format!("https://localhost:{}/services/s3cret", collector.at.port());
+    let config = |alerts: &str| {
+        let text = format!(
+            "[alerts]\n{alerts}\n[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:9/v1\"\n\
+             [[models]]\nid = \"m\"\ncontext = \"1K\"\ntargets = [{{ provider = \"p\" }}]\n"
+        );
+        std::fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    };
+    let tollgate = |path: &Path, args: &[&str]| run(path, args, &[]);
+    config(&format!("url = \"{url}\"\nform = \"slack\"\nca_file = \"ca.pem\""));
+    let done = tollgate(folder.path(), &["alerts", "test"]);
+    assert_eq!(done.code, 0, "{}{}", done.out, done.err);
+    let [(_, body)] = &collector.asked()[..] else { panic!("{:?}", collector.asked()) };
+    let text = body["text"].as_str().unwrap();
+    assert!(text.starts_with("Tollgate: ") && body.as_object().unwrap().len() == 1, "{body}");
+    let id = done.out.trim_end().rsplit(' ').next().unwrap();
+    assert!(text.ends_with(&format!("({id})")), "{body} {}", done.out);
+    // The path is a secret.
+    let page = tollgate(folder.path(), &["check", "--print"]);
+    assert!(page.out.contains(&format!("url = \"https://localhost:{}/***\"", collector.at.port())), "{}", page.out);
+    assert!(!page.out.contains("s3cret"));
+    // Without the CA it is not trusted, and without a URL there is nothing to test.
+    config(&format!("url = \"{url}\""));
+    let done = tollgate(folder.path(), &["alerts", "test"]);
+    assert!(done.code == 1 && done.err.contains("not delivered: TLS has failed"), "{}", done.err);
+    config("budget = [90]");
+    let done = tollgate(folder.path(), &["alerts", "test"]);
+    assert!(done.code == 1 && done.err.contains("alerts.url is not set"), "{}", done.err);
+}
