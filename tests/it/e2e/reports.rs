@@ -47,17 +47,18 @@ fn ask(h: &Harness, path: &str) -> Value {
     }
 }
 
-/// Returns the peak of the gateway's resident memory since the last call, and the present value.
+/// Returns the peak of the gateway's resident memory since the last call, and the present value; both without the pages
+/// of its program, of which a report needs some that are not in memory yet.
 fn peak_and_now(h: &Harness) -> [u64; 2] {
     let process = format!("/proc/{}", h.gateway.id());
     let status = fs::read_to_string(format!("{process}/status")).unwrap();
-    let bytes = ["VmHWM:", "VmRSS:"].map(|name| {
+    let [peak, now, program] = ["VmHWM:", "VmRSS:", "RssFile:"].map(|name| {
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     });
     // Resets the peak to the present value (proc_pid_clear_refs(5)).
     fs::write(format!("{process}/clear_refs"), "5").unwrap();
-    bytes
+    [peak - program, now - program]
 }
 
 #[test]
