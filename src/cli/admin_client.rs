@@ -1,4 +1,4 @@
-//! The admin listener of a running gateway, for commands that ask it: where it is, and by which token.
+//! The admin listener of a running gateway, for commands that query it: its address and the token to send.
 
 use super::args::{ConfigArg, parse_address};
 use super::blocking_http::{HttpResponse, NoAnswer, ServerAddress, ask, follow};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Maximum time to connect.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Time for which events are awaited.
+/// Timeout for a stream of events: practically unlimited.
 const FOR_EVER: Duration = Duration::from_secs(366 * 86_400);
 
 /// Gateway options.
@@ -44,7 +44,7 @@ fn parse(text: &str) -> Result<AdminListen, String> {
 /// An admin listener.
 pub(super) struct Listener {
     place: AdminListen,
-    /// The token that reads there, if it is to be sent.
+    /// The read token, if it is to be sent.
     token: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Listener {
 }
 
 impl Listener {
-    /// The one that is named, or that of the configuration.
+    /// The listener named on the command line, otherwise that of the configuration.
     pub(super) fn find(named: &AdminArg, config: &ConfigArg) -> Result<Listener, Failure> {
         let place = match &named.admin {
             Some(place) => Listener { place: place.clone(), token: None },
@@ -64,8 +64,8 @@ impl Listener {
         Ok(place.reachable())
     }
 
-    /// The one that is named, or that of the configuration, with the token that reads. What is named gets it only if
-    /// it is the configuration's own, or by `send_token`: anybody may listen elsewhere. The token that writes is never
+    /// Like [`find`][Listener::find], with the read token. A listener named on the command line gets the token only if
+    /// it is the configuration's own, or with `send_token`: anyone may be listening elsewhere. The write token is never
     /// sent.
     pub(super) fn with_token(named: &AskArg, config: &ConfigArg) -> Result<Listener, Failure> {
         let own = load::load(config, Secrets::Optional).and_then(|high| Listener::configured(&high.server));
@@ -83,7 +83,7 @@ impl Listener {
         Ok(Listener { place, token })
     }
 
-    /// True if it is shown a token.
+    /// True if it is sent a token.
     pub(super) fn shows_token(&self) -> bool {
         self.token.is_some()
     }
@@ -101,12 +101,12 @@ impl Listener {
         self
     }
 
-    /// Asks for a path.
+    /// Sends a GET request for a path.
     pub(super) fn get(&self, path: &str, timeout: Duration) -> Result<HttpResponse, NoAnswer> {
         self.at(timeout, |place| ask(place, &self.request(path)))
     }
 
-    /// Shows what comes of a path as it comes; the status.
+    /// Passes the response to a path to `see` as it arrives; returns the status.
     pub(super) fn follow(&self, path: &str, see: &mut dyn FnMut(&[u8]) -> bool) -> Result<u16, NoAnswer> {
         self.at(FOR_EVER, |place| follow(place, &self.request(path), see))
     }

@@ -1,5 +1,5 @@
 //! Admin API handlers that reuse CLI commands: map a request to the arguments of a command and return that command's
-//! `--json` output. They run on a helper thread, one at a time: never on the loop.
+//! `--json` output. They run on a helper thread, one at a time, and never on the event loop.
 
 use super::keys::{self, Actor, KeyLimit, SetArgs};
 use super::output::{Failure, json_text};
@@ -16,13 +16,13 @@ use crate::wire::percent;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Bytes of an `Idempotency-Key`.
+/// Maximum bytes of an `Idempotency-Key`.
 const ONCE_MAX: usize = 255;
 
 /// An error answer: its status and message.
 type ErrorAnswer = (u16, String);
 
-/// Answers a request. It may take as long as a command takes.
+/// Answers a request. It may take as long as a command.
 pub(super) fn answer(ask: Box<DeskAsk>) -> Box<DeskAnswer> {
     let mut issued = None;
     let told = catch_unwind(AssertUnwindSafe(|| told(&ask, &mut issued)));
@@ -34,14 +34,14 @@ pub(super) fn answer(ask: Box<DeskAsk>) -> Box<DeskAnswer> {
     ask.answer(status, body).with_issued(issued)
 }
 
-/// Said where no thread can be begun.
+/// The answer if no thread can be started.
 pub(super) fn unanswered(ask: &DeskAsk) -> Box<DeskAnswer> {
     ask.answer(503, Err("no thread can be started".to_string()))
 }
 
 fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, ErrorAnswer> {
     let (high, now) = (&*ask.config, unix());
-    // Each by itself, so that a name may have a slash.
+    // Decoded one by one, so that a name may contain a slash.
     let parts: Vec<String> = ask.path.split('/').map(|part| percent::decoded(part.as_bytes())).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     match (ask.method.as_str(), parts.as_slice()) {
@@ -66,8 +66,7 @@ fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Er
     }
 }
 
-/// Does what changes a key, once under the name that the request has for it. `name`: what follows `keys`. `issued`
-/// takes the record of a new key.
+/// Changes a key, once per idempotency key. `name`: the path after `keys`. `issued` takes the record of a new key.
 fn change(
     ask: &DeskAsk,
     high: &Config,
@@ -87,8 +86,8 @@ fn change(
     }
     match changed(ask, high, name, Some(once), now, issued) {
         Ok(done) if ask.method != "DELETE" => Ok(done),
-        // Another host or process may have done it meanwhile: then its answer counts. Revoking a revoked key is
-        // reported as an error, and nothing is written.
+        // Another host or process may have made the change in the meantime: then its answer counts. Revoking a revoked
+        // key is reported as an error, and nothing is written.
         done => answered(high, once, now)?.map_or(done, Ok),
     }
 }
@@ -128,7 +127,7 @@ fn changed(
     }
 }
 
-/// The part of all keys that is asked for, of which `next` is the id of the last key.
+/// The requested page of all keys; its `next` is the id of the last key.
 fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, ErrorAnswer> {
     let most = usize::try_from(ask.part.limit).unwrap_or(usize::MAX);
     let page = keys::listed(high, ask.part.after_key.as_ref(), most, now).map_err(|failure| match failure {
@@ -139,7 +138,7 @@ fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, ErrorAns
     Ok(list(json(&page.lines)?.trim_end(), next))
 }
 
-/// Options of a key, from a body that has the members of `--json`.
+/// Options of a key, from a body with the members of `--json`.
 fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
     let mut args = SetArgs::default();
     let options = &mut args.options;
@@ -196,18 +195,19 @@ fn fits<T>(path: &str, read: Result<T, String>) -> Result<T, ErrorAnswer> {
     read.map_err(|text| (400, [path, ": ", &text].concat()))
 }
 
-/// The names of a list that is not empty.
+/// The names in a list, which must not be empty.
 fn names(path: &str, value: Raw<'_>) -> Result<Vec<String>, ErrorAnswer> {
     let all: Option<Vec<String>> = value.items().map(|item| Some(item.text()?.into_owned())).collect();
     let all = all.filter(|all| value.kind() == ValueKind::Array && !all.is_empty());
     all.ok_or_else(|| expected(path, "names, or `[\"*\"]` for all"))
 }
 
-/// A limit of a key's own, as JSON may write it: `60`, `60.0`, `1e-9`.
+/// A key's own limit, in any JSON notation: `60`, `60.0`, `1e-9`.
 fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<KeyLimit, ErrorAnswer> {
     let written = std::str::from_utf8(value.bytes()).unwrap_or_default();
     let plain = match written.parse::<f64>() {
-        // Digits alone may be more than a float can tell apart; it writes all others without an exponent.
+        // A number with only digits may exceed a float's precision. For other numbers, a float prints without an
+        // exponent.
         Ok(float) if written.contains(['.', 'e', 'E']) => float.to_string(),
         _ => written.to_string(),
     };
@@ -240,7 +240,7 @@ fn grace(body: &[u8]) -> Result<Duration, ErrorAnswer> {
     fits("grace", keys::parse_grace(&grace))
 }
 
-/// The members of the object at `path`, each of which is there once; none of nothing.
+/// The members of the object at `path`, each of which may occur only once; none for an empty body.
 fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, ErrorAnswer> {
     if body.is_empty() {
         return Ok(Vec::new());
@@ -261,7 +261,7 @@ fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Err
     Ok(members)
 }
 
-/// Range of the requested page in a list of so many items.
+/// Range of the requested page in a list of `items` items.
 fn bounds(ask: &DeskAsk, items: usize) -> (usize, usize) {
     let (from, to) = ask.part.bounds();
     let at = |place: u64| usize::try_from(place).map_or(items, |place| place.min(items));
@@ -273,13 +273,13 @@ fn part(ask: &DeskAsk, lines: &str, more: bool) -> Result<String, ErrorAnswer> {
     Ok(list(lines.trim_end(), more.then(|| ask.part.bounds().1.to_string())))
 }
 
-/// The part of a list that is asked for.
+/// The requested page of a list.
 fn page(ask: &DeskAsk, items: &[impl serde::Serialize]) -> Result<String, ErrorAnswer> {
     let (from, to) = bounds(ask, items.len());
     Ok(list(json(&&items[from..to])?.trim_end(), (to < items.len()).then(|| to.to_string())))
 }
 
-/// A list, and where the rest of it begins.
+/// A list, and the position of its next page.
 fn list(items: &str, next: Option<String>) -> String {
     let next = next.map_or("null".to_string(), |next| format!("\"{next}\""));
     format!("{{\"data\": {items}, \"next\": {next}}}\n")

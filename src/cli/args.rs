@@ -5,7 +5,7 @@ use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// An address as it is typed.
+/// Parses an address.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     units::address(text).ok_or_else(|| "expected an address with a port, such as 127.0.0.1:8080 or :8080".to_string())
 }

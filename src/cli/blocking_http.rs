@@ -1,4 +1,4 @@
-//! Blocking HTTP client for commands: sends a request and reads the complete answer. Never for the loop.
+//! Blocking HTTP client for commands: sends a request and reads the complete answer. Never used on the event loop.
 
 use crate::base::limits::ASKED_BYTES_MAX;
 use crate::base::seam::Tunnel;
@@ -25,7 +25,7 @@ const HEAD_MAX: usize = 64 * 1024;
 pub struct ServerAddress<'a> {
     /// A socket in the file system, instead of addresses.
     pub socket: Option<&'a Path>,
-    /// Addresses to connect to; if there are none the name is looked up.
+    /// Addresses to connect to; if there are none, the name is resolved.
     pub addresses: &'a [SocketAddr],
     /// The host.
     pub host: &'a str,
@@ -35,7 +35,7 @@ pub struct ServerAddress<'a> {
     pub tunnel: Option<&'a Tunnel>,
     /// Certificates, and the number of the peer among them; `None` for plain HTTP.
     pub tls: (&'a Security, Option<u32>),
-    /// For the connection, and as long again for the handshake of TLS.
+    /// Timeout of the connection, and again of the TLS handshake.
     pub connect: Duration,
     /// For everything, from the connection to the end of the answer.
     pub answer: Duration,
@@ -47,26 +47,26 @@ pub struct HttpResponse {
     pub status: u16,
     /// The whole head.
     pub head: Vec<u8>,
-    /// The body, as far as it was read.
+    /// The bytes of the body that were read.
     pub body: Vec<u8>,
     /// True if it was read completely.
     pub whole: bool,
 }
 
-/// Why nothing came.
+/// Reason for the lack of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoAnswer {
     /// No address is known for the name.
     Name,
-    /// No process listens there.
+    /// The connection was refused.
     Refused(SocketAddr),
-    /// No connection within its time.
+    /// The connection timed out or failed.
     Unreachable(SocketAddr, String),
     /// The connection is established, but no answer arrives.
     Silent,
-    /// The proxy makes no tunnel, and why.
+    /// The proxy refused the tunnel, and its reason.
     Proxy(&'static str),
-    /// TLS has failed.
+    /// TLS failed.
     Tls(Trouble),
     /// The answer consists of TLS bytes, but plain HTTP was sent.
     WantsTls,
@@ -98,7 +98,8 @@ pub fn ask(place: &ServerAddress<'_>, request: &[u8]) -> Result<HttpResponse, No
     Ok(answer)
 }
 
-/// Sends `request` and shows the answer's body as it comes, until it ends or `see` has seen enough; its status.
+/// Sends `request` and passes the answer's body to `see` as it arrives, until it ends or `see` returns false; returns
+/// the status.
 pub fn follow(place: &ServerAddress<'_>, request: &[u8], see: &mut dyn FnMut(&[u8]) -> bool) -> Result<u16, NoAnswer> {
     let (mut stream, answer, framing) = begin(place, request)?;
     let (mut reader, mut rest) = (BodyReader::new(framing), answer.body);
@@ -115,7 +116,8 @@ pub fn follow(place: &ServerAddress<'_>, request: &[u8], see: &mut dyn FnMut(&[u
     }
 }
 
-/// Sends `request` and reads the head of the answer; its body is what has come of it, framed as is said.
+/// Sends `request` and reads the head of the answer. The body contains the bytes received so far; [`Framing`] describes
+/// the rest.
 fn begin(place: &ServerAddress<'_>, request: &[u8]) -> Result<(Blocking, HttpResponse, Framing), NoAnswer> {
     let clock = Clock::new();
     let until = clock.mono().after(place.answer);
@@ -132,7 +134,7 @@ fn begin(place: &ServerAddress<'_>, request: &[u8]) -> Result<(Blocking, HttpRes
     let mut got = Vec::new();
     let head = loop {
         match got.first() {
-            // An alert: the other end has taken what was sent for a handshake.
+            // A TLS alert or handshake record.
             Some(0x15 | 0x16) => return Err(NoAnswer::WantsTls),
             _ => match parse_response(&got, &mut 0, HEAD_MAX, false) {
                 Ok(Some(head)) if head.status < 200 => drop(got.drain(..head.len as usize)),
@@ -146,7 +148,7 @@ fn begin(place: &ServerAddress<'_>, request: &[u8]) -> Result<(Blocking, HttpRes
     Ok((stream, HttpResponse { status: head.status, head: got, body: rest, whole: false }, head.framing))
 }
 
-/// Has a proxy make a tunnel. Its answer is read byte by byte: what comes behind it is not the proxy's.
+/// Requests a tunnel from a proxy. Its answer is read byte by byte, because the bytes after it belong to the tunnel.
 fn through(tcp: &mut Bounded, tunnel: &Tunnel) -> Result<(), NoAnswer> {
     let (mut got, mut byte) = (Vec::new(), [0]);
     let sent = tcp.write_all(tunnel.bytes());
@@ -169,7 +171,7 @@ fn through(tcp: &mut Bounded, tunnel: &Tunnel) -> Result<(), NoAnswer> {
 
 fn connect(place: &ServerAddress<'_>, left: impl Fn() -> Duration) -> Result<TcpStream, NoAnswer> {
     if let Some(path) = place.socket {
-        // It has the type of the others: only how it is reached differs.
+        // Kept as a `TcpStream`: only the way to connect differs.
         let stream = UnixStream::connect(path).map_err(|error| NoAnswer::Broken(error.to_string()))?;
         return Ok(OwnedFd::from(stream).into());
     }
@@ -213,7 +215,7 @@ fn more(stream: &mut Blocking, got: &mut Vec<u8>) -> Result<(), NoAnswer> {
     }
 }
 
-/// The body as far as it comes, and whether that is all of it; one that is cut short is as good as it is.
+/// The bytes of the body, and true if it is complete. A body that is cut off is returned as received.
 fn body(stream: &mut Blocking, mut reader: BodyReader, mut rest: Vec<u8>) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
     while body.len() < ASKED_BYTES_MAX {

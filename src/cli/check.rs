@@ -1,4 +1,4 @@
-//! `tollgate check`: says whether a configuration is right, what it comes to, and with `--connect` whether its
+//! `tollgate check`: checks a configuration and shows its effective values; with `--connect`, also checks that its
 //! providers answer.
 
 use super::args::CheckArgs;

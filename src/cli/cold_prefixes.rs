@@ -1,6 +1,6 @@
-//! `tollgate usage --by session --cache`: what conversations have paid because what lay in a provider's cache was not
-//! read from there again, and why. Worked out from the rows, by what providers report as read and written; it guesses
-//! nothing of conversations whose provider reports neither.
+//! `tollgate usage --by session --cache`: what conversations paid for cached prefixes that were not read from the
+//! cache, and why. Computed from the usage records by the counts that providers report as read and written.
+//! Conversations whose provider reports neither are not estimated.
 
 use super::output::{Align, Failure, Table, dollars, grouped};
 use crate::base::time::Unix;
@@ -13,12 +13,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Time for which a provider keeps an unused prefix: Anthropic and OpenAI promise no more unless they are paid.
+/// Time for which a provider keeps an unused prefix: Anthropic and OpenAI guarantee no more without a surcharge.
 const TIME_TO_LIVE_MS: u64 = 5 * 60 * 1000;
 /// Part of a cached prefix, as a divisor, that may stay unread before the prefix counts as changed: providers read in
 /// steps, and clients drop the end.
 const UNREAD_MAX: u64 = 8;
-/// Number of conversations that are followed at a time; beyond it one of them is forgotten.
+/// Maximum number of conversations tracked at a time; if there are more, one of them is forgotten.
 const FOLLOWED_MAX: usize = 100_000;
 /// Maximum lines of the report, the most expensive ones.
 const LINES_MAX: usize = 1000;
@@ -27,26 +27,26 @@ const LINES_MAX: usize = 1000;
 struct ConversationState {
     admitted: Unix,
     target: Arc<str>,
-    /// Tokens that the provider has reported to be in its cache.
+    /// Tokens that the provider has reported as in its cache.
     cached: u64,
 }
 
 /// Totals of one conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct ConversationLine {
-    /// Name of the conversation, as in the rows.
+    /// Name of the conversation, as in the usage records.
     name: String,
     requests: u64,
     input_tokens: u64,
     cache_read_tokens: u64,
     cache_write_tokens: u64,
-    /// Tokens that lay in a cache and were not read from it, by why: the client has changed its prefix, the time to
-    /// live had passed, another target was chosen, or the one before had failed.
+    /// Tokens that were cached and not read from the cache, by reason: the client changed its prefix, the time to live
+    /// had passed, another target was chosen, or the previous one failed.
     changed_tokens: u64,
     expired_tokens: u64,
     moved_tokens: u64,
     failed_over_tokens: u64,
-    /// Cost of these tokens beyond that of reading them from the cache, at the prices configured now.
+    /// Cost of these tokens above the price of reading them from the cache, at the prices configured now.
     cold_cost_nano_usd: u64,
 }
 
@@ -56,7 +56,7 @@ impl ConversationLine {
     }
 }
 
-/// Cost of cold prefixes by conversation, from the rows that `query` selects, the most expensive first.
+/// Cost of cold prefixes by conversation, from the usage records that `query` selects, the most expensive first.
 pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Result<Vec<ConversationLine>, Failure> {
     let mut followed = Followed::default();
     let exported = ledger.export(&mut |entry| {
@@ -73,7 +73,7 @@ pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Resul
     Ok(followed.lines())
 }
 
-/// The lines for people.
+/// The lines as a table.
 pub(super) fn table(lines: &[ConversationLine]) -> String {
     let heads =
         ["REQUESTS", "PROMPT", "CACHE READ", "CACHE WRITE", "CHANGED", "EXPIRED", "MOVED", "FAILED OVER", "PAID $"];
@@ -88,13 +88,13 @@ pub(super) fn table(lines: &[ConversationLine]) -> String {
     table.text()
 }
 
-/// Formats the report as comma-separated values, with the names of the JSON.
+/// Formats the report as comma-separated values, with the column names of the JSON.
 pub(super) fn csv(lines: &[ConversationLine]) -> String {
     let mut out = "session,requests,input_tokens,cache_read_tokens,cache_write_tokens,changed_tokens,expired_tokens,\
                    moved_tokens,failed_over_tokens,cold_cost_nano_usd\r\n"
         .to_string();
     for line in lines {
-        // A session is a hash, and needs no quotation marks.
+        // A session is a hash and needs no quotation marks.
         out += &line.name;
         let sums = [line.requests, line.input_tokens, line.cache_read_tokens, line.cache_write_tokens];
         let cold = line.clone().cold().map(|tokens| *tokens);
@@ -107,10 +107,10 @@ pub(super) fn csv(lines: &[ConversationLine]) -> String {
     out
 }
 
-/// Follows conversations, row by row.
+/// Tracks conversations, record by record.
 #[derive(Default)]
 struct Followed {
-    /// By session and model: what a program asks of another model beside it is a prefix of its own.
+    /// By session and model: a program's requests to another model have a prefix of their own.
     seen: BTreeMap<(Arc<str>, Arc<str>), ConversationState>,
     lines: BTreeMap<Arc<str>, ConversationLine>,
 }
@@ -127,7 +127,7 @@ impl Followed {
         line.input_tokens += usage.prompt();
         line.cache_read_tokens += usage.cache_read;
         line.cache_write_tokens += usage.cache_write;
-        // A request that reached nobody tells nothing of a cache.
+        // A request that reached no provider says nothing about its cache.
         if usage.total() == 0 {
             return;
         }
@@ -155,7 +155,7 @@ impl Followed {
         line.cold_cost_nano_usd = line.cold_cost_nano_usd.saturating_add(prices.map_or(0, paid));
     }
 
-    /// Forgets a conversation: names are hashes, so that any is as good as another.
+    /// Forgets a conversation, an arbitrary one: names are hashes.
     fn forget(&mut self) {
         let Some((session, _)) = self.lines.pop_first() else { return };
         let models: Vec<_> =
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(cold(&[first.clone(), again(6 * MINUTE, "p/m", 1)]), [0, 8000, 0, 0]);
         assert_eq!(cold(&[first.clone(), again(MINUTE, "q/m", 1)]), [0, 0, 8000, 0]);
         assert_eq!(cold(&[first.clone(), again(MINUTE, "q/m", 2)]), [0, 0, 0, 8000]);
-        // Each request is compared with the one before it; what is read meanwhile is written there, too.
+        // Each request is compared with the previous one; tokens read in the meantime have been written there, too.
         assert_eq!(cold(&[first, warm, again(2 * MINUTE, "p/m", 1)]), [8500, 0, 0, 0]);
     }
 

@@ -1,10 +1,10 @@
-//! `tollgate completions SHELL`: what a shell needs to complete our commands. The texts are made of the definitions
-//! once, as the files beside this; what makes them would be forty kilobytes of the binary.
+//! `tollgate completions SHELL`: shell completions. The scripts are generated from the command definitions in advance,
+//! as files next to this one; the generator would add forty kilobytes to the binary.
 
 use super::output::{Failure, print};
 use crate::base::packed::Packed;
 
-/// Texts of all shells, each behind a zero byte, in the order of [`Shell`].
+/// Scripts of all shells, each after a zero byte, in the order of [`Shell`].
 const TEXTS: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/completions")));
 
 /// `tollgate completions`.
@@ -27,7 +27,7 @@ pub enum Shell {
     Zsh,
 }
 
-/// Prints them.
+/// Prints the script.
 pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     print(TEXTS.text().split('\0').nth(1 + args.shell as usize).unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! `tollgate check --connect`: asks every provider for its models, as the gateway would, and reports problems and their
-//! solutions. Must never repeat a provider's text: it may contain a credential.
+//! `tollgate check --connect`: requests the models of every provider as the gateway would, and reports problems and
+//! their solutions. Must never repeat a provider's text: it may contain a credential.
 
 use super::blocking_http::{HttpResponse, NoAnswer};
 use super::discover;
@@ -16,7 +16,7 @@ use crate::wire::head::values;
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Ends of base URLs that name an endpoint.
+/// Endings of base URLs that name an endpoint.
 const ENDPOINTS: [&str; 6] =
     ["/chat/completions", "/completions", "/v1/messages", "/messages", "/responses", "/models"];
 
@@ -151,7 +151,7 @@ fn origin(provider: &Provider) -> String {
 /// A model that a provider lists.
 struct ListedModel {
     id: String,
-    /// The day on which it ends, where the provider says so (`shutdown_date`, as OpenAI's list has it).
+    /// The day on which it is shut down, if the provider reports it (`shutdown_date`, as in OpenAI's list).
     ends: Option<String>,
 }
 
@@ -193,7 +193,7 @@ fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut 
         return Found::Hint("200, but the response is not a list of models".to_string());
     };
     let theirs = value["object"] != "list" && value.get("has_more").is_some();
-    // Some that list their models so have an endpoint for chat, too.
+    // Some providers with such a list have a chat endpoint, too.
     if provider.shape == Dialect::Chat && theirs && !is_there(provider, asker) {
         return Found::Bad("it speaks the messages shape: write shape = \"messages\"".to_string());
     }
@@ -219,22 +219,22 @@ fn unauthorized(provider: &Provider) -> String {
     )
 }
 
-/// Statuses with which an endpoint is not there.
+/// Statuses of an endpoint that does not exist.
 const ABSENT: [u16; 3] = [404, 405, 501];
-/// What providers say of a model that is not for an endpoint.
+/// Phrases of providers about a model that does not support an endpoint.
 const NOT_FOR_IT: [&str; 3] = ["does not support", "not supported", "not a chat model"];
 
-/// The answer to a request without a message or a text: a provider refuses it, and charges nothing.
+/// The answer to a request without a message or text: a provider refuses it free of charge.
 fn post(provider: &Provider, asker: &Asker<'_>, path: &str, body: &[u8]) -> Option<HttpResponse> {
     send(provider, asker, &request(provider, "POST", path, &[], body)).ok()
 }
 
-/// The provider has an endpoint for conversations of its shape.
+/// True if the provider has an endpoint for conversations in its format.
 fn is_there(provider: &Provider, asker: &Asker<'_>) -> bool {
     post(provider, asker, &provider.path, b"{}").is_some_and(|answer| !ABSENT.contains(&answer.status))
 }
 
-/// What of that for which the configuration has a model its provider does not serve with it.
+/// The first endpoint in `serves` that the provider does not offer for this model.
 fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Target) -> Option<Found> {
     let body = serde_json::json!({ "model": target.model }).to_string();
     let asked = model.serves.iter().filter_map(|served| match served {
@@ -255,7 +255,7 @@ fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Targ
     })
 }
 
-/// The list is not there. Either the provider has none, or nothing of it is where `base_url` says.
+/// Explains a missing model list: either the provider has none, or `base_url` is wrong.
 fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
     let generate = post(provider, asker, &provider.path, b"{}");
     if generate.as_ref().is_some_and(|answer| answer.status == 401) {
@@ -281,7 +281,7 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
     Found::Bad(format!("{status}: nothing at {base}: correct base_url = \"{}\"", provider.base_url))
 }
 
-/// True if an answer complains of plain HTTP where TLS is spoken.
+/// True if an answer complains about plain HTTP on a TLS port.
 fn speaks_of_tls(body: &[u8]) -> bool {
     let text = String::from_utf8_lossy(body).to_ascii_lowercase();
     text.contains("https") && text.contains("http request")
@@ -338,16 +338,16 @@ fn no_answer(provider: &Provider, asker: &Asker<'_>, why: &NoAnswer) -> String {
     }
 }
 
-/// True if plain HTTP is spoken where nobody took up a handshake.
+/// True if the port answers plain HTTP after a failed TLS handshake.
 fn answers_plain(provider: &Provider, asker: &Asker<'_>) -> bool {
-    // Without a credential: what is sent in the clear may be seen.
+    // Without a credential, since it would be sent in clear text.
     let plain = Provider { authority: None, ..provider.clone() };
     send(&plain, asker, b"GET / HTTP/1.0\r\n\r\n").is_ok()
 }
 
-/// True if TLS is spoken where plain HTTP was not understood: some servers close without a word.
+/// True if the port answers TLS after plain HTTP failed: some servers close without an answer.
 fn answers_tls(provider: &Provider, asker: &Asker<'_>) -> bool {
-    // Any peer will do: whether it is trusted does not matter here.
+    // Any peer is accepted: whether it is trusted does not matter here.
     let peer = Authority { server_name: provider.host.to_string(), ca_file: None, retired: false };
     let Ok(security) = Security::load(&[peer], None, None) else { return false };
     let asker = &Asker { security: &security, clock: asker.clock.clone(), until: asker.until };
@@ -367,7 +367,7 @@ fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[ListedModel], target
             None => Found::Good("it is there".to_string()),
         };
     }
-    // Names that are not listed may be understood all the same.
+    // A provider may accept names that it does not list.
     let path = format!("{}/models/{}", base_path(provider), encoded(&target.model));
     if get(provider, asker, &path).is_ok_and(|answer| answer.status == 200) {
         return Found::Good("it is there".to_string());
@@ -387,7 +387,7 @@ fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[ListedModel], target
     }
 }
 
-/// Characters to be changed, added or left out to make one word of the other.
+/// Number of characters to change, add or remove to turn one word into the other.
 pub(super) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut before: Vec<usize> = (0..=other.len()).collect();

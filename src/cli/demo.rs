@@ -1,4 +1,5 @@
-//! `tollgate demo`: the gateway on a simulated provider, with a fresh key, nothing to set up. Prints lines to paste.
+//! `tollgate demo`: the gateway with a simulated provider and a fresh key, without any set-up. Prints commands to
+//! paste.
 
 use super::args::DemoArgs;
 use super::demo_config::demo_text;
@@ -27,11 +28,12 @@ pub fn run(args: &DemoArgs) -> ExitCode {
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
-/// A folder for the demo's ledger, gone when it ends.
+/// A folder for the demo's ledger, removed when the demo ends.
 struct DemoFolder(PathBuf);
 
 impl DemoFolder {
-    /// Creates a folder with an unguessable name; it must be new, since others may write where temporary files are.
+    /// Creates a folder with an unguessable name. It must be new, since other users may write to the temporary
+    /// directory.
     fn new() -> Result<DemoFolder, String> {
         let mut random = [0u8; 8];
         SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
@@ -44,7 +46,7 @@ impl DemoFolder {
 
 impl Drop for DemoFolder {
     fn drop(&mut self) {
-        // What cannot be removed is left in the folder for temporary files.
+        // If it cannot be removed, it remains in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -67,7 +69,7 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     [&listen, &admin].into_iter().for_each(Port::tell);
     let listeners_at = [listen.address, admin.address];
     print_help(&listeners_at, (&key, &token), &config, &file, args.examples);
-    // The demo is for looking at answers; its log would only stand between them.
+    // Without log output: the demo's terminal shows the commands to paste.
     serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
 }
 
@@ -76,7 +78,7 @@ const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080
 /// Address of the dashboard, the admin API, health and metrics.
 const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
-/// An address to listen on, and the user's wish.
+/// An address to listen on, and the address that the user requested.
 struct Port {
     address: SocketAddr,
     usual: SocketAddr,
@@ -84,7 +86,7 @@ struct Port {
 }
 
 impl Port {
-    /// The address asked for, which must be free; else the usual one, or where that is taken, a free port beside it.
+    /// The requested address, which must be free; otherwise the default, or a free port if that is taken.
     fn find(asked: Option<SocketAddr>, option: &str, usual: SocketAddr) -> Result<Port, String> {
         let wanted = asked.unwrap_or(usual);
         let bound = TcpListener::bind(wanted);
@@ -105,7 +107,7 @@ impl Port {
     }
 }
 
-/// The simulated provider, on a thread and a loop of its own; it ends with the process.
+/// Starts the simulated provider, on a thread and an event loop of its own; it ends with the process.
 fn start_provider(args: &DemoArgs) -> Result<SocketAddr, String> {
     let failed = |error: std::io::Error| format!("cannot start the simulated provider: {error}");
     let listener = listen::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), false).map_err(failed)?;

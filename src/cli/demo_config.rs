@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-/// Id, name, shape, context, input, output, cache read and cache write price (USD per 1M tokens).
+/// Id, name, API format, context, input, output, cache read and cache write price (USD per 1M tokens).
 type DemoModel = (&'static str, &'static str, &'static str, &'static str, [&'static str; 4]);
 
-/// Context sizes and prices as they are found in the market; names that are nobody's.
+/// Context sizes and prices typical of the market; invented names.
 const CATALOG: [DemoModel; 6] = [
     ("heron-large", "Heron Large", "chat", "1M", ["2.50", "10.00", "0.25", "2.50"]),
     ("heron-small", "Heron Small", "chat", "256K", ["0.25", "2.00", "0.025", "0.25"]),
@@ -16,7 +16,7 @@ const CATALOG: [DemoModel; 6] = [
     ("ibis-small", "Ibis Small", "messages", "256K", ["1.00", "5.00", "0.10", "1.25"]),
 ];
 
-/// Model names that agents request, and the models that serve them here.
+/// Model names that agents request, and the demo models that serve them.
 const ALIASES: [(&str, &str); 3] =
     [("ibis-large", "claude-opus-*"), ("ibis-medium", "claude-*"), ("ibis-small", "claude-haiku-*")];
 
@@ -27,8 +27,8 @@ const SERVES: (&str, &str) = ("heron-nano", "serves = [\"chat\", \"embeddings\",
 pub const PLAN: &str = "demo";
 
 /// A configuration in TOML: listeners, the ledger file `db`, two providers that are both the simulated one at
-/// `provider` (one per shape), six models, one plan. `db` may be any path, and `token` too, where the token is with
-/// which keys may be changed; they are quoted as TOML demands.
+/// `provider` (one per API format), six models, one plan. `db` and `token` (the file with the admin token that may
+/// change keys) may be any paths; they are quoted as TOML requires.
 pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db: &str, token: &str) -> String {
     let (url, token) = (toml_string(&format!("sqlite:{db}")), toml_string(token));
     let mut text = format!(
@@ -80,7 +80,7 @@ pub(super) mod tests {
     use crate::policy::config::{Config, Source, StoreUrl};
     use crate::wire::Dialect;
 
-    /// The demo's configuration, with addresses that nobody listens on.
+    /// The demo's configuration, with addresses on which nothing listens.
     pub(in crate::cli) fn parsed() -> Config {
         parse(&text("/tmp/demo.db"))
     }
@@ -99,7 +99,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_demo_has_six_models_of_two_sizes_three_per_shape() {
-        // Specification section 2.1: six entries, context sizes 1M and 256K.
+        // Six entries, context sizes 1M and 256K.
         let high = parsed();
         let models = high.catalog.models();
         assert_eq!(models.len(), 6);

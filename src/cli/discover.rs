@@ -1,5 +1,5 @@
 //! Reads a provider's list of models for the catalog. Blocks: called on separate threads by `serve`, and by `models`
-//! and `check`. Never for the loop.
+//! and `check`. Never called on the event loop.
 
 use super::blocking_http::HttpResponse;
 use super::provider_client::{Asker, encoded, get, list_path};
@@ -13,12 +13,12 @@ use crate::wire::Dialect;
 use crate::wire::json;
 use crate::wire::json::{Raw, ValueKind};
 
-/// Under which names lists say how large a context is: vLLM; OpenRouter and Together; Groq, and gateways such as this
-/// one; Mistral; Anthropic. llama.cpp says it in `meta`.
+/// Members with the context size of a listed model: vLLM; OpenRouter and Together; Groq, and gateways such as Tollgate;
+/// Mistral; Anthropic. llama.cpp has it in `meta`.
 const CONTEXTS: [&str; 5] =
     ["max_model_len", "context_length", "context_window", "max_context_length", "max_input_tokens"];
 
-/// The models of a provider, by the first of its credentials that it takes.
+/// The models of a provider, requested with the first of its credentials that it accepts.
 pub(super) fn ask(provider: &Provider, security: &Security) -> Result<List, NoList> {
     let mut answer = ask_by(provider, security);
     for credential in provider.credentials.iter().skip(1) {
@@ -49,7 +49,7 @@ fn ask_by(provider: &Provider, security: &Security) -> Result<List, NoList> {
     Ok(list)
 }
 
-/// Adds one page to the list. What the next one begins behind, where there is one.
+/// Adds one page to the list. Returns the cursor of the next page, if there is one.
 fn page(answer: &HttpResponse, discover: &Discover, list: &mut List) -> Result<Option<String>, &'static str> {
     if !answer.whole {
         return Err(match answer.body.len() >= ASKED_BYTES_MAX {
@@ -60,7 +60,7 @@ fn page(answer: &HttpResponse, discover: &Discover, list: &mut List) -> Result<O
     json::check(&answer.body).map_err(|_| "the list is no JSON")?;
     let document = Raw::new(&answer.body);
     let [data, more, last] = document.pick(["data", "has_more", "last_id"]);
-    // Together's list is bare.
+    // Together's list is a bare array.
     let entries = data.or(Some(document)).filter(|entries| entries.kind() == ValueKind::Array);
     for entry in entries.ok_or("there is no list of models in it")?.items() {
         let Some(name) = entry.get("id").and_then(Raw::text) else { continue };

@@ -1,5 +1,5 @@
-//! `tollgate init`: a first configuration. Providers whose usual variables are set, and local servers that answer on
-//! their usual ports; where nothing is found, an example to be filled in. Never writes over a file.
+//! `tollgate init`: writes a first configuration, from the usual environment variables of providers and from local
+//! servers on their usual ports. If neither is found, it writes an example to fill in. Never overwrites a file.
 
 use super::args::ConfigArg;
 use super::blocking_http::{ServerAddress, ask};
@@ -31,15 +31,15 @@ const REACHED: Duration = Duration::from_millis(500);
 const LISTED: Duration = Duration::from_secs(3);
 /// Maximum models of one local server in the file.
 const MODELS_MAX: usize = 8;
-/// Characters of a model's id, and of its name at its provider, that a configuration may have.
+/// Maximum characters of a model's id, and of its name at its provider, in a configuration.
 const ID_MAX: usize = 128;
 const NAME_MAX: usize = 256;
-/// Ports for Tollgate, the first free one is used.
+/// Ports for Tollgate; the first free one is used.
 const PORTS: [u16; 3] = [8080, 8081, 8088];
 
-/// A hosted provider: variable, name, shape, `base_url`, id and upstream name of a model, context, input and output
-/// price, and what else its table and its model's say. Models come and go, and prices change: what is written says that
-/// they are examples, and `check --connect` which of them is served.
+/// A hosted provider: variable, name, API format, `base_url`, id and upstream name of a model, context, input and
+/// output price, and further lines of its table and its model's. Models and prices change, so the generated file calls
+/// them examples, and `check --connect` reports models that are no longer served.
 struct Hosted {
     variable: &'static str,
     name: &'static str,
@@ -54,7 +54,7 @@ struct Hosted {
 
 const FORWARD: &str = "unknown_fields = \"forward\"          # it takes fields that OpenAI's API does not document\n";
 
-/// Models of Anthropic's since Claude Sonnet 5.
+/// For Anthropic's models since Claude Sonnet 5.
 const NO_SAMPLING: &str = "# Of translated requests: it refuses a temperature, and reasons by an effort.\n\
                            capabilities = { sampling = false, effort = true }\n";
 
@@ -149,7 +149,7 @@ const HOSTED: [Hosted; 8] = [
     },
 ];
 
-/// Usual ports of local servers, and what is mostly found there.
+/// Usual ports of local servers, and the servers that mostly use them.
 const LOCAL: [(u16, &str, &str); 4] = [
     (11434, "ollama", "Ollama"),
     (8080, "llamacpp", "llama.cpp"),
@@ -162,11 +162,11 @@ struct Local {
     port: u16,
     name: &'static str,
     title: &'static str,
-    /// Names of its models that are written down, with the context where it says so.
+    /// Names of its models for the file, with the context if reported.
     models: Vec<(String, Option<u64>)>,
-    /// Models that are left out: too many.
+    /// Number of models omitted because there are too many.
     more: usize,
-    /// Models that are left out: no configuration can have their names.
+    /// Number of models omitted because their names are not allowed in a configuration.
     odd: usize,
 }
 
@@ -179,7 +179,7 @@ impl Local {
         models.retain(|(model, _)| {
             let id = id_of(model);
             let fits = (1..=NAME_MAX).contains(&model.chars().count()) && !model.chars().any(is_unseen);
-            // A name of a server's own may come before it.
+            // The server's name may be put before the id.
             let good = fits && !id.is_empty() && id.chars().count() + name.len() < ID_MAX && !ids.contains(&id);
             ids.extend(good.then_some(id));
             good
@@ -202,7 +202,7 @@ impl Local {
     }
 }
 
-/// Looks around and writes the file.
+/// Searches for providers and writes the file.
 pub fn run(args: &InitArgs) -> Result<(), Failure> {
     let path = args.config.config.clone().unwrap_or_else(|| PathBuf::from("tollgate.toml"));
     let failed = |error: std::io::Error| match error.kind() {
@@ -211,7 +211,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
         }
         _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
     };
-    // The name is taken before anything is looked for: what is there is never written over.
+    // The file is created before the search, so that an existing file is never overwritten.
     let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed)?;
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let hosted: Vec<&Hosted> = HOSTED.iter().filter(|hosted| set(hosted.variable)).collect();
@@ -234,7 +234,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     print(&format!("wrote {}\n", clean(&path.to_string_lossy())))
 }
 
-/// Asks a port of this host for its models.
+/// Requests the models from a port of this host.
 fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let place = ServerAddress {
@@ -257,11 +257,11 @@ fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
     Some(Local::new((port, name, title), entries.iter().filter_map(model).collect()))
 }
 
-/// An upstream's name as an id: without what an id may not have.
+/// An upstream's name as an id: without characters that an id must not have.
 fn id_of(name: &str) -> String {
     let bad = |c: char| is_bad(c) || c == '*';
     let plain: String = name.chars().map(|c| if bad(c) { '-' } else { c }).collect();
-    // A path of a file is called by its last part.
+    // For the path of a file, its last part.
     plain.rsplit('/').next().filter(|last| last.ends_with(".gguf")).map_or(plain.clone(), str::to_string)
 }
 
@@ -316,7 +316,7 @@ fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
         out.push_str(&provider_text(&HOSTED[0], "# "));
     }
     if let Some(first) = ids.first() {
-        // A key of the top table has to stand before all others.
+        // A top-level key must come before all tables.
         out.insert_str(0, &format!("default_model = {}\n\n", quoted(first)));
     }
     out.push_str(
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(default.map(|model| &*model.id), Some("gpt-5.4-mini"));
         assert_eq!(config.server.listen, ["127.0.0.1:8081".parse().unwrap()]);
         assert_eq!(config.plans[0].tokens, 10_000_000);
-        // Nobody is to take for granted what a provider may change any day.
+        // The user must not rely on prices that a provider may change any day.
         let priced = HOSTED.iter().filter(|hosted| hosted.prices.is_some()).count();
         assert_eq!(text.matches("  # an example: `check --connect` says what is served\n").count(), HOSTED.len());
         assert_eq!(text.matches("; check current prices\n").count(), priced);

@@ -1,6 +1,6 @@
-//! `tollgate keys`: issue, list, show, change, rotate, revoke. A new key works at once; any other change
-//! reaches a running gateway within a second. A key is printed once, alone on standard output; only its digest is
-//! stored.
+//! `tollgate keys`: issue, list, show, change, rotate, revoke. A new key works immediately; any other change reaches a
+//! running gateway within a second. A key is printed once, and nothing else goes to standard output then; only its
+//! digest is stored.
 
 mod actor;
 pub(super) mod api;
@@ -32,7 +32,7 @@ pub(super) use listing::{KeyLine, listed, shown};
 pub(super) use lookup::unknown;
 use lookup::{find, is_no_id};
 
-/// Fails if the ledger has no key of this id or name.
+/// Fails if the ledger has no key with this id or name.
 pub(super) fn known(high: &Config, key: &str) -> Result<(), Failure> {
     match find(high, key) {
         Err(unknown @ Failure::Absent(_)) if store::open_existing(high)?.is_some() => Err(unknown),
@@ -142,7 +142,7 @@ pub struct RotateArgs {
 }
 
 impl SetArgs {
-    /// True if nothing is to be changed.
+    /// True if the command changes nothing.
     fn is_empty(&self) -> bool {
         self.name.is_none() && self.options.is_empty() && !self.disable && !self.enable
     }
@@ -157,7 +157,7 @@ pub(super) fn parse_grace(text: &str) -> Result<Duration, String> {
     units::duration(text).ok_or_else(|| "expected a duration such as 24h, or 0s".to_string())
 }
 
-/// Does what was asked.
+/// Runs the command.
 pub fn run(command: &KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::Issue(args) => issue_key(args),
@@ -180,12 +180,12 @@ fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// To be asked before anything is changed: what cannot be shown is not made.
+/// Fails if standard output is closed. Checked before any change: a key that cannot be shown must not be created.
 fn somewhere_to_show() -> Result<(), Failure> {
     leads_somewhere().map_err(|failure| Failure::failed(format!("{}; nothing was changed", failure.text())))
 }
 
-/// Revokes a key that was stored and could not be shown; what is to be said of it.
+/// Revokes a key that was stored but could not be shown; returns the message for the user.
 fn withdraw(high: &Config, id: &KeyId, unseen: &Failure) -> Failure {
     let outcome = match revoke_in(high, id, &Actor::COMMAND, unix()) {
         Ok(_) => "it is revoked again".to_string(),
@@ -202,7 +202,7 @@ fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: U
     }
 }
 
-/// Makes a key and stores its record: the record, and the key, which cannot be shown again.
+/// Creates a key and stores its record. Returns the record, and the key, which cannot be shown again.
 fn make(args: &IssueArgs, high: &Config, by: &Actor<'_>, now: Unix) -> Result<(KeyRecord, String), Failure> {
     is_no_id(high, &args.name)?;
     let key = prepare(args, high, now)?;
@@ -215,7 +215,7 @@ fn make(args: &IssueArgs, high: &Config, by: &Actor<'_>, now: Unix) -> Result<(K
     Ok((record, issued.text))
 }
 
-/// A key made of the system's random bytes.
+/// Creates a key from the system's random bytes.
 fn with_entropy(make: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Issued) -> Result<Issued, Failure> {
     let random = SystemRandom::new();
     let mut filled = true;
@@ -250,7 +250,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Changes a key as asked, all of it or nothing.
+/// Applies all requested changes to a key, or none.
 fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &Actor<'_>, now: Unix) -> Result<KeyRecord, Failure> {
     is_no_id(high, args.name.as_deref().unwrap_or_default())?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
@@ -267,7 +267,7 @@ fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &Actor<'_>, now: Unix) 
     edited.map_err(Failure::failed)?.ok_or_else(|| unknown(id.as_str()))?
 }
 
-/// A key that was given a new secret.
+/// A key with a new secret.
 struct Rotated {
     before: KeyRecord,
     record: KeyRecord,
@@ -303,8 +303,8 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &Actor<'_>, now: Un
     Ok(Rotated { before: before.ok_or_else(|| unknown(id.as_str()))?, record, text: issued.text })
 }
 
-/// Takes back a rotation whose secret could not be shown, unless the key has been rotated again meanwhile. Returns what
-/// is to be said of it.
+/// Reverts a rotation whose secret could not be shown, unless the key has been rotated again in the meantime. Returns
+/// the message for the user.
 fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure) -> Failure {
     let take_back = || -> Result<(), Failure> {
         let (mut ledger, now) = (store::open_existing(high)?.ok_or_else(|| unknown(record.id.as_str()))?, unix());
@@ -325,7 +325,7 @@ fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure)
     Failure::failed(format!("{}: the new secret of key {} could not be shown; {outcome}", unseen.text(), record.id))
 }
 
-/// The record of a key that is about to be issued; id and digest are still blank.
+/// The record of a new key; id and digest are still blank.
 fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Failure> {
     let blank = KeyId::parse("000000000000").ok_or_else(|| Failure::failed("a key id of zeros is not one"))?;
     let mut key = KeyRecord {
@@ -358,14 +358,14 @@ fn revoke(args: &KeyArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A key that is revoked, as JSON.
+/// A revoked key, as JSON.
 pub(super) type RevokedKey = serde_json::Value;
 
 fn gone(id: &KeyId, was_before: bool) -> RevokedKey {
     serde_json::json!({"id": id.as_str(), "revoked": true, "was_revoked_before": was_before})
 }
 
-/// True if the key was not revoked before; an unknown one is a failure.
+/// Revokes a key. True if it was not revoked before; an unknown key is a failure.
 fn revoke_in(high: &Config, id: &KeyId, by: &Actor<'_>, now: Unix) -> Result<bool, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     let answer = |key: &KeyRecord| answer(&gone(&key.id, false));
@@ -380,10 +380,10 @@ fn revoke_in(high: &Config, id: &KeyId, by: &Actor<'_>, now: Unix) -> Result<boo
     edited.map_err(Failure::failed)?.map(|edited| edited.is_ok()).ok_or_else(|| unknown(id.as_str()))
 }
 
-/// A key that was just made, as JSON.
+/// A new key, as JSON.
 #[derive(Serialize)]
 pub(super) struct Fresh {
-    /// The key itself, which is shown this once; afterwards `None`.
+    /// The key itself, which is shown only once; afterwards `None`.
     secret: Option<String>,
     #[serde(flatten)]
     record: KeyLine,

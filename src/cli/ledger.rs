@@ -1,4 +1,4 @@
-//! `tollgate ledger`: verify that every counter is what the rows say, export everything as JSON Lines, copy or compact
+//! `tollgate ledger`: verify every counter against the usage records, export everything as JSON Lines, copy or compact
 //! a ledger's file, start again after a shared ledger was lost, and confirm a clock that contradicts the ledger.
 
 mod clock;
@@ -113,7 +113,7 @@ pub struct AdoptArgs {
     pub config: ConfigArg,
 }
 
-/// Does what was asked.
+/// Runs the command.
 pub fn run(command: &LedgerCommand) -> Result<(), Failure> {
     match command {
         LedgerCommand::Verify(args) => verify(args),
@@ -200,7 +200,7 @@ fn audit(args: &AuditArgs) -> Result<(), Failure> {
     print(&table.text())
 }
 
-/// The last lines of the audit, the newest first, without the first `from`.
+/// The last lines of the audit, newest first, starting after the first `from`.
 pub(super) fn audited(high: &Config, from: u64, most: u64) -> Result<Vec<AuditLine>, Failure> {
     store::existing(high)?.audit(from, most).map_err(Failure::failed)
 }
@@ -226,7 +226,7 @@ pub(super) fn audit_json(lines: &[AuditLine]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The names of what is another after a change; none of a new key.
+/// The names of the changed members; none for a new key.
 fn changed(line: &AuditLine) -> Vec<String> {
     let Some(before) = &line.before else { return Vec::new() };
     let (before, after) = (Raw::new(before.as_bytes()), Raw::new(line.after.as_bytes()));
@@ -254,7 +254,7 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
     });
     exported.map_err(Failure::failed)?;
     match written.and_then(|()| out.flush()) {
-        // A reader that has gone away (`| head`) is no failure.
+        // A reader that has gone away (`| head`) is not a failure.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::failed(format!("standard output: {error}")))
         }
@@ -270,7 +270,7 @@ fn write_entry(entry: &Entry, out: &mut impl Write) -> std::io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// A row with names for people: the type is [`Row`] itself, this says what its fields are called in an export.
+/// Serializes a [`Row`] under the field names of an export.
 #[derive(Serialize)]
 #[serde(remote = "Row", tag = "entry", rename = "request")]
 struct RequestLine {
@@ -304,7 +304,7 @@ struct RequestLine {
     span_id: Option<String>,
 }
 
-/// Serializes the part that is a [`Usage`].
+/// Serializes the [`Usage`] within a [`Row`].
 #[derive(Serialize)]
 #[serde(remote = "Usage")]
 struct UsagePart {
@@ -343,7 +343,7 @@ fn millis<S: Serializer>(at: &Unix, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(at.0)
 }
 
-/// Sums of a day's requests that were folded, as JSON.
+/// Sums of a day's folded requests, as JSON.
 #[derive(Serialize)]
 struct FoldedLine<'a> {
     entry: &'static str,

@@ -1,4 +1,4 @@
-//! Finds and reads the configuration. Called by every command that needs one, and by `serve` again on reload.
+//! Finds and reads the configuration. Called by every command that needs one, and by `serve` again for a reload.
 
 use super::args::ConfigArg;
 use super::output::Failure;
@@ -9,31 +9,31 @@ use std::path::{Path, PathBuf};
 
 /// Names the configuration if no argument does.
 const VARIABLE: &str = "TOLLGATE_CONFIG";
-/// Holds the configuration itself if nothing names a file. The name stands for it where a file's would.
+/// Contains the configuration itself if no file is named. Its name replaces the file name in messages.
 const INLINE: &str = "TOLLGATE_CONFIG_TOML";
 const INLINE_NAME: &str = "$TOLLGATE_CONFIG_TOML";
-/// Looked for in this order after the variables.
+/// Default paths, tried in this order after the variables.
 const USUAL: [&str; 2] = ["tollgate.toml", "/etc/tollgate/tollgate.toml"];
 
-/// Placeholder for secrets and certificates that a command does not need: long enough for either.
+/// Placeholder for secrets and certificates that a command does not need; long enough for either.
 const PLACEHOLDER: &str = "-----BEGIN CERTIFICATE----- -----BEGIN PRIVATE KEY-----";
 
-/// True if a command needs the secrets that a configuration refers to.
+/// Whether a command needs the secrets in a configuration.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Secrets {
-    /// All must be there.
+    /// All must exist.
     Needed,
     /// Missing secrets are skipped: an operator who issues keys need not have the providers' credentials.
     Optional,
 }
 
-/// File to use: the argument, otherwise the variable, otherwise the first usual one that exists.
+/// File to use: the argument, otherwise the variable, otherwise the first default path that exists.
 pub fn find(arg: &ConfigArg) -> Result<PathBuf, Failure> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     choose(arg.config.clone(), set(VARIABLE).map(PathBuf::from), set(INLINE).is_some(), |path| path.exists())
 }
 
-/// The variable that keeps commands from finding the file at `path` by themselves.
+/// The variable that prevents commands from finding the file at `path` by default.
 pub fn hiding(path: &Path) -> Option<&'static str> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let other = set(VARIABLE).is_some_and(|named| Path::new(&named) != path);
@@ -81,7 +81,7 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     let stand_in = || (needed == Secrets::Optional).then(|| PLACEHOLDER.to_string());
     let env = |name: &str| std::env::var(name).ok().or_else(stand_in);
     let read = |path: &str| files::read_text(Path::new(path)).or_else(|error| stand_in().ok_or(error));
-    // Programs are not run for commands that do not need what they say.
+    // Programs are not run for commands that do not need their output.
     let run = |program: &[String], hidden: &[String]| match stand_in() {
         Some(value) => Ok(value),
         None => {
@@ -92,15 +92,15 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     };
     let mut config = Config::parse(&Source { file: &file, text: &text, env: &env, read: &read, run: &run })?;
     if matches!(config.store.url, StoreUrl::Redis(_)) {
-        // All commands look in the folder that the gateway uses.
+        // All commands use the gateway's folder.
         let beside = || path.parent().map(Path::to_path_buf);
         config.store.spill = config.store.spill.or_else(beside);
     }
     Ok(config)
 }
 
-/// True if Tollgate runs the programs that the file at `path` names. A file in the current folder may be anyone's, and
-/// nobody has named it: root runs only programs from a file that only root can write.
+/// True if Tollgate runs the programs in the file at `path`. A file in the current folder may be anyone's, and it was
+/// found without being named, so root runs programs only from a file that only root can write.
 fn may_run(path: &Path) -> std::io::Result<()> {
     if path != Path::new(USUAL[0]) || !process::is_root() {
         return Ok(());
@@ -117,7 +117,7 @@ fn may_run(path: &Path) -> std::io::Result<()> {
     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text))
 }
 
-/// Finds, reads and checks.
+/// Finds, reads and checks the configuration.
 pub fn load(arg: &ConfigArg, secrets: Secrets) -> Result<Config, Failure> {
     read(&find(arg)?, secrets).map_err(Failure::Config)
 }

@@ -147,7 +147,7 @@ impl Command {
 }
 
 impl Cli {
-    /// A configuration that was named before the command is the command's.
+    /// Applies a configuration option given before the command.
     fn settle(&mut self) -> Result<(), Failure> {
         let Some(early) = self.config.take() else { return Ok(()) };
         let place = self
@@ -166,7 +166,7 @@ pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Reads `args`, the program's name first, and runs the command they name.
+/// Reads `args`, the program's name first, and runs the command.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -197,8 +197,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     done.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
-/// Help and version go to standard output with code 0, everything else to standard error with code 2. What was typed is
-/// repeated without characters that could play with a terminal.
+/// Prints help and version to standard output with exit code 0, everything else to standard error with code 2. The
+/// user's input is repeated without control characters.
 fn misunderstood(error: &clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(output::MISUSED);
     let text = error.render().to_string();

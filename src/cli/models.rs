@@ -1,4 +1,4 @@
-//! `tollgate models`: the catalog as a table for people, with the models that providers list at the moment.
+//! `tollgate models`: the catalog as a table, including the models that providers list at the moment.
 
 use super::args::{ConfigArg, ModelsArgs};
 use super::discover;
@@ -25,7 +25,7 @@ pub(super) struct ModelLine<'a> {
     price_tiers: Vec<TierLine>,
     /// Endpoints that the model serves.
     serves: &'a [Dialect],
-    /// False if it has no `input_price` or no `output_price`: it costs nothing, and budgets may refuse it.
+    /// False if `input_price` or `output_price` is missing: the model costs nothing, and budgets may refuse it.
     priced: bool,
     /// True if its provider lists it; then it is not configured, and has no price.
     discovered: bool,
@@ -69,8 +69,8 @@ pub fn run(args: &ModelsArgs) -> Result<(), Failure> {
     if args.json { print_json(&lines(&high.catalog)) } else { print(&table(&high.catalog)) }
 }
 
-/// The configuration, with the lists of its providers where there are any. Those are asked by their credentials: where
-/// these are not to be had, or no list comes, that is said, and the rest is shown.
+/// The configuration with the models that its providers list. Providers are queried with their credentials. If a
+/// credential or a list is not available, a remark says so and the rest is shown.
 fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
     let path = load::find(arg)?;
     let config = load::read(&path, Secrets::Optional).map_err(Failure::Config)?;
@@ -116,7 +116,7 @@ pub(super) fn lines(catalog: &Catalog) -> Vec<ModelLine<'_>> {
     line.collect()
 }
 
-/// A price with those of the tiers that differ from the tier below: `1.25, >200K 2.50`.
+/// A price, followed by those of the tiers that differ from the tier below: `1.25, >200K 2.50`.
 fn tiered(prices: &ModelPrices, of: fn(&Prices) -> u64) -> String {
     let (mut text, mut last) = (price_text(of(&prices.base)), of(&prices.base));
     for tier in prices.tiers.iter().filter(|tier| std::mem::replace(&mut last, of(&tier.prices)) != of(&tier.prices)) {

@@ -1,5 +1,5 @@
-//! The one printer of the command line: tables, JSON, failures. Standard output carries what was asked for and
-//! nothing else; remarks and errors go to standard error.
+//! The only printer of the command line: tables, JSON, failures. Standard output gets only the requested output;
+//! remarks and errors go to standard error.
 
 use crate::base::limits::{CELL_CHARS_MAX, LAST_CELL_CHARS_MAX};
 use crate::io::machine::terminal_width;
@@ -15,10 +15,10 @@ use std::process::ExitCode;
 
 /// Exit code of a command that failed.
 pub const FAILED: u8 = 1;
-/// Exit code of a command that was called wrongly.
+/// Exit code of a command with invalid arguments.
 pub const MISUSED: u8 = 2;
 
-/// Why a command did not do what was asked.
+/// Reason why a command failed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The operation failed.
@@ -34,17 +34,17 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Failed, for anything that says why.
+    /// Returns [`Failure::Failed`] with the text `why`.
     pub fn failed(why: impl ToString) -> Failure {
         Failure::Failed(why.to_string())
     }
 
-    /// Misused, for anything that says why.
+    /// Returns [`Failure::Misused`] with the text `why`.
     pub fn misused(why: impl ToString) -> Failure {
         Failure::Misused(why.to_string())
     }
 
-    /// The exit code that goes with it.
+    /// Returns its exit code.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Failed(_) | Failure::Absent(_) | Failure::Refused(_) | Failure::Config(_) => FAILED,
@@ -62,10 +62,10 @@ impl Failure {
         }
     }
 
-    /// Says so on standard error; the exit code.
+    /// Prints it to standard error and returns the exit code.
     pub fn report(self) -> ExitCode {
         match &self {
-            // File and line as compilers print them, so that an editor can jump there.
+            // File and line in the format of compilers, so that an editor can jump there.
             Failure::Config(errors) => errors.iter().for_each(|wrong| remark(&format!("error: {}", line(wrong)))),
             other => remark(&format!("error: {}", other.text())),
         }
@@ -73,12 +73,12 @@ impl Failure {
     }
 }
 
-/// Writes `text` to standard output. A reader that has gone away (`| head`) is no failure.
+/// Writes `text` to standard output. A reader that has gone away (`| head`) is not a failure.
 pub fn print(text: &str) -> Result<(), Failure> {
     print_on(text).map(drop)
 }
 
-/// Writes a part of a long text to standard output; false if its reader has gone away, so that the rest is not needed.
+/// Writes a part of a long text to standard output; false if its reader has gone away.
 pub fn print_on(text: &str) -> Result<bool, Failure> {
     match write_out(text) {
         Ok(()) => Ok(true),
@@ -87,7 +87,7 @@ pub fn print_on(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Writes a secret to standard output: here a reader that has gone away is a failure, too.
+/// Writes a secret to standard output. Here a reader that has gone away is a failure, too.
 pub fn print_secret(secret: &str) -> Result<(), Failure> {
     write_out(secret).map_err(|error| Failure::failed(lost(&error)))
 }
@@ -101,8 +101,8 @@ fn lost(error: &std::io::Error) -> String {
     format!("standard output: {error}")
 }
 
-/// Fails if standard output leads nowhere, which writing to it would not tell: it is the null device, which Rust's
-/// runtime also puts in the place of one that is closed.
+/// Fails if standard output is the null device, to which writes succeed. Rust's runtime also opens it in place of a
+/// closed standard output.
 pub fn leads_somewhere() -> Result<(), Failure> {
     let own = std::io::stdout().as_fd().try_clone_to_owned().and_then(|out| File::from(out).metadata());
     let null = std::fs::metadata("/dev/null");
@@ -110,14 +110,14 @@ pub fn leads_somewhere() -> Result<(), Failure> {
         (Ok(own), Ok(null)) if own.file_type().is_char_device() && own.rdev() == null.rdev() => {
             Err(Failure::failed("standard output is closed or the null device, so a secret cannot be shown there"))
         }
-        // Where that cannot be found out, writing will tell.
+        // If that cannot be determined, writing will report errors.
         _ => Ok(()),
     }
 }
 
-/// Writes lines to standard error, without what could play with a terminal; there is nowhere to say that it failed.
+/// Writes lines to standard error, without control characters. A failure cannot be reported anywhere.
 pub fn remark(lines: &str) {
-    // One write for each line: standard error has no buffer, and another process may log to the same file.
+    // One write per line: standard error has no buffer, and another process may log to the same file.
     lines.lines().for_each(|line| drop(std::io::stderr().write_all(format!("{}\n", clean(line)).as_bytes())));
 }
 
@@ -126,7 +126,7 @@ pub fn warn(text: &str) {
     remark(&format!("warning: {text}"));
 }
 
-/// One error or warning about a configuration: what is written there may have line feeds in it.
+/// One error or warning about a configuration, on one line even if the quoted value has line feeds.
 pub fn line(error: &ConfigError) -> String {
     clean(&error.to_string())
 }
@@ -143,12 +143,12 @@ pub fn json_text(value: &impl Serialize) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// `text` with `?` for each character that could play with a terminal: those that cannot be seen.
+/// `text` with `?` for each control or invisible character.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_unseen(c) { '?' } else { c }).collect()
 }
 
-/// `text` without control characters, of at most `most` characters: the last one says that there is more.
+/// `text` without control characters, cut to at most `most` characters; the last one of a cut text is an ellipsis.
 pub fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => clean(text),
@@ -159,7 +159,7 @@ pub fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// `text` in lines of at most `width` characters: what is longer goes on below its last column, word by word.
+/// `text` in lines of at most `width` characters; longer lines are wrapped by words below their last column.
 pub fn wrapped(text: &str, width: usize) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -183,7 +183,7 @@ pub fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// On which side of its column a value stands.
+/// Alignment of a value in its column.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Align {
     /// Words.
@@ -197,9 +197,9 @@ pub enum Align {
 pub struct Table<'a> {
     heads: Vec<(&'a str, Align)>,
     rows: Vec<Vec<String>>,
-    /// Widths of the columns of the rows read so far.
+    /// Widths of the columns in the rows added so far.
     widths: Vec<usize>,
-    /// Maximum width of a line, and columns that may be left out for it, in this order.
+    /// Maximum width of a line, and columns that may be omitted for it, in this order.
     fits: Option<(usize, &'static [&'static str])>,
 }
 
@@ -209,13 +209,13 @@ impl<'a> Table<'a> {
         Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new(), fits: None }
     }
 
-    /// Leaves out columns until a line fits the terminal: those with one value in all rows first, then those named.
+    /// Omits columns until a line fits the terminal: first those with one value in all rows, then those in `spare`.
     pub fn fit(self, wide: bool, spare: &'static [&'static str]) -> Table<'a> {
         let fits = terminal_width().filter(|_| !wide).map(|width| (width, spare));
         Table { fits, ..self }
     }
 
-    /// Takes out columns that do not fit: they get no width.
+    /// Sets the width of omitted columns to 0.
     fn narrow(&self, widths: &mut [usize]) {
         let Some((most, spare)) = self.fits else { return };
         let is_same = |at: usize| self.rows.len() > 1 && self.rows.iter().all(|row| row[at] == self.rows[0][at]);
@@ -229,21 +229,21 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Adds a row with one value per column. Control characters are shown as `?`, so that no stored name can play
-    /// with a terminal. A long value is cut: it would make the column as wide in every row.
+    /// Adds a row with one value per column. Control characters are shown as `?`, so that a stored name cannot
+    /// manipulate the terminal. A long value is cut, since it would widen the column in every row.
     pub fn row(&mut self, values: Vec<String>) {
         let last = self.heads.len().saturating_sub(1);
         let most = |column| if column == last { LAST_CELL_CHARS_MAX } else { CELL_CHARS_MAX };
         self.rows.push(values.iter().enumerate().map(|(column, value)| cut(value, most(column))).collect());
     }
 
-    /// The whole as text.
+    /// Formats the whole table.
     pub fn text(mut self) -> String {
         self.take_text()
     }
 
-    /// The rows that have come since the last time, behind the headings if this is the first. Columns do not get
-    /// narrower than they were.
+    /// Formats the rows added since the last call, after the headings if this is the first call. Columns never become
+    /// narrower.
     pub fn take_text(&mut self) -> String {
         let is_first = self.widths.is_empty();
         let of_heads = self.heads.iter().map(|(head, _)| head.chars().count());
@@ -286,7 +286,7 @@ pub fn models(count: usize) -> String {
     format!("{count} model{}", if count == 1 { "" } else { "s" })
 }
 
-/// A count with a thin structure for the eye, as people write it: `1 234 567`.
+/// A count with its digits grouped: `1 234 567`.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -299,10 +299,10 @@ pub fn grouped(count: u64) -> String {
     out
 }
 
-/// Between groups of three digits.
+/// Separator of groups of three digits.
 const GAP: char = ' ';
 
-/// Nano-dollars as dollars, rounded to the nearest ten-thousandth; what would show as none says that it is less.
+/// Nano-dollars as dollars, rounded to a ten-thousandth; smaller amounts are shown as less than that.
 pub fn dollars(nano: u64) -> String {
     match nano.saturating_add(50_000) / 100_000 {
         0 if nano > 0 => "<0.0001".to_string(),

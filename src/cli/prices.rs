@@ -1,5 +1,5 @@
-//! `tollgate prices`: compares the prices of the configured models with a published price list, and changes them if
-//! asked to. Reads LiteLLM's `model_prices_and_context_window.json` (USD per token; tiers in members that end in
+//! `tollgate prices`: compares the prices of the configured models with a published price list, and changes them with
+//! `--write`. Reads LiteLLM's `model_prices_and_context_window.json` (USD per token; tiers in members that end in
 //! `_above_200k_tokens`) and models.dev's `api.json` (USD per million tokens; tiers in `tiers`, or the older member
 //! `context_over_200k`).
 
@@ -33,7 +33,7 @@ pub struct PricesArgs {
     write: bool,
 }
 
-/// Bytes of a price list. Both have about two million.
+/// Maximum bytes of a price list. Both have about two million.
 const LIST_MAX: usize = 64 << 20;
 
 /// Hosts of providers, and their names in the two lists.
@@ -56,7 +56,7 @@ const HOSTS: [(&str, &str, &str); 16] = [
     ("api.cerebras.ai", "cerebras", "cerebras"),
 ];
 
-/// One price by rising thresholds of prompt tokens, the first 0; in micro-dollars per 1M tokens.
+/// One price by ascending thresholds of prompt tokens, the first 0; in micro-dollars per 1M tokens.
 type Tiered = BTreeMap<u64, u64>;
 
 /// Names of the prices in LiteLLM's list and in that of models.dev, in the order of [`KEYS`].
@@ -75,7 +75,7 @@ struct PriceChange {
     listed: Tiered,
 }
 
-/// Compares, prints, and writes if asked to.
+/// Compares, prints, and with `--write` writes the prices.
 pub fn run(args: &PricesArgs) -> Result<(), Failure> {
     let path = load::find(&args.config)?;
     let config = load::read(&path, Secrets::Optional).map_err(Failure::Config)?;
@@ -184,7 +184,7 @@ fn models_dev_price(cost: &Value, name: &str) -> Option<Tiered> {
     Some(tiers)
 }
 
-/// Prices of the list that the model has not. What the list does not have stays as it is.
+/// Listed prices that differ from the model's. A price that is not listed stays unchanged.
 fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
     let of_keys = KEYS.iter().zip(listed);
     let differ = of_keys.filter_map(|(&(key, of), listed)| {
@@ -200,13 +200,13 @@ fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
     differ.collect()
 }
 
-/// Tiers without those that cost what the tier below does.
+/// Removes tiers that cost the same as the tier below.
 fn plain(tiers: Tiered) -> Tiered {
     let mut last = None;
     tiers.into_iter().filter(|(_, price)| last.replace(*price) != Some(*price)).collect()
 }
 
-/// A price as the configuration has it.
+/// A price in the notation of the configuration.
 fn toml_text(tiers: &Tiered) -> String {
     let one = |(above, price): (&u64, &u64)| format!("\"{}\" = {}", context_text(*above), price_text(*price));
     match tiers.len() {
@@ -247,11 +247,11 @@ fn report(
     text
 }
 
-/// Writes the listed prices to the file at `path`, if what it then says is what was listed.
+/// Writes the listed prices to the file at `path`, if the changed file then has exactly these prices.
 fn write(path: &Path, found: &[(&Model, String, Vec<PriceChange>)]) -> Result<(), Failure> {
     let shown = clean(&path.to_string_lossy());
     let failed = |error: std::io::Error| Failure::failed(format!("cannot write {shown}: {error}"));
-    // A link stays one: the file that it leads to is replaced.
+    // A symbolic link is kept: its target is replaced.
     let path = &std::fs::canonicalize(path).map_err(failed)?;
     let old = std::fs::metadata(path).map_err(failed)?;
     let mut text = files::read_text(path).map_err(failed)?;
@@ -328,7 +328,7 @@ fn edited(text: &str, id: &str, differences: &[PriceChange]) -> Result<String, S
 mod tests {
     use super::*;
 
-    /// Entries as in the published file of 2026-11.
+    /// Entries from the published file of 2026-11.
     const LITELLM: &str = r#"{
         "sample_spec": {"input_cost_per_token": 0, "litellm_provider": "one of the providers"},
         "gpt-5.5": {"litellm_provider": "openai", "input_cost_per_token": 5e-06, "output_cost_per_token": 3e-05,
@@ -343,7 +343,7 @@ mod tests {
         "no-price": {"litellm_provider": "openai", "mode": "moderation"}
     }"#;
 
-    /// Entries as in the published file of 2026-11.
+    /// Entries from the published file of 2026-11.
     const MODELS_DEV: &str = r#"{
         "openai": {"id": "openai", "models": {"gpt-5.5": {"id": "gpt-5.5", "cost": {"input": 5, "output": 30,
             "cache_read": 0.5, "tiers": [{"input": 10, "output": 45, "cache_read": 1,
@@ -373,7 +373,7 @@ mod tests {
         Config::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
     }
 
-    /// Differences of all models by id, as `key: configured -> listed`; `None` for models that the list does not have.
+    /// Differences of all models by id, as `key: configured -> listed`; `None` for models that are not in the list.
     fn compared(config: &Config, list: &str) -> Vec<(String, Option<Vec<String>>)> {
         let list: Value = serde_json::from_str(list).unwrap();
         let list = PriceList::of(&list).unwrap();

@@ -1,5 +1,5 @@
-//! `tollgate provider`: the simulated provider alone, for trying things out, tests and benchmarks. Says where it
-//! listens and runs until TERM or INT. Knows nothing of the gateway.
+//! `tollgate provider`: only the simulated provider, for experiments, tests and benchmarks. Prints its address and runs
+//! until TERM or INT. Independent of the gateway.
 
 use super::args::parse_address;
 use crate::io::listen;
@@ -39,7 +39,7 @@ pub fn run(args: &ProviderArgs) -> ExitCode {
 }
 
 fn serve(args: &ProviderArgs) -> io::Result<()> {
-    // Many connections are wanted in benchmarks; fewer descriptors than that still work.
+    // Benchmarks need many connections; fewer descriptors still work.
     let _ = listen::raise_descriptor_limit();
     let listener = listen::bind(args.listen, false)?;
     let addr = listener.local_addr()?;
@@ -51,7 +51,7 @@ fn serve(args: &ProviderArgs) -> io::Result<()> {
     reactor.run().map(drop)
 }
 
-/// A loop with a provider on `listener`, ready to run on a thread of its own; for `demo` and tests.
+/// An event loop with a provider on `listener`, ready to run on a separate thread; for `demo` and tests.
 pub fn reactor(listener: TcpListener, settings: SimulatorSettings) -> io::Result<Reactor<Simulator>> {
     let setup = ReactorSetup { listeners: vec![listener], ..ReactorSetup::default() };
     Reactor::new(Simulator::new(settings), setup, |orders| orders)

@@ -1,5 +1,5 @@
-//! Questions to a provider as the gateway would ask it, of commands and helper threads: with its credential, headers
-//! and certificates, by its proxy, and with an end to how long that may take.
+//! HTTP client for requests to a provider as the gateway would send them, for commands and helper threads: with its
+//! credential, headers, certificates and proxy, and with a deadline.
 
 use super::blocking_http::{HttpResponse, NoAnswer, ServerAddress, ask};
 use crate::base::time::Mono;
@@ -12,10 +12,9 @@ use std::time::Duration;
 
 /// Maximum time of a complete answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
-/// Maximum time of all requests that follow from one question: for the models of a provider by one credential, or for
-/// one model.
+/// Maximum time of all requests for one purpose: the models of a provider by one credential, or one model.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Settings and deadline of one question.
+/// Settings and deadline of requests for one purpose.
 pub(super) struct Asker<'a> {
     pub(super) security: &'a Security,
     pub(super) clock: Clock,
@@ -23,12 +22,12 @@ pub(super) struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// A question that begins now.
+    /// Starts the default time limit.
     pub(super) fn new(security: &Security) -> Asker<'_> {
         Asker::within(security, TIMEOUT)
     }
 
-    /// Creates one with this time limit.
+    /// Starts a time limit of `timeout`.
     pub(super) fn within(security: &Security, timeout: Duration) -> Asker<'_> {
         let clock = Clock::new();
         let until = clock.mono().after(timeout);
@@ -36,7 +35,7 @@ impl Asker<'_> {
     }
 }
 
-/// The path of a provider before what is asked for: `/v1` or whatever its `base_url` has.
+/// The path of a provider before the endpoint: `/v1`, or the path in its `base_url`.
 pub(super) fn base_path(provider: &Provider) -> &str {
     let generate = match provider.shape {
         Dialect::Chat | Dialect::Relay(_) => "/chat/completions",
@@ -53,7 +52,7 @@ pub(super) fn list_path(provider: &Provider) -> String {
     }
 }
 
-/// A request with `more` header fields beside those of the provider.
+/// A request with the headers of the provider and the headers `more`.
 pub(super) fn request(provider: &Provider, method: &str, path: &str, more: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", provider.host_header);
     let mut line = |name: &str, value: &str| {
@@ -64,7 +63,7 @@ pub(super) fn request(provider: &Provider, method: &str, path: &str, more: &[(&s
     }
     provider.headers.iter().for_each(|(name, value)| line(name, value));
     more.iter().for_each(|(name, value)| line(name, value));
-    // What the configuration says in their place goes.
+    // Defaults apply only to headers that the configuration does not set.
     let says = |header: &str| {
         provider.headers.iter().any(|(name, _)| name == header) || more.iter().any(|(name, _)| *name == header)
     };

@@ -1,5 +1,5 @@
-//! `tollgate ready`: whether a running gateway admits requests, by the exit code; for health checks of containers,
-//! which have no curl.
+//! `tollgate ready`: reports by its exit code whether a running gateway admits requests; for health checks of
+//! containers, which have no curl.
 
 use super::admin_client::{AdminArg, Listener};
 use super::args::ConfigArg;
@@ -7,8 +7,8 @@ use super::blocking_http::NoAnswer;
 use super::output::{Failure, print, print_json};
 use std::time::Duration;
 
-/// Maximum time to connect to the gateway, and again for its answer: together less than the 5 s that the example for
-/// Docker Compose gives a health check.
+/// Maximum time to connect to the gateway, and again for its answer: together less than the 5 s of the health check in
+/// the example for Docker Compose.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `tollgate ready`.
@@ -25,7 +25,7 @@ pub struct ReadyArgs {
     pub json: bool,
 }
 
-/// Asks `/readyz`. Exit code 0 if requests are admitted, else 1.
+/// Requests `/readyz`. Exit code 0 if requests are admitted, otherwise 1.
 pub fn run(args: &ReadyArgs) -> Result<(), Failure> {
     let listener = Listener::find(&args.admin, &args.config)?;
     let ready = ask(&listener);

@@ -1,5 +1,5 @@
-//! `tollgate requests`: the last requests of a running gateway as its flight recorder has them, and those that end
-//! while one looks.
+//! `tollgate requests`: the last requests of a running gateway from its request recorder, and with `--live` those that
+//! end from then on.
 
 use super::admin_client::{AskArg, Listener};
 use super::args::ConfigArg;
@@ -15,12 +15,12 @@ use crate::wire::json::{self, Raw};
 use clap::Args;
 use std::time::Duration;
 
-/// Maximum time of an answer.
+/// Maximum time to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of attempts to reach a lost gateway again, and the pause between them.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
-/// Bytes of an event that has not ended.
+/// Maximum bytes of an incomplete event.
 const EVENT_MAX: usize = 1 << 20;
 
 /// `tollgate requests`.
@@ -87,10 +87,10 @@ const COLUMNS: [(&str, Align, usize); 11] = [
     ("COST $", Align::Right, 8),
     ("REASON", Align::Left, 0),
 ];
-/// Those that are kept in a terminal that is too narrow for all, and their widths.
+/// Columns, and their widths, for a terminal that is too narrow for all.
 const NARROW: [(usize, usize); 6] = [(0, 9), (1, 6), (5, 12), (3, 12), (7, 7), (10, 0)];
 
-/// Columns that are printed, by index, with their widths; the last one takes what is left.
+/// Printed columns, by index, with their widths; the last one takes the remaining width.
 fn columns(wide: bool) -> (Vec<(usize, usize)>, usize) {
     let all = COLUMNS.iter().enumerate().map(|(at, (.., width))| (at, *width));
     let room: usize = COLUMNS.iter().map(|(.., width)| width + 2).sum::<usize>() + 40;
@@ -98,7 +98,7 @@ fn columns(wide: bool) -> (Vec<(usize, usize)>, usize) {
         None => (all.collect(), usize::MAX),
         Some(width) => {
             let used: usize = NARROW.iter().map(|(_, width)| width + 2).sum::<usize>() - 2;
-            // Longer names get half of what is more than 80 columns.
+            // Long names get half of the width above 80 columns.
             let more = width.saturating_sub(80) / 4;
             let widths = NARROW.map(|(at, width)| (at, if matches!(at, 3 | 5) { width + more } else { width }));
             (widths.to_vec(), width.saturating_sub(used + 2 * more).max(10))
@@ -107,7 +107,7 @@ fn columns(wide: bool) -> (Vec<(usize, usize)>, usize) {
 }
 
 impl RequestsArgs {
-    /// True if a request is asked for.
+    /// True if a request matches the filters.
     fn takes(&self, request: Raw<'_>) -> bool {
         let has_failed = || request.get("failed").is_some() || request.get("status").and_then(Raw::count) >= Some(400);
         let is = |name: &str, text: &str| request.get(name).is_some_and(|value| value.is(text));
@@ -123,7 +123,7 @@ impl RequestsArgs {
     }
 }
 
-/// Prints the requests, the newest last, and goes on if that is asked for.
+/// Prints the requests, the newest last; with `--live`, continues with those that end.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
     let begun = iso(unix());
@@ -175,7 +175,7 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     if args.live { live(args, &listener) } else { Ok(()) }
 }
 
-/// The configured listener refuses the token, or has been sent none.
+/// Error for a token that the configured listener has refused or not received.
 fn refused_token(listener: &Listener, config: &ConfigArg) -> Failure {
     let token = load::load(config, Secrets::Optional).ok().and_then(|high| high.server.admin_token);
     let name = match token.as_ref().map(Secret::origin) {
@@ -204,7 +204,7 @@ fn print_one(args: &RequestsArgs, request: Raw<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Goes on with what the gateway tells as it happens, until it is not read any more, or there is no gateway.
+/// Follows the gateway's event stream until standard output or the gateway is gone.
 fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
     let (mut held, mut printed, mut tries) = (Vec::new(), Ok(()), 0);
     loop {
@@ -224,7 +224,7 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
             printed.is_ok() && held.len() <= EVENT_MAX
         });
         printed?;
-        // A gateway may have come after this one.
+        // A new gateway may have replaced this one.
         let ends = tries == TRIES || matches!(ended, Ok(201..));
         let why = match ended {
             Ok(status) => Failure::failed(format!("{listener} ended the list ({status})")),
@@ -281,7 +281,7 @@ fn line(values: &[String], wide: bool) -> String {
     let is_narrow = rest != usize::MAX;
     for (at, width) in columns {
         let value = match (at, is_narrow) {
-            // The time of the day is enough.
+            // The time of day is enough.
             (0, true) if values[0].len() == 20 => values[0][11..].to_string(),
             (_, true) => cut(&values[at], if width == 0 { rest } else { width }),
             _ => clean(&values[at]),

@@ -1,4 +1,4 @@
-//! `tollgate serve`: puts the gateway core, the loop and the helper threads together, and runs them until a signal.
+//! `tollgate serve`: creates the gateway core, the event loop and the helper threads, and runs them until a signal.
 
 use super::args::ServeArgs;
 use super::load::{self, Secrets};
@@ -43,7 +43,7 @@ mod reload;
 pub(super) mod setup;
 mod upgrade;
 
-/// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start or not write every row.
+/// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start or could not write every row.
 pub fn run(args: &ServeArgs) -> ExitCode {
     let start = || {
         let signals = catch_signals()?;
@@ -58,13 +58,13 @@ pub fn run(args: &ServeArgs) -> ExitCode {
     start().map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
-/// To be called first: a signal that comes from here on waits for the loop.
+/// Must be called first: later signals are queued for the event loop.
 pub(super) fn catch_signals() -> Result<Signals, Failure> {
     Signals::catch().map_err(|error| Failure::failed(format!("cannot catch signals: {}", explained(&error))))
 }
 
-/// Runs a gateway on `listeners` until it has drained. `path` is where `config` was read, and will be read again on
-/// HUP; `log` takes its log lines.
+/// Runs a gateway on `listeners` until it has drained. `path` is the file of `config`, read again on HUP; `log`
+/// receives the log lines.
 pub(super) fn serve(
     config: Config,
     path: Option<PathBuf>,
@@ -113,8 +113,8 @@ fn cannot_take_over(error: std::io::Error) -> String {
     format!("cannot take over: {error}")
 }
 
-/// Becomes a successor: everything that can be wrong is found before the predecessor stands aside, or before it has let
-/// us serve.
+/// Becomes a successor. Every error is detected before the predecessor stops serving, or before it lets this process
+/// serve.
 fn take_over(
     plan: &ServiceInputs,
     listeners: ServeListeners,
@@ -129,7 +129,7 @@ fn take_over(
     let counters = predecessor.await_serve().map_err(cannot_take_over)?;
     service.reactor.core().0.count_on(&counters);
     let safe = predecessor.follow(service.reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
-    // The cell is empty: this is its only writer.
+    // The cell is empty: this is the only writer.
     let _ = service.helpers.safe.set(safe);
     Ok(service)
 }
@@ -139,14 +139,14 @@ struct ServiceInputs {
     config: Arc<Config>,
     path: Option<PathBuf>,
     program: Option<PathBuf>,
-    /// So many may be open.
+    /// Maximum number of open descriptors.
     descriptors: u64,
     security: Security,
     spills: Place,
     log: Rc<LogWriter>,
 }
 
-/// A gateway that could serve at once.
+/// A gateway that is ready to serve.
 struct Service {
     reactor: Reactor<Gateway>,
     helpers: Arc<Helpers>,
@@ -157,8 +157,8 @@ struct Service {
 }
 
 impl Service {
-    /// Takes the ledger and starts the threads. `inherits`: there is a predecessor, which still serves what `turn`
-    /// says.
+    /// Opens the ledger and starts the threads. `inherits`: there is a predecessor, whose running requests are in
+    /// `turn`.
     fn prepare(
         plan: &ServiceInputs,
         listeners: ServeListeners,
@@ -199,7 +199,7 @@ impl Service {
         helpers.store().ledger = Some(ledger.keep(config, reactor.mailbox(), warn)?);
         let long = LongWork::start(reactor.mailbox());
         let long = long.map_err(|error| format!("cannot start the threads for long work: {}", explained(&error)))?;
-        // The cells are empty: this is their only writer.
+        // The cells are empty: this is the only writer.
         let _ = helpers.worker.set(long);
         let _ = helpers.place.set(plan.spills.clone());
         let _ = helpers.desk.set(DeskEnd::new(reactor.mailbox()));
@@ -216,9 +216,9 @@ impl Service {
     }
 }
 
-/// Starts the thread that asks again where secrets come from.
+/// Starts the thread that reads secrets again from their sources.
 fn watch_secrets(config: &Config, mailbox: Mailbox<ReactorMessage<Gateway>>) -> Result<Arc<SecretWatch>, String> {
-    // A full box means that the loop is gone.
+    // A full mailbox means that the event loop has ended.
     let tell = move |origin, said| drop(mailbox.send(ReactorMessage::Notice(Notice::SecretTold(origin, said))));
     let secrets = SecretWatch::start(tell)
         .map_err(|error| format!("cannot start the thread for secrets: {}", explained(&error)))?;
@@ -226,8 +226,8 @@ fn watch_secrets(config: &Config, mailbox: Mailbox<ReactorMessage<Gateway>>) -> 
     Ok(Arc::new(secrets))
 }
 
-/// Rows that could not be written are put where the next start finds them. Whatever cannot be kept is said, in the log
-/// and by the exit code.
+/// Spills rows that could not be written, so that the next start finds them. Losses are reported in the log and by the
+/// exit code.
 fn keep_left(left: &Leftover, plan: &ServiceInputs) -> Result<(), String> {
     let rows = left.rows();
     let say = |outcome: &str, member: &str, text: &str| {
@@ -257,7 +257,7 @@ fn keep_left(left: &Leftover, plan: &ServiceInputs) -> Result<(), String> {
     }
 }
 
-/// Addresses for a person at a terminal.
+/// Addresses for a user at a terminal.
 fn addresses(config: &Config, listeners: &ServeListeners) -> String {
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     let clients: Vec<String> =
@@ -267,7 +267,7 @@ fn addresses(config: &Config, listeners: &ServeListeners) -> String {
     format!("serving {}{page}", clients.join(", "))
 }
 
-/// The first log line: where it listens, and the worst case of memory.
+/// The first log line: addresses, and the maximum memory.
 fn banner(config: &Config, listeners: &ServeListeners, keys: usize, now: Unix) -> Vec<u8> {
     let addrs = |listeners: &[TcpListener]| {
         let texts = listeners.iter().filter_map(|l| l.local_addr().ok()).map(|addr| format!("\"{addr}\""));
@@ -290,8 +290,8 @@ fn banner(config: &Config, listeners: &ServeListeners, keys: usize, now: Unix) -
     .into_bytes()
 }
 
-/// The last log line: requests that were admitted and not settled, rows that the ledger does not have, and, if spans
-/// are exported, spans that the collector does not have.
+/// The last log line: requests admitted but not settled, rows missing in the ledger and, if spans are exported, spans
+/// missing at the collector.
 fn stopped(unsettled: usize, rows: u64, spans: Option<u64>, now: Unix) -> Vec<u8> {
     let time = window::iso(now);
     let spans = spans.map_or(String::new(), |spans| format!(",\"spans_left\":{spans}"));
@@ -299,13 +299,13 @@ fn stopped(unsettled: usize, rows: u64, spans: Option<u64>, now: Unix) -> Vec<u8
         .into_bytes()
 }
 
-/// A log line for something that an operator should know.
+/// A log line with a warning for the operator.
 fn warning(text: &str, now: Unix) -> Vec<u8> {
     let text = serde_json::Value::from(text);
     format!("{{\"time\":\"{}\",\"event\":\"warning\",\"message\":{text}}}\n", window::iso(now)).into_bytes()
 }
 
-/// A panic tells its place and nothing else: its message could carry a client's words.
+/// Reduces a panic's message to its location: the message could contain a client's text.
 fn silence_panics() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();

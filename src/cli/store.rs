@@ -1,4 +1,4 @@
-//! Opens the ledger for commands, beside a running gateway or without one.
+//! Opens the ledger for commands, next to a running gateway or without one.
 
 use super::output::{Failure, clean};
 use crate::base::digest::{hex, sha256};
@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Opens the ledger, and makes one where there is none.
+/// Opens the ledger, and creates it if it does not exist.
 pub fn open(high: &Config) -> Result<Ledger, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) => {
@@ -33,10 +33,10 @@ pub fn open(high: &Config) -> Result<Ledger, Failure> {
     }
 }
 
-/// Said where a configuration asks for what this binary was built without.
+/// Error for a configuration with a shared ledger, in a binary built without them.
 pub(super) const NO_SHARED: &str = "store.url: this binary was built without shared ledgers (the feature `redis`)";
 
-/// True if this binary can use a ledger of that kind, without opening it.
+/// Fails if this binary does not support that kind of ledger. Does not open it.
 pub fn supported(url: &StoreUrl) -> Result<(), Failure> {
     kind_supported(url, cfg!(feature = "redis"))
 }
@@ -48,7 +48,7 @@ fn kind_supported(url: &StoreUrl, shared: bool) -> Result<(), Failure> {
     }
 }
 
-/// True if the file at the ledger's path can be a ledger; one that cannot be read, or does not exist yet, may be.
+/// Fails if the file at the ledger's path cannot be a ledger. An unreadable or missing file may be one.
 pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
     let StoreUrl::Sqlite(path) = url else { return Ok(()) };
     let wrong = |what: &str| Err(Failure::failed(format!("store.url: {} is {what}", clean(&path.to_string_lossy()))));
@@ -61,13 +61,13 @@ pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
     }
 }
 
-/// Fails if a snapshot would replace a file that is no older copy.
+/// Fails if a snapshot would replace a file that is not an older copy.
 pub fn may_snapshot(config: &StoreConfig) -> Result<(), Failure> {
     let (StoreUrl::Sqlite(path), Some(snapshot)) = (&config.url, &config.snapshot) else { return Ok(()) };
     copy::check_target(path, &snapshot.to).map_err(|error| Failure::failed(format!("store.snapshot: {error}")))
 }
 
-/// Opens the ledger if there is one: a command that only reads leaves no file behind.
+/// Opens the ledger if it exists: a command that only reads creates no file.
 pub fn open_existing(high: &Config) -> Result<Option<Ledger>, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) if !is_there(path)? => Ok(None),
@@ -91,7 +91,7 @@ pub(super) fn existing(high: &Config) -> Result<Ledger, Failure> {
     open_existing(high)?.ok_or_else(|| Failure::failed("there is no ledger yet: start the gateway first"))
 }
 
-/// True if the ledger's file exists. Fails if a gateway has it open and it is no longer at its path.
+/// True if the ledger's file exists. Fails if a gateway has it open but it is no longer at its path.
 pub(super) fn is_there(path: &Path) -> Result<bool, Failure> {
     let is_there = path.exists();
     if !is_there {
@@ -100,7 +100,7 @@ pub(super) fn is_there(path: &Path) -> Result<bool, Failure> {
     Ok(is_there)
 }
 
-/// Fails if the file belongs to another user, and names that one.
+/// Fails if the file belongs to another user, and names that user.
 fn is_readable(path: &Path) -> Result<(), Failure> {
     let denied = |error: &std::io::Error| error.kind() == ErrorKind::PermissionDenied;
     if !std::fs::File::open(path).is_err_and(|error| denied(&error)) {
@@ -117,8 +117,8 @@ fn is_readable(path: &Path) -> Result<(), Failure> {
     Err(Failure::failed(format!("cannot read the ledger {path}: permission denied{}", owner.unwrap_or_default())))
 }
 
-/// Hands the keys of a ledger to `take` that is there and of this version: it is neither made nor brought up to date
-/// for this.
+/// Passes the keys of an existing ledger of this version to `take`. The ledger is neither created nor migrated for
+/// this.
 pub fn peek_keys(high: &Config, take: &mut dyn FnMut(KeyRecord)) -> Result<(), Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) if !is_there(path)? => Ok(()),
@@ -127,7 +127,7 @@ pub fn peek_keys(high: &Config, take: &mut dyn FnMut(KeyRecord)) -> Result<(), F
     }
 }
 
-/// Takes over whatever a shared ledger is now, and has the hosts that run do so; its epoch.
+/// Accepts a shared ledger in its current state, for all running hosts; returns its epoch.
 pub fn adopt(high: &Config) -> Result<String, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(_) => {
@@ -140,12 +140,12 @@ pub fn adopt(high: &Config) -> Result<String, Failure> {
     }
 }
 
-/// Spill files for rows that the ledger does not accept before the end. `path` is the configuration's file.
+/// Spill files for rows that the ledger does not accept at the end. `path` is the configuration's file.
 pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
     let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
     let (beside, stem) = match &config.store.url {
         StoreUrl::Sqlite(file) => {
-            // A file has the same spills under each of its names. A file that does not exist yet has none.
+            // A file has the same spill files under each of its names. A file that does not exist yet has none.
             let file = file.canonicalize().unwrap_or_else(|_| file.clone());
             (parent(&file), file.file_name().unwrap_or_default().to_string_lossy().into_owned())
         }
@@ -165,7 +165,7 @@ pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {
     known_remote(high, &spill_place(high, None), Bounds::COMMAND)
 }
 
-/// Like [`remote`], with the place of its mark and the bounds of the connection.
+/// Like [`remote`], with the location of its mark and the bounds of the connection.
 #[cfg(feature = "redis")]
 pub(super) fn known_remote(high: &Config, place: &Place, bounds: Bounds) -> Result<Remote, StoreError> {
     let mut remote = unconnected(high)?.within(bounds);

@@ -82,7 +82,7 @@ fn lists_are_split_at_commas() {
     assert_eq!((args.options.models.len(), args.options.endpoints.len()), (2, 2));
 }
 
-/// Runs a command line that must fail, and says with which code.
+/// Runs a command line that must fail, and returns its exit code.
 fn code_of(line: &str) -> Option<u8> {
     let done = match parse(line).ok()?.command {
         Command::Check(args) => check::run(&args),

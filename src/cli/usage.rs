@@ -1,4 +1,4 @@
-//! `tollgate usage`: requests, tokens and cost out of the ledger, over whole UTC days.
+//! `tollgate usage`: requests, tokens and cost from the ledger, over whole UTC days.
 
 mod parts;
 mod report;
@@ -123,7 +123,7 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
     }
 }
 
-/// The report that the admin API is asked for, by the names of the options; else what is wrong with one.
+/// The report that an admin API request asks for, by the names of the options; otherwise the error in an option.
 pub(super) fn asked(pairs: &[(String, String)]) -> Result<UsageArgs, String> {
     let mut args = UsageArgs::default();
     for (name, value) in pairs {
@@ -143,7 +143,7 @@ pub(super) fn asked(pairs: &[(String, String)]) -> Result<UsageArgs, String> {
     Ok(args)
 }
 
-/// The lines of the report from `from` to `to` as JSON, for the admin API, and whether there are more.
+/// The lines of the report from `from` to `to` as JSON, for the admin API, and true if there are more.
 pub(super) fn reported(
     args: &UsageArgs,
     high: &Config,
@@ -157,7 +157,7 @@ pub(super) fn reported(
     Ok((Report { parts: &args.by.0, lines: &lines, keys: &keys }.json(), more))
 }
 
-/// Reads the lines of the report, or of a page of it, and the details of keys that they show.
+/// Reads the lines of the report or of one page, and the details of the keys in them.
 fn read(args: &UsageArgs, high: &Config, page: Option<Page>) -> Result<(Vec<UsageLine>, KeyDetails), Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Default::default()) };
     let query = Query { page, ..query(args, high, &mut ledger)? };
@@ -226,13 +226,13 @@ fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger) -> Result<Query, 
     Ok(Query { by: args.by.sums(), since: args.since, until: args.until, only, page: None })
 }
 
-/// The id of a model that may be called by another name.
+/// The id of a model, also for one of its other names.
 fn model(name: &str, high: &Config) -> String {
     let known = high.catalog.asked(name).and_then(|index| high.catalog.get(index));
     known.map_or(name.to_string(), |model| model.id.to_string())
 }
 
-/// Values of the breakdown for a line of the sums, which are broken down by `sums`.
+/// Values of the breakdown for a line of the sums, whose properties are `sums`.
 fn renamed(
     by: &Breakdown,
     sums: &[By],
@@ -343,7 +343,7 @@ mod tests {
             (&json[0]["name"], &json[0]["requests"], &json[1]["name"]),
             (&json!(""), &json!(6), &json!("search"))
         );
-        // Both follow from the key: the sums are asked for one thing alone.
+        // Both derive from the key, so the sums are queried for one property only.
         let json = json_of("label:team,key", vec![usage("AAAAAAAAAAAA", 1), usage("B", 2)]);
         assert_eq!((&json[1]["label:team"], &json[1]["key"]), (&json!("search"), &json!("AAAAAAAAAAAA")));
     }

@@ -8,8 +8,8 @@
 //! "prompt_tokens","completion_tokens","aborted","failed"}` since the start. `GET /last`: head and body of the last
 //! request to such an endpoint. `GET /` and `/healthz`: 200.
 //!
-//! A conversation must follow the order that real providers require: every call is answered at once, and only calls
-//! are.
+//! A conversation must have the order that real providers require: every call is followed directly by its result, and
+//! every result follows its call.
 //!
 //! In the chat API, the first call of an answer of a model called `gemini-3…` or later has a thought signature, which
 //! is required on that call until the next user message.

@@ -1,5 +1,5 @@
 //! Statistics of the provider, and its last request, for tests that compare both with the gateway's reports. Bounded:
-//! of the last request, its head and the first bytes of its body are kept.
+//! only the head of the last request and the first bytes of its body are kept.
 
 use crate::wire::head::RequestHead;
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ impl Last {
     }
 
     /// `{"method","target","headers":[[name,value]…],"body":JSON or null,"text":body as text,"bytes":its length}`;
-    /// names in lower case, in the order they came. `null` before the first request.
+    /// names in lower case, in their original order. `null` before the first request.
     pub fn json(&self) -> String {
         if self.head.is_empty() {
             return "null".to_owned();

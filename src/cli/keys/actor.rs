@@ -1,4 +1,4 @@
-//! By whom a key is changed, and what the change is written with.
+//! Actor and idempotency key of a key change.
 
 use super::listing::{KeyLine, Used};
 use crate::base::time::Unix;
@@ -10,14 +10,14 @@ use serde::Serialize;
 
 /// Actor of a key change.
 pub(in crate::cli) struct Actor<'a> {
-    /// Name of the admin token, or that it is a command.
+    /// Name of the admin token, or `command`.
     pub(in crate::cli) who: &'a str,
     /// Idempotency key, and a digest of the request.
     pub(in crate::cli) once: Option<(&'a str, [u8; 32])>,
 }
 
 impl Actor<'_> {
-    /// A command.
+    /// The actor of a command.
     pub(super) const COMMAND: Actor<'static> = Actor { who: "command", once: None };
 
     /// Audit entry and stored answer of a change. `shown`: audit text of a key. `answer`: the answer to a repetition of
@@ -33,7 +33,7 @@ impl Actor<'_> {
     }
 }
 
-/// Answer that a repetition of the request gets.
+/// The stored answer for a repetition of the request.
 pub(super) fn answer(value: &impl Serialize) -> String {
     json_text(value).unwrap_or_default()
 }

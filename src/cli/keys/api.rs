@@ -12,7 +12,7 @@ use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
 use std::time::Duration;
 
-/// Issues a key, for the admin API: its record, and the answer.
+/// Issues a key; returns its record and the answer.
 pub(in crate::cli) fn issued(
     name: String,
     options: KeyOptions,
@@ -26,14 +26,14 @@ pub(in crate::cli) fn issued(
     Ok((record, fresh))
 }
 
-/// Gives a key a new secret, for the admin API.
+/// Gives a key a new secret.
 pub(in crate::cli) fn rotated(key: &str, grace: Duration, high: &Config, by: &Actor<'_>) -> Result<Fresh, Failure> {
     let now = present(high)?;
     let Rotated { record, text, .. } = rotate_in(high, &find(high, key)?.id, grace, by, now)?;
     Ok(Fresh::new(Some(text), &record, high, now))
 }
 
-/// Changes a key, for the admin API.
+/// Changes a key.
 pub(in crate::cli) fn changed(key: &str, args: &SetArgs, high: &Config, by: &Actor<'_>) -> Result<KeyLine, Failure> {
     if args.is_empty() {
         return Err(Failure::misused("the body changes nothing: name at least one field"));
@@ -43,7 +43,7 @@ pub(in crate::cli) fn changed(key: &str, args: &SetArgs, high: &Config, by: &Act
     Ok(KeyLine::new(&record, high, &Used::default(), now))
 }
 
-/// Revokes a key, for the admin API.
+/// Revokes a key.
 pub(in crate::cli) fn revoked(key: &str, high: &Config, by: &Actor<'_>, now: Unix) -> Result<RevokedKey, Failure> {
     let id = find(high, key)?.id;
     let new = revoke_in(high, &id, by, now)?;

@@ -1,4 +1,4 @@
-//! `tollgate keys list` and `keys show`: what keys there are, what they may use, and what they have used.
+//! `tollgate keys list` and `keys show`: keys with their permissions, limits and usage.
 
 use super::lookup::{KeyArgs, find, unknown};
 use crate::base::time::Unix;
@@ -52,7 +52,7 @@ pub(in crate::cli) struct KeyLine {
     id: String,
     name: String,
     plan: String,
-    /// False for a plan that is not in the configuration any more: its keys are refused.
+    /// False if the plan is no longer in the configuration: its keys are refused.
     plan_configured: bool,
     /// The group that it belongs to.
     group: Option<String>,
@@ -65,10 +65,10 @@ pub(in crate::cli) struct KeyLine {
     created: String,
     expires: Option<String>,
     revoked: Option<String>,
-    /// Until when secrets from before a rotation stay valid.
+    /// Ends of validity of the secrets from before a rotation.
     former_secrets_until: Vec<String>,
     limits: KeyLimits,
-    /// Tokens used in the present period.
+    /// Tokens used in the current period.
     tokens_used: u64,
     /// Cost of those tokens, in US dollars.
     cost_used: f64,
@@ -79,7 +79,7 @@ pub(in crate::cli) struct KeyLine {
     last_use: Option<String>,
 }
 
-/// The limits of a key, its own in the place of its plan's; 0 is none.
+/// The effective limits of a key: its own, otherwise its plan's; 0 for none.
 #[derive(Serialize)]
 struct KeyLimits {
     tokens: u64,
@@ -88,7 +88,7 @@ struct KeyLimits {
     concurrency: u64,
     /// In US dollars.
     budget: f64,
-    /// Names of the limits that are the key's own.
+    /// Names of the limits that the key has of its own.
     own: Vec<&'static str>,
 }
 
@@ -108,7 +108,7 @@ impl KeyLimits {
         KeyLimits { tokens, requests, tokens_per_window, concurrency, budget: budget as f64 / 1e9, own }
     }
 
-    /// The limits that there are, in words.
+    /// Describes the limits.
     fn text(&self) -> String {
         let counts = [
             ("tokens", self.tokens),
@@ -132,7 +132,7 @@ impl KeyLimits {
 /// Usage of keys according to the ledger.
 #[derive(Default)]
 pub(super) struct Used {
-    /// Tokens and nano-dollars in the present period, by key, for each length of it.
+    /// Tokens and nano-dollars in the current period, by key, for each period length.
     period: BTreeMap<(u8, KeyId), [u64; 2]>,
     /// The last day with a request.
     last: BTreeMap<KeyId, Unix>,
@@ -144,7 +144,7 @@ fn number(period: Period) -> u8 {
 }
 
 impl Used {
-    /// Asks the ledger what these keys have used, or all of them.
+    /// Reads the usage of these keys, or of all keys, from the ledger.
     fn read(ledger: &mut Ledger, high: &Config, keys: Option<&[KeyRecord]>, now: Unix) -> Result<Used, Failure> {
         let mut used = Used::default();
         let ids = |keys: &[KeyRecord]| (By::Key, keys.iter().map(|key| key.id.to_string()).collect());
@@ -218,13 +218,13 @@ impl KeyLine {
         labels.join(", ")
     }
 
-    /// Tokens used, of so many.
+    /// Tokens used, and the limit.
     fn used_text(&self) -> String {
         let limit = if self.limits.tokens == 0 { "no limit".to_string() } else { grouped(self.limits.tokens) };
         format!("{} / {limit}", grouped(self.tokens_used))
     }
 
-    /// Dollars used, of so many; `None` where there is no budget.
+    /// Dollars used, and the budget; `None` if there is no budget.
     fn money_text(&self) -> Option<String> {
         let (used, budget) = self.nano;
         (budget > 0).then(|| format!("${} / ${}", dollars(used), dollars_text(budget)))
@@ -247,7 +247,7 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
         if !out.page(&page.lines)? || !page.more {
             break;
         }
-        // Of further pages it is asked once for all keys: each question costs as much as the sums of all.
+        // If there are further pages, usage is read once for all keys: reading it for one page costs as much.
         if used.is_none() && left > 0 {
             used = Some(Used::read(ledger, &high, None, now)?);
         }
@@ -255,14 +255,14 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
     out.end()
 }
 
-/// Keys as they stand, and whether there are more.
+/// Keys with their current state, and true if there are more.
 pub(in crate::cli) struct KeyPage {
     pub(in crate::cli) lines: Vec<KeyLine>,
     pub(in crate::cli) more: bool,
 }
 
-/// The keys that are issued behind `after`, with this name or with names that begin as one says that ends with `*`.
-/// `used`: of all keys, where it is known.
+/// The keys issued after `after` with this name, or with this prefix if `name` ends with `*`. `used`: usage of all
+/// keys, if already read.
 fn page(
     ledger: &mut Ledger,
     high: &Config,
@@ -279,7 +279,7 @@ fn page(
     Ok(KeyPage { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
 }
 
-/// Keys as they stand, for the admin API.
+/// Keys with their current state, for the admin API.
 pub(in crate::cli) fn listed(high: &Config, after: Option<&KeyId>, most: usize, now: Unix) -> Result<KeyPage, Failure> {
     match store::open_existing(high)? {
         Some(mut ledger) => page(&mut ledger, high, (after, None), most, (None, now)),
@@ -295,11 +295,11 @@ pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<KeyL
     Ok(KeyLine::new(&key, high, &used, now))
 }
 
-/// The list, of which one page at a time is kept.
+/// Output of the list, printed page by page.
 enum Out {
-    /// A table; and whether anything of it was printed.
+    /// A table; true if some of it was printed.
     Table(Table<'static>, bool),
-    /// An array; how many pages of it were printed.
+    /// An array; number of pages printed.
     Json(u64),
 }
 
@@ -308,7 +308,7 @@ impl Out {
         if json { Out::Json(0) } else { Out::Table(table().fit(wide, &SPARE), false) }
     }
 
-    /// Prints a page; false if nobody reads it.
+    /// Prints a page; false if the reader has gone away.
     fn page(&mut self, lines: &[KeyLine]) -> Result<bool, Failure> {
         match self {
             Out::Table(table, printed) => {
@@ -338,7 +338,7 @@ impl Out {
     }
 }
 
-/// Columns that are left out if the terminal is too narrow, in this order.
+/// Columns that are omitted, in this order, if the terminal is too narrow.
 const SPARE: [&str; 11] = [
     "LABELS",
     "ENDPOINTS",

@@ -1,4 +1,4 @@
-//! Finds the key that a command names: by the id that is safe to write down, by the whole key, or by its name.
+//! Finds the key that a command names: by its public id, by the whole key, or by its name.
 
 use crate::cli::args::ConfigArg;
 use crate::cli::output::{Failure, clean};
@@ -21,23 +21,23 @@ pub struct KeyArgs {
     pub json: bool,
 }
 
-/// The key that is called `text`: its id, the whole key (one may have been found in a place where it should not be), or
-/// its name where only one key has it, of those that are not revoked if there are any.
+/// The key named by `text`: its id, the whole key (it may have been found in the wrong place), or its name if only one
+/// key has it. Revoked keys are ignored unless all keys with the name are revoked.
 pub(super) fn find(high: &Config, text: &str) -> Result<KeyRecord, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Err(unknown(text)) };
-    // By its id it costs the same however many keys there are.
+    // By id, the cost does not depend on the number of keys.
     match id_in(text).map(|id| ledger.find_key(&id)).transpose().map_err(Failure::failed)?.flatten() {
         Some(found) => Ok(found),
         None => choose(ledger.keys_named(text).map_err(Failure::failed)?, text),
     }
 }
 
-/// The id that is written there, alone or in a whole key.
+/// The id in a text: the text itself, or the id within a whole key.
 fn id_in(text: &str) -> Option<KeyId> {
     KeyId::parse(text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail)))
 }
 
-/// Refuses a name that is the id of a key: by it that one would be meant.
+/// Refuses a name that is the id of a key, because commands would find that key.
 pub(super) fn is_no_id(high: &Config, name: &str) -> Result<(), Failure> {
     let Some(id) = KeyId::parse(name) else { return Ok(()) };
     let ledger = store::open_existing(high)?;
@@ -48,7 +48,7 @@ pub(super) fn is_no_id(high: &Config, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// The one that is meant by the name `text`, of all that have it.
+/// Selects the only key with the name `text`.
 fn choose(mut named: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
     if named.iter().any(|record| record.revoked.is_none()) {
         named.retain(|record| record.revoked.is_none());
@@ -67,7 +67,7 @@ fn choose(mut named: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
     }
 }
 
-/// Said of a key that is not there. A whole key is not repeated.
+/// Error for an unknown key. A whole key is not repeated.
 pub(in crate::cli) fn unknown(text: &str) -> Failure {
     let shown = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
     Failure::Absent(format!("no key has the id or the name `{}`; see `tollgate keys list`", clean(shown)))

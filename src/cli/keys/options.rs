@@ -1,4 +1,4 @@
-//! Options of a key, for issuing and for changing it.
+//! Options of a key, for `keys issue` and `keys set`.
 
 use crate::base::time::Unix;
 use crate::cli::ledger::present;
@@ -12,7 +12,7 @@ use clap::{Arg, Args};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Characters of a key's name.
+/// Maximum characters of a key's name.
 const NAME_MAX: usize = 128;
 
 /// The options.
@@ -54,7 +54,7 @@ pub struct KeyOptions {
     pub budget: Option<KeyLimit>,
 }
 
-/// The option with the help of `keys issue`; `keys set` has the one above.
+/// Replaces the help of an option for `keys issue`; the help above is that of `keys set`.
 pub(super) fn of_new_key(option: Arg) -> Arg {
     let help = match option.get_id().as_str() {
         "plan" => "Plan [default: the first in the configuration]",
@@ -79,7 +79,7 @@ pub(super) fn of_new_key(option: Arg) -> Arg {
 /// When a key expires, as typed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Expiry {
-    /// So long after it was issued, or changed.
+    /// A duration after the issue or the change.
     After(Duration),
     /// At this moment.
     At(Unix),
@@ -90,16 +90,16 @@ pub enum Expiry {
 /// The group of a key, as typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyGroup {
-    /// The one called so.
+    /// The group with this name.
     Named(String),
-    /// None.
+    /// No group.
     None,
 }
 
-/// A limit of a key's own, as typed.
+/// A key's own limit, as typed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum KeyLimit {
-    /// This many; 0 is no limit.
+    /// This number; 0 means no limit.
     Own(u64),
     /// The plan's limit.
     Plans,
@@ -140,7 +140,7 @@ pub(in crate::cli) fn parse_label(text: &str) -> Result<(String, String), String
     })
 }
 
-/// `before` with the labels that are `asked` for; those without a value go.
+/// The labels `before`, changed by `asked`; an empty value removes a label.
 fn labels(before: &[(String, String)], asked: &[(String, String)]) -> Result<Vec<(String, String)>, Failure> {
     let mut all: BTreeMap<&str, &str> = BTreeMap::new();
     all.extend(before.iter().chain(asked).map(|(name, value)| (name.as_str(), value.as_str())));
@@ -171,7 +171,7 @@ pub(in crate::cli) fn parse_budget(text: &str) -> Result<KeyLimit, String> {
     })
 }
 
-/// A name as it may be given to a key.
+/// Parses the name of a key.
 pub(in crate::cli) fn parse_name(text: &str) -> Result<String, String> {
     let is_seen = !text.trim().is_empty() && !text.chars().any(is_unseen);
     let good = (1..=NAME_MAX).contains(&text.chars().count()) && is_seen;
@@ -196,14 +196,14 @@ fn words(list: &[String]) -> Vec<String> {
     list.iter().map(|word| word.trim().to_string()).collect()
 }
 
-/// Names of endpoints, in the words of a refusal.
+/// Names of endpoints for an error message.
 const ENDPOINTS: &str = "chat, messages, responses, embeddings, rerank, completions, models, quota";
 
-/// The endpoints and models that are named; those of `before` where none are.
+/// The named endpoints and models; those of `before` if none are named.
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {
     let (endpoints, models) = (words(&options.endpoints), words(&options.models));
     let all = |word: &String| word == "*" || word == "all" && high.catalog.find("all").is_none();
-    // A provider's listed models are not known here, except for their prefix.
+    // Models from a provider's list are unknown here, except for their prefix.
     let may_be_listed = |id: &String| {
         let mut prefixes = high.providers.iter().filter_map(|provider| provider.discover.as_ref());
         prefixes.any(|discover| id.strip_prefix(&*discover.prefix).is_some_and(|rest| discover.id_of(rest).is_some()))
@@ -234,12 +234,12 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
 }
 
 impl KeyOptions {
-    /// The present time, for an edit. If an expiry depends on it, it must be right.
+    /// The current time, for a change. If an expiry depends on it, it is checked first.
     pub(super) fn present(&self, high: &Config) -> Result<Unix, Failure> {
         if self.expires.is_some() { present(high) } else { Ok(unix()) }
     }
 
-    /// True if nothing is asked for.
+    /// True if no option is set.
     pub(super) fn is_empty(&self) -> bool {
         let limits = [self.requests, self.tokens, self.tokens_per_window, self.concurrency, self.budget];
         self.plan.is_none()
@@ -251,7 +251,7 @@ impl KeyOptions {
             && limits == [None; 5]
     }
 
-    /// Changes `key` as the options say; all of it or, where one makes no sense, nothing.
+    /// Applies the options to `key`: all of them, or none if one is invalid.
     pub(super) fn apply(&self, high: &Config, now: Unix, key: &mut KeyRecord) -> Result<(), Failure> {
         let plan = self.plan.as_deref().map(|name| plan(name, high)).transpose()?;
         if let Some(KeyGroup::Named(name)) = &self.group

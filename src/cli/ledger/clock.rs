@@ -1,5 +1,5 @@
-//! `tollgate ledger clock` and `tollgate ledger fold`: show what the clock is compared with, and record that an
-//! operator says it is right. A running gateway follows within a second.
+//! `tollgate ledger clock` and `tollgate ledger fold`: show the times that the clock is compared with, and record an
+//! operator's confirmation that it is right. A running gateway follows within a second.
 
 use crate::base::limits::CLOCK_BEHIND_MAX;
 use crate::base::time::Unix;
@@ -26,12 +26,12 @@ pub struct ConfirmArgs {
     pub confirm: bool,
 }
 
-/// A ledger, what it knows, and the present time by its clock.
+/// Returns the ledger, its known times, the current time by its clock, and the configuration.
 fn look(args: &ConfirmArgs) -> Result<(Ledger, Moments, Unix, Config), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let mut ledger = store::existing(&high)?;
     let moments = ledger.moments().map_err(Failure::failed)?;
-    // A shared ledger has been asked for the time by now.
+    // A shared ledger has been asked for its time by now.
     Ok((ledger, moments, unix(), high))
 }
 
@@ -46,13 +46,13 @@ fn line(what: &str, now: Unix, (before, newest): (&str, Unix), after: &str) -> A
     }
 }
 
-/// True if a clock that says `now` is too far behind `date`.
+/// True if a clock at `now` is too far behind `date`.
 fn is_behind(now: Unix, date: Unix) -> bool {
     now.0.saturating_add(CLOCK_BEHIND_MAX.as_millis() as u64) < date.0
 }
 
-/// The present time, for a change that depends on it: with a shared ledger the ledger's. Fails if the clock is behind
-/// the newest usage record or the build date: dates counted from it would be wrong once the clock is set.
+/// The current time, for a change that depends on it; for a shared ledger, the ledger's time. Fails if the clock is
+/// behind the newest usage record or the build date: dates computed from it would be wrong once the clock is set.
 pub(in crate::cli) fn present(high: &Config) -> Result<Unix, Failure> {
     let ledger = store::open_existing(high)?;
     let moments = ledger.map_or(Ok(Moments::default()), |mut ledger| ledger.moments().map_err(Failure::failed))?;
@@ -67,7 +67,7 @@ pub(in crate::cli) fn present(high: &Config) -> Result<Unix, Failure> {
     }
 }
 
-/// Shows what the clock is compared with; with `--confirm` accepts the present time.
+/// Shows the times that the clock is compared with; with `--confirm`, accepts the current time.
 pub(super) fn clock(args: &ConfirmArgs) -> Result<(), Failure> {
     let (mut ledger, moments, now, _) = look(args)?;
     if is_behind(now, build::date()) {
@@ -92,7 +92,7 @@ pub(super) fn clock(args: &ConfirmArgs) -> Result<(), Failure> {
     }
 }
 
-/// Shows whether `retention` may fold; with `--confirm` lets it.
+/// Shows whether `retention` may fold usage records; with `--confirm`, allows it.
 pub(super) fn fold(args: &ConfirmArgs) -> Result<(), Failure> {
     let (mut ledger, moments, now, high) = look(args)?;
     let Some(retention) = high.store.retention else {

@@ -3,8 +3,8 @@
 use crate::base::limits::{DESCRIPTORS_KEPT, DESCRIPTORS_MIN, RESERVE_CONNECTIONS, client_descriptors};
 use crate::policy::config::Config;
 
-/// Descriptors of `limit` for connections of clients and to providers: those that the gateway does not reserve for
-/// itself, so that its connections never hide its health.
+/// Descriptors of `limit` for connections of clients and to providers: all but those reserved for the gateway itself,
+/// so that connections cannot make its health endpoint unreachable.
 pub(super) fn usable(limit: u64) -> usize {
     usize::try_from(limit.saturating_sub(DESCRIPTORS_KEPT).max(limit / 4)).unwrap_or(usize::MAX)
 }
@@ -13,7 +13,7 @@ fn clients(limit: u64) -> usize {
     client_descriptors(usable(limit))
 }
 
-/// Fails if a start needs more descriptors than `limit`. SQLite would report only that it cannot open its file.
+/// Fails if `limit` is too low to start. SQLite would report only that it cannot open its file.
 pub(super) fn check(limit: u64) -> Result<(), String> {
     match limit < DESCRIPTORS_MIN {
         true => Err(format!(
@@ -24,7 +24,7 @@ pub(super) fn check(limit: u64) -> Result<(), String> {
     }
 }
 
-/// Warning for the operator if they are too few for `max_connections`.
+/// Warning for the operator if `limit` is too low for `max_connections`.
 pub(crate) fn warning(config: &Config, limit: u64) -> Option<String> {
     let (enough, wanted) = (clients(limit), config.server.max_connections);
     (enough < wanted).then(|| {
@@ -36,7 +36,7 @@ pub(crate) fn warning(config: &Config, limit: u64) -> Option<String> {
     })
 }
 
-// Answers of 503 have theirs.
+// Connections that only get a 503 have reserved descriptors, too.
 const _: () = assert!(DESCRIPTORS_KEPT > 2 * RESERVE_CONNECTIONS as u64);
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Owns the thread that sends spans to their collector: OTLP over HTTP, in JSON. It starts with the first span.
-//! If a collector is slow or gone, spans are lost and counted, and nothing else happens: neither the loop nor the end
-//! of the program waits for it for long.
+//! Owns the thread that sends spans to their collector: OTLP over HTTP, in JSON. It starts with the first span. If a
+//! collector is slow or unreachable, spans are lost and counted. Neither the event loop nor the end of the process
+//! waits long for it.
 
 use crate::base::limits;
 use crate::cli::blocking_http::{HttpResponse, NoAnswer};
@@ -19,19 +19,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Wait before a batch is sent again, doubled each time, if the collector names none.
+/// Pause before a batch is sent again, doubled each time, if the collector sends no `Retry-After`.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Interval at which it checks if the program ends meanwhile.
+/// Interval for checking whether the process is ending.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The giving end.
+/// The sender's side.
 pub(super) struct Exporter {
     ends: Ends,
     /// Closed when the thread ends.
     ended: Receiver<()>,
 }
 
-/// Spans, and the configuration of the requests they tell of: they are for its collector, whatever comes after it.
+/// Spans, and the configuration of their requests: its collector gets them, even if the configuration has changed.
 struct Given {
     config: Arc<Config>,
     spans: Vec<u8>,
@@ -41,21 +41,21 @@ struct Given {
 #[derive(Clone)]
 struct Ends {
     queue: BatchQueue<Vec<Given>>,
-    /// Spans that found no room and have not been reported.
+    /// Spans that found no space and have not been reported.
     dropped: Arc<AtomicU64>,
-    /// Spans that wait, or are being sent.
+    /// Number of spans that wait or are being sent.
     waiting: Arc<AtomicU64>,
     security: Arc<Mutex<Security>>,
     mailbox: Mailbox<ReactorMessage<Gateway>>,
 }
 
-/// Spans in JSON are a line each.
+/// Number of spans: each is one line of JSON.
 fn count(spans: &[u8]) -> u64 {
     spans.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 impl Exporter {
-    /// Starts the thread. `security` is what the loop uses at present.
+    /// Starts the thread. `security` holds the event loop's current certificates.
     pub(super) fn start(
         security: Arc<Mutex<Security>>,
         mailbox: Mailbox<ReactorMessage<Gateway>>,
@@ -70,7 +70,7 @@ impl Exporter {
         Ok(Exporter { ends, ended })
     }
 
-    /// Hands spans over, for the collector of this configuration, and returns their storage for reuse.
+    /// Passes on spans for the collector of this configuration, and returns their storage for reuse.
     pub(super) fn give(&self, config: &Arc<Config>, mut spans: Vec<u8>) -> Vec<u8> {
         let ends = &self.ends;
         let waiting = ends.queue.put(false, |waiting| {
@@ -87,7 +87,7 @@ impl Exporter {
         });
         match waiting {
             None => drop(ends.dropped.fetch_add(count(&spans), Ordering::Relaxed)),
-            // Sooner than it would look by itself: once while they pass the half.
+            // Wakes the thread early, once, when the queue passes half of its bound.
             Some(now) if now > limits::SPANS_BYTES_MAX / 2 && now - spans.len() <= limits::SPANS_BYTES_MAX / 2 => {
                 ends.queue.put(true, |_| ());
             }
@@ -102,7 +102,7 @@ impl Exporter {
         self.ends.queue.close();
     }
 
-    /// Waits until the last spans are sent, but not for long. Returns the number of those that are lost.
+    /// Waits a limited time until the last spans are sent. Returns the number of lost spans.
     pub(super) fn finish(&self) -> u64 {
         let _ = self.ended.recv_timeout(limits::SPANS_PARTING);
         self.ends.dropped.load(Ordering::Relaxed) + self.ends.waiting.load(Ordering::Relaxed)
@@ -122,7 +122,7 @@ impl Ends {
         }
     }
 
-    /// Sends spans, in batches, one after the other.
+    /// Sends spans in batches, one after the other.
     fn send_all(&self, given: &Given, failing: &mut bool) {
         let mut spans = &given.spans[..];
         while !spans.is_empty() {
@@ -134,7 +134,7 @@ impl Ends {
             let refused = *sent.as_ref().unwrap_or(&count(batch));
             self.waiting.fetch_sub(count(batch), Ordering::Relaxed);
             if self.queue.is_closed() {
-                // The loop has ended: spans lost from now on are counted by `finish`.
+                // The event loop has ended: spans lost from now on are counted by `finish`.
                 self.dropped.fetch_add(refused, Ordering::Relaxed);
                 continue;
             }
@@ -142,17 +142,17 @@ impl Ends {
             let is_news = std::mem::replace(failing, sent.is_err()) != sent.is_err();
             if lost > 0 || is_news {
                 let news = is_news.then_some(sent.map(|_| ()));
-                // A full box means that the loop is gone.
+                // A full mailbox means that the event loop has ended.
                 let _ = self.mailbox.send(ReactorMessage::Notice(Notice::Spans(lost, news)));
             }
         }
     }
 
-    /// Sends one batch; how many of it the collector says it has refused, at most all, or why it has not taken it.
+    /// Sends one batch. Returns how many spans the collector refused, or an error if it refused the batch.
     fn send(&self, config: &Config, batch: &[u8]) -> Result<u64, String> {
         let mut tries = 0;
         loop {
-            // Without one nobody makes spans.
+            // Without a collector, no spans are created.
             let Some(collector) = &config.telemetry.collector else { return Ok(0) };
             let security = self.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let more = config.telemetry.headers.iter().map(|header| (&*header.name, header.value.expose()));
@@ -181,12 +181,12 @@ impl Ends {
     }
 }
 
-/// A request of OTLP around spans.
+/// Wraps spans in an OTLP request.
 fn envelope(spans: &[u8]) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let mut body = Vec::with_capacity(spans.len() + 512);
     body.extend_from_slice(b"{\"resourceSpans\":[{\"resource\":{\"attributes\":[");
-    // The name of a host, or of a container, needs no escapes; what would is left out.
+    // Names of hosts and containers need no escapes; other characters are removed.
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim().split(|c: char| !c.is_ascii_graphic() || c == '"' || c == '\\').next();
     let instance = [host.unwrap_or_default(), ":", &std::process::id().to_string()].concat();
@@ -209,7 +209,7 @@ fn envelope(spans: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Number of spans that the collector has refused of an accepted batch.
+/// Number of spans that the collector refused in an accepted batch.
 fn refused(answer: &HttpResponse) -> u64 {
     if !answer.whole || json::check(&answer.body).is_err() {
         return 0;
@@ -217,11 +217,11 @@ fn refused(answer: &HttpResponse) -> u64 {
     let partial = Raw::new(&answer.body).get("partialSuccess");
     let count =
         partial.filter(|partial| partial.kind() == ValueKind::Object).and_then(|partial| partial.get("rejectedSpans"));
-    // 64 bits are a string in the JSON of protocol buffers, or a number.
+    // In the JSON of protocol buffers, a 64-bit number is a string or a number.
     count.and_then(|count| count.count().or_else(|| count.text()?.parse().ok())).unwrap_or(0)
 }
 
-/// When a batch may be sent again that was not taken; `None` if it never will be.
+/// Pause before a refused batch may be sent again; `None` if it must not be.
 fn again_after(answer: &HttpResponse) -> Option<Duration> {
     let said =
         values(&answer.head, "retry-after").next().and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());

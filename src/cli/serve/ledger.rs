@@ -1,5 +1,5 @@
-//! The ledger of a running gateway, of either kind: looked at, opened, read at the start, kept by its thread, and where
-//! its last rows go if it does not take them.
+//! The ledger of a running gateway, of either kind: checks it, opens it, reads it at the start, runs its thread, and
+//! spills rows that it does not accept at the end.
 
 use crate::base::time::{Now, Unix};
 use crate::cli::build;
@@ -36,16 +36,16 @@ pub(super) struct Opened {
     kind: LedgerKind,
     /// See [`Duties::seen`].
     seen: KeysSeen,
-    /// Findings about the clocks that wrote it.
+    /// The times that its writers' clocks have recorded.
     moments: Moments,
     /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
 }
 
 enum LedgerKind {
-    /// A file that no other gateway serves from.
+    /// A file used by this gateway only.
     File(Box<Sqlite>),
-    /// A ledger that other hosts use too.
+    /// A ledger shared with other hosts.
     #[cfg(feature = "redis")]
     Shared(Box<Remote>),
 }
@@ -65,7 +65,7 @@ fn failed(error: StoreError) -> String {
     format!("cannot use the ledger: {error}")
 }
 
-/// All keys, read piece by piece: their records take several times as much memory as they do in the table.
+/// All keys, read in pieces: their records take several times the memory of the table.
 fn all_keys(source: &mut impl KeySource) -> Result<Keys, String> {
     let (mut keys, mut cursor) = (Keys::default(), String::new());
     loop {
@@ -77,14 +77,14 @@ fn all_keys(source: &mut impl KeySource) -> Result<Keys, String> {
     }
 }
 
-/// Where snapshots of a ledger in a file are taken to, if anywhere.
+/// Destination of the snapshots of a ledger in a file, if configured.
 fn snapshots(config: &Config) -> Option<SnapshotPlan> {
     let StoreUrl::Sqlite(from) = &config.store.url else { return None };
     let snapshot = config.store.snapshot.as_ref()?;
     Some(SnapshotPlan { from: from.clone(), to: snapshot.to.clone(), every: snapshot.every })
 }
 
-/// True if the ledger could be served from, as far as that can be told while another process does so.
+/// Fails if the ledger cannot be used, as far as that can be detected while another process uses it.
 pub(super) fn look(config: &Config) -> Result<(), String> {
     match &config.store.url {
         StoreUrl::Sqlite(path) => Sqlite::look(path).map_err(failed),
@@ -96,7 +96,7 @@ pub(super) fn look(config: &Config) -> Result<(), String> {
 }
 
 impl Opened {
-    /// Opens what the configuration names, and takes in what an earlier process has left in `spills`.
+    /// Opens the configured ledger, and imports the rows that an earlier process has left in `spills`.
     pub(super) fn open(config: &Config, spills: &Place) -> Result<Opened, String> {
         let opened = match &config.store.url {
             StoreUrl::Sqlite(path) => {
@@ -138,7 +138,7 @@ impl Opened {
         opened.map_err(failed)
     }
 
-    /// Everything the ledger says about keys, periods and windows. A shared one is asked for the latter each time.
+    /// Reads keys, periods and windows from the ledger. A shared one is asked for periods and windows each time.
     pub(super) fn start(&mut self, config: &Config, now: Now) -> Result<Start, String> {
         let mut seed = [0u8; 32];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
@@ -154,15 +154,15 @@ impl Opened {
                 return Ok(Start { seed, hash_key, keys, newest, built, watch: Some(watch), ..Start::default() });
             }
         };
-        // A clock that is behind will be set forward: what was used before the build date counts in nothing then.
+        // A clock that is behind will be set forward; usage before the build date is in no current period then.
         let now = now.unix.max(build::date());
-        // Windows of different lengths do not nest, so the longest need not begin first.
+        // Windows of different lengths do not nest, so the longest does not always start first.
         let limits = config.plans.iter().chain(config.groups.iter().map(|group| &group.limits));
         let starts = limits.map(|limits| window::window(now, limits.window).0);
         let window = starts.min().unwrap_or(now);
         let since = Unix(now.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
         let days = db.day_sums(since).map_err(failed)?;
-        // It comes first: a change in between is then found by the thread.
+        // Read first, so that the thread detects any later change.
         self.seen = db.keys_seen().map_err(failed)?;
         let keys = all_keys(db)?;
         self.moments = db.moments().map_err(failed)?;
@@ -186,7 +186,7 @@ impl Opened {
         })
     }
 
-    /// Starts its thread, which tells the loop by `mailbox`, and the operator by `warn`.
+    /// Starts its thread, which notifies the event loop by `mailbox` and the operator by `warn`.
     pub(super) fn keep(
         self,
         config: &Config,
@@ -205,7 +205,7 @@ impl Opened {
             seen,
             moments,
         };
-        // A message that cannot be delivered finds the loop gone.
+        // A failed delivery means that the event loop has ended.
         #[cfg(feature = "redis")]
         let answers = mailbox.clone();
         let say = move |notice| drop(mailbox.send(ReactorMessage::Notice(notice)));
@@ -238,7 +238,7 @@ impl Opened {
 }
 
 impl LedgerHandle {
-    /// The way to give the ledger to another process; `None` for one that several processes use at once.
+    /// Handle for giving the ledger to another process; `None` for one that several processes use concurrently.
     pub(super) fn turn(&self) -> Option<StoreTurn> {
         match self {
             LedgerHandle::File(handle) => Some(handle.turn()),
@@ -247,7 +247,7 @@ impl LedgerHandle {
         }
     }
 
-    /// Writes what is left and ends the thread; returns what could not be written.
+    /// Writes the remaining rows and ends the thread; returns the rows that could not be written.
     pub(super) fn finish(self) -> Leftover {
         match self {
             LedgerHandle::File(handle) => handle.finish(),
@@ -256,7 +256,7 @@ impl LedgerHandle {
         }
     }
 
-    /// Hands over rows and gives the vector back empty: a copy under a lock, without a system call while the thread is
+    /// Passes on rows and returns the emptied vector: a copy under a lock, without a system call while the thread is
     /// busy.
     pub(super) fn write(&self, rows: Vec<Row>) -> Vec<Row> {
         match self {
@@ -266,7 +266,7 @@ impl LedgerHandle {
         }
     }
 
-    /// Hands over questions, and leaves the vector empty. A file is never asked.
+    /// Passes on requests for admission, and empties the vector. A ledger in a file gets none.
     pub(super) fn ask(&self, asks: &mut Vec<Ask>) {
         match self {
             LedgerHandle::File(_) => asks.clear(),
@@ -275,7 +275,7 @@ impl LedgerHandle {
         }
     }
 
-    /// Has keys looked up, at once.
+    /// Requests an immediate look-up of keys.
     pub(super) fn look_up(&self, ids: Vec<KeyId>) {
         match self {
             LedgerHandle::File(handle) => handle.look_up(&ids),
@@ -284,7 +284,7 @@ impl LedgerHandle {
         }
     }
 
-    /// Hands over what was done with grants, and leaves the vector empty. There are none of a file.
+    /// Passes on the use of grants, and empties the vector. A ledger in a file has none.
     pub(super) fn used(&self, uses: &mut Vec<Use>) {
         match self {
             LedgerHandle::File(_) => uses.clear(),
@@ -293,7 +293,7 @@ impl LedgerHandle {
         }
     }
 
-    /// Hands over leases that are given back, and leaves the vector empty.
+    /// Passes on released leases, and empties the vector.
     pub(super) fn release(&self, releases: &mut Vec<Release>) {
         match self {
             LedgerHandle::File(_) => releases.clear(),

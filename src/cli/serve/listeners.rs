@@ -14,15 +14,15 @@ pub(crate) struct ServeListeners {
     pub(super) admin: Option<TcpListener>,
     /// Reachability of the admin listener.
     pub(super) door: Option<AdminDoor>,
-    /// Channel to the process before us, which still serves.
+    /// Channel to the predecessor, which is still serving.
     pub(super) channel: Option<UnixStream>,
 }
 
-/// Actual address of the admin listener, whatever the configuration: a socket may be inherited.
+/// Actual address of the admin listener; it may differ from the configuration if a socket is inherited.
 #[derive(Clone, Debug)]
 pub(super) struct AdminDoor {
     pub(super) reach: Reach,
-    /// Address, or path behind `unix:`.
+    /// Address, or `unix:` and the path.
     pub(super) name: String,
 }
 
@@ -42,7 +42,7 @@ impl AdminDoor {
 }
 
 impl ServeListeners {
-    /// Takes the sockets that were inherited, from systemd or from a predecessor, and binds the others.
+    /// Takes the sockets inherited from systemd or from a predecessor, and binds the others.
     pub(super) fn open(config: &Config) -> Result<ServeListeners, String> {
         let inherited = crate::io::upgrade::inherited();
         let inherited = inherited.map_err(|error| format!("cannot use the inherited sockets: {error}"))?;
@@ -59,7 +59,7 @@ impl ServeListeners {
         ServeListeners::new(clients, inherited.admin.or(bound.admin), inherited.channel, config)
     }
 
-    /// Binds what the configuration names.
+    /// Binds the configured addresses.
     pub(crate) fn bind(config: &Config) -> Result<ServeListeners, String> {
         let bind = |addr: &SocketAddr| {
             let bound = listen::bind(*addr, config.server.reuse_port);
@@ -83,7 +83,7 @@ impl ServeListeners {
         ServeListeners::new(clients, admin, None, config)
     }
 
-    /// Creates the listeners, unless the admin one is open to other hosts without a token.
+    /// Creates the listeners. Fails if the admin listener is reachable from other hosts without a token.
     fn new(
         clients: Vec<TcpListener>,
         admin: Option<TcpListener>,

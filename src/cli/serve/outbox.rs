@@ -1,5 +1,5 @@
-//! The way of the loop's orders to their threads: copies under locks that no thread holds for long, without a system
-//! call in the steady state. Decides nothing.
+//! Passes the event loop's commands to their threads: copies under short locks, without a system call in the steady
+//! state. Decides nothing.
 
 use super::alerts::{AlertNeeds, AlertSender};
 use super::exporter::Exporter;
@@ -25,16 +25,16 @@ use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The threads' near ends. They need the loop's mailbox, so they come after it.
+/// Senders for the threads. They need the event loop's mailbox, so they are set after it exists.
 #[derive(Default)]
 pub(super) struct Helpers {
     pub(super) store: Mutex<StoreEnd>,
     pub(super) reloader: OnceLock<Reloader>,
-    /// Asks again where secrets come from.
+    /// Reads secrets again from their sources.
     pub(super) secrets: OnceLock<Arc<SecretWatch>>,
-    /// Does what is too long for the loop.
+    /// Runs work that takes too long for the event loop.
     pub(super) worker: OnceLock<LongWork>,
-    /// Sends spans to their collector; there is none before there are some.
+    /// Sends spans to their collector; created with the first spans.
     pub(super) exporter: OnceLock<Option<Exporter>>,
     /// Delivers alerts; there is none before they are configured.
     pub(super) alerts: OnceLock<Option<AlertSender>>,
@@ -43,12 +43,12 @@ pub(super) struct Helpers {
     /// Answers what the admin listener is asked; there is none before it is.
     pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,
-    /// Tells a predecessor how many of its rows are safe.
+    /// Reports to a predecessor how many of its rows are committed.
     pub(super) safe: OnceLock<Sender<u64>>,
 }
 
-/// The threads for what is too long for the loop. Freeing has one of its own: it takes milliseconds, and what is not
-/// freed still counts as buffered.
+/// The threads for work that takes too long for the event loop. Freeing memory has a separate thread: it takes
+/// milliseconds, and unfreed memory still counts as buffered.
 pub(super) struct LongWork {
     worker: Worker,
     freer: Worker,
@@ -56,7 +56,7 @@ pub(super) struct LongWork {
 }
 
 impl LongWork {
-    /// Starts them.
+    /// Starts the threads.
     pub(super) fn start(mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<LongWork> {
         Ok(LongWork { worker: Worker::start(WORK_THREADS)?, freer: Worker::start(1)?, mailbox })
     }
@@ -64,13 +64,13 @@ impl LongWork {
     fn give(&self, work: Box<Work>) {
         let (mailbox, key) = (self.mailbox.clone(), work.lane());
         let thread = if work.is_freeing() { &self.freer } else { &self.worker };
-        // A full box means that the loop is gone.
+        // A full mailbox means that the event loop has ended.
         thread.give(key, Box::new(move || drop(mailbox.send(ReactorMessage::Notice(Notice::Worked(work.run()))))));
     }
 }
 
-/// The way to the threads that answer what the admin listener is asked: each begins with its first question. Changes
-/// have one of their own, in the ordinary scheduling class: they wait for nobody who only looks.
+/// Sender for the threads that answer admin API requests; each starts with its first request. Changes have a separate
+/// thread, in the ordinary scheduling class: they do not wait for reports.
 pub(super) struct DeskEnd {
     changes: OnceLock<Option<Worker>>,
     reads: OnceLock<Option<Worker>>,
@@ -85,7 +85,7 @@ impl DeskEnd {
 
     fn give(&self, ask: Box<DeskAsk>) {
         let mailbox = self.mailbox.clone();
-        // A full box means that the loop is gone.
+        // A full mailbox means that the event loop has ended.
         let tell = move |said| drop(mailbox.send(ReactorMessage::Notice(Notice::Desk(said))));
         let worker = match ask.is_change() {
             true => self.changes.get_or_init(|| Worker::start(1).ok()),
@@ -101,21 +101,21 @@ impl DeskEnd {
 /// Destination of rows.
 #[derive(Default)]
 pub(super) struct StoreEnd {
-    /// `None` before there is a thread.
+    /// `None` before its thread exists.
     pub(super) ledger: Option<LedgerHandle>,
-    /// True if another process has the ledger, or is about to have it: rows go to the hand-over.
+    /// True if another process has the ledger, or is about to get it: rows go to the hand-over.
     away: bool,
 }
 
 impl Helpers {
-    /// The end of the ledger's thread, or the place for it.
+    /// The sender for the ledger's thread, if it exists.
     #[inline]
     pub(super) fn store(&self) -> MutexGuard<'_, StoreEnd> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out an order. True if it stays: rows, lines, questions and leases are taken out of it, and their vector
-    /// serves the next iteration, which then costs no allocation.
+    /// Performs a command. True if the command stays: its contents are taken out, and its vector is reused in the next
+    /// iteration, which saves an allocation.
     fn perform(&self, order: &mut Order, log: &LogWriter) -> bool {
         match order {
             Order::Log(lines) => *lines = log.write(std::mem::take(lines)),
@@ -137,7 +137,7 @@ impl Helpers {
         true
     }
 
-    /// Carries out an order that is rare.
+    /// Performs a rare command.
     fn perform_once(&self, order: Order) {
         match order {
             // These are frequent, and carried out in place.
@@ -182,7 +182,7 @@ impl Helpers {
             }
             Order::Acknowledge(rows) => {
                 if let Some(safe) = self.safe.get() {
-                    // A predecessor that has ended need not be told.
+                    // A predecessor that has ended needs no report.
                     let _ = safe.send(rows);
                 }
             }
@@ -225,8 +225,8 @@ impl Helpers {
         rows
     }
 
-    /// A file goes to the successor, and with it what is still served. A shared ledger serves both, so each settles
-    /// what it has admitted.
+    /// Gives a ledger in a file to the successor, with the running requests. A shared ledger serves both processes, so
+    /// each settles the requests that it has admitted.
     fn hand_over(&self, running: Vec<Running>) {
         let Some(handover) = self.handover.get() else { return };
         let mut store = self.store();
@@ -236,8 +236,8 @@ impl Helpers {
         handover.hand_over(turn, running);
     }
 
-    /// Ends the threads that rows and spans go to, in the order in which rows go. Returns the rows that could not be
-    /// written anywhere, and the number of spans that were not sent, if spans are exported.
+    /// Ends the threads for rows and spans, in the order in which rows pass through them. Returns the rows that could
+    /// not be written anywhere and, if spans are exported, the number of spans not sent.
     pub(super) fn finish(&self) -> (Leftover, Option<u64>) {
         let exporter = self.exporter.get().and_then(Option::as_ref);
         exporter.into_iter().for_each(Exporter::close);
@@ -251,10 +251,10 @@ impl Helpers {
     }
 }
 
-/// Function that the loop calls once in every iteration that has orders.
+/// Returns the function that the event loop calls once in every iteration with commands.
 pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
-        // Rows before questions, of which there is one order: finished requests make room for new ones.
+        // Rows before admissions, of which there is one command: finished requests free quota for new ones.
         if let Some(at) = orders.iter().position(|order| matches!(order, Order::Asks(_))) {
             orders[at..].rotate_left(1);
         }

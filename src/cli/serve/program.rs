@@ -1,11 +1,11 @@
-//! The program to start as a successor: the path by which this one was called, links and all, so that a link that has
-//! been turned to another version since is followed. The kernel's own answer (`/proc/self/exe`) names the file that the
-//! link led to when we were started.
+//! The program to start as a successor: the path by which this one was started, with its symbolic links, so that a link
+//! that now points to another version is followed. The kernel's answer (`/proc/self/exe`) would name the file that the
+//! link pointed to at the start.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// To be called at the start, before the working directory or the file can change. `None` where the program cannot be
+/// Must be called at the start, before the working directory or the file can change. `None` if the program cannot be
 /// found again.
 pub(super) fn called() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
@@ -14,7 +14,7 @@ pub(super) fn called() -> Option<PathBuf> {
     Some(by_name(&name, &search, &own).unwrap_or(own))
 }
 
-/// The absolute path that `name` stands for as a shell reads it, if it leads to `own`.
+/// The absolute path to which a shell resolves `name`, if it leads to `own`.
 fn by_name(name: &OsStr, search: &OsStr, own: &Path) -> Option<PathBuf> {
     let path = Path::new(name);
     let places: Vec<PathBuf> = match path.components().count() {

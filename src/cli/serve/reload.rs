@@ -1,5 +1,5 @@
-//! Reads the configuration and its certificates again, on a thread of its own, since files can be slow. Called by the
-//! outbox of the loop; answers by the mailbox. Decides nothing but whether everything is right.
+//! Reads the configuration and its certificates again, on a separate thread, since files can be slow. Called by the
+//! outbox of the event loop; answers through the mailbox. Decides only whether everything is valid.
 
 use super::listeners::AdminDoor;
 use super::setup;
@@ -14,14 +14,14 @@ use crate::policy::config::Config;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Inputs of reading the configuration again.
+/// Inputs for reading the configuration again.
 #[derive(Clone)]
 pub(super) struct Reloader {
     /// The file; `None` for the demo, which has none.
     path: Option<PathBuf>,
     /// Actual address of the admin listener.
     admin: Option<AdminDoor>,
-    /// Certificates that the loop uses at present.
+    /// The event loop's current certificates.
     security: Arc<Mutex<Security>>,
     secrets: Arc<SecretWatch>,
     mailbox: Mailbox<ReactorMessage<Gateway>>,
@@ -38,12 +38,12 @@ impl Reloader {
         Reloader { path, admin, security: Arc::new(Mutex::new(security)), secrets, mailbox }
     }
 
-    /// Certificates that the loop uses at present.
+    /// The event loop's current certificates.
     pub(super) fn security(&self) -> Arc<Mutex<Security>> {
         self.security.clone()
     }
 
-    /// Begins to read. The gateway asks for one reading at a time.
+    /// Starts reading. The gateway requests one reload at a time.
     pub(super) fn start(&self, before: Arc<Config>) {
         let theirs = self.clone();
         let thread = std::thread::Builder::new().name("reload".into());
@@ -55,7 +55,8 @@ impl Reloader {
     fn serve(&self, before: &Config) {
         let news = match self.read(before) {
             Ok((config, unchanged, security)) => {
-                // The loop has the certificates before the core has what refers to them; both read one box in order.
+                // The event loop gets the certificates before the core gets the configuration that refers to them; both
+                // come through one mailbox, in order.
                 *self.security.lock().unwrap_or_else(PoisonError::into_inner) = security.clone();
                 let _ = self.mailbox.send(ReactorMessage::Security(Box::new(security)));
                 self.secrets.watch(setup::origins(&config), config.secret_variables.clone());
@@ -66,14 +67,15 @@ impl Reloader {
         self.tell(news);
     }
 
-    /// Asks a provider for its models, on a thread that ends with the answer: the gateway asks each once at a time.
+    /// Requests a provider's models, on a thread that ends with the answer: the gateway makes one request per provider
+    /// at a time.
     pub(super) fn list(&self, asked: &ListingAsked) {
         let (epoch, index) = (asked.epoch, asked.provider);
         let Some(provider) = asked.config.provider(index).cloned() else { return };
         let (security, mailbox) = (self.security.clone(), self.mailbox.clone());
         let tell = move |list| {
             let listing = Listing { epoch, provider: index, list };
-            // A full box means that the loop is gone.
+            // A full mailbox means that the event loop has ended.
             let _ = mailbox.send(ReactorMessage::Notice(Notice::Listed(listing)));
         };
         let failed = tell.clone();
@@ -88,7 +90,7 @@ impl Reloader {
     }
 
     fn tell(&self, news: Reloaded) {
-        // A full box means that the loop is gone.
+        // A full mailbox means that the event loop has ended.
         let _ = self.mailbox.send(ReactorMessage::Notice(Notice::Reloaded(news)));
     }
 

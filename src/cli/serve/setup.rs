@@ -1,12 +1,12 @@
-//! Inputs of the loop: listeners, and the certificates of both sides. Reads certificate files; decides nothing. Called
-//! at the start, on reload, and by `check`.
+//! Inputs of the event loop: listeners, and the certificates of both sides. Reads certificate files; decides nothing.
+//! Called at the start, for a reload, and by `check`.
 
 use super::listeners::ServeListeners;
 use crate::io::reactor::{Authority, ReactorSetup, Security};
 use crate::policy::config::{AuthoritySpec, Config, Origin};
 
-/// Reads every certificate that `config` names; an error says which place of it names the file. `before` is what a
-/// running process uses until now.
+/// Reads every certificate in `config`; an error names the setting with the file. `before`: the current certificates of
+/// a running process.
 pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Security, String> {
     let authority = |spec: &AuthoritySpec| Authority {
         server_name: spec.server_name.clone(),
@@ -19,13 +19,13 @@ pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Sec
     loaded.map_err(|why| config.pem_error(&why).map_or(why, |error| error.to_string()))
 }
 
-/// Origins of all secrets of providers.
+/// Sources of all secrets of providers.
 pub(super) fn origins(config: &Config) -> impl Iterator<Item = Origin> {
     let credentials = config.providers.iter().flat_map(|provider| &provider.credentials);
     credentials.map(|credential| credential.secret.origin().clone())
 }
 
-/// The listeners for clients come first; the one for health and metrics speaks plain HTTP, behind them.
+/// The listeners for clients come first, then the one for health and metrics, which uses plain HTTP.
 pub(super) fn setup(listeners: ServeListeners, security: Security) -> ReactorSetup {
     let secured = listeners.clients.len();
     ReactorSetup { listeners: listeners.clients.into_iter().chain(listeners.admin).collect(), secured, security }

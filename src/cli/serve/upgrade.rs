@@ -1,31 +1,32 @@
-//! Both ends of handing over, as threads around the channel of `io::upgrade`; `gateway::lifecycle::upgrade` defines the
+//! Both sides of a hand-over, as threads around the channel of `io::upgrade`; `gateway::lifecycle::upgrade` defines the
 //! meaning and the order. The messages, one [`HandoverMessage`] of JSON each:
 //!
 //! | process | line | when |
 //! |---|---|---|
 //! | new | `ready` | configuration, certificates, listeners are right, the ledger can be read; names its [`VERSION`] |
-//! | old | `listening` | what its configuration says of listeners |
+//! | old | `listening` | the listeners in its configuration |
 //! | old | `running` | for every request that it still serves |
 //! | old | `go` | the ledger is released, with every row committed |
-//! | new | `taken` | the ledger is its own, counters are read, threads run: nothing can fail any more |
-//! | new | `failed` | instead of any of its lines: it cannot go on, and why; it ends |
-//! | old | `counted` | what the metrics have counted so far; and again whenever one of its last requests has ended |
+//! | new | `taken` | it has the ledger, counters are read, threads run: nothing can fail any more |
+//! | new | `failed` | instead of any of its lines: it cannot continue, and why; it ends |
+//! | old | `counted` | the metrics so far; and again whenever one of its last requests has ended |
 //! | old | `serve` | its listeners are closed: the new one serves |
 //! | old | `row` | one of its requests has ended |
-//! | new | `safe` | so many more of those rows are in the ledger |
+//! | new | `safe` | number of further rows committed to the ledger |
 //!
-//! The end of the channel says that the other process has ended:
+//! If a process ends, the other one detects the end of the channel:
 //!
 //! | dies | before `go` | before `serve` | after it |
 //! |---|---|---|---|
-//! | new | the old one goes on | the old one takes the ledger back and goes on | the old one writes its rows and ends |
-//! | old | the new one serves | the new one serves | the new one goes on |
+//! | new | the old one continues | the old one takes the ledger back and continues | the old one writes its rows and
+//! ends |
+//! | old | the new one serves | the new one serves | the new one continues |
 //!
-//! A successor that does not serve is killed (SIGKILL) before anything is taken back, so that two never serve.
+//! A successor that does not serve is killed (SIGKILL) before anything is taken back, so that never two of them serve.
 //!
-//! **Rows.** The old one keeps every row until `safe`. Where the successor ends before, the old one writes those that
-//! the ledger does not have yet whenever no other process has it, and lets go of it each time: a gateway that is
-//! started meanwhile must not find it taken for long. What is left at the end is spilled (`store::spill`).
+//! **Rows.** The old process keeps every row until `safe`. If the successor ends before that, the old one writes the
+//! missing rows whenever no other process has the ledger open, and releases it each time, so that a gateway started in
+//! the meantime never finds it locked for long. Rows left at the end are spilled (`store::spill`).
 
 mod receiver;
 mod sender;
@@ -66,13 +67,13 @@ impl HandoverMessage {
         out.write_all(&text)
     }
 
-    /// `None` for anything but a line.
+    /// `None` unless it is a valid line.
     fn read(text: &str) -> Option<HandoverMessage> {
         serde_json::from_str(text).ok()
     }
 }
 
-/// Listeners in a configuration. Inherited sockets stay, so a successor warns if they differ.
+/// Listeners in a configuration. Inherited sockets stay open, so a successor warns if its own settings differ.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Listening {
     clients: Vec<SocketAddr>,
@@ -87,7 +88,8 @@ impl Listening {
         }
     }
 
-    /// Warnings for the operator if the predecessor's settings were `before`, since these settings are ignored.
+    /// Warnings for the operator about listener settings that are ignored because they differ from the predecessor's
+    /// `before`.
     pub(super) fn warnings(&self, before: &Listening) -> Vec<String> {
         let mut texts = Vec::new();
         let mut compare = |name: &str, differs: bool| {
@@ -98,7 +100,7 @@ impl Listening {
             }
         };
         compare("listen", self.clients != before.clients);
-        // One that was not there before has been opened.
+        // An admin listener that the predecessor did not have has been opened.
         compare("admin_listen", before.admin.is_some() && self.admin != before.admin);
         texts
     }

@@ -15,7 +15,7 @@ pub enum Part {
     Sums(By, &'static str),
     /// Provider, the first part of a target's name.
     Provider,
-    /// The label of this name that a key has.
+    /// The key's label with this name.
     Label(String),
 }
 
@@ -100,14 +100,14 @@ impl Part {
 /// Details of keys that a report shows.
 #[derive(Default)]
 pub(super) struct KeyDetails {
-    /// The labels that a report is broken down by.
+    /// The labels that the report is broken down by.
     pub(super) labels: BTreeMap<KeyId, Vec<(String, String)>>,
     /// Names of the keys in the lines.
     pub(super) names: BTreeMap<KeyId, String>,
 }
 
 impl KeyDetails {
-    /// Reads the labels that `by` names.
+    /// Reads the labels in `by`.
     pub(super) fn labels(by: &Breakdown, ledger: &mut Ledger) -> Result<KeyDetails, Failure> {
         let mut known = KeyDetails::default();
         let shown = |name: &str| by.0.iter().any(|part| matches!(part, Part::Label(label) if label == name));

@@ -24,7 +24,7 @@ fn counts(line: &UsageLine) -> [u64; 7] {
     [requests, uncached, read, write, out, tokens.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)), cost]
 }
 
-/// Columns that are left out if the terminal is too narrow, in this order.
+/// Columns that are omitted, in this order, if the terminal is too narrow.
 const SPARE: [&str; 6] = ["CACHE WRITE", "CACHE READ", "INPUT", "OUTPUT", "KEY", "TOKENS"];
 
 /// An object whose members keep their order.
@@ -36,7 +36,7 @@ impl Serialize for OrderedObject {
     }
 }
 
-/// Lines, and the properties that they are broken down by.
+/// Lines, and the properties in their breakdown.
 pub(super) struct Report<'a> {
     pub(super) parts: &'a [Part],
     pub(super) lines: &'a [UsageLine],
@@ -71,14 +71,14 @@ impl Report<'_> {
                 members.push(("is_rest".to_string(), json!(true)));
             }
             members.extend(COUNTS.iter().zip(counts(line)).map(|(name, count)| ((*name).to_string(), json!(count))));
-            // For people; the exact amount is the one before.
+            // Approximate; the exact amount is the member before.
             members.push(("cost_usd".to_string(), json!(line.cost_nano as f64 / 1e9)));
             OrderedObject(members)
         };
         self.lines.iter().map(object).collect()
     }
 
-    /// RFC 4180, with a line of names. What a spreadsheet would take for a formula begins with an apostrophe.
+    /// RFC 4180, with a header line. A value that a spreadsheet would take for a formula gets an apostrophe.
     pub(super) fn csv(&self) -> String {
         let blank = UsageLine { second: Some(String::new()), ..UsageLine::default() };
         let heads = self.names(&blank).into_iter().map(|(name, _)| name);
@@ -132,7 +132,7 @@ fn cell(value: &str) -> String {
     }
 }
 
-/// Names, counts, and the last of them as money.
+/// Formats names and counts, the last count as money.
 fn row(mut names: Vec<String>, counts: [u64; 7]) -> Vec<String> {
     let [tokens @ .., nano] = counts;
     names.extend(tokens.map(grouped));

@@ -1,4 +1,4 @@
-//! The new process's end: says how far it has come, waits for its turn, and takes the rows of the predecessor's last
+//! The new process's side: reports its progress, waits for the ledger, and takes the rows of the predecessor's last
 //! streams.
 
 use super::{HandoverMessage, Listening, VERSION};
@@ -23,7 +23,7 @@ pub(in crate::cli::serve) struct HandoverReceiver {
 pub(in crate::cli::serve) struct ReceivedLedger {
     /// Requests that the predecessor still serves.
     pub(in crate::cli::serve) running: Vec<Running>,
-    /// Listeners in its configuration.
+    /// Listeners in the predecessor's configuration.
     pub(in crate::cli::serve) listening: Option<Listening>,
 }
 
@@ -36,7 +36,7 @@ impl HandoverReceiver {
         Ok(HandoverReceiver { lines: BufReader::new(channel.try_clone()?), channel })
     }
 
-    /// The predecessor's next line; `None` if it has died, which leaves everything to us.
+    /// The predecessor's next line; `None` if it has died, which makes this process the only one.
     fn next(&mut self) -> io::Result<Option<HandoverMessage>> {
         let mut text = String::new();
         match self.lines.read_line(&mut text)? {
@@ -45,9 +45,9 @@ impl HandoverReceiver {
         }
     }
 
-    /// Says that everything is ready, and waits until the ledger is free for us.
+    /// Reports that everything is ready, and waits until the ledger is released.
     pub(in crate::cli::serve) fn await_turn(&mut self) -> io::Result<ReceivedLedger> {
-        // A predecessor that has died need not be told, and is found to have died next.
+        // If the predecessor has died, the next read detects it.
         let _ = HandoverMessage::Ready(VERSION).write(&self.channel);
         let mut turn = ReceivedLedger::default();
         loop {
@@ -60,10 +60,10 @@ impl HandoverReceiver {
         }
     }
 
-    /// Says that the ledger is ours, and waits to be told to serve. What the predecessor has counted so far, unless it
-    /// has died before.
+    /// Reports that this process has the ledger, and waits for the message to serve. Returns the predecessor's
+    /// counters, unless it has died before.
     pub(in crate::cli::serve) fn await_serve(&mut self) -> io::Result<Counters> {
-        // As before.
+        // If the predecessor has died, the next read detects it.
         let _ = HandoverMessage::Taken.write(&self.channel);
         let mut counters = Counters::default();
         loop {
@@ -75,13 +75,13 @@ impl HandoverReceiver {
         }
     }
 
-    /// Says why it cannot go on.
+    /// Reports why it cannot continue.
     pub(in crate::cli::serve) fn fail(&self, why: &str) {
-        // A predecessor that has died need not be told.
+        // A predecessor that has died needs no report.
         let _ = HandoverMessage::Failed(why.to_string()).write(&self.channel);
     }
 
-    /// Takes the predecessor's rows from here on, on a thread; returns the way to tell it that they are safe.
+    /// Takes the predecessor's rows from now on, on a thread; returns the sender to report that they are committed.
     pub(in crate::cli::serve) fn follow(self, mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<Sender<u64>> {
         let (tell, safe) = channel::<u64>();
         let HandoverReceiver { lines, channel } = self;
@@ -121,7 +121,7 @@ mod tests {
         (HandoverReceiver::new(ours).unwrap(), theirs)
     }
 
-    /// Any version understands the first word of any other, as far as it must.
+    /// Any version must be able to read the version in the first line of any other.
     #[test]
     fn the_first_line_names_the_version() {
         let (mut receiver, mut theirs) = receiver();

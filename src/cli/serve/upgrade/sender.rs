@@ -1,6 +1,6 @@
-//! The old process's end: starts a successor, gives it the ledger, passes rows on to it, and takes everything back from
-//! a successor that does not serve. The thread follows the loop's commands and reports what it receives;
-//! `gateway::lifecycle::upgrade` decides on the order, and no timeout except those of the last rows is kept here.
+//! The old process's side: starts a successor, gives it the ledger, passes rows on to it, and takes everything back
+//! from a successor that does not serve. The thread follows the event loop's commands and reports what it receives.
+//! `gateway::lifecycle::upgrade` decides on the order; the only timeouts here are those of the last rows.
 
 use super::{HandoverMessage, Listening, VERSION};
 use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT, SUCCESSOR_LINE_MAX};
@@ -26,10 +26,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time that a successor that has closed its end gets to exit, so that its exit status can be reported.
+/// Time for a successor that has closed its end to exit, so that its exit status can be reported.
 const PARTING: Duration = Duration::from_millis(500);
 
-/// Pause between two checks if the ledger is free for rows that no successor accepts any more.
+/// Pause between two checks whether the ledger is free for rows that no successor accepts any more.
 const OFFER_REST: Duration = Duration::from_millis(500);
 
 /// Command for the thread that hands over.
@@ -38,13 +38,13 @@ pub(in crate::cli::serve) enum HandoverCommand {
     HandOver(Option<StoreTurn>, Vec<Running>),
     /// Rows of requests that ended after that.
     Rows(Vec<Row>),
-    /// The successor serves from here on; the counts so far.
+    /// Let the successor serve; with the counters so far.
     LetServe(Box<Counters>),
-    /// Later counts.
+    /// Later counters.
     Counted(Box<Counters>),
     /// The successor does not serve: end it, and take the ledger back.
     TakeBack,
-    /// The loop has ended: make sure that the last rows are committed.
+    /// The event loop has ended: make sure that the last rows are committed.
     End,
     /// A message of the successor.
     Heard(Heard),
@@ -60,10 +60,10 @@ pub(in crate::cli::serve) enum Heard {
     End,
 }
 
-/// The way of messages to the thread, and that thread.
+/// Sender of messages to the thread, and its handle.
 type Channel = (Sender<HandoverCommand>, JoinHandle<()>);
 
-/// Starts successors, and holds the way to the thread that deals with the present one.
+/// Starts successors, and holds the sender for the thread of the current one.
 #[derive(Clone)]
 pub(in crate::cli::serve) struct HandoverSender {
     program: Option<PathBuf>,
@@ -74,8 +74,8 @@ pub(in crate::cli::serve) struct HandoverSender {
 }
 
 impl HandoverSender {
-    /// `program` is what to start, `None` for the demo, whose ledger ends with it; `admin` says whether the last
-    /// listener is the admin one; `listening` is what the configuration said of listeners.
+    /// `program`: the program to start, `None` for the demo, whose ledger ends with it. `admin`: the last listener is
+    /// the admin one. `listening`: the listeners in the configuration.
     pub(in crate::cli::serve) fn new(
         program: Option<PathBuf>,
         admin: bool,
@@ -85,7 +85,7 @@ impl HandoverSender {
         HandoverSender { program, admin, listening, mailbox, present: Arc::default() }
     }
 
-    /// Function that the loop calls to start a successor.
+    /// Returns the function that the event loop calls to start a successor.
     pub(in crate::cli::serve) fn successor(&self) -> Successor {
         let handover = self.clone();
         Box::new(move |listeners| handover.begin(listeners))
@@ -106,11 +106,11 @@ impl HandoverSender {
     }
 
     fn tell(&self, notice: Notice) {
-        // A full box means that the loop is gone.
+        // A full mailbox means that the event loop has ended.
         let _ = self.mailbox.send(ReactorMessage::Notice(notice));
     }
 
-    /// Hands a message to the thread; false where there is none.
+    /// Sends a message to the thread; false if there is none.
     fn give(&self, message: HandoverCommand) -> bool {
         self.lock().as_ref().is_some_and(|(give, _)| give.send(message).is_ok())
     }
@@ -125,12 +125,12 @@ impl HandoverSender {
         self.give(HandoverCommand::Rows(rows));
     }
 
-    /// Lets the successor serve, which counts on from `counters`.
+    /// Lets the successor serve, with `counters` as the start of its own.
     pub(in crate::cli::serve) fn let_serve(&self, counters: Box<Counters>) {
         self.give(HandoverCommand::LetServe(counters));
     }
 
-    /// Tells the successor what has been counted since.
+    /// Sends later counters to the successor.
     pub(in crate::cli::serve) fn counted(&self, counters: Box<Counters>) {
         self.give(HandoverCommand::Counted(counters));
     }
@@ -143,7 +143,7 @@ impl HandoverSender {
         }
     }
 
-    /// At the end: waits until the last row is safe with the successor, or back with the ledger's thread.
+    /// At the end: waits until the last row is committed by the successor, or returned to the ledger's thread.
     pub(in crate::cli::serve) fn finish(&self) {
         let present = self.lock().take();
         if let Some((give, thread)) = present {
@@ -168,12 +168,12 @@ struct HandoverSession {
     sender: HandoverSender,
     successor: Option<(Child, UnixStream)>,
     ledger: Option<StoreTurn>,
-    /// Rows that the successor has not reported to be committed, oldest first.
+    /// Rows that the successor has not reported as committed, oldest first.
     rows: VecDeque<Row>,
     stage: SuccessorStage,
-    /// True if it has failed or ended, and the loop has been notified.
+    /// True if it has failed or ended, and the event loop has been notified.
     failed: bool,
-    /// The loop has ended; until then the last rows are waited for.
+    /// Deadline for the last rows; set when the event loop has ended.
     until: Option<Mono>,
     clock: Clock,
 }
@@ -281,7 +281,7 @@ impl HandoverSession {
         self.stage == SuccessorStage::Serves
     }
 
-    /// Tells the loop, once, that this successor cannot go on.
+    /// Notifies the event loop, once, that this successor cannot continue.
     fn fail(&mut self, why: &str) {
         if !std::mem::replace(&mut self.failed, true) {
             let before = if self.serves() { "" } else { "failed: " };
@@ -301,7 +301,7 @@ impl HandoverSession {
         self.write([listening].into_iter().chain(running).chain([HandoverMessage::Go]));
     }
 
-    /// A successor that has died counts no more.
+    /// Sends counters to the successor, unless it has died.
     fn counted(&mut self, counters: Box<Counters>) {
         if !self.failed {
             self.write([HandoverMessage::Counted(counters)]);
@@ -317,7 +317,7 @@ impl HandoverSession {
         self.write([HandoverMessage::Counted(counters), HandoverMessage::Serve].into_iter().chain(rows));
     }
 
-    /// Rows that end before the successor serves wait: it may never serve.
+    /// Passes rows on to a serving successor. Until it serves they wait, because it may never do so.
     fn pass_on(&mut self, rows: Vec<Row>) {
         self.rows.extend(rows.iter().cloned());
         if self.serves() && !self.failed {
@@ -325,7 +325,7 @@ impl HandoverSession {
         }
     }
 
-    /// The successor has died: writes its rows where that can be done without keeping anything from being started.
+    /// Writes the rows of a dead successor, if that blocks no other process from starting.
     fn offer(&mut self) {
         let rows = std::mem::take(&mut self.rows).into();
         if let Some(Err(rows)) = self.ledger.as_ref().map(|ledger| ledger.offer(rows)) {
@@ -333,8 +333,8 @@ impl HandoverSession {
         }
     }
 
-    /// Writes lines. A failed write ends the channel: part of a line may have been sent. The end is handled like any
-    /// other.
+    /// Writes lines. A failed write ends the channel, since part of a line may have been sent; that end is handled like
+    /// any other.
     fn write(&mut self, lines: impl IntoIterator<Item = HandoverMessage>) {
         let Some((_, channel)) = &self.successor else { return };
         let mut out = Vec::new();
@@ -344,8 +344,8 @@ impl HandoverSession {
         }
     }
 
-    /// Ends this successor, unless it serves: then it is left alone, and only rows that it has not reported to be
-    /// committed come back.
+    /// Ends this successor. If it serves, it is left alone, and only rows that it has not reported as committed come
+    /// back.
     fn take_back(mut self) {
         if let Some((mut child, channel)) = self.successor.take() {
             match self.serves() {
@@ -353,7 +353,7 @@ impl HandoverSession {
                 false => drop((child.kill(), child.wait())),
             }
         }
-        // At the end nothing comes after the last row.
+        // At the end nothing follows the last row.
         let is_done = self.until.is_some() && self.serves() && self.rows.is_empty();
         if let Some(ledger) = self.ledger.take().filter(|_| !is_done) {
             ledger.retake(self.rows.into());
@@ -362,8 +362,8 @@ impl HandoverSession {
     }
 }
 
-/// Waits for a process that has closed its end of the channel, which a process does that ends; not for long, for
-/// whatever it may still do, it cannot be talked to.
+/// Waits, for a limited time, for the exit of a process that has closed its end of the channel, as an exiting process
+/// does. The process cannot be reached any more, whatever it does.
 fn ended(child: &mut Child) -> io::Result<ExitStatus> {
     for _ in 0..20 {
         if let Some(status) = child.try_wait()? {
@@ -383,7 +383,7 @@ fn next_line(channel: &mut impl BufRead) -> Option<Heard> {
     Some(text.and_then(HandoverMessage::read).map_or(Heard::Nonsense, Heard::Line))
 }
 
-/// Has a thread listen to the successor.
+/// Starts a thread that reads the successor's messages.
 fn listen(channel: &UnixStream, heard: Sender<HandoverCommand>) -> io::Result<()> {
     channel.set_write_timeout(Some(HANDOVER_STALL))?;
     let mut channel = BufReader::new(channel.try_clone()?);
@@ -397,7 +397,7 @@ fn listen(channel: &UnixStream, heard: Sender<HandoverCommand>) -> io::Result<()
                 break;
             }
         }
-        // Nobody listens where the session is over.
+        // After the session there is no receiver.
         let _ = heard.send(HandoverCommand::Heard(Heard::End));
     };
     std::thread::Builder::new().name("heard".into()).spawn(listen).map(drop)
