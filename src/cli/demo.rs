@@ -154,7 +154,7 @@ fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
     Ok(issued.text)
 }
 
-/// The catalog id of the first model whose provider speaks `shape`.
+/// The catalog id of the first model whose provider has the API format `shape`.
 fn model_of<'a>(config: &'a Config, shape: &str) -> &'a str {
     let speaks = |model: &&Model| {
         let provider = model.targets.first().and_then(|target| config.provider(target.provider));

@@ -1,5 +1,5 @@
-//! The log: one JSON line per request and one for everything that happens to the gateway itself. Never content, never
-//! a secret: a line holds ids, names of our own configuration, numbers, and the client's own request id in printable
+//! The log: one JSON line per request, and one for everything that happens to the gateway itself. Never content, never
+//! a secret: a line contains ids, names from the configuration, numbers, and the client's own request id in printable
 //! form.
 
 use super::client::response::{ISO_LEN, RequestId};
@@ -15,7 +15,7 @@ use crate::wire::json::write_string;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Room for an ordinary line, so that it does not grow piece by piece.
+/// Initial storage, enough for an ordinary line.
 const LINE_ROOM: usize = 512;
 
 /// Attribution that a client supplies; exists only if there is any.
@@ -90,7 +90,7 @@ impl AccessLogLine<'_> {
             out.push(b'"');
         }
         if let Some(model) = self.model {
-            // No id needs an escape.
+            // Model ids need no escapes.
             word(out, ",\"model\":\"", model);
             out.push(b'"');
         }
@@ -98,7 +98,7 @@ impl AccessLogLine<'_> {
             out.extend_from_slice(b",\"target\":");
             write_string(out, target);
             number(out, ",\"attempts\":", u64::from(attempts));
-            // Two copies whose length the compiler knows.
+            // Two copies, each of a length known at compile time.
             match self.stream {
                 true => out.extend_from_slice(b",\"stream\":true"),
                 false => out.extend_from_slice(b",\"stream\":false"),
@@ -126,7 +126,7 @@ impl AccessLogLine<'_> {
 
     /// Writes microseconds per phase, the total first; a phase that was not reached is left out.
     fn write_times(&self, out: &mut Vec<u8>) {
-        // The names as the compiler knows them cost two moves each. The total has always been reached.
+        // Names of constant length cost two moves each. The total has always been reached.
         let [body, queue, send, wait, relay, total] = &self.times;
         out.extend_from_slice(b",\"us\":{");
         phase(out, "\"total\":", total);
@@ -139,14 +139,14 @@ impl AccessLogLine<'_> {
     }
 }
 
-/// Begins a line that is written at `time`, up to the last byte of the time: a quote comes next.
+/// Begins a line with the time `time`. A closing quote must follow.
 pub(crate) fn open(time: &[u8; ISO_LEN], out: &mut Vec<u8>) {
     out.reserve(LINE_ROOM);
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(time);
 }
 
-/// Appends `name` and a text of our own that needs no escapes.
+/// Appends `name` and a text of Tollgate's own, which needs no escapes.
 #[inline(always)]
 fn word(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());

@@ -1,6 +1,6 @@
-//! Answers of the admin listener: health, metrics, the description of the client API, the page, and the admin API.
-//! Decides on access. Data of the process itself is answered here; data that commands also show is produced by their
-//! own code on a helper thread, whose answer comes later.
+//! Answers of the admin listener: health, metrics, the description of the client API, the dashboard, and the admin API.
+//! Decides on access. Data about the process itself is answered here; data that commands also show comes from their
+//! code on a helper thread, whose answer arrives later.
 
 mod access;
 mod desk;
@@ -28,12 +28,12 @@ use crate::wire::head::{Framing, HeaderField, Method, RequestHead};
 use access::{host, knows_host};
 use std::fmt::Write;
 
-/// Description of the client API (OpenAPI 3.1), and our version in quotes for it.
+/// Description of the client API (OpenAPI 3.1), with a placeholder for the version.
 const OPENAPI: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/openapi.json")));
 /// Description of the admin API.
 const ADMIN_OPENAPI: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/admin.json")));
 const VERSION: &str = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
-/// Page for browsers.
+/// Dashboard for browsers.
 const PAGE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/page.html")));
 const HTML: &str = "text/html; charset=utf-8";
 /// Path prefix of the admin API.
@@ -155,8 +155,8 @@ pub(crate) fn step(
     Answer::text(200)
 }
 
-/// True if a request may use any host name: health probes, and a metrics collector that must present a token, which a
-/// page in a browser does not know.
+/// True if a request may use any host name: health probes, and a metrics collector with the required token, which a
+/// malicious page in a browser does not know.
 fn answers_to_any_name(path: &str, role: AdminRole) -> bool {
     match path {
         "/" | "/openapi.json" => false,
@@ -165,8 +165,8 @@ fn answers_to_any_name(path: &str, role: AdminRole) -> bool {
     }
 }
 
-/// Returns the header fields of the page: a browser may run only the script and the style in it, and may connect only
-/// to this listener and those for clients.
+/// Returns the header fields of the dashboard: a browser may run only the script and the style in it, and may connect
+/// only to this listener and those for clients.
 fn page_fields(page: &str, origins: &str) -> String {
     let digest = |tag: &str| {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
@@ -181,7 +181,7 @@ fn page_fields(page: &str, origins: &str) -> String {
     )
 }
 
-/// Returns the origins of the client listeners, for a page requested from `host`: each with a space before it.
+/// Returns the origins of the client listeners, for a dashboard requested from `host`: each with a space before it.
 fn origins(server: &Server, host: &str) -> String {
     let (mut origins, scheme) = (String::new(), if server.tls.is_some() { "https" } else { "http" });
     for address in &server.listen {
@@ -244,10 +244,10 @@ fn api(
     Ok(AdminStep::Answer(Answer { more: FRESH.to_string(), ..Answer::new(200, JSON) }))
 }
 
-/// Header field of answers with present values.
+/// Header field of answers that must not be cached.
 pub(crate) const FRESH: &str = "\r\ncache-control: no-store";
 
-/// Returns the part of a path after [`API`], without the one slash at its end that is tolerated.
+/// Returns the part of a path after [`API`], without one slash at its end.
 pub(crate) fn inside(path: &[u8]) -> Option<&[u8]> {
     let inside = path.strip_prefix(API.as_bytes())?;
     Some(inside.strip_suffix(b"/").unwrap_or(inside))

@@ -1,9 +1,9 @@
 //! Accounts for all memory that peers can make the process use: `max_buffered` bytes, lent by [`Pool`] or reserved
 //! here. Owns each key's part of it; reads, refuses and pauses nothing itself. Called by exchanges and by `drive`.
 //!
-//! It answers one question: may this key have so many bytes for this purpose? A body gets them now or the request gets
-//! 503; an answer gets them now or later, and is never refused. Reserved bytes are kept free, so lent bytes never
-//! exceed the budget. From the top down:
+//! It answers one question: may this key have a number of bytes for a purpose? A body gets them immediately or the
+//! request gets 503. An answer gets them immediately or later, and is never refused. Reserved bytes are kept free, so
+//! lent bytes never exceed the budget. From the top down:
 //!
 //! | free bytes | purpose |
 //! |---|---|
@@ -12,10 +12,10 @@
 //! | [`Budget::reserve`], an eighth and one slice | one answer at a time: one can always proceed |
 //! | the last [`WORK`] bytes | briefly: bytes that one read adds, and refusals |
 //!
-//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, answers under way and buffers of streams, answers that its
+//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, current answers and buffers of streams, answers that its
 //! clients have not read, and blocks of its requests that wait for the thread that frees them. One request may have its
-//! translation, and one answer its room, beyond that: otherwise they could never be served. With a translation a key
-//! never holds more than three quarters ([`ALONE_SHARES`]): an eighth is left for others besides the reserve. If an
+//! translation, and one answer its storage, in addition: otherwise they could never be served. With a translation a key
+//! never holds more than three quarters ([`ALONE_SHARES`]): an eighth is left for other keys, and the reserve. If an
 //! answer has to wait for its key's share, further requests of that key are refused; no other key is affected.
 
 use crate::base::buf::{BLOCK, Pool};
@@ -32,7 +32,7 @@ const KEY_SHARE: u64 = 4;
 const ALONE_SHARES: u64 = 3;
 /// The part of the budget that is kept for one answer, as a divisor.
 const RESERVE_SHARE: usize = 8;
-/// Bytes that are never reserved: one read can add so many, twice a slice if storage doubles.
+/// Bytes that are never reserved: one read can add as many, two slices if storage doubles.
 const WORK: usize = 2 * IO_SLICE;
 /// Bytes that a request takes in addition to its body: storage for its head, and for the part that is being sent.
 pub(crate) const REQUEST_BYTES: usize = 2 * BLOCK;
@@ -46,7 +46,7 @@ pub(crate) struct Budget {
     share: u64,
     /// Number of keys that hold more.
     over: u32,
-    /// A key for whose share an answer waits holds less than before, or a key has come back below its share.
+    /// A key whose answers wait for its share holds less than before, or a key is back below its share.
     eased: bool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Promise {
     /// Meaningless while `total` is 0.
     key: KeyIx,
     total: u32,
-    /// Bytes of it that are still kept free, since they have not been used.
+    /// Reserved bytes that are still kept free because they are unused.
     open: u32,
     is_answer: bool,
 }
@@ -102,7 +102,7 @@ impl Promise {
 pub(crate) enum MemoryVerdict {
     /// The answer has the bytes.
     Now,
-    /// Wait until so many bytes are free.
+    /// Wait until enough bytes are free.
     Room,
     /// Wait until its key holds less.
     Share,
@@ -116,17 +116,17 @@ pub(crate) enum Gate {
     Open,
     /// No new request is begun; answers are read one at a time.
     Narrow,
-    /// Only answers with reserved room are read.
+    /// Only answers with reserved storage are read.
     Shut,
 }
 
 impl Budget {
-    /// Budget for a pool with so many bytes.
+    /// Returns a budget for a pool with `budget` bytes.
     pub(crate) fn new(budget: usize) -> Budget {
         Budget { keys: Sparse::default(), share: budget as u64 / KEY_SHARE, over: 0, eased: false }
     }
 
-    /// Changes the budget; memory that is held stays held.
+    /// Changes the budget; memory in use is not affected.
     pub(crate) fn set_budget(&mut self, budget: usize) {
         self.share = budget as u64 / KEY_SHARE;
         self.over = self.keys.iter().filter(|(_, account)| account.held > self.share).count() as u32;
@@ -143,7 +143,7 @@ impl Budget {
         WORK + Budget::reserve(pool)
     }
 
-    /// Gate at the present memory pressure. A gate opens again a slice above the point at which it closed.
+    /// Returns the gate for the current memory pressure. A gate reopens a slice above the point at which it closed.
     pub(crate) fn gate(pool: &Pool, before: Gate) -> Gate {
         let free = pool.room();
         let more = |closed: bool| if closed { IO_SLICE / 2 } else { 0 };
@@ -156,7 +156,7 @@ impl Budget {
         }
     }
 
-    /// Reserves `total` bytes for a body, unless so many are reserved already. Called with the declared length before
+    /// Reserves `total` bytes for a body, unless as many are reserved already. Called with the declared length before
     /// memory is taken, and again as an undeclared body grows.
     pub(crate) fn body(
         &mut self,
@@ -192,8 +192,8 @@ impl Budget {
         self.request(promise, key, total, pool)
     }
 
-    /// A request uses `storage` lent bytes: those that were not reserved are charged now. An error if it may not use so
-    /// many.
+    /// Charges `storage` lent bytes of a request as far as they were not reserved. An error if the request may not use
+    /// them.
     pub(crate) fn took(
         &mut self,
         promise: &mut Promise,
@@ -240,8 +240,8 @@ impl Budget {
         Ok(())
     }
 
-    /// True if the share of `key` has room for an answer that grows from its promise to `total` bytes: the key's only
-    /// answer always has.
+    /// True if the share of `key` permits an answer to grow from its promise to `total` bytes. A key's only answer
+    /// always may.
     pub(crate) fn share_allows(&mut self, promise: &Promise, key: KeyIx, total: usize) -> bool {
         let (share, account) = (self.share, self.account(key));
         let own = u64::from(promise.total);
@@ -254,12 +254,12 @@ impl Budget {
         pool.room() >= more.saturating_add(below)
     }
 
-    /// True if an answer of `total` bytes could ever have its room reserved, if nothing else were held.
+    /// True if an answer of `total` bytes could be reserved if nothing else were held.
     pub(crate) fn can_ever_hold(total: usize, pool: &Pool) -> bool {
         total.saturating_add(WORK + IO_SLICE) <= pool.budget() / 2
     }
 
-    /// Reserves `total` bytes for an answer. The caller has checked that there is room.
+    /// Reserves `total` bytes for an answer. The caller has checked that they are free.
     pub(crate) fn answer(&mut self, promise: &mut Promise, key: KeyIx, total: usize, pool: &mut Pool) {
         promise.is_answer = true;
         self.grow(promise, key, total as u64, pool);
@@ -276,7 +276,7 @@ impl Budget {
         pool.promise(more as usize);
     }
 
-    /// `storage` of the reserved bytes are used by now: so many need not be kept free any more.
+    /// Reports that `storage` of the reserved bytes are in use: they need not be kept free any more.
     pub(crate) fn came(&self, promise: &mut Promise, storage: usize, pool: &mut Pool) {
         let storage = u32::try_from(storage).unwrap_or(u32::MAX);
         let open = promise.total.saturating_sub(storage);
@@ -328,13 +328,13 @@ impl Budget {
         *promise = Promise::default();
     }
 
-    /// Unused blocks of `key` are about to be freed.
+    /// Charges unused blocks of `key` that are about to be freed.
     pub(crate) fn leaves(&mut self, key: KeyIx, bytes: usize) {
         self.account(key).leaving += bytes as u64;
         self.add(key, bytes as u64, false);
     }
 
-    /// The blocks have been freed.
+    /// Ends the charge: the blocks have been freed.
     pub(crate) fn left(&mut self, key: KeyIx, bytes: usize) {
         self.account(key).leaving -= bytes as u64;
         self.take(key, bytes as u64, false);
@@ -361,7 +361,7 @@ impl Budget {
         self.account(key).waiting += 1;
     }
 
-    /// The answer does not wait any more.
+    /// Ends the wait of an answer.
     pub(crate) fn waits_no_more(&mut self, key: KeyIx) {
         self.account(key).waiting -= 1;
     }
@@ -377,12 +377,12 @@ impl Budget {
         self.over > 0 && self.keys.get(key.0 as usize).is_some_and(|account| account.held > self.share)
     }
 
-    /// True if any key does.
+    /// True if any key holds more than its share.
     pub(crate) fn is_any_over(&self) -> bool {
         self.over > 0
     }
 
-    /// An answer that waits for the share of its key may be gone, or may continue.
+    /// Reports that an answer waiting for its key's share may be gone, or may continue.
     pub(crate) fn ease(&mut self) {
         self.eased = true;
     }
@@ -392,13 +392,13 @@ impl Budget {
         self.eased
     }
 
-    /// Returns once that answers that wait for their keys' shares should be checked.
+    /// Returns true, once, if answers waiting for their keys' shares should be checked.
     pub(crate) fn take_eased(&mut self) -> bool {
         std::mem::take(&mut self.eased)
     }
 
-    /// Counts again after a panic: only these promises are left. Waiting answers still wait, and blocks that are being
-    /// freed still are.
+    /// Recounts after a panic: only these promises are left. Waiting answers still wait, and blocks are still being
+    /// freed.
     pub(crate) fn recount<'a>(&mut self, live: impl Iterator<Item = &'a Promise>, pool: &mut Pool) {
         for (_, account) in self.keys.iter_mut() {
             (account.held, account.answers) = (account.leaving, 0);
@@ -525,7 +525,7 @@ mod tests {
         budget.leaves(KeyIx(0), MIB);
         assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());
         assert!(budget.body(&mut Promise::default(), KeyIx(1), MIB as u64 / 2, &mut pool).is_ok());
-        // They are away when a panic comes, and come back.
+        // Blocks that are being freed during a panic come back later.
         budget.recount([].into_iter(), &mut pool);
         assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());
         budget.left(KeyIx(0), MIB);

@@ -1,6 +1,6 @@
-//! Checks if the wall clock can be right. It cannot be if it is more than five minutes behind the newest usage record
-//! or the build date: then nothing is admitted, since keys and limits depend on it. Owns both dates. Must never read a
-//! clock.
+//! Checks whether the wall clock is plausible. It is not if it is more than five minutes behind the newest usage record
+//! or the build date: then nothing is admitted, since keys and limits depend on the time. Owns both dates. Must never
+//! read a clock.
 
 use crate::base::limits::{CLOCK_BEHIND_MAX, CLOCK_LOOK};
 use crate::base::time::{Mono, Now, Unix};
@@ -8,7 +8,7 @@ use crate::base::time::{Mono, Now, Unix};
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct ClockGuard {
-    /// When the newest usage record was admitted.
+    /// Time of admission of the newest usage record.
     newest: Unix,
     /// The build date.
     built: Unix,
@@ -21,7 +21,7 @@ pub(crate) struct ClockGuard {
 }
 
 impl ClockGuard {
-    /// Guard for a clock that has not been checked.
+    /// Returns a guard for a clock that has not been checked.
     pub(crate) fn new(newest: Unix, built: Unix) -> ClockGuard {
         let mut guard = ClockGuard { newest, built, earliest: Unix(0), behind: false, due: Mono::NEVER };
         guard.bound();
@@ -49,7 +49,7 @@ impl ClockGuard {
         self.bound();
     }
 
-    /// True if the clock can be right, without a check.
+    /// True if the clock is plausible, by `now` and the last check.
     #[inline]
     pub(crate) fn is_right(&self, now: Unix) -> bool {
         now >= self.earliest && !self.behind

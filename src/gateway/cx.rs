@@ -1,4 +1,4 @@
-//! Everything of the gateway that is not a connection or an exchange: shared data that every state machine may read and
+//! All parts of the gateway that are not a connection or an exchange: shared data that every state machine may read and
 //! count in. Owns the counters, tables and buffers; decides nothing by itself.
 
 use super::admin::{Desk, Recorder};
@@ -41,7 +41,7 @@ use crate::wire::head::HeadTemplates;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A configuration and the data derived from it. An exchange keeps the one that it began with.
+/// A configuration and the data derived from it. An exchange keeps the setup that it began with.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) config: Arc<Config>,
@@ -49,7 +49,7 @@ pub(crate) struct Setup {
     /// Number of the configuration, which a renewed secret does not change. Connections to providers carry the number
     /// of the configuration under which they were dialed.
     pub(crate) epoch: u32,
-    /// Spans are exported.
+    /// True if spans are exported.
     pub(crate) traces: bool,
 }
 
@@ -63,9 +63,9 @@ impl Setup {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Cx {
-    /// Time of the present call.
+    /// Time of the current call.
     pub(crate) now: Now,
-    /// The present configuration.
+    /// The current configuration.
     pub(crate) setup: Arc<Setup>,
     pub(crate) pool: Pool,
     /// Templates of request heads.
@@ -81,7 +81,7 @@ pub(crate) struct Cx {
     pub(crate) idle: Idle,
     pub(crate) names: HostNames,
     pub(crate) discovery: Discovery,
-    /// Origins of secrets that are being read again, since a provider has refused them.
+    /// Sources of secrets that are being read again because a provider has refused the secrets.
     pub(crate) renewals: Vec<Origin>,
     pub(crate) breakers: Breakers,
     /// Requests that wait for slots.
@@ -89,7 +89,7 @@ pub(crate) struct Cx {
     pub(crate) requests: OutgoingRequests,
     pub(crate) streams: Streams,
     pub(crate) keys: Keys,
-    /// Number of keys in the present batch of changes of which something new was found.
+    /// Number of keys in the current batch of changes that have brought news.
     pub(crate) keys_told: usize,
     /// Keys that the ledger is looking up.
     pub(crate) lookups: Lookups,
@@ -105,7 +105,7 @@ pub(crate) struct Cx {
     pub(crate) desk: Desk,
     /// Recorder of the last requests.
     pub(crate) recorder: Recorder,
-    /// Buffer for a line that only the recorder wants; never kept across a call.
+    /// Buffer for a line that only the recorder needs; never kept across a call.
     pub(crate) scratch: Vec<u8>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) date: DateCache,
@@ -113,15 +113,15 @@ pub(crate) struct Cx {
     pub(crate) rng: Rng,
     /// Secret that users and conversations are hashed with.
     pub(crate) hash_key: HashKey,
-    /// Size from which a piece is handled by a helper thread instead of the loop.
+    /// Size from which a piece is handled by a helper thread instead of the event loop.
     pub(crate) offload_min: usize,
     /// Jobs of helper threads.
     pub(crate) away: Away,
     /// Buffer in which an answer is built before it is framed into a client's unsent bytes; never kept across a call.
     pub(crate) out: Vec<u8>,
-    /// Answers that wait for room, and the one that may use the reserve.
+    /// Answers that wait for memory, and the one that may use the reserve.
     pub(crate) turns: AnswerQueue,
-    /// The connection that the present exchange has released, and if it has got all it needs of the answer.
+    /// The connection that the current exchange has released, and true if the answer is complete.
     let_go: Option<(ProviderId, bool)>,
     pub(crate) actions: Vec<Action>,
     pub(crate) orders: OrderSink,
@@ -165,7 +165,7 @@ impl Cx {
         let room = config.server.max_connections.min(ROOM_MAX);
         let limits = ConnectionLimits::new(rng.next_u64(), room, start.descriptors);
         let mut meter = Meter::default();
-        // There is room for the largest number of groups that a configuration can have.
+        // There is space for the maximum number of groups of a configuration.
         meter.configure(&config.groups, start.now.unix);
         meter.set_thresholds(config.alerts.thresholds());
         plans.load(&keys, config, &meter);
@@ -216,7 +216,7 @@ impl Cx {
         }
     }
 
-    /// Takes over another configuration; false, and nothing is changed, if it has more new groups than can be counted.
+    /// Applies another configuration. False, and nothing is changed, if it has more new groups than can be counted.
     pub(crate) fn load_config(&mut self, mut config: Arc<Config>) -> bool {
         if !self.meter.configure(&config.groups, self.now.unix) {
             return false;
@@ -234,7 +234,7 @@ impl Cx {
             self.breakers.credential_renewed(&renewed);
         }
         self.queues.forget(|model| config.catalog.find(model).is_some());
-        // There may be more slots.
+        // The number of slots may have grown.
         self.queues.look_again(self.now.mono);
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
@@ -252,7 +252,8 @@ impl Cx {
         }
     }
 
-    /// Index of a key and its plan. A key whose plan is not configured is still counted: its plan may come back.
+    /// Index of a key and its plan. A key whose plan is not configured is still counted: its plan may be configured
+    /// again.
     pub(crate) fn counted_key(&self, id: &KeyId) -> Option<(KeyIx, Plan)> {
         let key = self.keys.index_of(id)?;
         Some((key, self.plan_of(key)))
@@ -280,7 +281,7 @@ impl Cx {
         self.meter.standing(payer, self.now.unix)
     }
 
-    /// True if answers wait for their usage records.
+    /// True if answers are sent only after their usage records are committed.
     pub(crate) fn waits_for_rows(&self) -> bool {
         self.setup.config.store.durability == Durability::BeforeReply
     }
@@ -295,12 +296,12 @@ impl Cx {
         self.is_shared() && self.setup.config.store.on_outage == OnOutage::Local
     }
 
-    /// True if so many bytes are too many for one event-loop iteration.
+    /// True if processing `bytes` takes too long for one event-loop iteration.
     pub(crate) fn is_long(&self, bytes: usize) -> bool {
         bytes > self.offload_min
     }
 
-    /// Releases an exchange's connection to a provider. `complete`: the exchange has got all it needs of the answer.
+    /// Releases an exchange's connection to a provider. `complete`: the exchange needs no more of the answer.
     pub(crate) fn let_go(&mut self, provider: ProviderId, complete: bool) {
         debug_assert!(self.let_go.is_none());
         self.let_go = Some((provider, complete));
@@ -317,8 +318,7 @@ impl Cx {
         self.let_go.take()
     }
 
-    /// Decides if an answer of `key` may have `total` bytes; if so, they are reserved. Never fails for good because of
-    /// other keys: if there is no room now, there will be later.
+    /// Decides if an answer of `key` may have `total` bytes; if so, they are reserved. Other keys can only delay it.
     pub(crate) fn room_for_answer(
         &mut self,
         own: ExchangeId,
@@ -348,14 +348,14 @@ impl Cx {
         }
     }
 
-    /// True if the free room may have changed, or if an answer waits for it.
+    /// True if the amount of free memory may have changed, or if an answer waits for it.
     #[inline]
     pub(crate) fn may_have_room(&self) -> bool {
         self.turns.alone.is_some()
             || !self.turns.is_empty()
             || self.budget.is_eased()
             || self.gate != Gate::Open
-            // The gate is about to close.
+            // The memory pressure is about to rise.
             || self.pool.room() < Budget::narrow(&self.pool)
     }
 
@@ -363,7 +363,7 @@ impl Cx {
     pub(crate) fn wait_for(&mut self, own: ExchangeId, key: Option<KeyIx>, more: usize, what: MemoryVerdict) {
         match (what, key) {
             (MemoryVerdict::Share, Some(key)) => {
-                // Other answers need not wait for the unread output of this key's clients.
+                // Other answers must not wait for the unread output of this key's clients.
                 self.turns.alone = self.turns.alone.filter(|alone| *alone != own);
                 self.budget.waits(key);
                 self.turns.by_key.push_back((own, key));
@@ -373,33 +373,33 @@ impl Cx {
     }
 }
 
-/// Answers whose providers are not read until there is room, in order of arrival.
+/// Answers whose providers are not read until memory is free, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerQueue {
-    /// Waiting exchanges, with the bytes that each wants.
+    /// Waiting exchanges, with the bytes that each needs.
     queue: VecDeque<(ExchangeId, usize)>,
     /// Exchanges that wait for the share of their keys.
     pub(crate) by_key: VecDeque<(ExchangeId, KeyIx)>,
-    /// The one that may use the reserve.
+    /// The exchange that may use the reserve.
     pub(crate) alone: Option<ExchangeId>,
-    /// The one whose turn it is.
+    /// The exchange being served.
     pub(crate) served: Option<ExchangeId>,
-    /// Some exchanges waited, and none does any more.
+    /// Some exchanges waited, and none waits any more.
     emptied: bool,
 }
 
 impl AnswerQueue {
-    /// Returns once that no exchange waits any more.
+    /// Returns true, once, when no exchange waits any more.
     pub(crate) fn take_emptied(&mut self) -> bool {
         self.queue.is_empty() && std::mem::take(&mut self.emptied)
     }
 
-    /// True if no exchange waits for room.
+    /// True if no exchange waits for memory.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// True if `own` may have `more` bytes now, from the reserve if necessary.
+    /// True if `own` may have `more` bytes immediately, from the reserve if necessary.
     #[inline]
     fn grants(&mut self, own: ExchangeId, more: usize, pool: &Pool) -> bool {
         let may_pass = self.queue.is_empty() || self.served == Some(own) || self.alone == Some(own);
@@ -413,7 +413,7 @@ impl AnswerQueue {
         true
     }
 
-    /// Makes `own` wait: behind all others, unless it is being served.
+    /// Makes `own` wait: after all others, unless it is being served.
     fn wait(&mut self, own: ExchangeId, more: usize) {
         self.emptied = true;
         match self.served == Some(own) {
@@ -422,14 +422,14 @@ impl AnswerQueue {
         }
     }
 
-    /// Takes out the first exchange that can continue with the free room; drops earlier ones that `is_waiting` does not
-    /// know.
+    /// Removes and returns the first exchange for which the free memory is enough; drops earlier ones for which
+    /// `is_waiting` is false.
     pub(crate) fn next(&mut self, pool: &Pool, is_waiting: impl Fn(ExchangeId) -> bool) -> Option<ExchangeId> {
         self.queue.retain(|(id, _)| is_waiting(*id));
         let alone = self.alone;
         let fits =
             |(id, more): &(ExchangeId, usize)| Budget::has_room(*more, alone.is_none_or(|alone| alone == *id), pool);
-        // An exchange that wants more than the reserve must not block others for which it is enough.
+        // An exchange that needs more than the reserve must not block others.
         let at = self.queue.iter().position(fits)?;
         self.queue.remove(at).map(|(id, _)| id)
     }
@@ -438,7 +438,7 @@ impl AnswerQueue {
 impl Cx {
     /// Hands a usage record to the ledger; returns its number.
     pub(crate) fn give_row(&mut self, row: Row) -> u64 {
-        // A record of the iteration that hands over reaches the ledger before the ledger is given away.
+        // A record of the iteration that hands over must reach the ledger before the ledger is given away.
         if self.lifecycle.has_handed_over() {
             self.orders.not_running(&row.request);
         }
@@ -447,7 +447,7 @@ impl Cx {
         self.ledger.gave(self.now.mono)
     }
 
-    /// True if the wall clock can be right; nothing is admitted while it cannot.
+    /// True if the wall clock is plausible; nothing is admitted otherwise.
     #[inline]
     pub(crate) fn clock_is_right(&mut self) -> bool {
         self.clock.is_right(self.now.unix) || self.look_at_clock()
@@ -462,7 +462,7 @@ impl Cx {
         caught_up || (self.goes_on_alone() && waiting < bounds.rows_alone)
     }
 
-    /// True if the shared ledger is to be asked for a request; false if that is known to be useless.
+    /// True if the shared ledger is to be asked for a request; false if it is known to be unreachable.
     pub(crate) fn asks_ledger(&self) -> bool {
         self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
     }
@@ -489,7 +489,7 @@ impl Cx {
         }
     }
 
-    /// Ends the present minute of the recorder if it is over.
+    /// Ends the current minute of the recorder if it is over.
     #[cold]
     pub(crate) fn close_minute(&mut self) {
         let Some(minutes) = &mut self.recorder.minutes else { return };
@@ -498,7 +498,7 @@ impl Cx {
         }
     }
 
-    /// Leaves the counts of a predecessor out of the present minute.
+    /// Excludes the counts of a predecessor from the current minute.
     pub(crate) fn rebase_minutes(&mut self) {
         if let Some(minutes) = &mut self.recorder.minutes {
             minutes.rebase(&self.stats);

@@ -1,6 +1,6 @@
-//! Facts for the operator about a request that did not go as usual, beyond the client's error: why it failed, which
-//! earlier attempts failed, which of the client's names was unknown. Data, and its form in the log line; filled in by
-//! `exchange::diagnosis`. Words that a client or a provider chose are in printable form here, and cut.
+//! Facts for the operator about an unusual request, beyond the client's error: the cause of its failure, earlier failed
+//! attempts, unknown names. Data, and its form in the log line; filled in by `exchange::diagnosis`. Text from a client
+//! or a provider is in printable form here, and cut.
 
 use super::trace::Trace;
 use crate::base::text::push_number;
@@ -12,10 +12,10 @@ use crate::wire::json::write_string;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-/// See the module's documentation. Words are in printable form.
+/// See the module's documentation. Text is in printable form.
 #[derive(Debug, Default)]
 pub(crate) struct Diagnosis {
-    /// Failed attempts, except the one that the request failed with.
+    /// Failed attempts, except the one that failed the request.
     pub(crate) failed: Vec<Failed>,
     /// Charge for those attempts.
     pub(crate) spent: Usage,
@@ -26,9 +26,9 @@ pub(crate) struct Diagnosis {
     pub(crate) upstream_param: Box<[u8]>,
     /// Requested model, if it is unknown or the request may not use it.
     pub(crate) asked: Box<[u8]>,
-    /// Path of the request, if it is unknown.
+    /// Path of the request, if the path is unknown.
     pub(crate) path: Box<[u8]>,
-    /// The field that a 400 is about.
+    /// The field that a 400 refers to.
     pub(crate) field: Box<[u8]>,
     pub(crate) limit: Option<LimitKind>,
     /// The group whose limit was reached.

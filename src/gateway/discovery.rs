@@ -8,7 +8,7 @@ use crate::policy::config::Config;
 #[derive(Debug)]
 struct Poll {
     provider: usize,
-    /// Time of the next request; `NEVER` while one is under way.
+    /// Time of the next request; `NEVER` during a request.
     due: Mono,
     /// Reason of the last failure, if the last request failed.
     failed: Option<String>,
@@ -29,7 +29,7 @@ impl Default for Discovery {
 }
 
 impl Discovery {
-    /// Starts over with a new configuration: all lists are requested at once.
+    /// Starts over with a new configuration: all lists are requested immediately.
     pub(crate) fn restart(&mut self, config: &Config, now: Mono) {
         let asked = config.providers.iter().enumerate().filter(|(_, provider)| provider.discover.is_some());
         self.polls = asked.map(|(provider, _)| Poll { provider, due: now, failed: None }).collect();
@@ -46,7 +46,7 @@ impl Discovery {
         self.due = self.polls.iter().map(|poll| poll.due).min().unwrap_or(Mono::NEVER);
     }
 
-    /// Takes a provider whose time has come; there is one request per provider at a time.
+    /// Takes a provider whose request is due; there is one request per provider at a time.
     pub(crate) fn take_due(&mut self, now: Mono) -> Option<usize> {
         let poll = self.polls.iter_mut().find(|poll| poll.due <= now)?;
         poll.due = Mono::NEVER;
@@ -55,8 +55,8 @@ impl Discovery {
         Some(provider)
     }
 
-    /// Notes a provider's answer or its failure, and the time of the next request. True if the result differs from the
-    /// one before.
+    /// Notes a provider's answer or failure, and the time of the next request. True if the result differs from the
+    /// previous one.
     pub(crate) fn answered(&mut self, provider: usize, failed: Option<String>, again: Mono) -> bool {
         let Some(poll) = self.polls.iter_mut().find(|poll| poll.provider == provider) else { return false };
         poll.due = again;

@@ -1,4 +1,4 @@
-//! Log lines about the gateway itself, in one form: a time, an event, its result.
+//! Log lines about the gateway itself, in one form: a time, an event, its outcome.
 
 use super::access_log;
 use super::cx::Cx;
@@ -21,7 +21,7 @@ impl Cx {
         });
     }
 
-    /// Writes a line about a target, or a credential of a provider: it is cooling down (why and for how long), or
+    /// Writes a line about a target or a credential of a provider: it is cooling down (with cause and duration), or
     /// (`None`) has recovered.
     pub(crate) fn log_target(&mut self, label: &str, cool_down: Option<(Cause, Duration)>) {
         let now = self.now.unix;
@@ -34,7 +34,7 @@ impl Cx {
                 out.extend_from_slice(b",\"cause\":\"");
                 cause.write(out);
                 out.extend_from_slice(b"\",\"until\":\"");
-                // Only whole seconds are logged: never one in which it still cools down.
+                // Only whole seconds are logged, rounded up: at the logged time the cool-down is over.
                 let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
                 window::write_iso(Unix(until.next_multiple_of(1000)), out);
                 out.push(b'"');
@@ -50,7 +50,7 @@ impl Cx {
         });
     }
 
-    /// Checks the clock, and logs if it is behind or no longer is. True if it can be right.
+    /// Checks the clock, and logs if it is behind or no longer is. True if it is plausible.
     #[cold]
     #[inline(never)]
     pub(crate) fn look_at_clock(&mut self) -> bool {
@@ -80,7 +80,7 @@ impl Cx {
         takes
     }
 
-    /// Logs the number of suppressed lines, if that is due or the process is about to end.
+    /// Logs the number of suppressed lines, if due or if the process is about to end.
     pub(crate) fn tell_of_suppressed(&mut self, ends: bool) {
         if self.stranger_log.due() > self.now.mono && !ends {
             return;

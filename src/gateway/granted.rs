@@ -1,4 +1,4 @@
-//! Admits requests by grants of the shared ledger, and gives grants back; see [`super::grants`].
+//! Admits requests by grants of the shared ledger, and returns grants; see [`super::grants`].
 
 use super::cx::Cx;
 use crate::policy::ask::{AskAnswer, Use};
@@ -43,13 +43,13 @@ impl Cx {
         self.meter.reset_counts();
     }
 
-    /// Gives back all grants: the limits may have changed, or the ledger is another one.
+    /// Returns all grants: the limits may have changed, or the ledger is another one.
     pub(crate) fn forget_grants(&mut self) {
         let numbers = self.grants.give_up(|_| true);
         self.give_back_grants(numbers);
     }
 
-    /// Gives back the grants of this key: its limits may have changed.
+    /// Returns the grants of this key: its limits may have changed.
     pub(crate) fn give_up_grants_of(&mut self, key: KeyIx) {
         let number = self.grants.give_up_of(key);
         self.give_back_grants(number);

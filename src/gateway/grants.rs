@@ -1,4 +1,5 @@
-//! Grants of a shared ledger: they allow a host to admit requests of one key in memory, without asking for each.
+//! Grants of a shared ledger: they allow a host to admit requests of a key from memory, without a request to the
+//! ledger.
 //!
 //! 1. A grant is a number of requests, tokens and money of a key and of all groups above it, in one window and one
 //!    period of each, valid for two seconds by the ledger's clock. The ledger holds it like the lease of a running
@@ -32,10 +33,10 @@ pub(crate) struct Grants {
 
 #[derive(Debug, Default)]
 struct OfKey {
-    /// When the ledger was asked last; `None` before.
+    /// Time of the last request to the ledger; `None` before the first.
     asked: Option<Mono>,
     held: Option<Box<UnusedGrant>>,
-    /// Number of the last grant that was given back: additions to it, or to an earlier one, are void.
+    /// Number of the last grant that was returned: additions to it, or to an earlier one, are void.
     over: u64,
 }
 
@@ -45,11 +46,11 @@ struct UnusedGrant {
     grant: Grant,
     /// Lease of each request, except for its amount.
     lease: Lease,
-    /// Time span that is in all of its windows and periods.
+    /// Time span common to all of its windows and periods.
     valid: (Unix, Unix),
 }
 
-/// Time span that is in all windows and periods of a lease.
+/// Returns the time span common to all windows and periods of a lease.
 fn span(lease: &Lease) -> (Unix, Unix) {
     let groups = lease.groups.iter().flat_map(|group| [group.window, group.period]);
     let own = [lease.window, lease.period].into_iter();
@@ -68,14 +69,14 @@ impl Grants {
         self.by_key.entry(key.0 as usize)
     }
 
-    /// Takes a request's lease from a grant, if it suffices, without asking. `now`: time of the present call.
+    /// Takes a request's lease from a grant, if the grant suffices. `now`: time of the current call.
     pub(crate) fn take(&mut self, payer: &Payer<'_>, now: Unix, reserved: Amount) -> Option<(u64, Lease)> {
         let watch = self.watch?;
         let held = self.by_key.get_mut(payer.key.0 as usize)?.held.as_deref_mut()?;
         let UnusedGrant { grant, lease, valid } = held;
         let fits = grant.requests > 0 && reserved.tokens <= grant.amount.tokens && reserved.nano <= grant.amount.nano;
         let is_valid = valid.0 <= now && now < valid.1 && lease.path == payer.path;
-        // The clock is read last: only a few instructions lie between this reading and the count.
+        // The clock is read last: only a few instructions separate this reading from the count.
         if !fits || !is_valid || watch() >= grant.until {
             return None;
         }
@@ -84,7 +85,7 @@ impl Grants {
         Some((grant.number, Lease { reserved, shared: true, ..lease.clone() }))
     }
 
-    /// Grant to ask for with a question about `key`: none unless the key asks often.
+    /// Size of the grant to request together with an admission of `key`: none unless the key is busy.
     pub(crate) fn wish(&mut self, key: KeyIx, part: u32) -> Wish {
         let Some(watch) = self.watch else { return Wish::default() };
         let (now, of) = (watch(), self.of(key));

@@ -1,6 +1,6 @@
-//! The way of long work to the helper threads and back, and who is charged for it meanwhile: the key of the exchange
-//! that waits, by its promise; and by what is leaving, the key of work that nobody waits for any more and of blocks
-//! that are being freed. What the work is: [`super::offload`].
+//! Passes long work to the helper threads and takes it back. In the meantime its memory is charged: to the key of the
+//! exchange that waits, by the exchange's promise; otherwise, for abandoned work and blocks being freed, to their key
+//! as leaving bytes. The work itself is defined in [`super::offload`].
 
 use super::cx::Cx;
 use super::ids::ExchangeId;
@@ -10,7 +10,7 @@ use crate::policy::keys::KeyIx;
 use std::num::NonZeroU64;
 
 impl Cx {
-    /// The number of the next piece of work that is given away.
+    /// Returns the number of the next job.
     pub(crate) fn next_offload(&mut self) -> NonZeroU64 {
         self.away.given += 1;
         NonZeroU64::new(self.away.given).unwrap_or(NonZeroU64::MIN)
@@ -24,8 +24,8 @@ impl Cx {
         self.orders.push(Order::Work(Box::new(work)));
     }
 
-    /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that; until
-    /// it is done they are charged to `key`, whose they were.
+    /// Lets a helper thread return unused large blocks to the system. Nothing waits for that. Until it is done, the
+    /// blocks are charged to `key`, their last user.
     pub(crate) fn discard_heavy(&mut self, key: Option<KeyIx>) {
         let (blocks, lent) = self.pool.heavy();
         if let Some(key) = key {
@@ -35,7 +35,7 @@ impl Cx {
         self.offload(of, lent, OwnedIdentity::default(), OffloadTask::Discard(blocks));
     }
 
-    /// The exchange that waited for a piece of work has ended.
+    /// Notes that the exchange that waited for a job has ended.
     pub(crate) fn abandon(&mut self, serial: NonZeroU64) {
         let Some(piece) = self.away.pieces.iter_mut().find(|piece| piece.serial == serial.get()) else { return };
         piece.alone = true;
@@ -44,7 +44,7 @@ impl Cx {
         }
     }
 
-    /// A piece of work is back.
+    /// Notes that a job is back.
     pub(crate) fn returned(&mut self, serial: u64) {
         let Some(at) = self.away.pieces.iter().position(|piece| piece.serial == serial) else { return };
         let piece = self.away.pieces.swap_remove(at);

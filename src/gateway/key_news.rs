@@ -30,7 +30,7 @@ impl Cx {
             return;
         }
         if is_full {
-            // A key that no part of the list has named does not exist any more.
+            // A key that was in no part of the list no longer exists.
             self.keys.end();
         }
         if let Some(more) = self.keys_told.checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
@@ -54,7 +54,7 @@ impl Cx {
         });
     }
 
-    /// Takes over one key, known or new.
+    /// Applies one key's record, known or new.
     pub(crate) fn learn_key(&mut self, record: KeyRecord) {
         let news = self.keys.news(&record);
         if let Some(outcome) = news {

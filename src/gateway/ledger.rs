@@ -1,4 +1,4 @@
-//! State of the ledger as the gateway knows it: pending usage records, the wait of the oldest, and if records are
+//! State of the ledger as the gateway knows it: pending usage records, the delay of the oldest, and whether records are
 //! accepted at all. The ledger itself is owned by the store thread.
 
 use super::ids::ExchangeId;
@@ -17,21 +17,21 @@ pub(crate) struct PendingRows {
     delay: u64,
     given: u64,
     committed: u64,
-    /// (rows given up to and with this batch, when the commit of its first row is due), oldest first.
+    /// Batches, oldest first: (rows passed on up to and including this batch, due time of the commit of its first row).
     waiting: VecDeque<(u64, Mono)>,
-    /// Exchanges whose answer's end waits for the row of this number, in the order of these numbers.
+    /// Exchanges whose answer's end waits for the row with this number, in the order of these numbers.
     held: VecDeque<(u64, ExchangeId)>,
     failed: bool,
 }
 
 impl PendingRows {
-    /// A ledger whose rows are committed every `commit_every`.
+    /// Returns the state for a ledger whose rows are committed every `commit_every`.
     pub(crate) fn new(commit_every: Duration) -> PendingRows {
         let delay = commit_every.saturating_sub(COMMIT_TICK).as_micros() as u64;
         PendingRows { delay, ..PendingRows::default() }
     }
 
-    /// One more row has been given; its number.
+    /// Counts one more row; returns its number.
     pub(crate) fn gave(&mut self, now: Mono) -> u64 {
         self.given += 1;
         let due = Mono(now.0 + self.delay);
@@ -43,13 +43,13 @@ impl PendingRows {
         self.given
     }
 
-    /// Holds back the end of `xid`'s answer until the row of this number is committed.
+    /// Holds back the end of `xid`'s answer until the row with this number is committed.
     pub(crate) fn hold_back(&mut self, row: u64, xid: ExchangeId) {
         debug_assert!(self.held.back().is_none_or(|(last, _)| *last < row));
         self.held.push_back((row, xid));
     }
 
-    /// True if the row of this number is committed.
+    /// True if the row with this number is committed.
     pub(crate) fn is_safe(&self, number: u64) -> bool {
         number <= self.committed
     }
@@ -89,7 +89,7 @@ impl PendingRows {
         !self.failed && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)
     }
 
-    /// Microseconds by which the commit of the oldest row that is not known to be safe is late.
+    /// Microseconds by which the commit of the oldest uncommitted row is late.
     pub(crate) fn lag(&self, now: Mono) -> u64 {
         self.waiting.front().map_or(0, |(_, at)| now.micros_since(*at))
     }

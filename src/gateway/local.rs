@@ -1,5 +1,5 @@
-//! Answers that the gateway gives by itself, as bodies: models, quota, errors in the client's format. Writes bytes
-//! only: the request has been authorized before.
+//! Answers that the gateway gives without a provider, as bodies: models, quota, errors in the client's format. Writes
+//! bytes only: the request has been authorized before.
 
 use super::cx::Cx;
 use super::exchange::{Endpoint, Request};
@@ -12,10 +12,10 @@ use crate::policy::window;
 use crate::wire::json::write_string;
 use crate::wire::{Span, percent};
 
-/// Bytes of a model id in a path, percent-encoded.
+/// Maximum bytes of a percent-encoded model id in a path.
 const PATH_ID_MAX: usize = 1024;
 
-/// Body for an endpoint that takes no request body. `head`: the bytes of the request's head.
+/// Returns the body for an endpoint without a request body. `head`: the bytes of the request's head.
 pub(crate) fn body(
     request: &Request,
     endpoint: Endpoint,
@@ -71,8 +71,8 @@ pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
     }
 }
 
-/// Adapts an error for Codex if a quota or budget is used up, and adds a header for it. Codex shows its user the owner
-/// of the period and its end only in these places; for other errors it shows its own text, or none.
+/// Adapts an error for Codex if a quota or budget is used up, and adds a header for it. Codex shows the owner and the
+/// end of the period only in these places. For other errors it shows its own text, or none.
 #[cold]
 pub(crate) fn tell_codex(refusal: &Refusal, words: &mut ErrorWords<'_>, header: &mut Vec<u8>) {
     let is_spent = refusal.limit.is_some_and(LimitKind::is_of_period);

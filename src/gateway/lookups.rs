@@ -1,6 +1,6 @@
-//! Looks up keys that this process does not know although their checksum is right: one may have been issued a moment
-//! ago, so the ledger is asked before the key is refused. Owns the requests that wait for a key, the time of the next
-//! question to the ledger, and the keys that do not exist. Must never know the content of a request. Called by `drive`.
+//! Looks up keys that this process does not know although their checksum is right: a key may have just been issued, so
+//! the ledger is asked before it is refused. Owns the requests that wait for a key, the time of the next request to the
+//! ledger, and the keys that do not exist. Must never know the content of a request. Called by `drive`.
 
 use super::ids::ExchangeId;
 use super::orders::{Order, OrderSink};
@@ -18,15 +18,15 @@ pub(crate) struct Lookups {
     waiting: BTreeMap<KeyId, Vec<ExchangeId>>,
     /// Number of waiting requests.
     requests: usize,
-    /// Ids that the ledger has not been asked for yet, the oldest first.
+    /// Ids not yet sent to the ledger, oldest first.
     next: VecDeque<KeyId>,
-    /// When the ledger may be asked again.
+    /// Earliest time of the next request to the ledger.
     free: Mono,
-    /// Time at which the ledger is asked; `NEVER` if no id is pending.
+    /// Time of the next request to the ledger; `NEVER` if no id is pending.
     due: Mono,
     /// Ids that do not exist.
     absent: BTreeSet<KeyId>,
-    /// Expiry times of these ids, the oldest first.
+    /// Expiry times of these ids, oldest first.
     ends: VecDeque<(Mono, KeyId)>,
 }
 
@@ -67,13 +67,13 @@ impl Lookups {
         self.ask(now, orders);
     }
 
-    /// Time of the next question to the ledger.
+    /// Time of the next request to the ledger.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
         self.due
     }
 
-    /// Asks the ledger for the ids that have been added since the last lookup, if it may be asked again.
+    /// Sends the ledger the ids added since the last look-up, if that is allowed yet.
     pub(crate) fn ask(&mut self, now: Mono, orders: &mut OrderSink) {
         if now < self.due {
             return;
@@ -84,7 +84,7 @@ impl Lookups {
         self.due = if self.next.is_empty() { Mono::NEVER } else { self.free };
     }
 
-    /// Handles the ledger's answer or failure: returns the requests that waited. Some may have ended meanwhile.
+    /// Handles the ledger's answer or failure: returns the requests that waited. Some may have ended in the meantime.
     pub(crate) fn answered(&mut self, id: &KeyId) -> Vec<ExchangeId> {
         let waited = self.waiting.remove(id).unwrap_or_default();
         self.requests -= waited.len();

@@ -32,7 +32,7 @@ impl ModelCounts {
     }
 }
 
-/// Use and times of one admitted request.
+/// Usage and times of one admitted request.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Taken {
     pub(crate) usage: Usage,
@@ -44,15 +44,15 @@ pub(crate) struct Taken {
     pub(crate) events: Option<(u64, u64)>,
 }
 
-/// The phases of a request whose time is measured.
+/// The measured phases of a request.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Timed {
     /// From the end of the head to the end of the body.
     Body,
-    /// From the end of the body, without waiting for slots, until the request has been sent to the provider: name,
-    /// connection, TLS, sending.
+    /// From the end of the body, without waiting for slots, until the request has been sent to the provider: name
+    /// resolution, connection, TLS, sending.
     Send,
-    /// From there to the provider's first byte.
+    /// From there to the first byte from the provider.
     Wait,
     /// From there to the end of the answer.
     Relay,
@@ -95,11 +95,11 @@ pub(crate) struct Gauges {
     pub(crate) turned_away: u64,
     /// Budgets of groups.
     pub(crate) budgets: Vec<(Arc<str>, BudgetStatus)>,
-    /// Values of the system about the process.
+    /// The system's values for the process.
     pub(crate) process: ProcessVitals,
 }
 
-/// True if two models share the string of their name, as they do until a reload. Comparing the bytes of every name
+/// True if two models share the string of their name, as they do until a reload. A comparison of names byte by byte
 /// would make each request pay for all models.
 #[inline]
 fn is_same_model(counted: &Option<Arc<str>>, model: Option<&Arc<str>>) -> bool {
@@ -137,7 +137,7 @@ impl Stats {
         }
     }
 
-    /// Counts use and times of one admitted request.
+    /// Counts usage and times of one admitted request.
     pub(crate) fn taken(&mut self, model: &Arc<str>, taken: &Taken) {
         let entry = self.model(model);
         let usage = &taken.usage;
@@ -147,7 +147,7 @@ impl Stats {
         entry.request.observe(&ANSWERS, taken.micros);
         if let Some((first, rest)) = taken.events {
             entry.first_event.observe(&ANSWERS, first);
-            // A stream that arrived at once has no rate.
+            // A stream that arrived all at once has no rate.
             if rest >= RATE_MICROS_MIN && usage.out > 0 {
                 entry.rate.observe(&RATES, usage.out.saturating_mul(1_000_000_000) / rest);
             }

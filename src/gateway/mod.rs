@@ -1,14 +1,15 @@
-//! The sans-I/O core: connects HTTP, the dialects and the policy. [`Gateway`] owns every connection's state and every
-//! buffer; the driver calls the methods of [`Core`] and performs the actions that they return. No sockets, no clocks,
-//! no threads; nothing here may block.
+//! The sans-I/O core: connects HTTP, the API formats and the policy. [`Gateway`] owns every connection's state and
+//! every buffer; the driver calls the methods of [`Core`] and performs the actions that they return. No sockets, no
+//! clocks, no threads; nothing here may block.
 //!
 //! Three state machines and a driver: `client` (the lifetime of a TCP connection), `exchange` (the lifetime of a
 //! request) and `provider` (the lifetime of a connection to a provider) receive events and return effects; only `drive`
 //! knows two of them. Everything else, from the configuration to the counters, is in `cx`.
 //!
-//! The path of a request: a head and a body from `client` → `exchange::authorize` (may it pass) → `exchange::reserve`
-//! (model, reservation) → `exchange::attempt` (which target, which connection) → `provider` (the request out, the
-//! answer in) → `exchange::stream` or `exchange::reply` (the answer to the client) → `exchange::finish` (its one end).
+//! The path of a request: a head and a body from `client` → `exchange::authorize` (is it permitted) →
+//! `exchange::reserve` (model, reservation) → `exchange::attempt` (which target, which connection) → `provider` (the
+//! request out, the answer in) → `exchange::stream` or `exchange::reply` (the answer to the client) →
+//! `exchange::finish` (its only end).
 
 mod access_log;
 mod admin;
@@ -70,12 +71,12 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Inputs of the gateway besides its configuration.
+/// Inputs of the gateway in addition to its configuration.
 #[derive(Debug, Default)]
 pub struct Start {
     /// Entropy for ids and hashing; a fixed one makes a run repeatable.
     pub seed: [u8; 32],
-    /// Secret from the ledger that users and conversations are hashed with.
+    /// Secret from the ledger, used to hash users and conversations.
     pub hash_key: HashKey,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     pub client_listeners: usize,
@@ -85,24 +86,23 @@ pub struct Start {
     pub descriptors: Option<usize>,
     /// All keys.
     pub keys: Keys,
-    /// Usage that was settled per key, path and UTC day (its first moment), since the beginning of the longest period,
+    /// Usage settled per key, path and UTC day (its first moment), since the beginning of the longest period,
     /// preferably for the last [`crate::policy::meter::DAYS_KEPT`] days.
     pub days: Vec<Past>,
     /// Requests since the beginning of the longest window. Their usage is in `days` too.
     pub recent: Vec<Past>,
-    /// When the newest usage record was admitted; the clock must not be more than five minutes behind it.
+    /// Time of admission of the newest usage record; the clock must not be more than five minutes behind it.
     pub newest: Unix,
     /// Build date; the clock must not be more than five minutes behind it either.
     pub built: Unix,
     /// Requests that a predecessor still serves; `None` if there is no predecessor.
     pub running: Option<Vec<Running>>,
-    /// Reads the system's data about this process at every read of the metrics; must not block. `None`: no such
-    /// metrics.
+    /// Reads the system's data about this process whenever metrics are read; must not block. `None`: no such metrics.
     pub process: Option<fn() -> ProcessVitals>,
-    /// A monotonic clock that is read at each admission by a grant of the shared ledger: the time of the present call
-    /// is too old for that, since the process may have been stopped. `None`: there are no grants.
+    /// A monotonic clock, read at each admission by a grant of the shared ledger: the time of the current call is too
+    /// old for that, since the process may have been suspended. `None`: there are no grants.
     pub watch: Option<fn() -> Mono>,
-    /// Bytes in one piece above which work is given to a helper thread; `None` for `limits::WORK_MIN`.
+    /// Bytes in one piece above which a job goes to a helper thread; `None` for `limits::WORK_MIN`.
     pub work_min: Option<usize>,
 }
 
@@ -111,7 +111,7 @@ pub struct Start {
 pub struct Past {
     /// Key that used it.
     pub key: KeyId,
-    /// The path of groups that it was admitted under, see [`crate::policy::row::Row::group`].
+    /// The path of groups under which it was admitted, see [`crate::policy::row::Row::group`].
     pub group: Arc<str>,
     /// Time of use.
     pub at: Unix,
@@ -119,10 +119,10 @@ pub struct Past {
     pub used: Amount,
 }
 
-/// Work that is left in the present call.
+/// Remaining work of the current call.
 #[derive(Debug)]
 enum Next {
-    /// Process the input behind the answer that a client has received.
+    /// Process the input after an answered request.
     Advance(ClientId),
     /// Deliver this event to an exchange.
     Tell(ExchangeId, ExchangeEvent<'static>),
@@ -140,12 +140,12 @@ pub struct Gateway {
     /// See [`Start::process`].
     process: Option<fn() -> ProcessVitals>,
     timers: Timers,
-    /// The worklist of the present call.
+    /// The worklist of the current call.
     queue: VecDeque<Next>,
     dirty: Vec<Conn>,
-    /// Clients whose pipelined requests wait until other connections have been served, each once.
+    /// Clients whose pipelined requests wait until other connections have been served; each only once.
     paused: VecDeque<ClientId>,
-    /// The one of them that is being served.
+    /// The one being served.
     resumed: Option<ClientId>,
     /// Number of walks over all clients, for [`Vitals`]: the cost of an event must not grow with their number.
     walks: u64,
@@ -217,12 +217,12 @@ impl Gateway {
         drain.min(others).min(keys_and_clock).min(self.cx.recorder.due())
     }
 
-    /// True if it has ended because a newer version must be started in its place.
+    /// True if it has stopped because a newer version must be started instead.
     pub fn is_outgrown(&self) -> bool {
         self.cx.lifecycle.outgrown
     }
 
-    /// Numbers of everything in use at the moment.
+    /// Counts everything currently in use.
     pub fn vitals(&self) -> Vitals {
         Vitals {
             clients: self.clients.len(),
@@ -271,13 +271,13 @@ pub struct Vitals {
     pub holds: usize,
     /// Attempts that count as in flight at their targets.
     pub flying: usize,
-    /// The most of them at one target.
+    /// Maximum number of attempts in flight at one target.
     pub flying_most: usize,
     /// Requests that wait for slots.
     pub queued: usize,
-    /// Bytes of buffer lent.
+    /// Bytes of buffers lent.
     pub buffered: usize,
-    /// Bytes of buffer reserved for bodies that have not arrived.
+    /// Bytes of buffers reserved for bodies that have not arrived.
     pub promised: usize,
     /// Entries of the timer heap, stale ones included.
     pub timers: usize,
@@ -305,9 +305,9 @@ impl Core for Gateway {
         Some(client_conn(id))
     }
 
-    /// True if new clients are accepted. Under memory pressure none are: the remaining buffers are for the connected
-    /// clients. One key alone cannot cause that. While a successor takes over, new clients wait for the result. The
-    /// admin listener always accepts.
+    /// True if new clients are accepted. Under memory pressure none are: the remaining buffers are for connected
+    /// clients. One key alone cannot cause that. During a hand-over, new clients wait for its result. The admin
+    /// listener always accepts.
     fn wants_clients(&self, listener: usize) -> bool {
         let is_open = self.cx.gate == Gate::Open && !self.cx.lifecycle.handover.holds_clients_back();
         listener >= self.client_listeners || is_open
@@ -551,7 +551,7 @@ impl Core for Gateway {
         for id in alone {
             drop(self.exchanges.remove(id));
         }
-        // An exchange that was being moved during the panic is gone, and its reservation with it.
+        // An exchange that was being moved during the panic is lost, and its reservation with it.
         let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.hold());
         let live: Vec<_> = own.chain(self.cx.lifecycle.inheritance.holds()).map(Hold::id).collect();
         for (key, lease) in self.cx.meter.reclaim(|id| live.contains(&id)) {

@@ -1,10 +1,10 @@
-//! Work that would block the loop too long: reading or translating input larger than `limits::WORK_MIN` in one piece.
-//! It leaves as an order, with everything it needs; a helper thread (or a test) runs it; it returns as a
-//! `Notice::Worked`. Meanwhile its exchange waits, its provider is not read, and every other exchange continues.
+//! Work that would block the event loop too long: reading or translating input larger than `limits::WORK_MIN` in one
+//! piece. It leaves as a command with everything it needs; a helper thread (or a test) runs it; it returns as a
+//! `Notice::Worked`. In the meantime its exchange waits, its provider is not read, and every other exchange continues.
 //!
 //! Storage is moved with the work and stays counted: the work's own pool starts with the lent bytes, which are counted
-//! again when it returns, even if its exchange no longer waits for it. A key pays for its work until then: by the
-//! promise of its exchange while that waits, otherwise as bytes that are leaving (`gateway::helpers`).
+//! again when it returns, even if its exchange no longer waits for it. Until then the work is charged to its key: by
+//! the promise of its exchange while that waits, otherwise as leaving bytes (`gateway::helpers`).
 
 use super::ids::ExchangeId;
 use super::provider::request::OutgoingRequest;
@@ -87,15 +87,15 @@ impl OwnedIdentity {
 pub(crate) enum OffloadTask {
     /// Large blocks of memory, to be given back to the system.
     Discard(Vec<Vec<u8>>),
-    /// Translate a complete answer of a provider of shape `from` for a client of shape `to`.
+    /// Translate a complete answer of a provider of format `from` for a client of format `to`.
     Reply { body: Buf, from: Dialect, to: Dialect, state: TranslationState, chunked: bool },
-    /// Translate a request of shape `from` for a provider of another one.
+    /// Translate a request of format `from` for a provider of another format.
     Request { body: Lent, draft: Box<OutgoingRequest>, from: Dialect, target: Box<OwnedTarget> },
     /// Read a piece of a stream whose current event is large.
     Events { stream: Box<SseStream>, data: Buf },
-    /// A complete response of a provider of shape `from` in the place of a stream.
+    /// Read a complete response of a provider of format `from` that arrived instead of a stream.
     Unstreamed { stream: Box<SseStream>, body: Buf, from: Dialect },
-    /// The end of a stream that leaves a large event without its empty line.
+    /// Read the end of a stream whose last, large event lacks its empty line.
     LastEvent { stream: Box<SseStream> },
 }
 
@@ -104,7 +104,7 @@ pub(crate) enum OffloadTask {
 pub(crate) enum Product {
     /// The answer as it is sent, with the end of its one chunk if it is chunked.
     Reply { read: Result<ObservedUsage, Rejected>, out: Buf },
-    /// The message that was lent, and the request for the provider.
+    /// The lent message, and the request for the provider.
     Request { body: Lent, draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
     /// The events of a piece.
     Events { stream: Box<SseStream>, out: Vec<u8>, fed: Result<Fed, StreamFault> },
@@ -113,7 +113,7 @@ pub(crate) enum Product {
 }
 
 impl Work {
-    /// A task with a part of `pool`: storage of `lent` bytes.
+    /// Takes storage of `lent` bytes from `pool` for a task.
     pub(super) fn new(
         of: JobOwner,
         (pool, lent): (&mut Pool, usize),
@@ -204,7 +204,7 @@ fn run(task: OffloadTask, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> O
 const REPLY_MORE: usize = 4096;
 
 impl FinishedJob {
-    /// The exchange that gave the job away, and the number under which it waits.
+    /// Returns the exchange that gave the job away, and the job's number.
     pub(crate) fn owner(&self) -> (ExchangeId, u64) {
         (self.ticket.exchange, self.ticket.serial)
     }
@@ -214,14 +214,15 @@ impl FinishedJob {
         self.ticket.key
     }
 
-    /// Counts the storage of the job in `into` again, and returns the result of the task.
+    /// Counts the job's storage in `into` again, and returns the result of the task.
     pub(crate) fn take(self, into: &mut Pool) -> Option<Product> {
         let FinishedJob { mut ticket, product } = self;
         into.reunite(&mut ticket.pool, ticket.lent);
         product
     }
 
-    /// Drops the result, since the exchange has ended meanwhile, or begun another attempt: only the storage counts.
+    /// Drops the result, since the exchange has ended in the meantime or begun another attempt; only the storage
+    /// counts.
     pub(crate) fn discard(self, into: &mut Pool) {
         let FinishedJob { mut ticket, product } = self;
         let pool = &mut ticket.pool;
@@ -238,7 +239,7 @@ impl FinishedJob {
     }
 }
 
-/// A job that a helper thread has.
+/// A job in a helper thread.
 #[derive(Debug)]
 pub(super) struct RunningJob {
     pub(super) serial: u64,
@@ -248,7 +249,7 @@ pub(super) struct RunningJob {
     pub(super) alone: bool,
 }
 
-/// Jobs that helper threads have: at most one for each exchange, and blocks that are being freed.
+/// Jobs in helper threads: at most one for each exchange, and blocks being freed.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
     pub(super) pieces: Vec<RunningJob>,

@@ -19,7 +19,7 @@ pub enum Order {
     Rows(Vec<Row>),
     /// Complete log lines, newline-terminated JSON.
     Log(Vec<u8>),
-    /// Spans in JSON, a line each, for the collector of this configuration. [`Notice::Spans`] reports lost ones.
+    /// Spans in JSON, one per line, for the collector of this configuration. [`Notice::Spans`] reports lost ones.
     Spans(Arc<Config>, Vec<u8>),
     /// Alerts to be delivered as the present configuration says, or only that configuration. The thread that delivers
     /// them sends [`Notice::LookForTrouble`] every few seconds.
@@ -27,68 +27,69 @@ pub enum Order {
     /// Questions for the shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over are
     /// written first.
     Asks(Vec<Ask>),
-    /// Leases of the shared ledger that are given back without a row.
+    /// Leases of the shared ledger that are returned without a row.
     Releases(Vec<Release>),
     /// Uses of grants of the shared ledger. Rows of the same hand-over are written after them.
     Uses(Vec<Use>),
-    /// Look up unknown keys in the ledger at once; answered by one or more [`Notice::LookedUp`].
+    /// Look up unknown keys in the ledger immediately; answered by one or more [`Notice::LookedUp`].
     LookUp(Vec<KeyId>),
-    /// A job too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
+    /// A job that takes too long for the event loop: to be [run](Work::run) elsewhere and answered by
+    /// [`Notice::Worked`].
     Work(Box<Work>),
     /// Answer a request to the admin listener; answered by [`Notice::Desk`].
     Desk(Box<DeskAsk>),
-    /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
+    /// Read the configuration again; with the one in use. Answered by [`Notice::Reloaded`].
     Reload(Arc<Config>),
-    /// Read a secret from its origin again, since a provider refuses the present one. Answered by
+    /// Read a secret from its source again, because a provider refuses the current one. Answered by
     /// [`Notice::SecretTold`].
     Renew(Origin),
-    /// Ask a provider for its models. Answered by [`Notice::Listed`].
+    /// Request a provider's models. Answered by [`Notice::Listed`].
     List(ListingAsked),
     /// Give the ledger to the successor, with the requests still served here; later rows are kept for it. Answered by
     /// [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
     HandOver(Vec<Running>),
-    /// Let the successor serve, which continues these counters, and pass rows on to it.
+    /// Let the successor serve and continue these counters, and pass rows on to it.
     LetServe(Box<Counters>),
     /// Pass on later counts to the successor.
     Counted(Box<Counters>),
     /// End the successor, and take back the ledger if it was given away; later rows are written to it. Answered by
     /// [`Notice::SuccessorGone`].
     TakeBack,
-    /// Report to the predecessor that so many more of its rows are committed.
+    /// Report to the predecessor how many more of its rows are committed.
     Acknowledge(u64),
 }
 
-/// Orders of one hand-over: for each frequent kind there is one, with everything in it.
+/// Commands for one hand-over to the threads: each frequent kind has one command with all its contents.
 #[derive(Debug, Default)]
 pub(crate) struct OrderSink {
-    /// The orders, and others that are empty and only keep their storage.
+    /// The commands, some of them empty, which only keep their storage.
     orders: Vec<Order>,
-    /// True if an order has been given since the last hand-over.
+    /// True if a command has been added since the last hand-over.
     is_given: bool,
 }
 
 impl OrderSink {
-    /// True if there is an order to be handed over.
+    /// True if a command is pending.
     #[inline]
     pub(crate) fn is_given(&self) -> bool {
         self.is_given
     }
 
-    /// The vector for a hand-over.
+    /// Returns the vector for a hand-over.
     #[inline]
     pub(crate) fn hand_over(&mut self) -> &mut Vec<Order> {
         self.is_given = false;
         &mut self.orders
     }
 
-    /// All orders, to which one is about to be added.
+    /// Returns all commands, to which one is about to be added.
     #[inline]
     fn all(&mut self) -> &mut Vec<Order> {
         self.is_given = true;
         &mut self.orders
     }
 
-    /// Adds an order.
+    /// Adds a command.
     pub(crate) fn push(&mut self, order: Order) {
         self.all().push(order);
     }
@@ -103,7 +104,7 @@ impl OrderSink {
         self.push(Order::Rows(vec![row]));
     }
 
-    /// Adds a question for the shared ledger.
+    /// Adds an admission to request from the shared ledger.
     pub(crate) fn ask(&mut self, ask: Ask) {
         for order in self.all() {
             if let Order::Asks(asks) = order {
@@ -120,11 +121,11 @@ impl OrderSink {
                 return uses.push(one);
             }
         }
-        // In front of the rows, which give back what was taken.
+        // Before the rows, which release the leases taken.
         self.orders.insert(0, Order::Uses(vec![one]));
     }
 
-    /// Gives back a lease that no row will give back.
+    /// Returns a lease that no row returns.
     pub(crate) fn give_back(&mut self, release: Release) {
         for order in self.all() {
             if let Order::Releases(releases) = order {
@@ -161,7 +162,7 @@ impl OrderSink {
         self.push(Order::Spans(config.clone(), lines));
     }
 
-    /// Removes a request from the running ones: its row has been given in the event-loop iteration that hands over.
+    /// Removes a request from the running ones: its row has been added in the event-loop iteration that hands over.
     pub(crate) fn not_running(&mut self, request: &[u8; 16]) {
         for order in &mut self.orders {
             if let Order::HandOver(running) = order {
@@ -189,7 +190,7 @@ pub struct Listing {
     pub epoch: u32,
     /// `provider` of the request.
     pub provider: usize,
-    /// The list, or why there is none.
+    /// The list, or the reason why there is none.
     pub list: Result<List, NoList>,
 }
 
@@ -202,7 +203,7 @@ pub struct List {
     pub skipped: Option<(usize, String)>,
 }
 
-/// Failure to get a list.
+/// Failure to obtain a list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoList {
     /// Reason.
@@ -225,45 +226,46 @@ pub enum Reloaded {
     Refused(Vec<String>),
 }
 
-/// News from a helper thread.
+/// Notification from a helper thread.
 #[derive(Debug)]
 pub enum Notice {
     /// Changes of the keys in the ledger.
     Keys(KeyNews),
-    /// So many more rows are committed.
+    /// Number of further rows committed.
     Committed(u64),
     /// The shared ledger has answered.
     Answered(AskAnswer),
-    /// The ledger revokes this host's grants in an account, which another host needs: the key of this id, or the group
-    /// of this name behind an `@`.
+    /// The ledger revokes this host's grants in an account, which another host needs: the key with this id, or, after
+    /// an `@`, the group with this name.
     CalledIn(String),
-    /// An operator has reset the shared ledger: nothing has been used yet.
+    /// An operator has reset the shared ledger: its counts start at zero.
     BegunAnew,
-    /// Answers of the ledger about keys that were looked up.
+    /// Answers of the ledger about looked-up keys.
     LookedUp(Vec<(KeyId, KeyAnswer)>),
-    /// Newest usage record that the ledger knows.
+    /// Newest usage record known to the ledger.
     Newest {
         /// Time of its admission.
         at: Unix,
-        /// An operator has accepted the present time: earlier records do not count any more.
+        /// An operator has accepted the current time: earlier records no longer count.
         accepted: bool,
     },
-    /// The ledger cannot be written, and why; admission stops.
+    /// The ledger cannot be written, with the reason; admission stops.
     StoreFailed(String),
-    /// A successor of a newer version has changed the ledger and has died: why it cannot be read here any more.
+    /// A successor of a newer version has changed the ledger and died; with the reason why the ledger cannot be read
+    /// any more.
     StoreOutgrown(String),
     /// The ledger can be written again.
     StoreRecovered,
-    /// So many spans have been lost. If the state is new: why the collector does not accept them, or that it does
-    /// again.
+    /// Number of lost spans. If the state has changed: the reason why the collector does not accept them, or that it
+    /// does again.
     Spans(u64, Option<Result<(), String>>),
     /// It is time to look if a target or the ledger gives reason for an alert.
     LookForTrouble,
     /// A job is done.
     Worked(FinishedJob),
-    /// A request to the admin listener has its answer.
+    /// A request to the admin listener has been answered.
     Desk(Box<DeskAnswer>),
-    /// Value of a provider's secret from its file or program, or why there is none.
+    /// Value of a provider's secret from its file or program, or the reason why there is none.
     SecretTold(Origin, Result<String, String>),
     /// A provider has been asked for its models.
     Listed(Listing),
@@ -273,13 +275,13 @@ pub enum Notice {
     SuccessorReady,
     /// The successor has the ledger, and waits for [`Order::LetServe`].
     SuccessorTaken,
-    /// The successor is gone, or cannot continue; why, for the log.
+    /// The successor is gone, or cannot continue; with the reason, for the log.
     SuccessorFailed(String),
     /// The successor has ended, and the ledger and the counters are back.
     SuccessorGone,
     /// The predecessor has settled a request.
     Inherited(Row),
-    /// Counts of the predecessor since it let this process serve.
+    /// Counts of the predecessor since this process began to serve.
     Counted(Box<Counters>),
     /// The predecessor has ended.
     PredecessorLeft,

@@ -1,4 +1,4 @@
-//! Plan and groups of each key in the present configuration. Looked up by name once; reports missing ones, and counts
+//! Plan and groups of each key in the current configuration. Looked up by name once; reports missing ones, and counts
 //! nothing.
 
 use crate::base::time::Unix;
@@ -9,8 +9,8 @@ use crate::policy::plan::Plan;
 use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
 
-/// Plan of each key and its groups, looked up by name once for each kind of keys: when a kind is new, and when the
-/// configuration is loaded.
+/// Plan and groups of each key, looked up by name once per kind of keys: when the kind is new, and when a configuration
+/// is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct KeyPlans {
     by_kind: Vec<KeyPlace>,
@@ -22,7 +22,7 @@ struct KeyPlace {
     /// Index into the configuration's plans; [`NO_PLAN`] or [`NO_GROUP`].
     plan: u32,
     path: PathIx,
-    /// The plan with the key's own limits in it.
+    /// The plan with the key's own limits.
     own: Option<Box<Plan>>,
 }
 
@@ -61,7 +61,7 @@ impl KeyPlans {
         }
     }
 
-    /// A key with its plan and its groups, or the one that is not configured.
+    /// Returns a key with its plan and groups, or the name that is not configured.
     #[inline]
     pub(crate) fn of<'a>(&'a self, key: KeyIx, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Missing> {
         let place = keys.kind_of(key).and_then(|kind| self.by_kind.get(kind.0 as usize)).ok_or(Missing::Plan)?;

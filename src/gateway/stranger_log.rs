@@ -1,6 +1,6 @@
-//! Limits log lines of requests without a valid key: such requests cost nothing, so that anyone could fill a disk by
-//! them. Within any second at most [`STRANGER_LINES_PER_SECOND`] are written. Further lines are counted, and reported
-//! in one line a second.
+//! Limits log lines of requests without a valid key: such requests are free, so anyone could fill a disk with them. At
+//! most [`STRANGER_LINES_PER_SECOND`] are written within any second. Further lines are counted, and reported in one
+//! line per second.
 
 use crate::base::limits::STRANGER_LINES_PER_SECOND;
 use crate::base::time::Mono;
@@ -12,11 +12,11 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Such lines within the last second.
 #[derive(Debug, Default)]
 pub(crate) struct StrangerLog {
-    /// When lines were written, the oldest first; at most [`STRANGER_LINES_PER_SECOND`].
+    /// Times of written lines, oldest first; at most [`STRANGER_LINES_PER_SECOND`].
     written: VecDeque<Mono>,
     /// Lines that were not written and are not reported yet.
     suppressed: u64,
-    /// When they are reported.
+    /// Time of that report.
     due: Mono,
 }
 
@@ -44,7 +44,7 @@ impl StrangerLog {
         std::mem::take(&mut self.suppressed)
     }
 
-    /// When the unwritten lines are reported; `NEVER` if there are none.
+    /// Time at which suppressed lines are reported; `NEVER` if there are none.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
         if self.suppressed == 0 { Mono::NEVER } else { self.due }
@@ -55,7 +55,7 @@ impl StrangerLog {
 mod tests {
     use super::*;
 
-    /// Requests every millisecond, with pauses before and across the borders of seconds.
+    /// Requests every millisecond, with pauses before and across the boundaries of seconds.
     #[test]
     fn any_second_has_at_most_so_many_lines() {
         let mut log = StrangerLog::default();

@@ -1,4 +1,4 @@
-//! Tests of the whole core that need its inside: panics, pipelined requests, shares of keys.
+//! Tests of the whole core that need its internals: panics, pipelined requests, shares of keys.
 
 use super::*;
 use crate::policy::config::Source;
@@ -20,7 +20,7 @@ fn gateway() -> (Gateway, String) {
     (gateway, keys.remove(0))
 }
 
-/// A gateway with so many keys, and those keys.
+/// A gateway with `count` keys, and those keys.
 fn gateway_of(config: &str, count: u8, descriptors: Option<usize>) -> (Gateway, Vec<String>) {
     let issued: Vec<_> = (7..7 + count).map(|byte| issue("tg_", |out| out.fill(byte))).collect();
     let record = |issued: &Issued| KeyRecord {
@@ -62,7 +62,7 @@ fn an_exchange_that_a_panic_has_lost_leaves_no_promise_and_no_charge_behind() {
         .collect();
     let both = gateway.vitals().promised;
     assert!(both > 1_900_000, "{both}");
-    // As if the panic had come while the exchange and a buffer were on their way from one place to the next.
+    // As if the panic had occurred while the exchange and a buffer were being moved.
     let mut on_its_way = crate::base::buf::Buf::default();
     on_its_way.push(&mut gateway.cx.pool, &[7; 10_000]);
     drop(on_its_way);
@@ -88,7 +88,7 @@ fn model_asked(key: &str, name: &str) -> String {
     format!("GET /v1/models/{name} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\r\n")
 }
 
-/// Names of the models that the answers of a client are about, in their order.
+/// Names of the models in the answers to a client, in order.
 fn models_answered(gateway: &Gateway, conn: Conn) -> Vec<usize> {
     let text = String::from_utf8_lossy(gateway.unsent(conn)).into_owned();
     text.split("`nope-").skip(1).map(|rest| rest.split('`').next().unwrap().parse().unwrap()).collect()
@@ -150,7 +150,7 @@ fn a_client_that_goes_or_panics_leaves_no_pipelined_request_behind() {
     conns.iter().for_each(|conn| gateway.bytes(*conn, all.as_bytes(), now()));
     gateway.closed(conns[0], Ending::Broken, now());
     assert_eq!(gateway.paused.iter().copied().collect::<Vec<_>>(), [client_id(conns[1])]);
-    // As if the panic had come in the middle of its requests.
+    // As if the panic had occurred in the middle of its requests.
     gateway.resumed = gateway.paused.pop_front();
     gateway.panicked(None, now());
     assert_eq!((gateway.vitals().clients, gateway.paused.len(), gateway.resumed), (0, 0, None));

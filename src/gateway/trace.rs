@@ -1,4 +1,4 @@
-//! The trace that a request is part of: its caller and its spans here. Data, and its form in headers and the log line;
+//! The trace that a request belongs to: its caller and its own spans. Data, and its form in headers and the log line;
 //! begun and filled in by `exchange`, which writes the spans. A request has none if its caller names none and none is
 //! exported.
 
@@ -40,13 +40,13 @@ pub(crate) struct Tried {
 }
 
 impl Trace {
-    /// A new trace: its id is that of the request, which is random. `records`: it is sampled.
+    /// Returns a new trace whose id is that of the request, which is random. `records`: it is sampled.
     pub(crate) fn fresh(request: [u8; 16], records: bool) -> Trace {
         let (flags, state) = (u8::from(records) * SAMPLED, Box::default());
         Trace { id: request, parent: None, flags, state, records, request, attempts: Vec::new(), finish: Vec::new() }
     }
 
-    /// The trace that a caller's `head` names, if it is well-formed. `exports`: it is recorded if the caller's is.
+    /// Returns the trace named in a caller's `head`, if well-formed. `exports`: it is recorded if the caller's is.
     pub(crate) fn of_caller(head: &[u8], request: [u8; 16], exports: bool) -> Option<Trace> {
         let TraceParent { trace, span, flags } = trace::caller(head)?;
         let records = exports && flags & SAMPLED != 0;
@@ -59,7 +59,7 @@ impl Trace {
         mix_bytes(attempt.into(), &self.request).max(1).to_be_bytes()
     }
 
-    /// An attempt begins.
+    /// Begins an attempt.
     pub(crate) fn begins(&mut self, number: u8, target: u32, now: Mono) {
         self.attempts.push(Tried { number, target, begun: now, failed: None });
     }

@@ -22,14 +22,14 @@ pub(crate) enum AdminRole {
     Writer(ChangeAuthor),
 }
 
-/// Returns the permissions of the caller of a request with this head. `reach`: who can connect to the listening socket,
-/// whatever the configuration permits.
+/// Returns the permissions of the caller of a request with this head. `reach`: the clients that can connect to the
+/// listening socket, whatever the configuration permits.
 pub(crate) fn role(head: &RequestHead, bytes: &[u8], reach: Option<Reach>, server: &Server) -> AdminRole {
     if reach == Some(Reach::Owner) {
         return AdminRole::Writer(ChangeAuthor::Socket);
     }
     let shown = bearer_token(head.field(HeaderField::Authorization).of(bytes));
-    // Compared as digests, so that the time taken reveals nothing of the token.
+    // Compared as digests, so that the duration reveals nothing of the token.
     let is =
         |token: &Option<Secret>| token.as_ref().is_some_and(|token| sha256(shown) == sha256(token.expose().as_bytes()));
     if is(&server.admin_write_token) {
@@ -59,8 +59,8 @@ pub(crate) fn host<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     if is_port { name } else { "" }
 }
 
-/// True if that name is one of ours: an address, `localhost` or a configured name. A page elsewhere can make its own
-/// name resolve to this host, and the browser would then take it for ours; it cannot do so with these names.
+/// True if that name is Tollgate's: an address, `localhost` or a configured name. A malicious page could make its own
+/// name resolve to this host, so that a browser would treat this host as the page's; it cannot do so with these names.
 pub(crate) fn knows_host(host: &str, reach: Option<Reach>, server: &Server) -> bool {
     reach == Some(Reach::Owner)
         || host.parse::<IpAddr>().is_ok()

@@ -25,7 +25,7 @@ const CHANGES_MAX: usize = ADMIN_CONNECTIONS;
 /// Caller: a host, with a token or without one.
 pub(crate) type AdminCaller = (PeerKey, bool);
 
-/// Kind of load of a question to a helper thread until it is answered, even if its caller has left.
+/// Kind of load of a job for a helper thread, until it is done, even if its caller has left.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Load {
     /// Change. It waits only for other changes.
@@ -97,11 +97,11 @@ pub(crate) struct IncomingRequest {
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     waiting: Vec<Waiting>,
-    /// Questions that the helper threads have not answered.
+    /// Jobs that the helper threads have not finished.
     under_way: Vec<Load>,
 }
 
-/// Question to a helper thread.
+/// Job for a helper thread.
 #[derive(Debug)]
 pub struct DeskAsk {
     pub(crate) client: ClientId,
@@ -130,7 +130,7 @@ pub struct DeskAnswer {
     pub(crate) status: u16,
     /// Body, or the error.
     pub(crate) body: Result<Vec<u8>, String>,
-    /// Issued key: its first request needs no look-up here.
+    /// Issued key, so that its first request needs no look-up.
     pub(crate) issued: Option<Box<KeyRecord>>,
 }
 
@@ -172,7 +172,7 @@ impl Desk {
         Some(self.waiting.swap_remove(at))
     }
 
-    /// Counts one more question; false if too many are pending.
+    /// Counts one more job; false if too many are pending.
     pub(crate) fn takes(&mut self, load: Load) -> bool {
         let count = |fits: &dyn Fn(&Load) -> bool| self.under_way.iter().filter(|one| fits(one)).count();
         let takes = match load {
@@ -189,7 +189,7 @@ impl Desk {
         takes
     }
 
-    /// Removes a question that is answered, or cannot be.
+    /// Removes a job that is done or was dropped.
     pub(crate) fn done(&mut self, load: Load) {
         if let Some(at) = self.under_way.iter().position(|one| *one == load) {
             self.under_way.swap_remove(at);

@@ -1,11 +1,11 @@
-//! Totals of every minute of the last hour, as differences of the counters that `/metrics` shows: a request costs
-//! nothing more. Called at the end of each minute and by readers.
+//! Totals of every minute of the last hour, as differences of the counters in `/metrics`, at no extra cost per request.
+//! Called at the end of each minute and by readers.
 
 use crate::base::time::{Mono, Now, Unix};
 use crate::policy::counters::Stats;
 use std::time::Duration;
 
-/// Number of minutes that are summed up.
+/// Number of minutes kept.
 const MINUTES: usize = 60;
 const MINUTE_MS: u64 = 60_000;
 /// Status under which a request whose client left is counted.
@@ -58,7 +58,7 @@ impl Minute {
         }
     }
 
-    /// Requests that were not answered with success.
+    /// Number of requests that failed, were refused, or whose client left.
     pub(crate) fn errors(&self) -> u64 {
         self.refused + self.failed + self.left
     }
@@ -68,11 +68,11 @@ impl Minute {
 #[derive(Debug)]
 pub(crate) struct Minutes {
     closed: [Minute; MINUTES],
-    /// Totals at the beginning of the present minute.
+    /// Totals at the beginning of the current minute.
     base: Minute,
-    /// The present minute.
+    /// The current minute.
     open: u64,
-    /// When it ends.
+    /// End of the current minute.
     due: Mono,
 }
 
@@ -82,7 +82,7 @@ fn place_of(minute: u64) -> usize {
 }
 
 impl Minutes {
-    /// Counts from now on.
+    /// Starts counting at `now`.
     pub(crate) fn new(now: Now) -> Minutes {
         let mut minutes = Minutes {
             closed: [Minute::default(); MINUTES],
@@ -98,17 +98,17 @@ impl Minutes {
         self.due = now.mono.after(Duration::from_millis(MINUTE_MS - now.unix.0 % MINUTE_MS));
     }
 
-    /// When the present minute ends.
+    /// Returns the end of the current minute.
     pub(crate) fn due(&self) -> Mono {
         self.due
     }
 
-    /// Leaves out all that was counted so far: it is not of the present minute.
+    /// Excludes all earlier counts from the current minute.
     pub(crate) fn rebase(&mut self, stats: &Stats) {
         self.base = Minute::total(stats);
     }
 
-    /// Ends the present minute if it is over. True if it was.
+    /// Ends the current minute if it is over. True if it was.
     #[cold]
     pub(crate) fn close(&mut self, stats: &Stats, now: Now) -> bool {
         self.arm(now);

@@ -9,7 +9,7 @@ pub(crate) const LIMIT_MAX: u64 = 1000;
 /// Default number of items in one part of a list.
 const LIMIT: u64 = 100;
 
-/// Error text for a value that no list has returned.
+/// Error text for an `after` that no list has returned.
 pub const UNKNOWN_AFTER: &str = "after: expected what a list before had in `next`";
 
 /// Part of a list.
@@ -17,9 +17,9 @@ pub const UNKNOWN_AFTER: &str = "after: expected what a list before had in `next
 pub struct ListPart {
     /// Maximum number of items.
     pub limit: u64,
-    /// Value of `next` of the part before.
+    /// Value of `next` of the previous part.
     pub after: Option<u64>,
-    /// Value of `next` of the part before, in a list of keys.
+    /// Value of `next` of the previous part, in a list of keys.
     pub after_key: Option<KeyId>,
     /// Other parameters, decoded, in their order.
     pub more: Vec<(String, String)>,

@@ -1,10 +1,10 @@
-//! Reason of a failed request in one phrase, out of its log line: one rule for the admin API, the dashboard and
+//! Reason of a failed request in one phrase, derived from its log line: one rule for the admin API, the dashboard and
 //! `tollgate requests`.
 
 use crate::wire::json::Raw;
 use std::borrow::Cow;
 
-/// Returns the reason; `None` for a request that went well.
+/// Returns the reason; `None` for a successful request.
 pub(crate) fn reason(line: Raw<'_>) -> Option<String> {
     let [status, failed, us, attempts] = line.pick(["status", "failed", "us", "attempts"]);
     let status = status.and_then(Raw::count).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Flight recorder: failed requests from the start, all requests from the first reader on, each as its log line; and
-//! times of targets to their first byte. Its memory is bounded, and used only if there is an admin listener. It has no
-//! content, as the log. Called at the end of failed requests, of all requests once somebody reads, and by readers.
+//! Request recorder: failed requests from the start, and all requests from the first reader on, each as its log line;
+//! and times of targets to their first byte. Its memory is bounded, and used only if there is an admin listener. Like
+//! the log, it has no content. Called at the end of failed requests, or of all requests after the first read, and by
+//! readers.
 
 use super::minutes::Minutes;
 use super::reason::reason;
@@ -12,7 +13,7 @@ use std::collections::VecDeque;
 
 /// Maximum number of requests kept.
 pub(crate) const REQUESTS_MAX: usize = 1000;
-/// Maximum bytes of the lines of all requests: before the first reader, and after.
+/// Maximum bytes of the lines of all requests: before the first reader, and after it.
 const BYTES: [usize; 2] = [40 << 10, 1 << 20];
 /// Maximum number and bytes of lines about failures.
 const ERRORS: (usize, usize) = (64, 16 << 10);
@@ -54,7 +55,7 @@ pub(crate) struct Keep {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum FailureList {
     Errors,
-    /// And a number for its kind.
+    /// With a number for the request's kind.
     Refusals(u64),
 }
 
@@ -65,7 +66,7 @@ struct RecordedLine {
     cost_nano: Option<u64>,
     at: u32,
     length: u32,
-    /// Number of requests that it is about.
+    /// Number of requests that it represents.
     count: u32,
 }
 
@@ -86,7 +87,7 @@ impl LineRing {
     }
 
     fn keep(&mut self, line: &[u8], number: u64, cost_nano: Option<u64>, count: u32) {
-        // A line that is not kept is replaced by an empty one, so that lines can be counted.
+        // A line that is not kept is replaced by an empty one, so that lines can still be counted.
         let line = if line.len() > LINE_MAX { b"" } else { line };
         if self.places.len() == self.most {
             self.places.pop_front();
@@ -183,7 +184,7 @@ struct RefusalKindSeen {
     count: u32,
 }
 
-/// Requests that failed, from the start. Refused ones have a list of their own, so that they do not push out others.
+/// Requests that failed, from the start. Refused ones have a separate list, so that they do not displace others.
 #[derive(Debug)]
 struct Failures {
     errors: LineRing,
@@ -236,7 +237,7 @@ impl Failures {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    /// Sums by minute; `None` if there is no admin listener, so that nobody could read anything.
+    /// Sums by minute; `None` if there is no admin listener, and so no reader.
     pub(crate) minutes: Option<Box<Minutes>>,
     all: Option<Box<AllRequests>>,
     failures: Option<Box<Failures>>,
@@ -252,7 +253,7 @@ impl Recorder {
         Recorder { minutes, all: None, failures: None, next: 1, since: now.unix }
     }
 
-    /// When the present minute ends.
+    /// Returns the end of the current minute.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
         self.minutes.as_ref().map_or(Mono::NEVER, |minutes| minutes.due())
@@ -317,7 +318,7 @@ impl Recorder {
         }
     }
 
-    /// Prepares for readers of requests: from now on there is room for the maximum number of them.
+    /// Prepares for readers of requests: reserves space for the maximum number of requests.
     pub(crate) fn open(&mut self, now: Unix) {
         self.start(now);
         let Some(all) = self.all.as_mut().filter(|all| all.lines.bytes.len() < BYTES[1]) else { return };
@@ -332,7 +333,7 @@ impl Recorder {
         self.next
     }
 
-    /// Requests from this number on, of those kept of all, the oldest first; and how many are missing before them.
+    /// Kept requests from this number on, oldest first; and the number of requests missing before them.
     pub(crate) fn from(&self, number: u64) -> (u64, impl Iterator<Item = RecordedRow<'_>>) {
         let lines = self.all.as_ref().map(|all| &all.lines);
         let first = lines.and_then(|lines| lines.places.front()).map_or(self.next, |place| place.number);

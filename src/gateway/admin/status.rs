@@ -1,5 +1,5 @@
-//! Answers of the admin API about the process itself: its state, its targets, its groups, its last requests. Answers
-//! that commands also give are produced by their own code, on a helper thread.
+//! Answers of the admin API about the process itself: its state, targets, groups and last requests. Answers that
+//! commands also give come from their code, on a helper thread.
 
 use super::minutes::Minute;
 use super::paging::{ListPart, end};
@@ -18,7 +18,7 @@ use crate::wire::json::{item, key, write_string};
 pub(crate) struct View {
     /// True if requests are accepted.
     pub(crate) ready: bool,
-    /// True if the wall clock can be right.
+    /// True if the wall clock is plausible.
     pub(crate) clock: bool,
     pub(crate) gauges: Gauges,
     /// Number of requests that have a slot.
@@ -26,7 +26,7 @@ pub(crate) struct View {
 }
 
 /// Appends a member that is a number.
-#[inline(never)] // compiled once: it is called from everywhere here
+#[inline(never)] // compiled once: it has many callers here
 fn count(out: &mut Vec<u8>, name: &str, value: u64) {
     key(out, name);
     push_number(out, value);
@@ -44,7 +44,7 @@ fn text(out: &mut Vec<u8>, name: &str, value: &str) {
     write_string(out, value);
 }
 
-/// Appends a member that is a moment.
+/// Appends a member that is a point in time.
 #[inline(never)]
 fn moment(out: &mut Vec<u8>, name: &str, at: Unix) {
     key(out, name);
@@ -102,7 +102,7 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
         write_string(out, origin);
     }
     out.push(b']');
-    // All requests are recorded from the first reading on.
+    // All requests are recorded from the first read on.
     cx.recorder.start(now.unix);
     recorded_since(&cx.recorder, out);
     open(out, "minutes", b'[');
@@ -137,7 +137,7 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
 /// `GET /admin/v1/targets`: the targets of all models.
 pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
-    // All requests are recorded from the first reading on.
+    // All requests are recorded from the first read on.
     cx.recorder.start(now.unix);
     cx.close_minute();
     out.extend_from_slice(b"{\"data\":[");
@@ -175,7 +175,7 @@ pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     part.end(out);
 }
 
-/// Converts an end to wall-clock time, in whole seconds: never one at which it has not come.
+/// Converts an end to wall-clock time, in whole seconds, rounded up: at the reported time it has been reached.
 fn on_wall(at: Mono, now: Mono, unix: Unix) -> Unix {
     Unix(unix.0.saturating_add(at.micros_since(now).div_ceil(1000)).next_multiple_of(1000))
 }
@@ -212,7 +212,7 @@ fn words(out: &mut Vec<u8>, name: &str, cause: &Cause) {
     out.push(b'"');
 }
 
-/// Appends the state of a target in a word, since when, its last failure, and the attempts of the last minutes.
+/// Appends the state of a target in one word, its start, the last failure, and the attempts of the last minutes.
 #[inline(never)]
 fn condition(standing: &TargetStatus, out: &mut Vec<u8>) {
     let condition = standing.condition;
@@ -289,8 +289,8 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     part.end(out);
 }
 
-/// `GET /admin/v1/requests`: the last requests, the newest first; only those before `after` if that is given, or with
-/// the requested `id`.
+/// `GET /admin/v1/requests`: the last requests, newest first; only those before `after` if given, or only that with the
+/// requested `id`.
 pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     cx.recorder.open(cx.now.unix);
     out.push(b'{');

@@ -30,7 +30,7 @@ use std::time::Duration;
 pub(crate) enum ClientEvent {
     /// The head of the next request is complete.
     Head(RequestHead),
-    /// The bytes are no head.
+    /// The bytes are not a valid head.
     BadHead(HeadError),
     /// A head has begun but is late.
     SlowHead,
@@ -43,9 +43,9 @@ pub(crate) enum ClientEvent {
     },
     /// The body cannot be accepted.
     BadBody(BodyRefusal),
-    /// A body is late.
+    /// A body has begun but is late.
     SlowBody,
-    /// The connection is of no further use, even if an exchange depends on it.
+    /// The connection is unusable, even if an exchange depends on it.
     Lost,
     /// No bytes are left to be written or read.
     Done(Shut),
@@ -75,7 +75,7 @@ enum Phase {
     Closing,
 }
 
-/// Reason that a connection is accepted although it is not served.
+/// Reason to accept a connection that is not served.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Oddity {
     /// Connection above a limit.
@@ -103,9 +103,9 @@ impl Remainder {
 /// Next state of a connection after an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum AfterResponse {
-    /// Another message may come.
+    /// Another message may follow.
     KeepAlive,
-    /// Another message may come after the rest of this one's body has been dropped.
+    /// Another message may follow after the rest of this body has been dropped.
     Discard,
     /// The connection closes.
     Close,
@@ -126,8 +126,8 @@ const READING: u8 = 1;
 const LAST: u8 = 2;
 /// In [`ClientConnection::marks`]: pipelined requests wait until other connections have been served.
 const PAUSED: u8 = 4;
-/// In [`ClientConnection::marks`]: one of the requests that have begun since the connection was last read or resumed.
-/// They are counted in the upper bits.
+/// In [`ClientConnection::marks`]: one request begun since the connection was last read or resumed. These requests are
+/// counted in the upper bits.
 const BEGUN: u8 = 8;
 
 /// Client connection. Uses no storage while idle.
@@ -144,7 +144,7 @@ pub(crate) struct ClientConnection {
     stall: Mono,
     /// [`READING`], [`LAST`], [`PAUSED`] and multiples of [`BEGUN`].
     marks: u8,
-    /// True if it came by the admin listener.
+    /// True if the client has sent a valid credential: a key, or a token of the admin listener.
     pub(crate) admin: bool,
     /// True if it has shown a credential: a key, or a token of the admin listener.
     pub(crate) known: bool,
@@ -212,8 +212,8 @@ impl ClientConnection {
         self.queue.len() > HIGH_WATER
     }
 
-    /// Key to be charged for the storage here, and its bytes: unsent answers, and requests that were sent ahead. `None`
-    /// if it is charged already.
+    /// Key to be charged for the storage here, and its bytes: unsent answers, and pipelined requests. `None` if it is
+    /// charged already.
     #[inline]
     pub(crate) fn unread(&self) -> Option<(KeyIx, usize)> {
         let (charged, storage) = (self.unread.total(), self.queue.storage() + self.inbound.backlog());
@@ -225,7 +225,7 @@ impl ClientConnection {
         self.key.map(|key| (key, due))
     }
 
-    /// Key of its requests, after one has shown it.
+    /// Key of its requests, once one is known.
     pub(crate) fn key(&self) -> Option<KeyIx> {
         self.key
     }
@@ -319,7 +319,7 @@ impl ClientConnection {
         }
     }
 
-    /// Lets the next pipelined request wait, if there is one. It has begun to arrive, so the connection is not idle.
+    /// Makes the next pipelined request wait, if there is one. It has begun to arrive, so the connection is not idle.
     #[cold]
     fn pause(&mut self) -> Option<ClientEvent> {
         if self.is_paused() || !self.inbound.has_pending() {
@@ -348,7 +348,7 @@ impl ClientConnection {
         self.wait = Mono::NEVER;
     }
 
-    /// Begins the body of an accepted head, which `exchange` waits for; there is none on the admin listener.
+    /// Begins the body of an accepted head, for `exchange`; `None` on the admin listener.
     pub(crate) fn begin_body(
         &mut self,
         exchange: Option<ExchangeId>,
@@ -362,12 +362,12 @@ impl ClientConnection {
         self.inbound.begin_body(head, max_body).map(|_| ())
     }
 
-    /// True if the client waits for `100 Continue` to send its body.
+    /// True if the client expects `100 Continue` before it sends its body.
     pub(crate) fn awaits_continue(&self, head: &RequestHead) -> bool {
         head.expect == Expect::Continue && self.inbound.body_progress() == (0, false)
     }
 
-    /// Begins the answer to a complete request by `exchange`; nothing is read meanwhile.
+    /// Begins the answer to a complete request by `exchange`; nothing is read during the answer.
     pub(crate) fn begin_answer(&mut self, exchange: Option<ExchangeId>) {
         self.exchange = exchange;
         self.phase = Phase::Busy;
@@ -457,7 +457,7 @@ impl ClientConnection {
     /// Waits for the next message.
     #[inline]
     fn await_head(&mut self, idle: Duration, pool: &mut Pool, now: Mono) {
-        // A message without a body, or whose body was read, cannot fail any more.
+        // A message that has no body, or whose body was read, can no longer fail.
         let _ = self.inbound.begin_discard(pool);
         self.phase = Phase::Head;
         self.marks &= !READING;
@@ -550,7 +550,7 @@ impl ClientConnection {
         }
     }
 
-    /// Shortens the wait for the next message, because the process stops. True if that changes the deadline.
+    /// Shortens the wait for the next message when the process stops. True if that changes the deadline.
     pub(crate) fn hasten(&mut self, by: Mono) -> bool {
         let hastens = self.phase == Phase::Head && !self.has(READING) && by < self.wait;
         if hastens {
@@ -559,7 +559,7 @@ impl ClientConnection {
         hastens
     }
 
-    /// True if bytes are read from this client at present. `room`: there is room for bytes that were not promised.
+    /// True if bytes are currently read from this client. `room`: there is space for bytes that are not reserved.
     pub(crate) fn wants_read(&self, room: bool) -> bool {
         match self.phase {
             Phase::Head => room && !self.is_full() && !self.is_paused(),
@@ -570,8 +570,8 @@ impl ClientConnection {
         }
     }
 
-    /// Number of next bytes that are accepted even if there is no room: those of a body whose length was declared, and
-    /// dropped ones.
+    /// Number of next bytes that are accepted even without space: those of a body with a declared length, and dropped
+    /// ones.
     pub(crate) fn takes_without_room(&self) -> u64 {
         match self.phase {
             Phase::Body | Phase::Discard => self.inbound.declared_rest(),

@@ -1,13 +1,13 @@
 //! CORS (Fetch standard, section 3.2): permits pages of configured origins to read answers and to send requests. Off
 //! unless `cors_origins` names an origin. A preflight is answered before authentication, since browsers send no
-//! credentials with it, and reveals nothing.
+//! credentials with it, and its answer reveals nothing.
 
 use crate::wire::head::{HeaderField, Method, RequestHead, values};
 use std::sync::Arc;
 
-/// Seconds for which a browser may remember a preflight; none remembers it for longer.
+/// Seconds for which a browser may cache a preflight; no browser caches it for longer.
 const MAX_AGE: &[u8] = b"7200";
-/// Headers of our answers that a page may read.
+/// Response headers that a page may read.
 const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
 x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-budget-remaining, x-queue-wait-ms, \
 x-tollgate-cost";
@@ -35,7 +35,7 @@ impl CorsPolicy {
         if origins.iter().any(|known| &**known == "*") {
             return CorsPolicy::Everyone;
         }
-        // Browsers send origins in lower case without a default port; a byte comparison is the standard's own.
+        // Browsers send origins in lower case without a default port, and the standard prescribes a byte comparison.
         let known = origins.iter().position(|known| known.as_bytes() == origin);
         known.and_then(|place| u16::try_from(place).ok()).map_or(CorsPolicy::Refused, CorsPolicy::Origin)
     }
@@ -44,7 +44,7 @@ impl CorsPolicy {
     pub(crate) fn write(self, origins: &[Arc<str>], out: &mut Vec<u8>) {
         match self {
             CorsPolicy::Off => return,
-            // The answer depends on the origin, even if none was sent: caches must know.
+            // The answer depends on the origin, even if none was sent; caches must know.
             CorsPolicy::Refused => return out.extend_from_slice(b"\r\nvary: origin"),
             CorsPolicy::Everyone => out.extend_from_slice(b"\r\naccess-control-allow-origin: *"),
             CorsPolicy::Origin(place) => {
@@ -63,8 +63,8 @@ pub(crate) fn is_preflight(head: &RequestHead, origins: &[Arc<str>]) -> bool {
     head.method == Method::Options && asks && !origins.is_empty()
 }
 
-/// Appends what a page may send: our methods, and all headers that were asked for. A fixed list would break with the
-/// additional headers of SDKs.
+/// Appends the permitted methods and headers: Tollgate's methods, and all requested headers. A fixed list would break
+/// with the additional headers of SDKs.
 pub(crate) fn write_permission(client_head: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\naccess-control-allow-methods: GET, POST, OPTIONS\r\naccess-control-max-age: ");
     out.extend_from_slice(MAX_AGE);
@@ -118,7 +118,7 @@ mod tests {
     fn pages_may_read_every_header_of_the_api() {
         let api: serde_json::Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
         let own = api["components"]["headers"].as_object().unwrap().keys();
-        // A page learns these from the response itself, or they are for browsers and proxies only.
+        // A page learns these from the response itself, or they are only for browsers and proxies.
         let others = ["allow", "www-authenticate", "cache-control", "x-accel-buffering"];
         let mut own: Vec<&str> = own.map(String::as_str).filter(|name| !others.contains(name)).collect();
         let mut exposed: Vec<&str> = std::str::from_utf8(EXPOSED).unwrap().split(", ").collect();

@@ -1,7 +1,7 @@
 //! Limits of connections: of all clients together, of each address, and of the admin listener separately, so that a
-//! flood of clients never hides the gateway's health. If there is no room, a connection without a credential is closed
-//! (`client::places`), after its received bytes have been read. Clients may use three quarters of the descriptors,
-//! connections to providers half. Counts; closes nothing itself.
+//! flood of clients cannot make the health endpoint unreachable. If there are too many, a connection without a
+//! credential is closed (`client::places`), after its received bytes have been read. Clients may use three quarters of
+//! the descriptors, connections to providers half. Counts; closes nothing itself.
 
 use super::places::{ListenerConnections, PeerKey, Seats};
 use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST, client_descriptors};
@@ -14,12 +14,12 @@ pub(crate) enum ConnectionVerdict {
     In,
     /// The connection is accepted only to be answered 503.
     Crowded,
-    /// The connection is closed at once.
+    /// The connection is closed immediately.
     Out,
 }
 
-/// Decision on a new connection, and the slots of the connections to be closed for it. One is enough unless there are
-/// more connections than there should be.
+/// Decision on a new connection, and the slots of the connections to be closed for it. One is enough unless the limit
+/// is already exceeded.
 pub(crate) type Welcome = (ConnectionVerdict, [Option<u32>; 2]);
 
 /// Counts of open connections.
@@ -37,8 +37,8 @@ pub(crate) struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// Creates limits without open connections, with room for `room`. `seed` keeps strangers from choosing addresses
-    /// that collide. `descriptors`: number of those for connections of clients and to providers.
+    /// Returns limits without open connections, with storage for `room`. `seed` prevents strangers from choosing
+    /// addresses that collide. `descriptors`: number of descriptors for connections of clients and to providers.
     pub(crate) fn new(seed: u64, room: usize, descriptors: Option<usize>) -> ConnectionLimits {
         let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x646f_6f72);
         ConnectionLimits {
@@ -119,7 +119,7 @@ impl ConnectionLimits {
         places.enter(slot, host, seats);
     }
 
-    /// Records a request on a connection. `known`: it has shown a credential, so that it is not closed to make room.
+    /// Records a request on a connection. `known`: it has sent a valid credential, so it is not closed to make space.
     pub(crate) fn acts(&mut self, admin: bool, slot: u32, known: bool) {
         let (places, seats) = self.places(admin);
         places.acts(slot, known, seats);
@@ -131,13 +131,12 @@ impl ConnectionLimits {
         places.leave(slot, seats);
     }
 
-    /// True if an admin connection without a token may keep its slot during an answer: half of the slots stay free for
-    /// others.
+    /// True if an admin connection without a token may keep its slot during an answer: half of the slots stay free.
     pub(crate) fn may_wait(&self) -> bool {
         self.admins.known() < ADMIN_CONNECTIONS / 2
     }
 
-    /// True if an admin connection may be kept after an answer: half of them never are.
+    /// True if an admin connection may be kept after an answer: half of the slots are never kept.
     pub(crate) fn keeps_admin(&self) -> bool {
         self.admins.held() <= ADMIN_CONNECTIONS / 2
     }

@@ -1,6 +1,6 @@
-//! Connections by peer address, and choice of the connection to close for room: among those without credentials, the
-//! one that has been idle longest, of the address that has most of them. The cost of each event is independent of the
-//! number of connections. Closes nothing itself.
+//! Connections by peer address, and the choice of the connection to close for a new one: of those without credentials,
+//! the one that has been idle longest, of the address with the most of them. The cost of each event does not depend on
+//! the number of connections. Closes nothing itself.
 //!
 //! Two kinds of lists use two tables: the strangers of an address use [`Seats`], and the addresses with equal numbers
 //! of strangers use the table of addresses. In both, the least recently active is first.
@@ -9,8 +9,8 @@ use slab::Slab;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Key of a peer's host: an IPv4 address, or the 64 bits of an IPv6 address that name its network, since a host
-/// controls all addresses of its network.
+/// Key of a peer's host: an IPv4 address, or the 64-bit network prefix of an IPv6 address, since a host controls all
+/// addresses of its network.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct PeerKey(u64);
 
@@ -26,7 +26,7 @@ impl PeerKey {
 
 /// Index of no entry.
 const NONE: u32 = u32::MAX;
-/// In `next` of a connection that has shown a credential: it is in no list.
+/// In `next` of a connection with a credential: it is in no list.
 const KNOWN: u32 = u32::MAX - 1;
 
 /// The neighbours of an entry of a list.
@@ -132,7 +132,7 @@ pub(crate) struct ListenerConnections {
 }
 
 impl ListenerConnections {
-    /// Creates an empty table. `hasher` keeps strangers from choosing addresses that collide.
+    /// Returns an empty table. `hasher` prevents strangers from choosing addresses that collide.
     pub(crate) fn new(hasher: ahash::RandomState) -> ListenerConnections {
         let (index, hosts) = (HashMap::with_hasher(hasher), Slab::new());
         ListenerConnections { held: 0, strangers: 0, index, hosts, ranks: Vec::new(), top: 0 }
@@ -143,7 +143,7 @@ impl ListenerConnections {
         self.held
     }
 
-    /// Number of connections that have shown a credential.
+    /// Number of connections with a credential.
     pub(crate) fn known(&self) -> usize {
         self.held - self.strangers
     }
@@ -182,7 +182,7 @@ impl ListenerConnections {
         }
     }
 
-    /// Records a request on the connection in `slot`. `known`: it has shown a credential.
+    /// Records a request on the connection in `slot`. `known`: it has sent a valid credential.
     pub(crate) fn acts(&mut self, slot: u32, known: bool, seats: &mut Seats) {
         let Seat { links, host } = seats.0[slot as usize];
         if links.next != KNOWN {

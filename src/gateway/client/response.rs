@@ -82,11 +82,11 @@ pub(crate) struct RequestMeta {
     pub(crate) keep_alive: bool,
     /// No byte of a body follows.
     pub(crate) bodiless: bool,
-    /// Length of an unwanted body so short that reading and dropping it costs less than another connection.
+    /// Length of an unwanted body that is cheaper to read and drop than another connection would be.
     pub(crate) short: Option<NonZeroU32>,
     /// True if the client uses Anthropic's API.
     pub(crate) anthropic: bool,
-    /// Kind of the client program; none before the body is there.
+    /// Kind of the client program; unknown before the body has arrived.
     pub(crate) agent: Client,
 }
 
@@ -118,9 +118,9 @@ pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 /// Content type of metrics.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4";
 
-/// Room for an ordinary head, so that it does not grow piece by piece.
+/// Initial storage, enough for an ordinary head.
 const HEAD_ROOM: usize = 640;
-/// Bytes of a moment in ISO 8601, in whole seconds.
+/// Bytes of a time in ISO 8601, in whole seconds.
 pub(crate) const ISO_LEN: usize = 20;
 
 /// Everything that decides the head of an answer.
@@ -276,8 +276,8 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Cache of moments as text, each rendered when it changes: the `date` header's value (RFC 9110 section 5.6.7), which
-/// changes once a second, and two in ISO 8601.
+/// Cache of times as text, each rendered when it changes: the value of the `date` header (RFC 9110 section 5.6.7),
+/// which changes once a second, and two times in ISO 8601.
 #[derive(Debug, Default)]
 pub(crate) struct DateCache {
     second: u64,
@@ -305,7 +305,7 @@ impl IsoCache {
 }
 
 impl DateCache {
-    /// Returns the present moment in ISO 8601, for the log.
+    /// Returns the current time in ISO 8601, for the log.
     pub(crate) fn iso(&mut self, now: Unix) -> &[u8; ISO_LEN] {
         self.present.at(now)
     }

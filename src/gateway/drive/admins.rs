@@ -1,4 +1,5 @@
-//! Requests to the admin listener: answered at once, passed to a helper thread, or kept for the live feed of requests.
+//! Requests to the admin listener: answered immediately, passed to a helper thread, or kept for the live feed of
+//! requests.
 
 use super::WholeReply;
 use crate::base::limits::ADMIN_BODY_MAX;
@@ -68,7 +69,7 @@ impl Gateway {
     fn reply_admin(&mut self, id: ClientId, meta: RequestMeta, answer: Answer) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         let Answer { status, content_type, more } = answer;
-        // Head of an answer that would not end.
+        // Head of an answer without an end of its own.
         let framing = match content_type {
             EVENTS => live_framing(meta),
             _ => Framing::Length(self.cx.out.len() as u64),
@@ -181,8 +182,7 @@ impl Gateway {
         self.cx.orders.push(Order::Desk(Box::new(ask)));
     }
 
-    /// Keeps the connection of a pending answer. Even without a token, its connection keeps its slot meanwhile if there
-    /// are enough.
+    /// Keeps the connection of a pending answer. Even without a token it keeps its slot, if there are enough slots.
     fn keep_while_waiting(&mut self, id: ClientId) {
         let is_known = self.clients.get(id).is_some_and(|client| client.known);
         if !is_known && self.cx.limits.may_wait() {
@@ -283,7 +283,7 @@ impl Gateway {
     fn gauges(&mut self) -> Gauges {
         let models = self.cx.setup.config.catalog.models().iter().filter(|model| model.queue.is_some());
         let mut queued: Vec<_> = models.map(|model| (model.id.clone(), self.cx.queues.len(&model.id))).collect();
-        // Requests that wait for a model that is gone, or has no queue any more.
+        // Queues with requests whose model has been removed or no longer has a queue.
         let others = self.cx.queues.lengths().filter(|(model, _)| queued.iter().all(|(known, _)| known != *model));
         let others: Vec<_> = others.map(|(model, length)| (model.clone(), length)).collect();
         queued.extend(others);

@@ -1,4 +1,4 @@
-//! Output to clients: events, whole answers, errors, each with its head.
+//! Output to clients: events, complete answers, errors, each with its head.
 
 use super::WholeReply;
 use super::clients::charge_unread;
@@ -37,13 +37,13 @@ impl Sending<'_> {
     }
 
     /// Records that more is unsent, with the deadline `stall`.
-    #[inline(always)] // else nearly every event takes one call more
+    #[inline(always)] // otherwise nearly every event takes one more call
     fn sent(&mut self, client: &mut client::ClientConnection, id: ClientId, stall: Option<Mono>) {
         charge_unread(client, &mut self.cx.budget);
         if let Some(stall) = stall {
             self.timers.arm(client_conn(id), stall);
         }
-        // All events of one read add one entry.
+        // All events of one read need one entry only.
         if self.dirty.last() != Some(&client_conn(id)) {
             self.dirty.push(client_conn(id));
         }
@@ -54,8 +54,8 @@ impl Sending<'_> {
         let Cx { setup, pool, now, out: events, .. } = &mut *self.cx;
         let (id, http11) = (request.client, request.meta.http11);
         let stall = client.send(&setup.config.server, pool, now.mono, |out| {
-            // The buffer for a slow client grows by a block at least, so that small events do not move all of it each
-            // time; but not by half its size.
+            // The buffer for a slow client grows by at least a block, so that small events do not move all of it each
+            // time, but not by half its size.
             let more = events.len() + CHUNK_FRAME;
             if out.len() >= HIGH_WATER / 4 && out.capacity() - out.len() < more {
                 out.reserve_exact(more.max(BLOCK));
@@ -101,7 +101,7 @@ impl Gateway {
         self.arm(cid);
     }
 
-    /// Writes the head of a stream and releases its request, if that is due.
+    /// Writes the head of a stream and releases its request, if not done yet.
     fn open_stream(&mut self, id: ExchangeId, forward: Forward) {
         let Some(exchange) = self.exchanges.get(id) else { return };
         let request = &exchange.request;
@@ -110,7 +110,7 @@ impl Gateway {
             let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
             let after = client.after_response(request.meta, !request.meta.http11 || self.cx.lifecycle.is_stopping());
             if !after.keeps_alive() {
-                // The head's promise applies at the stream's end, whatever happens to the process meanwhile.
+                // The head has announced whether the connection stays open, so the end of the stream must match it.
                 client.end_after_answer();
             }
             let reply = WholeReply {

@@ -1,4 +1,4 @@
-//! Input from clients: bytes, deadlines, ends; from a head to an answer of ours or an exchange.
+//! Input from clients: bytes, deadlines, ends; from a head to a direct answer or an exchange.
 
 use super::WholeReply;
 use crate::base::buf::BLOCK;
@@ -20,7 +20,7 @@ use crate::wire::inbound::BodyRefusal;
 enum HeadOutcome {
     /// The body must be read.
     Body,
-    /// The key's quota status must be returned.
+    /// The key's quota status is requested.
     Quota,
     /// The ledger must look up its key.
     Unknown(KeyId),
@@ -40,7 +40,7 @@ impl Gateway {
     /// Handles bytes from a client.
     pub(crate) fn client_bytes(&mut self, id: ClientId, data: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        // The client was not to be read, or sends more than it has announced.
+        // The client was not to be read, or has sent more than announced.
         if self.cx.gate != Gate::Open
             && data.len() as u64 > client.takes_without_room()
             && !self.cx.pool.has_room(2 * data.len())
@@ -130,7 +130,7 @@ impl Gateway {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let server = &self.cx.setup.config.server;
         let event = client.wrote(count, server, &mut self.cx.pool, self.cx.now.mono);
-        // Sending is no reason to begin charging.
+        // Sending must not begin a charge.
         if client.unread.total() > 0 {
             charge_unread(client, &mut self.cx.budget);
         }
@@ -144,7 +144,7 @@ impl Gateway {
             && (self.cx.gate != Gate::Open || self.cx.budget.is_any_over())
             && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(Exchange::provider)
         {
-            // The provider may have waited for that.
+            // The provider may have waited for the client.
             self.dirty.push(provider_conn(provider));
         }
         !drained
@@ -205,8 +205,8 @@ impl Gateway {
         self.cx.limits.acts(client.admin, id.slot, known);
     }
 
-    /// Closes a connection without a credential to make room. Its received bytes are read before, unless it does not
-    /// even read its answer.
+    /// Closes a connection without a credential to make space. Its received bytes are read first, unless the client
+    /// does not read its answer.
     pub(crate) fn make_room(&mut self, slot: u32) {
         let Some((id, client)) = self.clients.tenant(slot) else { return };
         match client.is_drained() {
@@ -215,10 +215,10 @@ impl Gateway {
         }
     }
 
-    /// Continues after all received bytes of a connection that makes room have been read.
+    /// Continues after all received bytes of a connection that is to be closed have been read.
     pub(crate) fn client_heard(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        // The client has shown a credential by now, or the ledger is looking up its key.
+        // The client has sent a valid credential in the meantime, or the ledger is looking up its key.
         if client.known || client.exchange.is_some() {
             return;
         }
@@ -267,7 +267,7 @@ impl Gateway {
 }
 
 impl Gateway {
-    /// A head has arrived: answers at once, or reads the body.
+    /// Handles a head: answers immediately, or reads the body.
     fn begin(&mut self, id: ClientId, head: &RequestHead) {
         let Some(client) = self.clients.get(id) else { return };
         let meta = RequestMeta::of(head);
@@ -283,7 +283,7 @@ impl Gateway {
     }
 
     /// Checks whether a request is permitted by its head, and continues with it.
-    #[inline(always)] // else the exchange is copied once more
+    #[inline(always)] // otherwise the exchange is copied once more
     pub(crate) fn authorize(&mut self, mut exchange: Exchange, head: &RequestHead) {
         match self.passes(&mut exchange, head) {
             HeadOutcome::Body => {
@@ -296,7 +296,7 @@ impl Gateway {
         }
     }
 
-    /// Checks a request's head, and answers it if it can be answered at once.
+    /// Checks a request's head, and answers it if that is possible without a body.
     fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> HeadOutcome {
         let clock = self.cx.clock_is_right();
         let Some(client) = self.clients.get(exchange.request.client) else { return HeadOutcome::Answered };
@@ -365,7 +365,7 @@ impl Gateway {
         }
         let Some(client) = self.clients.get_mut(cid) else { return };
         let begun = client.begin_body(Some(id), key, head, max_body);
-        // Before its own body asks for room: requests sent ahead count.
+        // Charged before its own body needs memory: pipelined requests count.
         charge_unread(client, &mut self.cx.budget);
         let awaits_continue = client.awaits_continue(head);
         match begun {
@@ -433,7 +433,7 @@ impl Gateway {
         }
     }
 
-    /// Answers a preflight: 204 for any origin; the fields are decisive for a browser.
+    /// Answers a preflight: 204 for any origin; browsers decide by the fields.
     fn answer_preflight(&mut self, exchange: &mut Exchange) {
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let mut more = Vec::new();

@@ -38,7 +38,7 @@ impl Gateway {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let (head, body) = client.message();
-        // The body's storage is needed only while it arrives.
+        // The body's storage changes only while the body arrives.
         let storage = if matches!(event, ExchangeEvent::Body { .. }) { client.payload_storage() } else { 0 };
         let (message, key) = (ClientMessage { exchange: id, head, body, storage }, exchange.request.found.key);
         let effect = exchange.on(event, &message, &mut self.cx);
@@ -78,7 +78,7 @@ impl Gateway {
                 let (mut draft, pool) = (translate.draft, &mut self.cx.pool);
                 draft.rewind(pool);
                 let body = client.lend_message(pool);
-                // Taken before the work begins, so that it cannot be missing in the middle.
+                // Taken before the work begins, so that it cannot be missing later.
                 draft.make_room(body.payload().len(), pool);
                 let lent = body.capacity() + draft.storage();
                 exchange.lent(lent, &mut self.cx);
@@ -90,7 +90,7 @@ impl Gateway {
             Effect::CountOthers => {
                 let payer =
                     exchange.request.found.key.map(|key| self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config));
-                // In a group the requests may be of any key.
+                // With a group, the requests may belong to any key.
                 let key = payer.and_then(|payer| payer.ok().filter(|payer| !payer.path.is_some()).map(|one| one.key));
                 self.count_bounded(key);
                 self.tell(id, ExchangeEvent::Counted);
@@ -129,7 +129,7 @@ impl Gateway {
 
     /// Performs the effects of the end of an exchange.
     fn conclude(&mut self, id: ExchangeId, effect: Effect) {
-        // Stays where it is: unpacking would copy it once more.
+        // Kept in place: unpacking would copy it once more.
         let mut removed = self.exchanges.remove(id);
         let Some(exchange) = &mut removed else { return };
         let cid = exchange.request.client;
@@ -145,7 +145,7 @@ impl Gateway {
                 if let Some(exchange) = removed {
                     self.authorize(exchange, &head);
                 }
-                // The client read only little while it waited.
+                // The client was hardly read while the request waited.
                 self.dirty.push(client_conn(cid));
             }
             Effect::Gone(outcome) => {
@@ -156,8 +156,8 @@ impl Gateway {
         self.queue.push_back(Next::Advance(cid));
     }
 
-    /// Does the work that a call has left: pipelined requests, answers that wait for room, and stopping. Most events of
-    /// a stream leave none.
+    /// Does the remaining work of a call: pipelined requests, answers that wait for memory, and stopping. Most events
+    /// of a stream leave none.
     #[inline]
     pub(crate) fn settle_down(&mut self) {
         let (lifecycle, cx) = (&self.cx.lifecycle, &self.cx);
@@ -179,7 +179,7 @@ impl Gateway {
             if self.cx.may_have_room() {
                 self.look_at_room();
             }
-            // A request that gets a slot may end at once, and free it for the next.
+            // A request that gets a slot may end immediately and free it for the next.
             if !self.cx.queues.is_any_waiting() || !self.give_places() {
                 break;
             }

@@ -1,5 +1,4 @@
-//! Slots at targets, for waiting requests: a free slot is given to the next request in the same call in which it became
-//! free.
+//! Slots at targets, for waiting requests: a free slot goes to the next request in the same call that freed it.
 
 use crate::base::time::{Mono, Now};
 use crate::gateway::Gateway;
@@ -10,7 +9,7 @@ use crate::gateway::queue::{Look, Waiter};
 const GIVEN_MAX: usize = 64;
 
 impl Gateway {
-    /// Gives free slots to waiting requests; true if any got one.
+    /// Gives free slots to waiting requests; true if any request got one.
     pub(crate) fn give_places(&mut self) -> bool {
         let (eased, look) = (self.cx.breakers.take_eased(), self.cx.queues.take_look());
         if !eased && !look {
@@ -38,7 +37,7 @@ impl Gateway {
         false
     }
 
-    /// Number of requests that wait at `now` although there is a slot for them: 0 between two calls.
+    /// Number of requests that wait at `now` although a slot is free: 0 between two calls.
     pub fn overlooked(&mut self, now: Now) -> usize {
         let (exchanges, breakers, setup) = (&self.exchanges, &mut self.cx.breakers, &self.cx.setup);
         let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.is_queued());

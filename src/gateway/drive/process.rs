@@ -1,4 +1,4 @@
-//! Results of helper threads, and events of the process: commits, rulings, stopping, handing over.
+//! Results of helper threads, and events of the process: commits, answers of the ledger, stopping, handing over.
 
 use crate::base::limits::DRAIN_IDLE_GRACE;
 use crate::base::seam::{Action, Shut};
@@ -60,7 +60,7 @@ impl Gateway {
         if self.exchanges.get(id).is_some_and(Exchange::is_reserving) {
             self.tell(id, ExchangeEvent::Ruled(ask, answer.ruling));
         } else if answer.ruling == Ruling::Admitted {
-            // The request has ended, or has waited too long; its lease is given back.
+            // The request has ended or waited too long; its lease is returned.
             self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
         }
     }
@@ -87,7 +87,7 @@ impl Gateway {
     pub(crate) fn begin_drain(&mut self, until: Mono) {
         let now = self.cx.now.mono;
         match &mut self.cx.lifecycle.drain {
-            // A process that hands over has no deadline of its own.
+            // A process that hands over has no deadline.
             Some(drain) => drain.bound(until),
             None => {
                 let idle_after = now.after(DRAIN_IDLE_GRACE).min(until);
@@ -97,7 +97,8 @@ impl Gateway {
         }
     }
 
-    /// Handles TERM: stops at once, or after a balancer has had time to notice. A second TERM does not wait for that.
+    /// Handles TERM: stops immediately, or after load balancers have had time to notice. A second TERM skips that
+    /// delay.
     pub(crate) fn told_to_stop(&mut self) {
         let lead = self.cx.setup.config.server.drain_lead;
         if lead.is_zero() || self.cx.lifecycle.is_leaving() || self.cx.lifecycle.has_handed_over() {
@@ -113,7 +114,7 @@ impl Gateway {
         self.cx.lifecycle.lead = Some(self.cx.now.mono.after(lead));
     }
 
-    /// Accepts no more requests, ends those that run too long, and exits.
+    /// Stops accepting requests, ends those that take too long, and exits.
     pub(crate) fn terminate(&mut self) {
         self.cx.lifecycle.lead = None;
         let (requests, timeout) = (self.exchanges.len() as u64, self.cx.setup.config.server.drain_timeout);
@@ -128,7 +129,7 @@ impl Gateway {
             });
         }
         if !self.cx.lifecycle.handover.is_final() {
-            // Health checks must see that we are leaving, as long as we run.
+            // Health checks must see that the process is stopping, as long as it runs.
             self.cx.actions.push(Action::StopAccepting(self.client_listeners));
         }
         self.call_off("called off: the process is to stop");
@@ -153,7 +154,7 @@ impl Gateway {
         self.cx.ledger.takes_rows(self.cx.now.mono, self.cx.setup.config.store.max_commit_lag)
     }
 
-    /// Calls off a hand-over, if that is still possible.
+    /// Cancels a hand-over, if that is still possible.
     pub(crate) fn call_off(&mut self, why: &str) {
         if self.cx.lifecycle.handover.may_be_called_off() {
             self.cx.log_upgrade(why);
@@ -187,7 +188,7 @@ impl Gateway {
         self.hand_over(upgrade::UpgradeEvent::Failed);
     }
 
-    /// Continues a hand-over whose time has come.
+    /// Continues a hand-over when a deadline has passed.
     pub(crate) fn go_on_handing_over(&mut self) {
         let (handover, now) = (self.cx.lifecycle.handover, self.cx.now.mono);
         if !handover.is_due(now) {
@@ -215,17 +216,17 @@ impl Gateway {
         match step {
             upgrade::UpgradeStep::Nothing => {}
             upgrade::UpgradeStep::Start => self.cx.actions.push(Action::StartSuccessor),
-            // Streams end in their own time; TERM still limits it.
+            // Streams have no deadline; TERM still limits them.
             upgrade::UpgradeStep::Quiet => self.begin_drain(Mono::NEVER),
             upgrade::UpgradeStep::GiveAway => {
-                // A successor has no bodies to count.
+                // The successor gets no bodies whose tokens it could count.
                 self.count_bounded(None);
                 let running = self.running();
                 self.cx.orders.push(Order::HandOver(running));
             }
             upgrade::UpgradeStep::LetServe => {
                 self.cx.log_upgrade("handed over");
-                // All of them: the successor answers health checks from now on.
+                // All listeners: the successor answers health checks from now on.
                 self.cx.actions.push(Action::StopAccepting(usize::MAX));
                 let counters = Box::new(self.cx.take_counters());
                 self.cx.orders.push(Order::LetServe(counters));
@@ -241,7 +242,7 @@ impl Gateway {
         }
     }
 
-    /// Returns the requests still served here, and by a predecessor whose rows pass through us.
+    /// Returns the requests still served here, and those by a predecessor whose rows this process writes.
     fn running(&self) -> Vec<Running> {
         let (meter, keys) = (&self.cx.meter, &self.cx.keys);
         let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.running(meter, keys));
@@ -255,8 +256,8 @@ impl Gateway {
         }
     }
 
-    /// Continues answers that wait for room if there is some, and one of them in any case. If more or fewer connections
-    /// may be read than before, updates them.
+    /// Continues answers that wait for memory if some is free, and one of them in any case. Updates the connections if
+    /// more or fewer of them may be read than before.
     pub(crate) fn look_at_room(&mut self) {
         if self.cx.turns.alone.is_some() || !self.cx.turns.is_empty() {
             self.go_on_waiting();
@@ -318,7 +319,7 @@ impl Gateway {
         }
         let is_over = self.cx.lifecycle.is_over();
         if self.cx.limits.clients() == 0 && (is_over || !self.cx.lifecycle.is_needed()) {
-            // Health checks need not be waited for.
+            // Health checks are not waited for.
             for id in self.client_ids() {
                 self.close_client(id, Shut::Clean);
             }
@@ -332,7 +333,7 @@ impl Gateway {
         self.clients.iter().map(|(id, _)| id).collect()
     }
 
-    /// Closes idle connections; those that still read their last answer are closed afterwards.
+    /// Closes idle connections. Connections whose clients still read their last answer are closed afterwards.
     fn close_idle_clients(&mut self) {
         let by = self.cx.now.mono.after(DRAIN_IDLE_GRACE);
         for id in self.client_ids() {

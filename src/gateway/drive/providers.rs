@@ -46,8 +46,8 @@ impl Gateway {
         self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority, tunnel });
     }
 
-    /// Reason that an exchange may open no other connection, with `most` of them for all; an idle one is closed for it.
-    /// If there are several keys, each may use half of the descriptors.
+    /// Reason why an exchange must not open another connection, given `most` of them in total; an idle one is closed to
+    /// make space. If there are several keys, each may use half of the descriptors.
     #[cold]
     fn short_of_descriptors(&mut self, id: ExchangeId, most: usize) -> Option<&'static str> {
         if self.cx.limits.providers >= most
@@ -143,7 +143,7 @@ impl Gateway {
         true
     }
 
-    /// Handles bytes from a provider: those of an answer's body are passed on as far as they are accepted at present.
+    /// Handles bytes from a provider: those of an answer's body are passed on as far as they are currently accepted.
     pub(crate) fn provider_bytes(&mut self, id: ProviderId, mut data: &[u8]) {
         loop {
             let Some(provider) = self.providers.get_mut(id) else { return };
@@ -153,7 +153,7 @@ impl Gateway {
             let Some(xid) = provider.exchange else { return self.provider_tail(id, data) };
             let Some(exchange) = self.exchanges.get_mut(xid) else { return };
             if provider.is_rest(data) && exchange.reads_at_once(data.len(), &mut self.cx) {
-                // To its end.
+                // Reads the body to its end.
                 let _ = provider.read(data);
                 return self.tell(xid, ExchangeEvent::Whole(data));
             }
@@ -171,7 +171,7 @@ impl Gateway {
             let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
             if let Some(client) = client.filter(|_| !payload.is_empty()) {
                 match exchange.pass_alike(payload, &mut self.cx) {
-                    // As with nearly all events, both connections are at hand.
+                    // The common case: both connections are available.
                     Ok(forward) if forward.is_mere_news() => {
                         let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
                         Sending { cx, timers, dirty }.pass_on(client, &exchange.request);
@@ -190,7 +190,7 @@ impl Gateway {
         }
     }
 
-    /// Handles bytes from a provider that are not only of a body.
+    /// Handles bytes from a provider that do not only belong to a body.
     #[inline(never)]
     fn provider_else(&mut self, id: ProviderId, data: &[u8]) {
         let Some(provider) = self.providers.get_mut(id) else { return };
@@ -200,7 +200,7 @@ impl Gateway {
             Some(ProviderEvent::Tail) => self.provider_tail(id, data),
             Some(ProviderEvent::BadHead(why)) => self.provider_failed(id, FaultKind::BadHead(why)),
             Some(ProviderEvent::Unasked) if data.is_empty() => {}
-            // A request that is to be written next goes to a fresh connection.
+            // A request that is about to be written uses a new connection.
             Some(ProviderEvent::Unasked) => self.provider_failed(id, FaultKind::Closed(Ending::Broken)),
         }
     }
@@ -225,7 +225,7 @@ impl Gateway {
         let Some(exchange) = provider.exchange else { return };
         let mut received = provider.take_received();
         if head.status != 200 {
-            // After an error the remaining request is not needed.
+            // After an error the rest of the request is not needed.
             provider.stop_writing();
         }
         let bytes = if received.is_empty() { came } else { received.bytes() };
@@ -286,7 +286,7 @@ impl Gateway {
         }
     }
 
-    /// Resumes an answer after waiting, with the bytes received meanwhile.
+    /// Resumes an answer after a wait, with the bytes received in the meantime.
     pub(crate) fn resume(&mut self, id: ExchangeId) {
         let Some(pid) = self.exchanges.get(id).and_then(Exchange::provider) else { return };
         let Some(provider) = self.providers.get_mut(pid).filter(|provider| !provider.is_dialing()) else { return };
@@ -333,7 +333,7 @@ impl Gateway {
         }
     }
 
-    /// Closes a connection to a provider, whatever it was doing.
+    /// Closes a connection to a provider, whatever its state.
     pub(crate) fn close_provider(&mut self, id: ProviderId) {
         let Some(mut provider) = self.providers.remove(id) else { return };
         self.cx.limits.providers -= 1;
@@ -356,8 +356,8 @@ impl Gateway {
         }
     }
 
-    /// True if bytes are read from a provider at present: not while its client is slow to read, nor if there is no room
-    /// for them.
+    /// True if bytes are currently read from a provider: not while its client is slow to read, nor without memory for
+    /// them.
     pub(crate) fn provider_wants_read(&self, id: ProviderId) -> bool {
         let Some(provider) = self.providers.get(id) else { return false };
         let Some(id) = provider.exchange else { return true };
@@ -373,13 +373,13 @@ impl Gateway {
         provider.is_unasked() || self.has_turn(id, exchange, client)
     }
 
-    /// True if this answer may be read, if not all answers may be.
+    /// True if this answer may be read although not all answers may.
     #[cold]
     fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::ClientConnection>) -> bool {
         let drained = || client.is_none_or(|client| client.is_drained());
         let share = || match exchange.request.found.key {
             Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),
-            // An answer of its key waits already, and has been read in part.
+            // Another answer of its key waits, and has been read in part.
             Some(key) => !self.cx.budget.is_waited_for(key),
             None => true,
         };

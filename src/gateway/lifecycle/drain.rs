@@ -1,15 +1,15 @@
-//! Stopping: idle connections are closed once requests under way have had a moment to arrive; requests that take too
-//! long are ended; when nothing is left the process exits. Each of these is done once; a connection that becomes idle
-//! later closes by its own deadline, so that stopping costs running requests nothing.
+//! Stopping: idle connections are closed after requests on their way have had a moment to arrive; requests that take
+//! too long are ended; then the process exits. Each step is done once. A connection that becomes idle later closes by
+//! its own deadline, so that stopping costs running requests nothing.
 
 use crate::base::time::Mono;
 
 /// Progress of stopping.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Drain {
-    /// When idle connections are closed.
+    /// Time at which idle connections are closed.
     idle_after: Mono,
-    /// When running requests are ended.
+    /// Time at which running requests are ended.
     until: Mono,
     done: Option<DrainStep>,
 }
@@ -17,9 +17,9 @@ pub(crate) struct Drain {
 /// Next step of stopping.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DrainStep {
-    /// Close the connections that are idle.
+    /// Close idle connections.
     CloseIdle,
-    /// End the requests that still run.
+    /// End the running requests.
     EndAll,
 }
 
@@ -29,7 +29,7 @@ impl Drain {
         Drain { idle_after, until, done: None }
     }
 
-    /// True if running requests are ended at some time. A process that hands over ends none.
+    /// True if running requests have a deadline. They have none if the process hands over.
     pub(crate) fn is_bounded(&self) -> bool {
         self.until != Mono::NEVER
     }
@@ -39,7 +39,7 @@ impl Drain {
         self.until = self.until.min(until);
     }
 
-    /// The step to take now, each once.
+    /// Returns the step that is due now; each step is returned once.
     pub(crate) fn step(&mut self, now: Mono) -> Option<DrainStep> {
         let step = match self.done {
             None | Some(DrainStep::CloseIdle) if now >= self.until => DrainStep::EndAll,
@@ -50,7 +50,7 @@ impl Drain {
         Some(step)
     }
 
-    /// When the next step is due.
+    /// Returns the time of the next step.
     pub(crate) fn due(&self) -> Option<Mono> {
         match self.done {
             None => Some(self.idle_after.min(self.until)),

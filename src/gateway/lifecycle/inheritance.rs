@@ -1,12 +1,12 @@
-//! Taking over from a predecessor: the requests that it still serves count as ours; their reservations are settled as
-//! its rows arrive, and it is notified when these rows are committed.
+//! Takes over from a predecessor: the requests that it still serves count in this process; their reservations are
+//! settled as its rows arrive, and it is notified when these rows are committed.
 
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
 use crate::policy::meter::{Amount, Payer};
 use crate::policy::row::{Row, Running};
 
-/// Counts the requests that a predecessor still serves, if there is one, at the start.
+/// Counts the requests that a predecessor still serves, if there is one. Called at the start.
 pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
     cx.lifecycle.inheritance.present = running.is_some();
     for one in running.unwrap_or_default() {
@@ -18,8 +18,8 @@ pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
     }
 }
 
-/// The predecessor has settled a request. The row is written to our ledger, and its reservation is settled. A request
-/// that was not on its list counts too.
+/// Handles a request that the predecessor has settled: the row is written to the ledger, and the reservation is
+/// settled. A request that was not on its list counts too.
 pub(crate) fn inherited(row: Row, cx: &mut Cx) {
     let holds = &mut cx.lifecycle.inheritance.holds;
     if let Some(index) = holds.iter().position(|(running, _)| running.request == row.request) {
@@ -35,7 +35,7 @@ pub(crate) fn inherited(row: Row, cx: &mut Cx) {
     cx.lifecycle.inheritance.rows.push_back(number);
 }
 
-/// The predecessor has ended. Requests that it has not settled by now will never be settled.
+/// Handles the end of the predecessor. Requests that it has not settled will never be settled.
 pub(crate) fn predecessor_left(cx: &mut Cx) {
     cx.lifecycle.inheritance.present = false;
     let lost = std::mem::take(&mut cx.lifecycle.inheritance.holds);
@@ -48,7 +48,7 @@ pub(crate) fn predecessor_left(cx: &mut Cx) {
     }
 }
 
-/// Rows are committed: notifies the predecessor about its own ones.
+/// Handles committed rows: notifies the predecessor about its own ones.
 pub(crate) fn acknowledge(cx: &mut Cx) {
     let rows = &mut cx.lifecycle.inheritance.rows;
     let safe = rows.iter().take_while(|number| cx.ledger.is_safe(**number)).count();

@@ -1,6 +1,5 @@
-//! Lists of models from providers. A helper thread asks; the result changes the catalog of requests that begin later,
-//! and does not affect running ones: they keep the configuration that they began with, and number their model by its
-//! catalog.
+//! Lists of models from providers. A helper thread requests them. The result changes the catalog for later requests.
+//! Running ones keep the configuration that they began with, and their model's number refers to its catalog.
 
 use crate::base::hash::mix_bytes;
 use crate::base::limits::TOLD_BYTES_MAX;
@@ -13,7 +12,7 @@ use crate::policy::config::Config;
 use crate::wire::json::write_string;
 use std::sync::Arc;
 
-/// Asks the providers whose time has come. A process that is stopping asks none.
+/// Requests the lists that are due. A process that is stopping requests none.
 pub(crate) fn ask(cx: &mut Cx) {
     while let Some(provider) = cx.discovery.take_due(cx.now.mono) {
         if !cx.lifecycle.is_stopping() {
@@ -23,7 +22,7 @@ pub(crate) fn ask(cx: &mut Cx) {
     }
 }
 
-/// Handles an answer. Ignores one that an earlier configuration asked for.
+/// Handles an answer. Ignores an answer for an earlier configuration.
 pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
     let Listing { epoch, provider: index, list } = listing;
     let config = &cx.setup.config;
@@ -79,8 +78,8 @@ fn opening(provider: &str, outcome: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(outcome);
 }
 
-/// Forgets the state of targets that no longer exist, so that a provider that renames its models each time does not use
-/// memory for ever.
+/// Forgets the state of targets that no longer exist, so that a provider that keeps renaming its models does not use
+/// ever more memory.
 fn forget_targets(cx: &mut Cx) {
     let catalog = &cx.setup.config.catalog;
     let targets = catalog.models().iter().flat_map(|model| &model.targets);

@@ -1,5 +1,5 @@
-//! Events of the process rather than of a connection: stopping, another configuration, a successor. Decides what
-//! happens; `drive` applies it to the connections.
+//! Events of the process rather than of a connection: stopping, another configuration, a successor. Decides on them;
+//! `drive` applies the decisions to the connections.
 
 pub(crate) mod drain;
 pub(crate) mod inheritance;
@@ -28,12 +28,12 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// The process stops or hands over: no connection is kept for later requests.
+    /// True if the process stops or hands over: no connection is kept for later requests.
     pub(crate) fn is_stopping(&self) -> bool {
         self.drain.is_some()
     }
 
-    /// True if the time for running requests is over.
+    /// True if the deadline for running requests has passed.
     pub(crate) fn is_over(&self) -> bool {
         self.drain.is_some_and(|drain| drain.is_over())
     }
@@ -43,17 +43,17 @@ impl Lifecycle {
         self.drain.is_some_and(|drain| drain.is_bounded())
     }
 
-    /// True if the process will end: the running requests are the last that it serves, as far as is known.
+    /// True if the process will end: as far as is known, it serves no requests after the running ones.
     pub(crate) fn is_leaving(&self) -> bool {
         self.lead.is_some() || self.handover.is_final() || self.drain.is_some_and(|drain| drain.is_bounded())
     }
 
-    /// True if this process does not admit any more: another one does, or none.
+    /// True if this process no longer admits requests: a successor does, or none.
     pub(crate) fn has_handed_over(&self) -> bool {
         self.handover.is_given()
     }
 
-    /// True if leaving now would lose rows that a predecessor is still to bring, or end amid a hand-over.
+    /// True if an exit would lose rows that a predecessor has yet to send, or interrupt a hand-over.
     pub(crate) fn is_needed(&self) -> bool {
         self.inheritance.is_present() || self.handover.is_under_way()
     }
@@ -67,7 +67,7 @@ pub(crate) enum ConfigReading {
     No,
     /// A thread is reading.
     Running,
-    /// A thread is reading, and another read has been requested since: the present one may be outdated.
+    /// A thread is reading, and another read has been requested since: the current one may be outdated.
     Again,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Inheritance {
     /// True if there is a predecessor.
     pub(super) present: bool,
     pub(super) holds: Vec<(Running, Hold)>,
-    /// Numbers of its rows in our ledger that it has not been notified about yet.
+    /// Numbers of its rows in the ledger about which it has not been notified yet.
     pub(super) rows: VecDeque<u64>,
 }
 

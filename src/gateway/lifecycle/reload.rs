@@ -1,9 +1,9 @@
-//! Reading the configuration again while requests run. A helper thread reads and checks it; the new one is swapped in
-//! completely or, if it has an error, not at all. Exchanges keep the configuration they began with, and with it their
-//! providers, targets and bounds; counters and keys are the gateway's own and outlive both.
+//! Reads the configuration again while requests run. A helper thread reads and checks it. It is applied completely or,
+//! if it has an error, not at all. Exchanges keep the configuration they began with, and with it their providers,
+//! targets and bounds. Counters and keys belong to the gateway and outlive both.
 //!
-//! Provider numbers are valid only within one configuration: connections carry the number of the configuration
-//! (`epoch`) they were dialed under, and only those of the present one are kept for later requests.
+//! Provider numbers are valid only within one configuration. A connection carries the number of the configuration
+//! (`epoch`) under which it was dialed, and only connections of the current one are kept for later requests.
 
 use super::ConfigReading;
 use crate::gateway::cx::{Cx, Setup};
@@ -12,7 +12,7 @@ use crate::policy::config::{Config, Origin, fit_secret};
 use crate::wire::json::write_string;
 use std::sync::Arc;
 
-/// HUP: has the configuration read again.
+/// HUP: requests that the configuration be read again.
 pub(crate) fn begin(cx: &mut Cx) {
     cx.lifecycle.reading = match cx.lifecycle.reading {
         ConfigReading::No => {
@@ -23,8 +23,8 @@ pub(crate) fn begin(cx: &mut Cx) {
     };
 }
 
-/// Handles the configuration that has been read. True if it is taken over: connections kept for later requests are
-/// useless then.
+/// Handles the configuration that has been read. True if it was applied: connections kept for later requests are then
+/// useless.
 pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
     let again = std::mem::take(&mut cx.lifecycle.reading) == ConfigReading::Again;
     let fresh = match news {
@@ -66,7 +66,7 @@ fn tell_refused(errors: &[String], cx: &mut Cx) {
     });
 }
 
-/// Applies the new value of a secret, or reports why there is none: then the previous value stays in use.
+/// Applies the new value of a secret, or reports why there is none; then the previous value remains in use.
 pub(crate) fn secret_told(origin: &Origin, value: Result<&str, &str>, cx: &mut Cx) {
     let mut config = Config::clone(&cx.setup.config);
     let (mut places, mut renewed) = (Vec::new(), false);

@@ -1,5 +1,5 @@
-//! Handing over to a successor, with a way back until the successor serves. At each moment one process admits, or none:
-//! a request that arrives then gets 503, and a new connection waits in the kernel's queue.
+//! Handing over to a successor, with a way back until the successor serves. At most one process admits requests at a
+//! time. If none does, a request gets 503, and a new connection waits in the kernel's queue.
 //!
 //! | state here | the successor | admits | owns ledger and counters | owns the listeners |
 //! |---|---|---|---|---|
@@ -27,21 +27,21 @@
 //!   given.
 //! - `ready` begins to quiet: no connection is accepted, and requests that have begun to arrive are admitted, for
 //!   [`QUIET_WAIT`] at most. After that the ledger is given away with a list of the running requests.
-//! - `taken` is the point of no return: the successor has the ledger and could serve, and waits for the permission.
+//! - `taken` is the point of no return: the successor has the ledger and is ready to serve, and waits for permission.
 //! - Before that point every failure leads back: a successor that reports why it cannot, dies, or is late
 //!   ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
 //!   unless it is dead, the ledger returns, the listeners accept again, and the log gives the reason. `Gone` waits for
 //!   one attempt to write the ledger: if that fails the ledger's thread keeps trying, and a stop bounds that.
-//! - After it the successor is on its own. The old process serves its running requests; their rows are sent to the
-//!   successor and kept here until it reports that they are committed. If it dies this process writes them, whenever no
-//!   other process has the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
+//! - After it the successor is independent. The old process serves its running requests. Their rows are sent to the
+//!   successor and kept here until it reports that they are committed. If the successor dies, this process writes them
+//!   whenever no other process has the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
 //!
-//! If the old process dies, the successor has to do everything, whatever its progress.
+//! If the old process dies, the successor does everything that remains, whatever its progress.
 
 use crate::base::limits::{QUIET_LOOK, QUIET_WAIT, SUCCESSOR_WAIT, TAKE_WAIT};
 use crate::base::time::Mono;
 
-/// State of handing over; see the table above.
+/// State of a hand-over; see the table above.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Handover {
     /// No successor.
@@ -52,7 +52,7 @@ pub(crate) enum Handover {
         /// Deadline.
         until: Mono,
     },
-    /// The successor is ready. Requests that have begun to arrive may still be admitted.
+    /// The successor is ready. Requests that are arriving may still be admitted.
     Quieting {
         /// Time of the next check for arriving requests: not in the iteration that stopped accepting.
         look: Mono,
@@ -86,7 +86,7 @@ pub(crate) enum UpgradeEvent {
     Asked,
     /// The successor has checked everything that it can without the ledger.
     Ready,
-    /// Time of the check; `quiet`: nothing arrives any more.
+    /// Time of the check; `quiet`: no request is arriving.
     Looked { quiet: bool },
     /// New clients have waited long enough.
     Impatient,
@@ -94,7 +94,7 @@ pub(crate) enum UpgradeEvent {
     Taken,
     /// The successor cannot continue, or has died.
     Failed,
-    /// A bound has passed, the ledger has failed, or the process is to stop.
+    /// A deadline has passed, the ledger has failed, or the process is to stop.
     CalledOff,
     /// The successor has ended, and the ledger's thread has everything back.
     Gone,
@@ -107,9 +107,9 @@ pub(crate) enum UpgradeStep {
     Nothing,
     /// Start a successor.
     Start,
-    /// Stop accepting, and let no connection be kept for later requests.
+    /// Stop accepting connections, and keep none for later requests.
     Quiet,
-    /// Give the ledger away, with a list of what runs.
+    /// Give the ledger away, with a list of the running requests.
     GiveAway,
     /// Close the listeners and let the successor serve.
     LetServe,
@@ -189,7 +189,7 @@ impl Handover {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// True while requests that have begun to arrive may still be admitted, and it is checked if there are any.
+    /// True while requests that are arriving may still be admitted; a check for them is due.
     pub(crate) fn is_quieting(&self) -> bool {
         matches!(self, Handover::Quieting { .. })
     }
@@ -205,8 +205,8 @@ impl Handover {
         matches!(self, Handover::Starting { .. } | Handover::Quieting { .. } | Handover::Given { .. })
     }
 
-    /// True if new connections wait in the kernel's queue, for the successor or for the end of the hand-over. When it
-    /// serves, our listeners are closed later in the iteration in which that becomes known.
+    /// True if new connections wait in the kernel's queue, for the successor or for the end of the hand-over. When the
+    /// successor serves, the listeners are closed later in the same iteration.
     pub(crate) fn holds_clients_back(&self) -> bool {
         match self {
             Handover::None | Handover::Starting { .. } => false,
@@ -246,7 +246,7 @@ mod tests {
 
     type Steps = BTreeSet<(String, String, String, String)>;
 
-    /// The name of a state, an event or a step, without what it carries.
+    /// The name of a state, an event or a step, without its values.
     fn name(value: &impl std::fmt::Debug) -> String {
         format!("{value:?}").chars().take_while(char::is_ascii_alphanumeric).collect()
     }
@@ -264,7 +264,7 @@ mod tests {
         ]
     }
 
-    /// The cells of a row of the documentation that begins with this state, of so many cells.
+    /// The cells of the documentation's row with `count` cells that begins with this state.
     fn row(state: &Handover, count: usize) -> Option<Vec<&'static str>> {
         let begin = format!("//! | `{}` | ", name(state));
         let rows = include_str!("upgrade.rs").lines().filter(|line| line.starts_with(&begin));
@@ -342,7 +342,7 @@ mod tests {
                 assert_eq!(steps.last(), Some(&UpgradeStep::TakeBack), "{begun:?} {why:?}");
                 let wait_until = NOW.after(QUIET_WAIT);
                 assert_eq!(returning, Handover::Returning { given: begun.len() == 3, wait_until });
-                // Until it is gone no other event counts, whatever it has still reported.
+                // Until it is gone no other event counts, whatever it reports.
                 for late in [UpgradeEvent::Ready, UpgradeEvent::Taken, UpgradeEvent::Failed] {
                     assert_eq!(returning.on(late, NOW), (returning, UpgradeStep::Nothing));
                 }
@@ -362,7 +362,7 @@ mod tests {
         let (given, step) = later.on(UpgradeEvent::Looked { quiet: false }, end);
         let (wait_until, until) = (end.after(QUIET_WAIT), end.after(TAKE_WAIT));
         assert_eq!((given, step), (Handover::Given { wait_until, until }, UpgradeStep::GiveAway));
-        // New clients wait for a while as well, and then get 503.
+        // New clients wait for a while, and then get 503.
         assert!(given.holds_clients_back() && !given.is_impatient(end) && given.is_impatient(wait_until));
         let (given, _) = given.on(UpgradeEvent::Impatient, wait_until);
         assert!(!given.holds_clients_back() && given.is_given() && given.due() == Some(until));

@@ -1,8 +1,7 @@
 //! Chooses the target of a request: the order of the list, weights among equals, and cool-downs for targets that fail
-//! or report that they have no capacity. State is kept by the target's label, so that it outlives a change of
-//! configuration. The breaker is kept by the label without the credential, since a failed server fails for all
-//! credentials; the cool-down of a refused credential is kept by its provider and index.
-//!
+//! or report that they have no capacity. State is stored by the target's label, so that it survives a change of
+//! configuration. The breaker is stored by the label without the credential, since a failed server fails for all
+//! credentials; the cool-down of a refused credential is stored by its provider and index.
 //! | breaker | event → next |
 //! |---|---|
 //! | closed | `breaker_failures` in a row, of more than one owner of keys if there are several → open |
@@ -27,16 +26,16 @@ struct TargetState {
     label: Arc<str>,
     /// Results of attempts, for the metrics.
     counts: TargetCounts,
-    /// Its last failures, and its counts at the ends of the last minutes.
+    /// Its last failures, and its counts at the end of each of the last minutes.
     history: TargetHistory,
     /// Credit of the smooth weighted round-robin.
     credit: i64,
     /// Cool-down that the provider has requested for this model.
     rest: Rest,
     left: [Left; ALLOWANCES],
-    /// True once the provider has said what is left of one of them.
+    /// True once the provider has reported a remaining limit.
     reports: bool,
-    /// What requests that have no answer yet take of them.
+    /// Needs of requests that have no answer yet.
     asked: Needs,
     /// Attempts in flight.
     busy: u32,
@@ -56,7 +55,7 @@ struct Breaker {
     callers: Callers,
     /// End of its cool-down; set until the next success.
     open_until: Option<Mono>,
-    /// The one request that probes a target after its cool-down is under way.
+    /// The only request that probes a target after its cool-down is in flight.
     trial: bool,
     /// Attempts in flight.
     busy: u32,
@@ -82,7 +81,7 @@ struct CredentialState {
     refused: Callers,
 }
 
-/// Ends of one target that are counted separately.
+/// Maximum number of ends of one target that are counted separately.
 const ENDS_MAX: usize = 32;
 
 impl TargetCounts {
@@ -185,8 +184,8 @@ pub(crate) struct Breakers {
 
 impl Breakers {
     /// Chooses the target for the next attempt. The first attempt finds a target if any has a free slot. If all of them
-    /// are cooling down, it is the one whose provider's cool-down ends first; if all of them fail, the one that was
-    /// available last. Nothing is counted: a request that is refused later has used no turn.
+    /// are cooling down, it is the one whose provider's cool-down ends first; if all fail, the one that was available
+    /// last. Nothing is counted, so a request that is refused later uses no turn.
     pub(crate) fn choose(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         if let [target] = targets {
             let has_place = choice.tried == 0 && (target.places == 0 || self.breaker(target).has_place(target));
@@ -204,7 +203,7 @@ impl Breakers {
         }
     }
 
-    /// The target that a conversation's hash selects, if it is free, as it nearly always is: a choice among the free
+    /// The target selected by a conversation's hash, if it is free, as it nearly always is: a choice among the free
     /// targets would select it too, whatever the state of the others.
     fn kept(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let Among::Kept(_) = choice.among else { return None };
@@ -240,8 +239,8 @@ impl Breakers {
         }
     }
 
-    /// Targets that take turns, as bits: of the free targets that have not been tried, those with the priority of the
-    /// first.
+    /// The set of targets among which the choice is made, as bits: of the free targets that have not been tried, those
+    /// with the priority of the first.
     fn equals(&mut self, targets: &[Target], choice: &Choice) -> u64 {
         let all = (0..targets.len().min(u64::BITS as usize)).filter(|index| choice.tried & (1 << index) == 0);
         let mut equals = 0;
@@ -257,7 +256,7 @@ impl Breakers {
         equals
     }
 
-    /// Credit of a target if it earned its weight now.
+    /// Credit of a target after earning its weight.
     fn earned(&mut self, target: &Target) -> i64 {
         self.entry(target).credit + target.share as i64
     }
@@ -282,7 +281,7 @@ impl Breakers {
         left.fold(ends, |latest, until| latest.max(Some(until)))
     }
 
-    /// The target whose cool-down ends first, of those whose servers work but whose credentials all cool down.
+    /// The target whose cool-down ends first, among those with a working server whose credentials are all cooling down.
     fn first_there(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let mut first: Option<(Option<Mono>, usize)> = None;
         for (at, target) in targets.iter().enumerate() {
@@ -298,7 +297,7 @@ impl Breakers {
     }
 
     /// Time at which the first of a model's targets can serve again, for the `Retry-After` of a request that none could
-    /// serve. A target of `tried` that is not cooling down has failed, and its recovery has no known time: then the
+    /// serve. A target of `tried` that is not cooling down has failed, and its recovery time is unknown: then the
     /// result is `None`, unless another target is free now.
     pub(crate) fn there_again(&mut self, targets: &[Target], tried: u64, needs: &Needs, now: Mono) -> Option<Mono> {
         let (mut first, mut unknown) = (None, false);
@@ -338,7 +337,7 @@ impl Breakers {
         Begun { trial, cooling }
     }
 
-    /// Smooth weighted round-robin, as nginx does it: every target earns its weight, the chosen one pays the whole
+    /// Smooth weighted round-robin, as in nginx: every target earns its weight, and the chosen one pays the whole
     /// round.
     fn take_turn(&mut self, targets: &[Target], chosen: usize, choice: &Choice) {
         let equals = self.equals(targets, choice);
@@ -353,7 +352,8 @@ impl Breakers {
         }
     }
 
-    /// An attempt with these needs has its answer, or will have none; `said`: the rate-limit headers of that answer.
+    /// Notes that an attempt with these needs has its answer, or will have none; `said`: the rate-limit headers of that
+    /// answer.
     pub(crate) fn heard(&mut self, target: &Target, needs: &Needs, said: Option<&RateLimitHeaders>, now: Mono) {
         self.eased = true;
         let entry = self.entry(target);
@@ -367,7 +367,7 @@ impl Breakers {
         }
     }
 
-    /// An attempt has ended, whatever the reason.
+    /// Notes that an attempt has ended, whatever the reason.
     pub(crate) fn left(&mut self, target: &Target) {
         let index = self.index(&target.label);
         let entry = &mut self.entries[index];
@@ -378,7 +378,7 @@ impl Breakers {
         self.eased = true;
     }
 
-    /// Recounts the attempts in flight after a bug has lost some: only these are left.
+    /// Recounts the attempts in flight after a bug has lost some: only these remain.
     pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = &'a Target>) {
         self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
         self.breakers.iter_mut().for_each(|breaker| breaker.busy = 0);
@@ -389,8 +389,8 @@ impl Breakers {
         }
     }
 
-    /// The provider has no capacity for requests of this credential and model: it cools down. Returns the time, if the
-    /// cool-down is new.
+    /// Begins a cool-down because the provider has no capacity for this credential and model. Returns its length if it
+    /// is new.
     pub(crate) fn rest(
         &mut self,
         target: &Target,
@@ -405,9 +405,9 @@ impl Breakers {
         rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
     }
 
-    /// The provider refuses the credential, whatever the request: it cools down for all models. Returns the time, if
-    /// the cool-down is new. `caller`: the client whose request may be the reason; then the credential cools down only
-    /// once another owner's request has been refused, too.
+    /// Begins a cool-down for all models because the provider refuses the credential. Returns its length if it is new.
+    /// `caller`: the client whose request may be the cause; then the credential cools down only after another owner's
+    /// request has been refused, too.
     pub(crate) fn refused(
         &mut self,
         target: &Target,
@@ -428,15 +428,15 @@ impl Breakers {
         rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
     }
 
-    /// A credential has changed. True if the previous one was cooling down.
+    /// Resets the state of a changed credential. True if the previous one was cooling down.
     pub(crate) fn credential_renewed(&mut self, name: &str) -> bool {
         self.eased = true;
         let account = self.accounts.iter_mut().find(|account| *account.name == *name);
         account.is_some_and(|account| std::mem::take(&mut account.rest) != Rest::default())
     }
 
-    /// Part of an answer has arrived. `begun`: state when its attempt began. Other requests may use the target again;
-    /// failures are forgiven only when the answer is complete. True if it was cooling down.
+    /// Notes that part of an answer has arrived. `begun`: state when the attempt began. Other requests may use the
+    /// target again, but failures are forgiven only when the answer is complete. True if the target was cooling down.
     pub(crate) fn answered(&mut self, target: &Target, begun: Begun, now: Mono) -> bool {
         let index = self.index(&target.label);
         self.eased = true;
@@ -462,7 +462,7 @@ impl Breakers {
         account.rest.ended(rested, now) || model
     }
 
-    /// If all targets cool down after failures, the one whose cool-down began last.
+    /// If all targets are cooling down after failures, the one whose cool-down began last.
     fn last_available(&mut self, targets: &[Target]) -> Option<usize> {
         let mut last: Option<(usize, Option<Mono>)> = None;
         for (index, target) in targets.iter().enumerate() {
@@ -478,7 +478,7 @@ impl Breakers {
         last.map(|(index, _)| index)
     }
 
-    /// The target has sent a complete answer, possibly a client error. True if it was cooling down.
+    /// Notes that the target has sent a complete answer, possibly a client error. True if it was cooling down.
     pub(crate) fn succeeded(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
         let index = self.index(&target.label);
         self.succeeded_at(index, rested, now)
@@ -494,7 +494,7 @@ impl Breakers {
         breaker.open_until.take().is_some() || rested
     }
 
-    /// The target has failed by its own fault. True if its cool-down begins with that.
+    /// Notes that the target has failed by its own fault. True if that begins its cool-down.
     pub(crate) fn failed(
         &mut self,
         target: &Target,
@@ -522,25 +522,26 @@ impl Breakers {
         opens && !rested
     }
 
-    /// The half-open probe ended without a result, since the client disconnected: the next request may try.
+    /// Notes that the half-open probe ended without a result, since the client disconnected: the next request may
+    /// probe.
     pub(crate) fn no_verdict(&mut self, target: &Target) {
         self.breaker(target).trial = false;
         self.eased = true;
     }
 
-    /// The target has sent a complete answer. True if it was cooling down.
+    /// Notes that the target has sent a complete answer. True if it was cooling down.
     pub(crate) fn served(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
         let index = self.index(&target.label);
         self.entries[index].counts.served += 1;
         self.succeeded_at(index, rested, now)
     }
 
-    /// An attempt at the target has failed.
+    /// Counts a failed attempt at the target.
     pub(crate) fn ended(&mut self, target: &Target, end: AttemptEnd) {
         self.entry(target).counts.count(end, 1);
     }
 
-    /// Counts of every target, and if it is cooling down.
+    /// Counts of every target, and true if it is cooling down.
     pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = (TargetCounts, bool)> {
         self.entries.iter().enumerate().map(move |(index, entry)| {
             let cooling = self.there_from(index, &Needs::default(), now).is_some();

@@ -1,9 +1,9 @@
-//! A connection to a provider, in two independent halves: the request that is written and the answer that is read. A
+//! A connection to a provider, in two independent halves: the request being written and the answer being read. A
 //! provider may answer before it has read the complete request (RFC 9112 section 9.3), and continue to read it.
 //!
 //! | request half | event → next |
 //! |---|---|
-//! | Writing | the last of it is in the queue → Handed |
+//! | Writing | all of it is in the queue → Handed |
 //! | Handed | the queue is empty → Written |
 //! | Writing, Handed | the answer is an error → Stopped |
 //!
@@ -12,7 +12,7 @@
 //! | Dialing | connected → None |
 //! | None | the first request begins, or the first byte of a later one is written → Head; bytes → closed |
 //! | Head | complete → Body; interim → Head; broken → failed |
-//! | Body | all of it read → Body with nothing left; its exchange has all it wants → Tail |
+//! | Body | all of it read → Body with nothing left; its exchange needs no more → Tail |
 //! | Tail | the end of the body → None; too long or too late → closed |
 
 use crate::base::buf::{Buf, Pool};
@@ -23,11 +23,11 @@ use crate::wire::body::{BodyError, BodyReader, Piece};
 use crate::wire::head::{self, ResponseHead};
 use std::time::Duration;
 
-/// Bytes of the head of a provider's answer.
+/// Maximum bytes of the head of a provider's answer.
 const HEAD_MAX: usize = 32 * 1024;
-/// Interim (1xx) answers that are skipped before the final one.
+/// Maximum number of interim (1xx) answers skipped before the final one.
 const INTERIM_MAX: u8 = 16;
-/// Bytes of a body's end that are read after a stream's last event, so that the connection can be kept.
+/// Maximum bytes read after a stream's last event, up to the end of the body, so that the connection can be kept.
 const TAIL_BYTES_MAX: usize = 4096;
 /// Maximum time to wait for that end.
 pub(crate) const TAIL_WAIT: Duration = Duration::from_secs(1);
@@ -39,14 +39,14 @@ const HANDSHAKE: u8 = 22;
 /// Event that received bytes cause.
 #[derive(Debug)]
 pub(crate) enum ProviderEvent {
-    /// The head of an answer; its body begins behind the head, in the result of [`ProviderConnection::take_received`],
-    /// or if that is empty, in the bytes that have just arrived.
+    /// The head of an answer. Its body begins after the head, in the result of [`ProviderConnection::take_received`]
+    /// or, if that is empty, in the bytes that have just arrived.
     Head(ResponseHead),
     /// The bytes are not a valid or acceptable head; the reason, for the log.
     BadHead(&'static str),
     /// Bytes without a request: the connection cannot be trusted.
     Unasked,
-    /// Bytes of an end that is read only to keep the connection; they are for [`ProviderConnection::read_tail`].
+    /// Bytes of an end that is read only to keep the connection; pass them to [`ProviderConnection::read_tail`].
     Tail,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum ProviderEvent {
 pub(crate) enum Ended {
     /// The connection had no request.
     Unused,
-    /// Not yet: its exchange has not taken all received bytes.
+    /// Unknown yet: its exchange has not taken all received bytes.
     Held,
     /// Before the first byte of an answer.
     Silent,
@@ -72,7 +72,7 @@ pub(crate) enum Ended {
 pub(crate) enum Parting {
     /// The connection may carry another request.
     Keep,
-    /// The connection may, once the end of its answer has been read.
+    /// The connection may carry another request, once the end of its answer has been read.
     AwaitTail,
     /// The connection cannot be used again.
     Close,
@@ -81,13 +81,13 @@ pub(crate) enum Parting {
 /// Progress of writing the request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum RequestHalf {
-    /// More of it is to be put into the queue as the queue empties.
+    /// More of it must be put into the queue as the queue empties.
     Writing,
     /// All of it is in the queue or has been written.
     Handed,
-    /// All of it has been written, or no request is under way.
+    /// All of it has been written, or there is no request.
     Written,
-    /// The queue holds the last part of it that is written: its answer needs no more.
+    /// The queue has the last bytes to be written: the answer needs no more.
     Stopped,
 }
 
@@ -98,11 +98,11 @@ enum ResponseHalf {
     Dialing,
     /// No answer is due.
     None,
-    /// `scanned` bytes of a head hold no end of it.
+    /// `scanned` bytes of an incomplete head have been searched for its end.
     Head { scanned: u32, interim: u8 },
-    /// A body, and whether the connection may be used again after it.
+    /// A body, and true if the connection may be used again after it.
     Body { reader: BodyReader, reusable: bool },
-    /// The end of a body that is not needed any more; `seen` bytes of it have arrived.
+    /// The end of a body that is no longer needed; `seen` bytes of it have arrived.
     Tail { reader: BodyReader, reusable: bool, seen: u32 },
 }
 
@@ -118,17 +118,17 @@ pub(crate) struct ProviderConnection {
     response: ResponseHalf,
     queue: Buf,
     received: Buf,
-    /// Requests this connection has carried.
+    /// Number of requests this connection has carried.
     used: u32,
     /// The connection's own deadline: the end of its idle time, or of the wait for its tail. Its exchange has deadlines
     /// of its own.
     pub(crate) wait: Mono,
-    /// The way in which the provider ended it, while its exchange did not take the received bytes.
+    /// How the provider ended it while its exchange did not take the received bytes.
     ended: Option<Ending>,
 }
 
 impl ProviderConnection {
-    /// A connection about to be dialed for an exchange.
+    /// Returns a connection about to be dialed for an exchange.
     pub(crate) fn dialing(provider: usize, epoch: u32, exchange: ExchangeId) -> ProviderConnection {
         ProviderConnection {
             provider: provider as u32,
@@ -149,14 +149,15 @@ impl ProviderConnection {
         self.exchange = Some(exchange);
         self.used = self.used.saturating_add(1);
         self.wait = Mono::NEVER;
-        // On a kept connection no answer is due before the request is: it may be another one to an earlier request.
+        // On a kept connection no answer is expected before the request is written: earlier bytes could answer an
+        // earlier request.
         if !self.is_reused() {
             self.response = ResponseHalf::Head { scanned: 0, interim: 0 };
         }
         self.refill(pool, write);
     }
 
-    /// Puts more of the request into the queue, as [`ProviderConnection::begin`].
+    /// Puts more of the request into the queue, like [`ProviderConnection::begin`].
     pub(crate) fn refill(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> bool) {
         let all = self.queue.edit(pool, write);
         self.request = if all { RequestHalf::Handed } else { RequestHalf::Writing };
@@ -192,7 +193,7 @@ impl ProviderConnection {
         self.queue.bytes()
     }
 
-    /// True if it had carried a request before the present one.
+    /// True if it carried a request before the current one.
     pub(crate) fn is_reused(&self) -> bool {
         self.used > 1
     }
@@ -202,7 +203,7 @@ impl ProviderConnection {
         self.exchange.is_none() && self.response == ResponseHalf::None
     }
 
-    /// True if no answer is due, since nothing has been asked: whatever arrives is not one.
+    /// True if no answer is expected, since no request has been sent.
     pub(crate) fn is_unasked(&self) -> bool {
         self.response == ResponseHalf::None
     }
@@ -212,7 +213,8 @@ impl ProviderConnection {
         self.response == ResponseHalf::Dialing
     }
 
-    /// Takes bytes that belong to no body: those are for [`ProviderConnection::read`]. Bytes of a head are kept.
+    /// Takes bytes that do not belong to a body; [`ProviderConnection::read`] takes those of a body. Bytes of a head
+    /// are stored.
     pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<ProviderEvent> {
         debug_assert!(!self.has_answer());
         let ResponseHalf::Head { scanned, interim } = &mut self.response else {
@@ -221,7 +223,7 @@ impl ProviderConnection {
                 _ => ProviderEvent::Unasked,
             });
         };
-        // Nearly every head arrives complete, and is read in place.
+        // Nearly every head arrives complete and is read in place.
         if self.received.is_empty()
             && let Ok(Some(head)) = head::parse_response(data, &mut 0, HEAD_MAX, false)
             && head.status >= 200
@@ -249,13 +251,13 @@ impl ProviderConnection {
         }
     }
 
-    /// Reason for a head that is not HTTP: `reason`, unless a more precise one is known.
+    /// Returns the reason for a head that is not HTTP: `reason`, unless a more precise one is known.
     fn odd_head(&self, reason: &'static str) -> &'static str {
         let is_tls = matches!(self.received.bytes(), [ALERT | HANDSHAKE, 3, ..]);
         if is_tls { "the provider speaks TLS here" } else { reason }
     }
 
-    /// True if these bytes are a body of declared length from its first to its last.
+    /// True if these bytes are all the remaining bytes of a body of declared length.
     #[inline]
     pub(crate) fn is_rest(&self, data: &[u8]) -> bool {
         let ResponseHalf::Body { reader: BodyReader::Length(left), .. } = &self.response else { return false };
@@ -277,12 +279,12 @@ impl ProviderConnection {
         read
     }
 
-    /// Keeps bytes that its exchange does not take at the moment.
+    /// Stores bytes that its exchange does not take at the moment.
     pub(crate) fn hold(&mut self, data: &[u8], pool: &mut Pool) {
         self.received.push(pool, data);
     }
 
-    /// Takes out what has been kept.
+    /// Takes the stored bytes.
     pub(crate) fn take_received(&mut self) -> Buf {
         std::mem::take(&mut self.received)
     }
@@ -297,7 +299,7 @@ impl ProviderConnection {
         matches!(self.response, ResponseHalf::Body { .. }) && !self.received.is_empty()
     }
 
-    /// The provider has ended the connection.
+    /// Handles the end of the connection by the provider.
     pub(crate) fn ended(&mut self, how: Ending, paused: bool) -> Ended {
         if self.exchange.is_none() || self.response == ResponseHalf::Dialing {
             return Ended::Unused;
@@ -307,8 +309,8 @@ impl ProviderConnection {
             return Ended::Held;
         }
         match &mut self.response {
-            // A body that runs to the end of its connection has no proof of its own of being whole, whatever kind of
-            // end it is (servers forget close_notify). Its content has: a JSON object, a stream's finish reason.
+            // A body that runs to the end of its connection is not provably complete, whatever the kind of end (servers
+            // forget close_notify). Its content proves it: a JSON object, a stream's finish reason.
             ResponseHalf::Body { reader, reusable } => {
                 *reusable = false;
                 if reader.end().is_ok() { Ended::AtEnd } else { Ended::InBody }
@@ -319,17 +321,17 @@ impl ProviderConnection {
         }
     }
 
-    /// The way in which the provider ended it while its exchange did not take the received bytes; returned once.
+    /// How the provider ended it while its exchange did not take the received bytes; returned once.
     pub(crate) fn ended_meanwhile(&mut self) -> Option<Ending> {
         self.ended.take_if(|_| self.received.is_empty())
     }
 
-    /// A dial has succeeded.
+    /// Handles a successful dial.
     pub(crate) fn dialed(&mut self) {
         self.response = ResponseHalf::None;
     }
 
-    /// Releases the connection from its exchange. `complete`: the exchange has got all it needs of the answer.
+    /// Releases the connection from its exchange. `complete`: the exchange needs no more of the answer.
     pub(crate) fn let_go(&mut self, complete: bool) -> Parting {
         self.exchange = None;
         let ResponseHalf::Body { reader, reusable } = self.response else { return Parting::Close };
@@ -343,13 +345,13 @@ impl ProviderConnection {
         Parting::AwaitTail
     }
 
-    /// True if nothing of an answer is left to be read.
+    /// True if no part of an answer is left to read.
     fn keep(&mut self) -> bool {
         self.response = ResponseHalf::None;
         self.request == RequestHalf::Written && self.received.is_empty()
     }
 
-    /// Bytes of the end of an answer.
+    /// Reads bytes of the end of an answer.
     pub(crate) fn read_tail(&mut self, mut data: &[u8]) -> Parting {
         let ResponseHalf::Tail { reader, seen, .. } = &mut self.response else { return Parting::Close };
         *seen = seen.saturating_add(data.len() as u32);
@@ -371,7 +373,7 @@ impl ProviderConnection {
         self.queue.capacity() + self.received.capacity()
     }
 
-    /// Gives all storage back.
+    /// Returns all storage.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.queue.release(pool);
         self.received.release(pool);

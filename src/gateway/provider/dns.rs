@@ -1,5 +1,5 @@
-//! Addresses of upstream hosts: resolved at start, refreshed in the background, the last good answer kept; so that in
-//! ordinary service no request waits for the resolver. Asks by [`Action::Resolve`]; never blocks.
+//! Addresses of upstream hosts: resolved at the start, refreshed in the background, with the last good answer kept, so
+//! that ordinarily no request waits for the resolver. Requests are [`Action::Resolve`]; never blocks.
 
 use crate::base::seam::Action;
 use crate::base::time::Mono;
@@ -7,11 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An answer older than this is asked for again, while it is still used.
+/// Age from which an answer is refreshed, while it is still used.
 const REFRESH: Duration = Duration::from_secs(60);
-/// A look-up without an answer is asked for again after this long at the earliest.
+/// Minimum pause before a failed look-up is repeated.
 const RETRY: Duration = Duration::from_secs(2);
-/// Addresses kept per host.
+/// Maximum number of addresses per host.
 const ADDRESSES_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct HostNames {
 }
 
 impl HostNames {
-    /// The addresses of `host`, empty while none is known; asks the resolver when it is time to.
+    /// Returns the addresses of `host`, empty if none is known; requests a look-up when due.
     pub(crate) fn look_up(
         &mut self,
         host: &Arc<str>,
@@ -53,7 +53,7 @@ impl HostNames {
         &entry.addrs
     }
 
-    /// Takes a resolver's answer; a failed look-up keeps what was known.
+    /// Handles a resolver's answer; a failed look-up keeps the known addresses.
     pub(crate) fn learned(
         &mut self,
         host: &Arc<str>,
@@ -81,7 +81,7 @@ impl HostNames {
         if let Some(index) = self.entries.iter().position(|e| e.port == port && e.host == *host) {
             return index;
         }
-        // An address written as such needs no resolver, ever.
+        // A literal address never needs a resolver.
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         let (addrs, ask_after) = match literal {
             Ok(ip) => (vec![SocketAddr::new(ip, port)], Mono::NEVER),
@@ -99,7 +99,7 @@ impl HostNames {
         self.entries.len() - 1
     }
 
-    /// The address of `host` that answered when the one tried first did not.
+    /// The address of `host` that answered when the first one did not.
     pub(crate) fn answered(&self, host: &Arc<str>, port: u16) -> Option<SocketAddr> {
         self.entries.iter().find(|entry| entry.port == port && entry.host == *host)?.answered
     }
@@ -110,7 +110,7 @@ impl HostNames {
         self.entries[index].answered = Some(addr);
     }
 
-    /// Checks if an answer is expected. If not, waiting for addresses is useless: returns why the last lookup failed,
+    /// Checks if an answer is expected. If not, waiting for addresses is useless: returns why the last look-up failed,
     /// for the log.
     pub(crate) fn is_asked(&mut self, host: &Arc<str>, port: u16) -> Result<(), &'static str> {
         let index = self.index_of(host, port);

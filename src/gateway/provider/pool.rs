@@ -1,4 +1,4 @@
-//! Idle connections, per provider. Last in, first out: the warmest one is taken, the others age out.
+//! Idle connections, per provider. Last in, first out: the most recent one is used, the others age out.
 
 use crate::gateway::ids::ProviderId;
 
@@ -14,7 +14,7 @@ impl Idle {
         self.by_provider.get_mut(provider)?.pop()
     }
 
-    /// Keeps a connection. Returns the oldest one, to be closed, if there are more than `max` now.
+    /// Keeps a connection. Returns the oldest one, to be closed, if there are now more than `max`.
     pub(crate) fn put(&mut self, provider: usize, id: ProviderId, max: usize) -> Option<ProviderId> {
         if self.by_provider.len() <= provider {
             self.by_provider.resize_with(provider + 1, Vec::new);

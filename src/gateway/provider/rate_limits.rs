@@ -1,14 +1,14 @@
-//! Reads rate-limit headers of a provider's answers: how long a credential is to cool down, how much of its limits is
-//! left, and until when. Pure; `breaker` keeps one of each for every credential and model.
+//! Reads rate-limit headers of a provider's answers: the length of a credential's cool-down, the remaining amounts of
+//! its limits, and until when they are valid. Pure; `breaker` keeps one of each for every credential and model.
 
 use crate::base::time::{Mono, Unix};
 use crate::policy::window;
 use std::time::Duration;
 
-/// The shortest cool-down, and the longest: with a shorter one the provider is asked too often, and a longer one may be
-/// an error of the provider.
+/// The minimum and the maximum cool-down: after a shorter one the provider would be asked too often, and a longer one
+/// may be the provider's error.
 const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
-/// The first cool-down of which the provider gives no length.
+/// The first cool-down if the provider gives no length.
 const REST_UNSAID: Duration = Duration::from_secs(5);
 /// The first cool-down of a refused credential.
 const REST_REFUSED: Duration = Duration::from_secs(60);
@@ -16,7 +16,7 @@ const REST_REFUSED: Duration = Duration::from_secs(60);
 const ANSWER_SOON: Duration = Duration::from_secs(1);
 /// Longest wait that is accepted from a provider, in seconds: a year.
 const WAIT_MAX: f64 = 366.0 * 86_400.0;
-/// Numbers from the first on are no waits but times: seconds since 1970, and from the second on milliseconds.
+/// Numbers that are not waits but times: seconds since 1970 from the first value on, milliseconds from the second on.
 const MOMENTS: (f64, f64) = (1e9, 1e12);
 
 /// Number of limits that a provider reports: requests, tokens, prompt tokens and completion tokens.
@@ -129,7 +129,7 @@ fn until_reset(value: &str, now: Unix) -> Option<Duration> {
     spelt(value).or_else(|| window::parse_moment(value).map(|moment| until(moment, now)))
 }
 
-/// A duration in Go's notation: `1h2m3.5s`, `88ms`.
+/// Reads a duration in Go's notation: `1h2m3.5s`, `88ms`.
 fn spelt(value: &str) -> Option<Duration> {
     let (mut rest, mut total) = (value, 0.0);
     while !rest.is_empty() {
@@ -177,9 +177,9 @@ impl Rest {
         self.again
     }
 
-    /// Begins a cool-down: the provider has no capacity for a request. It lasts as long as the provider asks, otherwise
-    /// 5 s and longer each time, up to `most`. `trial`: the request was sent although, or because, the target was
-    /// cooling down.
+    /// Begins a cool-down because the provider has no capacity for a request. It lasts as long as the provider asks,
+    /// otherwise 5 s and longer each time, up to `most`. `trial`: the request was sent despite the cool-down, or
+    /// because of it.
     pub(crate) fn begin(&mut self, said: &RateLimitHeaders, most: Duration, trial: bool, now: Mono) {
         match said.rest() {
             Some(wait) => self.extend(wait, now),
@@ -187,13 +187,13 @@ impl Rest {
         }
     }
 
-    /// The provider refuses the credential.
+    /// Begins a cool-down because the provider refuses the credential.
     pub(crate) fn refused(&mut self, trial: bool, now: Mono) {
         self.double(REST_REFUSED, REST.1, trial, now);
     }
 
     fn double(&mut self, first: Duration, most: Duration, trial: bool, now: Mono) {
-        // Requests that were under way when it began report nothing new.
+        // Requests that were in flight when it began add no information.
         if self.ends(now).is_some() && !trial {
             return;
         }

@@ -1,5 +1,5 @@
-//! The request as it is sent upstream: a head rendered when the configuration is loaded, and a body of pieces of the
-//! client's own bytes with inserted text; so that a large body is never copied as a whole.
+//! The request as it is sent upstream: a head rendered when the configuration is loaded, and a body made of pieces of
+//! the client's own bytes and inserted text, so that a large body is never copied as a whole.
 
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
@@ -14,13 +14,13 @@ use crate::wire::head::{HeaderField, RequestHead, values};
 use crate::wire::{Dialect, Span};
 use std::sync::Arc;
 
-/// The API version sent to a messages-shaped provider if the client named none.
+/// The API version sent to a provider with the messages format if the client sends none.
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
 
 /// Prefixes of OpenAI's own reasoning models: they accept an effort and no sampling.
 const REASONING: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
 
-/// True for a model that accepts no effort together with tools in the chat format: all since GPT-5.2.
+/// True for a model that accepts no effort together with tools in the chat format: all models since GPT-5.2.
 fn lacks_effort_with_tools(model: &str) -> bool {
     model.starts_with("gpt-6") || (model.starts_with("gpt-5.") && !model.starts_with("gpt-5.1"))
 }
@@ -121,7 +121,7 @@ pub(crate) struct Template {
     /// Offset in the heads at which the path of a chat request begins; a relayed request has another path.
     place: usize,
     shape: Dialect,
-    /// True if the configuration sets the API version for a messages-shaped provider.
+    /// True if the configuration sets the API version for a provider with the messages format.
     has_version: bool,
     betas: Option<Vec<String>>,
 }
@@ -153,7 +153,7 @@ impl Template {
         for (name, value) in &provider.headers {
             line(&mut head, &[name.as_bytes(), b": ", value.as_bytes()]);
         }
-        // What the configuration says in their place goes, and goes once.
+        // A header that the configuration sets replaces the default one.
         let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
         if !says("user-agent") {
             line(&mut head, &[b"user-agent: tollgate/", env!("CARGO_PKG_VERSION").as_bytes()]);
@@ -164,10 +164,9 @@ impl Template {
         head
     }
 
-    /// Writes the head for a body of `length` bytes of a client's shape, with the provider's `credential` of that
-    /// number. `client`: head
-    /// and bytes of the client's request of the same shape, whose Anthropic headers are passed on; `None` for a
-    /// translated one, whose headers speak of another API.
+    /// Writes the head for a body of `length` bytes in a client's format `shape`, with the provider's `credential` of
+    /// that number. `client`: head and bytes of the client's request in the same format, whose Anthropic headers are
+    /// passed on; `None` for a translated request, whose headers belong to another API.
     pub(crate) fn write(
         &self,
         credential: usize,
@@ -228,7 +227,7 @@ fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Everything about a request that is needed until its answer is committed: the scan of its body and the outgoing body.
+/// The state of a request that is needed until its answer is committed: the scan of its body and the outgoing body.
 /// Spare ones are reused, so that an exchange in its steady state allocates nothing.
 #[derive(Debug)]
 pub(crate) struct OutgoingRequest {
@@ -236,7 +235,7 @@ pub(crate) struct OutgoingRequest {
     pub(crate) head: RequestHead,
     /// The scan of the client's body.
     pub(crate) scan: RequestScan,
-    /// Error in the body, found before all of it had arrived.
+    /// Error in the body, found before it had arrived completely.
     pub(crate) invalid: Option<String>,
     /// Inserted text between the pieces, or a translated body: all of it counts as buffered.
     pub(crate) text: Buf,
@@ -244,7 +243,7 @@ pub(crate) struct OutgoingRequest {
     pub(crate) pieces: Vec<RewritePiece>,
     /// Memory of the body's scan and of the translation state.
     beside: Charge,
-    /// State of the request's translation that the answer's needs; `None` if nothing is translated.
+    /// State of the request's translation that the answer's translation needs; `None` if nothing is translated.
     pub(crate) state: Option<TranslationState>,
     /// Affinity hash; 0 for none.
     pub(crate) kept_with: u64,
@@ -305,22 +304,22 @@ impl OutgoingRequest {
         self.text.capacity() + self.beside.bytes()
     }
 
-    /// Gives all storage back.
+    /// Returns all storage.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.rewind(pool);
         if self.beside.bytes() > 0 {
             self.beside.set(pool, 0);
-            // One request of thousands of members must not cost memory for ever.
+            // One request with thousands of members must not occupy memory permanently.
             (self.scan, self.pieces) = Default::default();
         }
     }
 
-    /// Bytes of storage that the translation of a body of `length` bytes is given.
+    /// Bytes of storage for the translation of a body of `length` bytes.
     pub(crate) fn room_for(length: usize) -> usize {
         length + length / 16 + BLOCK
     }
 
-    /// Makes the outgoing body by translating `body`, a request of shape `from` that has been scanned.
+    /// Makes the outgoing body by translating `body`, a scanned request of format `from`.
     #[inline]
     pub(crate) fn translate(
         &mut self,
@@ -333,7 +332,7 @@ impl OutgoingRequest {
         let fields = self.scan.fields();
         let state = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
         if self.text.capacity() > OutgoingRequest::room_for(body.len()) {
-            // It is longer than most are, and its storage has room for twice as much.
+            // It is longer than most, and its storage is up to twice as large.
             self.text.shrink(pool);
         }
         self.state = Some(state);
@@ -343,15 +342,15 @@ impl OutgoingRequest {
         Ok(())
     }
 
-    /// Takes storage for the translation of a body of `length` bytes: it is of about the same size.
+    /// Takes storage for the translation of a body of `length` bytes, which is of about the same size.
     pub(crate) fn make_room(&mut self, length: usize, pool: &mut Pool) {
         if self.text.capacity() < length {
             self.text.reserve(pool, length + length / 16);
         }
     }
 
-    /// Takes storage for the longest translation of `body`, so that none of it is copied as it grows. What is not
-    /// written to takes no memory. For a helper thread: all of the body is looked at.
+    /// Takes storage for the longest possible translation of `body`, so that it is never copied as it grows. Pages that
+    /// are not written take no memory. For a helper thread: it reads the whole body.
     pub(crate) fn make_most_room(&mut self, body: &[u8], pool: &mut Pool) {
         let most = dialect::most_text(body, self.scan.fields());
         if self.text.capacity() < most {
@@ -359,13 +358,13 @@ impl OutgoingRequest {
         }
     }
 
-    /// Goes back to the first byte of the outgoing body, for another connection to the same target.
+    /// Returns to the first byte of the outgoing body, for another connection to the same target.
     pub(crate) fn restart(&mut self) {
         self.next = 0;
         self.offset = 0;
     }
 
-    /// All of the outgoing body has been taken.
+    /// True if the whole outgoing body has been taken.
     pub(crate) fn is_written(&self) -> bool {
         self.next >= self.pieces.len()
     }
@@ -375,12 +374,12 @@ impl OutgoingRequest {
         self.length
     }
 
-    /// Notes the length of the body that the pieces make.
+    /// Notes the length of the body made of the pieces.
     pub(crate) fn set_length(&mut self, length: u64) {
         self.length = length;
     }
 
-    /// Appends up to `room` bytes of the outgoing body to `out`. `body` is the client's body. True when all is out.
+    /// Appends up to `room` bytes of the outgoing body to `out`. `body` is the client's body. True when it is complete.
     pub(crate) fn write_some(&mut self, body: &[u8], mut room: usize, out: &mut Vec<u8>) -> bool {
         while let Some(piece) = self.pieces.get(self.next) {
             let bytes = match *piece {
@@ -405,7 +404,7 @@ fn rest(span: Span, source: &[u8], offset: usize) -> &[u8] {
     span.of(source).get(offset..).unwrap_or_default()
 }
 
-/// Spare kept for reuse.
+/// Maximum number of spares kept for reuse.
 const SPARE_MAX: usize = 64;
 
 /// Unused requests, kept for reuse.
@@ -420,18 +419,18 @@ pub(crate) struct OutgoingRequests {
 }
 
 impl OutgoingRequests {
-    /// A request to work with.
+    /// Returns an unused request.
     pub(crate) fn take(&mut self) -> Box<OutgoingRequest> {
         let mut draft = self.spare.pop().unwrap_or_default();
         draft.scan.give_work(self.works.pop());
         draft
     }
 
-    /// Keeps the working memory of a scan for reuse: the body is complete, or is not read to its end.
+    /// Keeps the working memory of a scan for reuse: the body is complete, or its rest is not read.
     #[inline]
     pub(crate) fn keep_work(&mut self, scan: &mut RequestScan) {
         if let Some(work) = scan.take_work() {
-            // One request of thousands of members must not cost memory for ever.
+            // One request with thousands of members must not occupy memory permanently.
             if self.works.len() < SPARE_MAX && work.storage() == 0 {
                 self.works.push(work);
             }
@@ -456,7 +455,7 @@ mod tests {
     use super::*;
     use crate::policy::config::Source;
 
-    /// Members that no client may send must not be configurable either: compares both lists.
+    /// Members that clients may not send must not be configurable either: compares both lists.
     #[test]
     fn every_member_that_clients_are_denied_is_refused_in_set_params_and_default_params() {
         let denied: Vec<&str> = dialect::denied_members().collect();

@@ -1,7 +1,7 @@
 //! Queues of requests that wait for a slot at a target of their model. Owns their order. Must never know the contents
-//! of a request or where slots are: its exchange answers that. Exchanges add requests; `drive` serves them.
+//! of a request or where slots are: the request's exchange does. Exchanges add requests; `drive` serves them.
 //!
-//! A queue is identified by the model's id, so that it outlives a reload: waiting requests keep the configuration that
+//! A queue is identified by the model's id, so that it survives a reload: waiting requests keep the configuration that
 //! they began with, and a queue whose model is gone ends with its last request.
 
 mod turns;
@@ -42,9 +42,9 @@ pub(crate) struct Queues {
     waiting: usize,
     /// Queue to be served next, if several want the same slots.
     next: usize,
-    /// A slot may have become free without a notice.
+    /// True if a slot may have become free without a notification.
     look: bool,
-    /// Time at which a slot may become free because time has passed; `NEVER` if none may.
+    /// Time at which a slot may become free without an event; `NEVER` if none may.
     wake: Mono,
 }
 
@@ -130,12 +130,12 @@ impl Queues {
         self.next = 0;
     }
 
-    /// Returns once that a slot may have become free.
+    /// Returns true, once, if a slot may have become free.
     pub(crate) fn take_look(&mut self) -> bool {
         std::mem::take(&mut self.look)
     }
 
-    /// Records that there may be more slots; the next call of the core looks for them, soon.
+    /// Records that there may be more slots; the next call of the core checks for them, soon.
     pub(crate) fn look_again(&mut self, now: Mono) {
         self.look = self.waiting > 0;
         self.wake = if self.look { now } else { Mono::NEVER };
@@ -163,13 +163,13 @@ impl Queues {
         self.wake = samples.map(when).min().unwrap_or(Mono::NEVER);
     }
 
-    /// Time to look again because time has passed.
+    /// Time of the next check without an event.
     #[inline]
     pub(crate) fn wake(&self) -> Mono {
         self.wake
     }
 
-    /// Looks again if that time has come.
+    /// Checks again if that time has come.
     pub(crate) fn woken(&mut self, now: Mono) {
         if self.wake <= now {
             (self.wake, self.look) = (Mono::NEVER, true);

@@ -1,4 +1,4 @@
-//! Order of waiting requests: fair by key, first come first served within a key. Pure; knows neither targets nor time.
+//! Order of waiting requests: fair by key, first come, first served within a key. Pure; knows neither targets nor time.
 //!
 //! This is deficit round robin with a round of one token. Each round gives every key one token per unit of its share. A
 //! key whose debt is paid may have one request served, which costs it the tokens of that request. Rounds in which no
@@ -56,7 +56,7 @@ struct KeyQueue {
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     lines: Vec<KeyQueue>,
-    /// Present round, in parts.
+    /// Current round, in parts.
     round: u64,
     /// Number of the last turn.
     turn: u64,
@@ -93,7 +93,7 @@ impl Turns {
             }
         };
         let line = &mut self.lines[at];
-        // If a key's plan has changed, its present share counts.
+        // If a key's plan has changed, its current share counts.
         line.share = share;
         let before = line.waiting.iter().rposition(|other| other.came <= waiter.came);
         line.waiting.insert(before.map_or(0, |before| before + 1), waiter);
@@ -103,7 +103,7 @@ impl Turns {
     pub(crate) fn next(&mut self, mut look: impl FnMut(&Waiter) -> Look) -> Option<ExchangeId> {
         let first = (0..self.lines.len()).filter(|at| !self.lines[*at].waiting.is_empty());
         let first = first.min_by_key(|at| self.rank(*at))?;
-        // Nearly always it is the first request of the first key.
+        // It is nearly always the first request of the first key.
         let looked = look(&self.lines[first].waiting[0]);
         match looked {
             Look::Served => return Some(self.serve(first, 0)),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn tokens_are_shared_out_by_share_however_large_requests_are() {
-        // Key, share, tokens of its requests: all have more waiting than is served.
+        // Key, share, tokens of its requests. Each key has more requests waiting than are served.
         let keys = [(1, 1, 1000), (2, 1, 10), (3, 3, 500), (4, 2, 77)];
         let mut turns = Turns::default();
         for (key, share, tokens) in keys {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     /// Any mix of arriving, leaving and being served: no request is lost or served twice, and a key's first request
-    /// waits for each other key at most twice.
+    /// waits at most twice for each other key.
     #[test]
     fn nobody_starves() {
         for seed in 0..200 {

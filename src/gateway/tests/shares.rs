@@ -1,4 +1,4 @@
-//! Shares of one key in what all keys use, and answers that nobody asked for.
+//! Shares of one key in common resources, and unsolicited answers.
 
 use super::*;
 
@@ -24,13 +24,13 @@ fn statuses(gateway: &Gateway, conns: &[Conn]) -> Vec<u16> {
     conns.iter().map(|conn| status(conn).unwrap_or(0)).collect()
 }
 
-/// Connections that are to be dialed since the last call.
+/// Connections to be dialed since the last call.
 fn dials(gateway: &mut Gateway) -> Vec<Conn> {
     let dialed = |action| if let Action::Dial { conn, .. } = action { Some(conn) } else { None };
     gateway.actions().drain(..).filter_map(dialed).collect()
 }
 
-/// Takes all that is to be written to a connection.
+/// Takes all bytes to be written to a connection.
 fn take(gateway: &mut Gateway, conn: Conn) -> String {
     let text = String::from_utf8_lossy(gateway.unsent(conn)).into_owned();
     gateway.wrote(conn, text.len(), now());
@@ -113,7 +113,7 @@ fn the_only_key_may_fill_a_queue() {
     assert_eq!(statuses(&gateway, &greedy), [0, 0, 0, 0, 0, 429]);
 }
 
-/// The bytes were in the socket before the request was, so they cannot answer it.
+/// The bytes were in the socket before the request was sent, so they cannot answer it.
 #[test]
 fn what_a_provider_sends_before_it_is_asked_is_not_taken_for_the_answer() {
     let (mut gateway, keys) = gateway_of(CONFIG, 2, None);

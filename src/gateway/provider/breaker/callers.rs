@@ -1,4 +1,4 @@
-//! Callers whose requests have met a failure, or a refusal of a credential: requests of one caller must not make a
+//! Callers whose requests have met a failure, or the refusal of a credential: requests of one caller must not make a
 //! target unavailable to others.
 
 use crate::base::hash::mix_bytes;
@@ -6,7 +6,7 @@ use crate::policy::counters::Callers;
 use crate::policy::keys::Key;
 
 /// A caller: a key and its owner. The keys of one group have one owner; a key without a group has its own. Both are
-/// numbers that another process computes alike for the same key.
+/// numbers, equal in all processes for the same key.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Caller {
     key: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Caller that uses this key.
+    /// Returns the caller that uses this key.
     pub(crate) fn of(caller: Key<'_>) -> Caller {
         let key = mix_bytes(0, caller.id().text());
         let owner = caller.kind.group.as_ref().map_or(key, |group| mix_bytes(1, group.as_bytes()));

@@ -15,8 +15,8 @@ impl Breakers {
         self.entries.iter_mut().map(fresh).collect()
     }
 
-    /// Every provider cool-down that has not ended, every exhausted rate limit, and every credential that was refused
-    /// last, in the form for a process with another monotonic clock.
+    /// Returns every provider cool-down that has not ended, every exhausted rate limit, and every credential whose last
+    /// use was refused, in a form for a process with another monotonic clock.
     pub(crate) fn cool_downs(&self, now: Now) -> Vec<CoolDown> {
         let told = |name: &str, until: Mono, again: u32, refused: Callers| CoolDown {
             name: name.into(),
@@ -70,7 +70,7 @@ impl Breakers {
         other.others.iter().for_each(|(end, count)| counts.count(*end, *count));
     }
 
-    /// Forgets the targets that `is_there` does not know and that have nothing in flight, and a server's breaker with
+    /// Forgets the targets for which `is_there` is false and that have nothing in flight, and a server's breaker with
     /// its last target.
     pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
         self.entries.retain(|entry| entry.busy > 0 || is_there(&entry.label));

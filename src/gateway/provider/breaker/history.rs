@@ -1,16 +1,16 @@
-//! History of a target for its status: counts at the ends of minutes, and the last failures. A successful attempt costs
-//! nothing here.
+//! History of a target for its status: counts at the end of each minute, and the last failures. A successful attempt
+//! costs nothing here.
 
 use crate::base::time::Unix;
 use crate::policy::cause::Cause;
 use crate::policy::counters::{AttemptEnd, TargetCounts};
 
-/// Number of minutes whose counts are reported together, the present one included.
+/// Number of minutes whose counts are reported together, the current one included.
 pub(super) const MINUTES: usize = 5;
-/// Milliseconds without a failure after which a target fails no longer, if its last attempts succeeded.
+/// Milliseconds without a failure after which a target is no longer failing, if its last attempts succeeded.
 pub(super) const QUIET_MS: u64 = 30_000;
 
-/// Failures of a target by its own fault, or by its provider's refusals, without such a long pause between them.
+/// Failures of a target by its own fault, or by its provider's refusals, without such a pause between them.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct TargetTrouble {
     /// The first and the last failure.
@@ -19,10 +19,10 @@ pub(crate) struct TargetTrouble {
     pub(crate) cause: Cause,
 }
 
-/// See the head of this file.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct TargetHistory {
-    /// Answered and failed attempts at the beginning of the present minute, and of those before it.
+    /// Answered and failed attempts at the beginning of the current minute, and of those before it.
     pub(super) past: [[u64; 2]; MINUTES],
     pub(super) trouble: Option<TargetTrouble>,
 }

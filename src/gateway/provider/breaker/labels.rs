@@ -1,4 +1,4 @@
-//! Finds the entry of a target by its label, in the same time however many targets there are.
+//! Finds the entry of a target by its label, in constant time.
 
 use super::{
     ALLOWANCES, Breaker, Breakers, Callers, Left, Needs, Rest, TargetCounts, TargetHistory, TargetState, account_of,
@@ -6,10 +6,10 @@ use super::{
 };
 use std::sync::Arc;
 
-/// Targets that are compared one by one before the table is used.
+/// Number of targets that are compared one by one before the table is used.
 const FEW: usize = 4;
 
-/// Hash of a label's address. Only the configuration allocates labels, so that nobody can choose collisions.
+/// Hash of a label's address. Only the configuration allocates labels, so that no peer can choose collisions.
 #[inline]
 pub(super) fn address_hash(label: &Arc<str>) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -34,7 +34,7 @@ impl Breakers {
     #[cold]
     fn insert(&mut self, label: &Arc<str>) -> usize {
         if let Some(known) = self.entries.iter().position(|entry| entry.label == *label) {
-            // The label is another configuration's: from here on this one finds the entry.
+            // The label belongs to another configuration: from now on, this one finds the entry.
             self.entries[known].label = label.clone();
             self.find_by_label();
             return known;

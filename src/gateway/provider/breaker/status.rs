@@ -1,4 +1,4 @@
-//! Snapshot of a target's status for the admin API, out of its state and its history.
+//! Snapshot of a target's status for the admin API, derived from its state and history.
 
 use super::Breakers;
 use super::history::{MINUTES, QUIET_MS, TargetTrouble, attempts};
@@ -7,9 +7,9 @@ use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 
-/// Failures in a row from which on a target is failing.
+/// Number of consecutive failures from which a target counts as failing.
 const IN_A_ROW: u32 = 3;
-/// Number of attempts from which on the share of failures counts.
+/// Number of attempts from which the share of failures counts.
 const ATTEMPTS_MIN: u64 = 5;
 
 /// State of a target in one word.
@@ -41,7 +41,7 @@ pub(crate) struct TargetStatus {
     pub(crate) trouble: Option<TargetTrouble>,
     /// Answered and failed attempts of the last minutes.
     pub(crate) recent: [u64; 2],
-    /// The target fails too often, but only for one key or group, so it stays in use.
+    /// True if the target fails too often, but only for one key or group, so that it stays in use.
     pub(crate) one_caller: bool,
     /// Attempts in flight.
     pub(crate) busy: u32,
@@ -121,7 +121,7 @@ impl Breakers {
         }
     }
 
-    /// Leaves the counts so far out of the last minutes: they are a predecessor's.
+    /// Excludes the counts so far from the last minutes: they are a predecessor's.
     pub(crate) fn rebase_minutes(&mut self) {
         self.entries.iter_mut().for_each(|entry| entry.history.past = [attempts(&entry.counts); MINUTES]);
     }

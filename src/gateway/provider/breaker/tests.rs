@@ -133,7 +133,7 @@ fn where_all_rest_none_does() {
 
 const NOTHING: RateLimitHeaders = RateLimitHeaders { wait: None, left: [None; ALLOWANCES] };
 
-/// A provider's answer that no requests are left for so many seconds.
+/// Headers of a provider without remaining requests for `seconds`.
 fn spent(seconds: u64) -> RateLimitHeaders {
     let left = [Some((0, Duration::from_secs(seconds))), None, None, None];
     RateLimitHeaders { wait: None, left }
@@ -287,7 +287,7 @@ fn kept(number: u64) -> Choice {
     Choice { among: Among::Kept(number), ..ask(0, Mono(0)) }
 }
 
-/// Number of 20 000 conversations that each of `targets` gets.
+/// Number of 20 000 conversations for each of `targets`.
 fn shares(targets: &[Target], breakers: &mut Breakers) -> Vec<usize> {
     let mut shares = vec![0; targets.len()];
     (0..20_000).for_each(|session| shares[breakers.choose(targets, &kept(mix(9, session))).unwrap()] += 1);
@@ -315,7 +315,7 @@ fn a_conversation_stays_with_its_target_and_weights_hold() {
         assert_eq!(breakers.choose(&targets, &choice), Some(*home), "however busy it is");
         breakers.left(&targets[*home]);
     }
-    // A target that is removed takes only its own with it, and gets them back when it returns.
+    // A removed target loses only its own conversations, and gets them back when it returns.
     breakers.rest(&targets[3], &RateLimitHeaders { wait: Some(Duration::from_secs(10)), ..NOTHING }, false, Mono(0));
     for (session, home) in home.iter().enumerate() {
         let now = breakers.choose(&targets, &kept(mix(9, session as u64))).unwrap();

@@ -1,5 +1,5 @@
-//! Decides if a request of a model with a queue that finds no free target should wait: for a slot at a full target, or
-//! for a cool-down that ends soon. It does not wait for failing targets as long as there is another.
+//! Decides whether a request of a model with a queue that finds no free target should wait: for a slot at a full
+//! target, or for a cool-down that ends soon. It does not wait for failing targets if there is another one.
 
 use super::{Breakers, Choice};
 use crate::base::time::Mono;
@@ -20,8 +20,8 @@ pub(crate) enum Seek {
 /// Progress of a request that can wait.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// The request has been sent nowhere. If all targets cool down for longer than it may wait, it is sent to the one
-    /// whose cool-down ends first anyway.
+    /// The request has been sent nowhere. If all targets are cooling down for longer than it may wait, it is sent
+    /// anyway, to the one whose cool-down ends first.
     New,
     /// An attempt has failed.
     Failed,
@@ -43,12 +43,12 @@ impl Breakers {
         self.breakers.iter().map(|breaker| breaker.busy as usize).max().unwrap_or(0)
     }
 
-    /// Returns once that a slot or a target may have become free.
+    /// Returns true, once, if a slot or a target may have become free.
     pub(crate) fn take_eased(&mut self) -> bool {
         std::mem::take(&mut self.eased)
     }
 
-    /// Finds a target for a request, or decides if it waits for one, until `until` at the latest.
+    /// Finds a target for a request, or decides that it waits for one, until `until` at the latest.
     pub(crate) fn seek(&mut self, targets: &[Target], choice: &Choice, stage: Stage, until: Mono) -> Seek {
         if let Some(kept) = self.kept(targets, choice) {
             return Seek::Found(kept);
@@ -79,12 +79,12 @@ impl Breakers {
             },
             Stage::Failed => Seek::None,
             Stage::Waits if far || choice.tried != 0 => Seek::Wait,
-            // All of them fail: the one that was available last is not cooling down.
+            // All of them fail: the target that was available last is not cooling down.
             Stage::Waits => last(self.last_available(targets)),
         }
     }
 
-    /// True if any request at all could be sent to one of the targets.
+    /// True if a request with minimal needs could be sent to one of the targets.
     pub(crate) fn is_any_open(&mut self, targets: &[Target], now: Mono) -> bool {
         let mut all_fail = true;
         for target in targets {
