@@ -70,7 +70,7 @@ const ROWS: [(&str, &[&str]); 45] = [
     ),
     ("an answer cut before its text is an error", &["known: an_answer_cut_before_its_first_word_is_empty"]),
     ("a filtered answer is tried again", &["example 35-refusal-c", "example 35-refusal-m", "example 35-refusal-stop"]),
-    ("a failure is not seen", &["transcript cross.txt: what a heartbeat has opened fails in both events"]),
+    ("a failure is not seen", &["transcript cross.txt: an answer opened by a heartbeat fails in both events"]),
     (
         "a failure's error stands beside the response",
         &["transcript same.txt: a response that fails at the provider fails in both events, without its name"],
@@ -80,8 +80,7 @@ const ROWS: [(&str, &[&str]); 45] = [
         "a reference is looked for",
         &[
             "example 27-refused",
-            "transcript errors.txt: what would need a stored response is refused with words that say \
-           what to do",
+            "transcript errors.txt: a request for a stored response is refused with an instruction",
         ],
     ),
     ("thinking is lost between turns", &["example 29-replay-m"]),
@@ -94,11 +93,11 @@ const ROWS: [(&str, &[&str]); 45] = [
     ),
     (
         "a signature of ours reaches a provider that signs",
-        &["transcript rows.txt: 37: only a signature of ours is left out on the way to a provider that signs"],
+        &["transcript rows.txt: 37: only a signature made by Tollgate is omitted on the way to a provider that signs"],
     ),
     (
         "reasoning that must come back does not, or is changed",
-        &["known: reasoning_of_a_chat_upstream_comes_back", "transcript rows.txt: 38: reasoning passes untouched"],
+        &["known: reasoning_of_a_chat_upstream_comes_back", "transcript rows.txt: 38: reasoning passes unchanged"],
     ),
     ("a tool becomes strict unasked", &["known: a_tool_is_as_strict_as_its_client_said"]),
     ("an id of more than 64 characters is sent", &["responses: long_ids_stay_pairs"]),
@@ -107,18 +106,18 @@ const ROWS: [(&str, &[&str]); 45] = [
     (
         "429 does not say when",
         &[
-            "transcript errors.txt: a window says when it may be tried again",
-            "transcript errors.txt: a spent period ends the tries of a client, a full window does not",
+            "transcript errors.txt: a full window says when to retry",
+            "transcript errors.txt: a spent period stops a client's retries, a full window does not",
         ],
     ),
     (
         "a provider that takes no bound, or streams unasked",
         &[
             "known: a_bound_that_a_model_does_not_take_is_not_sent",
-            "transcript rows.txt: 44: a provider that streams unasked",
+            "transcript rows.txt: 44: a provider that streams unrequested",
         ],
     ),
-    ("a client's headers reach the provider", &["transcript rows.txt: 45: no header of a client's goes on"]),
+    ("a client's headers reach the provider", &["transcript rows.txt: 45: no client header is passed on"]),
 ];
 
 #[test]

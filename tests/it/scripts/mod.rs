@@ -4,7 +4,7 @@
 //! case is a conversation:
 //!
 //! ```text
-//! === a key that was revoked opens nothing
+//! === a revoked key is refused
 //! # a revoked key                                  comments name the rule that is tested
 //! key old revoked=2026-11-01                       an additional key; clients send it as {old}
 //!
