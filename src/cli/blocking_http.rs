@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_drips_holds_nobody_beyond_the_time_for_the_whole_answer() {
+    fn dripping_peer_cannot_exceed_the_timeout_of_the_answer() {
         let (answer, took) = asked(b"HTTP/1.1 200 OK\r\nx: ");
         assert!(matches!(answer, Err(NoAnswer::Silent)) && took < Duration::from_secs(3), "{took:?}");
         let (answer, took) = asked(b"HTTP/1.1 200 OK\r\n\r\n");

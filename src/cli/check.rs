@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn models_without_a_price_are_named_where_there_is_a_budget() {
+    fn models_without_a_price_are_named_if_there_is_a_budget() {
         let said = |model: &str, plan: &str| {
             let text = format!(
                 "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_queue_will_not_do_is_said() {
+    fn ineffective_queue_settings_are_reported() {
         let bounded = "targets = [{ provider = \"p\", concurrency = 4 }]\nqueue = { wait = \"1m\" }\n";
         assert_eq!(remarks(bounded, "share = 3"), [""; 0]);
         let said = remarks(&format!("{bounded}request_timeout = \"50s\""), "");

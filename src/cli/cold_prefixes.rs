@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_that_is_read_again_is_not_cold_and_one_that_is_not_says_why() {
+    fn unread_prefix_is_cold_and_has_a_reason() {
         let first = row("s", 0, "p/m", 1, [10, 0, 8000]);
         let warm = row("s", MINUTE, "p/m", 1, [10, 8000, 500]);
         assert_eq!(cold(&[first.clone(), warm.clone()]), [0; 4]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_paid_is_the_difference_to_reading_it() {
+    fn cost_is_the_difference_to_a_cache_read() {
         let written = [row("s", 0, "p/m", 1, [0, 0, 8000]), row("s", 1, "p/m", 1, [0, 0, 8000])];
         assert_eq!(lines(&written)[0].cold_cost_nano_usd, 8000 * 3450);
         let sent = [row("s", 0, "p/m", 1, [0, 0, 8000]), row("s", 1, "p/m", 1, [8000, 0, 0])];
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_conversation_or_no_cache_or_another_prefix_is_not_cold() {
+    fn records_without_conversation_or_cache_are_not_cold() {
         let quiet = [row("s", 0, "p/m", 1, [8000, 0, 0]), row("s", 1, "q/m", 1, [9000, 0, 0])];
         assert_eq!(cold(&quiet), [0; 4], "a provider that reports neither");
         let nobody = Row { session: None, ..row("s", 0, "p/m", 1, [0, 0, 8000]) };
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dearest_come_first_and_no_more_than_so_many_are_followed() {
+    fn most_expensive_come_first_and_tracking_is_bounded() {
         let of =
             |name: &str, tokens: u64| [row(name, 0, "p/m", 1, [0, 0, tokens]), row(name, 1, "p/m", 1, [tokens, 0, 0])];
         let found = lines(&[of("a", 100), of("b", 300), of("c", 200)].concat());

@@ -407,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_as_far_apart_as_what_must_be_changed() {
+    fn distance_counts_changed_characters() {
         for (one, other, far) in [("", "", 0), ("abc", "abc", 0), ("abc", "abd", 1), ("abc", "xabc", 1), ("ab", "", 2)]
         {
             assert_eq!(distance(one, other), far, "{one} {other}");

@@ -98,7 +98,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_demo_has_six_models_of_two_sizes_three_per_shape() {
+    fn demo_has_six_models_of_two_sizes_three_per_format() {
         // Six entries, context sizes 1M and 256K.
         let high = parsed();
         let models = high.catalog.models();
@@ -131,7 +131,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn any_path_of_a_ledger_survives_the_quoting() {
+    fn any_path_of_a_ledger_can_be_quoted() {
         for path in ["/tmp/a b/\"quoted\".db", "/tmp/back\\slash.db"] {
             assert_eq!(parse(&text(path)).store.url, StoreUrl::Sqlite(path.into()));
         }

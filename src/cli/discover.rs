@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_told() {
+    fn invalid_list_is_reported() {
         for (body, why) in [
             ("{\"data\":[{\"id\":\"a\"}", "the list is no JSON"),
             ("<html>", "the list is no JSON"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_model_may_have_are_skipped_and_told_cut() {
+    fn invalid_model_names_are_skipped_and_reported_cut() {
         let (long, evil) = ("x".repeat(1 << 20), "\\u0000\\u001b[2J\\ninject");
         let body = format!(
             "{{\"data\":[{{\"id\":\"{long}\"}},{{\"id\":\"{evil}\"}},{{\"id\":\"\"}},{{\"id\":\"two words\"}},\
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_models_are_taken_than_a_list_may_have() {
+    fn number_of_listed_models_is_bounded() {
         let all: Vec<String> = (0..LISTED_MAX + 5).map(|n| format!("{{\"id\":\"m{n}\"}}")).collect();
         let (list, _) = read("", &format!("[{}]", all.join(","))).unwrap();
         assert_eq!((list.models.len(), list.skipped), (LISTED_MAX, Some((5, format!("m{LISTED_MAX}")))));

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_a_configuration_that_holds() {
+    fn generated_configuration_is_valid() {
         let hosted: Vec<&Hosted> = HOSTED.iter().collect();
         let local = [
             Local::new((8000, "vllm", "vLLM"), vec![("org/model".into(), Some(40960))]),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_found_the_example_holds_once_its_marks_are_gone() {
+    fn example_is_valid_once_uncommented() {
         let text = text(&[], &[], 8080);
         let errors = parse(&text).unwrap_err();
         assert!(errors.iter().any(|error| error.contains("at least one [[models]] is needed")), "{errors:?}");
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_server_calls_its_models_what_is_written_holds_and_what_is_not_is_said() {
+    fn configuration_is_valid_for_any_model_names_of_a_server() {
         let names = ["", "a\u{1}b", &"x".repeat(129), &"y/".repeat(200), "/m/.gguf", "a b", "a,b", "é", "\u{202e}x"];
         let odd = names.iter().map(|name| (name.to_string(), Some(7)));
         let many = (0..20).map(|number| (format!("model-{number}"), None));
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_what_an_id_may_be() {
+    fn generated_ids_are_valid() {
         for (name, id) in [("llama3.2:3b", "llama3.2:3b"), ("a b", "a-b"), ("/models/q.gguf", "q.gguf"), ("o/m", "o/m")]
         {
             assert_eq!(id_of(name), id, "{name}");

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn scope_and_expiry_are_taken_over() {
+    fn scope_and_expiry_are_stored() {
         let models = vec!["heron-small".to_string(), " ibis-large".to_string()];
         let endpoints = vec!["chat".to_string()];
         let expires = Some(Expiry::After(Duration::from_secs(60)));
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issued_key_opens_what_is_stored_and_is_not_in_the_store_itself() {
+    fn issued_key_is_valid_and_only_its_digest_is_stored() {
         let (high, _folder) = with_ledger("issue");
         let (record, text) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         let stored = records_in(&high).unwrap();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_revoked_once_and_an_unknown_one_is_a_failure() {
+    fn key_is_revoked_once_and_unknown_key_is_a_failure() {
         let (high, _folder) = with_ledger("revoke");
         let stranger = KeyId::parse("0123456789ab").unwrap();
         assert_eq!(revoke_in(&high, &stranger, &Actor::COMMAND, NOW), Err(unknown(stranger.as_str())));
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_found_before_a_name() {
+    fn id_has_priority_over_a_name() {
         let (high, _folder) = with_ledger("find");
         assert_eq!(find(&high, "ci"), Err(unknown("ci")), "there is no ledger yet");
         let (first, text) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotated_key_opens_with_both_secrets_for_the_grace_and_repeating_it_cuts_nobody_off() {
+    fn rotated_key_accepts_both_secrets_during_the_grace() {
         let (high, _folder) = with_ledger("rotate");
         let (record, first) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         let minute = Duration::from_secs(60);
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_only_reads_leaves_no_ledger_behind() {
+    fn read_only_command_creates_no_ledger() {
         let (high, _folder) = with_ledger("read");
         assert!(records_in(&high).unwrap().is_empty());
         let StoreUrl::Sqlite(path) = &high.store.url else { panic!("not a file") };
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_changed_in_place_and_what_is_not_named_stays() {
+    fn key_change_keeps_everything_not_named() {
         let (high, _folder) = with_ledger("set");
         let models = vec!["heron-small".to_string()];
         let (record, text) =
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_is_made_whole_or_not_at_all() {
+    fn change_is_applied_completely_or_not_at_all() {
         let (high, _folder) = with_ledger("set-whole");
         let (record, _) = make(&args(), &high, &Actor::COMMAND, NOW).unwrap();
         let options =

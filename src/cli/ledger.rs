@@ -391,7 +391,7 @@ mod tests {
     use crate::store::api::Difference;
 
     #[test]
-    fn an_agreement_is_one_line_and_a_difference_a_table() {
+    fn agreement_prints_one_line_and_difference_a_table() {
         let mut verdict = Verdict { rows: 1200, folded: 3, counters: 6, ..Verdict::default() };
         assert_eq!(verdict_text(&verdict), "ok: 6 counters agree with 1 200 usage records and 3 folded requests\n");
         assert_eq!(verdict_json(&verdict)["agrees"], true);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_exported_as_ever() {
+    fn export_of_a_request_keeps_its_form() {
         let row: Row = serde_json::from_str(
             r#"{"r":"000102030405060708090a0b0c0d0eff","k":"abcdefABCDEF","a":1800000000123,"m":"a \"b\"","t":"p/x",
             "e":"messages","s":true,"c":499,"u":[1,2,3,4],"f":"partial","n":5,"x":6,"d":7}"#,
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_part_of_a_trace_says_so() {
+    fn export_of_a_traced_request_names_the_trace() {
         let row: Row = serde_json::from_str(
             r#"{"r":"000102030405060708090a0b0c0d0eff","k":"abcdefABCDEF","a":1,"m":"m","t":"p/x","e":"chat","s":true,
             "c":200,"u":[1,2,3,4],"f":"partial","n":5,"x":6,"d":7,"o":"0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"}"#,

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_argument_wins_over_the_variable_and_that_over_the_usual_places() {
+    fn argument_variable_and_default_paths_have_this_order() {
         let path = |text: &str| Some(PathBuf::from(text));
         let all = |_: &Path| true;
         assert_eq!(choose(path("a"), path("b"), true, all), Ok("a".into()));
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_named_is_not_passed_over_when_it_is_missing() {
+    fn missing_named_file_is_not_skipped() {
         assert_eq!(choose(Some("gone.toml".into()), None, false, |_| false), Ok("gone.toml".into()));
         let errors = read(Path::new("/nonexistent/gone.toml"), Secrets::Needed).unwrap_err();
         assert!(errors[0].to_string().starts_with("/nonexistent/gone.toml: "));
     }
 
     #[test]
-    fn without_any_configuration_the_places_are_named() {
+    fn error_without_a_configuration_names_the_paths() {
         let Err(Failure::Failed(text)) = choose(None, None, false, |_| false) else { panic!("found one") };
         assert!(text.contains("tollgate.toml") && text.contains("TOLLGATE_CONFIG"), "{text}");
         assert!(text.contains("tollgate init") && text.contains("tollgate demo"), "{text}");

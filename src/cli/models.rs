@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_integer_form_beside_the_abbreviated_one() {
+    fn json_has_integer_and_abbreviated_form() {
         let json = serde_json::to_value(lines(&parsed().catalog)).unwrap();
         assert_eq!(json[0]["context"], "1M");
         assert_eq!(json[0]["context_window"], 1_000_000);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_of_prices_are_shown_where_they_change() {
+    fn price_tiers_are_shown_if_they_differ() {
         let at = |above: u64, input: u64| PriceTier { above, prices: Prices { input, output: 7, ..Prices::default() } };
         let base = Prices { input: 1_250_000, output: 7, ..Prices::default() };
         let prices = ModelPrices { base, tiers: [at(200_000, 2_500_000), at(1_000_000, 2_500_000)].into() };

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_goes_on_below_its_last_column() {
+    fn long_line_is_wrapped_below_its_last_column() {
         let text = "Usage: a\n  --by <WHAT>  Group by key, group or model\n\n      A long description of it\n";
         let lines = "Usage: a\n  --by <WHAT>  Group\n      by key, group or\n      model\n\n      A long\n      description of\n      it\n";
         assert_eq!(wrapped(text, 22), lines);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_left_out_until_a_line_fits() {
+    fn columns_are_omitted_until_a_line_fits() {
         let mut table =
             Table::new(&[("NAME", Align::Left), ("PLAN", Align::Left), ("ID", Align::Left), ("N", Align::Right)]);
         table.fits = Some((12, &["ID"]));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_rounded_to_the_nearest_and_none_shows_as_nothing() {
+    fn costs_are_rounded_but_never_to_zero() {
         let cases = [
             (0, "0.0000"),
             (1, "<0.0001"),

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_model_fits_a_path() {
+    fn model_name_is_encoded_for_a_path() {
         assert_eq!(encoded("org/model:7b q?"), "org/model:7b%20q%3F");
     }
 }

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_chosen_by_key_and_by_how_they_went() {
+    fn requests_are_selected_by_key_and_outcome() {
         let all = [
             r#"{"key":"AAAAAAAAAAAA","name":"ann","status":200}"#,
             r#"{"key":"BBBBBBBBBBBB","name":"bob","status":502}"#,
@@ -328,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_how_many_requests_are_left_out() {
+    fn event_reports_the_number_of_missed_requests() {
         assert_eq!(missed(b"event: missed\ndata: {\"requests\":4001}\n\n"), Some(4001));
         assert_eq!(missed(b"data: {\"requests\":4001}\n\n"), None);
     }
 
     #[test]
-    fn a_line_has_tokens_and_milliseconds_and_nothing_that_plays_with_a_terminal() {
+    fn line_has_tokens_and_milliseconds_and_no_control_characters() {
         let request = br#"{"time":"2026-11-22T10:00:00Z","status":200,"endpoint":"chat","model":"m","target":"p/m",
             "name":"a\u001b[2J","input":3,"output":4,"us":{"total":12345,"wait":999},"cost_usd":0.0125,"reason":"why"}"#;
         let line = line(&row(Raw::new(request)), true);

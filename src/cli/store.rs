@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_binary_without_shared_ledgers_says_so_before_it_serves() {
+    fn binary_without_shared_ledgers_refuses_one_before_serving() {
         let (file, shared) = (StoreUrl::Sqlite("a.db".into()), StoreUrl::Redis("redis://h".to_string()));
         assert_eq!((kind_supported(&file, false), kind_supported(&shared, true)), (Ok(()), Ok(())));
         assert_eq!(kind_supported(&shared, false), Err(Failure::failed(NO_SHARED)));

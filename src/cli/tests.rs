@@ -6,12 +6,12 @@ fn parse(line: &str) -> Result<Cli, clap::Error> {
 }
 
 #[test]
-fn the_definitions_are_sound() {
+fn definitions_are_valid() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn every_documented_command_is_understood() {
+fn every_documented_command_is_parsed() {
     for line in [
         "serve",
         "serve --config a.toml",
@@ -95,7 +95,7 @@ fn code_of(line: &str) -> Option<u8> {
 }
 
 #[test]
-fn a_command_that_fails_has_code_1_and_one_that_makes_no_sense_2() {
+fn failed_command_has_code_1_and_invalid_one_2() {
     let config = "--config /nonexistent/tollgate.toml";
     for line in ["check", "check --print", "models", "keys list", "keys issue --name n", "usage"] {
         assert_eq!(code_of(&format!("{line} {config}")), Some(output::FAILED), "{line}");

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_summed_up_below() {
+    fn sum_of_lines_is_below() {
         let text = table_of("model", vec![usage("a", 1), usage("", 2)]);
         let cells =
             |line: &str| line.split("  ").map(|cell| cell.trim().to_string()).filter(|cell| !cell.is_empty()).collect();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_line_has_no_sum_and_no_lines_leave_the_heading() {
+    fn single_line_has_no_sum_and_empty_report_has_a_heading() {
         assert_eq!(table_of("day", vec![usage("a", 1)]).lines().count(), 2);
         let text = table_of("target,label:team", vec![]);
         assert!(text.starts_with("TARGET  LABEL:TEAM  REQUESTS") && text.lines().count() == 1, "{text}");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn providers_and_labels_follow_from_targets_and_keys_and_lines_that_come_to_the_same_are_one() {
+    fn lines_with_equal_provider_or_label_are_merged() {
         let json = json_of("provider", vec![usage("p/a", 1), usage("q/a", 2), usage("p/b/c", 4), usage("", 8)]);
         let lines: Vec<_> = json
             .as_array()
@@ -349,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn those_beyond_the_largest_are_others_whatever_users_are_called() {
+    fn users_beyond_the_largest_are_others() {
         let json = json_of("user", vec![usage(REST, 1), usage("other", 2)]);
         assert_eq!((&json[0]["name"], json[0].get("is_rest")), (&json!("other"), None));
         assert_eq!((&json[1]["name"], &json[1]["is_rest"]), (&json!("other"), &json!(true)));
     }
 
     #[test]
-    fn comma_separated_values_are_quoted_where_they_must_be_and_are_no_formulas() {
+    fn comma_separated_values_are_quoted_and_never_formulas() {
         let found = |name: &str| vec![UsageLine { second: Some("m, \"n\"\r\n".to_string()), ..usage(name, 1) }];
         let csv = report("user,day", found("=1+1"), |report| report.csv());
         let head = "user,day,requests,uncached_input_tokens,cache_read_tokens,cache_write_tokens,output_tokens,total_tokens,cost_nano_usd";
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_stands_for_is_one_thing_or_two_different_ones() {
+    fn breakdown_has_one_property_or_two_different_ones() {
         for good in [
             "key",
             "group",

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_carrier_is_opened_by_its_own_target_alone() {
+    fn carrier_opens_only_for_its_own_target() {
         let own = mark("anthropic", "claude-sonnet-4-6");
         assert_eq!(&own, b"fec21a94");
         let mut carrier = Vec::new();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn both_shapes_and_the_servers_between_are_read() {
+    fn errors_of_all_formats_and_deviating_servers_are_read() {
         let some = |message: &str, kind: Option<&str>| Some((message.to_owned(), kind.map(str::to_owned)));
         let chat =
             r#"{"error":{"message":"no \"such\" model","type":"invalid_request_error","param":null,"code":null}}"#;
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_is_a_word_or_a_number() {
+    fn code_is_a_word_or_a_number() {
         let code = |text: &str| read_error(text.as_bytes()).and_then(|error| error.code);
         for (text, want) in [
             (r#"{"error":{"message":"m","code":"invalid_api_key"}}"#, Some("invalid_api_key")),
@@ -257,20 +257,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_error_body_gives_none() {
+    fn other_bodies_are_not_errors() {
         for text in ["", "<html>502</html>", "{}", "[]", r#"{"error":null}"#, r#"{"error":{}}"#, r#"{"detail":[1]}"#] {
             assert_eq!(read(text), None, "{text}");
         }
     }
 
     #[test]
-    fn a_long_message_is_cut_at_a_character() {
+    fn long_message_is_cut_at_a_character() {
         let body = format!("{{\"error\":\"{}\"}}", "ä".repeat(ERROR_BODY_MAX + 5));
         assert_eq!(read(&body).map(|(message, _)| message.chars().count()), Some(ERROR_BODY_MAX));
     }
 
     #[test]
-    fn bodies_and_events_are_written_in_the_clients_shape() {
+    fn bodies_and_events_have_the_clients_format() {
         let words = |status, message, details| ErrorWords {
             kind: "not_found_error",
             status,

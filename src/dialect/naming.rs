@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_id_becomes_a_hash_that_is_always_the_same() {
+    fn invalid_id_always_becomes_the_same_hash() {
         assert_eq!(done(|out| messages_id(b"toolu_01-A", 0, out)), "toolu_01-A");
         let hash = done(|out| messages_id(b"functions.get_weather:1", 0, out));
         assert_eq!(hash, "call_26c478f3c75f4d314a2acce9");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_id_is_hashed_for_chat_and_a_short_one_stays() {
+    fn long_id_is_hashed_for_chat_and_short_id_is_kept() {
         let long = "toolu_".repeat(7);
         assert_eq!(done(|out| chat_id(long.as_bytes(), out)).len(), 29);
         let exact = "a".repeat(40);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_names_are_kept_than_have_room() {
+    fn number_of_kept_names_is_bounded() {
         let mut state = TranslationState::default();
         let name = |number: usize| format!("{number}{}", "n".repeat(100)).into_bytes();
         let note = |state: &mut TranslationState, number| {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_shortened_and_no_two_tools_share_one() {
+    fn long_name_is_shortened_and_stays_unique() {
         let long = format!("mcp__{}__tool", "server".repeat(12)).into_bytes();
         let short =
             |name: &[u8], taken: &[&[u8]]| tool_name(b"", name, 64, |other| taken.contains(&other)).into_owned();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_restored_however_they_are_spelt() {
+    fn names_are_restored_in_any_spelling() {
         let mut state = TranslationState::default();
         state.note(b"a_b_1".to_vec(), Called { name: b"a.b".to_vec(), ..Called::default() });
         assert_eq!(state.restore(b"a_b_1"), b"a.b");

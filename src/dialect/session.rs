@@ -170,7 +170,7 @@ mod tests {
     const FIRST: &str = r#"{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}"#;
 
     #[test]
-    fn turns_of_a_conversation_are_alike_and_conversations_are_not() {
+    fn turns_of_a_conversation_hash_alike_and_conversations_differ() {
         let first = chat(&format!("\"messages\":[{FIRST}]"));
         let later = format!(
             "\"messages\":[{FIRST},{{\"role\":\"assistant\",\"content\":\"ho\"}},{{\"role\":\"user\",\"content\":\"x\"}}]"
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn how_messages_are_written_makes_no_difference() {
+    fn notation_of_messages_makes_no_difference() {
         let plain = chat(&format!("\"messages\":[{FIRST}]"));
         let spaced = FIRST.replace("\":\"", "\": \"").replace(",\"", ", \"");
         assert_eq!(chat(&format!("\"messages\":[{spaced}]")), plain);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_before_how_it_began() {
+    fn name_has_priority_over_the_beginning() {
         let with = |rest: &str, hi: &str| chat(&format!("{rest}\"messages\":[{}]", FIRST.replace("hi", hi)));
         assert_eq!(with("\"prompt_cache_key\":\"a\",", "x"), with("\"prompt_cache_key\":\"a\",", "y"));
         assert_ne!(with("\"prompt_cache_key\":\"a\",", "x"), with("\"prompt_cache_key\":\"b\",", "x"));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_it_is_for_is_said_in_one_place_after_another() {
+    fn user_is_read_from_several_members_in_order() {
         let (user, safety, cache) = (",\"user\":\"u\"", ",\"safety_identifier\":\"s\"", ",\"prompt_cache_key\":\"k\"");
         let metadata = |id: &str| format!(",\"metadata\":{{\"a\":\"b\",\"user_id\":{id}}}");
         let plain = metadata("\"m\"");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_claude_code_says_is_taken_apart() {
+    fn forms_of_claude_code_are_split() {
         let id = |id: &str| who(&format!(",\"metadata\":{{\"user_id\":{}}}", serde_json::to_string(id).unwrap()));
         assert_eq!(id("user_0a1b_account_2c3d_session_4e5f"), is("2c3d", "4e5f"));
         assert_eq!(id("user_0a1b_account__session_4e5f"), is("0a1b", "4e5f"));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_are_cut_and_cost_no_more_than_others() {
+    fn endless_names_are_cut() {
         let long = |n: usize| "x".repeat(n);
         for rest in
             [",\"user\":\"{}\"", ",\"metadata\":{\"user_id\":\"{}\"}", ",\"metadata\":{\"user_id\":\"{}_session_s\"}"]
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_go_on_with_what_their_input_began_with() {
+    fn responses_are_identified_by_the_beginning_of_their_input() {
         let response = |rest: &str| of(Dialect::Responses, &format!("{{\"model\":\"m\",{rest}}}"));
         let first =
             r#""instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}"#;
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn of_long_texts_both_ends_count() {
+    fn both_ends_of_long_texts_count() {
         let long = |start: &str, end: &str| {
             chat(&format!("\"messages\":[{{\"role\":\"user\",\"content\":\"{start}{}{end}\"}}]", "x".repeat(9000)))
         };

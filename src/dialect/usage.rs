@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn chat_prompt_tokens_include_what_is_cached_unless_the_numbers_say_otherwise() {
+    fn chat_prompt_tokens_include_cached_ones_unless_counts_contradict() {
         let read = |text: &str| Reported::from_chat(Raw::new(text.as_bytes()));
         let inclusive = read(
             r#"{"prompt_tokens":100,"completion_tokens":5,"prompt_tokens_details":
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_input_tokens_exclude_what_is_cached() {
+    fn messages_input_tokens_exclude_cached_ones() {
         let seen = Reported::from_messages(Raw::new(
             br#"{"input_tokens":3,"cache_read_input_tokens":5,"cache_creation_input_tokens":null,"output_tokens":9}"#,
         ));

@@ -428,7 +428,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn what_is_promised_is_not_promised_again_although_nothing_of_it_has_come() {
+    fn reserved_bytes_are_not_reserved_again() {
         let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
         let mut promises: Vec<Promise> = Vec::new();
         let mut refused = 0;
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_holds_at_most_a_quarter_however_its_body_grows() {
+    fn one_key_holds_at_most_a_quarter() {
         let (mut budget, mut pool, mut promise) = (Budget::new(4 * MIB), Pool::new(4 * MIB), Promise::default());
         assert!(budget.body(&mut promise, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
         assert!(budget.body(&mut promise, KeyIx(0), MIB as u64, &mut pool).is_ok());
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_count_against_the_share_but_for_the_one_of_its_key() {
+    fn answers_count_against_the_share_except_a_keys_only_one() {
         let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
         let (mut body, mut first, second) = (Promise::default(), Promise::default(), Promise::default());
         assert!(budget.body(&mut body, KeyIx(0), MIB as u64, &mut pool).is_ok());
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_that_were_lost_are_not_counted_any_more() {
+    fn lost_promises_are_no_longer_counted() {
         let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
         let (mut kept, mut lost, mut unread) = (Promise::default(), Promise::default(), Promise::default());
         assert!(budget.body(&mut kept, KeyIx(0), 1000, &mut pool).is_ok());
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_beyond_a_promise_is_kept_only_where_it_is_allowed() {
+    fn storage_beyond_a_promise_is_kept_only_if_allowed() {
         let (mut budget, mut pool, mut promise) = (Budget::new(64 * MIB), Pool::new(64 * MIB), Promise::default());
         assert!(budget.body(&mut promise, KeyIx(0), 8 * MIB as u64, &mut pool).is_ok());
         let mut lent = Buf::default();
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_being_freed_count_until_they_are() {
+    fn blocks_being_freed_count_until_they_are_freed() {
         let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
         budget.leaves(KeyIx(0), MIB);
         assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_behind_when_more_than_five_minutes_are_missing() {
+    fn clock_is_behind_by_more_than_five_minutes() {
         for (newest, built) in [(100, 0), (100, 30), (30, 100)] {
             let mut guard = ClockGuard::new(Unix(newest * MINUTE), Unix(built * MINUTE));
             assert!(guard.is_right(Unix(95 * MINUTE)) && !guard.is_right(Unix(95 * MINUTE - 1)));

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_let_go_when_its_row_and_all_before_it_are_safe() {
+    fn answer_is_released_when_its_row_and_all_before_are_committed() {
         let (mut ledger, ids) = (PendingRows::default(), [1, 2, 3].map(|slot| ExchangeId::new(slot, 0)));
         let rows = ids.map(|_| ledger.gave(Mono(1)));
         ledger.hold_back(rows[0], ids[0]);

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_predecessor_has_counted_is_added() {
+    fn counts_of_a_predecessor_are_added() {
         let (mut old, mut new) = (Stats::default(), Stats::default());
         let model: Arc<str> = Arc::from("m");
         let usage = Usage { uncached_in: 1, out: 10, ..Usage::default() };
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn no_counter_shrinks_when_there_are_more_combinations_than_series() {
+    fn counters_never_shrink_beyond_the_series_bound() {
         let counts = |stats: &Stats| {
             let mut out = Vec::new();
             stats.write(&Gauges::default(), &[], &mut out);

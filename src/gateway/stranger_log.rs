@@ -57,7 +57,7 @@ mod tests {
 
     /// Requests every millisecond, with pauses before and across the boundaries of seconds.
     #[test]
-    fn any_second_has_at_most_so_many_lines() {
+    fn lines_per_second_are_bounded_in_any_second() {
         let mut log = StrangerLog::default();
         let at = |millis: u64| Mono(millis * 1000);
         let asked = (5_900..7_000).chain(7_950..9_300).chain(20_000..20_050);

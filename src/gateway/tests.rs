@@ -47,7 +47,7 @@ fn gateway_of(config: &str, count: u8, descriptors: Option<usize>) -> (Gateway, 
 }
 
 #[test]
-fn an_exchange_that_a_panic_has_lost_leaves_no_promise_and_no_charge_behind() {
+fn exchange_lost_in_a_panic_leaves_no_reservation_or_charge() {
     let (mut gateway, key) = gateway();
     let conns: Vec<Conn> = (0..2)
         .map(|_| {
@@ -95,7 +95,7 @@ fn models_answered(gateway: &Gateway, conn: Conn) -> Vec<usize> {
 }
 
 #[test]
-fn pipelined_requests_let_other_connections_come_in_between() {
+fn pipelined_requests_alternate_with_other_connections() {
     let (mut gateway, key) = gateway();
     let (first, second) = (accepted(&mut gateway), accepted(&mut gateway));
     let all: String = (0..50).map(|n| model_asked(&key, &format!("nope-{n}"))).collect();
@@ -143,7 +143,7 @@ fn draining_answers_pipelined_requests_that_wait() {
 }
 
 #[test]
-fn a_client_that_goes_or_panics_leaves_no_pipelined_request_behind() {
+fn client_that_leaves_or_panics_leaves_no_pipelined_request() {
     let (mut gateway, key) = gateway();
     let conns = [accepted(&mut gateway), accepted(&mut gateway)];
     let all = model_asked(&key, "nope-1").repeat(50);
@@ -158,7 +158,7 @@ fn a_client_that_goes_or_panics_leaves_no_pipelined_request_behind() {
 }
 
 #[test]
-fn no_more_rows_wait_for_a_ledger_than_have_been_announced() {
+fn number_of_rows_waiting_for_a_ledger_is_bounded() {
     let (mut gateway, _) = gateway();
     (1..crate::base::limits::ROWS_WAITING_MAX).for_each(|_| _ = gateway.cx.ledger.gave(now().mono));
     assert!(gateway.cx.takes_requests());

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_trace_is_named_by_its_request_and_each_span_otherwise() {
+    fn new_trace_has_the_id_of_its_request_and_unique_spans() {
         let trace = Trace::fresh([7; 16], true);
         let names: Vec<[u8; 8]> = (0..=10).map(|attempt| trace.span(attempt)).collect();
         assert!((0..names.len()).all(|at| !names[..at].contains(&names[at]) && names[at] != [0; 8]));

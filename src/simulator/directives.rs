@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn unknown_directive_is_an_error() {
         for text in ["#sim tokns=5", "#sim tokens=x", "#sim stall", "#sim status=99", "#sim tokens", "#sim html=1"] {
             assert!(Directives::parse(text).is_err(), "{text}");
         }

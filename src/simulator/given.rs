@@ -153,7 +153,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn vectors_follow_from_their_texts_and_are_of_length_one() {
+    fn vectors_depend_on_their_texts_and_have_length_one() {
         for dimensions in [1, 2, 8, 1536] {
             let (a, again, b) =
                 (vector(&json!("a"), dimensions), vector(&json!("a"), dimensions), vector(&json!("b"), dimensions));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_in_the_order_of_what_they_have_of_the_query() {
+    fn documents_are_ordered_by_their_share_of_the_query() {
         let root =
             json!({ "query": "red fox", "documents": ["a dog", { "text": "The Red fox" }, "one red hen"], "top_n": 2 });
         let read = rerank(&root).unwrap();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn chat_calls_are_answered_at_once_and_nothing_else_is() {
+    fn chat_results_directly_follow_their_calls() {
         let asked = json!({ "role": "assistant", "tool_calls": [call("a"), call("b")] });
         let tool = |id: &str| json!({ "role": "tool", "tool_call_id": id, "content": "" });
         let user = json!({ "role": "user", "content": "x" });
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_as_long_as_the_shape_takes() {
+    fn length_of_names_is_bounded_by_the_format() {
         let chat = |name: &str| check(Dialect::Chat, &json!({ "tools": [{ "function": { "name": name } }] }), &[]);
         let messages = |name: &str| check(Dialect::Messages, &json!({ "tools": [{ "name": name }] }), &[]);
         assert!(chat(&"n".repeat(64)).is_ok() && messages(&"n".repeat(128)).is_ok());

@@ -216,7 +216,7 @@ fn of_whole(path: &str, whole: &str) -> (String, Vec<(String, String)>, String, 
 }
 
 #[test]
-fn streamed_and_whole_say_and_cost_the_same() {
+fn streamed_and_complete_answers_are_equal() {
     let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
     let chat_tools = json!([{ "type": "function", "function": { "name": "look", "parameters": schema } }]);
     let tools = json!([{ "name": "look", "input_schema": schema }]);
@@ -265,7 +265,7 @@ fn requests_on_one_connection_are_answered_in_order_and_counted() {
 }
 
 #[test]
-fn the_last_request_is_shown_as_it_came() {
+fn last_request_is_shown_unchanged() {
     let mut world = world();
     assert_eq!(world.get("/last"), Value::Null);
     let request = ask("/some/v1/messages?beta=true", "Hi", false);
@@ -278,7 +278,7 @@ fn the_last_request_is_shown_as_it_came() {
 }
 
 #[test]
-fn a_pace_is_kept_streamed_and_whole() {
+fn pace_applies_to_streamed_and_complete_answers() {
     let mut world = World::new(SimulatorSettings { pace: 10, ..SimulatorSettings::default() });
     world.send(&ask(CHAT, "#sim tokens=5", true));
     let texts = |world: &World| String::from_utf8_lossy(&world.received).matches("\"content\":\"").count() - 1;
@@ -303,7 +303,7 @@ fn a_pace_is_kept_streamed_and_whole() {
 }
 
 #[test]
-fn a_slow_reader_bounds_what_is_buffered() {
+fn buffer_is_bounded_for_a_slow_reader() {
     let mut world = world();
     let mut request = body("#sim tokens=20000", true);
     request["max_tokens"] = Value::Null;
@@ -316,7 +316,7 @@ fn a_slow_reader_bounds_what_is_buffered() {
 }
 
 #[test]
-fn errors_have_the_form_of_their_shape() {
+fn errors_have_their_formats_form() {
     let mut world = world();
     world.send(&ask(CHAT, "#sim status=429 retry_after=7 message=slow_down", true));
     let (head, body) = world.answer();
@@ -334,7 +334,7 @@ fn errors_have_the_form_of_their_shape() {
 }
 
 #[test]
-fn what_is_not_for_it_is_refused_before_the_body() {
+fn unknown_endpoints_are_refused_before_the_body() {
     let mut world = World::new(SimulatorSettings { key: Some("k".into()), ..SimulatorSettings::default() });
     assert_eq!(world.send(&ask(CHAT, "Hi", false)).json().0, 401);
     assert_eq!(world.send(&ask("/v1/other", "Hi", false)).json().0, 404);
@@ -355,7 +355,7 @@ fn what_is_not_for_it_is_refused_before_the_body() {
 }
 
 #[test]
-fn streams_break_where_they_are_told_to() {
+fn streams_break_at_the_requested_position() {
     let run = |path, words: &str| {
         let mut world = world();
         world.send(&ask(path, &format!("#sim tokens=5 {words}"), true));
@@ -411,7 +411,7 @@ fn streams_break_where_they_are_told_to() {
 }
 
 #[test]
-fn whole_answers_break_where_they_are_told_to() {
+fn complete_answers_break_at_the_requested_position() {
     let run = |words: &str| {
         let mut world = world();
         world.send(&ask(CHAT, &format!("#sim {words}"), false));
@@ -433,7 +433,7 @@ fn whole_answers_break_where_they_are_told_to() {
 }
 
 #[test]
-fn a_stalled_stream_can_go_on_giving_signs_of_life() {
+fn stalled_stream_can_send_heartbeats() {
     for (path, sign) in [(CHAT, ": sim\n\n"), (MESSAGES, "event: ping\n")] {
         let mut world = world();
         world.send(&ask(path, "#sim stall_after=1 ping=100", true));
@@ -443,7 +443,7 @@ fn a_stalled_stream_can_go_on_giving_signs_of_life() {
 }
 
 #[test]
-fn completions_give_every_text_that_is_asked_for() {
+fn completions_contain_every_requested_text() {
     let path = "/v1/completions";
     let body = |more: Value| {
         let mut body = json!({ "model": "m", "prompt": ["a", "b c\n#sim tokens=2"], "n": 2 });
@@ -489,7 +489,7 @@ fn a_client_that_leaves_is_counted() {
 }
 
 #[test]
-fn a_drip_shows_few_bytes_at_a_time() {
+fn drip_writes_few_bytes_at_a_time() {
     let mut world = world();
     world.provider.bytes(world.conn, &ask(CHAT, "#sim drip=3 tokens=2", false), world.now);
     assert_eq!(world.provider.unsent(world.conn).len(), 3);
@@ -500,7 +500,7 @@ fn a_drip_shows_few_bytes_at_a_time() {
 }
 
 #[test]
-fn a_client_that_expects_leave_is_given_it() {
+fn client_that_expects_100_continue_gets_it() {
     let mut world = world();
     let request =
         String::from_utf8(ask(CHAT, "Hi", false)).unwrap().replace("host: h", "host: h\r\nexpect: 100-continue");
@@ -520,7 +520,7 @@ fn an_old_client_gets_a_body_that_ends_with_the_connection() {
 }
 
 #[test]
-fn terminate_leaves() {
+fn terminate_ends_the_core() {
     let mut provider = Simulator::new(SimulatorSettings::default());
     provider.reply(Reply::Signal(Signal::Terminate), Now::default());
     assert_eq!(provider.actions(), &[Action::StopAccepting(usize::MAX), Action::Exit]);

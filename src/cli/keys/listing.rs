@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_state_a_key_is_in() {
+    fn table_shows_the_state_of_a_key() {
         let key = key();
         let revoked = KeyRecord { revoked: Some(NOW), disabled: true, ..key.clone() };
         let expired = KeyRecord { expires: Some(NOW), ..key.clone() };
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_when_a_key_was_used_last_and_how_much_of_its_limit_is_gone() {
+    fn line_shows_last_use_and_usage_of_limits() {
         let (high, id) = (parsed(), key().id);
         let mut used = Used::default();
         used.period.insert((number(Period::Month), id), [4044, 1_250_000_000]);

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_set_changed_and_taken_away_by_name() {
+    fn labels_are_set_changed_and_removed_by_name() {
         let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
         for (text, name, value) in
             [("team=search", "team", "search"), ("a.b_c-1=x=y z", "a.b_c-1", "x=y z"), ("a=", "a", "")]

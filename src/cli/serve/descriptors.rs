@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_that_is_asked_for_is_enough() {
+    fn recommended_limit_is_enough() {
         for max_connections in [1usize, 10_000, 1_000_000] {
             let needed = (max_connections as u64).div_ceil(3) * 4 + DESCRIPTORS_KEPT;
             assert!(clients(needed) >= max_connections, "{max_connections}");

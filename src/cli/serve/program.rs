@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_kept_whether_named_by_its_path_or_found_in_the_search_path() {
+    fn symbolic_link_is_kept_by_path_and_search_path() {
         let folder = std::env::temp_dir().join(format!("tollgate-called-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();

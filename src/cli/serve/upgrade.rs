@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_comes_back_as_it_was_and_is_one_line() {
+    fn every_message_is_one_line_and_survives_a_round_trip() {
         let at: SocketAddr = ([127, 0, 0, 1], 80).into();
         let listening = Listening { clients: vec![at], admin: None };
         let counted = HandoverMessage::Counted(Box::default());

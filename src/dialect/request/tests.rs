@@ -255,7 +255,7 @@ fn unknown_fields_never_cause_a_refusal() {
 }
 
 #[test]
-fn a_repeated_key_that_is_read_is_refused_also_when_it_is_escaped() {
+fn repeated_key_is_refused_also_when_escaped() {
     for (rest, name) in [
         (r#""model":"a","model":"a","#, "model"),
         (r#""model":"a","mod\u0065l":"b","#, "model"),
@@ -277,7 +277,7 @@ fn a_repeated_key_that_is_read_is_refused_also_when_it_is_escaped() {
 }
 
 #[test]
-fn the_model_is_found_also_when_it_is_written_with_escapes() {
+fn model_is_found_also_when_escaped() {
     let body = r#"{"mod\u0065l":"org\/sm\u0061ll","messages":[{"role":"user","content":"x"}]}"#;
     let fields = check(Dialect::Chat, body).unwrap();
     assert_eq!(fields.model_name(body.as_bytes(), &mut Vec::new()), Some("org/small"));
@@ -287,7 +287,7 @@ fn the_model_is_found_also_when_it_is_written_with_escapes() {
 }
 
 #[test]
-fn the_newer_bound_on_tokens_wins_where_it_is_usable() {
+fn newer_bound_on_tokens_applies_if_usable() {
     let max = |rest: &str| chat(rest).unwrap().max_tokens;
     assert_eq!(max(r#""max_tokens":5,"max_completion_tokens":9,"#), Some(9));
     assert_eq!(max(r#""max_completion_tokens":9,"max_tokens":5,"#), Some(9));
@@ -298,7 +298,7 @@ fn the_newer_bound_on_tokens_wins_where_it_is_usable() {
 }
 
 #[test]
-fn usage_is_shown_only_to_those_who_ask() {
+fn usage_is_shown_only_on_request() {
     let asks = |rest: &str| chat(rest).unwrap().include_usage;
     assert!(asks(r#""stream":true,"stream_options":{"x":1,"include_usage":true},"#));
     for rest in
@@ -309,7 +309,7 @@ fn usage_is_shown_only_to_those_who_ask() {
 }
 
 #[test]
-fn what_is_not_a_json_object_is_refused() {
+fn body_that_is_not_a_json_object_is_refused() {
     for (body, message) in [
         ("[]", "the body: expected a JSON object"),
         ("7", "the body: expected a JSON object"),
@@ -329,7 +329,7 @@ fn what_is_not_a_json_object_is_refused() {
 }
 
 #[test]
-fn a_scan_can_be_used_again_and_forgets_what_it_saw() {
+fn scan_can_be_reused_and_keeps_nothing() {
     let mut scan = RequestScan::new();
     scan.reset(Dialect::Chat);
     assert!(scan.finish(br#"{"model":7}"#).is_err());
@@ -343,7 +343,7 @@ fn a_scan_can_be_used_again_and_forgets_what_it_saw() {
 }
 
 #[test]
-fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() {
+fn prompt_estimate_includes_system_and_tools_but_not_base64() {
     let prompt = |shape, body: &str| {
         check(shape, body).unwrap();
         let mut scan = RequestScan::new();
@@ -384,7 +384,7 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
 }
 
 #[test]
-fn what_else_a_model_reads_is_counted_as_tools_are() {
+fn other_members_read_by_a_model_count_like_tools() {
     let words = "word ".repeat(100);
     let schema = format!(r#"{{"type":"object","properties":{{"url":{{"description":"{words}"}}}}}}"#);
     let (chat, responses) = (r#""messages":[{"role":"user","content":"hi"}]"#, r#""input":"hi""#);
@@ -417,7 +417,7 @@ fn what_else_a_model_reads_is_counted_as_tools_are() {
 }
 
 #[test]
-fn a_conversation_to_be_held_at_the_provider_is_noticed() {
+fn conversation_stored_at_the_provider_is_detected() {
     for (rest, thread) in [
         ("", false),
         (r#""thread":null,"#, false),
@@ -489,7 +489,7 @@ fn no_member_name_makes_text_cheap() {
 }
 
 #[test]
-fn marks_and_names_that_model_reads_are_counted() {
+fn marks_and_names_read_by_a_model_are_counted() {
     let lists = format!("[{}[]]", "[],".repeat(60_000));
     let named = format!("[{}1]", r#"{"text":"","type":"","data":1},"#.repeat(5000));
     for (what, least) in [(lists, 60_000 / 5), (named, 5000 * 12 / 5)] {
@@ -516,7 +516,7 @@ fn rewritten_members_are_bounded() {
 }
 
 #[test]
-fn items_are_counted_wherever_a_translation_builds_them() {
+fn items_that_a_translation_builds_are_counted() {
     let counts = |shape, body: &str| {
         let fields = check(shape, body).unwrap();
         [fields.messages, fields.inner.parts(), fields.inner.tools()]
@@ -536,7 +536,7 @@ fn items_are_counted_wherever_a_translation_builds_them() {
 }
 
 #[test]
-fn numbers_that_are_too_long_are_none() {
+fn numbers_that_are_too_long_are_ignored() {
     let digits = |count: usize| "1".repeat(count);
     assert!(chat(&format!(r#""max_tokens":{},"#, digits(1024))).is_ok());
     assert!(

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_always_holds_takes_the_place_of_what_was_translated() {
+    fn set_parameters_replace_translated_ones() {
         let set = [("a", "[1]", true), ("b", "{}", true), ("c", "0.20", true)];
         let all = "\"a\":[1],\"b\":{},\"c\":0.20}";
         for members in [
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_is_written_where_nothing_stands() {
+    fn default_is_written_if_missing() {
         let both = [("a", "1", false), ("b", "2", true), ("c", "3", false)];
         assert_eq!(written("{\"model\":\"m\"}", &both), "{\"model\":\"m\",\"a\":1,\"b\":2,\"c\":3}");
         let given = "{\"model\":\"m\",\"a\":\"x\",\"b\":\"y\",\"d\":{\"c\":9}}";

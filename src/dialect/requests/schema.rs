@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_without_type_or_properties_gets_them() {
+    fn schema_without_type_or_properties_gets_them() {
         let none = r#"{"type":"object","properties":{}}"#;
         for text in ["null", "{}", "[]", "7"] {
             assert_eq!(done(write_input_schema, text), none, "{text}");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_is_closed_and_what_is_no_schema_stays() {
+    fn every_object_is_closed_and_other_values_are_unchanged() {
         let open = r#"{"type":"object","properties":{"type":{"type":"object","properties":{}},"list":{"type":"array",
             "items":{"properties":{}}},"default":{"default":{"type":"object"}}},"anyOf":[{"type":"object"}],
             "$defs":{"d":{"type":"object","additionalProperties":{"type":"string"}}}}"#;
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_keywords_become_words_of_the_description() {
+    fn refused_keywords_move_to_the_description() {
         let closed = |text: &str| done(write_closed, text);
         let kept = r#"{"type":"array","minItems":1,"items":{"type":"string","format":"date","pattern":"^a+$"}}"#;
         assert_eq!(closed(kept), kept);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn strictness_is_seen_at_every_depth() {
+    fn strictness_is_checked_at_every_depth() {
         let strict = |text: &str| is_strict(Raw::new(text.as_bytes()));
         let good =
             r#"{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}"#;

@@ -65,7 +65,7 @@ impl Case {
 }
 
 #[test]
-fn the_tables_of_a_body_with_many_members_take_what_they_are_said_to_take() {
+fn tables_of_a_body_with_many_members_take_the_stated_storage() {
     let alternate: String = (0..2000).map(|n| format!(",\"a{n}\":0,\"temperature{n}\":1,\"seed\":{n}")).collect();
     let cuts = ",{\"type\":\"thinking\",\"thinking\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}".repeat(3000);
     for (shape, rest) in [
@@ -106,7 +106,7 @@ fn messages(body: &str) -> String {
 const MESSAGES: &str = r#""messages":[{"role":"user","content":"model"}]"#;
 
 #[test]
-fn only_the_model_changes_and_every_other_byte_stays() {
+fn only_the_model_changes() {
     let body =
         format!("{{ \"model\" : \"small\" ,\n \"temperature\": 1.0e0,\t{MESSAGES}, \"seed\":00 }}").replace("00", "7");
     assert_eq!(chat(&body), body.replace("\"small\"", "\"gpt-x\""));
@@ -115,7 +115,7 @@ fn only_the_model_changes_and_every_other_byte_stays() {
 }
 
 #[test]
-fn a_model_that_is_absent_or_null_is_named() {
+fn missing_or_null_model_is_added() {
     assert_eq!(chat(&format!("{{{MESSAGES}}}")), format!("{{{MESSAGES},\"model\":\"gpt-x\"}}"));
     assert_eq!(chat(&format!("{{\"model\":null,{MESSAGES}}}")), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
     assert_eq!(
@@ -131,7 +131,7 @@ fn a_model_name_is_escaped() {
 }
 
 #[test]
-fn the_deny_list_is_never_forwarded_and_unknown_members_only_where_allowed() {
+fn deny_list_is_never_forwarded_and_unknown_members_only_if_allowed() {
     let denied =
         r#""models":["a"],"fallbacks":[],"api_base":"http://x","container":{},"mcp_servers":[],"st\u006fre":true"#;
     let body = format!("{{{denied},\"model\":\"s\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1,\"store\":1}}");
@@ -143,7 +143,7 @@ fn the_deny_list_is_never_forwarded_and_unknown_members_only_where_allowed() {
 }
 
 #[test]
-fn members_that_lead_elsewhere_are_never_forwarded_however_they_are_spelt() {
+fn members_that_lead_elsewhere_are_never_forwarded() {
     for shape in [Dialect::Chat, Dialect::Messages] {
         for name in [
             "api_base",
@@ -178,7 +178,7 @@ fn members_that_lead_elsewhere_are_never_forwarded_however_they_are_spelt() {
 }
 
 #[test]
-fn the_bound_goes_by_the_name_that_the_target_takes_and_is_never_lost() {
+fn bound_is_sent_under_the_targets_name() {
     let sent = |newer: bool, drop: &[&str], members: &str| {
         let drop_params = drop.iter().map(|name| (*name).to_owned()).collect();
         let takes = Capabilities { max_completion_tokens: newer, drop_params, ..Capabilities::default() };
@@ -211,7 +211,7 @@ fn the_bound_goes_by_the_name_that_the_target_takes_and_is_never_lost() {
 }
 
 #[test]
-fn local_servers_get_the_fields_that_they_document() {
+fn local_servers_get_their_documented_fields() {
     let fields =
         "\"top_k\":5,\"min_\\u0070\":0.1,\"guided_json\":{},\"dry_base\":1,\"thinking\":{\"type\":\"enabled\"}";
     let more = "\"x_custom\":1,\"store\":true,\"priority\":-9,\"kv_transfer_params\":{},\"logits_processors\":[]";
@@ -225,7 +225,7 @@ fn local_servers_get_the_fields_that_they_document() {
 }
 
 #[test]
-fn what_belongs_to_the_other_shape_counts_as_unknown() {
+fn members_of_the_other_format_count_as_unknown() {
     let body = format!("{{\"model\":\"s\",\"top_k\":5,\"system\":7,{MESSAGES}}}");
     assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
     let body = format!("{{\"model\":\"s\",\"max_tokens\":5,\"seed\":5,\"stream_options\":{{}},{MESSAGES}}}");
@@ -233,7 +233,7 @@ fn what_belongs_to_the_other_shape_counts_as_unknown() {
 }
 
 #[test]
-fn n_is_sent_on_as_one() {
+fn n_is_sent_as_one() {
     for n in ["2", "100", "\"x\"", "[1]", "1.0"] {
         let out = chat(&format!("{{\"model\":\"s\",\"n\" : {n},{MESSAGES}}}"));
         assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"n\" : 1,{MESSAGES}}}"));
@@ -245,7 +245,7 @@ fn n_is_sent_on_as_one() {
 }
 
 #[test]
-fn what_a_model_does_not_take_is_left_out() {
+fn unsupported_members_are_omitted() {
     let drop_params = vec!["temperature".to_owned(), "stop".to_owned()];
     let case = takes(Dialect::Chat, Capabilities { drop_params, ..Capabilities::default() });
     let body = format!("{{\"temp\\u0065rature\":1,\"model\":\"s\",\"stop\":\"x\",{MESSAGES},\"stop_\":1,\"top_p\":1}}");
@@ -253,7 +253,7 @@ fn what_a_model_does_not_take_is_left_out() {
 }
 
 #[test]
-fn usage_is_asked_of_every_chat_stream_and_other_options_are_kept() {
+fn usage_is_requested_for_every_chat_stream_and_other_options_are_kept() {
     let options = |rest: &str| {
         let out = chat(&format!("{{\"model\":\"gpt-x\",\"stream\":true,{rest}{MESSAGES}}}"));
         out.replace("{\"model\":\"gpt-x\",\"stream\":true,", "").replace(MESSAGES, "M")
@@ -281,7 +281,7 @@ fn usage_is_asked_of_every_chat_stream_and_other_options_are_kept() {
 }
 
 #[test]
-fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
+fn large_body_is_three_pieces_without_a_copy() {
     let body =
         format!("{{\"model\":\"s\",\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(100_000));
     let mut scan = RequestScan::new();
@@ -295,7 +295,7 @@ fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
 }
 
 #[test]
-fn reasoning_without_a_signature_is_left_out_and_all_other_reasoning_stays() {
+fn only_unsigned_reasoning_is_omitted() {
     let signed = r#"{"type":"thinking","thinking":"a","signature":"Eq"}"#;
     let bare = r#"{"thinking":"b","type":"thinking","signature":""}"#;
     let none = r#"{ "type" : "thinking" , "thinking":"c" }"#;
@@ -335,7 +335,7 @@ fn written(shape: Dialect, params: &[(&str, &str, bool)]) -> Case {
 }
 
 #[test]
-fn what_the_configuration_sets_takes_the_place_of_the_clients() {
+fn set_parameter_replaces_the_clients() {
     let case = written(Dialect::Chat, &[("temperature", "0.2", true), ("top_k", "[1,{\"a\":\"}\"}]", true)]);
     let set = "\"temperature\":0.2,\"top_k\":[1,{\"a\":\"}\"}]";
     for members in [
@@ -356,7 +356,7 @@ fn what_the_configuration_sets_takes_the_place_of_the_clients() {
 }
 
 #[test]
-fn what_the_configuration_has_for_a_default_leaves_the_clients_alone() {
+fn default_parameter_does_not_replace_the_clients() {
     let case = written(Dialect::Chat, &[("temperature", "0.2", false), ("seed", "7", false)]);
     let sent = |members: &str| {
         let out = case.run(&format!("{{\"model\":\"gpt-x\",{members}{MESSAGES}}}"));
@@ -371,7 +371,7 @@ fn what_the_configuration_has_for_a_default_leaves_the_clients_alone() {
 }
 
 #[test]
-fn a_default_holds_where_the_clients_own_does_not_go_on() {
+fn default_applies_if_the_clients_own_is_not_sent() {
     let mut case = written(Dialect::Chat, &[("top_k", "40", false), ("temperature", "0", true)]);
     let body = format!("{{\"model\":\"gpt-x\",\"top_k\":5,\"temperature\":1,{MESSAGES}}}");
     assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_k\":40,\"temperature\":0}}"));
@@ -383,7 +383,7 @@ fn a_default_holds_where_the_clients_own_does_not_go_on() {
 }
 
 #[test]
-fn what_the_configuration_writes_stands_beside_what_the_gateway_writes() {
+fn configured_members_and_the_gateways_own_are_both_written() {
     let params = [("temperature", "0.2", true), ("service_tier", "\"flex\"", false)];
     let added = "\"temperature\":0.2,\"service_tier\":\"flex\"";
     let asked = "\"stream_options\":{\"include_usage\":true}";
@@ -398,7 +398,7 @@ fn what_the_configuration_writes_stands_beside_what_the_gateway_writes() {
 }
 
 #[test]
-fn what_the_configuration_writes_takes_no_more_than_its_room() {
+fn configured_members_fit_their_reserved_storage() {
     let long = format!("\"{}\"", "x".repeat(5000));
     let case = written(Dialect::Chat, &[("stop", &long, true), ("user", &long, false), ("a", "1", true)]);
     let body = format!("{{\"model\":\"s\",\"stream\":true,{MESSAGES}}}");
@@ -423,7 +423,7 @@ fn tools(hosted: &[&str], members: &str) -> Result<String, String> {
 const FUNCTION: &str = r#"{"type":"function","name":"f"}"#;
 
 #[test]
-fn only_tools_that_the_client_runs_go_on_wherever_they_stand() {
+fn only_client_tools_are_passed_on() {
     let one = |tool: &str| tools(&[], &format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]")).unwrap();
     let gone = format!("\"input\":\"x\",\"tools\":[{FUNCTION}]");
     for tool in [
@@ -469,7 +469,7 @@ fn only_tools_that_the_client_runs_go_on_wherever_they_stand() {
 }
 
 #[test]
-fn a_tool_of_the_providers_goes_on_where_it_is_named_and_names_nothing_stored() {
+fn hosted_tool_is_passed_on_if_configured_and_without_stored_objects() {
     for (tool, goes) in [
         (r#"{"type":"code_interpreter","container":{"type":"auto"}}"#, true),
         (r#"{"type":"code_interpreter","container":{"type":"auto","file_ids":[]}}"#, true),
@@ -487,7 +487,7 @@ fn a_tool_of_the_providers_goes_on_where_it_is_named_and_names_nothing_stored() 
 }
 
 #[test]
-fn a_request_whose_tools_are_all_left_out_is_refused_and_so_is_a_choice_among_them() {
+fn request_without_remaining_tools_is_refused() {
     let refused = |members: &str| {
         tools(&[], &format!("\"input\":\"x\",{members}")).map_err(|why| why.split_once(':').unwrap().0.to_owned())
     };
@@ -510,7 +510,7 @@ fn a_request_whose_tools_are_all_left_out_is_refused_and_so_is_a_choice_among_th
 
 /// Carried reasoning and provider-hosted tools are omitted from the same body.
 #[test]
-fn tools_and_reasoning_are_left_out_of_one_body() {
+fn tools_and_reasoning_are_omitted_from_one_body() {
     let ours = r#"{"type":"reasoning","id":"a","summary":[],"encrypted_content":"tg1\u002eabc"}"#;
     let added = |tools: &str| format!("{{\"type\":\"additional_tools\",\"tools\":[{tools}]}}");
     let search = r#"{"type":"web_search"}"#;
@@ -521,7 +521,7 @@ fn tools_and_reasoning_are_left_out_of_one_body() {
 }
 
 #[test]
-fn an_ordinary_request_goes_as_it_is_whatever_its_target_takes() {
+fn ordinary_request_is_unchanged_for_any_target() {
     let ordinary = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":5,"seed":1,"stop":null}"#;
     let late = r#"{ "messages":[{"role":"user","content":"hi"}],"max_tokens":5, "model" : "m" }"#;
     let odd = [
@@ -727,7 +727,7 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
 }
 
 #[test]
-fn the_role_developer_becomes_system_where_the_target_does_not_take_it() {
+fn role_developer_becomes_system_if_unsupported() {
     let takes_none = takes(Dialect::Chat, Capabilities { developer_role: false, ..Capabilities::default() });
     let takes_it = takes(Dialect::Chat, Capabilities::default());
     for (message, want) in [
@@ -753,7 +753,7 @@ fn the_role_developer_becomes_system_where_the_target_does_not_take_it() {
 }
 
 #[test]
-fn name_of_a_stored_object_is_cut_in_a_refusal() {
+fn long_name_of_a_stored_object_is_cut_in_a_refusal() {
     let body =
         format!(r#"{{"messages":[{{"role":"user","content":[{{"{}":{{"file_id":"f"}}}}]}}]}}"#, "x".repeat(9000));
     let refused = case(Dialect::Chat).try_run(&body).unwrap_err().0;
@@ -761,7 +761,7 @@ fn name_of_a_stored_object_is_cut_in_a_refusal() {
 }
 
 #[test]
-fn lists_of_tools_that_are_looked_through_are_bounded() {
+fn checked_lists_of_tools_are_bounded() {
     let list = |count: usize| vec![r#"{"type":"function","name":"f"}"#; count].join(",");
     let offered = |count| format!(r#"{{"input":"a","tools":[{}]}}"#, list(count));
     let added = |count| {

@@ -88,7 +88,7 @@ fn without_estimate(stream: &str) -> String {
 }
 
 #[test]
-fn every_chat_stream_passes_byte_for_byte_but_for_id_and_model() {
+fn chat_streams_pass_unchanged_except_for_id_and_model() {
     for (name, text) in fixtures(".upstream.chat.stream.sse") {
         for show_usage in [false, true] {
             let outcome = run_every_way(Dialect::Chat, show_usage, &text);
@@ -115,7 +115,7 @@ fn every_chat_stream_passes_byte_for_byte_but_for_id_and_model() {
 }
 
 #[test]
-fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
+fn messages_streams_pass_unchanged_except_for_the_start() {
     for (name, text) in fixtures(".upstream.messages.stream.sse") {
         let outcome = run_every_way(Dialect::Messages, false, &text);
         let text = String::from_utf8(text).unwrap();
@@ -143,7 +143,7 @@ fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
 }
 
 #[test]
-fn usage_is_overheard_in_both_shapes() {
+fn usage_is_read_in_both_formats() {
     let seen = run_every_way(Dialect::Chat, false, &fixture("02-tools-call.upstream.chat.stream.sse")).observed;
     let want = Reported { input: Some(150), cache_read: Some(0), output: Some(60), ..Reported::default() };
     assert_eq!(seen.reported, want);
@@ -167,7 +167,7 @@ fn chunk(rest: &str) -> String {
 const FINISH: &str = r#""choices":[{"index":0,"delta":{},"finish_reason":"stop"}]"#;
 
 #[test]
-fn usage_is_found_wherever_a_chat_server_puts_it() {
+fn usage_is_found_at_every_position_in_a_chat_stream() {
     let usage = |prompt: u64, completion: u64| {
         format!("\"usage\":{{\"prompt_tokens\":{prompt},\"completion_tokens\":{completion}}}")
     };
@@ -197,7 +197,7 @@ fn usage_is_found_wherever_a_chat_server_puts_it() {
 }
 
 #[test]
-fn a_messages_stream_merges_its_start_and_its_delta() {
+fn usage_of_start_and_delta_is_merged() {
     let usage = r#"{"input_tokens":21,"cache_read_input_tokens":5,"output_tokens":1}"#;
     let message = format!(r#"{{"id":"m","model":"c","usage":{usage}}}"#);
     let start = format!("event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{message}}}\n\n");
@@ -223,7 +223,7 @@ fn a_messages_stream_merges_its_start_and_its_delta() {
 }
 
 #[test]
-fn only_top_level_members_are_spliced_and_missing_ones_added() {
+fn only_top_level_members_are_replaced_and_missing_ones_added() {
     let text = concat!(
         "data: {\"object\":\"o\",\"choices\":[{\"delta\":{\"content\":\"x \\\"model\\\":\\\"y\\\"\",\"id\":\"call\",",
         "\"model\":\"inner\"},\"finish_reason\":\"stop\"}],\"m\\u006fdel\":{\"a\":[1]},\"id\":null}\n\n",
@@ -242,7 +242,7 @@ fn only_top_level_members_are_spliced_and_missing_ones_added() {
 }
 
 #[test]
-fn a_start_without_id_gets_one_and_unknown_events_pass() {
+fn start_without_id_gets_one_and_unknown_events_pass() {
     let text = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"role\":\"assistant\"}}\n\n\
                 event: brand_new\nid: 7\ndata: {\"type\":\"brand_new\",\"message\":{\"id\":\"kept\"},\"x\":1.0}\n\n\
                 data: {\"type\":\"content_block_stop\",\"index\":0}\n\n\
@@ -264,7 +264,7 @@ fn a_start_without_id_gets_one_and_unknown_events_pass() {
 }
 
 #[test]
-fn comments_pings_and_empty_events_never_reach_a_chat_client_as_events() {
+fn comments_pings_and_empty_events_are_not_events_for_chat_clients() {
     let text = ": secret provider\n\ndata: {\"id\":\"a\",\"model\":\"b\",\"choices\":[]}\n\n\
                 : secret provider\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\nevent: ping\n\nretry: 3000\n\nid: 4\n\n\
                 data:\n\nevent: message\n\
@@ -278,7 +278,7 @@ fn comments_pings_and_empty_events_never_reach_a_chat_client_as_events() {
 }
 
 #[test]
-fn a_chunk_without_a_list_of_choices_gets_an_empty_one() {
+fn chunk_without_choices_gets_an_empty_list() {
     // OpenAI's Python helper iterates over them. Such a chunk is in `row-56-chunks-without-choices.txt`.
     let text = "data: {\"id\":\"a\",\"object\":\"\",\"created\":7,\"model\":\"b\",\"choices\":null}\n\n\
                 data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
@@ -289,7 +289,7 @@ fn a_chunk_without_a_list_of_choices_gets_an_empty_one() {
 }
 
 #[test]
-fn data_of_several_lines_leaves_in_one() {
+fn data_of_several_lines_is_written_in_one() {
     let text = "data: {\"id\":1,\ndata: \"model\":2,\ndata: \"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
     let want = "data: {\"object\":\"chat.completion.chunk\",\"created\":1795158000,\"id\":\"req_5f1c9a7e3b2d4c60\", \
                 \"model\":\"team-fast\", \
@@ -298,7 +298,7 @@ fn data_of_several_lines_leaves_in_one() {
 }
 
 #[test]
-fn a_stream_that_ends_before_its_end_is_incomplete() {
+fn stream_without_its_end_is_incomplete() {
     let start = chunk(r#""choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]"#);
     assert_eq!(chat(&start).result, Err(StreamFault::Incomplete));
     assert_eq!(chat("").result, Err(StreamFault::Incomplete));
@@ -312,7 +312,7 @@ fn a_stream_that_ends_before_its_end_is_incomplete() {
 }
 
 #[test]
-fn a_messages_stream_that_lacks_only_its_stop_gets_one() {
+fn messages_stream_that_lacks_only_its_stop_gets_one() {
     let delta = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
                  \"usage\":{\"output_tokens\":1}}\n\n";
     let outcome = messages(delta);
@@ -343,7 +343,7 @@ fn errors_inside_a_stream_are_recognised_in_every_form() {
 }
 
 #[test]
-fn what_is_not_json_of_its_shape_is_malformed() {
+fn data_that_is_not_json_of_its_format_is_malformed() {
     for text in ["data: {\"a\":}\n\n", "data: hello\n\n", "data: []\n\n", "data: 1\n\n"] {
         assert_eq!(chat(text).result, Err(StreamFault::Malformed), "{text}");
         assert_eq!(messages(text).result, Err(StreamFault::Malformed), "{text}");
@@ -353,7 +353,7 @@ fn what_is_not_json_of_its_shape_is_malformed() {
 }
 
 #[test]
-fn an_event_over_the_bound_is_refused_and_one_below_passes() {
+fn event_over_the_bound_is_refused_and_one_below_passes() {
     let event = |len: usize| chunk(&format!("\"x\":\"{}\",{FINISH}", "a".repeat(len)));
     let small = event(300);
     let bytes: Vec<&[u8]> = small.as_bytes().chunks(7).collect();
@@ -365,7 +365,7 @@ fn an_event_over_the_bound_is_refused_and_one_below_passes() {
 }
 
 #[test]
-fn a_stream_can_be_used_again() {
+fn stream_can_be_reused() {
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut stream = SseStream::same(Dialect::Chat, true, 1000);
     let text = chunk(FINISH) + "data: [DO";
@@ -389,7 +389,7 @@ fn a_stream_can_be_used_again() {
 }
 
 #[test]
-fn a_translated_stream_becomes_one_that_keeps_its_shape() {
+fn translated_stream_can_be_reused_within_one_format() {
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut stream = SseStream::translated(TO_MESSAGES, TranslationState::default(), false, (1000, 1 << 20));
     assert!(!stream.keeps_shape());
@@ -402,7 +402,7 @@ fn a_translated_stream_becomes_one_that_keeps_its_shape() {
 }
 
 #[test]
-fn storage_is_lent_for_the_event_under_way_alone_and_comes_back() {
+fn storage_is_lent_only_for_the_current_event_and_returned() {
     let translated = |way| SseStream::translated(way, TranslationState::default(), false, (1000, 1 << 20));
     for mut stream in [SseStream::same(Dialect::Chat, false, 1000), translated(TO_MESSAGES)] {
         let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
@@ -424,7 +424,7 @@ fn storage_is_lent_for_the_event_under_way_alone_and_comes_back() {
 }
 
 #[test]
-fn the_end_gives_the_storage_back_whatever_it_comes_to() {
+fn storage_is_returned_at_any_end() {
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     for (text, result) in [("data: {\"choi", Err(StreamFault::Incomplete)), ("data: [DONE]\n", Ok(()))] {
         let mut stream = SseStream::same(Dialect::Chat, false, 1000);
@@ -436,7 +436,7 @@ fn the_end_gives_the_storage_back_whatever_it_comes_to() {
 
 /// Every stream under way holds one of these.
 #[test]
-fn what_a_stream_holds_is_small() {
+fn stream_is_small() {
     assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
 }
 
@@ -459,7 +459,7 @@ fn one(shape: Dialect, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsa
 }
 
 #[test]
-fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
+fn event_that_matches_the_template_is_treated_as_if_parsed() {
     let chat = |text: &str| {
         format!(
             "data: {{\"id\":\"c\", \"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\
@@ -549,7 +549,7 @@ fn events_of_a_response_may_differ_in_their_numbers_and_padding() {
 }
 
 #[test]
-fn of_a_repeated_message_all_are_ours_and_the_last_one_is_completed() {
+fn ids_of_repeated_messages_are_all_replaced() {
     let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"model\":\"theirs\"},\
                  \"message\":{\"content\":[]},\"message\":{\"model\":\"theirs\",\"content\":[]}}\n\n";
     let (out, _, _) = one(Dialect::Messages, None, start);
@@ -562,7 +562,7 @@ fn of_a_repeated_message_all_are_ours_and_the_last_one_is_completed() {
 }
 
 #[test]
-fn a_character_that_is_cut_between_its_two_escapes_is_put_together() {
+fn split_surrogate_pair_is_joined() {
     let chunk = |content: &str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{content}\"}}}}]}}\n\n");
     let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     let text = |pieces: &[&str]| pieces.iter().map(|piece| chunk(piece)).collect::<String>() + end;

@@ -17,7 +17,7 @@ fn whole_text(shape: Dialect, body: &str) -> (String, ObservedUsage) {
 }
 
 #[test]
-fn whole_answers_pass_byte_for_byte_but_for_id_and_model() {
+fn complete_answers_pass_unchanged_except_for_id_and_model() {
     for (shape, ending) in [(Dialect::Chat, "upstream.chat"), (Dialect::Messages, "upstream.messages")] {
         for (name, text) in fixtures(&format!(".{ending}.response.json")) {
             let text = String::from_utf8(text).unwrap();
@@ -30,7 +30,7 @@ fn whole_answers_pass_byte_for_byte_but_for_id_and_model() {
 }
 
 #[test]
-fn what_a_chat_answer_promises_and_lacks_is_added() {
+fn missing_members_of_a_chat_answer_are_added() {
     let body = r#"{"choices":[{"message":{"content":"hello there"}}]}"#;
     let (out, observed) = whole_text(Dialect::Chat, body);
     let want = concat!(
@@ -73,7 +73,7 @@ fn counters_are_completed_and_their_sum_corrected() {
 }
 
 #[test]
-fn what_is_no_answer_is_told_from_an_error() {
+fn invalid_answers_and_errors_are_distinguished() {
     let broken = |shape, body: &str| whole(shape, body.as_bytes(), &ME, &mut Vec::new()).unwrap_err();
     for shape in [Dialect::Chat, Dialect::Messages] {
         for body in ["", "<html>", "[]", "{}", "null", "{\"choices\":{}}", "{\"content\":\"x\"}", "{\"choices\":[]"] {
@@ -94,7 +94,7 @@ fn span(event: &str, text: &str) -> Span {
 }
 
 #[test]
-fn the_template_is_used_and_a_stream_that_never_fits_gives_it_up() {
+fn template_is_used_and_given_up_if_it_never_matches() {
     let event =
         |pad: usize, text: &str| format!("{{\"pad\":{pad},\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}");
     let mut template = EventTemplate::default();
@@ -111,7 +111,7 @@ fn the_template_is_used_and_a_stream_that_never_fits_gives_it_up() {
 }
 
 #[test]
-fn what_differs_beside_the_text_has_its_places_in_any_order() {
+fn other_varying_values_may_be_in_any_order() {
     let event = |one: u32, text: &str, two: u32, padding: &str| {
         format!("event: e\ndata: {{\"n\":{one},\"d\":\"{text}\",\"m\":{two},\"o\":\"{padding}\"}}")
     };
@@ -133,7 +133,7 @@ fn what_differs_beside_the_text_has_its_places_in_any_order() {
 }
 
 #[test]
-fn an_answer_like_one_before_is_passed_on_as_if_it_came_first() {
+fn answer_that_matches_a_template_is_passed_on_as_if_parsed() {
     const TEXTS: [&str; 6] =
         ["one two", "", r#"\"a\" \\ \u00e9 \n"#, "é 漢字", r"\x", "a longer text of more than sixteen bytes"];
     const NUMBERS: [&str; 8] = ["271", "0", "83", "354", "01", "-1", "1.0", "99999999999999999999999"];
@@ -174,7 +174,7 @@ fn an_answer_like_one_before_is_passed_on_as_if_it_came_first() {
 }
 
 #[test]
-fn of_an_answer_that_comes_again_nothing_that_was_said_is_kept() {
+fn template_of_an_answer_keeps_no_content() {
     let kept = |message: &str| {
         let answer = format!(
             "{{\"id\":\"c\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{{\"index\":0,\
@@ -197,7 +197,7 @@ fn of_an_answer_that_comes_again_nothing_that_was_said_is_kept() {
 }
 
 #[test]
-fn answers_without_usage_are_estimated_from_all_they_say() {
+fn answers_without_usage_are_estimated_from_all_their_text() {
     let text = "heron_waits ".repeat(500);
     let relay = Dialect::Relay(crate::wire::Relay::Completions);
     for (shape, body) in [
@@ -226,7 +226,7 @@ fn answers_without_usage_are_estimated_from_all_they_say() {
 }
 
 #[test]
-fn events_without_usage_are_estimated_from_all_they_say() {
+fn events_without_usage_are_estimated_from_all_their_text() {
     let text = "heron_waits ".repeat(500);
     for (shape, name, event) in [
         (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"content":"TEXT"}}]}"#),
@@ -302,7 +302,7 @@ fn one_chunk(data: &str) -> (Value, Reported) {
 }
 
 #[test]
-fn usage_is_what_the_provider_bills_however_it_counts() {
+fn usage_equals_the_bill_however_the_provider_counts() {
     for (usage, [input, read, output]) in BILLED {
         let body =
             format!(r#"{{"choices":[{{"message":{{"content":"hi"}},"finish_reason":"stop"}}],"usage":{usage}}}"#);

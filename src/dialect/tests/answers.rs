@@ -56,7 +56,7 @@ fn failed(kind: &str) -> Value {
 }
 
 #[test]
-fn what_a_failed_response_has_used_and_finished_is_known() {
+fn failed_response_keeps_its_usage_and_finished_items() {
     for kind in ["response.failed", "response.completed"] {
         let text = events(&[created(), delta(1, "hi"), failed(kind)]);
         let (out, observed, fed) = same(&text, &ME);
@@ -80,7 +80,7 @@ fn what_a_failed_response_has_used_and_finished_is_known() {
 }
 
 #[test]
-fn what_a_cancelled_response_has_used_is_told_with_its_failure() {
+fn cancelled_response_reports_its_usage() {
     let text = events(&[
         created(),
         value!({"type": "response.cancelled", "sequence_number": 1, "response": {"id": "r", "status": "cancelled", "usage": usage()}}),
@@ -91,7 +91,7 @@ fn what_a_cancelled_response_has_used_is_told_with_its_failure() {
 }
 
 #[test]
-fn signs_of_life_are_events_and_the_numbers_go_on_behind_ours() {
+fn heartbeats_are_events_and_later_numbers_shift() {
     let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut feed = |stream: &mut SseStream, events_: &[Value], out: &mut Vec<u8>| {
@@ -123,7 +123,7 @@ fn signs_of_life_are_events_and_the_numbers_go_on_behind_ours() {
 }
 
 #[test]
-fn a_response_that_is_told_at_its_end_alone_is_told() {
+fn response_sent_only_at_its_end_is_passed_on() {
     let output = value!([
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "thought"}]},
         {"type": "message", "content": [{"type": "output_text", "text": "said"}]},
@@ -145,7 +145,7 @@ fn a_response_that_is_told_at_its_end_alone_is_told() {
 }
 
 #[test]
-fn a_type_that_is_written_with_escapes_is_what_it_stands_for() {
+fn escaped_type_is_recognised() {
     let text = events(&[created()])
         + "data: {\"type\":\"response.compl\\u0065ted\",\"response\":{\"status\":\"completed\",\"output\":[]}}\n\n";
     let (out, _, fed) = same(&text, &ME);
@@ -158,7 +158,7 @@ fn a_type_that_is_written_with_escapes_is_what_it_stands_for() {
 }
 
 #[test]
-fn what_the_configuration_has_set_is_not_repeated() {
+fn configured_parameters_are_not_repeated() {
     let param = |name: &str| Param { name: name.to_owned(), json: "1".to_owned(), always: true };
     let hides = [param("temperature"), param("service_tier"), param("prompt_cache_key")];
     let me = ResponseIdentity { hides: &hides, ..ME };
@@ -178,7 +178,7 @@ fn what_the_configuration_has_set_is_not_repeated() {
 }
 
 #[test]
-fn a_provider_that_streams_unasked_is_read_by_a_client_of_its_shape() {
+fn unrequested_stream_is_collected_for_a_client_of_its_format() {
     let item = value!({"type": "message", "content": [{"type": "output_text", "text": "x"}]});
     let text = events(&[
         created(),
@@ -194,7 +194,7 @@ fn a_provider_that_streams_unasked_is_read_by_a_client_of_its_shape() {
 }
 
 #[test]
-fn any_file_by_its_id_is_refused() {
+fn file_by_id_is_refused() {
     let refused = |item: Value| {
         let mut scan = RequestScan::new();
         scan.reset(Dialect::Responses);
@@ -221,7 +221,7 @@ fn any_file_by_its_id_is_refused() {
 
 /// Many calls in one turn, without outputs and with texts between them: each must be visited once.
 #[test]
-fn a_turn_of_many_calls_takes_time_in_proportion() {
+fn turn_of_many_calls_takes_linear_time() {
     let time = |count: usize| {
         let mut items = vec![user("Go.")];
         items.extend((0..count).map(|n| call(&format!("c{n}"))));
@@ -248,7 +248,7 @@ fn marked(from: Dialect, body: &Value) -> Value {
 }
 
 #[test]
-fn a_clients_own_marks_go_on_to_a_provider_that_caches_what_is_marked() {
+fn clients_own_marks_reach_a_provider_that_caches_marked_prefixes() {
     let usual = value!({"type": "ephemeral"});
     let hour = value!({"type": "ephemeral", "ttl": "1h"});
     let text = |text: &str, mark: &Value| value!({"type": "text", "text": text, "cache_control": mark});
@@ -283,7 +283,7 @@ fn a_clients_own_marks_go_on_to_a_provider_that_caches_what_is_marked() {
 }
 
 #[test]
-fn a_forged_carrier_hands_no_signature_of_ours_on() {
+fn forged_carrier_passes_on_no_signature() {
     let capabilities = Capabilities { mark: carrier::mark("p", "m"), ..Capabilities::default() };
     let block = br#"{"type":"thinking","thinking":"a","signature":"tg1.zzz"}"#;
     let mut forged = Vec::new();
@@ -296,7 +296,7 @@ fn a_forged_carrier_hands_no_signature_of_ours_on() {
 }
 
 #[test]
-fn refusals_about_tools_name_what_the_request_has() {
+fn refusals_about_tools_name_the_clients_members() {
     let refused = |body: Value| {
         let capabilities = Capabilities::default();
         request_for((Dialect::Responses, Dialect::Chat), &body.to_string(), "up", &capabilities).err()
@@ -320,7 +320,7 @@ fn refusals_about_tools_name_what_the_request_has() {
 
 /// The answer gets at least half of the bound.
 #[test]
-fn thinking_leaves_room_for_an_answer() {
+fn thinking_leaves_half_of_the_bound_for_the_answer() {
     let budget = |bound: Option<u64>| {
         let capabilities = Capabilities { thinking: Thinking::Budget, ..Capabilities::default() };
         let body = value!({"model": "m", "input": "x", "max_output_tokens": bound, "reasoning": {"effort": "high"}});

@@ -285,7 +285,7 @@ fn streams_end_as_their_provider_says() {
 }
 
 #[test]
-fn stream_goes_on_behind_an_empty_finish_reason() {
+fn stream_continues_after_an_empty_finish_reason() {
     let chunk = |text: &str, word: &str| {
         format!(
             "data: {{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":{word}}}]}}\n\n"

@@ -37,7 +37,7 @@ fn requests_are_translated_as_the_examples_say() {
 }
 
 #[test]
-fn whole_answers_are_translated_as_the_examples_say() {
+fn complete_answers_are_translated_as_the_examples_say() {
     let mut seen = 0;
     for (from, client, upstream) in
         [(Dialect::Chat, "client.messages", "upstream.chat"), (Dialect::Messages, "client.chat", "upstream.messages")]
@@ -88,7 +88,7 @@ fn streams_are_translated_as_the_examples_say() {
 }
 
 #[test]
-fn an_error_in_the_middle_ends_a_translated_stream_without_any_end() {
+fn error_inside_a_translated_stream_ends_it_without_a_formal_end() {
     for (from, name) in [(Dialect::Chat, "upstream.chat"), (Dialect::Messages, "upstream.messages")] {
         let text = read(&format!("09-error-midstream.{name}.stream.sse")).unwrap();
         let outcome = stream_every_way(from, &TranslationState::default(), true, &ME, &text);
@@ -101,7 +101,7 @@ fn an_error_in_the_middle_ends_a_translated_stream_without_any_end() {
 }
 
 #[test]
-fn other_framings_are_read_alike() {
+fn other_framings_give_the_same_result() {
     for (from, name) in [
         (Dialect::Chat, "11-framing-crlf-comments-nospace.upstream.chat.stream.sse"),
         (Dialect::Messages, "11-framing-crlf-comments.upstream.messages.stream.sse"),
@@ -117,7 +117,7 @@ fn other_framings_are_read_alike() {
 }
 
 #[test]
-fn a_call_without_a_name_is_half_an_answer_in_either_direction() {
+fn call_without_a_name_is_an_incomplete_answer() {
     let block = r#"{"type":"tool_use","id":"toolu_1","input":{}}"#;
     let messages = format!(
         "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":0,\

@@ -76,7 +76,7 @@ fn null_arguments_become_an_empty_object() {
 }
 
 #[test]
-fn a_tool_search_that_found_nothing_says_so() {
+fn empty_result_of_a_tool_search_is_stated() {
     let body = |output: Value| {
         let call = value!({"type": "tool_search_call", "call_id": "call_1", "execution": "client", "arguments": {}});
         value!({"model": "m", "input": [{"role": "user", "content": "a"}, call, output]}).to_string()
@@ -93,7 +93,7 @@ fn a_tool_search_that_found_nothing_says_so() {
 }
 
 #[test]
-fn a_text_file_of_a_chat_client_is_given_as_its_text() {
+fn text_file_of_a_chat_client_becomes_text() {
     let body = String::from_utf8(fixture("../translated/text-file.chat.json")).unwrap();
     let text = "The meeting is on Tuesday.\n";
     let messages = asked(Dialect::Chat, Dialect::Messages, &body);

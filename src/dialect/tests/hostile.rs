@@ -64,7 +64,7 @@ fn assert_well_formed(out: &str, seed: u64) {
 }
 
 #[test]
-fn a_spoilt_stream_reads_alike_however_it_is_cut() {
+fn mutated_stream_gives_one_result_however_it_is_cut() {
     for (shape, ending) in
         [(Dialect::Chat, ".upstream.chat.stream.sse"), (Dialect::Messages, ".upstream.messages.stream.sse")]
     {
@@ -129,7 +129,7 @@ fn spoil(rng: &mut Rng, value: &mut Value) {
 }
 
 #[test]
-fn a_spoilt_request_is_refused_or_translated_into_json() {
+fn mutated_request_is_refused_or_translated_into_json() {
     let (mut refused, mut translated, mut scanned_out) = (0, 0, 0);
     for text in files(".txt") {
         for case in text.split("=== request ").skip(1) {
@@ -168,7 +168,7 @@ fn a_spoilt_request_is_refused_or_translated_into_json() {
 }
 
 #[test]
-fn a_spoilt_answer_is_broken_or_translated_into_json() {
+fn mutated_answer_is_broken_or_translated_into_json() {
     let (mut broken, mut translated) = (0, 0);
     for (shape, ending) in
         [(Dialect::Chat, ".upstream.chat.response.json"), (Dialect::Messages, ".upstream.messages.response.json")]
@@ -226,7 +226,7 @@ fn state_with_tools() -> TranslationState {
 }
 
 #[test]
-fn spoilt_responses_read_alike_however_they_are_cut() {
+fn mutated_responses_give_one_result_however_they_are_cut() {
     let with_tools = state_with_tools();
     for way in WAYS {
         let texts = answers(way.0, "stream.sse");
@@ -249,7 +249,7 @@ fn spoilt_responses_read_alike_however_they_are_cut() {
 }
 
 #[test]
-fn a_spoilt_response_is_broken_or_translated_into_json() {
+fn mutated_response_is_broken_or_translated_into_json() {
     let with_tools = state_with_tools();
     let (mut broken, mut translated) = (0, 0);
     for way in WAYS {
@@ -274,7 +274,7 @@ fn a_spoilt_response_is_broken_or_translated_into_json() {
 }
 
 #[test]
-fn a_spoilt_request_of_responses_is_refused_or_translated_into_json() {
+fn mutated_responses_request_is_refused_or_translated_into_json() {
     let (mut refused, mut translated) = (0, 0);
     for text in files(".client.responses.request.json") {
         let document: Value = serde_json::from_str(&text).unwrap();

@@ -13,71 +13,68 @@ use std::collections::BTreeMap;
 
 /// Known bugs of other gateways, and the tests that would show them here.
 const ROWS: [(&str, &[&str]); 45] = [
-    ("parallel calls of a responses upstream fall together", &["known: calls_made_at_once_stay_apart"]),
+    ("parallel calls of a responses upstream are merged", &["known: parallel_calls_stay_separate"]),
     (
-        "arguments that come only with an item's end are lost",
-        &["responses: arguments_that_come_with_the_end_of_a_call_are_passed_on"],
+        "arguments that arrive only with an item's end are lost",
+        &["responses: arguments_sent_with_the_end_of_a_call_are_passed_on"],
     ),
-    ("an output index is used twice, reasoning left open", &["known: a_stream_of_ours_is_as_the_shape_has_it"]),
-    ("no part, no item is added", &["known: a_stream_of_ours_is_as_the_shape_has_it"]),
+    ("an output index is used twice, reasoning left open", &["known: written_stream_conforms_to_the_format"]),
+    ("parts and items are not added", &["known: written_stream_conforms_to_the_format"]),
     (
         "text after reasoning is never opened; an empty message",
-        &["known: a_stream_of_ours_is_as_the_shape_has_it", "example 28-thinking-m"],
+        &["known: written_stream_conforms_to_the_format", "example 28-thinking-m"],
     ),
-    ("ids change between events", &["known: a_stream_of_ours_is_as_the_shape_has_it"]),
+    ("ids change between events", &["known: written_stream_conforms_to_the_format"]),
     (
         "reasoning has text parts and stays open",
-        &["known: a_stream_of_ours_is_as_the_shape_has_it", "example 30-thinking-c"],
+        &["known: written_stream_conforms_to_the_format", "example 30-thinking-c"],
     ),
-    ("created says completed, calls lack status or id", &["known: a_stream_of_ours_is_as_the_shape_has_it"]),
-    ("calls without id or index are lost or merged", &["known: calls_without_id_or_place_are_calls"]),
-    ("the whole object is sent as the effort", &["known: an_effort_is_the_word_alone"]),
+    ("created says completed, calls lack status or id", &["known: written_stream_conforms_to_the_format"]),
+    ("calls without id or index are lost or merged", &["known: calls_without_id_or_index_are_kept"]),
+    ("the whole object is sent as the effort", &["known: effort_is_sent_as_a_word"]),
     (
-        "a kind of item that is not known is an error",
-        &["responses: what_no_other_shape_can_use_is_left_out", "known: items_of_next_month_are_passed_over"],
+        "an unknown kind of item is an error",
+        &["responses: items_without_an_equivalent_are_omitted", "known: unknown_items_are_ignored"],
     ),
     (
-        "one message for each call, and what comes between breaks a turn",
-        &["responses: a_turn_is_whole_wherever_its_outputs_stand"],
+        "one message for each call, and items in between break a turn",
+        &["responses: turn_is_complete_wherever_its_outputs_are"],
     ),
-    ("an orphan ends a conversation", &["responses: orphans_are_told_in_words"]),
-    ("an item's id is taken for its call's", &["responses: a_turn_is_whole_wherever_its_outputs_stand"]),
-    ("a namespace is lost on either way", &["example 23-namespace"]),
-    ("a tool that is no function is 400", &["known: tools_of_every_kind_are_taken_and_served_where_they_can_be"]),
+    ("an orphan breaks a conversation", &["responses: orphans_become_text"]),
+    ("an item's id is taken for its call's", &["responses: turn_is_complete_wherever_its_outputs_are"]),
+    ("a namespace is lost in either direction", &["example 23-namespace"]),
+    ("a tool that is not a function is 400", &["known: tools_of_every_kind_are_accepted_and_served_if_possible"]),
     (
         "members of the default namespace get a prefix",
-        &["known: tools_of_every_kind_are_taken_and_served_where_they_can_be"],
+        &["known: tools_of_every_kind_are_accepted_and_served_if_possible"],
     ),
     ("additional tools are lost", &["example 25-additional-tools"]),
     ("a custom tool is dropped, or answered as a function", &["example 24-custom"]),
-    (
-        "free text that is wrapped otherwise is lost",
-        &["responses: free_text_is_unwrapped_from_what_a_model_makes_of_it"],
-    ),
-    ("a search for tools is dropped, or a string", &["known: a_search_for_tools_comes_back_with_an_object"]),
-    ("an image in an output is dropped", &["responses: an_image_in_an_output_is_moved_or_stays_as_the_shape_has_it"]),
+    ("free text in another wrapping is lost", &["responses: free_text_is_extracted_from_any_wrapping"]),
+    ("a search for tools is dropped, or a string", &["known: tool_search_returns_an_object"]),
+    ("an image in an output is dropped", &["responses: image_in_an_output_is_moved_if_the_format_requires"]),
     ("instructions are dropped, developers are users", &["known: developer_messages_keep_their_role"]),
     (
         "a late developer message moves to the front",
         &["example 41-late-developer", "known: developer_messages_keep_their_role"],
     ),
-    ("usage without its details", &["known: a_stream_of_ours_is_as_the_shape_has_it"]),
-    ("usage under the names of chat", &["known: a_stream_of_ours_is_as_the_shape_has_it"]),
-    ("a cut answer is whole for messages clients", &["known: an_upstreams_end_and_usage_are_told_to_every_client"]),
+    ("usage without its details", &["known: written_stream_conforms_to_the_format"]),
+    ("usage under the names of chat", &["known: written_stream_conforms_to_the_format"]),
+    ("a cut answer is complete for messages clients", &["known: end_and_usage_of_an_upstream_reach_every_client"]),
     (
         "a cut answer is completed, or all of it incomplete",
-        &["responses: a_cut_answer_says_so_in_its_last_item", "example 33-length"],
+        &["responses: cut_answer_is_incomplete_only_in_its_last_item", "example 33-length"],
     ),
-    ("an answer cut before its text is an error", &["known: an_answer_cut_before_its_first_word_is_empty"]),
-    ("a filtered answer is tried again", &["example 35-refusal-c", "example 35-refusal-m", "example 35-refusal-stop"]),
-    ("a failure is not seen", &["transcript cross.txt: an answer opened by a heartbeat fails in both events"]),
+    ("an answer cut before its text is an error", &["known: answer_cut_before_its_first_token_is_empty"]),
+    ("a filtered answer is retried", &["example 35-refusal-c", "example 35-refusal-m", "example 35-refusal-stop"]),
+    ("a failure is not recognised", &["transcript cross.txt: an answer opened by a heartbeat fails in both events"]),
     (
-        "a failure's error stands beside the response",
+        "a failure's error is outside the response",
         &["transcript same.txt: a response that fails at the provider fails in both events, without its name"],
     ),
-    ("a stream that breaks off is whole", &["responses: a_cut_answer_says_so_in_its_last_item"]),
+    ("a stream that breaks off is complete", &["responses: cut_answer_is_incomplete_only_in_its_last_item"]),
     (
-        "a reference is looked for",
+        "a reference to a stored response is sent on",
         &[
             "example 27-refused",
             "transcript errors.txt: a request for a stored response is refused with an instruction",
@@ -85,37 +82,34 @@ const ROWS: [(&str, &[&str]); 45] = [
     ),
     ("thinking is lost between turns", &["example 29-replay-m"]),
     (
-        "another target's ciphertext ends a conversation",
-        &[
-            "responses: what_no_other_shape_can_use_is_left_out",
-            "../carrier: a_carrier_is_opened_by_its_own_target_alone",
-        ],
+        "another target's ciphertext breaks a conversation",
+        &["responses: items_without_an_equivalent_are_omitted", "../carrier: carrier_opens_only_for_its_own_target"],
     ),
     (
-        "a signature of ours reaches a provider that signs",
+        "a signature made by the gateway reaches a provider that signs",
         &["transcript rows.txt: 37: only a signature made by Tollgate is omitted on the way to a provider that signs"],
     ),
     (
-        "reasoning that must come back does not, or is changed",
-        &["known: reasoning_of_a_chat_upstream_comes_back", "transcript rows.txt: 38: reasoning passes unchanged"],
+        "reasoning that must be returned is lost or changed",
+        &[
+            "known: reasoning_of_a_chat_upstream_is_returned_to_it",
+            "transcript rows.txt: 38: reasoning passes unchanged",
+        ],
     ),
-    ("a tool becomes strict unasked", &["known: a_tool_is_as_strict_as_its_client_said"]),
-    ("an id of more than 64 characters is sent", &["responses: long_ids_stay_pairs"]),
-    ("an answer is cut at a small number", &["known: without_a_bound_the_ceiling_is_the_bound"]),
-    ("the wish for a compaction is ignored", &["example 27-refused"]),
+    ("a tool becomes strict unrequested", &["known: tool_is_strict_only_if_the_client_says_so"]),
+    ("an id of more than 64 characters is sent", &["responses: long_ids_of_a_pair_stay_equal"]),
+    ("an answer is cut at a small number", &["known: models_maximum_is_the_default_bound"]),
+    ("a request for compaction is ignored", &["example 27-refused"]),
     (
-        "429 does not say when",
+        "429 does not say when to retry",
         &[
             "transcript errors.txt: a full window says when to retry",
             "transcript errors.txt: a spent period stops a client's retries, a full window does not",
         ],
     ),
     (
-        "a provider that takes no bound, or streams unasked",
-        &[
-            "known: a_bound_that_a_model_does_not_take_is_not_sent",
-            "transcript rows.txt: 44: a provider that streams unrequested",
-        ],
+        "a provider that accepts no bound, or streams unrequested",
+        &["known: unsupported_bound_is_not_sent", "transcript rows.txt: 44: a provider that streams unrequested"],
     ),
     ("a client's headers reach the provider", &["transcript rows.txt: 45: no client header is passed on"]),
 ];
@@ -173,7 +167,7 @@ fn heard(text: &str) -> (Value, Value) {
 
 /// Row 1: an item is identified by its `output_index`, whatever the order.
 #[test]
-fn calls_made_at_once_stay_apart() {
+fn parallel_calls_stay_separate() {
     let item = |index: usize| {
         let call = value!({"type": "function_call", "id": format!("fc_{index}"), "call_id": format!("call_{index}"),
             "name": format!("f{index}"), "arguments": ""});
@@ -302,7 +296,7 @@ impl Strict {
 
 /// Rows 3 to 8, 25 and 26.
 #[test]
-fn a_stream_of_ours_is_as_the_shape_has_it() {
+fn written_stream_conforms_to_the_format() {
     let mut kinds = std::collections::BTreeSet::new();
     for seed in 0..200 {
         let mut rng = Rng::from_u64(seed);
@@ -323,7 +317,7 @@ fn a_stream_of_ours_is_as_the_shape_has_it() {
 
 /// Row 9: a chat upstream may omit the id of a call, and a stream its index.
 #[test]
-fn calls_without_id_or_place_are_calls() {
+fn calls_without_id_or_index_are_kept() {
     let function = |name: &str| value!({"type": "function", "function": {"name": name, "arguments": "{}"}});
     let calls = value!([function("f"), function("g")]);
     let message = value!({"role": "assistant", "content": null, "tool_calls": calls});
@@ -346,7 +340,7 @@ fn calls_without_id_or_place_are_calls() {
 
 /// Row 10.
 #[test]
-fn an_effort_is_the_word_alone() {
+fn effort_is_sent_as_a_word() {
     let takes = Capabilities { effort: true, ..Capabilities::default() };
     for (reasoning, want) in [
         (value!({"effort": "high", "summary": "auto"}), value!("high")),
@@ -363,7 +357,7 @@ fn an_effort_is_the_word_alone() {
 
 /// Row 11, also in answers.
 #[test]
-fn items_of_next_month_are_passed_over() {
+fn unknown_items_are_ignored() {
     let said = value!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]});
     let search = value!({"type": "web_search_call", "id": "ws", "status": "completed"});
     let items = value!([search, {"type": "of_next_month", "x": [1]}, said]);
@@ -391,7 +385,7 @@ fn items_of_next_month_are_passed_over() {
 
 /// Rows 16 and 17.
 #[test]
-fn tools_of_every_kind_are_taken_and_served_where_they_can_be() {
+fn tools_of_every_kind_are_accepted_and_served_if_possible() {
     let function = |name: &str| value!({"type": "function", "name": name, "parameters": {"type": "object"}});
     let tools = value!([{"type": "web_search"}, {"type": "image_generation"}, {"type": "mcp", "server_label": "s"},
         {"type": "of_next_month"}, {"type": "local_shell"}, function("f"),
@@ -409,7 +403,7 @@ fn tools_of_every_kind_are_taken_and_served_where_they_can_be() {
 
 /// Row 21.
 #[test]
-fn a_search_for_tools_comes_back_with_an_object() {
+fn tool_search_returns_an_object() {
     let parameters = value!({"type": "object", "properties": {"query": {"type": "string"}}});
     let tool = value!({"type": "tool_search", "execution": "client", "description": "d", "parameters": parameters});
     let body = value!({"model": "m", "input": "hi", "tools": [tool]}).to_string();
@@ -451,7 +445,7 @@ fn developer_messages_keep_their_role() {
 
 /// Row 27: cached tokens are part of this format's input, and counted once.
 #[test]
-fn an_upstreams_end_and_usage_are_told_to_every_client() {
+fn end_and_usage_of_an_upstream_reach_every_client() {
     let usage = value!({"input_tokens": 100, "input_tokens_details": {"cached_tokens": 60}, "output_tokens": 5,
         "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 105});
     let said = event("response.output_text.delta", value!({"output_index": 0, "content_index": 0, "delta": "x"}));
@@ -472,7 +466,7 @@ fn an_upstreams_end_and_usage_are_told_to_every_client() {
 
 /// Row 29.
 #[test]
-fn an_answer_cut_before_its_first_word_is_empty() {
+fn answer_cut_before_its_first_token_is_empty() {
     let more = value!({"incomplete_details": {"reason": "max_output_tokens"},
         "usage": {"input_tokens": 1, "output_tokens": 16, "total_tokens": 17}});
     let mut whole = value!({"status": "incomplete", "output": [{"type": "reasoning", "id": "rs", "summary": []}]});
@@ -492,7 +486,7 @@ fn an_answer_cut_before_its_first_word_is_empty() {
 
 /// Row 38: reasoning that a model requires back is carried, and sent back only to that model.
 #[test]
-fn reasoning_of_a_chat_upstream_comes_back() {
+fn reasoning_of_a_chat_upstream_is_returned_to_it() {
     let takes = Capabilities { replay_reasoning: true, mark: carrier::mark("p", "up"), ..Capabilities::default() };
     let body = value!({"model": "m", "input": "hi"}).to_string();
     let state = ask(Dialect::Responses, Dialect::Chat, &body, &takes).1;
@@ -512,7 +506,7 @@ fn reasoning_of_a_chat_upstream_comes_back() {
 
 /// Row 39.
 #[test]
-fn a_tool_is_as_strict_as_its_client_said() {
+fn tool_is_strict_only_if_the_client_says_so() {
     let tool = |more: Value| {
         let mut function = value!({"name": "f", "parameters": {"type": "object", "properties": {}}});
         function.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -529,7 +523,7 @@ fn a_tool_is_as_strict_as_its_client_said() {
 
 /// Row 41: clients of this format send no bound, and treat a cut answer as a failure.
 #[test]
-fn without_a_bound_the_ceiling_is_the_bound() {
+fn models_maximum_is_the_default_bound() {
     let takes = Capabilities { max_output_tokens: Some(64_000), ..Capabilities::default() };
     let body = value!({"model": "m", "input": "hi"}).to_string();
     assert_eq!(ask(Dialect::Responses, Dialect::Messages, &body, &takes).0["max_tokens"], 64_000);
@@ -540,7 +534,7 @@ fn without_a_bound_the_ceiling_is_the_bound() {
 
 /// Row 44.
 #[test]
-fn a_bound_that_a_model_does_not_take_is_not_sent() {
+fn unsupported_bound_is_not_sent() {
     let takes = Capabilities { drop_params: vec!["max_output_tokens".to_owned()], ..Capabilities::default() };
     let body = value!({"model": "m", "messages": [user("hi")], "max_tokens": 99}).to_string();
     assert_eq!(ask(Dialect::Chat, Dialect::Responses, &body, &takes).0.get("max_output_tokens"), None);

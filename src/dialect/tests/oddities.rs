@@ -154,7 +154,7 @@ fn said(way: (Dialect, Dialect), outcome: Outcome) -> Value {
 }
 
 #[test]
-fn members_and_events_that_mean_nothing_change_nothing() {
+fn meaningless_members_and_events_change_nothing() {
     for seed in 0..seeds(40) {
         for from in SHAPES {
             let mut rng = Rng::from_u64(seed);
@@ -185,7 +185,7 @@ fn ends(shape: Dialect, event: &Value) -> bool {
 }
 
 #[test]
-fn a_stream_without_its_end_is_never_complete_and_charged_what_it_reports() {
+fn stream_without_its_end_is_never_complete_and_charged_as_reported() {
     let odd = [json!(null), json!(""), json!("null"), json!(7), json!({}), json!([]), json!(true)];
     for seed in 0..seeds(40) {
         for from in SHAPES {
@@ -244,7 +244,7 @@ fn got((from, to): (Dialect, Dialect), body: &str) -> (Value, ObservedUsage) {
 }
 
 #[test]
-fn a_complete_response_with_members_that_mean_nothing_is_the_same_response() {
+fn meaningless_members_do_not_change_a_response() {
     let odd = [json!(null), json!(""), json!({}), json!([]), json!(7), json!([{"type": "text"}]), json!(false)];
     let mut complete = 0;
     for seed in 0..seeds(60) {
@@ -272,7 +272,7 @@ fn a_complete_response_with_members_that_mean_nothing_is_the_same_response() {
 }
 
 #[test]
-fn a_response_whose_content_is_odd_is_clean_and_charged_what_it_reports() {
+fn response_with_odd_content_is_cleaned_and_charged_as_reported() {
     let odd =
         [json!(null), json!(""), json!({}), json!([]), json!(7), json!([null]), json!([{"type": 7}]), json!(true)];
     let mut failed = 0;

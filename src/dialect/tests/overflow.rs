@@ -276,7 +276,7 @@ fn told(to: Dialect, body: &str) -> (String, String) {
 const FORMATS: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
 
 #[test]
-fn overflows_of_every_provider_are_told_with_their_numbers() {
+fn overflows_of_all_providers_are_reported_with_their_numbers() {
     for (provider, source, body, (prompt, context, answer)) in ROWS {
         for to in FORMATS {
             let want = match (to, answer) {
@@ -303,7 +303,7 @@ fn overflows_of_every_provider_are_told_with_their_numbers() {
 }
 
 #[test]
-fn a_body_that_is_too_large_in_bytes_keeps_its_words_and_gets_no_numbers() {
+fn body_with_too_many_bytes_keeps_its_message() {
     // earendil-works/pi utils/overflow.ts: Anthropic, 413.
     let body = r#"{"type":"error","error":{"type":"request_too_large","message":"Request exceeds the maximum size"}}"#;
     for to in FORMATS {
@@ -313,27 +313,27 @@ fn a_body_that_is_too_large_in_bytes_keeps_its_words_and_gets_no_numbers() {
 }
 
 #[test]
-fn refusals_for_a_rate_and_other_errors_are_no_overflow() {
+fn rate_limits_and_other_errors_are_not_overflows() {
     for (what, rate, body) in OTHERS {
         assert_eq!((overflow(body), is_rate(&read_error(body.as_bytes()).unwrap())), (None, rate), "{what}");
     }
 }
 
 #[test]
-fn members_alone_tell_the_numbers_of_llama_cpp() {
+fn members_of_llama_cpp_are_enough_for_its_numbers() {
     let body = r#"{"error":{"code":400,"message":"","n_prompt_tokens":13392,"n_ctx":8192}}"#;
     assert_eq!(told(Dialect::Messages, body).0, "prompt is too long: 13392 tokens > 8192 maximum");
 }
 
 #[test]
-fn an_estimate_below_the_context_is_told_above_it() {
+fn estimate_below_the_context_is_reported_above_it() {
     let text = read_error(br#"{"message":"Input is too long for requested model."}"#).unwrap();
     let message = Overflow::of(&text).unwrap().message(Dialect::Messages, 10, CONTEXT, None);
     assert_eq!(message, "prompt is too long: 4097 tokens > 4096 maximum");
 }
 
 #[test]
-fn a_full_context_with_status_200_is_an_end_and_no_overflow() {
+fn full_context_with_status_200_is_an_end_not_an_overflow() {
     // Anthropic's newer models: `model_context_window_exceeded` in the schema of `llm-comply`.
     let answer = br#"{"id":"msg_1","type":"message","role":"assistant","model":"up","content":[{"type":"text","text":"Hi"}],
         "stop_reason":"model_context_window_exceeded","stop_sequence":null,"usage":{"input_tokens":9,"output_tokens":3}}"#;

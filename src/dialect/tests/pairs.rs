@@ -116,7 +116,7 @@ fn pairs() -> impl Iterator<Item = (Dialect, Dialect)> {
 }
 
 #[test]
-fn tool_names_reach_providers_legal_and_come_back() {
+fn tool_names_are_valid_for_providers_and_restored() {
     for (client, provider) in pairs().filter(|(client, provider)| client != provider) {
         let way = format!("{client:?} to {provider:?}");
         let body = offering(client).to_string();
@@ -321,7 +321,7 @@ fn shown_last(to: Dialect, out: &str) -> [u64; 4] {
 }
 
 #[test]
-fn every_usage_is_charged_and_shown_as_its_provider_bills_it() {
+fn usage_is_charged_and_shown_as_billed() {
     let mut count = 0;
     for (from, to) in pairs() {
         let all = [CHAT, MESSAGES, RESPONSES][SHAPES.iter().position(|shape| *shape == from).unwrap()];
@@ -356,7 +356,7 @@ fn every_usage_is_charged_and_shown_as_its_provider_bills_it() {
 }
 
 #[test]
-fn reasoning_keeps_its_signature_in_the_other_envelope() {
+fn reasoning_keeps_its_signature_in_the_other_format() {
     let thinking = value!({"type": "thinking", "thinking": "A", "signature": "U2ln"});
     let redacted = value!({"type": "redacted_thinking", "data": "RGF0YQ=="});
     let call = value!({"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1]}});
@@ -383,7 +383,7 @@ fn reasoning_keeps_its_signature_in_the_other_envelope() {
 }
 
 #[test]
-fn usage_chunk_is_withheld_unless_asked_for() {
+fn usage_chunk_is_withheld_unless_requested() {
     let usages = [
         r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":43}"#,
         r#"{"completion_tokens":12}"#,
@@ -422,7 +422,7 @@ fn opening(provider: Dialect, request: &Value) -> [String; 2] {
 }
 
 #[test]
-fn developers_words_and_text_files_reach_every_provider() {
+fn developer_messages_and_text_files_reach_every_provider() {
     let (data, url) = ("SGVsbG8=", "data:text/plain;base64,SGVsbG8=");
     for (client, provider) in pairs().filter(|(client, provider)| client != provider) {
         let body = match client {
@@ -442,7 +442,7 @@ fn developers_words_and_text_files_reach_every_provider() {
 }
 
 #[test]
-fn strict_tool_has_a_schema_that_its_provider_takes() {
+fn strict_tool_has_a_schema_that_its_provider_accepts() {
     let takes = Capabilities { strict_tools: true, ..Capabilities::default() };
     let schema = value!({"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"],
         "additionalProperties": false});

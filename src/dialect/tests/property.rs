@@ -290,7 +290,7 @@ pub(super) fn accumulate_messages(stream: &str) -> Value {
 }
 
 #[test]
-fn a_translated_stream_put_together_is_the_translated_whole() {
+fn translated_stream_equals_the_translated_complete_answer() {
     for seed in 0..400 {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
@@ -324,7 +324,7 @@ fn a_translated_stream_put_together_is_the_translated_whole() {
 }
 
 #[test]
-fn a_complete_response_written_as_a_stream_put_together_is_the_translated_whole() {
+fn response_written_as_a_stream_equals_the_translated_response() {
     for seed in 0..200 {
         let answer = answer(&mut Rng::from_u64(seed));
         let state = TranslationState::default();
@@ -357,7 +357,7 @@ fn unlike(stream: &str) -> String {
 }
 
 #[test]
-fn an_event_like_the_one_before_is_translated_as_if_each_were_read() {
+fn event_that_matches_the_template_is_translated_as_if_parsed() {
     for seed in 0..600 {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
@@ -428,7 +428,7 @@ fn conversation(rng: &mut Rng) -> Value {
 }
 
 #[test]
-fn a_request_there_and_back_keeps_what_both_shapes_can_express() {
+fn request_survives_a_round_trip_between_formats() {
     for seed in 0..400 {
         let mut rng = Rng::from_u64(seed);
         let body = conversation(&mut rng);
@@ -440,7 +440,7 @@ fn a_request_there_and_back_keeps_what_both_shapes_can_express() {
 }
 
 #[test]
-fn numbers_and_the_order_of_members_survive_to_the_byte() {
+fn numbers_and_member_order_are_preserved_exactly() {
     let arguments = r#"{"z": 12345678901234567890123, "a": 1.0, "m": {"y": -0e10, "b": "\u00e9\/"}}"#;
     let compact = r#"{"z":12345678901234567890123,"a":1.0,"m":{"y":-0e10,"b":"\u00e9\/"}}"#;
     let translated = |from: Dialect, body: &str| {
@@ -470,7 +470,7 @@ fn numbers_and_the_order_of_members_survive_to_the_byte() {
 }
 
 #[test]
-fn what_waits_for_its_turn_is_bounded_and_told() {
+fn waiting_arguments_are_bounded_and_reported() {
     let run = |text: &str| {
         stream(
             Dialect::Chat,

@@ -65,7 +65,7 @@ fn requests_are_translated_as_the_examples_say() {
 }
 
 #[test]
-fn whole_answers_are_translated_as_the_examples_say() {
+fn complete_answers_are_translated_as_the_examples_say() {
     let mut seen = 0;
     for (shape, upstream, model, provider) in MODELS {
         for scenario in scenarios(&format!(".{upstream}.response.json")) {
@@ -98,7 +98,7 @@ fn streams_are_translated_as_the_examples_say_however_they_are_cut() {
 }
 
 #[test]
-fn what_would_need_a_stored_response_or_is_wrong_is_refused_by_its_path() {
+fn stored_responses_and_errors_are_refused_by_path() {
     let cases = json(&read("27-refused.client.responses.requests.json").unwrap());
     for case in cases.as_array().unwrap() {
         let body = case["request"].to_string();
@@ -119,7 +119,7 @@ fn what_would_need_a_stored_response_or_is_wrong_is_refused_by_its_path() {
 }
 
 #[test]
-fn the_same_shape_passes_but_for_what_is_ours_to_say() {
+fn same_format_passes_except_for_tollgates_members() {
     let body = read("46-same-shape.client.responses.request.json").unwrap();
     let mut scan = RequestScan::new();
     scan.reset(Dialect::Responses);
@@ -161,7 +161,7 @@ fn the_same_shape_passes_but_for_what_is_ours_to_say() {
 }
 
 #[test]
-fn a_chat_client_reaches_a_model_that_speaks_this_shape_alone() {
+fn chat_client_reaches_a_model_with_only_this_format() {
     let body = read("47-chat-to-responses.client.chat.request.json").unwrap();
     let capabilities = Capabilities { mark: carrier::mark("openai", "gpt-5.5"), ..Capabilities::default() };
     let way = (Dialect::Chat, Dialect::Responses);
@@ -182,7 +182,7 @@ pub(super) fn last_response(stream: &str) -> Value {
 }
 
 #[test]
-fn a_stream_ends_in_the_whole_answer_and_both_are_read_alike_again() {
+fn stream_ends_with_the_complete_answer_and_both_are_read_alike() {
     for seed in 0..300 {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
@@ -257,7 +257,7 @@ fn roles(messages: &Value) -> Vec<&str> {
 /// Rows 12 and 14 of the known bugs of others: items between a call and its output are moved after the outputs, which
 /// follow the order of the calls, by `call_id`.
 #[test]
-fn a_turn_is_whole_wherever_its_outputs_stand() {
+fn turn_is_complete_wherever_its_outputs_are() {
     let text = value!({"role": "assistant", "content": [{"type": "output_text", "text": "Look."}]});
     let (b, a) = (output("b", value!("2")), output("a", value!("1")));
     let items = value!([user("Go."), text, call("a"), call("b"), user("Wait."), b, a, user("Now.")]);
@@ -276,7 +276,7 @@ fn a_turn_is_whole_wherever_its_outputs_stand() {
 
 /// Row 13: a call without an output, and an output without a call or without an id, do not break a conversation.
 #[test]
-fn orphans_are_told_in_words() {
+fn orphans_become_text() {
     let lost = value!({"type": "function_call_output", "output": "lost"});
     let items = value!([user("Go."), call("a"), user("On."), output("z", value!("late")), lost]);
     let chat = asked(Dialect::Chat, &items);
@@ -288,7 +288,7 @@ fn orphans_are_told_in_words() {
 
 /// Row 22: an image returned by a tool reaches the model.
 #[test]
-fn an_image_in_an_output_is_moved_or_stays_as_the_shape_has_it() {
+fn image_in_an_output_is_moved_if_the_format_requires() {
     let image = value!([{"type": "input_image", "image_url": "data:image/png;base64,iVBO", "detail": "high"}]);
     let items = value!([user("Go."), call("a"), output("a", image)]);
     let chat = asked(Dialect::Chat, &items);
@@ -302,7 +302,7 @@ fn an_image_in_an_output_is_moved_or_stays_as_the_shape_has_it() {
 
 /// Rows 11, 34 and 36: traces of provider-hosted tools, unknown kinds, and another target's reasoning are omitted.
 #[test]
-fn what_no_other_shape_can_use_is_left_out() {
+fn items_without_an_equivalent_are_omitted() {
     let foreign = value!({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA"});
     let search = value!({"type": "web_search_call", "id": "ws", "status": "completed"});
     let items = value!([user("Go."), foreign, search, {"type": "of_next_month", "x": 1}, user("On.")]);
@@ -311,7 +311,7 @@ fn what_no_other_shape_can_use_is_left_out() {
 
 /// Row 40: an id that a responses upstream would refuse is replaced, by the same one for the call and its result.
 #[test]
-fn long_ids_stay_pairs() {
+fn long_ids_of_a_pair_stay_equal() {
     let id = "toolu_".repeat(20);
     let body = value!({"model": "m", "max_tokens": 9, "messages": [user("Go."),
         {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "f", "input": {}}]},
@@ -325,7 +325,7 @@ fn long_ids_stay_pairs() {
 
 /// Row 20: free text is extracted from whatever a model wraps it in.
 #[test]
-fn free_text_is_unwrapped_from_what_a_model_makes_of_it() {
+fn free_text_is_extracted_from_any_wrapping() {
     let body = r#"{"model":"m","input":"hi","tools":[{"type":"custom","name":"c"}]}"#;
     let capabilities = Capabilities::default();
     let state = request_for((Dialect::Responses, Dialect::Chat), body, "up", &capabilities).unwrap().1;
@@ -349,7 +349,7 @@ fn free_text_is_unwrapped_from_what_a_model_makes_of_it() {
 /// Rows 28 and 33: a cut answer is incomplete only in its last item, a cut call of free text is omitted, and a stream
 /// that breaks off is never complete.
 #[test]
-fn a_cut_answer_says_so_in_its_last_item() {
+fn cut_answer_is_incomplete_only_in_its_last_item() {
     let body = r#"{"model":"m","input":"hi","tools":[{"type":"custom","name":"c"},{"type":"function","name":"f"}]}"#;
     let capabilities = Capabilities::default();
     let state = request_for((Dialect::Responses, Dialect::Chat), body, "up", &capabilities).unwrap().1;
@@ -372,7 +372,7 @@ fn a_cut_answer_says_so_in_its_last_item() {
 
 /// Row 2: content that an upstream sends only at the end of an item is not lost.
 #[test]
-fn arguments_that_come_with_the_end_of_a_call_are_passed_on() {
+fn arguments_sent_with_the_end_of_a_call_are_passed_on() {
     let item = |arguments: &str| value!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
     let event = |kind: &str, rest: Value| {
         let mut event = rest;
@@ -391,7 +391,7 @@ fn arguments_that_come_with_the_end_of_a_call_are_passed_on() {
 }
 
 #[test]
-fn names_of_tools_are_bounded_where_they_are_translated() {
+fn tool_names_are_bounded_in_translations() {
     let capabilities = Capabilities::default();
     let (fits, long) = ("n".repeat(1024), "n".repeat(1025));
     let of_response = |tool: Value| value!({"input": "a", "tools": [tool]});
@@ -425,7 +425,7 @@ fn names_of_tools_are_bounded_where_they_are_translated() {
 }
 
 #[test]
-fn a_long_choice_is_worked_out_once_for_all_tools() {
+fn long_choice_is_computed_once_for_all_tools() {
     let tools: Vec<Value> = (0..4000).map(|n| value!({"type": "function", "name": format!("t{n}")})).collect();
     let ask = |length: usize| {
         let choice = value!({"type": "function", "name": "f", "namespace": "n".repeat(length)});

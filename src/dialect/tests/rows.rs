@@ -16,12 +16,12 @@ use std::fmt::Write as _;
 
 /// Tests that cover a row without a fixture, and the reason.
 const ELSEWHERE: &[(u32, &str)] = &[
-    (60, "same shape: tap tests `a_stream_that_ends_before_its_end_is_incomplete`; cross shape: row 57's last case"),
+    (60, "same shape: tap tests `stream_without_its_end_is_incomplete`; cross shape: row 57's last case"),
     (72, "the gateway asks upstreams for identity encoding and writes its own heads; no body is decoded here"),
     (73, "sizes are the gateway's: `max_body`, checked before a byte is read"),
     (75, "heartbeats and idle deadlines are the gateway's; `Fed` distinguishes pings from events"),
     (76, "count_tokens is answered locally and never metered by the gateway; here it is only an estimate"),
-    (77, "`the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64` in the request tests"),
+    (77, "`prompt_estimate_includes_system_and_tools_but_not_base64` in the request tests"),
     (78, "the model list is the gateway's"),
     (79, "credentials are the gateway's"),
     (80, "credentials are the gateway's"),
@@ -213,7 +213,7 @@ fn fixtures() -> Vec<(u32, PathBuf)> {
 }
 
 #[test]
-fn every_row_that_concerns_us_behaves_as_its_fixture_says() {
+fn every_row_behaves_as_its_fixture_says() {
     for (row, path) in fixtures() {
         let text = std::fs::read_to_string(&path).unwrap();
         let (comment, cases) = cases(&text);
@@ -239,7 +239,7 @@ fn every_row_that_concerns_us_behaves_as_its_fixture_says() {
 }
 
 #[test]
-fn every_row_is_covered_here_or_said_to_be_elsewhere() {
+fn every_row_has_a_fixture_or_a_test_elsewhere() {
     let here: Vec<u32> = fixtures().into_iter().map(|(row, _)| row).collect();
     for row in 1..=ROWS {
         let elsewhere = ELSEWHERE.iter().filter(|(other, why)| *other == row && !why.is_empty()).count();

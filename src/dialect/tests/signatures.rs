@@ -120,7 +120,7 @@ fn gemini(mark: carrier::TargetMark) -> Capabilities {
 }
 
 #[test]
-fn a_signature_of_16_kb_passes_whole_and_streamed() {
+fn signature_of_16_kb_passes_complete_and_streamed() {
     let own = "aB3/+=".repeat(16 * 1024 / 6);
     let call = value!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"},
         "extra_content": {"google": {"thought_signature": own}}});
@@ -142,7 +142,7 @@ fn a_signature_of_16_kb_passes_whole_and_streamed() {
 }
 
 #[test]
-fn a_signature_travels_directly_before_its_call() {
+fn signature_is_directly_before_its_call() {
     let answer = r#"{"choices":[{"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","content":"Text.",
         "reasoning_content":"Thought.","tool_calls":[
         {"id":"call_1","type":"function","function":{"name":"f","arguments":"{}"},
@@ -167,7 +167,7 @@ fn a_signature_travels_directly_before_its_call() {
 }
 
 #[test]
-fn a_whole_answer_that_came_as_a_stream_keeps_its_signature_for_a_chat_client() {
+fn collected_stream_keeps_its_signature_for_a_chat_client() {
     let chunk = r#"{"choices":[{"index":0,"finish_reason":"stop","delta":{"tool_calls":[{"id":"call_1","type":"function",
         "function":{"name":"f","arguments":"{}"},"extra_content":{"google":{"thought_signature":"c2ln"}}}]}}]}"#;
     let stream = format!("data: {}\n\ndata: [DONE]\n\n", chunk.replace('\n', ""));
@@ -179,7 +179,7 @@ fn a_whole_answer_that_came_as_a_stream_keeps_its_signature_for_a_chat_client() 
 }
 
 #[test]
-fn the_first_call_of_each_message_of_the_turn_gets_the_word_if_it_has_no_signature() {
+fn first_unsigned_call_of_each_message_gets_the_placeholder() {
     // TS "FAQs": the placeholder for histories of other models. BerriAI/litellm and the AI SDK send it as well.
     let steps = [
         User("earlier"),
@@ -200,7 +200,7 @@ fn the_first_call_of_each_message_of_the_turn_gets_the_word_if_it_has_no_signatu
 }
 
 #[test]
-fn a_text_beside_a_tool_result_begins_the_turn() {
+fn text_next_to_a_tool_result_begins_the_turn() {
     let steps = [User("a"), CallsAndText("x", "go on"), Calls(&["y"], None)];
     for from in FORMATS {
         assert_eq!(signed(from, &steps, &gemini([0; 8])), "x:- y:skip", "{from:?}");
@@ -208,7 +208,7 @@ fn a_text_beside_a_tool_result_begins_the_turn() {
 }
 
 #[test]
-fn a_carrier_of_another_target_is_dropped() {
+fn carrier_of_another_target_is_dropped() {
     let (here, there) =
         (carrier::mark("vertex", "google/gemini-3.8-flash"), carrier::mark("gemini", "gemini-3.8-flash"));
     let block = r#"{"thought_signature":"c2ln"}"#;
@@ -231,7 +231,7 @@ fn a_carrier_of_another_target_is_dropped() {
 }
 
 #[test]
-fn details_of_openrouter_come_back_and_need_no_word() {
+fn details_of_openrouter_are_returned_without_a_placeholder() {
     // @openrouter/ai-sdk-provider 3.1.0: `reasoning_details` with the signature as `data`, returned as received.
     let details = r#"[{"type":"reasoning.encrypted","id":"c","data":"c2ln","format":"google-gemini-v1","index":0}]"#;
     let mark = carrier::mark("openrouter", "google/gemini-3.8-flash");
@@ -249,7 +249,7 @@ fn details_of_openrouter_come_back_and_need_no_word() {
 }
 
 #[test]
-fn a_chat_client_keeps_every_byte_of_its_own_signatures() {
+fn chat_clients_own_signatures_are_unchanged() {
     let own = |member: &str| {
         format!(
             r#"{{"messages": [{{"role":"user","content":"a"}}, {{"role":"assistant","content":null,"tool_calls":[

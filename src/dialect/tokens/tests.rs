@@ -22,7 +22,7 @@ fn estimate_is_the_same_however_text_is_cut() {
 }
 
 #[test]
-fn short_texts_are_unescaped_as_long_ones_are() {
+fn short_and_long_texts_are_unescaped_alike() {
     let mut rng = Rng::from_u64(7);
     let parts = ["a", "\\n", "\\\\", "\\\"", "\\t", "\\/", "\\u00e9", "\\b", "é", " "];
     for _ in 0..20_000 {
@@ -63,7 +63,7 @@ fn characters(mut raw: &[u8]) -> Vec<&[u8]> {
 }
 
 #[test]
-fn estimates_lie_near_what_tokenizers_count() {
+fn estimates_are_close_to_tokenizer_counts() {
     // Counts of a common vocabulary (cl100k) for the decoded text.
     let known = [
         ("The heron waits in the shallow water and stands; it is patient, grey and exact.", 18),
@@ -81,7 +81,7 @@ fn estimates_lie_near_what_tokenizers_count() {
 }
 
 #[test]
-fn a_lane_holds_what_its_byte_costs() {
+fn cost_of_a_byte_fits_a_lane() {
     assert_eq!(count(&"\u{1f980}".repeat(64)), 128);
     // A single byte costs as much as it does in a block full of its kind.
     for text in ["1 ", "aB", "\u{1f980}", "é", "你", "\\\"", "\\n", ".a"] {
@@ -101,7 +101,7 @@ fn escaped(text: &str) -> String {
 }
 
 #[test]
-fn escaped_text_costs_what_it_stands_for() {
+fn escaped_text_costs_as_much_as_plain_text() {
     for text in ["你好世界", "The heron waits in the water.", "\"\\/\t\r\n", "🦀 é мир", "\u{face}", "{\"a\": [1, 2]}"]
     {
         let text = text.repeat(20);
@@ -136,7 +136,7 @@ fn no_text_costs_less_than_eighth_of_its_bytes() {
 }
 
 #[test]
-fn what_is_cut_does_not_join_and_nothing_costs_nothing() {
+fn separate_texts_do_not_join_and_empty_text_is_free() {
     assert_eq!(count(""), 0);
     let (mut joined, mut apart) = (Estimator::new(), Estimator::new());
     for word in ["herons", "wait", "here"] {
@@ -164,7 +164,7 @@ fn committed(name: &str) -> String {
 /// Counted again with the real vocabulary. Its crate is compiled only for benches: `cargo test --features bench`.
 #[cfg(feature = "bench")]
 #[test]
-fn what_is_on_record_is_what_the_vocabulary_counts() {
+fn recorded_counts_equal_those_of_the_vocabulary() {
     let vocabulary = tiktoken_rs::o200k_base().unwrap();
     for (name, real) in COUNTED {
         assert_eq!(vocabulary.encode_ordinary(&committed(name)).len() as u64, real, "{name}");
@@ -172,7 +172,7 @@ fn what_is_on_record_is_what_the_vocabulary_counts() {
 }
 
 #[test]
-fn committed_texts_are_estimated_close_to_what_a_real_vocabulary_counts() {
+fn estimates_of_committed_texts_are_close_to_real_counts() {
     for (name, real) in COUNTED {
         let text = committed(name);
         let mut json = Vec::new();
@@ -226,7 +226,7 @@ fn long_text_is_counted_while_it_arrives() {
 
 /// Random bodies of texts: a later count equals an immediate one and never exceeds its bound.
 #[test]
-fn texts_counted_later_come_out_alike_and_below_their_bound() {
+fn later_counts_equal_immediate_ones_within_their_bound() {
     let mut rng = crate::base::rng::Rng::from_u64(7);
     let alphabet = ["a", "B", " ", "1", ".", "\\n", "\\\"", "é", "你", "\u{1f980}", "\\u00e9"];
     for round in 0..300 {
@@ -319,7 +319,7 @@ fn worst_texts_found_cost_eighth_of_least_count() {
 }
 
 #[test]
-fn places_of_many_texts_count_as_storage() {
+fn positions_of_many_texts_count_as_storage() {
     let (mut later, body) = (CountLater::default(), [b'a'; 4]);
     (0..LATER_FREE).for_each(|_| later.text(&body, Span::new(0, 4), true));
     assert_eq!(later.storage(), 0, "an ordinary request");

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_failures_and_clients_that_left_are_told_apart() {
+    fn refusals_failures_and_departed_clients_are_distinguished() {
         let (mut stats, minutes) = (Stats::default(), Minutes::new(at(7)));
         for status in [200, 400, 429, 429, 499, 500, 504] {
             stats.request("chat", None, status);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_a_predecessor_are_of_no_minute() {
+    fn counts_of_a_predecessor_are_in_no_minute() {
         let (mut stats, mut minutes) = (Stats::default(), Minutes::new(at(7)));
         stats.request("chat", None, 200);
         minutes.rebase(&stats);

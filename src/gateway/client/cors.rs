@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_origins_that_are_named_may_read() {
+    fn only_configured_origins_may_read() {
         let named: Vec<Arc<str>> = vec!["https://a.example".into(), "https://b.example".into()];
         assert_eq!(CorsPolicy::of(&[], b"https://a.example"), CorsPolicy::Off);
         assert_eq!(CorsPolicy::of(&named, b"https://b.example"), CorsPolicy::Origin(1));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_depends_on_the_origin_says_so() {
+    fn answer_that_depends_on_the_origin_has_vary() {
         assert_eq!(written(CorsPolicy::Off), "");
         assert_eq!(written(CorsPolicy::Refused), "\r\nvary: origin");
         assert!(!written(CorsPolicy::Everyone).contains("vary"));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn asked_for_headers_come_back_as_names_and_nothing_else_does() {
+    fn only_valid_requested_header_names_are_returned() {
         let mut out = Vec::new();
         let head = b"OPTIONS / HTTP/1.1\r\naccess-control-request-headers: x-api-key, a b,\x80,x-stainless-os\r\n\r\n";
         write_permission(head, &mut out);

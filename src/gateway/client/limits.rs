@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_make_room_and_known_ones_do_not() {
+    fn only_strangers_are_closed_for_new_connections() {
         let bounds = Server { max_connections: 3, ..Server::default() };
         let (mut limits, a, b) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"), host("10.0.0.2"));
         open(&mut limits, a, 0..3, &bounds);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn full_share_of_an_address_leaves_others_alone() {
+    fn full_share_of_an_address_does_not_affect_others() {
         let bounds = Server { max_connections: 100, max_connections_per_ip: 2, ..Server::default() };
         let (mut limits, a, b) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"), host("10.0.0.2"));
         open(&mut limits, b, 0..1, &bounds);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn full_house_has_room_for_health() {
+    fn health_is_reachable_when_all_connections_are_used() {
         let bounds = Server { max_connections: 1, ..Server::default() };
         let (mut limits, a) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"));
         let mut met = Vec::new();

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_address_that_is_no_trusted_proxys_called() {
+    fn caller_is_the_last_untrusted_address() {
         for (peer, fields, caller) in [
             ("10.0.0.1", "x-forwarded-for: 203.0.113.9", "203.0.113.9"),
             ("10.0.0.1", "x-forwarded-for: 198.51.100.1, 203.0.113.9, 10.0.0.7", "203.0.113.9"),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_say_who_called() {
+    fn only_trusted_proxies_can_name_the_caller() {
         assert_eq!(of("192.0.2.1", "x-forwarded-for: 203.0.113.9"), "192.0.2.1", "not a trusted proxy");
         for (fields, caller) in [
             ("x-forwarded-for: 203.0.113.9, unknown", "10.0.0.1"),

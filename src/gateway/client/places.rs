@@ -277,7 +277,7 @@ mod tests {
     const HOSTS: u64 = 5;
 
     #[test]
-    fn idlest_stranger_of_busiest_address_goes() {
+    fn longest_idle_stranger_of_busiest_address_is_closed() {
         for seed in 0..40u8 {
             let (mut places, mut seats) = places();
             let (mut rng, mut model) = (Rng::new([seed; 32]), Model::new());
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_with_as_many_go_in_turn() {
+    fn addresses_with_equal_counts_take_turns() {
         let (mut places, mut seats) = places();
         (0..4).for_each(|slot| places.enter(slot, host(u64::from(slot)), &mut seats));
         places.acts(0, false, &mut seats);

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_leave_in_the_order_in_which_they_came_whatever_is_large() {
+    fn bytes_are_sent_in_order() {
         let mut pool = Pool::new(1 << 20);
         for most in 1..20 {
             let mut queue = SendQueue::default();

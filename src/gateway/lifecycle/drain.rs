@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_is_taken_once_and_in_its_time() {
+    fn each_step_is_taken_once_when_due() {
         let mut drain = Drain::new(Mono(10), Mono(100));
         assert_eq!((drain.due(), drain.step(Mono(9))), (Some(Mono(10)), None));
         assert_eq!((drain.step(Mono(10)), drain.step(Mono(11))), (Some(DrainStep::CloseIdle), None));

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_steps_is_that_of_the_match() {
+    fn table_of_steps_equals_the_match() {
         let events = [
             UpgradeEvent::Asked,
             UpgradeEvent::Ready,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_owners_is_what_the_states_say() {
+    fn table_of_owners_matches_the_states() {
         for state in states() {
             let cells = row(&state, 4).unwrap_or_else(|| panic!("{state:?} is in no row"));
             let (admits, listeners) = (cells[1], cells[3]);
@@ -322,7 +322,7 @@ mod tests {
         [UpgradeEvent::Asked, UpgradeEvent::Ready, UpgradeEvent::Looked { quiet: true }];
 
     #[test]
-    fn a_hand_over_goes_its_way() {
+    fn hand_over_passes_all_states() {
         let (end, steps) = run(&[&TO_GIVEN[..], &[UpgradeEvent::Taken]].concat());
         assert_eq!(
             (end, steps),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_before_the_successor_has_the_ledger_leads_back() {
+    fn every_failure_before_taken_leads_back() {
         for begun in [&TO_READY[..1], &TO_READY[..], &TO_GIVEN[..]] {
             for why in [UpgradeEvent::Failed, UpgradeEvent::CalledOff] {
                 let (returning, steps) = run(&[begun, &[why]].concat());
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_are_waited_for_within_a_bound() {
+    fn wait_for_arriving_requests_is_bounded() {
         let (quieting, _) = run(&TO_READY);
         assert!(quieting.is_quieting() && !quieting.is_given() && !quieting.is_due(NOW));
         let (later, step) = quieting.on(UpgradeEvent::Looked { quiet: false }, NOW.after(QUIET_LOOK));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_served_and_died_gives_nothing_back() {
+    fn successor_that_served_and_died_gives_nothing_back() {
         let (served, _) = run(&[&TO_GIVEN[..], &[UpgradeEvent::Taken]].concat());
         let (outlived, step) = served.on(UpgradeEvent::Failed, NOW);
         assert_eq!((outlived, step), (Handover::Outlived, UpgradeStep::Nothing));

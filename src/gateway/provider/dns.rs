@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_literal_address_is_never_asked_for() {
+    fn literal_address_is_never_resolved() {
         let (mut names, mut actions) = (HostNames::default(), Vec::new());
         let found = names.look_up(&Arc::from("127.0.0.1"), 80, Mono(5), &mut actions).to_vec();
         assert_eq!((found.len(), actions.len()), (1, 0));

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_one_in_is_the_first_out_and_the_oldest_makes_room() {
+    fn last_in_is_first_out_and_the_oldest_is_closed() {
         let mut idle = Idle::default();
         let id = |slot| ProviderId::new(slot, 0);
         assert_eq!(idle.put(1, id(1), 2), None);

@@ -267,7 +267,7 @@ mod tests {
     const NOW: Unix = Unix(784_111_700_000);
 
     #[test]
-    fn a_wait_is_asked_for_in_seconds_or_until_a_moment() {
+    fn wait_is_a_number_of_seconds_or_a_date() {
         for (value, seconds) in [
             ("17", Some(17.0)),
             ("0", Some(0.0)),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_comes_in_seconds_in_go_s_durations_or_as_a_moment() {
+    fn reset_is_in_seconds_a_go_duration_or_a_date() {
         for (value, millis) in [
             ("6m0s", Some(360_000)),
             ("1h0m30s", Some(3_630_000)),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_of_which_nobody_says_how_long_doubles_and_one_that_is_told_is_as_told() {
+    fn cool_down_without_a_length_doubles() {
         let (second, most) = (Duration::from_secs(1), Duration::from_secs(30));
         let (mut rest, nothing) = (Rest::default(), RateLimitHeaders::default());
         let mut now = Mono(0);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_what_was_said_less_what_is_on_its_way() {
+    fn remaining_amount_excludes_pending_requests() {
         let (now, minute) = (Mono(0), Duration::from_secs(60));
         let mut left = Left::default();
         left.said(3, minute, 1, now);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reset_as_much_is_sent_as_there_was_until_an_answer_says_what_there_is() {
+    fn full_amount_is_assumed_after_a_reset() {
         let (minute, mut left) = (Duration::from_secs(60), Left::default());
         left.said(59, minute, 0, Mono(0));
         left.said(40, minute, 0, Mono(1));

@@ -457,7 +457,7 @@ mod tests {
 
     /// Members that clients may not send must not be configurable either: compares both lists.
     #[test]
-    fn every_member_that_clients_are_denied_is_refused_in_set_params_and_default_params() {
+    fn denied_members_are_refused_in_set_params_and_default_params() {
         let denied: Vec<&str> = dialect::denied_members().collect();
         assert!(denied.contains(&"store") && denied.contains(&"thread") && denied.len() >= 8, "{denied:?}");
         for (name, table) in denied.iter().flat_map(|name| [(name, "set_params"), (name, "default_params")]) {
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_models_name_says_that_its_calls_are_signed_unless_the_capability_does() {
+    fn model_name_decides_on_signatures_unless_configured() {
         let signs = |name: &str, capability: &str| {
             let text = format!(
                 "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_in_pieces_comes_out_whole_however_small_the_room() {
+    fn body_in_pieces_is_written_completely_in_any_portions() {
         let (body, mut pool) = (b"0123456789", Pool::new(1 << 20));
         for room in 1..20 {
             let mut draft = OutgoingRequest::default();

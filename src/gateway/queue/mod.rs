@@ -183,7 +183,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn how_long_it_takes_is_what_it_took_and_what_it_takes_already() {
+    fn estimate_includes_past_pace_and_current_wait() {
         let (mut queues, model, mut now) = (Queues::default(), Arc::from("m"), Mono(0));
         for slot in 0..50 {
             let waiter = Waiter { exchange: ExchangeId::new(slot, 0), came: now, tokens: 1, epoch: 0 };
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn models_that_want_the_same_place_take_turns() {
+    fn models_that_share_a_target_take_turns() {
         let (mut queues, now) = (Queues::default(), Mono(0));
         for slot in 0..4 {
             let waiter = Waiter { exchange: ExchangeId::new(slot, 0), came: now, tokens: 1, epoch: 0 };

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_key_it_is_first_come_first_served() {
+    fn order_within_a_key_is_first_come_first_served() {
         let mut turns = Turns::default();
         let came = |n: u32, at| Waiter { came: Mono(at), ..waiter(n, 100 - n) };
         (0..5).for_each(|n| turns.wait(KeyIx(1), 1, came(n, 10 + u64::from(n))));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_two_hundred_delays_anothers_first_by_one_service() {
+    fn key_with_many_requests_delays_anothers_first_by_one_turn() {
         for (large, small) in [(10, 10), (10, 100_000), (100_000, 10)] {
             let mut turns = Turns::default();
             (0..200).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, large)));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_shared_out_by_share_however_large_requests_are() {
+    fn tokens_are_distributed_by_share_for_any_request_size() {
         // Key, share, tokens of its requests. Each key has more requests waiting than are served.
         let keys = [(1, 1, 1000), (2, 1, 10), (3, 3, 500), (4, 2, 77)];
         let mut turns = Turns::default();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_has_had_it_owes_while_others_wait() {
+    fn debt_of_a_key_is_kept_while_others_wait() {
         let mut turns = Turns::default();
         (0..100).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, 10)));
         turns.wait(KeyIx(2), 1, waiter(500, 300));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_served_stands_in_nobodys_way_and_keeps_its_turn() {
+    fn request_that_cannot_be_served_blocks_no_other_and_keeps_its_turn() {
         let mut turns = Turns::default();
         for (key, number) in [(1, 10), (1, 11), (2, 20)] {
             turns.wait(KeyIx(key), 1, waiter(number, 50));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_can_be_served_one_look_is_enough() {
+    fn one_check_is_enough_if_none_can_be_served() {
         let (mut turns, mut looks) = (Turns::default(), 0);
         (0..1000).for_each(|n| turns.wait(KeyIx(n % 10), 1, waiter(n, 1)));
         let mut look = |turns: &mut Turns| {
@@ -295,7 +295,7 @@ mod tests {
     /// Any mix of arriving, leaving and being served: no request is lost or served twice, and a key's first request
     /// waits at most twice for each other key.
     #[test]
-    fn nobody_starves() {
+    fn no_key_starves() {
         for seed in 0..200 {
             let (mut rng, mut turns, mut number) = (Rng::from_u64(seed), Turns::default(), 0);
             let mut there: BTreeMap<u32, VecDeque<(u32, u32)>> = BTreeMap::new();

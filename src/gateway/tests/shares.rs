@@ -61,7 +61,7 @@ fn streams_of_one_key_leave_descriptors_to_clients_and_to_other_keys() {
 }
 
 #[test]
-fn the_only_key_may_use_all_descriptors_for_providers_and_an_idle_one_makes_room() {
+fn only_key_may_use_all_descriptors_for_providers() {
     let config = CONFIG.replace(
         "[[plans]]",
         "[[providers]]\nname = \"v\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.2/v1\"\n\
@@ -115,7 +115,7 @@ fn the_only_key_may_fill_a_queue() {
 
 /// The bytes were in the socket before the request was sent, so they cannot answer it.
 #[test]
-fn what_a_provider_sends_before_it_is_asked_is_not_taken_for_the_answer() {
+fn bytes_before_the_request_are_not_its_answer() {
     let (mut gateway, keys) = gateway_of(CONFIG, 2, None);
     let first = ask(&mut gateway, &keys[0], 1)[0];
     let kept = dials(&mut gateway)[0];

@@ -64,7 +64,7 @@ fn the_tokens_of_a_prompt_are_its_words() {
 }
 
 #[test]
-fn what_the_real_providers_refuse_is_refused() {
+fn requests_that_real_providers_refuse_are_refused() {
     let bodies = [
         (Dialect::Chat, "{"),
         (Dialect::Chat, "[]"),
@@ -85,7 +85,7 @@ fn what_the_real_providers_refuse_is_refused() {
 }
 
 #[test]
-fn a_tool_is_called_when_forced_told_or_named_and_not_otherwise() {
+fn tool_is_called_only_if_forced_requested_or_named() {
     let tools = weather();
     assert!(names(&chat(with("Hello", json!({ "tools": tools })))).is_empty());
     assert_eq!(names(&chat(with("use get_time", json!({ "tools": tools })))), ["get_time"]);
@@ -143,7 +143,7 @@ fn arguments_and_json_answers_fit_their_schema() {
 }
 
 #[test]
-fn the_limit_that_wins_is_the_newer_name() {
+fn newer_name_of_the_limit_has_priority() {
     let ask = chat(with("#sim tokens=9", json!({ "max_completion_tokens": 4, "max_tokens": 7 })));
     assert_eq!((ask.script.tokens, ask.script.finish), (4, Finish::Length));
     assert_eq!(chat(with("#sim tokens=9", json!({}))).script.tokens, 9);
@@ -217,7 +217,7 @@ fn models_that_reason_refuse_the_older_bound_and_any_temperature_but_one() {
 }
 
 #[test]
-fn newer_models_refuse_tools_beside_an_effort_and_the_newest_beside_their_default() {
+fn newer_models_refuse_tools_with_an_effort() {
     let refuses = |model: &str, effort: Option<&str>, tools: bool| {
         let mut body = with("hi", json!({ "model": model, "max_tokens": null }));
         if let Some(effort) = effort {
@@ -246,7 +246,7 @@ fn newer_models_refuse_tools_beside_an_effort_and_the_newest_beside_their_defaul
 }
 
 #[test]
-fn calls_of_a_responses_request_that_follow_each_other_are_one_turn() {
+fn consecutive_calls_of_a_responses_request_are_one_turn() {
     let call = |id: &str| json!({ "type": "function_call", "call_id": id, "name": "get_time", "arguments": "{}" });
     let output = |id: &str| json!({ "type": "function_call_output", "call_id": id, "output": "noon" });
     let read = |turns: u64| {

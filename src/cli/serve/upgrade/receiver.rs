@@ -123,7 +123,7 @@ mod tests {
 
     /// Any version must be able to read the version in the first line of any other.
     #[test]
-    fn the_first_line_names_the_version() {
+    fn first_line_names_the_version() {
         let (mut receiver, mut theirs) = receiver();
         theirs.shutdown(Shutdown::Write).unwrap();
         assert!(receiver.await_turn().unwrap().running.is_empty());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_to_serve_does_so_when_told_or_when_the_predecessor_has_died() {
+    fn successor_serves_when_permitted_or_when_the_predecessor_dies() {
         for (line, serves) in [("\"serve\"\n", true), ("", true), ("\"go\"\n", false), ("{\"nonsense\":1}\n", false)] {
             let (mut receiver, mut theirs) = receiver();
             theirs.write_all(line.as_bytes()).unwrap();

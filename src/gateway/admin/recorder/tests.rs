@@ -28,7 +28,7 @@ fn failed(status: u16, kind: u64) -> Option<FailedRequest> {
 }
 
 #[test]
-fn the_last_lines_are_kept_whatever_their_lengths_within_the_bytes() {
+fn last_lines_are_kept_within_the_byte_limit() {
     let mut recorder = recorder();
     recorder.start(Unix(0));
     for number in 0..5000u64 {
@@ -51,7 +51,7 @@ fn the_last_lines_are_kept_whatever_their_lengths_within_the_bytes() {
 }
 
 #[test]
-fn recording_before_anybody_looks_is_small() {
+fn recorder_is_small_before_the_first_reader() {
     let mut recorder = recorder();
     for number in 0..3000 {
         // The shortest possible lines.
@@ -65,7 +65,7 @@ fn recording_before_anybody_looks_is_small() {
 }
 
 #[test]
-fn a_success_is_recorded_only_if_somebody_reads() {
+fn success_is_recorded_only_after_the_first_read() {
     let mut recorder = recorder();
     assert!(!ends(&mut recorder, b"{}\n", None, 0));
     recorder.start(Unix(0));
@@ -75,7 +75,7 @@ fn a_success_is_recorded_only_if_somebody_reads() {
 }
 
 #[test]
-fn refusals_do_not_push_out_errors_and_repetitions_are_counted() {
+fn refusals_do_not_displace_errors_and_repetitions_are_counted() {
     let mut recorder = recorder();
     for number in 0..20 {
         assert!(ends(&mut recorder, format!("{{\"e\":{number}}}\n").as_bytes(), failed(500, 7), number));
@@ -111,7 +111,7 @@ fn a_failure_of_both_lists_is_listed_once() {
 }
 
 #[test]
-fn a_line_that_is_too_long_is_left_out_and_counted() {
+fn line_that_is_too_long_is_omitted_and_counted() {
     let mut recorder = recorder();
     recorder.start(Unix(0));
     ends(&mut recorder, &line(0, 10), None, 0);

@@ -29,7 +29,7 @@ fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], live: LiveKeys, 
 }
 
 #[test]
-fn the_list_is_tried_in_order_and_each_target_once() {
+fn targets_are_tried_in_order_and_once() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(0));
     assert_eq!(breakers.choose(&targets, &ask(0b01, Mono(0))), Some(1));
@@ -37,7 +37,7 @@ fn the_list_is_tried_in_order_and_each_target_once() {
 }
 
 #[test]
-fn equals_share_by_weight_smoothly() {
+fn equal_targets_share_smoothly_by_weight() {
     let (targets, mut breakers) = ([target("a", 1, 5), target("b", 1, 1), target("c", 1, 1)], Breakers::default());
     let mut pick = || {
         let chosen = breakers.choose(&targets, &ask(0, Mono(0))).unwrap();
@@ -87,7 +87,7 @@ fn one_key_alone_cannot_trip_it_for_others_but_the_only_key_can() {
 }
 
 #[test]
-fn a_success_in_between_forgives() {
+fn success_in_between_resets_failures() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
     fail(&mut breakers, &targets[0], &[1], SeveralOwners, Mono(0));
     breakers.succeeded(&targets[0], false, Mono(0));
@@ -96,7 +96,7 @@ fn a_success_in_between_forgives() {
 }
 
 #[test]
-fn the_last_available_target_does_not_rest() {
+fn last_available_target_does_not_cool_down() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
     fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
     fail(&mut breakers, &targets[1], &[1, 2], SeveralOwners, Mono(10));
@@ -124,7 +124,7 @@ fn ends_are_counted_within_a_bound_and_added_to_a_successors() {
 }
 
 #[test]
-fn where_all_rest_none_does() {
+fn if_all_cool_down_the_first_to_recover_is_used() {
     let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
     fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
@@ -146,7 +146,7 @@ fn account(label: &str, credential: usize) -> Target {
 const SECOND: u64 = 1_000_000;
 
 #[test]
-fn a_server_that_fails_fails_for_all_its_credentials_and_one_that_is_full_for_one() {
+fn server_failure_affects_all_credentials_and_lack_of_capacity_one() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1), target("q/m", 2, 1)];
     let mut breakers = Breakers::default();
     fail(&mut breakers, &targets[0], &[1], One, Mono(0));
@@ -189,7 +189,7 @@ fn a_refused_credential_cools_down_for_all_models_until_it_changes() {
 }
 
 #[test]
-fn what_will_not_do_for_a_request_is_passed_over_while_another_is_free() {
+fn target_with_insufficient_limits_is_skipped_if_another_is_free() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1)];
     let mut breakers = Breakers::default();
     let said = |requests: u64| RateLimitHeaders {
@@ -210,7 +210,7 @@ fn what_will_not_do_for_a_request_is_passed_over_while_another_is_free() {
 }
 
 #[test]
-fn cool_downs_are_handed_to_a_process_with_another_clock() {
+fn cool_downs_are_passed_to_a_process_with_another_clock() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1), account("p#3/m", 2)];
     let mut before = Breakers::default();
     let now = Now { mono: Mono(5 * SECOND), unix: crate::base::time::Unix(1_800_000_000_000) };
@@ -271,7 +271,7 @@ fn a_credential_cools_down_after_refusals_of_two_owners_without_success() {
 }
 
 #[test]
-fn refusals_of_one_owner_are_known_to_a_process_that_follows() {
+fn refusals_of_one_owner_are_passed_to_a_successor() {
     let target = account("p#1/m", 0);
     let now = Now { mono: Mono(0), unix: crate::base::time::Unix(1_800_000_000_000) };
     let mut before = Breakers::default();
@@ -295,7 +295,7 @@ fn shares(targets: &[Target], breakers: &mut Breakers) -> Vec<usize> {
 }
 
 #[test]
-fn a_conversation_stays_with_its_target_and_weights_hold() {
+fn conversation_stays_on_its_target_and_weights_apply() {
     let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let targets: Vec<Target> = names.iter().map(|name| target(name, 1, 1)).collect();
     let mut breakers = Breakers::default();
@@ -336,7 +336,7 @@ fn a_conversation_stays_with_its_target_and_weights_hold() {
 }
 
 #[test]
-fn a_conversation_falls_to_one_as_if_all_had_been_asked_whether_they_are_free() {
+fn shortcut_for_a_conversation_selects_the_same_target() {
     let names = ["a", "b", "c", "d", "e", "f", "g"];
     for case in 0..2_000 {
         let draw = |what: u64, of: u64| mix(mix(11, case), what) % of;
@@ -366,7 +366,7 @@ fn a_conversation_falls_to_one_as_if_all_had_been_asked_whether_they_are_free() 
 }
 
 #[test]
-fn the_least_busy_has_the_fewest_in_flight_for_its_weight() {
+fn least_busy_target_has_the_fewest_in_flight_per_weight() {
     let targets = [target("a", 1, 1), target("b", 1, 2), target("c", 1, 1)];
     let mut breakers = Breakers::default();
     let choice = Choice { among: Among::LeastBusy, ..ask(0, Mono(0)) };
@@ -385,7 +385,7 @@ fn the_least_busy_has_the_fewest_in_flight_for_its_weight() {
 }
 
 #[test]
-fn no_more_are_in_flight_than_a_target_has_places_whatever_credential_is_sent() {
+fn requests_in_flight_never_exceed_slots_of_a_target() {
     let full =
         |label: &str, credential, priority| Target { places: 2, ..Target { priority, ..account(label, credential) } };
     let targets = [full("p#1/m", 0, 1), full("p#2/m", 1, 1), target("q/m", 2, 1)];
@@ -411,7 +411,7 @@ fn no_more_are_in_flight_than_a_target_has_places_whatever_credential_is_sent() 
 }
 
 #[test]
-fn it_is_waited_for_a_place_or_a_rest_that_is_near_and_not_for_what_fails() {
+fn requests_wait_for_slots_and_short_cool_downs_but_not_failures() {
     let bounded = |label| Target { places: 1, concurrency: 1, ..target(label, 1, 1) };
     let (targets, mut breakers) = ([bounded("a"), bounded("b")], Breakers::default());
     let seek = |breakers: &mut Breakers, tried: u64, stage: Stage, now: u64, until: u64| {
@@ -446,7 +446,7 @@ fn it_is_waited_for_a_place_or_a_rest_that_is_near_and_not_for_what_fails() {
 }
 
 #[test]
-fn where_all_fail_the_last_that_was_available_is_asked_by_those_who_wait_too() {
+fn if_all_fail_waiting_requests_use_the_last_available_target() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 1, 1)], Breakers::default());
     fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
     fail(&mut breakers, &targets[1], &[1, 2], SeveralOwners, Mono(10));
@@ -460,7 +460,7 @@ fn where_all_fail_the_last_that_was_available_is_asked_by_those_who_wait_too() {
 }
 
 #[test]
-fn what_is_known_of_a_target_ends_with_it_unless_something_is_in_flight_there() {
+fn state_of_a_removed_target_is_kept_while_requests_are_in_flight() {
     let mut breakers = Breakers::default();
     let targets = ["a/x", "a/y", "b#1/x", "b#2/x"].map(|label| target(label, 1, 1));
     for at in 0..targets.len() {
@@ -480,7 +480,7 @@ fn what_is_known_of_a_target_ends_with_it_unless_something_is_in_flight_there() 
 }
 
 #[test]
-fn a_target_is_found_as_fast_among_a_thousand() {
+fn finding_a_target_takes_constant_time() {
     let targets: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
     let mut breakers = Breakers::default();
     targets.iter().for_each(|target| assert!(breakers.is_free(target, &[0; ALLOWANCES], Mono(0))));
